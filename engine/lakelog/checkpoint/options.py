@@ -49,7 +49,7 @@ Source: Delta Lake, DeltaConfig; IndexTables4Spark, Checkpoint Configuration; sp
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.properties import CHECKPOINT_FAMILIES
@@ -122,13 +122,7 @@ class CheckpointOptions:
         5
         """
         read = _Reader(configuration, dialect)
-        own = dialect.checkpoint_defaults
-        defaults = CheckpointOptions(
-            compression=own.compression,
-            part_actions=own.part_actions,
-            checkpoint_retention_ms=own.checkpoint_retention_ms,
-            retain_versions=own.retain_versions,
-        )
+        defaults = CheckpointOptions(**asdict(dialect.checkpoint_defaults))
         interval = read.whole("checkpoint.interval", defaults.interval, "checkpointInterval")
         codec = read.text("checkpoint.compression", defaults.compression)
         parts = read.text("checkpoint.actionsPerPart")

@@ -9,7 +9,6 @@ Source: Delta protocol, Checkpoints.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -150,13 +149,14 @@ def attempt(
         LakelogError: As `open_state` and the job.
     """
     state = open_state(log, version)
-    for number in itertools.count(1):
+    attempts = 0
+    while True:
+        attempts += 1
         job = job_of(state)
         try:
             return job, job.run()
         except (CorruptionError, NotFoundError) as error:
-            state = reopened(job.state, error, may_list=number < MOST_ATTEMPTS)
-    raise AssertionError
+            state = reopened(job.state, error, may_list=attempts < MOST_ATTEMPTS)
 
 
 def log_checkpoint(log: Log, report: CheckpointReport, plain_bytes: int) -> None:

@@ -31,7 +31,7 @@ FIRST_DAY = dt.date(2026, 1, 1)
 _OPTIMIZE_EVERY, _DELETE_EVERY = 24, 17
 
 MIN_COMMITS = 40
-"""With fewer there is no room for a compaction, a restored deletion and a checkpoint."""
+"""The least number of commits that includes a compaction, a restored deletion and a checkpoint."""
 
 
 @dataclass(frozen=True)

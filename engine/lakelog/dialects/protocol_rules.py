@@ -35,7 +35,7 @@ class ProtocolRules(ABC):
     """The highest reader and writer version that lakelog supports."""
 
     summed_versions: tuple[int, int] = (0, 0)
-    """Reader and writer versions up to which a version is no more than its features."""
+    """Reader and writer versions up to which a version means only the features that it implies."""
 
     @abstractmethod
     def implies(self, protocol: Protocol, feature: Feature) -> bool:

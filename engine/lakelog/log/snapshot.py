@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -85,13 +84,14 @@ class Snapshot:
         """Call `read` with the state. If its checkpoint is damaged, or cleanup removed its files,
         the state is rebuilt from other files if possible, and `read` is called again.
         """
-        for number in itertools.count(1):
+        attempts = 0
+        while True:
+            attempts += 1
             state = self._state
             try:
                 return read(state)
             except (CorruptionError, NotFoundError) as error:
-                self._state = reopened(state, error, may_list=number < MOST_ATTEMPTS)
-        raise AssertionError
+                self._state = reopened(state, error, may_list=attempts < MOST_ATTEMPTS)
 
     # --- identity ----------------------------------------------------------------------------
 

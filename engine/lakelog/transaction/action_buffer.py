@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from lakelog.dialects.json_layout import Wire
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import InvalidInputError, InvalidTransactionError, UnsupportedFeatureError
 from lakelog.log.context import Log
 from lakelog.log.replay import live_domains
@@ -37,10 +38,10 @@ class ActionBuffer:
     name is unknown, or a value is not of its field's type.
     """
 
-    def __init__(self, log: Log, protocol: Protocol, metadata: Metadata) -> None:
+    def __init__(self, log: Log, table: TableConfiguration) -> None:
         self._log = log
         self._dialect, self._fields = log.dialect, log.dialect.contract_key
-        self._protocol, self._metadata = protocol, metadata
+        self._protocol, self._metadata = table.protocol, table.metadata
         self._new_protocol: Protocol | None = None
         self._new_metadata: Metadata | None = None
         self._files: list[pl.DataFrame] = []

@@ -116,7 +116,7 @@ class Plan:
         log: The log that it goes to.
         pending: Its actions and reads.
         description: What the commit says of itself.
-        check: Judges the pending commit once more, after another commit changed protocol or
+        check: Checks the pending commit once more, after another commit changed protocol or
             metadata.
         app: Application and its version, for which nothing is to be written twice; or None.
         columnar_above: Bytes of JSON above which the commit is written in columns; None never.
@@ -159,7 +159,7 @@ class CommitLoop:
     def __init__(self, plan: Plan, tail: LogTail | None, tails: LogTails, runtime: Runtime) -> None:
         self.outcome: Outcome | None = None
         self._plan = plan
-        self._intent = plan.pending
+        self._pending = plan.pending
         self._tail = tail
         self._tails = tails
         self._runtime = runtime
@@ -192,7 +192,7 @@ class CommitLoop:
     @property
     def configuration(self) -> Mapping[str, str | None]:
         """The table's properties as of what is written, behind all that came first."""
-        return commit_content.after(self._intent).metadata.configuration
+        return commit_content.after(self._pending).metadata.configuration
 
     @property
     def _version(self) -> int:
@@ -223,7 +223,7 @@ class CommitLoop:
         if self._encoded is not None:
             return self._encoded
         content = build_content(
-            self._intent,
+            self._pending,
             self._plan.description,
             self._base(),
             self._plan.log.clock(),
@@ -233,20 +233,20 @@ class CommitLoop:
             columnar_above=self._plan.columnar_above,
             configuration=self.configuration,
         )
-        if not commit_content.depends_on_base(self._intent):
+        if not commit_content.depends_on_base(self._pending):
             # The same bytes will do wherever the commit lands.
             self._encoded = content, data
         return content, data
 
     def _base(self) -> CommitBase:
         tail = self._tail
-        if tail is None or self._intent.small is not None:
+        if tail is None or self._pending.small is not None:
             return CommitBase()
         meta = actions.concat([])
-        if commit_content.needs_meta(self._intent):
+        if commit_content.needs_meta(self._pending):
             meta = tail.meta
         modified_ms = None
-        if commit_content.turns_on_timestamps(self._intent):
+        if commit_content.turns_on_timestamps(self._pending):
             entry = self._store.stat(self._dialect.commit_path(tail.version))
             modified_ms = entry.modified_ms if entry is not None else None
         at = (
@@ -260,7 +260,7 @@ class CommitLoop:
         self.outcome = Outcome(commit.version, size_bytes=commit.size_bytes)
         if self._tail is None:
             return
-        meta = content.meta if self._intent.small is None else self._intent.meta
+        meta = content.meta if self._pending.small is None else self._pending.meta
         if meta.height:
             meta = meta.with_columns(pl.lit(commit.version, dtype=pl.Int64).alias("version"))
         info = CommitInfo(commit.version, 0, dict(content.info))
@@ -387,11 +387,11 @@ class CommitLoop:
             if isinstance(cause.__cause__, NotFoundError):
                 raise self._overtaken(tail) from cause
             raise
-        if self._intent.reads.nothing and not decoded.meta.height and len(commits) > 1:
+        if self._pending.reads.nothing and not decoded.meta.height and len(commits) > 1:
             # Only paths can clash then, and what clashes with one commit does so with all of them
             # taken together.
             together = Winner(commits[-1].version, decoded)
-            if find_conflict(self._intent, together) is None:
+            if find_conflict(self._pending, together) is None:
                 for step in effects_of(commits, decoded):
                     tail = tail.after(step)
                 self._moved(tail, before_s)
@@ -403,18 +403,18 @@ class CommitLoop:
             if self._is_duplicate(step.meta):
                 self.outcome = Outcome(winner.version, duplicate=True)
                 return
-            conflict = find_conflict(self._intent, winner)
+            conflict = find_conflict(self._pending, winner)
             if conflict is not None:
                 conflict.path = conflict.path or log.table
                 raise conflict
             if step.meta.height:
-                self._intent = rebase(self._intent, winner)
+                self._pending = rebase(self._pending, winner)
                 self._encoded = None
                 changed |= bool(step.meta["actionType"].is_in(["protocol", "metaData"]).any())
             tail = tail.after(step)
         self._moved(tail, before_s)
         if changed:
-            self._plan.check(self._intent)
+            self._plan.check(self._pending)
 
     def _passed_quickly(
         self, tail: LogTail, commits: Sequence[CommitFile], before_s: float

@@ -76,8 +76,8 @@ class Transaction:
         refuse_unsafe_store(log)
         self._log, self._tails, self._runtime = log, tails, runtime
         self._tail = tails.latest() if version is None else tails.at(version)
-        self._protocol, self._metadata = self._tail.protocol, self._tail.metadata
         self._table = self._tail.table
+        self._metadata = self._table.metadata
         self._plain = tails.check_writable(self._table)
         self._isolation = _isolation(isolation, self._metadata)
         self._retry = Retry.of(self._metadata.configuration, max_attempts)
@@ -87,7 +87,7 @@ class Transaction:
         self._txn_id = runtime.new_id()
         self._over = False
         self._version: int | None = None
-        self._buffer = ActionBuffer(log, self._protocol, self._metadata)
+        self._buffer = ActionBuffer(log, self._table)
         self._where: list[pl.Expr] = []
         self._whole_table = False
         self._app: tuple[str, int] | None = None
