@@ -20,7 +20,7 @@ IS_WHOLE = SAMPLE == "all"
 _NUMBERS = re.compile(r"[0-9a-f]{8,}(?:-[0-9a-f]{4,})*|\d+")
 
 
-def share_of(most: int, share: int = 4) -> int:
+def share_of(most: int, share: int = 8) -> int:
     """How often a run repeats a random test: one in `share` of `most` times, and all in soak."""
     return most if IS_WHOLE else -(-most // share)
 

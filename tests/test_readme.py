@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pytest
 
 import lakelog
-from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.dialects.delta.properties import DELTA_PROPERTIES
 from lakelog.dialects.properties import (
     CHECKPOINT_FAMILIES,

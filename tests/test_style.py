@@ -6,6 +6,7 @@ import ast
 import io
 import re
 import tokenize
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,6 +62,33 @@ def test_only_the_dialects_know_which_dialect_it_is() -> None:
         if not relative(path).startswith("engine/lakelog/dialects/") and BY_NAME.search(line)
     ]
     assert found == [], "declare the difference in lakelog.dialects.base.Dialect"
+
+
+WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def test_a_name_that_one_module_alone_uses_is_private() -> None:
+    used = Counter(
+        word
+        for path in sources("engine", "tests", "perf")
+        for word in set(WORD.findall(path.read_text("utf-8")))
+    )
+    pages = (*REPOSITORY.glob("*.md"), *REPOSITORY.glob("*/*.md"), REPOSITORY / "pyproject.toml")
+    used.update(word for page in pages for word in set(WORD.findall(page.read_text("utf-8"))))
+    found: list[str] = []
+    for path in sources("engine"):
+        for node in ast.parse(path.read_text("utf-8")).body:
+            match node:
+                case ast.FunctionDef(name=name, decorator_list=[]):
+                    names = [name]
+                case ast.Assign(targets=targets):
+                    # A class or a type alias may be what a public function returns.
+                    names = [t.id for t in targets if isinstance(t, ast.Name) and t.id.isupper()]
+                case _:
+                    names = []
+            alone = [name for name in names if not name.startswith("_") and used[name] == 1]
+            found += [f"{relative(path)}: {name}" for name in alone]
+    assert found == []
 
 
 def test_nothing_names_a_path_of_one_machine() -> None:

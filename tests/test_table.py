@@ -12,7 +12,7 @@ import pytest
 import lakelog
 from lakelog.cli import main
 from lakelog.errors import InvalidInputError, TableNotFoundError, VersionNotFoundError
-from lakelog.log.timestamps import to_ms
+from lakelog.log.context import to_ms
 from lakelog.storage.base import StoreWrapper
 from lakelog.storage.fsspec_store import FsspecStore
 from lakelog.table import Table, detect_dialect

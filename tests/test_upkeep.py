@@ -14,7 +14,7 @@ import pytest
 
 import lakelog
 from lakelog import LakelogWarning, Table
-from lakelog.maintenance.automatic_cleanup import PAUSE_S, HourlyCleanup
+from lakelog.maintenance.cleanup import PAUSE_S, HourlyCleanup
 from tests.transaction.tables import new_table, over, paths
 
 DAY_S = 86_400

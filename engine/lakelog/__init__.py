@@ -67,9 +67,9 @@ from lakelog.version import __version__
 
 if TYPE_CHECKING:
     from lakelog.keyed.store import KeyedStore
-    from lakelog.log.snapshot import Snapshot
+    from lakelog.snapshot import Snapshot
     from lakelog.table import Table, create, open
-    from lakelog.transaction.transaction import Transaction
+    from lakelog.table_transaction import Transaction
     from lakelog.wal.log import WriteAheadLog
 
 __all__ = [
@@ -138,9 +138,9 @@ __getattr__ = lazy.lazy_exports(
     __name__,
     {
         "KeyedStore": "lakelog.keyed.store",
-        "Snapshot": "lakelog.log.snapshot",
+        "Snapshot": "lakelog.snapshot",
         "Table": "lakelog.table",
-        "Transaction": "lakelog.transaction.transaction",
+        "Transaction": "lakelog.table_transaction",
         "WriteAheadLog": "lakelog.wal.log",
         "create": "lakelog.table",
         "open": "lakelog.table",

@@ -83,7 +83,7 @@ def checked(function: _Function) -> _Function:
                 kwargs[name] = _converted(name, wanted, value)
         return function(*args, **kwargs)
 
-    return call  # type: ignore[return-value]
+    return call  # type: ignore[return-value] # it has the signature of `function`
 
 
 def checked_methods(*unchecked: str) -> Callable[[_Class], _Class]:
@@ -120,7 +120,7 @@ def require_int(name: str, value: object, least: int, most: int = _MOST - 1) -> 
         raise _error(ArgumentTypeError, name, wanted, value)
     if not least <= int(value) <= most:  # type: ignore[call-overload] # it is a number
         raise _error(InvalidInputError, name, wanted, value)
-    return int(value)  # type: ignore[call-overload,no-any-return]
+    return int(value)  # type: ignore[call-overload,no-any-return] # it is a number
 
 
 def require_path(name: str, value: object) -> None:

@@ -33,8 +33,8 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], An
         AttributeError: The name does not exist.
 
     Example:
-        >>> lazy_exports("lakelog", {"Snapshot": "lakelog.log.snapshot"})("Snapshot")
-        <class 'lakelog.log.snapshot.Snapshot'>
+        >>> lazy_exports("lakelog", {"Snapshot": "lakelog.snapshot"})("Snapshot")
+        <class 'lakelog.snapshot.Snapshot'>
     """
 
     def found(name: str) -> Any:
@@ -84,7 +84,7 @@ class cached_property(Generic[T]):  # noqa: N801 - replaces functools.cached_pro
                 found: Any = values.get(self._name, _MISSING)
                 if found is _MISSING:
                     found = values[self._name] = self._function(instance)
-                return found  # type: ignore[no-any-return]
+                return found  # type: ignore[no-any-return] # the function's result
         finally:
             with _turns_lock:
                 turn.threads -= 1

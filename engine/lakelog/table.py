@@ -15,15 +15,14 @@ from lakelog.errors import ArgumentTypeError, InvalidInputError, TableNotFoundEr
 from lakelog.input_validation import checked, checked_methods, require_version
 from lakelog.lazy import cached_property
 from lakelog.log import blame, diff, history
-from lakelog.log.cache import CacheStats, SnapshotCache
-from lakelog.log.context import Log
+from lakelog.log.cache import CacheStats, StateCache
+from lakelog.log.context import Log, Timestamp, to_ms
 from lakelog.log.display import table_html
 from lakelog.log.properties import read_limits
 from lakelog.log.segment import rebuildable
-from lakelog.log.snapshot import Snapshot
-from lakelog.log.timestamps import Timestamp, to_ms
 from lakelog.model.durations import Duration, to_duration_ms
 from lakelog.redaction import redact
+from lakelog.snapshot import Snapshot
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import (
     DEFAULT_LIMITS,
@@ -42,20 +41,21 @@ if TYPE_CHECKING:
     import polars as pl
 
     from lakelog.checkpoint.compaction import CompactionReport
+    from lakelog.checkpoint.job import CheckpointReport
     from lakelog.checkpoint.replicate import ReplicaReport
-    from lakelog.checkpoint.report import CheckpointReport
     from lakelog.checkpoint.schedule import Scheduler
     from lakelog.checkpoint.verify import VerifyReport
     from lakelog.checkpoint.version_checksum import ChecksumReport
     from lakelog.data.append import SchemaMode, WriteReport
+    from lakelog.log.state import State
     from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
     from lakelog.maintenance.repair import RepairPlan, RepairReport
     from lakelog.maintenance.retention_simulation import Proposed
     from lakelog.maintenance.vacuum import VacuumPlan, VacuumReport
+    from lakelog.table_transaction import Transaction
     from lakelog.telemetry import Progress
     from lakelog.transaction.log_tail import LogTails
     from lakelog.transaction.schema_conversion import SchemaLike
-    from lakelog.transaction.transaction import Transaction
 
 
 # Methods that write or maintain import their implementation, because most handles only read and
@@ -84,7 +84,7 @@ class Table:
         self._given_runtime = runtime or Runtime()
         self._upkeep = upkeep and log.store.refusal is None
         self._bounded = bounded(log.store)
-        self._cache = SnapshotCache(log)
+        self._cache = StateCache(log)
 
     @cached_property
     def scheduler(self) -> Scheduler | None:
@@ -95,7 +95,7 @@ class Table:
         if not self._upkeep:
             return None
         from lakelog.checkpoint.schedule import Scheduler
-        from lakelog.maintenance.automatic_cleanup import HourlyCleanup
+        from lakelog.maintenance.cleanup import HourlyCleanup
 
         log = self._log
 
@@ -117,7 +117,7 @@ class Table:
     def _log_tails(self) -> LogTails:
         from lakelog.transaction.log_tail import LogTails
 
-        return LogTails(self._log, self._runtime, self._cache.committed, self._cache.snapshot)
+        return LogTails(self._log, self._runtime, self._cache.committed, self._open)
 
     @property
     def log(self) -> Log:
@@ -192,12 +192,16 @@ class Table:
                     "pass version or timestamp, not both",
                     found=f"version={version}, timestamp={timestamp}",
                 )
-            return self._with_table_limits(self._cache.snapshot_at(to_ms(timestamp), max_staleness))
+            return self._with_table_limits(self._cache.state_at(to_ms(timestamp), max_staleness))
         require_version(version)
-        return self._with_table_limits(self._cache.snapshot(version, max_staleness))
+        return self._with_table_limits(self._cache.state(version, max_staleness))
 
-    def _with_table_limits(self, snapshot: Snapshot) -> Snapshot:
+    def _open(self, version: int | None = None) -> Snapshot:
+        return Snapshot(self._cache.state(version))
+
+    def _with_table_limits(self, state: State) -> Snapshot:
         """The snapshot; from here on its table's own limits of reading hold, if they are known."""
+        snapshot = Snapshot(state)
         if self._bounded is not None:
             metadata = snapshot.read_state(lambda s: s.metadata if s.is_cheap else None)
             if metadata is not None:
@@ -222,11 +226,11 @@ class Table:
 
     def diff(self, a: int, b: int) -> pl.DataFrame:
         """The changes from version `a` to `b`, each with its commit; see `lakelog.log.diff`."""
-        return diff.diff(self._log, a, b, self._cache.snapshot)
+        return diff.diff(self._log, a, b, self._open)
 
     def blame(self, path: str) -> pl.DataFrame:
         """The history of one file, one row per commit; see `lakelog.log.blame`."""
-        return blame.blame(self._log, path, self._cache.snapshot)
+        return blame.blame(self._log, path, self._open)
 
     def transaction(
         self,
@@ -241,8 +245,7 @@ class Table:
         max_attempts: int | None = None,
         version: int | None = None,
     ) -> Transaction:
-        """Begin a transaction; a context manager, see
-        `lakelog.transaction.transaction.Transaction`.
+        """Begin a transaction; a context manager, see `lakelog.Transaction`.
 
         Args:
             app_id: Application id for idempotent writes. If the table already has this
@@ -267,7 +270,7 @@ class Table:
             UnsupportedFeatureError: The table needs a writer feature that lakelog does not support.
             TableNotFoundError: The log is empty.
         """
-        from lakelog.transaction.transaction import Transaction
+        from lakelog.table_transaction import Transaction
 
         require_version(version)
         return Transaction(

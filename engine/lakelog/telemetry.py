@@ -46,8 +46,8 @@ from lakelog.redaction import redact, redacted, scrub
 Progress = Callable[[str, int, int | None], None]
 """Called with a step, how far it is, and of how much; None where that is not known."""
 
-LOGGER = logging.getLogger("lakelog")
-LOGGER.addHandler(logging.NullHandler())  # what is reported is for those who ask for it
+_LOGGER = logging.getLogger("lakelog")
+_LOGGER.addHandler(logging.NullHandler())  # what is reported is for those who ask for it
 
 _PLAIN = re.compile(r"[^\s\"=]+")
 _API = {
@@ -65,10 +65,10 @@ def event(name: str, /, level: int = logging.INFO, **fields: object) -> None:
         fields: Facts in the order to show them, units last in their names; those that are None
             are left out.
     """
-    if LOGGER.isEnabledFor(level):
-        told = {key: redacted(value) for key, value in fields.items() if value is not None}
-        extra = {"event": name, "fields": told}
-        LOGGER.log(level, "%s", line(name, told), extra=extra, stacklevel=2)
+    if _LOGGER.isEnabledFor(level):
+        shown = {key: redacted(value) for key, value in fields.items() if value is not None}
+        extra = {"event": name, "fields": shown}
+        _LOGGER.log(level, "%s", line(name, shown), extra=extra, stacklevel=2)
 
 
 def line(name: str, fields: dict[str, object]) -> str:

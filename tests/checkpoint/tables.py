@@ -14,12 +14,12 @@ from typing import Any
 import polars as pl
 
 import lakelog
-from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.log.context import Log
-from lakelog.log.snapshot import Snapshot
+from lakelog.snapshot import Snapshot
 from lakelog.storage import LogStore, open_store
 
 NOW_MS = 1_700_000_000_000

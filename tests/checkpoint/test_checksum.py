@@ -43,7 +43,7 @@ def _warnings_of_the_log_are_expected() -> Iterator[None]:
         yield
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(EXAMPLES))
 def test_a_checksum_says_what_the_plain_replay_says(seed: int, tmp_path: Path) -> None:
     root = generate(tmp_path / "t", seed, Options(noise=False))

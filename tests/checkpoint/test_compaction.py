@@ -15,8 +15,8 @@ import pytest
 
 import lakelog
 from lakelog.checkpoint import compaction
+from lakelog.checkpoint.bounded_memory import Budget
 from lakelog.checkpoint.compaction import compact_log
-from lakelog.checkpoint.memory_budget import Budget
 from lakelog.errors import (
     CheckpointValidationError,
     CorruptionError,
@@ -56,7 +56,7 @@ def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
     return 1 << 40
 
 
-@pytest.mark.sampled(3, keep=("limit",))
+@pytest.mark.sampled(6, keep=("limit",))
 @pytest.mark.parametrize("seed", range(EXAMPLES))
 def test_every_version_reads_the_same_over_a_compaction(
     seed: int, tmp_path: Path, limit: int | None
@@ -217,7 +217,7 @@ def test_an_encoder_that_errs_publishes_nothing(
     assert not list(log.log.glob(".lakelog-*"))
 
 
-@pytest.mark.sampled(2, keep=("fault",))
+@pytest.mark.sampled(4, keep=("fault",))
 @pytest.mark.parametrize("whole", [1 << 30, 10], ids=["put", "moved"])
 @pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "lost_taken", "late"])
 def test_whatever_fails_the_table_reads_the_same(

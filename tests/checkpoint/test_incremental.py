@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakelog.checkpoint import sidecars as checkpoint_sidecars
+from lakelog.checkpoint import incremental as checkpoint_sidecars
 from lakelog.checkpoint.incremental import Incremental, Unfit, plan_incremental
 from lakelog.dialects.delta import path_filters, sidecar_fingerprints
 from lakelog.dialects.delta.path_filters import PathFilter

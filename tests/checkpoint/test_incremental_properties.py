@@ -32,7 +32,7 @@ from tests.model.compare import differences, normal
 
 EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "4"))
 SEEDS = pytest.mark.parametrize("seed", range(EXAMPLES))
-SAMPLED = pytest.mark.sampled(4)
+SAMPLED = pytest.mark.sampled(8)
 KEY = ("path", "dvId")
 WHERE_FROM = {"version", "position", "timestamp", "dataChange", "extra"}
 

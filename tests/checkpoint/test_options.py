@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.dialects.registry import named

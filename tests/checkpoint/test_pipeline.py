@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lakelog
-from lakelog.checkpoint import staging
-from lakelog.checkpoint.prefetch import prefetch
+from lakelog.checkpoint import write
+from lakelog.checkpoint.bounded_memory import prefetch
 from lakelog.checkpoint.write import write_checkpoint
 from tests.checkpoint.tables import CLASSIC, log_at, make
 
@@ -85,7 +85,7 @@ def test_a_checkpoint_is_the_same_with_and_without_threads(
 ) -> None:
     digests = []
     for few in (-1, 1 << 20):
-        monkeypatch.setattr(staging, "_FEW_ROWS", few)
+        monkeypatch.setattr(write, "_FEW_ROWS", few)
         root = make(CLASSIC, tmp_path / f"t{few}")
         digests.append(write_checkpoint(log_at(root, CLASSIC.dialect)).digest)
         assert lakelog.open(root).verify().is_proved

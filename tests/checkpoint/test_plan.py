@@ -7,17 +7,16 @@ from typing import Any
 
 import pytest
 
-from lakelog.checkpoint.options import CheckpointOptions
 from lakelog.checkpoint.plan import (
     SIDECAR_ACTIONS,
+    CheckpointOptions,
     choose_layout,
     count_parts,
     plan_checkpoint,
 )
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
-from lakelog.dialects.indextables.dialect import LARGE_ACTIONS
-from lakelog.dialects.log_content import CheckpointPlan
+from lakelog.dialects.log_content import PART_ACTIONS, CheckpointPlan
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.model.metadata import Protocol
@@ -88,10 +87,10 @@ def test_a_large_indextables_checkpoint_is_one_that_its_readers_know_where_there
     table: TableConfiguration, bounded: bool, expected: str
 ) -> None:
     options = CheckpointOptions.of(table.metadata.configuration, table.dialect)
-    assert choose_layout(table, "t", options, LARGE_ACTIONS - 3, 2, bounded=bounded) == "json"
-    assert choose_layout(table, "t", options, LARGE_ACTIONS - 2, 2, bounded=bounded) == expected
+    assert choose_layout(table, "t", options, PART_ACTIONS - 3, 2, bounded=bounded) == "json"
+    assert choose_layout(table, "t", options, PART_ACTIONS - 2, 2, bounded=bounded) == expected
     limit = 1 << 30 if bounded else None
-    made = plan_checkpoint(table, "t", 7, options, num_files=LARGE_ACTIONS, memory_limit=limit)
+    made = plan_checkpoint(table, "t", 7, options, num_files=PART_ACTIONS, memory_limit=limit)
     assert made.layout == expected
 
 
@@ -108,7 +107,7 @@ def test_the_format_that_a_large_indextables_table_names_is_taken(
     table: TableConfiguration, bounded: bool, expected: str
 ) -> None:
     options = CheckpointOptions.of(table.metadata.configuration, table.dialect)
-    assert choose_layout(table, "t", options, LARGE_ACTIONS, 2, bounded=bounded) == expected
+    assert choose_layout(table, "t", options, PART_ACTIONS, 2, bounded=bounded) == expected
 
 
 @pytest.mark.parametrize(
@@ -154,7 +153,7 @@ def test_json_parts_need_a_protocol_whose_readers_know_them() -> None:
     with pytest.raises(InvalidInputError, match="manifest") as refused:
         plan(indextables(2), "json-multipart")
     assert refused.value.hint is not None
-    assert plan(indextables(3), "json-multipart").part_actions == LARGE_ACTIONS
+    assert plan(indextables(3), "json-multipart").part_actions == PART_ACTIONS
 
 
 @pytest.mark.parametrize("layout", ["", "parquet", "avro-state", "json"])

@@ -7,7 +7,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakelog.checkpoint.sidecar_reuse import MOST_SMALL, Sidecar, plan_reuse
+from lakelog.checkpoint.incremental import MOST_SMALL, Sidecar, plan_reuse
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import SidecarFile
 from tests.budget import share_of

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import lakelog
 from lakelog import Table
-from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.checkpoint.schedule import (
     Lag,
     Scheduler,

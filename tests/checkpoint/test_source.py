@@ -19,7 +19,7 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog.checkpoint.memory_budget import (
+from lakelog.checkpoint.bounded_memory import (
     LEAST_RESIDENT_BYTES,
     LEAST_WORK_BYTES,
     Budget,
@@ -99,7 +99,7 @@ def expected_files(state: replay.State) -> dict[str, list[Row]]:
     }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(EXAMPLES))
 def test_every_road_gives_what_the_plain_replay_gives(seed: int, tmp_path: Path) -> None:
     root = generate(tmp_path / "t", seed, Options(commits=10, actions=8))

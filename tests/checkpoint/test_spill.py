@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakelog.checkpoint.spill import PathMask, Repeats, Spill, hashes_of, partition_of
+from lakelog.checkpoint.bounded_memory import PathMask, Repeats, Spill, hashes_of, partition_of
 from lakelog.model import actions
 from tests.budget import share_of
 

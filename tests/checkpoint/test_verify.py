@@ -171,7 +171,7 @@ def test_statistics_spelled_anew_are_the_same(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_without_statistics_is_proved_with_a_note(tmp_path: Path) -> None:
-    from lakelog.checkpoint.options import CheckpointOptions
+    from lakelog.checkpoint.plan import CheckpointOptions
 
     root = make(CLASSIC, tmp_path / "t")
     log = log_at(root, CLASSIC.dialect)

@@ -12,7 +12,6 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
-from lakelog.checkpoint import write as writing
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.dialects.log_content import CheckpointWriter, StagedCheckpoint
 from lakelog.errors import CheckpointValidationError, LakelogError
@@ -183,6 +182,12 @@ class Broken:
         self._writer.abandon()
 
 
+def break_writer(monkeypatch: pytest.MonkeyPatch, kind: Kind, harm: Harm) -> None:
+    dialect = type(kind.dialect)
+    honest = dialect.checkpoint_writer
+    monkeypatch.setattr(dialect, "checkpoint_writer", lambda *given: Broken(honest(*given), harm))
+
+
 def only(kind: str, harm: Callable[[pl.DataFrame], pl.DataFrame]) -> Any:
     return lambda rows: harm(rows) if rows.height and rows["actionType"][0] == kind else rows
 
@@ -228,7 +233,7 @@ DISTINCT = (CLASSIC, V2_JSON, JSON_PARTS, FLATTENED_PARTS)
 ANYWHERE = ("an add is lost", "sizes change places", "the metadata is another")
 
 
-@pytest.mark.sampled(4, keep=("harm",))
+@pytest.mark.sampled(8, keep=("harm",))
 @pytest.mark.parametrize(
     ("kind", "harm"),
     [
@@ -244,12 +249,7 @@ def test_a_writer_that_writes_something_else_is_found_out(
     log = log_at(root, kind.dialect)
     before, listed = state_of(log), log.list_all()
     pointer = (root / kind.dialect.log_folder / "_last_checkpoint").read_bytes()
-    honest = writing._Job._writer
-    monkeypatch.setattr(
-        writing._Job,
-        "_writer",
-        lambda job, plan: Broken(honest(job, plan), HARMS[harm]),
-    )
+    break_writer(monkeypatch, kind, HARMS[harm])
     with pytest.raises((CheckpointValidationError, LakelogError)) as refused:
         write_checkpoint(log, layout=kind.layout, options=kind.options)
     assert isinstance(refused.value, CheckpointValidationError)
@@ -260,7 +260,6 @@ def test_what_differs_is_told_with_counts_and_an_example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make(CLASSIC, tmp_path / "t")
-    honest = writing._Job._writer
     lost: list[str] = []
 
     def harm(rows: pl.DataFrame) -> pl.DataFrame:
@@ -269,11 +268,7 @@ def test_what_differs_is_told_with_counts_and_an_example(
         lost.append(rows["path"][0])
         return rows[1:]
 
-    monkeypatch.setattr(
-        writing._Job,
-        "_writer",
-        lambda job, plan: Broken(honest(job, plan), harm),
-    )
+    break_writer(monkeypatch, CLASSIC, harm)
     with pytest.raises(CheckpointValidationError) as refused:
         write_checkpoint(log_at(root, CLASSIC.dialect))
     error = refused.value
@@ -286,13 +281,8 @@ def test_unverified_a_lossy_writer_is_believed(
 ) -> None:
     root = make(CLASSIC, tmp_path / "t")
     log = log_at(root, CLASSIC.dialect)
-    honest = writing._Job._writer
     harm = HARMS["an add is lost"]
-    monkeypatch.setattr(
-        writing._Job,
-        "_writer",
-        lambda job, plan: Broken(honest(job, plan), harm),
-    )
+    break_writer(monkeypatch, CLASSIC, harm)
     report = write_checkpoint(log, verify=False)
     assert not report.verified
     monkeypatch.undo()
@@ -307,7 +297,7 @@ def test_a_typed_copy_that_says_something_else_is_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make(CLASSIC, tmp_path / "t")
-    from lakelog.dialects.delta.checkpoint_typed import TypedCopies
+    from lakelog.dialects.delta.checkpoint_rows import TypedCopies
 
     honest = TypedCopies.columns
 

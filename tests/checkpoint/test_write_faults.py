@@ -19,7 +19,7 @@ import pytest
 from lakelog.checkpoint.verify import verify_one
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import CheckpointWriteError, LakelogError, UnavailableError
-from lakelog.log.snapshot import Snapshot
+from lakelog.snapshot import Snapshot
 from lakelog.storage import LogStore, open_store
 from lakelog.testing import WRITES, Fault, InjectingStore, Rule
 from lakelog.testing import Kind as Operation
@@ -158,7 +158,7 @@ CASES = [
 ]
 
 
-@pytest.mark.sampled(3, keep=("kind",))
+@pytest.mark.sampled(6, keep=("kind",))
 @pytest.mark.parametrize(("kind", "fault", "operations", "times"), CASES)
 def test_whatever_fails_the_table_reads_as_before(
     kind: Kind, fault: Fault, operations: Sequence[Operation], times: int | None, tmp_path: Path
@@ -218,7 +218,7 @@ class DyingStore(InjectingStore):
         raise Died
 
 
-@pytest.mark.sampled(2, keep=("kind",))
+@pytest.mark.sampled(4, keep=("kind",))
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("kind", [CLASSIC, MULTIPART, V2_JSON, FLATTENED_PARTS], ids=str)
 def test_a_process_that_dies_leaves_nothing_that_is_seen(

@@ -18,14 +18,14 @@ import deltalake
 import pytest
 
 import lakelog
-from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.checkpoint.verify import verify_checkpoint
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.errors import InvalidInputError, LakelogWarning
 from lakelog.log.context import Log
-from lakelog.log.snapshot import Snapshot
+from lakelog.snapshot import Snapshot
 from tests.budget import IS_WHOLE, seed_of
 from tests.log.test_indextables_properties import disagreements as indextables_disagreements
 from tests.log.test_indextables_properties import generate as generate_indextables
@@ -113,7 +113,7 @@ def some_of(versions: list[int], name: str) -> list[int]:
     return sorted({*versions[start::3], versions[-1]})
 
 
-@pytest.mark.sampled(2, keep=("layout",))
+@pytest.mark.sampled(4, keep=("layout",))
 @SEEDS
 @pytest.mark.parametrize("layout", DELTA.layouts)
 def test_a_checkpoint_of_every_version_is_the_plain_replay(
@@ -169,7 +169,7 @@ def _compare_with_deltalake(root: Path, expected: dict[int, replay.State], writt
         assert deltalake.DeltaTable(root).version() == latest
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @SEEDS
 def test_checkpoints_follow_checkpoints_of_others(seed: int, tmp_path: Path) -> None:
     root = generate(tmp_path / "t", seed, Options(truncate=0.5, noise=True))
@@ -189,7 +189,7 @@ def test_checkpoints_follow_checkpoints_of_others(seed: int, tmp_path: Path) -> 
         assert set(found) == files
 
 
-@pytest.mark.sampled(2, keep=("layout",))
+@pytest.mark.sampled(4, keep=("layout",))
 @SEEDS
 @pytest.mark.parametrize("layout", INDEXTABLES.layouts)
 def test_an_indextables_checkpoint_of_every_version_is_the_plain_replay(

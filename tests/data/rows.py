@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
-from lakelog.log.snapshot import Snapshot
+from lakelog.snapshot import Snapshot
 from tests.handmade import Action, Handmade, add, metadata, protocol
 
 FEATURES = ("columnMapping", "deletionVectors", "timestampNtz", "typeWidening")

@@ -13,7 +13,7 @@ import pytest
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
-from lakelog.log.snapshot import Snapshot
+from lakelog.snapshot import Snapshot
 from lakelog.storage import StoreWrapper, open_store
 from lakelog.storage.base import FileWrapper
 from tests.data.rows import data_file, rows, snapshot_of

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakelog.dialects.arrow_texts import text_array, text_bytes
+from lakelog.dialects.delta.paths import text_array, text_bytes
 from tests.budget import share_of
 
 TEXTS = st.lists(st.one_of(st.none(), st.text(max_size=30)), max_size=20)

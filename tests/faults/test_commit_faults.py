@@ -123,7 +123,7 @@ def times_identified(location: str) -> int:
     return actions.filter((actions["appId"] == "app") & (actions["txnVersion"] == 5)).height
 
 
-@pytest.mark.sampled(2, keep=("case",))
+@pytest.mark.sampled(4, keep=("case",))
 @pytest.mark.parametrize(("store_kind", "times", "case", "form"), STORE_RUNS, ids=STORE_RUN_IDS)
 def test_a_commit_under_store_faults_is_there_whole_or_not_at_all(
     tmp_path: Path, store_kind: str, times: int | None, case: Case, form: str
@@ -159,7 +159,7 @@ def test_a_commit_under_store_faults_is_there_whole_or_not_at_all(
                 break
 
 
-@pytest.mark.sampled(2, keep=("case",))
+@pytest.mark.sampled(4, keep=("case",))
 @pytest.mark.parametrize("late", [False, True], ids=["never arrives", "arrives late"])
 @pytest.mark.parametrize(("case", "form"), RUNS, ids=RUN_IDS)
 def test_an_outcome_that_cannot_be_read_back_is_said_to_be_unknown(
@@ -239,7 +239,7 @@ class _Recorded(Transaction):
         self.begun.append(self)
 
 
-@pytest.mark.sampled(2, keep=("case",))
+@pytest.mark.sampled(4, keep=("case",))
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("case", "form"), RUNS, ids=RUN_IDS)
 def test_an_interrupted_commit_is_there_whole_or_not_at_all_and_says_which(
@@ -254,7 +254,7 @@ def test_an_interrupted_commit_is_there_whole_or_not_at_all_and_says_which(
         interrupt: KeyboardInterrupt | None = None
         with (
             store_replaced(made),
-            mock.patch("lakelog.transaction.transaction.Transaction", _Recorded),
+            mock.patch("lakelog.table_transaction.Transaction", _Recorded),
         ):
             try:
                 case.write(location)

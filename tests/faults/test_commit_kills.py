@@ -80,7 +80,7 @@ def check(location: str, form: str, expected: Expected, ack: Path, what: str) ->
     commit_again(location, form, found)
 
 
-@pytest.mark.sampled(2, keep=("case",))
+@pytest.mark.sampled(4, keep=("case",))
 @pytest.mark.parametrize(("case", "form"), RUNS, ids=RUN_IDS)
 def test_a_commit_killed_at_any_operation_is_there_whole_or_not_at_all(
     tmp_path: Path, run: Run, case: Case, form: str
@@ -109,7 +109,7 @@ def test_a_commit_killed_at_any_operation_is_there_whole_or_not_at_all(
 OS_RUNS = [(c, f) for c, f in RUNS if c.name in {"append", "create delta", "identified"}]
 
 
-@pytest.mark.sampled(2, keep=("when",))
+@pytest.mark.sampled(4, keep=("when",))
 @pytest.mark.parametrize("when", ["before", "after", "torn"])
 @pytest.mark.parametrize(("case", "form"), OS_RUNS, ids=[f"{c}-{f}" for c, f in OS_RUNS])
 def test_a_commit_killed_at_any_call_of_the_system_is_there_whole_or_not_at_all(

@@ -242,7 +242,7 @@ def test_an_undamaged_log_is_read(table: Path) -> None:
         assert disagreements(replay.replay(table), lakelog.open(table).snapshot()) == []
 
 
-@pytest.mark.sampled(3, keep=("kind",))
+@pytest.mark.sampled(6, keep=("kind",))
 @pytest.mark.parametrize("kind", DAMAGES)
 @pytest.mark.parametrize("table", TABLES, indirect=True)
 def test_a_damaged_log_is_refused_or_read_exactly_as_its_bytes_say(table: Path, kind: str) -> None:
@@ -255,7 +255,7 @@ def test_a_damaged_log_is_refused_or_read_exactly_as_its_bytes_say(table: Path, 
     assert wrong == []
 
 
-@pytest.mark.sampled(2, keep=("kind",))
+@pytest.mark.sampled(4, keep=("kind",))
 @pytest.mark.parametrize("kind", ["truncated", "flipped", "replaced"])
 @pytest.mark.parametrize("table", ["json", "odd-json"], indirect=True)
 def test_the_actions_of_a_damaged_log_are_refused_or_exactly_its_lines(

@@ -15,7 +15,7 @@ from tests.kernel.tables import LAYOUTS, TABLES, create, make
 pytestmark = pytest.mark.reference
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", TABLES)
 def test_every_version_and_change_is_the_same(kernel: Kernel, tmp_path: Path, name: str) -> None:
     table = make(name, tmp_path / "t ü%")
@@ -25,7 +25,7 @@ def test_every_version_and_change_is_the_same(kernel: Kernel, tmp_path: Path, na
     assert_same_changes(kernel, tmp_path / "t ü%", 0, last)
 
 
-@pytest.mark.sampled(6, keep=("layout",))
+@pytest.mark.sampled(12, keep=("layout",))
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", TABLES)
 def test_a_checkpoint_alone_gives_the_same_state(

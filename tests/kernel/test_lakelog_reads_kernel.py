@@ -59,7 +59,7 @@ def test_appended_rows_of_hostile_partitions_are_the_same(kernel: Kernel, tmp_pa
     assert_same(kernel, root)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "properties",
     [
@@ -97,7 +97,7 @@ def test_a_table_that_the_kernel_makes_is_continued_in_turns(
     assert table.verify().verdict == "proved"
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", TABLES)
 def test_a_checkpoint_of_the_kernel_alone_gives_the_same_state(
     kernel: Kernel, tmp_path: Path, name: str

@@ -12,8 +12,7 @@ import pytest
 from lakelog.errors import InvalidInputError
 from lakelog.keyed import sorted_file
 from lakelog.keyed.memtable import Memtable
-from lakelog.keyed.shared_lock import Latch
-from lakelog.keyed.store import KeyedStore
+from lakelog.keyed.store import KeyedStore, Latch
 
 
 def test_one_who_is_interrupted_while_it_waits_to_close_a_latch_opens_it_again(

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog.keyed import plan
+from lakelog.keyed import sorted_file
 
 KEYS = st.binary(max_size=2)
 
@@ -17,7 +17,7 @@ KEYS = st.binary(max_size=2)
 def test_row_groups_cover_all_rows_and_keep_both_bounds(
     sizes: list[int], rows: int, size_bytes: int
 ) -> None:
-    starts = plan.groups(np.array(sizes, dtype=np.int64), rows, size_bytes)
+    starts = sorted_file.groups(np.array(sizes, dtype=np.int64), rows, size_bytes)
     assert starts[0] == 0
     assert starts[-1] == len(sizes)
     for start, stop in pairwise(starts):
@@ -37,7 +37,7 @@ def test_ranges_touch_and_hold_few_rows_and_bytes(
     files: list[dict[bytes, tuple[int, int]]], rows: int, size_bytes: int
 ) -> None:
     groups = [[(key, *size) for key, size in sorted(file.items())] for file in files]
-    found = plan.ranges(groups, rows, size_bytes)
+    found = sorted_file.ranges(groups, rows, size_bytes)
     assert found[0][0] is None
     assert found[-1][1] is None
     for (start, end), (following, _) in pairwise(found):
@@ -57,15 +57,15 @@ def test_ranges_touch_and_hold_few_rows_and_bytes(
 
 
 def test_few_files_stay_as_they_are() -> None:
-    assert plan.compaction([]) is None
-    assert plan.compaction([5] * plan.MOST_FILES) is None
+    assert sorted_file.compaction([]) is None
+    assert sorted_file.compaction([5] * sorted_file.MOST_FILES) is None
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=30), st.integers(1, 8))
 def test_a_compaction_leaves_few_files_and_a_much_larger_one_alone(
     sizes: list[int], most: int
 ) -> None:
-    first = plan.compaction(sizes, most)
+    first = sorted_file.compaction(sizes, most)
     if len(sizes) <= most:
         assert first is None
     else:
@@ -80,7 +80,7 @@ def test_flushes_of_one_size_rewrite_a_byte_seldom() -> None:
     written = 0
     for _ in range(1000):
         sizes.append(1)
-        if (first := plan.compaction(sizes)) is not None:
+        if (first := sorted_file.compaction(sizes)) is not None:
             merged = sum(sizes[first:])
             written += merged
             sizes = [*sizes[:first], merged]

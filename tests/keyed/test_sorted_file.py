@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelog.errors import CorruptionError
-from lakelog.keyed import plan, rows, sorted_file
+from lakelog.keyed import rows, sorted_file
 from lakelog.keyed.sorted_file import FileFacts, GroupCache, SortedFile
 from tests.budget import share_of
 
@@ -46,7 +46,7 @@ def opened(data: bytes, facts: FileFacts, cache_bytes: int = 1 << 20) -> SortedF
 
 @pytest.fixture
 def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan.groups, "__defaults__", (4, plan.GROUP_BYTES))
+    monkeypatch.setattr(sorted_file.groups, "__defaults__", (4, sorted_file.GROUP_BYTES))
 
 
 @settings(max_examples=share_of(80))
@@ -56,7 +56,7 @@ def test_what_is_written_is_read_back(
 ) -> None:
     whole = frame(contents)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(plan.groups, "__defaults__", (4, 12))
+        patch.setattr(sorted_file.groups, "__defaults__", (4, 12))
         data, facts = written(whole[:cut], whole[cut:])
     assert facts.rows == len(contents)
     assert facts.tombstones == whole["value"].null_count()
@@ -114,7 +114,7 @@ def test_the_cache_keeps_within_its_bound() -> None:
 
 def test_keys_and_values_beyond_every_limit_of_statistics() -> None:
     contents: dict[bytes, bytes | None] = {b"k" * 5000 + b"%d" % n: b"v" * 100 for n in range(9)}
-    contents[b"large"] = b"x" * (plan.GROUP_BYTES + 1)
+    contents[b"large"] = b"x" * (sorted_file.GROUP_BYTES + 1)
     file = opened(*written(frame(contents)))
     for key, value in contents.items():
         found = file.get(key)
@@ -135,7 +135,7 @@ def test_keys_and_values_beyond_every_limit_of_statistics() -> None:
 def test_no_engine_skips_a_row_group_that_has_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: list[bytes]
 ) -> None:
-    monkeypatch.setattr(plan.groups, "__defaults__", (2, plan.GROUP_BYTES))
+    monkeypatch.setattr(sorted_file.groups, "__defaults__", (2, sorted_file.GROUP_BYTES))
     keys = sorted(keys)
     data, _ = written(frame(dict.fromkeys(keys, b"v")))
     path = tmp_path / "file.parquet"

@@ -13,7 +13,7 @@ import pytest
 
 import lakelog
 from lakelog.errors import InvalidInputError, LogLockedError, NotFoundError
-from lakelog.keyed import plan, rows
+from lakelog.keyed import rows, sorted_file
 from lakelog.keyed.store import KeyedStore
 
 
@@ -204,7 +204,7 @@ def test_a_full_memtable_flushes_by_itself_and_files_stay_few(tmp_path: Path) ->
                 store.put(key, b"%d" % number * 10)
                 expected[key] = b"%d" % number * 10
         assert store.upkeep_error is None
-        assert 0 < len(store.files) <= plan.MOST_FILES
+        assert 0 < len(store.files) <= sorted_file.MOST_FILES
         assert state(store) == expected
     with KeyedStore(tmp_path) as store:
         assert state(store) == expected
@@ -246,8 +246,8 @@ def test_deleting_everything_leaves_no_file(tmp_path: Path) -> None:
 
 
 def test_a_merge_works_range_by_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan.groups, "__defaults__", (4, plan.GROUP_BYTES))
-    monkeypatch.setattr(plan.ranges, "__defaults__", (10, plan.MERGE_BYTES))
+    monkeypatch.setattr(sorted_file.groups, "__defaults__", (4, sorted_file.GROUP_BYTES))
+    monkeypatch.setattr(sorted_file.ranges, "__defaults__", (10, sorted_file.MERGE_BYTES))
     expected: dict[bytes, bytes] = {}
     with KeyedStore(tmp_path) as store:
         for turn in range(4):
@@ -265,7 +265,7 @@ def test_a_merge_works_range_by_range(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_merge_beside_an_older_file_keeps_the_tombstones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(plan.compaction, "__defaults__", (3,))
+    monkeypatch.setattr(sorted_file.compaction, "__defaults__", (3,))
     with KeyedStore(tmp_path) as store:
         store.put_many({b"%04d" % n: b"%d" % n * 20 for n in range(3000)})
         store.flush()
@@ -285,8 +285,8 @@ def test_a_merge_beside_an_older_file_keeps_the_tombstones(
 
 
 def test_a_merge_holds_few_bytes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plan.groups, "__defaults__", (plan.GROUP_ROWS, 2_000))
-    monkeypatch.setattr(plan.ranges, "__defaults__", (plan.MERGE_ROWS, 10_000))
+    monkeypatch.setattr(sorted_file.groups, "__defaults__", (sorted_file.GROUP_ROWS, 2_000))
+    monkeypatch.setattr(sorted_file.ranges, "__defaults__", (sorted_file.MERGE_ROWS, 10_000))
     held: list[int] = []
     newest = rows.newest
 

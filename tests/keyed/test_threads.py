@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakelog.keyed.shared_lock import Latch
-from lakelog.keyed.store import KeyedStore
+from lakelog.keyed.store import KeyedStore, Latch
 from lakelog.wal.frames import Op
 from lakelog.wal.log import WriteAheadLog
 

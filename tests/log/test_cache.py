@@ -25,10 +25,11 @@ import lakelog
 from lakelog import Table
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning
-from lakelog.log.cache import SnapshotCache
+from lakelog.log.base_checkpoint import Projections
+from lakelog.log.cache import StateCache
 from lakelog.log.context import Log
-from lakelog.log.projections import Projections
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.state import State
+from lakelog.snapshot import Snapshot
 from lakelog.storage import open_store
 from lakelog.testing import InjectingStore
 from tests.budget import share_of
@@ -52,7 +53,7 @@ class Watched:
     def __init__(self, made: Handmade, **more: Any) -> None:
         self.present_s = 0.0
         self.store = InjectingStore(open_store(made.root))
-        self.cache = SnapshotCache(
+        self.cache = StateCache(
             replace(made.context(), store=self.store),
             monotonic=lambda: self.present_s,
             clock=lambda: LATER_MS,
@@ -77,7 +78,8 @@ def commit(version: int) -> str:
     return f"{version:020d}.json"
 
 
-def paths(snapshot: Snapshot) -> list[str]:
+def paths(version: State | Snapshot) -> list[str]:
+    snapshot = version if isinstance(version, Snapshot) else Snapshot(version)
     return sorted(snapshot.files().select("path").collect()["path"])
 
 
@@ -86,59 +88,63 @@ def paths(snapshot: Snapshot) -> list[str]:
 
 def test_asking_again_reads_no_commit(made: Handmade) -> None:
     watched = Watched(made)
-    assert watched.read(lambda: paths(watched.cache.snapshot()))[-4:] == list(
-        map(commit, range(1, 5))
-    )
-    again = watched.read(lambda: paths(watched.cache.snapshot()))
+    assert watched.read(lambda: paths(watched.cache.state()))[-4:] == list(map(commit, range(1, 5)))
+    again = watched.read(lambda: paths(watched.cache.state()))
     assert again == ["_last_checkpoint"]
 
 
 def test_a_further_commit_is_all_that_is_read(made: Handmade) -> None:
     watched = Watched(made)
-    first = watched.cache.snapshot()
+    first = watched.cache.state()
     made.commit(5, add("f5"), remove("f1"))
-    second = watched.cache.snapshot()
+    second = watched.cache.state()
     made.commit(6, add("f6"))
-    assert watched.read(lambda: paths(watched.cache.snapshot())) == ["_last_checkpoint", commit(6)]
+    assert watched.read(lambda: paths(watched.cache.state())) == [
+        "_last_checkpoint",
+        commit(6),
+    ]
     assert paths(first) == ["f1", "f2", "f3", "f4"]
     assert paths(second) == ["f2", "f3", "f4", "f5"]
-    assert paths(watched.cache.snapshot()) == ["f2", "f3", "f4", "f5", "f6"]
+    assert paths(watched.cache.state()) == ["f2", "f3", "f4", "f5", "f6"]
 
 
 def test_time_travel_builds_on_the_version_below(made: Handmade) -> None:
     watched = Watched(made)
-    assert paths(watched.cache.snapshot(2)) == ["f1", "f2"]
-    assert watched.read(lambda: watched.cache.snapshot(4)) == [commit(3), commit(4)]
-    assert watched.read(lambda: watched.cache.snapshot(2)) == []
-    assert watched.read(lambda: watched.cache.snapshot(3)) == [commit(3)]
+    assert paths(watched.cache.state(2)) == ["f1", "f2"]
+    assert watched.read(lambda: watched.cache.state(4)) == [commit(3), commit(4)]
+    assert watched.read(lambda: watched.cache.state(2)) == []
+    assert watched.read(lambda: watched.cache.state(3)) == [commit(3)]
     at = FIRST_MS + 2 * 60_000
-    assert watched.cache.snapshot_at(at).version == 2
+    assert watched.cache.state_at(at).version == 2
 
 
 def test_versions_that_rest_on_one_checkpoint_read_it_once(made: Handmade) -> None:
     made.checkpoint(2, protocol(), metadata(), add("f1"), add("f2"))
     os.utime(made.log / f"{2:020d}.checkpoint.parquet", (1, 1))
     watched = Watched(made)
-    assert f"{2:020d}.checkpoint.parquet" in watched.read(lambda: watched.cache.snapshot(4))
-    assert watched.read(lambda: watched.cache.snapshot(3)) == [commit(3)]
-    assert paths(watched.cache.snapshot(3)) == ["f1", "f2", "f3"]
+    assert f"{2:020d}.checkpoint.parquet" in watched.read(lambda: watched.cache.state(4))
+    assert watched.read(lambda: watched.cache.state(3)) == [commit(3)]
+    assert paths(watched.cache.state(3)) == ["f1", "f2", "f3"]
 
 
 def test_a_later_checkpoint_is_started_from_as_a_fresh_handle_would(made: Handmade) -> None:
     watched = Watched(made)
-    assert paths(watched.cache.snapshot()) == ["f1", "f2", "f3", "f4"]
+    assert paths(watched.cache.state()) == ["f1", "f2", "f3", "f4"]
     made.checkpoint(4, protocol(), metadata(), add("f1"), add("other"))
-    assert paths(watched.cache.snapshot()) == ["f1", "other"]
+    assert paths(watched.cache.state()) == ["f1", "other"]
 
 
 def test_what_was_just_written_is_read_again(made: Handmade) -> None:
     made.commit(5, add("f5"), at_ms=LATER_MS - 50)
     watched = Watched(made)
-    paths(watched.cache.snapshot(4))
-    paths(watched.cache.snapshot())
+    paths(watched.cache.state(4))
+    paths(watched.cache.state())
     made.commit(5, add("g5"), at_ms=LATER_MS - 50)  # as long, and within one tick of the clock
-    assert watched.read(watched.cache.snapshot) == ["_last_checkpoint", commit(5)]
-    assert paths(watched.cache.snapshot()) == ["f1", "f2", "f3", "f4", "g5"]
+    assert watched.read(watched.cache.state) == [
+        "_last_checkpoint",
+        commit(5),
+    ]
+    assert paths(watched.cache.state()) == ["f1", "f2", "f3", "f4", "g5"]
 
 
 @pytest.mark.parametrize(
@@ -151,8 +157,8 @@ def test_times_in_whole_seconds_are_believed_later(
     made.commit(5, add("f5"), at_ms=LATER_MS + at_ms)
     watched = Watched(made)
     watched.cache._clock = lambda: LATER_MS + at_ms + age_ms
-    watched.cache.snapshot()
-    assert (commit(5) in watched.read(watched.cache.snapshot)) == again
+    watched.cache.state()
+    assert (commit(5) in watched.read(watched.cache.state)) == again
 
 
 def test_a_broken_checkpoint_is_told_of_each_time(made: Handmade) -> None:
@@ -188,14 +194,14 @@ def test_compactions_are_as_good_as_what_they_stand_for(made: Handmade) -> None:
 
 def test_max_staleness_spares_the_look_for_as_long_as_it_says(made: Handmade) -> None:
     watched = Watched(made)
-    watched.cache.snapshot()
+    watched.cache.state()
     made.commit(5, add("f5"))
     watched.present_s = 5.0
-    assert watched.asked(lambda: watched.cache.snapshot(max_staleness_s=5.0)) == 0
-    assert watched.cache.snapshot(max_staleness_s=5.0).version == 4
-    assert watched.cache.snapshot(max_staleness_s=4.9).version == 5
-    assert watched.cache.snapshot(3, max_staleness_s=HOUR_S).version == 3
-    assert watched.asked(lambda: watched.cache.snapshot(3, max_staleness_s=HOUR_S)) == 0
+    assert watched.asked(lambda: watched.cache.state(max_staleness_s=5.0)) == 0
+    assert watched.cache.state(max_staleness_s=5.0).version == 4
+    assert watched.cache.state(max_staleness_s=4.9).version == 5
+    assert watched.cache.state(3, max_staleness_s=HOUR_S).version == 3
+    assert watched.asked(lambda: watched.cache.state(3, max_staleness_s=HOUR_S)) == 0
 
 
 def test_commits_of_the_handle_are_never_missed(tmp_path: Path) -> None:
@@ -219,19 +225,19 @@ def test_a_staleness_that_is_none_is_refused(made: Handmade, staleness: float) -
 
 def test_after_its_time_to_live_a_state_is_read_anew(made: Handmade) -> None:
     watched = Watched(made, ttl_s=10.0)
-    snapshot = watched.cache.snapshot()
+    snapshot = watched.cache.state()
     watched.present_s = 9.0
     made.commit(5, add("f5"))
-    assert commit(1) not in watched.read(watched.cache.snapshot)
+    assert commit(1) not in watched.read(watched.cache.state)
     watched.present_s = 10.0  # what was built upon counts, not what came on top
-    assert commit(1) in watched.read(watched.cache.snapshot)
+    assert commit(1) in watched.read(watched.cache.state)
     assert snapshot.version == 4
 
 
 def test_no_room_holds_nothing_and_answers_all_the_same(made: Handmade) -> None:
     watched = Watched(made, max_bytes=0)
     for _ in range(3):
-        assert paths(watched.cache.snapshot()) == ["f1", "f2", "f3", "f4"]
+        assert paths(watched.cache.state()) == ["f1", "f2", "f3", "f4"]
     stats = watched.cache.stats()
     assert (stats.states, stats.size_bytes) == (0, 0)
     assert stats.versions.hits == 0
@@ -239,24 +245,24 @@ def test_no_room_holds_nothing_and_answers_all_the_same(made: Handmade) -> None:
 
 def test_what_was_used_least_recently_goes_first(made: Handmade) -> None:
     watched = Watched(made)
-    watched.cache.snapshot(1)
+    watched.cache.state(1)
     one = watched.cache.stats().size_bytes
     watched = Watched(made, max_bytes=int(one * 2.1))
     for version in (1, 2, 1, 4):
-        watched.cache.snapshot(version)
+        watched.cache.state(version)
     stats = watched.cache.stats()
     assert stats.size_bytes <= one * 2.1
     assert 0 < stats.states < 3
-    assert watched.read(lambda: watched.cache.snapshot(4)) == []
-    assert watched.read(lambda: watched.cache.snapshot(2)) != []
+    assert watched.read(lambda: watched.cache.state(4)) == []
+    assert watched.read(lambda: watched.cache.state(2)) != []
 
 
 def test_clearing_lets_go_of_everything(made: Handmade) -> None:
     watched = Watched(made)
-    watched.cache.snapshot()
+    watched.cache.state()
     watched.cache.clear()
     assert watched.cache.stats().states == 0
-    assert commit(1) in watched.read(lambda: watched.cache.snapshot(max_staleness_s=HOUR_S))
+    assert commit(1) in watched.read(lambda: watched.cache.state(max_staleness_s=HOUR_S))
 
 
 def test_statistics_tell_what_helped(made: Handmade) -> None:
@@ -349,12 +355,12 @@ def test_commits_below_a_checkpoint_that_needs_them_are_watched(tmp_path: Path) 
     write(f"{1:020d}.checkpoint.json", add("a"))  # an early writer's: files, and nothing else
     write(commit(2), add("b"))
     write("_last_checkpoint", {"version": 1})
-    cache = SnapshotCache(Log(open_store(root), INDEXTABLES))
+    cache = StateCache(Log(open_store(root), INDEXTABLES))
     for _ in range(3):
-        assert cache.snapshot().metadata.id == "id-0"
+        assert cache.state().metadata.id == "id-0"
     assert cache.stats().versions.hits > 0
     write(commit(0), protocol(), metadata(table_id="id-00"))
-    assert cache.snapshot().metadata.id == "id-00"
+    assert cache.state().metadata.id == "id-00"
 
 
 # --- against a fresh handle -----------------------------------------------------------------------
@@ -396,7 +402,7 @@ class Remembering(RuleBasedStateMachine):
     def begin(self) -> None:
         self.made = Handmade(self.root)
         log = replace(self.made.context(), store=self.store)
-        self.cache = SnapshotCache(log, clock=lambda: self.now_ms)
+        self.cache = StateCache(log, clock=lambda: self.now_ms)
         self.create()
 
     def create(self) -> None:
@@ -472,13 +478,13 @@ class Remembering(RuleBasedStateMachine):
         version = max(0, self.latest - back)
         context = self.made.context()
         expected = observed(lambda: Snapshot.open(context, version))
-        assert observed(lambda: self.cache.snapshot(version)) == expected
+        assert observed(lambda: Snapshot(self.cache.state(version))) == expected
 
     @invariant()
     def the_latest_is_that_of_a_fresh_handle(self) -> None:
         context = self.made.context()
         expected = observed(lambda: Snapshot.open(context))
-        assert observed(self.cache.snapshot) == expected
+        assert observed(lambda: Snapshot(self.cache.state())) == expected
 
     def teardown(self) -> None:
         shutil.rmtree(self.root.parent)
@@ -575,11 +581,11 @@ def test_a_state_that_decodes_later_is_held_only_while_somebody_has_it(
 ) -> None:
     monkeypatch.setattr("lakelog.log.state._SMALL_TAIL_BYTES", 0)
     watched = Watched(made)
-    snapshot = watched.cache.snapshot()
+    snapshot = watched.cache.state()
     assert watched.cache.stats().states == 0
-    assert paths(snapshot) == paths(watched.cache.snapshot())
-    assert watched.read(lambda: paths(watched.cache.snapshot())) == ["_last_checkpoint"]
+    assert paths(snapshot) == paths(watched.cache.state())
+    assert watched.read(lambda: paths(watched.cache.state())) == ["_last_checkpoint"]
     del snapshot
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert paths(watched.cache.snapshot()) == ["f1", "f2", "f3", "f4"]
+        assert paths(watched.cache.state()) == ["f1", "f2", "f3", "f4"]

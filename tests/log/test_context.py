@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from lakelog.dialects.log_content import CommitFile
 from lakelog.errors import TableNotFoundError, VersionNotFoundError
-from lakelog.log.context import commit_times, now_ms, version_at
-from lakelog.log.timestamps import iso_text
+from lakelog.log.context import commit_times, iso_text, now_ms, version_at
 from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, info, metadata, protocol
 
 

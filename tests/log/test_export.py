@@ -23,8 +23,8 @@ from lakelog.errors import (
     UnavailableError,
 )
 from lakelog.log import export
-from lakelog.log.snapshot import Snapshot
 from lakelog.model import actions, contract
+from lakelog.snapshot import Snapshot
 from tests.handmade import Handmade, add, metadata, protocol, remove, vector
 from tests.loggen import Options, generate
 

@@ -16,7 +16,7 @@ from lakelog.checkpoint.write import write_checkpoint
 from lakelog.dialects.indextables import DIALECT
 from lakelog.errors import CorruptionError, LakelogWarning
 from lakelog.log.context import Log as OpenLog
-from lakelog.log.snapshot import Snapshot
+from lakelog.snapshot import Snapshot
 from lakelog.testing import InjectingStore
 from tests.dialects.indextables.writing import Log, add, lines, metadata, remove, skip
 

@@ -111,7 +111,7 @@ def disagreements(state: model.State, snapshot: lakelog.Snapshot) -> list[str]:
     return found
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @SEEDS
 def test_every_version_equals_the_plain_replay(seed: int, tmp_path: Path) -> None:
     root = generate(tmp_path / "t", seed)
@@ -124,7 +124,7 @@ def test_every_version_equals_the_plain_replay(seed: int, tmp_path: Path) -> Non
         assert disagreements(state, snapshot) == []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @SEEDS
 def test_actions_equal_the_plain_decode_of_every_line(seed: int, tmp_path: Path) -> None:
     root = generate(tmp_path / "t", seed)
@@ -139,7 +139,7 @@ def test_actions_equal_the_plain_decode_of_every_line(seed: int, tmp_path: Path)
     assert differences(expected, found, ("version", "position", "actionType")) == []
 
 
-@pytest.mark.sampled(3, keep=("damage",))
+@pytest.mark.sampled(6, keep=("damage",))
 @pytest.mark.parametrize("damage", [truncate, flip, overwrite, replace_whole])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_damaged_log_is_refused_or_read_exactly_as_its_bytes_say(

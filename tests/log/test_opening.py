@@ -20,7 +20,7 @@ from lakelog.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from lakelog.log.snapshot import Snapshot
+from lakelog.snapshot import Snapshot
 from lakelog.storage import LogStore
 from tests.handmade import Handmade, add, info, metadata, protocol, remove, vector
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakelog
-from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.delta.paths import encode_paths
@@ -134,7 +134,7 @@ def _files_of_checkpoint(log: Log, kind: str) -> list[list[tuple[Any, ...]]]:
     return [rows[first:last] for first, last in itertools.pairwise(cuts)]
 
 
-@pytest.mark.sampled(2, keep=("layout",))
+@pytest.mark.sampled(4, keep=("layout",))
 @pytest.mark.parametrize("bounded", [False, True], ids=["unbounded", "bounded"])
 @pytest.mark.parametrize(
     ("format", "layout", "properties", "reader"), LAYOUTS, ids=[each[1] for each in LAYOUTS]

@@ -179,7 +179,7 @@ def vacuum(table: Table, _made: Made) -> None:
 def test_whoever_is_overtaken_by_cleanup_looks_again(
     made: Made, tmp_path: Path, call: Callable[[Table, Made], None], step: int
 ) -> None:
-    stride = step if IS_WHOLE else 3 * step
+    stride = step if IS_WHOLE else 4 * step
     start = seed_of(f"{call.__name__} {made.layout}") % stride
     for after in count(2 + start, stride):  # the first operation is the first look
         table, store = made.overtaken(tmp_path / str(after), after)

@@ -27,7 +27,7 @@ from tests.model.observe import disagreements, replay_from_its_base
 from tests.model.statistics import with_statistics
 from tests.model.strict_json import RefusedError
 
-pytestmark = pytest.mark.sampled(5)
+pytestmark = pytest.mark.sampled(10)
 
 EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "25"))
 SEEDS = pytest.mark.parametrize("seed", range(EXAMPLES))

@@ -19,7 +19,7 @@ from deltalake import DeltaTable, write_deltalake
 import lakelog
 from lakelog import Table
 from lakelog.errors import CheckpointCorruptionError, LakelogWarning
-from lakelog.log.snapshot import Snapshot
+from lakelog.snapshot import Snapshot
 
 NOW = int(dt.datetime.now(dt.UTC).timestamp() * 1000)
 HEAD: list[dict[str, Any]] = [

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from lakelog.errors import CorruptionError, MissingDependencyError
-from lakelog.log.snapshot import Snapshot
+from lakelog.snapshot import Snapshot
 from tests.handmade import (
     FIRST_MS,
     MINUTE_MS,

@@ -9,7 +9,7 @@ import pytest
 
 from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
 from lakelog.errors import CheckpointCorruptionError
-from lakelog.log.file_counts import Tally, sum_sizes
+from lakelog.log.base_checkpoint import Tally, sum_sizes
 from lakelog.log.opening import open_state, update_state
 from lakelog.model import actions
 from tests.handmade import Handmade, add, metadata, protocol, remove, vector

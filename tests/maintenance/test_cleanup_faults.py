@@ -163,7 +163,7 @@ def rehearsed(
     return [(kind, path) for kind, path in store.operations if kind in kinds]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("fault", "quarantine"), [("fail", False), ("fail", True), ("lost", True), ("unknown", False)]
 )
@@ -213,7 +213,7 @@ def test_a_read_that_fails_at_any_point_harms_nothing(trials: Callable[[], Trial
     pytest.fail("it never ended")
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("quarantine", [False, True])
 def test_a_cleaner_that_dies_at_any_point_harms_nothing(

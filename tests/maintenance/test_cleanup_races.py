@@ -66,7 +66,7 @@ class Race:
             thread.join()
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("layout", ["classic", "multipart", "v2"])
 def test_readers_never_fail_while_others_clean_up(tmp_path: Path, layout: str) -> None:
     seed = random.randrange(1 << 32)

@@ -50,7 +50,7 @@ def test_an_orphan_part_above_old_commits_survives_with_them(tmp_path: Path) -> 
     assert contents(fresh(made), range(10, 40)) == before
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "pointer",
     [b"", b'{"version":', b'{"version":17,"size":3}', b'{"version":999,"size":3}', b"[]", None],

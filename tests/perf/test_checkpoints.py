@@ -17,7 +17,7 @@ from perf.writing.workloads import Limit
 SCALE = 0.001
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [w.name for w in CHECKPOINT_WORKLOADS])
 def test_every_contender_leaves_the_table_as_it_was(name: str) -> None:
     workload = next(w for w in CHECKPOINT_WORKLOADS if w.name == name)

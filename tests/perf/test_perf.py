@@ -21,7 +21,7 @@ SCALE = 0.001
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
 def test_all_contenders_give_the_same_answer(workload: Workload) -> None:
     facts = tables.ensure(workload.table, SCALE).facts

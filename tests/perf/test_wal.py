@@ -13,7 +13,7 @@ SCALE = 0.001
 CASES = [(w.name, contender) for w in WAL_WORKLOADS for contender in w.contenders]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "contender"), CASES)
 def test_a_contender_leaves_what_was_to_be_written(name: str, contender: str) -> None:
     workload = next(w for w in WAL_WORKLOADS if w.name == name)

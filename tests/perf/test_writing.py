@@ -25,7 +25,7 @@ ROOT = Path(__file__).parents[2]
 CASES = [(w.name, contender) for w in WRITE_WORKLOADS for contender in w.contenders]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "contender"), CASES)
 def test_a_contender_writes_what_it_was_to_write(
     name: str, contender: str, monkeypatch: pytest.MonkeyPatch

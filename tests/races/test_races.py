@@ -26,7 +26,7 @@ from tests.storage.conftest import BackendOf
 RACERS = Path(__file__).with_name("racers.py")
 SCHEMA = {"p": pl.String, "x": pl.Int64}
 PROCESSES = 8
-COMMITS = 200 if IS_WHOLE else 40
+COMMITS = 200 if IS_WHOLE else 20
 
 
 def race(location: str, racers: list[dict[str, Any]], options: dict[str, Any] | None = None) -> Any:

@@ -263,7 +263,7 @@ def test_a_file_with_a_matching_row_is_always_kept(
     check(written, asked)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("column", COLUMNS)
 @settings(max_examples=share_of(15))
 @given(data=st.data())

@@ -30,6 +30,7 @@ from lakelog.spark.source import LakelogDataSource
 from lakelog.spark.stream_sink import StreamWriter
 from lakelog.spark.writing import BatchWriter, Message, task_number
 from tests.spark.configured import QUICK, QUICK_JAVA, serve
+from tests.spark.warm_python import STARTED_AS
 
 ANSWER = "ANSWER "
 SETTINGS = QUICK | {
@@ -56,7 +57,7 @@ def first_time(marks: str, what: str) -> bool:
 
 def kill_executor() -> None:
     """Kill the executor that this task's Python belongs to: the nearest Java above it."""
-    pid = os.getpid()
+    pid = int(os.environ.get(STARTED_AS, os.getpid()))
     while True:
         status = Path(f"/proc/{pid}/status").read_text("utf-8")
         if "java" in Path(f"/proc/{pid}/comm").read_text("utf-8"):
@@ -217,7 +218,7 @@ def replay(spark: Any, table: str, marks: str) -> list[tuple[str, str]]:
 def checkpoint(spark: Any, table: str, marks: str) -> dict[str, Any]:
     """A checkpoint by tasks that die and fail."""
     module = sys.modules["lakelog.spark.checkpoint"]  # the name is the function's
-    with mortal(module, "PartWriter", marks, killed=kill_executor, failed=fail):
+    with mortal(module, "TaskWriter", marks, killed=kill_executor, failed=fail):
         report = lakelog.spark.checkpoint(spark, table, parts=2, strategy="hash")
     return {"verified": report.verified, "paths": report.paths}
 

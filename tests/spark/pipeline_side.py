@@ -16,8 +16,7 @@ import pyarrow as pa
 import lakelog
 from lakelog import Table
 from lakelog.spark.pipeline.compact import compact
-from lakelog.spark.pipeline.report import StepReport
-from lakelog.spark.pipeline.steps import Compact
+from lakelog.spark.pipeline.steps import Compact, StepReport
 
 DAY_MS = 86_400_000
 SCHEMA = {"id": pl.Int64, "name": pl.String, "day": pl.String}

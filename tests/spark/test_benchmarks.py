@@ -28,6 +28,7 @@ def _small(delta: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Non
 ROWS = [workload for workload in SPARK_WORKLOADS if workload.name not in STATE_CASES]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("workload", ROWS, ids=lambda w: w.name)
 def test_every_contender_gives_the_right_answer(workload: Any) -> None:
     for contender in workload.contenders:

@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import lakelog
-from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.checkpoint.plan import plan_checkpoint
+from lakelog.checkpoint.plan import CheckpointOptions, plan_checkpoint
 from lakelog.checkpoint.state_source import StateSource
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.delta.dialect import DIALECT
@@ -227,7 +226,7 @@ def rows_of(paths: Iterable[Path]) -> list[str]:
     return sorted(found)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", TABLES)
 def test_a_classic_checkpoint_is_what_spark_writes(spark: Any, tmp_path: Path, name: str) -> None:
     path = make(spark, tmp_path / "t", *TABLES[name])
@@ -297,7 +296,7 @@ def test_parts_hold_what_spark_puts_in_them(spark: Any, tmp_path: Path) -> None:
 LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet", "classic-v2")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("layout", [*LAYOUTS, "v2-json inline"])
 def test_spark_reads_the_same_state_from_a_checkpoint(
     spark: Any, tmp_path: Path, layout: str

@@ -251,7 +251,7 @@ def benches(delta: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, B
     }
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("level", "name"),
     [

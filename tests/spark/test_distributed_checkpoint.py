@@ -18,7 +18,7 @@ import pytest
 
 import lakelog
 import lakelog.spark
-from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import (
     CheckpointValidationError,
@@ -49,7 +49,7 @@ def staged(root: Path) -> list[Path]:
     return sorted(log_of(root).rglob(".lakelog-*"))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("kind", "layout", "strategy"), CASES)
 def test_executors_write_what_lakelog_writes_alone(
     kind: tables.Kind, layout: str, strategy: str, either: Any, tmp_path: Path
@@ -162,7 +162,7 @@ def test_delta_lake_and_executors_take_turns(delta: Any, tmp_path: Path) -> None
     assert_same_files(delta, root)
 
 
-class LosesRows(spark_parts.PartWriter):
+class LosesRows(spark_parts.TaskWriter):
     """Writes half of the rows that replay gave it."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -179,7 +179,7 @@ class LosesRows(spark_parts.PartWriter):
             yield from super().__call__(batches)
 
 
-class FailsAtTheEnd(spark_parts.PartWriter):
+class FailsAtTheEnd(spark_parts.TaskWriter):
     """Writes its files, and fails before anybody hears of them."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -198,7 +198,7 @@ def test_what_goes_wrong_in_a_task_publishes_nothing(
     from pyspark import cloudpickle
 
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    monkeypatch.setattr(sys.modules["lakelog.spark.checkpoint"], "PartWriter", writer)
+    monkeypatch.setattr(sys.modules["lakelog.spark.checkpoint"], "TaskWriter", writer)
     root = tables.make(tables.V2_JSON, tmp_path / "t")
     table = lakelog.Table(tables.log_at(root, tables.V2_JSON.dialect))
     before = names_seen(root)
@@ -232,7 +232,7 @@ def test_files_that_cleanup_removes_while_executors_run_are_replaced_by_a_new_li
     expected = tables.state_of(tables.log_at(root, tables.MULTIPART.dialect))
     cleaned: list[Path] = []
 
-    def writer(*given: Any) -> spark_parts.PartWriter:
+    def writer(*given: Any) -> spark_parts.TaskWriter:
         """Another process checkpoints the version and removes all that was planned with."""
         if not cleaned:
             other = tables.log_at(root, tables.MULTIPART.dialect)
@@ -241,9 +241,9 @@ def test_files_that_cleanup_removes_while_executors_run_are_replaced_by_a_new_li
             cleaned.extend((root / "_delta_log").glob(f"{tables.EARLIER:020d}.checkpoint*"))
             for path in cleaned:
                 path.unlink()
-        return spark_parts.PartWriter(*given)
+        return spark_parts.TaskWriter(*given)
 
-    monkeypatch.setattr(sys.modules["lakelog.spark.checkpoint"], "PartWriter", writer)
+    monkeypatch.setattr(sys.modules["lakelog.spark.checkpoint"], "TaskWriter", writer)
     table = lakelog.Table(tables.log_at(root, tables.MULTIPART.dialect))
     report = lakelog.spark.checkpoint(spark, table, layout="multipart", strategy=strategy)
     assert len(cleaned) > 1

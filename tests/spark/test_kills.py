@@ -177,7 +177,6 @@ def drive(places: dict[str, Any], log: Path, **order: Any) -> subprocess.Popen[s
             env={
                 **os.environ,
                 "PYTHONPATH": os.pathsep.join(sys.path),
-                "PYSPARK_PYTHON": sys.executable,
                 "SPARK_LOCAL_IP": "127.0.0.1",
             },
         )

@@ -12,6 +12,7 @@ import pytest
 
 import lakelog
 from lakelog.errors import InvalidTransactionError, PartitionMismatchError, UnsupportedError
+from tests.budget import share_of
 from tests.spark.data_files import data_file, ids
 from tests.spark.reference import State, assert_same_state
 
@@ -255,7 +256,7 @@ def test_engines_that_take_turns_continue_each_other(delta: Any, tmp_path: Path)
 def test_engines_that_write_at_once_lose_nothing(delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     lakelog.create(path, {"id": pl.Int64}, configuration={"delta.enableRowTracking": "true"})
-    each = 10
+    each = share_of(10, 2)
     failed: list[BaseException] = []
     gate = threading.Barrier(2)
 

@@ -34,7 +34,7 @@ def rows_of(spark: Any, root: Path) -> list[int]:
     return sorted(row.x for row in spark.read.format("delta").load(str(root)).collect())
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("make", [partitioned_table, named_table])
 def test_spark_reads_and_removes_files_of_any_name(
     make: Callable[[Path], Table], delta: Any, tmp_path: Path
@@ -75,7 +75,7 @@ def test_deltalake_follows_a_remove_that_lakelog_wrote_of_a_file_of_spark(
     assert pa.table(DeltaTable(tmp_path).get_add_actions()).num_rows == 1
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("strategy", ["broadcast", "hash", "polars"])
 @pytest.mark.parametrize("layout", ["multipart", "v2-json"])
 def test_executors_keep_the_text_that_another_writer_gave_a_path(

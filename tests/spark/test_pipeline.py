@@ -27,8 +27,8 @@ from lakelog.spark.pipeline import (
     Target,
     Vacuum,
 )
-from lakelog.spark.pipeline import run as running
-from lakelog.spark.pipeline.listing import list_table
+from lakelog.spark.pipeline import pipeline as running
+from lakelog.spark.pipeline.upkeep import list_table
 from tests.spark.pipeline_side import Side, live, on_disk
 
 COLUMNS = "id bigint, at timestamp, who string"

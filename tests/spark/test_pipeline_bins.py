@@ -6,8 +6,15 @@ from typing import Any
 
 import polars as pl
 
-from lakelog.spark.pipeline.bins import Sizes, find_bins, first_bins
-from lakelog.spark.pipeline.tags import COMPACTED, SKIP, skipped, with_marks
+from lakelog.spark.pipeline.compact import (
+    COMPACTED,
+    SKIP,
+    Sizes,
+    find_bins,
+    first_bins,
+    skipped,
+    with_marks,
+)
 
 MAP = pl.Map(pl.String, pl.String)
 SIZES = Sizes(target_bytes=100, small_bytes=75, deleted_share=0.05)

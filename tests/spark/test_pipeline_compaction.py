@@ -28,7 +28,7 @@ from lakelog import (
 from lakelog.data.read import read_files
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.spark.pipeline import compact as module
-from lakelog.spark.pipeline.tags import SKIP
+from lakelog.spark.pipeline.compact import SKIP
 from lakelog.testing import Fault, InjectingStore, Rule
 from tests.spark.pipeline_side import (
     DAY_MS,

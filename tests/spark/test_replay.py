@@ -116,6 +116,7 @@ PIECES = [
 ]
 
 
+@pytest.mark.sampled(2)
 def test_random_logs_of_every_layout_replay_as_the_model_does(either: Any, tmp_path: Path) -> None:
     """A failure names its layout and strategy; the seed is LAKELOG_SPARK_SEED."""
     frames, cases = [], []

@@ -20,6 +20,7 @@ FILES = 2_000
 
 
 @pytest.mark.reference
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_contender_gives_the_state_that_was_written(
     name: str, delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

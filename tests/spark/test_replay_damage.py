@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import lakelog
-from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import CheckpointCorruptionError, LakelogWarning
 from lakelog.spark.replay import plan_replay

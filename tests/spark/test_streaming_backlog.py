@@ -22,8 +22,7 @@ from lakelog import (
     TableNotFoundError,
     VersionNotFoundError,
 )
-from lakelog.spark.offsets import Offset
-from lakelog.spark.stream_planner import Limit, StreamPlanner
+from lakelog.spark.stream_planner import Limit, Offset, StreamPlanner
 
 EVERYTHING = Limit()
 

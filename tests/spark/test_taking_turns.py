@@ -69,7 +69,7 @@ def grow_old(path: str) -> None:
             os.utime(file, (oldest, oldest))
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", TABLES)
 def test_both_keep_one_table_by_turns(delta: Any, tmp_path: Path, name: str) -> None:
     properties, layouts = TABLES[name]

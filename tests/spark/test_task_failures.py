@@ -82,7 +82,7 @@ def test_the_loser_of_two_attempts_is_an_orphan_that_vacuum_takes(where: Path) -
     assert ids(where) == [0, 1, 2]
     assert len(orphans(where)) == 1
     assert vacuum_takes(where) == orphans(where)
-    assert loser.landed.adds != winner.landed.adds
+    assert loser.written.adds != winner.written.adds
 
 
 def test_a_job_that_fails_for_good_leaves_the_table_and_its_folder_as_they_were(
@@ -198,7 +198,7 @@ def test_files_that_the_log_names_are_never_deleted(where: Path) -> None:
     made = writer(where)
     messages = [task(made, rows(2)), task(made, rows(3))]
     assert finish(made, messages) is None
-    adds = task_commit.unpacked([m.landed for m in messages])
+    adds = task_commit.unpacked([m.written for m in messages])
     assert task_commit.discard(lakelog.open(where), [adds], made.version) == []
     # Spark may give up a job whose commit it never heard of.
     made.abort(list(messages))

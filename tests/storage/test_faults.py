@@ -24,7 +24,7 @@ from tests.storage.backends import BUCKET, Backend
 from tests.storage.chaos_proxy import ChaosProxy, Fault, Rule, Seen
 from tests.storage.conftest import CLOUDS, BackendOf, ProxyOf
 
-pytestmark = pytest.mark.sampled(4, keep=("fault",))
+pytestmark = pytest.mark.sampled(8, keep=("fault",))
 
 OWN, OTHER = b"own content " * 100, b"the other's content"
 PATH = "log/00000000000000000007.json"

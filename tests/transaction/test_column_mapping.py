@@ -17,7 +17,7 @@ from lakelog.errors import LakelogError
 from lakelog.model import contract
 from lakelog.model.contract import fields_of
 from lakelog.model.metadata import Metadata
-from lakelog.transaction.column_mapping import MAX_COLUMN_ID, assign
+from lakelog.transaction.metadata_changes import MAX_COLUMN_ID, assign
 from tests.budget import share_of
 from tests.transaction.making import column, mapped, struct, table
 

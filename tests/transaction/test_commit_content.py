@@ -19,7 +19,7 @@ from lakelog.model import actions
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.action_input import rows_frame, stage_one
 from lakelog.transaction.commit_content import CommitBase, Description, build_content
-from lakelog.transaction.metadata_rows import metadata_row, with_file_defaults
+from lakelog.transaction.metadata_changes import metadata_row, with_file_defaults
 from lakelog.transaction.pending_commit import WRITE_SERIALIZABLE, PendingCommit, Reads
 from lakelog.transaction.row_tracking import assign, num_records, water_mark
 from tests.transaction.tables import NOW_MS

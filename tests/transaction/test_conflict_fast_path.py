@@ -17,8 +17,7 @@ from lakelog.dialects.registry import named
 from lakelog.model import actions
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage.fsspec_store import MemoryStore
-from lakelog.transaction.commit_effects import effects_of
-from lakelog.transaction.conflict_fast_path import own_paths, parse_files_only
+from lakelog.transaction.conflict_fast_path import effects_of, own_paths, parse_files_only
 from lakelog.transaction.conflicts import find_conflict
 from lakelog.transaction.pending_commit import WRITE_SERIALIZABLE, PendingCommit, Reads, Winner
 from tests.transaction.tables import DIALECTS

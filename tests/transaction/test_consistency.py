@@ -28,7 +28,7 @@ from lakelog.errors import (
 )
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction import file_rules
-from lakelog.transaction.consistency import MATERIALIZED, check_files, check_metadata
+from lakelog.transaction.validation import MATERIALIZED, check_files, check_metadata
 from tests.budget import share_of
 from tests.model.consistency import problems
 from tests.steps import assert_columnar

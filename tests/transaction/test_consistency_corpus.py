@@ -18,7 +18,7 @@ from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import LakelogError, UnsupportedError
 from lakelog.model.metadata import Metadata, Protocol
-from lakelog.transaction.consistency import check_files, check_metadata
+from lakelog.transaction.validation import check_files, check_metadata
 from lakelog.transaction.write_support import check_writable
 from tests.budget import IS_WHOLE, seed_of
 from tests.conftest import find_corpus, missing_corpus_reason

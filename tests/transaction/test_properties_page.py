@@ -11,14 +11,14 @@ import pytest
 
 import lakelog
 from lakelog import LakelogWarning
-from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.dialects.indextables.framing import checkpoint_level, commit_level
 from lakelog.dialects.properties import INDEXTABLES_PROPERTIES
 from lakelog.dialects.registry import named
 from lakelog.errors import InvalidPropertyError
 from lakelog.log.properties import read_limits
+from lakelog.transaction.action_buffer import cooldown_ms
 from lakelog.transaction.commit_loop import Retry
-from lakelog.transaction.skipped_files import cooldown_ms
 
 PAGE = Path(__file__).parents[2] / "schemas" / "properties.md"
 PREFIX = "spark.indextables."

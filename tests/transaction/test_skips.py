@@ -12,7 +12,7 @@ from lakelog import InvalidInputError, InvalidPropertyError, Table, UnsupportedF
 from lakelog.dialects.indextables import DIALECT
 from lakelog.log.context import Log
 from lakelog.storage import open_store
-from lakelog.transaction.skipped_files import COOLDOWN_PROPERTY, cooldown_ms
+from lakelog.transaction.action_buffer import COOLDOWN_PROPERTY, cooldown_ms
 from tests.transaction.tables import NOW_MS, append, location, new_table, over
 
 HOUR_MS = 3_600_000

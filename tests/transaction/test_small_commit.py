@@ -29,7 +29,7 @@ from lakelog.transaction import operations, validation
 from lakelog.transaction.action_input import rows_frame, stage_one
 from lakelog.transaction.commit_content import CommitBase, Description, after, build_content
 from lakelog.transaction.conflict_fast_path import own_paths
-from lakelog.transaction.metadata_rows import fill_row
+from lakelog.transaction.metadata_changes import fill_row
 from lakelog.transaction.pending_commit import WRITE_SERIALIZABLE, PendingCommit, Reads
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.small_commit import MOST_ROWS, PlainTable, SmallCommit

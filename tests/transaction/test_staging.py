@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from lakelog import InvalidInputError
 from lakelog.model import actions
-from lakelog.transaction.action_input import rows_frame, stage_one, stage_table
-from lakelog.transaction.map_columns import MAP, map_column
+from lakelog.transaction.action_input import MAP, map_column, rows_frame, stage_one, stage_table
 from tests.steps import assert_columnar
 
 COLUMNS = ("actionType", "path", "partitionValues", "size", "tags", "dvStorageType", "dvId")

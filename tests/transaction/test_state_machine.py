@@ -43,7 +43,7 @@ from tests.model.compare import rows_of
 from tests.model.conflicts import ERRORS
 from tests.model.observe import disagreements, replay_from_its_base
 
-EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", share_of(20, 3)))
+EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", share_of(20, 5)))
 SCHEMA = schema(field("p", "string"), field("x", "long"))
 PROPERTIES = {"delta.enableDeletionVectors": "true", "delta.feature.domainMetadata": "supported"}
 PATHS = ("f0", "f 1", "é%2", "d/f3", "f4")

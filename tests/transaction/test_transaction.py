@@ -131,6 +131,14 @@ def test_a_transaction_sees_the_version_that_was_the_latest_when_it_began(tmp_pa
     assert tx.read(pl.col("id") == 1).collect().height == 1
 
 
+def test_the_snapshot_of_a_transaction_has_rows_and_is_made_once(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", pa.schema([("id", pa.int64())]))
+    table.append(pl.DataFrame({"id": [1, 2]}))
+    tx = table.transaction()
+    assert tx.snapshot is tx.snapshot
+    assert sorted(tx.snapshot.scan().collect()["id"]) == [1, 2]
+
+
 def test_the_tables_own_snapshots_follow_what_it_writes(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
     for index in range(25):

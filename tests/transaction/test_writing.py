@@ -84,7 +84,7 @@ def state(where: str) -> tuple[Any, ...]:
 # --- faults ------------------------------------------------------------------------------------
 
 
-@pytest.mark.sampled(3, keep=("write",))
+@pytest.mark.sampled(6, keep=("write",))
 @each_store
 @each_format
 @pytest.mark.parametrize("write", WRITES)
@@ -135,7 +135,7 @@ def test_a_failure_at_any_operation_of_create_leaves_no_table_or_a_whole_one(
     assert lakelog.open(where).snapshot().schema.names == ("id", "day")
 
 
-@pytest.mark.sampled(4, keep=("fault", "write"))
+@pytest.mark.sampled(8, keep=("fault", "write"))
 @each_store
 @each_format
 @pytest.mark.parametrize("fault", UNKNOWN)

@@ -7,9 +7,8 @@ import pytest
 
 from lakelog.errors import InvalidInputError, NotFoundError, UnavailableError, WalCorruptionError
 from lakelog.wal.disk import LocalDisk
-from lakelog.wal.historic.detect import detect, historic_names
 from lakelog.wal.historic.log import HistoricFormat
-from lakelog.wal.historic.read import read_historic
+from lakelog.wal.historic.read import detect, historic_names, read_historic
 from lakelog.wal.log import WriteAheadLog
 from tests.wal.historic_model import Writer002, file_003, record_002
 

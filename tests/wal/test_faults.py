@@ -38,7 +38,7 @@ def is_whole(found: list[bytes]) -> bool:
     )
 
 
-@pytest.mark.sampled(4, keep=("name", "times"))
+@pytest.mark.sampled(8, keep=("name", "times"))
 @pytest.mark.parametrize("sync", ["sync", "batch", "none"])
 @pytest.mark.parametrize("taken", [0, 13, 5000])
 @pytest.mark.parametrize("times", [1, 2, 99])

@@ -71,7 +71,7 @@ def runs(
             return
 
 
-@pytest.mark.sampled(3, keep=("name", "error"))
+@pytest.mark.sampled(6, keep=("name", "error"))
 @pytest.mark.parametrize("sync", ["sync", "batch", "none"])
 @pytest.mark.parametrize(("error", "share"), ERRORS)
 @pytest.mark.parametrize("name", list(ACTIONS))

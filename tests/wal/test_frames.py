@@ -17,7 +17,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from lakelog.errors import UnsupportedError, WalCorruptionError
-from lakelog.wal import decode, encode, frames, repeated, scan
+from lakelog.wal import encode, frames, reading, scan
 from lakelog.wal.encode import Framing, columns_of, pack_columns, pack_records
 from lakelog.wal.frames import FLAG_BATCH, FrameHeader, Seal, SegmentHeader, frame_pieces
 from lakelog.wal.log import WriteAheadLog
@@ -162,7 +162,7 @@ def test_a_batch_in_several_frames_is_the_batch(
 def build(
     groups: list[tuple[list[tuple[int, bytes, bytes | None]], int, bool]],
 ) -> tuple[bytes, list[plain.Record]]:
-    """A segment of frames: each a list of records, repeated, perhaps compressed."""
+    """A segment of frames: each a list of records, reading, perhaps compressed."""
     data = SegmentHeader(LOG_ID, 1, 1, 0, 0).pack()
     model = []
     seq = 1
@@ -190,8 +190,8 @@ def fast(data: bytes, after_seq: int = 0, *, controls: bool = True) -> list[tupl
     buffer = pa.py_buffer(data)
     found = scan.scan(buffer, SEAL)
     assert found.gap is None
-    parts = decode.pieces(buffer, found.frames, "p", after_seq, controls=controls)
-    table = decode.table(list(parts))
+    parts = reading.pieces(buffer, found.frames, "p", after_seq, controls=controls)
+    table = reading.table(list(parts))
     table.validate(full=True)
     return [tuple(row.values()) for row in table.to_pylist()]
 
@@ -257,7 +257,7 @@ def test_much_that_is_alike_lies_in_large_pages_and_is_the_same() -> None:
     count, value = 1500, bytes(range(250)) * 6
     singles: list[Any] = [([(1, b"%06d" % n, value)], 1, False) for n in range(count)]
     data, model = build(singles)
-    assert len(data) > repeated.LARGE_PAGE_BYTES
+    assert len(data) > reading.LARGE_PAGE_BYTES
     assert fast(data) == model
 
 
@@ -311,10 +311,10 @@ def test_a_frame_that_contradicts_itself_is_refused_whatever_its_checksum() -> N
             found = scan.scan(buffer, SEAL)
             assert len(found.frames) == times
             if (ends, op) == ((8, 8), 1):
-                assert sum(map(len, decode.pieces(buffer, found.frames, "p"))) == times
+                assert sum(map(len, reading.pieces(buffer, found.frames, "p"))) == times
                 continue
             with pytest.raises(WalCorruptionError, match="inconsistent"):
-                list(decode.pieces(buffer, found.frames, "p"))
+                list(reading.pieces(buffer, found.frames, "p"))
 
 
 def test_one_frame_among_many_that_contradicts_itself_is_refused() -> None:
@@ -325,7 +325,7 @@ def test_one_frame_among_many_that_contradicts_itself_is_refused() -> None:
 
     buffer = pa.py_buffer(HEADER.pack() + frame(8) * 20 + frame(7) + frame(8) * 20)
     with pytest.raises(WalCorruptionError, match="inconsistent"):
-        list(decode.pieces(buffer, scan.scan(buffer, SEAL).frames, "p"))
+        list(reading.pieces(buffer, scan.scan(buffer, SEAL).frames, "p"))
 
 
 def test_a_mark_among_frames_that_are_alike_is_no_record() -> None:
@@ -345,7 +345,7 @@ def test_frames_too_short_for_what_they_hold_are_refused() -> None:
         frames = scan.scan(buffer, SEAL).frames
         assert len(frames) == times
         with pytest.raises(WalCorruptionError, match="inconsistent"):
-            list(decode.pieces(buffer, frames, "p"))
+            list(reading.pieces(buffer, frames, "p"))
 
 
 def test_a_large_frames_columns_are_used_where_they_lie(tmp_path: Path) -> None:

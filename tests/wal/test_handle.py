@@ -8,7 +8,7 @@ import os
 import pytest
 
 from lakelog.errors import InvalidInputError, LogLockedError, NotFoundError, UnavailableError
-from lakelog.wal.handle import Access, Closing, disk_errors
+from lakelog.wal.disk import Access, Closing, disk_errors
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOTDIR])

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from lakelog.errors import UnsupportedError, WalCorruptionError
 from lakelog.wal.historic import spec002
-from lakelog.wal.historic.continuity import decode, unfinished_batches
 from lakelog.wal.historic.log import BEGIN, CHECKPOINT, COMMIT, DELETE, PUT, Finding, HistoricLog
-from lakelog.wal.historic.spec002 import LEAST_BYTES
+from lakelog.wal.historic.spec002 import LEAST_BYTES, decode, unfinished_batches
 from tests.budget import share_of
 from tests.wal.historic_model import Record, Writer002, decode_002, record_002, table
 

@@ -236,7 +236,7 @@ def test_a_value_that_arrow_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPat
 def test_a_file_in_many_pieces_keeps_its_order(
     is_checked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakelog.wal.historic.spans._PIECE_BYTES", 100)
+    monkeypatch.setattr("lakelog.wal.historic.log._PIECE_BYTES", 100)
     data = file_003(RECORDS, is_checked=is_checked)
     log = read(data, is_checked=is_checked)
     assert pairs(log) == RECORDS

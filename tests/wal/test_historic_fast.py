@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lakelog.wal.historic import spans, spec002, spec003
+from lakelog.wal.historic import log, spec002, spec003
 from lakelog.wal.historic.log import OPERATIONS
 from tests.wal.historic_model import (
     Record,
@@ -26,8 +26,8 @@ SEEDS = range(24)
 @pytest.fixture(autouse=True)
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that a small log has many, and records that are longer than one."""
-    monkeypatch.setattr(spans, "_CACHED_BYTES", 2_000)
-    monkeypatch.setattr(spans, "_PIECE_BYTES", 9_000)
+    monkeypatch.setattr(log, "_CACHED_BYTES", 2_000)
+    monkeypatch.setattr(log, "_PIECE_BYTES", 9_000)
 
 
 def content(rng: random.Random, longest: int) -> bytes:
@@ -151,5 +151,5 @@ def test_records_behind_two_gibibytes_are_read() -> None:
     data[-10:] = np.frombuffer(b"keyx.value", np.uint8)
     at = len(data) - 10
     bounds = np.array([[at, at + 3, at + 5, at + 10]], dtype=np.int64)
-    keys, values = spans.binary_columns(data, bounds)
+    keys, values = log.binary_columns(data, bounds)
     assert (keys.to_pylist(), values.to_pylist()) == ([b"key"], [b"value"])

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from lakelog.errors import OutcomeUnknownError, UnavailableError, WalCorruptionError
-from lakelog.wal import opening, segment_reader
+from lakelog.wal import opening, recovery
 from lakelog.wal.disk import LocalFile
 from lakelog.wal.encode import Framing, pack_records
 from lakelog.wal.frames import FLAG_BATCH, FrameHeader, Seal, SegmentHeader, frame_pieces
@@ -364,7 +364,7 @@ def test_a_large_last_segment_is_synced_while_it_is_looked_through(
     found = fill(tmp_path, sync="none")
     monkeypatch.setattr(opening, "_MANY_BYTES", 100)
     synced = threading.Event()
-    with_frames = segment_reader.with_frames
+    with_frames = recovery.with_frames
 
     def looked_through(segment: Segment, log_id: bytes) -> Segment:
         assert synced.wait(120), "what is looked through is not synced meanwhile"
@@ -373,7 +373,7 @@ def test_a_large_last_segment_is_synced_while_it_is_looked_through(
     def sync(file: LocalFile) -> None:
         synced.set()
 
-    monkeypatch.setattr(segment_reader, "with_frames", looked_through)
+    monkeypatch.setattr(recovery, "with_frames", looked_through)
     monkeypatch.setattr(LocalFile, "sync", sync)
     with WriteAheadLog(tmp_path) as log:
         assert keys(log) == found

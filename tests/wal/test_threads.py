@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakelog.errors import WalCorruptionError
-from lakelog.wal import threads
+from lakelog.wal import segments
 from lakelog.wal.log import WriteAheadLog
 
 
@@ -21,8 +21,8 @@ def test_segments_side_by_side_come_in_their_order(
         for n in range(100):
             log.append("PUT" if n % 3 else "DELETE", str(n), None if n % 5 else "v" * n)
         expected = log.replay()
-    monkeypatch.setattr(threads, "_WORTH_BYTES", 0)
-    monkeypatch.setattr(threads, "_PART_BYTES", 300)
+    monkeypatch.setattr(segments, "_WORTH_BYTES", 0)
+    monkeypatch.setattr(segments, "_PART_BYTES", 300)
     with WriteAheadLog(tmp_path) as log, WriteAheadLog(tmp_path, read_only=True) as reader:
         assert log.replay() == expected
         assert reader.replay() == expected
@@ -47,4 +47,4 @@ def test_where_no_thread_can_be_had_it_is_done_all_the_same(
         raise RuntimeError("cannot schedule new futures after interpreter shutdown")
 
     monkeypatch.setattr(ThreadPoolExecutor, "submit", refused)
-    assert threads.in_threads(abs, [-1, 2, -3]) == [1, 2, 3]
+    assert segments.in_threads(abs, [-1, 2, -3]) == [1, 2, 3]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lakelog.errors import InvalidInputError
-from lakelog.wal.commit_queue import Turn, Turns
+from lakelog.wal.group_commit import Turn, Turns
 from tests.wal.interrupts import Interrupts
 
 

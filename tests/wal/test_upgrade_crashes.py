@@ -77,7 +77,7 @@ def runs(
         yield place, disk
 
 
-@pytest.mark.sampled(2, keep=("log",))
+@pytest.mark.sampled(4, keep=("log",))
 @pytest.mark.parametrize("log", ["002", "003 with checksums"])
 @pytest.mark.parametrize("keep_old", [True, False])
 def test_a_crash_at_every_operation_loses_nothing(log: str, keep_old: bool) -> None:

@@ -2,13 +2,12 @@
 
 | module | owns |
 |---|---|
-| `options`, `memory_budget` | table properties of checkpoints; memory limits |
-| `plan` | layout, parts and columns, decided before the first byte is written |
-| `state_source`, `spill`, `prefetch` | a version's rows in bounded memory |
-| `write`, `staging`, `publish` | staged files, verified, then published |
-| `report` | `CheckpointReport` |
+| `plan` | table properties of checkpoints; layout, parts and columns of the next one |
+| `state_source`, `bounded_memory` | a version's rows in bounded memory |
+| `job` | plan, write, verify, publish and report, wherever the parts are written |
+| `write`, `publish` | parts written by this process; staged files renamed |
 | `verify`, `compare` | existing checkpoints compared with a replay |
-| `incremental`, `sidecar_reuse`, `sidecars` | V2 checkpoints that keep unchanged sidecars |
+| `incremental` | V2 checkpoints that keep unchanged sidecars |
 | `schedule` | checkpoints written in the background after commits |
 | `compaction`, `version_checksum` | log compaction files; ``.crc`` files |
 | `replicate` | checkpoints copied to another location |

@@ -26,9 +26,8 @@ import orjson
 import polars as pl
 
 from lakelog import telemetry
-from lakelog.checkpoint.memory_budget import Budget, release, resident_bytes
+from lakelog.checkpoint.bounded_memory import Budget, Spill, release, resident_bytes
 from lakelog.checkpoint.plan import check_writers
-from lakelog.checkpoint.spill import Spill
 from lakelog.checkpoint.state_source import count_partitions
 from lakelog.dialects.digest import Digest, digest
 from lakelog.dialects.log_content import CommitContent, CommitFile

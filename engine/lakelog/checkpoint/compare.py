@@ -1,4 +1,4 @@
-"""Compares two sets of actions by digest, and lists their differences.
+"""Compares two sets of actions by digest, lists their differences, and checks written files.
 
 Two checkpoints of one state are the same if their actions agree in every column that both keep:
 
@@ -16,26 +16,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from itertools import islice
+from typing import Any, NamedTuple, cast
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from lakelog.dialects.base import Dialect
+from lakelog.dialects.delta.checkpoint_rows import file_action_columns
 from lakelog.dialects.digest import Digest, digest, kept_columns, row_hashes
-from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS, CheckpointPlan
+from lakelog.dialects.log_content import (
+    CHECKPOINT_META,
+    NOT_IN_REMOVES,
+    STRUCT_STATISTICS,
+    CheckpointPlan,
+)
+from lakelog.dialects.parquet_footers import child_type
+from lakelog.errors import CheckpointValidationError
 from lakelog.lazy import cached_property
 from lakelog.log.files import statistics_text
 from lakelog.log.replay import last_of
 from lakelog.model import actions, contract
 from lakelog.skipping.statistics import stats_from_json, stats_from_struct
+from lakelog.storage import LogStore
 
 TYPED = ("numRecords", "tightBounds", "min", "max", "nullCount")
 """Columns under which typed statistics are compared."""
 
+_SAMPLE_ROWS = 2_048
+_PARQUET_MAGIC = b"PAR1"
 _TYPED_PREFIX = "typed "
 _MAX_ROW_INDEX = "deletionVector.maxRowIndex"
-_NOT_IN_REMOVES = frozenset(("stats", "tags", STRUCT_STATISTICS))
 
 Frames = Callable[[], Iterable[pl.DataFrame]]
 
@@ -84,6 +96,20 @@ class Comparison:
                 wanted[STRUCT_STATISTICS] = None
         return Comparison(dialect, tuple(wanted), plan.schema, plan.mapping, typed)
 
+    @staticmethod
+    def of_written(
+        plan: CheckpointPlan,
+        dialect: Dialect,
+        columns: Sequence[str],
+        configuration: Mapping[str, str | None],
+    ) -> Comparison:
+        """As `of`, where a writer of `plan` makes the typed statistics from their text."""
+        comparison = Comparison.of(plan, dialect, columns)
+        if not comparison.typed:
+            return comparison
+        _, copies = file_action_columns(plan, configuration)
+        return comparison.limited_to(copies.statistics if copies is not None else None)
+
     def limited_to(self, type_: pa.DataType | None) -> Comparison:
         """The same, where typed statistics count only where a struct of this type goes."""
         if not self.typed or type_ is None:
@@ -98,7 +124,7 @@ class Comparison:
         for kind in actions.FILE_ACTIONS:
             names = dict.fromkeys(c for c in self.columns if c != STRUCT_STATISTICS)
             if not keeps_all and kind == "remove":
-                names = {c: None for c in names if c not in _NOT_IN_REMOVES}
+                names = {c: None for c in names if c not in NOT_IN_REMOVES}
             elif self.typed:
                 names.pop("stats", None)
                 names |= dict.fromkeys(_TYPED_PREFIX + column for column in TYPED)
@@ -276,3 +302,81 @@ def _by_kind(frames: Iterable[pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame
     for frame in frames:
         if frame.height:
             yield frame["actionType"][0], frame
+
+
+def differs_from_replay(
+    what: str, path: str, version: int, expected: object = None, found: object = None
+) -> CheckpointValidationError:
+    """The error of a checkpoint that was written and is not published."""
+    return CheckpointValidationError(
+        f"the checkpoint that was just written differs from replay: {what}",
+        path=path,
+        version=version,
+        expected=expected,
+        found=found,
+        hint="nothing was published, and the previous checkpoint is unchanged; report this",
+    )
+
+
+class FileCheck(NamedTuple):
+    """The checks of one written Parquet file, without its rows.
+
+    Attributes:
+        plain_bytes: Length of its columns before compression.
+        problem: What is wrong with it; empty if nothing is.
+        expected: What it should have, if that can be said.
+        found: What it has.
+    """
+
+    plain_bytes: int = 0
+    problem: str = ""
+    expected: str | None = None
+    found: str | None = None
+
+
+def check_written_file(
+    store: LogStore, path: str, size_bytes: int, rows: int, comparison: Comparison
+) -> FileCheck:
+    """Compare the row count in the footer with the rows that were written, and typed statistics
+    with their text in a sample; a file that is not Parquet passes.
+
+    The footer is independent of the reader of the rows: an error of that reader cannot hide an
+    error of the writer.
+    """
+    with store.open(path, size_bytes) as source:
+        if source.read(len(_PARQUET_MAGIC)) != _PARQUET_MAGIC:
+            return FileCheck()
+        file = pq.ParquetFile(source, page_checksum_verification=True)
+        differ = any(map(comparison.typed_copies_differ, _sample_statistics(file)))
+    footer = file.metadata
+    groups = (footer.row_group(number) for number in range(footer.num_row_groups))
+    plain = sum(group.total_byte_size for group in groups)
+    if footer.num_rows != rows:
+        what = "a file does not contain the rows that were written to it"
+        return FileCheck(plain, what, f"{rows} rows", f"{footer.num_rows} rows")
+    if differ:
+        return FileCheck(plain, "typed statistics differ from the JSON statistics")
+    return FileCheck(plain)
+
+
+def _sample_statistics(file: pq.ParquetFile) -> Iterator[pl.DataFrame]:
+    """Statistics in both forms, where a file has both: some rows of its first, middle and last row
+    group. The typed ones are derived, and to parse all texts again would cost more than all else.
+    """
+    leaves = ("stats", STRUCT_STATISTICS)
+    if any(child_type(file.schema_arrow, "add", leaf) is None for leaf in leaves):
+        return
+    last = file.num_row_groups - 1
+    for group in sorted({0, last // 2, last}) if last >= 0 else ():
+        rows = file.iter_batches(
+            _SAMPLE_ROWS, row_groups=[group], columns=[f"add.{leaf}" for leaf in leaves]
+        )
+        for batch in islice(rows, 1):
+            adds = batch.column(0).filter(batch.column(0).is_valid())
+            fields = dict(zip((f.name for f in adds.type), adds.flatten(), strict=True))
+            yield pl.DataFrame(
+                [
+                    pl.Series("actionType", ["add"] * len(adds)),
+                    *(pl.Series(leaf, fields[leaf]) for leaf in leaves),
+                ]
+            )

@@ -1,5 +1,4 @@
-"""Writes incremental V2 checkpoints, which keep unchanged sidecars: the cost depends on the change,
-not on the table.
+"""Writes incremental V2 checkpoints, which keep unchanged sidecars.
 
 What is kept and what is written
     The commits above an earlier V2 checkpoint speak of some logical files. A sidecar that holds
@@ -42,38 +41,38 @@ What is proved when
     file that the commits speak of depends on the filters, whose checksum is proved, or on its
     paths.
 
-Source: Delta protocol, V2 Spec; Sidecar Files; Action Reconciliation.
+Source: Delta protocol, V2 Spec; Sidecar File Information. Delta protocol, V2 Spec; Sidecar Files;
+Action Reconciliation.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import polars as pl
 import pyarrow as pa
 
-from lakelog.checkpoint.compare import Comparison
-from lakelog.checkpoint.sidecar_reuse import Reuse, Sidecar, plan_reuse
-from lakelog.checkpoint.sidecars import (
-    at_once,
-    counts_of,
-    known_sidecars,
-    look_into,
-    read_manifest,
-    read_sidecar,
-)
-from lakelog.dialects.delta.checkpoint_typed import file_action_columns
+from lakelog.checkpoint.compare import Comparison, differs_from_replay
+from lakelog.dialects.delta.checkpoint_rows import file_action_columns
 from lakelog.dialects.delta.names import SIDECAR_FOLDER
-from lakelog.dialects.delta.parquet import child_type
+from lakelog.dialects.delta.path_filters import Hashes, PathFilter, hash_paths
+from lakelog.dialects.delta.paths import decode_path
 from lakelog.dialects.delta.sidecar_fingerprints import (
     Fingerprint,
     check_inspection,
+    inspect_sidecar,
+    read_sidecar_schema,
+    recognise_sidecar,
     shape_of,
+    total_of_tags,
 )
-from lakelog.dialects.delta.sidecar_inspection import inspect_sidecar, read_sidecar_schema
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import (
+    NOT_IN_REMOVES,
     STRUCT_STATISTICS,
     Checkpoint,
     CheckpointPlan,
@@ -81,6 +80,7 @@ from lakelog.dialects.log_content import (
     SidecarFile,
     StagedCheckpoint,
 )
+from lakelog.dialects.parquet_footers import child_type
 from lakelog.errors import CheckpointValidationError, MalformedLogError
 from lakelog.log import properties
 from lakelog.log.base_checkpoint import broken_checkpoint
@@ -89,8 +89,240 @@ from lakelog.log.replay import exclude, retained_tombstones
 from lakelog.log.state import State
 from lakelog.model import actions
 
+MOST_SMALL = 16
+"""How many sidecars of fewer than half of the target may be kept."""
+
+_MERGE_RATIO = 2
+
+
+@dataclass(frozen=True)
+class Sidecar:
+    """One sidecar of the earlier checkpoint, and what the commits above it do to it.
+
+    Attributes:
+        file: As its manifest names it.
+        adds: Live files in it.
+        removes: Tombstones in it.
+        digest: Digest of its rows.
+        superseded: Rows in it of logical files that later commits speak of.
+        expired: Tombstones in it that certainly have expired.
+    """
+
+    file: SidecarFile
+    adds: int
+    removes: int
+    digest: Digest
+    superseded: int = 0
+    expired: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Actions in it."""
+        return self.adds + self.removes
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """Which sidecars stay.
+
+    Attributes:
+        kept: Those that the new manifest names too.
+        rewritten: Those whose remaining rows are written again.
+        parts: New sidecars to write: for those rows, and for what the commits brought.
+        part_rows: Rows of each but the last, which has at most as many.
+    """
+
+    kept: tuple[Sidecar, ...]
+    rewritten: tuple[Sidecar, ...]
+    parts: int
+    part_rows: int
+
+
+def plan_reuse(sidecars: Sequence[Sidecar], incoming_rows: int, target_rows: int) -> Reuse:
+    """Decide which sidecars are kept and which are written again.
+
+    A sidecar is written again if a row of it is superseded, if at least half of its rows are
+    expired tombstones, or if it is to be merged. With `target_rows` as the measure, a sidecar of
+    fewer than half of that is small. What is written anyway takes in the smallest small ones, for
+    as long as one has at most twice as many rows as what has come together; and all of them where
+    more than 16 would be left.
+    """
+    rewritten = {
+        index
+        for index, sidecar in enumerate(sidecars)
+        if sidecar.superseded or sidecar.expired * 2 >= sidecar.rows
+    }
+    pool = incoming_rows + sum(
+        max(0, sidecars[i].rows - sidecars[i].superseded - sidecars[i].expired) for i in rewritten
+    )
+    small = sorted(
+        (
+            index
+            for index, sidecar in enumerate(sidecars)
+            if index not in rewritten and sidecar.rows * 2 < target_rows
+        ),
+        key=lambda index: (sidecars[index].rows, index),
+    )
+    crowded = len(small) > MOST_SMALL
+    while small and (crowded or sidecars[small[0]].rows <= _MERGE_RATIO * pool):
+        index = small.pop(0)
+        rewritten.add(index)
+        pool += sidecars[index].rows
+    parts = max(1, round(pool / target_rows)) if pool else 0
+    return Reuse(
+        tuple(s for i, s in enumerate(sidecars) if i not in rewritten),
+        tuple(s for i, s in enumerate(sidecars) if i in rewritten),
+        parts,
+        -(-pool // parts) if parts else 1,
+    )
+
+
+_MOST_PROBES = 1 << 16
+"""More keys than that hit nearly every filter, and are looked up among the paths at once."""
+_READERS = 16
+_QUICK_S = 0.004
+
+
+@dataclass(frozen=True)
+class SidecarManifest:
+    """A V2 manifest's sidecars.
+
+    Attributes:
+        files: Them, in order.
+        total: Digest of all of their rows, as it is recorded; None where it is not.
+    """
+
+    files: tuple[SidecarFile, ...]
+    total: Digest | None
+
+
+def _read_manifest(reader: CheckpointReader) -> SidecarManifest:
+    """The sidecars that a manifest names; errors as `CheckpointReader.read_meta`."""
+    meta = reader.read_meta(("sidecar", "checkpointMetadata"))
+    meta = actions.conform(meta, ("actionType", "path", "size", "modificationTime", "tags"))
+    files: list[SidecarFile] = []
+    total: Digest | None = None
+    for kind, path, size, modified, tags in meta.iter_rows():
+        if kind == "checkpointMetadata":
+            total = total_of_tags(tags)
+        elif path is not None:
+            name = decode_path(path).rsplit("/", 1)[-1]
+            files.append(
+                SidecarFile(f"{SIDECAR_FOLDER}/{name}", size or 0, modified or 0, tags or {})
+            )
+    return SidecarManifest(tuple(files), total)
+
+
+def _known_sidecars(
+    manifest: SidecarManifest, checkpoint: Checkpoint, shape: str
+) -> list[tuple[SidecarFile, Fingerprint]] | str:
+    """The sidecars with their fingerprints, or why none of them can be kept."""
+    if not manifest.files:
+        return "the previous checkpoint has no sidecars"
+    known: list[tuple[SidecarFile, Fingerprint]] = []
+    for file in manifest.files:
+        fingerprint = Fingerprint.of_tags(file.tags)
+        if fingerprint is None:
+            return f"no record of {file.path} was found"
+        if fingerprint.shape != shape:
+            return "the table's columns, or the format of their statistics, have changed"
+        known.append((file, fingerprint))
+    if manifest.total is None:
+        return "the previous checkpoint does not record the content of its sidecars"
+    total = sum((fingerprint.digest for _, fingerprint in known), Digest())
+    if total != manifest.total:
+        raise MalformedLogError(
+            "the sidecars of the manifest differ from those that were written with it",
+            path=checkpoint.paths[0],
+            version=checkpoint.version,
+            expected=_counts_of(manifest.total),
+            found=_counts_of(total),
+            hint="restore the file, or remove the checkpoint's files if its commits exist",
+        )
+    return known
+
+
+def _look_into(
+    log: Log,
+    known: Sequence[tuple[SidecarFile, Fingerprint]],
+    keys: pl.DataFrame,
+    minimum_ms: int,
+) -> list[Sidecar]:
+    """What later commits do to each sidecar, which is checked against its fingerprint.
+
+    Memory: the keys of a few sidecars' batches.
+    """
+    few = 0 < keys.height <= _MOST_PROBES
+    hashes = hash_paths(keys["path"]) if few else None
+
+    def look(pair: tuple[SidecarFile, Fingerprint]) -> Sidecar:
+        file, recorded = pair
+        found = None
+        if recorded.footer is not None:
+            held = (recorded.adds, recorded.removes)
+            found = recognise_sidecar(log.store, file.path, file.size_bytes, held, recorded.footer)
+        if found is None:
+            found = inspect_sidecar(log.store, file.path)
+        check_inspection(found, file, recorded)
+        # Filters that nothing is recorded of are as good as none.
+        paths = found.filter if recorded.filters else None
+        suspects = _suspects(paths, keys, hashes)
+        superseded = 0
+        if suspects.height:
+            for frame in _read_sidecar(log, file, actions.KEY):
+                superseded += frame.height - exclude(frame, suspects).height
+        last = found.last_deletion_ms
+        expired = recorded.removes if last is not None and last <= minimum_ms else 0
+        counts = (recorded.adds, recorded.removes, recorded.digest)
+        return Sidecar(file, *counts, superseded, expired)
+
+    return at_once(look, known)
+
+
+def _suspects(paths: PathFilter | None, keys: pl.DataFrame, hashes: Hashes | None) -> pl.DataFrame:
+    """Those of `keys` that a sidecar may hold."""
+    if hashes is None or paths is None:
+        return keys
+    hits = paths.may_hold(hashes)
+    return keys.filter(pl.Series(hits)) if hits.any() else keys.clear()
+
+
+def _read_sidecar(
+    log: Log,
+    file: SidecarFile,
+    columns: Sequence[str],
+    kinds: Sequence[str] = actions.FILE_ACTIONS,
+) -> Iterator[pl.DataFrame]:
+    """The rows of one sidecar alone, which is read as a checkpoint of one part; as
+    `CheckpointReader.iter_files`.
+    """
+    alone = Checkpoint(0, "multipart", 1, (file.path,), (file.size_bytes,))
+    return log.dialect.open_checkpoint(log.store, alone).iter_files(columns, kinds)
+
+
+_T = TypeVar("_T")
+_R = TypeVar("_R")
+
+
+def at_once(function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
+    """Apply `function` to each item, in order; several at a time where one takes long."""
+    start = time.perf_counter()
+    found = [function(item) for item in items[:1]]
+    rest = items[1:]
+    if time.perf_counter() - start < _QUICK_S:
+        # Threads cost more than files that are in the page cache.
+        return [*found, *map(function, rest)]
+    with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelog-sidecar") as pool:
+        return [*found, *pool.map(function, rest)]
+
+
+def _counts_of(held: Digest) -> str:
+    """What a digest says, short enough for a message."""
+    parts = [f"{held.counts[kind]} {kind} of {held.sums[kind]:032x}" for kind in held.counts]
+    return ", ".join(sorted(parts)) or "nothing"
+
+
 _BATCH_ROWS = 1 << 16
-_NOT_IN_REMOVES = frozenset(("stats", "tags", STRUCT_STATISTICS))
 
 
 @dataclass(frozen=True)
@@ -135,11 +367,11 @@ def plan_incremental(
     minimum = now_ms - properties.deleted_file_retention_ms(configuration)
     columns, _ = file_action_columns(plan, configuration)
     with broken_checkpoint(previous):
-        manifest = read_manifest(state.base.reader)
-        known = known_sidecars(manifest, previous, shape_of(plan, columns))
+        manifest = _read_manifest(state.base.reader)
+        known = _known_sidecars(manifest, previous, shape_of(plan, columns))
         if isinstance(known, str):
             return Unfit(known)
-        seen = look_into(log, known, keys, minimum)
+        seen = _look_into(log, known, keys, minimum)
     adds = state.layers.live("add")
     removes = retained_tombstones(state.layers.live("remove"), minimum)
     incoming = {"add": adds, "remove": removes}
@@ -203,7 +435,7 @@ class Incremental:
         read = (*actions.KEY, "actionType", *columns, *self._comparison.columns)
         wanted = list(dict.fromkeys(read))
         for kind in actions.FILE_ACTIONS:
-            own = [c for c in wanted if kind == "add" or c not in _NOT_IN_REMOVES]
+            own = [c for c in wanted if kind == "add" or c not in NOT_IN_REMOVES]
             if kind == "remove" and "deletionTimestamp" not in own:
                 own.append("deletionTimestamp")
             for sidecar in self.reuse.rewritten:
@@ -211,7 +443,7 @@ class Incremental:
                     continue
                 path = sidecar.file.path
                 with broken_checkpoint(self.previous):
-                    for frame in read_sidecar(self._log, sidecar.file, own, (kind,)):
+                    for frame in _read_sidecar(self._log, sidecar.file, own, (kind,)):
                         held = self._comparison.digest(frame)
                         found[path] += held
                         rows = self._remaining(frame, kind)
@@ -243,8 +475,8 @@ class Incremental:
                 "a sidecar does not contain the rows that its manifest records",
                 path=sidecar.file.path,
                 version=self.previous.version,
-                expected=counts_of(sidecar.digest),
-                found=counts_of(found),
+                expected=_counts_of(sidecar.digest),
+                found=_counts_of(found),
                 hint="restore the file, or remove the checkpoint's files if its commits exist",
             )
 
@@ -265,7 +497,7 @@ class Incremental:
         """
         if reader is None:
             reader = self._log.dialect.open_checkpoint(self._log.store, staged.checkpoint)
-        manifest = read_manifest(reader)
+        manifest = _read_manifest(reader)
         written = {f.target: f for f in staged.files if f.target.startswith(f"{SIDECAR_FOLDER}/")}
         kept = {file.path: file for file in self.plan.kept}
         self._same(
@@ -310,7 +542,7 @@ class Incremental:
         return fingerprint
 
     def _read_back(self, file: SidecarFile) -> Iterator[pl.DataFrame]:
-        return read_sidecar(self._log, file, ("dataChange", *self._comparison.columns))
+        return _read_sidecar(self._log, file, ("dataChange", *self._comparison.columns))
 
     def _still_there(self, files: Sequence[SidecarFile]) -> None:
         entries = at_once(lambda file: self._log.store.stat(file.path), files)
@@ -325,15 +557,8 @@ class Incremental:
     def _same_digest(self, what: str, expected: Digest, found: Digest) -> None:
         if expected != found:
             raise self._wrong(
-                f"{what} has unexpected content", counts_of(expected), counts_of(found)
+                f"{what} has unexpected content", _counts_of(expected), _counts_of(found)
             )
 
     def _wrong(self, what: str, expected: object, found: object) -> CheckpointValidationError:
-        return CheckpointValidationError(
-            f"the incremental checkpoint differs from replay: {what}",
-            path=self._log.table,
-            version=self.plan.version,
-            expected=expected,
-            found=found,
-            hint="nothing was published, and the previous checkpoint is unchanged; report this",
-        )
+        return differs_from_replay(what, self._log.table, self.plan.version, expected, found)

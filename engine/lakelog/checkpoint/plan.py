@@ -1,4 +1,49 @@
-"""Decides layout, parts and columns of a checkpoint before the first byte is written. Pure.
+"""Table properties of checkpoints, and the layout, parts and columns that follow from them.
+
+Properties keep the names that their owners gave them. Which of them decides:
+
+- On a Delta table a ``delta.*`` property wins over a ``spark.indextables.*`` one that says the
+  same, for every other engine on the table obeys the first. What Delta has no property for is
+  taken from ``spark.indextables.*``.
+- On an IndexTables table ``delta.*`` properties of checkpoints are refused: no process there would
+  honour them.
+- ``lakelog.checkpoint.intervalBytes`` has no counterpart and counts on both.
+
+====================================  =================================  ======================
+``spark.indextables.``                ``delta.``                         default; on Delta
+====================================  =================================  ======================
+``checkpoint.enabled``                .                                  true
+``checkpoint.interval``               ``checkpointInterval``             10
+.                                     ``checkpointPolicy``               classic
+``checkpoint.compression``            .                                  snappy; zstd
+``checkpoint.format``                 .                                  by protocol; none
+``checkpoint.maxFileSize``            .                                  134217728 bytes
+``checkpoint.actionsPerPart``         .                                  100000; none
+``checkpoint.multiPart.enabled``      .                                  true
+.                                     ``checkpoint.writeStatsAsJson``    true
+.                                     ``checkpoint.writeStatsAsStruct``  true
+``checkpoint.retention``              .                                  30 versions; none
+``checkpointRetention.duration``      ``checkpointRetentionDuration``    2 hours; 2 days
+``logRetention.duration``             ``logRetentionDuration``           30 days
+.                                     ``deletedFileRetentionDuration``   1 week
+``cleanup.enabled``                   ``enableExpiredLogCleanup``        true
+``cleanup.dryRun``                    .                                  false
+``cleanup.failurePolicy``             .                                  continue
+====================================  =================================  ======================
+
+Durations of ``spark.indextables.*`` are whole milliseconds, those of ``delta.*`` intervals. A dry
+run deletes nothing, so cleanup that follows a checkpoint is off with it.
+
+Accepted besides, since the reference writes them: ``checkpoint.maxRetries`` (its retries of a
+read; lakelog's stores retry on their own), ``checkpoint.compression.enabled`` (gzip of JSON
+checkpoints; the writer of those reads it), ``checkpoint.parallelism`` and
+``checkpoint.read.timeoutSeconds`` (every read of the table obeys them, so
+`lakelog.log.properties.read_limits` has them) and ``checkpoint.checksumValidation.enabled``
+(lakelog verifies a checkpoint either way).
+
+Statistics are typed by default, as Delta Lake has it; the protocol's text says that they are not.
+Source: Delta Lake, DeltaConfig; IndexTables4Spark, Checkpoint Configuration; spec 001, 3.3.1; spec
+004, Configuration Options.
 
 =====================  ==========================================  ===============================
 layout                 ``auto`` takes it                           refused
@@ -34,17 +79,170 @@ Source: Delta protocol, Checkpoint Specs; V2 Spec.
 
 from __future__ import annotations
 
-from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.dialects.base import AUTO, LayoutRequest
-from lakelog.dialects.indextables.dialect import LARGE_ACTIONS
-from lakelog.dialects.log_content import CheckpointPlan
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+
+from lakelog.dialects.base import AUTO, Dialect, LayoutRequest
+from lakelog.dialects.log_content import PART_ACTIONS, CheckpointPlan
+from lakelog.dialects.properties import CHECKPOINT_FAMILIES
 from lakelog.dialects.protocol_rules import TableConfiguration
-from lakelog.errors import (
-    CorruptionError,
-    UnsupportedFeatureError,
-)
+from lakelog.errors import CorruptionError, InvalidPropertyError, UnsupportedFeatureError
 from lakelog.model import contract
+from lakelog.model.durations import parse_interval_ms
 from lakelog.model.metadata import Metadata
+
+_DEFAULT_INTERVAL = 10
+_DEFAULT_MAX_FILE_BYTES = 134_217_728
+
+_HOUR_MS = 3_600_000
+_DAY_MS = 24 * _HOUR_MS
+_DELTA = "delta."
+_INDEXTABLES = "spark.indextables."
+_SPELLINGS = {"uncompressed": "none", "lz4_raw": "lz4"}
+
+
+@dataclass(frozen=True)
+class CheckpointOptions:
+    """What a table's properties say of its checkpoints and of its log's life.
+
+    Attributes:
+        format: ``json`` or ``parquet`` on IndexTables; None where the protocol decides.
+        multi_part: Whether a checkpoint may have several parts.
+        enabled: Whether checkpoints follow commits by themselves; False also where the interval
+            is 0. One that is asked for is written either way.
+        interval: Versions from one checkpoint to the next.
+        bytes_interval: Bytes of commits after which a checkpoint is due however few they are; None
+            where only versions count.
+        policy: ``classic`` or ``v2``.
+        compression: Parquet codec, as pyarrow spells it; ``none`` for none.
+        max_file_bytes: Length that no Parquet file of a checkpoint should pass.
+        stats_as_json: Whether statistics are kept as text.
+        stats_as_struct: Whether statistics and partition values are kept typed.
+        part_actions: Actions that one file of a checkpoint should hold at most; None leaves it
+            whole.
+        checkpoint_retention_ms: How long a checkpoint stays that a later one has replaced.
+        log_retention_ms: How long a commit stays after it was replaced.
+        deleted_file_retention_ms: How long a tombstone stays.
+        retain_versions: Versions below the newest checkpoint whose commits stay, whatever their
+            age; None where age alone decides.
+        cleanup_enabled: Whether cleanup follows a checkpoint by itself.
+        cleanup_failure_policy: ``continue`` continues past a file that cannot be deleted, ``fail``
+            stops.
+    """
+
+    enabled: bool = True
+    interval: int = _DEFAULT_INTERVAL
+    bytes_interval: int | None = None
+    policy: str = "classic"
+    compression: str = "zstd"
+    max_file_bytes: int = _DEFAULT_MAX_FILE_BYTES
+    stats_as_json: bool = True
+    stats_as_struct: bool = True
+    part_actions: int | None = None
+    checkpoint_retention_ms: int = 2 * _DAY_MS
+    log_retention_ms: int = 30 * _DAY_MS
+    deleted_file_retention_ms: int = 7 * _DAY_MS
+    retain_versions: int | None = None
+    cleanup_enabled: bool = True
+    cleanup_failure_policy: str = "continue"
+    format: str | None = None
+    multi_part: bool = True
+
+    @staticmethod
+    def of(configuration: Mapping[str, str | None], dialect: Dialect) -> CheckpointOptions:
+        """The options that a table's properties give.
+
+        >>> from lakelog.dialects.delta import DIALECT
+        >>> CheckpointOptions.of({"delta.checkpointInterval": "5"}, DIALECT).interval
+        5
+        """
+        read = _Reader(configuration, dialect)
+        defaults = CheckpointOptions(**asdict(dialect.checkpoint_defaults))
+        interval = read.whole("checkpoint.interval", defaults.interval, "checkpointInterval")
+        codec = read.text("checkpoint.compression", defaults.compression)
+        parts = read.text("checkpoint.actionsPerPart")
+        part_actions = int(parts) if parts else defaults.part_actions
+        multi_part = read.flag("checkpoint.multiPart.enabled")
+        expired = read.text("", "", "enableExpiredLogCleanup")
+        cleanup = expired or read.text("cleanup.enabled", "true")
+        return CheckpointOptions(
+            enabled=interval > 0 and read.flag("checkpoint.enabled"),
+            interval=interval,
+            bytes_interval=int(configuration.get("lakelog.checkpoint.intervalBytes") or 0) or None,
+            policy=read.text("", defaults.policy, "checkpointPolicy"),
+            compression=_SPELLINGS.get(codec, codec),
+            max_file_bytes=read.whole("checkpoint.maxFileSize", defaults.max_file_bytes),
+            stats_as_json=read.flag("", "checkpoint.writeStatsAsJson"),
+            stats_as_struct=read.flag("", "checkpoint.writeStatsAsStruct"),
+            part_actions=part_actions if multi_part else None,
+            checkpoint_retention_ms=read.duration_ms(
+                "checkpointRetention.duration",
+                defaults.checkpoint_retention_ms,
+                "checkpointRetentionDuration",
+            ),
+            log_retention_ms=read.duration_ms(
+                "logRetention.duration", defaults.log_retention_ms, "logRetentionDuration"
+            ),
+            deleted_file_retention_ms=read.duration_ms(
+                "", defaults.deleted_file_retention_ms, "deletedFileRetentionDuration"
+            ),
+            retain_versions=read.optional("checkpoint.retention", defaults.retain_versions),
+            cleanup_enabled=cleanup == "true" and read.text("cleanup.dryRun", "false") == "false",
+            cleanup_failure_policy=read.text("cleanup.failurePolicy", "continue"),
+            format=read.text("checkpoint.format") or None,
+            multi_part=multi_part,
+        )
+
+
+class _Reader:
+    """Looks properties up that have been checked."""
+
+    def __init__(self, configuration: Mapping[str, str | None], dialect: Dialect) -> None:
+        owned = dict(_of_checkpoints(configuration))
+        dialect.properties.check(owned)
+        self._values: dict[str, str] = {}
+        spelled: dict[str, str] = {}
+        for key, value in owned.items():
+            # Delta's keys count in their own case only, and the check has seen to that.
+            lower = key.lower()
+            if value is not None and self._values.setdefault(lower, value) != value:
+                raise InvalidPropertyError(
+                    "the property is set twice, in different letter case, with different values",
+                    path=key,
+                    expected=f"{spelled[lower]} = {self._values[lower]}",
+                    found=value,
+                )
+            spelled[lower] = key
+
+    def text(self, key: str, default: str = "", delta: str = "") -> str:
+        """A property's value in lower case; `delta` is the key of Delta, which comes first."""
+        value = self._values.get(f"{_DELTA}{delta}".lower())
+        if value is None:
+            value = self._values.get(f"{_INDEXTABLES}{key}".lower(), default)
+        return value.lower()
+
+    def whole(self, key: str, default: int, delta: str = "") -> int:
+        return int(self.text(key, str(default), delta))
+
+    def optional(self, key: str, default: int | None) -> int | None:
+        value = self.text(key)
+        return int(value) if value else default
+
+    def flag(self, key: str, delta: str = "") -> bool:
+        return self.text(key, "true", delta) == "true"
+
+    def duration_ms(self, key: str, default_ms: int, delta: str) -> int:
+        interval = self._values.get(f"{_DELTA}{delta}".lower())
+        return self.whole(key, default_ms) if interval is None else parse_interval_ms(interval)
+
+
+def _of_checkpoints(
+    configuration: Mapping[str, str | None],
+) -> Iterator[tuple[str, str | None]]:
+    for key, value in configuration.items():
+        if key.lower().startswith(CHECKPOINT_FAMILIES):
+            yield key, value
+
 
 SIDECAR_ACTIONS = 50_000
 """Actions of a sidecar, about; Spark's own number."""
@@ -139,7 +337,7 @@ def part_actions(layout: str, options: CheckpointOptions) -> int:
     by_bytes = max(1, options.max_file_bytes // _ACTION_BYTES)
     match layout:
         case "json-multipart":
-            return options.part_actions or LARGE_ACTIONS
+            return options.part_actions or PART_ACTIONS
         case "flattened":
             return by_bytes  # actions of a part are for parts of JSON
         case "v2-json" | "v2-parquet":

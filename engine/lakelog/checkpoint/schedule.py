@@ -35,13 +35,13 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 from lakelog import telemetry
-from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.dialects.base import Dialect
 from lakelog.errors import InvalidInputError, InvalidPropertyError, LakelogWarning
 from lakelog.log.context import Log
 from lakelog.transaction.runtime import Committed
 
-EXIT_WAIT_S = 30.0
+_EXIT_WAIT_S = 30.0
 """Seconds that a program which ends waits for its checkpoints before it asks them to stop."""
 
 _STOP_WAIT_S = 5.0
@@ -157,7 +157,7 @@ class Scheduler:
         look: Callable[[Log], Lag] = log_lag,
         monotonic: Callable[[], float] = time.monotonic,
         start: Callable[[Callable[[], None]], None] = start_daemon,
-        exit_wait_s: float = EXIT_WAIT_S,
+        exit_wait_s: float = _EXIT_WAIT_S,
     ) -> None:
         self._log, self._run, self._cleanup, self._look = log, run, cleanup, look
         self._monotonic, self._start = monotonic, start

@@ -20,9 +20,17 @@ from typing import Self
 
 import polars as pl
 
-from lakelog.checkpoint.memory_budget import Budget, release, resident_bytes
-from lakelog.checkpoint.spill import PathMask, Repeats, Spill, hashes_of, stack
-from lakelog.dialects.log_content import STRUCT_STATISTICS, Actions, Checkpoint, CheckpointReader
+from lakelog.checkpoint.bounded_memory import (
+    Budget,
+    PathMask,
+    Repeats,
+    Spill,
+    hashes_of,
+    release,
+    resident_bytes,
+    stack,
+)
+from lakelog.dialects.log_content import NOT_IN_REMOVES, Actions, Checkpoint, CheckpointReader
 from lakelog.errors import InvalidInputError
 from lakelog.lazy import cached_property
 from lakelog.log import properties
@@ -48,7 +56,6 @@ from lakelog.storage.bounded import on_local_disk
 _META_ORDER = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 _BATCH_ROWS = 1 << 16
 _NEAR_BATCH_BYTES = 7 << 20
-_NOT_IN_REMOVES = ("stats", "tags", STRUCT_STATISTICS)
 _READ_WHOLE = ("v2-json", "json", "json-multipart", "avro-state")
 _DECODED_PER_BYTE = 1  # bytes of rows for each byte of a commit's text, about
 _COMPRESSED = 8  # text in a byte of a framed commit, at worst
@@ -190,7 +197,7 @@ class StateSource:
         adds.append(PATH_TEXT)
         removes = list(dict.fromkeys((*adds, "deletionTimestamp")))
         if not self._state.log.dialect.checkpoints_keep_all_fields:
-            removes = [c for c in removes if c not in _NOT_IN_REMOVES]
+            removes = [c for c in removes if c not in NOT_IN_REMOVES]
         if self.replay_mode is ReplayMode.SPILL:
             rows = self._partitioned(adds, removes, minimum)
         else:

@@ -32,13 +32,13 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from lakelog import telemetry
+from lakelog.checkpoint.bounded_memory import prefetch
 from lakelog.checkpoint.compare import (
     Comparison,
     find_differences,
     no_differences,
     with_protocol,
 )
-from lakelog.checkpoint.prefetch import prefetch
 from lakelog.checkpoint.state_source import StateSource
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint, LogListing
@@ -325,8 +325,8 @@ class _Proof:
                 ids = table_ids(other) | {own.metadata.id}
                 if len(ids) > 1:
                     # A table was written over: what readers begin with is the checkpoint.
-                    told = ", ".join(sorted(map(str, ids)))
-                    reason = f"the commits below belong to another table (ids {told})"
+                    names = ", ".join(sorted(map(str, ids)))
+                    reason = f"the commits below belong to another table (ids {names})"
                     return replace(report, verdict="unprovable", reason=reason)
                 expected = self._side(other, comparison)
                 break
@@ -344,9 +344,9 @@ class _Proof:
                     reason=f"the files that are needed to replay it are damaged: {error.message}",
                 )
         report = replace(report, expected=expected.whole, replayed=other.provenance.files)
-        return self._judged(report, comparison, (own, found), (other, expected))
+        return self._verdict(report, comparison, (own, found), (other, expected))
 
-    def _judged(
+    def _verdict(
         self,
         report: VerifyReport,
         comparison: Comparison,
@@ -410,7 +410,7 @@ class _Proof:
     ) -> str:
         """In words, by action type; and by column where as many adds have another content."""
         differences = expected.differences(found)
-        told = [
+        problems = [
             f"{d.found} {d.action_type} where replay gives {d.expected}"
             for d in differences
             if d.expected != d.found
@@ -421,8 +421,8 @@ class _Proof:
             if kind == "add":
                 wrong = self._columns_that_differ(own[0], other[0], comparison)
                 columns = f" in {', '.join(wrong)}" if wrong else ""
-            told.append(f"{kind} differs{columns}")
-        return "; ".join(told)
+            problems.append(f"{kind} differs{columns}")
+        return "; ".join(problems)
 
     def _columns_that_differ(self, own: State, other: State, comparison: Comparison) -> list[str]:
         counted = [c for c in comparison.counted["add"] if c not in actions.KEY]

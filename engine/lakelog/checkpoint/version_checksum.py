@@ -31,11 +31,15 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log
 from lakelog.log.display import table_html, table_text
-from lakelog.log.histograms import SizeCounts, count_deleted
 from lakelog.log.properties import transaction_retention_ms
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.state import State
-from lakelog.log.version_checksum import compare_checksum, recorded_fields
+from lakelog.log.version_checksum import (
+    SizeCounts,
+    compare_checksum,
+    count_deleted,
+    recorded_fields,
+)
 from lakelog.model import actions
 
 _MOST_TRANSACTIONS = 100
@@ -103,7 +107,7 @@ def write_checksum(
         UnavailableError: The store failed.
     """
     with telemetry.span("checksum.write", path=log.table):
-        snapshot = Snapshot.open(log, version)
+        snapshot = LogSnapshot.open(log, version)
         _require_path(log, snapshot.version)
         body = snapshot.read_state(lambda state: build_checksum(state, memory_limit=memory_limit))
         if memory_limit is None:
@@ -283,7 +287,7 @@ def _in_commit_time(state: State, info: CommitInfo | None) -> int:
     return at
 
 
-def _require_agreement(snapshot: Snapshot, body: Mapping[str, Any]) -> None:
+def _require_agreement(snapshot: LogSnapshot, body: Mapping[str, Any]) -> None:
     wrong = compare_checksum(snapshot, body).filter(~pl.col("agrees"))
     if wrong.height:
         raise CheckpointValidationError(

@@ -1,58 +1,69 @@
-"""Writes a checkpoint: replay, staging and comparison (`lakelog.checkpoint.staging`), then
-publication.
+"""Writes a checkpoint in the calling process: `write_checkpoint` and its part writer.
 
-Whatever fails, the checkpoint before it stays as it was, and what was staged is removed as far
-as the store lets us; what is left has names that no reader looks at, and cleanup takes it later.
+The digest of the rows that come out of replay is compared with the digest of the rows that are read
+back from the staged files, all rows and all columns that are kept. An encoder's error, a lost
+batch, a torn file and a file under another's name are found before a reader can open them. The
+reader is the one that opens tables. Footers are checked independently of it
+(`lakelog.checkpoint.compare.check_written_file`).
 
 Source: Delta protocol, Checkpoints.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import PurePosixPath
-from typing import Protocol, TypeVar
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog import telemetry
-from lakelog.checkpoint.compare import Comparison, with_protocol
+from lakelog.checkpoint.bounded_memory import prefetch, release
+from lakelog.checkpoint.compare import (
+    Comparison,
+    check_written_file,
+    differs_from_replay,
+    find_differences,
+    with_protocol,
+)
 from lakelog.checkpoint.incremental import Incremental, Unfit, plan_incremental
-from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.checkpoint.plan import choose_layout, plan_checkpoint
-from lakelog.checkpoint.publish import Published, publish
-from lakelog.checkpoint.report import CheckpointReport
-from lakelog.checkpoint.staging import Staging
-from lakelog.checkpoint.state_source import ReplayMode, StateSource
-from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
-from lakelog.checkpoint.version_checksum import checksum_of, put_checksum
+from lakelog.checkpoint.job import (
+    CheckpointReport,
+    ReadBack,
+    StagedParts,
+    run_checkpoint_job,
+)
+from lakelog.checkpoint.plan import CheckpointOptions, choose_layout, plan_checkpoint
+from lakelog.checkpoint.state_source import ReplayMode, StateSource, open_in_batches
+from lakelog.checkpoint.version_checksum import FileCounts, checksum_of, put_checksum
 from lakelog.dialects.base import AUTO
-from lakelog.dialects.delta.checkpoint_typed import file_action_columns
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import (
-    Checkpoint,
+    STRUCT_STATISTICS,
     CheckpointPlan,
+    CheckpointReader,
     CheckpointWriter,
-    StagedCheckpoint,
 )
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
+    CheckpointValidationError,
     CheckpointWriteError,
     CorruptionError,
-    InternalError,
     LakelogError,
     NotFoundError,
     OutcomeUnknownError,
+    UnavailableError,
 )
-from lakelog.log.context import MOST_ATTEMPTS, Log
-from lakelog.log.opening import open_state, reopened
+from lakelog.log.context import Log
+from lakelog.log.file_order import FileOrder, in_order
+from lakelog.log.files import statistics_text
 from lakelog.log.state import State
 from lakelog.telemetry import Progress
 
+_CHECKED_BYTES = 16 << 20  # of a batch: while it is read back, nothing else is held
+_FEW_ROWS = 4_096  # are done before another thread has begun
 _COMMIT_ACTION_BYTES = 300  # of a commit's text, for an estimate
 _STATE_ACTION_BYTES = 150
 
@@ -97,307 +108,313 @@ def write_checkpoint(
     Memory: without a limit, the commits above the checkpoint below, and a few batches of 65,536
     rows.
     """
-    begin = time.perf_counter()
-    with telemetry.span("checkpoint.write", path=log.table, format=log.dialect.name) as span:
-        job, report = attempt(
-            log,
-            version,
-            lambda state: _Job(log, state, layout, memory_limit, verify, options, progress),
-        )
-        report = replace(report, seconds=time.perf_counter() - begin)
-        span.set(version=report.version, layout=report.layout, size_bytes=report.size_bytes)
-    log_checkpoint(log, report, job.plain_bytes)
-    return report
-
-
-class Job(Protocol):
-    """One attempt at one checkpoint.
-
-    Attributes:
-        state: What it is written from; a run may replace it.
-    """
-
-    state: State
-
-    def run(self) -> CheckpointReport:
-        """Write it, or keep what is there."""
-        ...
-
-
-AnyJob = TypeVar("AnyJob", bound=Job)
-
-
-def attempt(
-    log: Log, version: int | None, job_of: Callable[[State], AnyJob]
-) -> tuple[AnyJob, CheckpointReport]:
-    """Run a job on a version's state, and again on another state if files are missing or damaged.
-
-    If cleanup removed files that the state is read from, the log is listed again. If the checkpoint
-    below is damaged, the state does without it.
-
-    Args:
-        log: The table's log.
-        version: The version; None is the latest.
-        job_of: Makes the job for a state.
-
-    Returns:
-        The job that succeeded, and its report.
-
-    Raises:
-        NotFoundError: Files were removed in every one of the attempts.
-        CorruptionError: The log is damaged, and no older file replaces the damaged one.
-        LakelogError: As `open_state` and the job.
-    """
-    state = open_state(log, version)
-    attempts = 0
-    while True:
-        attempts += 1
-        job = job_of(state)
-        try:
-            return job, job.run()
-        except (CorruptionError, NotFoundError) as error:
-            state = reopened(job.state, error, may_list=attempts < MOST_ATTEMPTS)
-
-
-def log_checkpoint(log: Log, report: CheckpointReport, plain_bytes: int) -> None:
-    """Write to the program's log, and to its metrics, what became of a checkpoint.
-
-    Args:
-        log: The table's log.
-        report: What became of it.
-        plain_bytes: Length of its columns before compression; 0 where that is not known.
-    """
-    telemetry.event(
-        "checkpoint.reused" if report.reused else "checkpoint.created",
-        path=log.table,
-        version=report.version,
-        layout=report.layout,
-        actions=report.num_actions,
-        size_bytes=report.size_bytes,
-        seconds=report.seconds,
-        verify_seconds=report.verify_seconds,
-        verified=report.verified,
-        pointer_moved=report.pointer_moved,
+    return run_checkpoint_job(
+        log,
+        version,
+        layout,
+        lambda state, wanted: _LocalPartWriter(
+            log, state, wanted, memory_limit, verify, options, progress
+        ),
+        verify=verify,
+        memory_limit=memory_limit,
+        progress=progress,
     )
-    if report.reused:
-        return
-    kind = {"layout": report.layout, "format": log.dialect.name}
-    telemetry.count("checkpoint.created", 1, **kind)
-    telemetry.record("checkpoint.duration", report.seconds, "s", **kind)
-    telemetry.record("checkpoint.size", report.size_bytes, "By", **kind)
-    if plain_bytes and report.size_bytes:
-        ratio = plain_bytes / report.size_bytes
-        telemetry.record("checkpoint.compression_ratio", ratio, "1", **kind)
 
 
-@dataclass
-class _Job:
-    """One attempt at one checkpoint, from one state."""
+class _LocalPartWriter:
+    """Writes the files of a checkpoint in this process, with the dialect's checkpoint writer; see
+    `lakelog.checkpoint.job.PartWriter`.
+    """
 
-    log: Log
-    state: State
-    layout: str
-    memory_limit: int | None
-    verify: bool
-    options: CheckpointOptions | None
-    progress: Progress | None
-    plain_bytes: int = 0
-    _notes: list[str] = field(default_factory=list)
+    def __init__(
+        self,
+        log: Log,
+        state: State,
+        layout: str,
+        memory_limit: int | None,
+        verify: bool,
+        options: CheckpointOptions | None,
+        progress: Progress | None,
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._memory_limit = memory_limit
+        self._verify = verify
+        self._progress = progress
+        self._source = StateSource(state, memory_limit=memory_limit, now_ms=log.clock())
+        self._incremental: Incremental | None = None
+        self._writer: CheckpointWriter | None = None
+        self._counts: FileCounts | None = None
+        try:
+            self.plan = self._planned(layout, options)
+        except BaseException:
+            self._source.close()
+            raise
 
-    def run(self) -> CheckpointReport:
-        with self._source(self.state) as source:
-            plan = self._plan(source)
-            there = checkpoints_there(self.log, plan)
-            if not there:
-                return self._write(source, plan, ())
-        return self._beside(plan, there)
+    def close(self) -> None:
+        self._source.close()
 
-    def _beside(self, plan: CheckpointPlan, there: Sequence[Checkpoint]) -> CheckpointReport:
-        """Where checkpoints of the same version and layout exist: keep a good one, or replace."""
-        apart = independent_state(self.log, plan.version)
-        reports = [verify_one(self.log, checkpoint, self.memory_limit) for checkpoint in there]
-        for report in reports:
-            if report.verdict in {"proved", "unprovable"}:
-                return report_kept(self.log, report)
-        # Without one, each is broken; the state that depends on one of them says so when it is
-        # read.
-        self.state = apart or self.state
-        with self._source(self.state) as source:
-            return self._write(source, plan, tuple(there))
+    def abandon(self) -> None:
+        if self._writer is not None:
+            self._writer.abandon()
 
-    def _source(self, state: State) -> StateSource:
-        return StateSource(state, memory_limit=self.memory_limit, now_ms=self.log.clock())
+    # --- planning ----------------------------------------------------------------------------
 
-    def _plan(self, source: StateSource) -> CheckpointPlan:
-        dialect, path = self.log.dialect, self.log.table
+    def _planned(self, layout: str, options: CheckpointOptions | None) -> CheckpointPlan:
+        source = self._source
+        dialect, path = self._log.dialect, self._log.table
         table = TableConfiguration(dialect, source.protocol, source.metadata)
-        options = self.options or CheckpointOptions.of(source.metadata.configuration, dialect)
+        options = options or CheckpointOptions.of(source.metadata.configuration, dialect)
         others = source.meta.height
         # Sidecars are closed when they are full, whatever the number of files.
-        chosen = choose_layout(table, path, options, 0, others, self.layout)
+        chosen = choose_layout(table, path, options, 0, others, layout)
         sized = chosen not in {"classic", "v2-json", "v2-parquet"}
-        if chosen == "classic" and self.layout == AUTO:
-            sized = not _fits_one_file(self.state, options)
+        if chosen == "classic" and layout == AUTO:
+            sized = not _fits_one_file(self._state, options)
         return plan_checkpoint(
             table,
             path,
-            self.state.version,
+            self._state.version,
             options,
-            num_files=_estimate_files(self.state, source) if sized else 0,
+            num_files=_estimate_files(self._state, source) if sized else 0,
             num_others=others,
-            layout=self.layout,
-            memory_limit=self.memory_limit,
-            now_ms=self.log.clock(),
+            layout=layout,
+            memory_limit=self._memory_limit,
+            now_ms=self._log.clock(),
         )
 
-    # --- writing -----------------------------------------------------------------------------
-
-    def _write(
-        self, source: StateSource, plan: CheckpointPlan, replaced: tuple[Checkpoint, ...]
-    ) -> CheckpointReport:
-        incremental = self._incremental(source, plan) if not replaced else None
-        if incremental is not None:
-            plan = incremental.plan
-        meta = with_protocol(source.meta, self.log.dialect.default_protocol)
-        writer = self._writer(plan)
-        comparison = Comparison.of(plan, self.log.dialect, writer.columns)
-        if comparison.typed:
-            _, copies = file_action_columns(plan, source.metadata.configuration)
-            comparison = comparison.limited_to(copies.statistics if copies is not None else None)
-        if self.verify:
-            # Recorded with each sidecar, for later checkpoints to depend on: only what was proved.
-            writer.digest_of = comparison.digest
-        staging = Staging(
-            self.log,
-            self.state,
-            plan,
-            writer,
-            comparison,
-            source,
-            incremental,
-            self.verify,
-            self.memory_limit,
-            self.tell,
-        )
-        verify_seconds = 0.0
-        try:
-            staged, expected = staging.write(meta)
-            if staging.counts is not None:
-                self.state.hold_against_checksum(
-                    numFiles=staging.counts.files, tableSizeBytes=staging.counts.size_bytes
-                )
-            if self.verify:
-                begin = time.perf_counter()
-                staging.read_back(staged, expected)
-                verify_seconds = time.perf_counter() - begin
-                self.plain_bytes = staging.plain_bytes
-        except BaseException:
-            _abandon(writer)
-            raise
-        try:
-            published = self._publish(staged)
-        except CheckpointWriteError as error:
-            # A file that may still get its name may name others: then cleanup has to look first.
-            if not isinstance(error.__cause__, OutcomeUnknownError):
-                _abandon(writer)
-            raise
-        if replaced and self.verify:
-            self._notes += remove_replaced(self.log, replaced, staged)
-        if published.note is not None:
-            self._notes.append(published.note)
-        self._checksum(source, staging)
-        return _report(plan, staged, expected, published, self.verify, verify_seconds, self._notes)
-
-    def _checksum(self, source: StateSource, staging: Staging) -> None:
-        """Write the version's checksum too, now that what it counts is proved; the checkpoint does
-        not depend on it.
-        """
-        counts, version = staging.counts, self.state.version
-        if counts is None or self.log.dialect.checksum_path(version) is None:
-            return
-        try:
-            found = put_checksum(self.log, version, checksum_of(self.state, source, counts))
-        except LakelogError as error:
-            self._notes.append(f"no version checksum was written: {error.message}")
-            return
-        if found.disagreements:
-            self._notes.append(f"{found.path} differs from replay, and was not changed")
-
-    def _incremental(self, source: StateSource, plan: CheckpointPlan) -> Incremental | None:
-        base = self.state.base
+    def _planned_incremental(self) -> Incremental | None:
+        base, plan = self._state.base, self.plan
         if (
             not plan.layout.startswith("v2-")
             or base is None
-            or source.replay_mode is not ReplayMode.FREE
+            or self._source.replay_mode is not ReplayMode.FREE
         ):
             return None
         found = plan_incremental(
-            self.log, self.state, base.checkpoint, plan, now_ms=plan.created_ms
+            self._log, self._state, base.checkpoint, plan, now_ms=plan.created_ms
         )
         if isinstance(found, Unfit):
             telemetry.event("checkpoint.whole", version=plan.version, reason=found.reason)
             return None
         return found
 
-    def _writer(self, plan: CheckpointPlan) -> CheckpointWriter:
-        return self.log.dialect.checkpoint_writer(self.log.store, plan)
+    # --- writing -----------------------------------------------------------------------------
 
-    def _publish(self, staged: StagedCheckpoint) -> Published:
-        def told(done: int, total: int) -> None:
-            self.tell("publish", done, total)
+    def write(self, *, may_keep_sidecars: bool) -> StagedParts:
+        if may_keep_sidecars and (incremental := self._planned_incremental()) is not None:
+            self._incremental, self.plan = incremental, incremental.plan
+        source, dialect = self._source, self._log.dialect
+        meta = with_protocol(source.meta, dialect.default_protocol)
+        writer = self._writer = dialect.checkpoint_writer(self._log.store, self.plan)
+        self._comparison = comparison = Comparison.of_written(
+            self.plan, dialect, writer.columns, source.metadata.configuration
+        )
+        if self._verify:
+            # Recorded with each sidecar, for later checkpoints to depend on: only what was proved.
+            writer.digest_of = comparison.digest
+        expected = comparison.digest(meta)
+        written = 0
+        with self._writing():
+            writer.write_meta(meta)
+        for frame, found in prefetch(self._hashed(), is_large=_is_large):
+            with self._writing():
+                writer.write_files(frame)
+            expected += found
+            written += frame.height
+            self._tell("write", written, None)
+        with self._writing():
+            staged = writer.finish()
+        if self._incremental is not None:
+            expected += self._incremental.expected
+        if self._counts is not None:
+            self._state.hold_against_checksum(
+                numFiles=self._counts.files, tableSizeBytes=self._counts.size_bytes
+            )
+        return StagedParts(staged, expected, self.plan.kept, len(self.plan.kept))
 
-        return publish(self.log.store, self.log.dialect, staged, told)
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What the writer raises, in terms of the checkpoint; what replay raises is left alone."""
+        try:
+            yield
+        except CorruptionError as cause:
+            raise self._unreadable(cause) from cause
+        except (UnavailableError, OutcomeUnknownError) as cause:
+            raise self._unwritten(cause.message, cause.path) from cause
+        except LakelogError:
+            raise
+        except (pa.ArrowException, pl.exceptions.PolarsError, OSError) as cause:
+            raise self._unwritten(str(cause).splitlines()[0][:200], None) from cause
 
-    def tell(self, step: str, done: int, total: int | None = None) -> None:
-        if self.progress is not None:
-            self.progress(step, done, total)
+    def _unreadable(self, cause: CorruptionError | NotFoundError) -> CheckpointValidationError:
+        return CheckpointValidationError(
+            f"the checkpoint that was just written cannot be read back: {cause.message}",
+            path=cause.path,
+            version=self.plan.version,
+            expected=cause.expected,
+            found=cause.found,
+            hint="nothing was published, and the previous checkpoint is unchanged",
+        )
+
+    def _unwritten(self, message: str, path: str | None) -> CheckpointWriteError:
+        return CheckpointWriteError(
+            f"the checkpoint could not be written: {message}",
+            path=path or self._log.table,
+            version=self.plan.version,
+            hint="the previous checkpoint is unchanged; try again",
+        )
+
+    def _files(self) -> Iterator[pl.DataFrame]:
+        assert self._writer is not None
+        columns = dict.fromkeys((*self._writer.columns, *self._comparison.columns))
+        base = self._state.base
+        if base is None or not base.has_struct_statistics:
+            columns.pop(STRUCT_STATISTICS, None)
+        elif "stats" in columns:
+            columns[STRUCT_STATISTICS] = None  # the text may have to be made from them
+        files = self._source if self._incremental is None else self._incremental
+        frames = files.files(tuple(columns))
+        order = FileOrder.of_plan(self.plan, self._source.meta, self._log.dialect)
+        held = self._source.held_bytes
+        for frame in in_order(frames, order, held_bytes=held, error=CheckpointWriteError):
+            yield frame
+            if self._memory_limit is not None:
+                release()
+
+    def _hashed(self) -> Iterator[tuple[pl.DataFrame, Digest]]:
+        if self._verify and self._incremental is None:
+            self._counts = FileCounts()
+        for frame in self._files():
+            whole = self._with_text(frame)
+            if self._counts is not None:
+                self._counts.add(whole)
+            yield whole, self._counted(whole)
+
+    def _counted(self, frame: pl.DataFrame) -> Digest:
+        if self._incremental is not None:
+            return Digest()  # it counts itself
+        if not self._verify:
+            return Digest({frame["actionType"][0]: frame.height})
+        return self._comparison.digest(frame)
+
+    def _with_text(self, frame: pl.DataFrame) -> pl.DataFrame:
+        """Adds with the text of statistics that the checkpoint below keeps typed alone."""
+        wanted = self.plan.stats_as_json and STRUCT_STATISTICS in frame.columns
+        return frame.with_columns(statistics_text(frame)) if wanted else frame
+
+    # --- reading back --------------------------------------------------------------------------
+
+    def read_back(self, parts: StagedParts) -> ReadBack:
+        if self._memory_limit is not None:
+            self._source.close()  # its rows are not needed any more
+        try:
+            reader = self._reader(parts)
+            found = self._comparison.digest(
+                with_protocol(reader.read_meta(), self._log.dialect.default_protocol)
+            )
+            if self._incremental is not None:
+                found += self._incremental.verify(
+                    parts.staged, reader, lambda frame: self._require_unchanging(frame, parts)
+                )
+            else:
+                for frame, each in prefetch(self._read_files(reader), is_large=_is_large):
+                    found += each
+                    self._tell("verify", found.total, parts.expected.total)
+                    self._require_unchanging(frame, parts)
+            return ReadBack(found, self._check_files(parts))
+        except CheckpointValidationError:
+            raise
+        except (CorruptionError, NotFoundError) as cause:
+            raise self._unreadable(cause) from cause
+        except (UnavailableError, OutcomeUnknownError) as cause:
+            raise self._unwritten(cause.message, cause.path) from cause
+
+    def _reader(self, parts: StagedParts) -> CheckpointReader:
+        limit = self._memory_limit
+        batch_bytes = None if limit is None else limit // 64
+        return open_in_batches(
+            self._log, parts.staged.checkpoint, batch_bytes, near_batch_bytes=_CHECKED_BYTES
+        )
+
+    def _read_files(self, reader: CheckpointReader) -> Iterator[tuple[pl.DataFrame, Digest]]:
+        columns = tuple(dict.fromkeys(("dataChange", *self._comparison.columns)))
+        for frame in reader.iter_files(columns):
+            yield frame, self._comparison.digest(frame)
+            if self._memory_limit is not None:
+                release()
+
+    def _require_unchanging(self, frame: pl.DataFrame, parts: StagedParts) -> None:
+        """No file action of a state changes data."""
+        if "dataChange" in frame.columns and frame["dataChange"].any():
+            path = parts.staged.checkpoint.paths[0]
+            what = "a file action has dataChange true"
+            raise differs_from_replay(what, path, self.plan.version, expected=False, found=True)
+
+    def _check_files(self, parts: StagedParts) -> int:
+        """Check each file; returns the length of the columns before compression."""
+        version, plain = self.plan.version, 0
+        for file in parts.staged.files:
+            try:
+                check = check_written_file(
+                    self._log.store, file.path, file.size_bytes, file.num_actions, self._comparison
+                )
+            except LakelogError:
+                raise
+            except (pa.ArrowException, OSError, ValueError) as cause:
+                what = "a file cannot be read"
+                raise differs_from_replay(
+                    what, file.path, version, "Parquet", str(cause)[:200]
+                ) from cause
+            if check.problem:
+                raise differs_from_replay(
+                    check.problem, file.path, version, check.expected, check.found
+                )
+            plain += check.plain_bytes
+        return plain
+
+    def differing_path(self, parts: StagedParts) -> str | None:
+        if self._incremental is not None:
+            return None
+        try:
+            rows = find_differences(
+                self._comparison,
+                self._prepared_files,
+                lambda: self._reader(parts).iter_files(self._comparison.columns),
+                most=1,
+            )
+        except LakelogError:  # the difference that was found is the one that is raised
+            return None
+        return rows["path"][0] if rows.height else None
+
+    def _prepared_files(self) -> Iterable[pl.DataFrame]:
+        return (self._with_text(frame) for frame in self._files())
+
+    # --- afterwards ----------------------------------------------------------------------------
+
+    def published(self) -> Sequence[str]:
+        """Write the version's checksum, if its counts are proved; the checkpoint does not depend on
+        it.
+        """
+        counts, version = self._counts, self._state.version
+        if counts is None or self._log.dialect.checksum_path(version) is None:
+            return ()
+        try:
+            body = checksum_of(self._state, self._source, counts)
+            found = put_checksum(self._log, version, body)
+        except LakelogError as error:
+            return (f"no version checksum was written: {error.message}",)
+        if found.disagreements:
+            return (f"{found.path} differs from replay, and was not changed",)
+        return ()
+
+    def _tell(self, step: str, done: int, total: int | None) -> None:
+        if self._progress is not None:
+            self._progress(step, done, total)
 
 
-def _abandon(writer: CheckpointWriter) -> None:
-    with suppress(Exception):  # the error before it is the one that counts
-        writer.abandon()
-
-
-def report_kept(log: Log, report: VerifyReport) -> CheckpointReport:
-    """The report of a checkpoint that was there already, and is kept."""
-    sizes = [log.store.stat(path) for path in report.files]
-    return CheckpointReport(
-        version=report.version,
-        layout=report.layout,
-        paths=report.files,
-        size_bytes=sum(entry.size_bytes for entry in sizes if entry is not None),
-        num_adds=report.found.counts.get("add", 0),
-        num_removes=report.found.counts.get("remove", 0),
-        num_actions=report.found.total,
-        parts=len(report.files),
-        reused_files=len(report.files),
-        verify_seconds=report.seconds,
-        verified=report.verdict == "proved",
-        digest=report.found,
-        reused=True,
-        notes=(report.reason,) if report.reason is not None else (),
-    )
-
-
-def remove_replaced(
-    log: Log, replaced: Sequence[Checkpoint], staged: StagedCheckpoint
-) -> list[str]:
-    """Take away checkpoints that were wrong or broken, so that no reader prefers them; gives a note
-    for each file that could not be.
-    """
-    taken = {file.target for file in staged.files}
-    gone = [path for c in replaced for path in c.paths if path not in taken]
-    return [
-        f"an invalid checkpoint could not be deleted: {error}"
-        for error in (log.store.delete_many(gone) if gone else ())
-    ]
-
-
-def checkpoints_there(log: Log, plan: CheckpointPlan) -> list[Checkpoint]:
-    """Complete checkpoints of the plan's version and layout, the best one first."""
-    listing = log.list_since(plan.version)
-    same = [c for c in listing.checkpoints if (c.version, c.layout) == (plan.version, plan.layout)]
-    return same[::-1]
+def _is_large(item: tuple[pl.DataFrame, Digest]) -> bool:
+    return item[0].height > _FEW_ROWS
 
 
 def _fits_one_file(state: State, options: CheckpointOptions) -> bool:
@@ -433,33 +450,3 @@ def _estimate_files(state: State, source: StateSource) -> int:
             else:
                 below += file.seek(0, 2) // _STATE_ACTION_BYTES
     return below + commits
-
-
-def _report(
-    plan: CheckpointPlan,
-    staged: StagedCheckpoint,
-    expected: Digest,
-    published: Published,
-    verified: bool,
-    verify_seconds: float,
-    notes: Sequence[str],
-) -> CheckpointReport:
-    kept = plan.kept
-    if not staged.files:
-        raise InternalError("a checkpoint without files was written", version=plan.version)
-    return CheckpointReport(
-        version=plan.version,
-        layout=plan.layout,
-        paths=(*(file.target for file in staged.files), *(file.path for file in kept)),
-        size_bytes=sum(f.size_bytes for f in staged.files) + sum(f.size_bytes for f in kept),
-        num_adds=expected.counts.get("add", 0),
-        num_removes=expected.counts.get("remove", 0),
-        num_actions=expected.total,
-        parts=len(staged.files) + len(kept),
-        reused_files=len(kept),
-        verify_seconds=verify_seconds,
-        verified=verified,
-        pointer_moved=published.pointer_moved,
-        digest=expected,
-        notes=tuple(notes),
-    )

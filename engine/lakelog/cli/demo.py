@@ -26,7 +26,7 @@ from lakelog.log.display import size_text
 from lakelog.skipping.sql_predicate import parse_where
 
 if TYPE_CHECKING:
-    from lakelog.log.snapshot import Snapshot
+    from lakelog.snapshot import Snapshot
     from lakelog.table import Table
 
 _SHOWN = 5

@@ -27,7 +27,7 @@ from lakelog.cli.text import count, seconds_text
 from lakelog.cli.watch import open_metered, progress
 
 if TYPE_CHECKING:
-    from lakelog.checkpoint.report import CheckpointReport
+    from lakelog.checkpoint.job import CheckpointReport
     from lakelog.checkpoint.verify import VerifyReport
 
 _CHECKPOINT = (

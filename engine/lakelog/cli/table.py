@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import polars as pl
 
     from lakelog.log.export import ExportManifest
-    from lakelog.log.snapshot import Snapshot
+    from lakelog.snapshot import Snapshot
     from lakelog.table import Table
 
 _FILES = "path partitionValues size modificationTime numRecords version dvCardinality".split()

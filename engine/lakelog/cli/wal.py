@@ -334,7 +334,7 @@ def _check_kind(path: str) -> None:
 def _is_historic(directory: str) -> bool:
     """Whether a path holds a historic log. A file always does: current logs are folders."""
     from lakelog.wal.disk import LocalDisk
-    from lakelog.wal.historic.detect import historic_names
+    from lakelog.wal.historic.read import historic_names
 
     try:
         return bool(historic_names(LocalDisk().list(directory)))

@@ -7,8 +7,7 @@ Runs on one machine and does not import Spark; Spark's executors use it.
 | `files` | the read plan of a version; files assigned to tasks |
 | `file_opening` | data files opened, and compared with the log's record |
 | `read`, `scan` | rows of data files, with row groups skipped; a lazy frame over them |
-| `columns` | columns of a file, found and cast to the table's schema |
-| `legacy_calendar` | dates and times of Spark's Julian calendar |
+| `columns` | columns of a file, found and cast to the table's schema; Julian calendar |
 | `deletion_vectors` | deleted rows of a file |
 | `conform` | rows of callers, converted to the table's schema |
 | `write_plan`, `layout` | file schema, whether rows may be written; folders and names |

@@ -41,7 +41,7 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.metadata import Metadata, is_on
 from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.values import PREFIX, typed_partitions
@@ -49,7 +49,7 @@ from lakelog.storage import LogStore
 from lakelog.transaction import metadata_changes, write_support
 from lakelog.transaction.row_tracking import ENABLED
 from lakelog.transaction.runtime import Runtime
-from lakelog.transaction.transaction import Transaction
+from lakelog.transaction.transaction import LogTransaction
 
 SchemaMode = Literal["merge"]
 
@@ -140,7 +140,7 @@ class WriteReport:
 def append(
     log: Log,
     runtime: Runtime,
-    begin: Callable[..., Transaction],
+    begin: Callable[..., LogTransaction],
     rows: Any,
     options: WriteOptions,
 ) -> WriteReport:
@@ -151,7 +151,7 @@ def append(
 def overwrite(
     log: Log,
     runtime: Runtime,
-    begin: Callable[..., Transaction],
+    begin: Callable[..., LogTransaction],
     rows: Any,
     where: pl.Expr | None,
     options: WriteOptions,
@@ -167,7 +167,7 @@ class _Write:
         self,
         log: Log,
         runtime: Runtime,
-        begin: Callable[..., Transaction],
+        begin: Callable[..., LogTransaction],
         rows: Any,
         options: WriteOptions,
     ) -> None:
@@ -229,7 +229,7 @@ class _Write:
 
     # --- before ------------------------------------------------------------------------------
 
-    def _evolved(self, snapshot: Snapshot) -> Metadata:
+    def _evolved(self, snapshot: LogSnapshot) -> Metadata:
         """The metadata under which the rows are written."""
         metadata = snapshot.metadata
         if self._options.schema_mode is None:
@@ -243,7 +243,7 @@ class _Write:
         # Ids and physical names of new columns are settled now, for the files need them.
         return metadata_changes.settled_metadata(wanted, metadata, self._runtime)
 
-    def _replaced(self, tx: Transaction, where: pl.Expr | None, plan: WritePlan) -> Replaced:
+    def _replaced(self, tx: LogTransaction, where: pl.Expr | None, plan: WritePlan) -> Replaced:
         """The files that are removed; refuses what the table forbids before rows are written."""
         snapshot = tx.snapshot
         candidates = tx.read(where).collect()
@@ -265,11 +265,11 @@ class _Write:
         )
         return replaced
 
-    def _require_live(self, tx: Transaction, missing: NotFoundError) -> None:
+    def _require_live(self, tx: LogTransaction, missing: NotFoundError) -> None:
         """Raise a conflict where a missing data file of an earlier version was removed since."""
         if self._options.version is None:
             return
-        live = Snapshot.open(self._log)
+        live = LogSnapshot.open(self._log)
         then, now = (
             snapshot.files().filter(pl.col("path") == missing.path).collect().height
             for snapshot in (tx.snapshot, live)
@@ -298,7 +298,7 @@ class _Write:
         self._writers.append(writer)
         return writer
 
-    def _write(self, tx: Transaction, plan: WritePlan, replacing: _Replacing) -> WriteReport:
+    def _write(self, tx: LogTransaction, plan: WritePlan, replacing: _Replacing) -> WriteReport:
         data = self._writer(plan)
         gone = replacing.files
         changed: DataFileWriter | None = None
@@ -357,7 +357,7 @@ class _Write:
 
     # --- the commit --------------------------------------------------------------------------
 
-    def _commit(self, tx: Transaction, report: WriteReport) -> WriteReport:
+    def _commit(self, tx: LogTransaction, report: WriteReport) -> WriteReport:
         try:
             tx.commit()
         except CommitOutcomeUnknown as unknown:
@@ -382,7 +382,7 @@ class _Write:
         if not paths:
             return
         try:
-            live = Snapshot.open(self._log).files().select("path").collect()["path"]
+            live = LogSnapshot.open(self._log).files().select("path").collect()["path"]
             named = live.is_in(paths).any()
         except LakelogError as cause:
             if error is not None:
@@ -422,7 +422,7 @@ class _Replacing:
         """Rows that are replaced in files of which others stay."""
         return 0 if self.replaced is None else self.replaced.rows_deleted
 
-    def kept(self, snapshot: Snapshot, store: LogStore) -> Iterator[pa.RecordBatch]:
+    def kept(self, snapshot: LogSnapshot, store: LogStore) -> Iterator[pa.RecordBatch]:
         """The rows of those files that stay."""
         if self.replaced is None or self.where is None or not self.replaced.partly.height:
             return
@@ -430,7 +430,7 @@ class _Replacing:
             ReadPlan.of(snapshot), self.replaced.partly, predicate=keeping(self.where), store=store
         )
 
-    def deleted(self, snapshot: Snapshot, store: LogStore) -> Iterator[pa.RecordBatch]:
+    def deleted(self, snapshot: LogSnapshot, store: LogStore) -> Iterator[pa.RecordBatch]:
         """The rows of those files that are replaced."""
         if self.replaced is None:
             return
@@ -469,7 +469,7 @@ def _marked(table: pa.Table, kind: str) -> pa.Table:
     return table.append_column(CHANGE_TYPE, pa.repeat(kind, table.num_rows))
 
 
-def _keeps_changes(snapshot: Snapshot) -> bool:
+def _keeps_changes(snapshot: LogSnapshot) -> bool:
     return snapshot.table_configuration.is_active("changeDataFeed")
 
 
@@ -523,7 +523,7 @@ class Replaced:
 
 
 def find_replaced(
-    snapshot: Snapshot,
+    snapshot: LogSnapshot,
     candidates: pl.DataFrame,
     where: pl.Expr | None,
     mapping: str,
@@ -567,7 +567,7 @@ def find_replaced(
     return Replaced(pl.concat([none, *whole]), pl.concat([none, *partly]), deleted)
 
 
-def partitions_of(snapshot: Snapshot, adds: pl.DataFrame, mapping: str) -> pl.Expr:
+def partitions_of(snapshot: LogSnapshot, adds: pl.DataFrame, mapping: str) -> pl.Expr:
     """The rows of every partition that some of the files are of, as a predicate.
 
     Memory grows with the number of partitions.
@@ -600,7 +600,7 @@ def keeping(where: pl.Expr) -> pl.Expr:
 
 
 def _of_partitions(
-    snapshot: Snapshot,
+    snapshot: LogSnapshot,
     files: pl.DataFrame,
     where: pl.Expr,
     columns: Sequence[str],

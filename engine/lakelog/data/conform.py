@@ -106,7 +106,7 @@ def _arrow_schema(frame: pl.DataFrame) -> pa.Schema:
     return frame.clear().to_arrow(compat_level=pl.CompatLevel.oldest()).schema
 
 
-DEFAULT = "CURRENT_DEFAULT"
+_DEFAULT = "CURRENT_DEFAULT"
 _CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 _LENGTH = re.compile(r"(?:var)?char\(\s*(\d+)\s*\)", re.IGNORECASE)
 _LITERAL = re.compile(
@@ -198,7 +198,7 @@ class Conform:
         if value is not None:
             array = pa.repeat(value, count)
         elif column.nullable:
-            array = pa.nulls(count, wide_type(column.type))
+            array = pa.nulls(count, _wide_type(column.type))
         else:
             raise InvalidInputError(
                 f"the column {column.name!r} is NOT NULL, and is missing", column=column.name
@@ -208,11 +208,11 @@ class Conform:
 
 def _default(column: Field) -> pa.Scalar | None:
     """The default of a column; None where it is null."""
-    text = column.metadata.get(DEFAULT)
+    text = column.metadata.get(_DEFAULT)
     if text is None:
         return None
     match = _LITERAL.fullmatch(str(text).strip())
-    target = wide_type(column.type)
+    target = _wide_type(column.type)
     try:
         if match is not None and not pa.types.is_nested(target):
             if (match["word"] or "").lower() == "null":
@@ -235,7 +235,7 @@ def fit(values: pa.ChunkedArray, column: Field) -> pa.ChunkedArray:
     """A column's values in the type of the table's column; errors as `Conform.table`, without
     those of nulls and lengths.
     """
-    target = wide_type(column.type)
+    target = _wide_type(column.type)
     chunks = [_fit(chunk, column.type, column.name) for chunk in values.chunks]
     return pa.chunked_array(chunks, type=target)
 
@@ -271,7 +271,7 @@ def _name(type_: DataType) -> str:
 
 
 def _fit(array: pa.Array, type_: DataType, path: str) -> pa.Array:
-    target = wide_type(type_)
+    target = _wide_type(type_)
     if pa.types.is_null(array.type) and not pa.types.is_null(target):
         return pa.nulls(len(array), target)
     if isinstance(array, pa.ExtensionArray):
@@ -388,9 +388,9 @@ def _fit_struct(array: pa.Array, type_: Struct, path: str) -> pa.Array:
                 raise InvalidInputError(
                     f"the column {here!r} is NOT NULL, and is missing", column=here
                 )
-            child = pa.nulls(len(array), wide_type(field.type))
+            child = pa.nulls(len(array), _wide_type(field.type))
         children.append(child)
-    target = wide_type(type_)
+    target = _wide_type(type_)
     fields = [target.field(i) for i in range(target.num_fields)]
     return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(array))
 
@@ -412,7 +412,7 @@ def _fit_list(array: pa.Array, type_: Array, path: str) -> pa.Array:
         _check(array.flatten(), element, here)
     values = _fit(array.values, type_.element, here)
     return pa.LargeListArray.from_arrays(
-        array.offsets, values, type=wide_type(type_), mask=_nulls(array)
+        array.offsets, values, type=_wide_type(type_), mask=_nulls(array)
     )
 
 
@@ -424,7 +424,7 @@ def _fit_map(array: pa.Array, type_: Map, path: str) -> pa.Array:
     items = _fit(array.items, type_.value, f"{path}.value")
     _check(items, Field("value", type_.value, type_.value_contains_null), f"{path}.value")
     return pa.MapArray.from_arrays(
-        array.offsets, keys, items, type=wide_type(type_), mask=_nulls(array)
+        array.offsets, keys, items, type=_wide_type(type_), mask=_nulls(array)
     )
 
 
@@ -440,13 +440,13 @@ def _nulls(array: pa.Array) -> pa.Array | None:
 _FIELD_ID = b"PARQUET:field_id"
 
 
-def wide_type(type_: contract.DataType, mapping: str | None = None) -> pa.DataType:
+def _wide_type(type_: contract.DataType, mapping: str | None = None) -> pa.DataType:
     """The Arrow type of a type, with wide offsets and nulls everywhere."""
     match type_:
         case contract.Array(element, _):
-            return pa.large_list(pa.field("element", wide_type(element, mapping)))
+            return pa.large_list(pa.field("element", _wide_type(element, mapping)))
         case contract.Map(key, value, _):
-            return pa.map_(wide_type(key, mapping), wide_type(value, mapping))
+            return pa.map_(_wide_type(key, mapping), _wide_type(value, mapping))
         case contract.Struct(fields):
             return pa.struct([wide_field(field, mapping) for field in fields])
     arrow = contract.to_arrow(type_)
@@ -456,8 +456,8 @@ def wide_type(type_: contract.DataType, mapping: str | None = None) -> pa.DataTy
 
 
 def wide_field(field: contract.Field, mapping: str | None = None) -> pa.Field:
-    """A field of `wide_type`; under a mapping with its physical name and its id."""
-    arrow = wide_type(field.type, mapping)
+    """A field of `_wide_type`; under a mapping with its physical name and its id."""
+    arrow = _wide_type(field.type, mapping)
     if mapping is None:
         return pa.field(field.name, arrow)
     number = field.metadata.get(contract.COLUMN_ID) if mapping != "none" else None

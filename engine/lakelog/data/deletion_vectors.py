@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     Rows = NDArray[np.uint64]
 
 MAGIC = 1_681_511_377
-FILE_VERSION = 1
+_FILE_VERSION = 1
 
 # Before the portable serialisation: a count, and bitmaps of the keys from 0 on, each behind its
 # size. Delta on Spark still reads it, and the protocol's inline example is written in it.
@@ -143,12 +143,12 @@ class VectorReader:
 
     def _stored(self, path: str, vector: Vector) -> bytes:
         version, framed = self._shared(path).read((0, 1), (vector.offset, vector.size_bytes + 8))
-        if version != bytes([FILE_VERSION]):
+        if version != bytes([_FILE_VERSION]):
             raise _wrong(
                 "a deletion vector file has an unknown format version",
                 path,
                 0,
-                FILE_VERSION,
+                _FILE_VERSION,
                 version[0] if version else "an empty file",
             )
         size = int.from_bytes(framed[:4], "big")

@@ -30,7 +30,7 @@ from lakelog.storage.bounded import on_local_disk, open_bounded, unbounded
 from lakelog.storage.containment import LOCAL, Address, Reach
 from lakelog.storage.local import LocalStore, open_reader
 
-SMALL_BYTES = 1 << 18
+_SMALL_BYTES = 1 << 18
 """A local file of up to this many bytes is read in one go, before its footer is looked at."""
 
 _BUFFER_BYTES = 1 << 20  # of a column that is being read
@@ -76,7 +76,7 @@ class Sources:
             try:
                 with open_reader(local, path) as file:  # refuses what is not a regular file
                     # As large as it is, and not as the log says, which may be wrong.
-                    if os.fstat(file.fileno()).st_size <= SMALL_BYTES:
+                    if os.fstat(file.fileno()).st_size <= _SMALL_BYTES:
                         source = pa.BufferReader(file.readall())
                     else:
                         source = pa.OSFile(local)
@@ -91,7 +91,7 @@ class Sources:
         else:
             source = store.open(name, size_bytes)
         try:
-            require_size(size_bytes, source.size() if is_local else None)
+            _require_size(size_bytes, source.size() if is_local else None)
             file = pq.ParquetFile(
                 source,
                 buffer_size=_BUFFER_BYTES if is_local else 0,
@@ -190,7 +190,7 @@ _HINT = (
 Path = tuple[str, ...]
 
 
-def require_size(recorded: int | None, found: int | None) -> None:
+def _require_size(recorded: int | None, found: int | None) -> None:
     """Refuse a file of another length than the log records."""
     if recorded is None or found is None or found == recorded:
         return

@@ -2,7 +2,7 @@
 to tasks.
 
 A plan is small and picklable: it is sent to the process that reads. The files are sent separately,
-as rows of `lakelog.log.snapshot.Snapshot.files` with at least the columns `FILE_COLUMNS`.
+as rows of `lakelog.Snapshot.files` with at least the columns `FILE_COLUMNS`.
 
 Source: Delta protocol, Column Mapping; Type Widening; Timestamp without timezone; Variant Data
 Type.
@@ -21,7 +21,7 @@ import polars as pl
 
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import honoured_mapping
 from lakelog.storage.containment import NOTHING, External, Reach
@@ -74,7 +74,7 @@ class ReadPlan:
 
     @staticmethod
     def of(
-        snapshot: Snapshot,
+        snapshot: LogSnapshot,
         columns: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
     ) -> ReadPlan:
@@ -204,7 +204,7 @@ def _check_type(type_: contract.DataType, name: str, plan: ReadPlan) -> None:
                 )
 
 
-def _check_widenings(schema: contract.Struct, snapshot: Snapshot) -> None:
+def _check_widenings(schema: contract.Struct, snapshot: LogSnapshot) -> None:
     for path, field_ in _nested_fields(schema):
         for change in field_.metadata.get(contract.TYPE_CHANGES) or ():
             before, after = str(change.get("fromType")), str(change.get("toType"))
@@ -262,14 +262,14 @@ def _type_named(name: str) -> contract.DataType:
     return contract.parse_schema(json.dumps(whole)).fields[0].type
 
 
-TARGET_BYTES = 134_217_728
+_TARGET_BYTES = 134_217_728
 OPEN_COST_BYTES = 4_194_304
 
 
 def pack(
     sizes: pl.Series,
     *,
-    target_bytes: int = TARGET_BYTES,
+    target_bytes: int = _TARGET_BYTES,
     open_cost_bytes: int = OPEN_COST_BYTES,
     at_least: int = 1,
 ) -> pl.Series:

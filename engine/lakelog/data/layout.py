@@ -26,7 +26,7 @@ from lakelog.model import contract
 
 CODEC_PROPERTY = "delta.parquet.compression.codec"
 SIZE_PROPERTY = "delta.targetFileSize"
-TARGET_FILE_BYTES = 128 << 20
+_TARGET_FILE_BYTES = 128 << 20
 """Length of a data file that writers aim at, unless the table or the caller says otherwise."""
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -80,13 +80,13 @@ def codec_of(name: str | None) -> Codec:
 
 
 def size_of(text: str | None) -> int:
-    """Bytes of a size such as ``128mb``; None is `TARGET_FILE_BYTES`.
+    """Bytes of a size such as ``128mb``; None is `_TARGET_FILE_BYTES`.
 
     >>> size_of("100 mb"), size_of("7")
     (104857600, 7)
     """
     if text is None:
-        return TARGET_FILE_BYTES
+        return _TARGET_FILE_BYTES
     match = _SIZE.fullmatch(text.strip().lower())
     size = 0 if match is None else int(match[1]) * _UNITS[match[2]]
     if size < 1:

@@ -30,7 +30,7 @@ from lakelog.data.columns import Columns, require_values
 from lakelog.data.deletion_vectors import Vector, VectorReader
 from lakelog.data.file_opening import Sources, explained, require_contents
 from lakelog.data.files import FILE_COLUMNS, ReadPlan
-from lakelog.dialects.delta.footers import require_sound_chunks
+from lakelog.dialects.parquet_footers import require_sound_chunks
 from lakelog.errors import CorruptionError, InvalidInputError
 from lakelog.model import contract
 from lakelog.skipping.prune import keep_mask, referenced_columns

@@ -11,7 +11,7 @@ from polars.io.plugins import register_io_source
 from lakelog.data.files import FILE_COLUMNS, ReadPlan
 from lakelog.data.read import BATCH_ROWS, read_files
 from lakelog.errors import InvalidInputError
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.skipping.prune import referenced_columns
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def scan_rows(snapshot: Snapshot, where: pl.Expr | None = None) -> pl.LazyFrame:
+def scan_rows(snapshot: LogSnapshot, where: pl.Expr | None = None) -> pl.LazyFrame:
     """The rows of a version; see `Snapshot.scan`."""
     plan = ReadPlan.of(snapshot, ())  # a column that cannot be read is refused when it is asked for
     if where is not None:

@@ -31,8 +31,8 @@ from lakelog.model import contract
 
 NUM_COLUMNS = "delta.dataSkippingNumIndexedCols"
 COLUMNS = "delta.dataSkippingStatsColumns"
-PREFIX_LENGTH = "delta.dataSkippingStringPrefixLength"
-PROPERTIES = (NUM_COLUMNS, COLUMNS, PREFIX_LENGTH)
+_PREFIX_PROPERTY = "delta.dataSkippingStringPrefixLength"
+PROPERTIES = (NUM_COLUMNS, COLUMNS, _PREFIX_PROPERTY)
 """Table properties that decide what is collected."""
 
 _NUM_COLUMNS, _PREFIX_LENGTH = 32, 32
@@ -111,7 +111,7 @@ class StatsPlan:
         wanted = configuration.get(COLUMNS)
         paths = None if wanted is None else [tuple(p) for p in column_names(wanted)]
         most = _whole(configuration, NUM_COLUMNS, _NUM_COLUMNS)
-        prefix = _whole(configuration, PREFIX_LENGTH, _PREFIX_LENGTH)
+        prefix = _whole(configuration, _PREFIX_PROPERTY, _PREFIX_LENGTH)
         found: list[Leaf] = []
         for number, (logical, leaf) in enumerate(_leaves(columns, mapping)):
             folded = tuple(name.lower() for name in logical)

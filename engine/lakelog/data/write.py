@@ -42,13 +42,13 @@ from lakelog.transaction.file_rules import CHANGE_DATA_FOLDER
 
 __all__ = ["DataFileWriter", "WritePlan", "discard"]
 
-MEMORY_BYTES = 256 << 20
+_MEMORY_BYTES = 256 << 20
 """Bytes of rows that wait in memory, at most."""
 
-OPEN_FILES = 128
+_OPEN_FILES = 128
 """Files that are open at the same time, at most, on local disk."""
 
-REMOTE_OPEN_FILES = 16
+_REMOTE_OPEN_FILES = 16
 """The same on an object store, where each holds parts that are being sent."""
 
 # Files that are finished at the same time: they wait for the disk or for requests, not the core.
@@ -107,7 +107,7 @@ class DataFileWriter:
         new_id: Callable[[], str] | None = None,
         clock: Callable[[], int] | None = None,
         workers: int = 1,
-        memory_bytes: int = MEMORY_BYTES,
+        memory_bytes: int = _MEMORY_BYTES,
         open_files: int | None = None,
     ) -> None:
         self._plan = plan
@@ -119,7 +119,7 @@ class DataFileWriter:
         self._workers = max(1, workers)
         self._memory_bytes = memory_bytes
         self._is_local = on_local_disk(self._store)
-        usual = OPEN_FILES if self._is_local else REMOTE_OPEN_FILES
+        usual = _OPEN_FILES if self._is_local else _REMOTE_OPEN_FILES
         self._open_files = max(1, usual if open_files is None else open_files)
         self._codec = layout.codec_of(plan.compression)
         self._conform = Conform(plan.schema.fields, plan.partition_columns)

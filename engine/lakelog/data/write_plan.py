@@ -21,7 +21,7 @@ from lakelog.data.files import MAPPING_MODE
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import CLUSTERING, clustering_paths
 from lakelog.transaction import write_support
@@ -63,7 +63,7 @@ class WritePlan:
 
     @staticmethod
     def of(
-        snapshot: Snapshot,
+        snapshot: LogSnapshot,
         storage_options: Mapping[str, Any] | None = None,
         *,
         target_file_bytes: int | None = None,
@@ -96,7 +96,7 @@ class WritePlan:
         data_change: bool = True,
     ) -> WritePlan:
         """As `of`, under metadata that are not the table's yet."""
-        require_rows_writable(location, table, data_change=data_change)
+        _require_rows_writable(location, table, data_change=data_change)
         metadata = table.metadata
         kept = metadata.configuration
         codec = compression or kept.get(layout.CODEC_PROPERTY) or layout.DEFAULT_CODEC
@@ -158,7 +158,7 @@ class WritePlan:
         return tuple(
             f
             for f in self.schema.fields
-            if f.name not in self.partition_columns and not is_never_written(f.type)
+            if f.name not in self.partition_columns and not _is_never_written(f.type)
         )
 
     @cached_property
@@ -174,7 +174,7 @@ class WritePlan:
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
 
-def clustering_columns(snapshot: Snapshot) -> tuple[tuple[str, ...], ...]:
+def clustering_columns(snapshot: LogSnapshot) -> tuple[tuple[str, ...], ...]:
     """Physical paths of the columns that a table is clustered by, whose statistics it must have.
 
     Source: Delta protocol, Writer Requirements for Clustered Table.
@@ -201,14 +201,14 @@ def _absolute(location: str) -> str:
     return location if remote else os.path.abspath(location)
 
 
-def is_never_written(type_: contract.DataType) -> bool:
+def _is_never_written(type_: contract.DataType) -> bool:
     """Whether a column of this type is left out of files: void, and what lakelog cannot spell."""
     return isinstance(type_, contract.Primitive) and (
         type_.name == "variant" or pa.types.is_null(contract.to_arrow(type_))
     )
 
 
-def require_rows_writable(
+def _require_rows_writable(
     location: str, table: TableConfiguration, *, data_change: bool = True
 ) -> None:
     """Refuse a table to which lakelog cannot write rows, before any is written; `data_change` as
@@ -237,7 +237,7 @@ def require_rows_writable(
     )
     write_support.check_actions(table, row, pl.DataFrame(), location)
     for column in metadata.schema.fields:
-        if any(is_never_written(t) for t in _types_inside(column.type)):
+        if any(_is_never_written(t) for t in _types_inside(column.type)):
             raise UnsupportedFeatureError(
                 f"the column {column.name!r} has a type that lakelog does not write",
                 path=location,

@@ -38,7 +38,7 @@ SCHEMA = classic_schema(file_columns())
 """The columns of a classic checkpoint with JSON statistics only."""
 
 
-def build_checkpoint(
+def _build_checkpoint(
     version: int, state: Sequence[Mapping[str, object]], adds: pl.DataFrame, removes: pl.DataFrame
 ) -> tuple[bytes, bytes]:
     """The Parquet of a classic checkpoint, and the pointer to it."""
@@ -71,9 +71,9 @@ def _with_partitions(files: pl.DataFrame) -> pl.DataFrame:
     return files.drop(names).with_columns(pl.Series("partitionValues", maps))
 
 
-TABLE_ID = "0d0c9f7e-5d0b-4f0a-9c43-6a1f4c1f6a11"
-STREAM_ID = "8c2f1f0e-orders-stream"
-ENGINE = "lakelog demo"
+_TABLE_ID = "0d0c9f7e-5d0b-4f0a-9c43-6a1f4c1f6a11"
+_STREAM_ID = "8c2f1f0e-orders-stream"
+_ENGINE = "lakelog demo"
 
 _COLUMNS = (
     ("order_id", "long"),
@@ -337,7 +337,7 @@ def _commit_info(
         "isolationLevel": "Serializable",
         "isBlindAppend": operation in {schedule.STREAM, schedule.BATCH},
         "operationMetrics": dict(metrics),
-        "engineInfo": ENGINE,
+        "engineInfo": _ENGINE,
         "txnId": f"00000000-0000-4000-8000-{version:012d}",
     }
     return orjson.dumps({"commitInfo": info})
@@ -352,7 +352,7 @@ def _parameters(version: int, operation: str, calendar: Calendar | None) -> dict
         case schedule.SET_PROPERTIES:
             return {"properties": _text(_LATER_PROPERTIES)}
         case schedule.STREAM:
-            return {"outputMode": "Append", "queryId": STREAM_ID, "epochId": str(version)}
+            return {"outputMode": "Append", "queryId": _STREAM_ID, "epochId": str(version)}
         case schedule.BATCH:
             return {"mode": "Append", "partitionBy": '["day","region"]'}
         case schedule.DELETE:
@@ -387,7 +387,7 @@ def _other_actions(version: int, operation: str, calendar: Calendar | None) -> l
 
 
 def _txn(version: int) -> dict[str, Any]:
-    return {"appId": STREAM_ID, "version": version, "lastUpdated": commit_ms(version)}
+    return {"appId": _STREAM_ID, "version": version, "lastUpdated": commit_ms(version)}
 
 
 def _metadata(version: int, calendar: Calendar) -> dict[str, Any]:
@@ -400,7 +400,7 @@ def _metadata(version: int, calendar: Calendar) -> dict[str, Any]:
     ]
     later = _LATER_PROPERTIES if version >= calendar.property_version else {}
     return {
-        "id": TABLE_ID,
+        "id": _TABLE_ID,
         "name": "orders",
         "description": "orders of a shop that does not exist",
         "format": {"provider": "parquet", "options": {}},
@@ -429,7 +429,7 @@ def _checkpoint(files: pl.DataFrame, calendar: Calendar) -> tuple[bytes, bytes]:
         {"txn": _txn(int(streamed["version"][-1]))},
     ]
     columns = ("path", "day", "region", "size")
-    return build_checkpoint(
+    return _build_checkpoint(
         version,
         state,
         live.select(*columns, "modificationTime", "stats"),

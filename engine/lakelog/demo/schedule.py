@@ -26,7 +26,7 @@ OWNER = "dana"
 
 FIRST_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 HOUR_MS = 3_600_000
-FIRST_DAY = dt.date(2026, 1, 1)
+_FIRST_DAY = dt.date(2026, 1, 1)
 
 _OPTIMIZE_EVERY, _DELETE_EVERY = 24, 17
 
@@ -109,7 +109,7 @@ def _free(version: int, taken: set[int]) -> int:
     return version
 
 
-REGIONS = ("apac", "eu", "latam", "us")
+_REGIONS = ("apac", "eu", "latam", "us")
 _REGION_WEIGHTS = (0.2, 0.35, 0.1, 0.35)
 _LATE = 0.07  # share of files that belong to the day before
 _DELETED = 0.08  # share of files that a deletion hits
@@ -118,7 +118,7 @@ _REWRITTEN = 0.6  # share of those whose other rows are written again
 _BYTES_PER_ROW = 38
 _FILE_OVERHEAD_BYTES = 4_096
 
-LIVES = (
+_LIVES = (
     "path day region size modificationTime numRecords firstId lastId minAmount maxAmount "
     "maxQuantity firstCustomer lastCustomer firstTime lastTime added removed restored"
 ).split()
@@ -140,7 +140,10 @@ def file_lives(calendar: Calendar, seed: int) -> pl.DataFrame:
     )
     stays = pl.concat([appended, merged], how="diagonal").with_columns(restored)
     return pl.concat(
-        [stays.select(LIVES), rewritten.with_columns(restored=pl.lit(None, pl.Int64)).select(LIVES)]
+        [
+            stays.select(_LIVES),
+            rewritten.with_columns(restored=pl.lit(None, pl.Int64)).select(_LIVES),
+        ]
     ).sort("added", "path")
 
 
@@ -159,7 +162,7 @@ def append_files(
     days = (pl.col("added") // 24) - pl.Series(random.random(n) < _LATE).cast(pl.Int64)
     rows = rows.with_columns(
         dayNumber=days.clip(0),
-        region=pl.Series(random.choice(REGIONS, n, p=_REGION_WEIGHTS)),
+        region=pl.Series(random.choice(_REGIONS, n, p=_REGION_WEIGHTS)),
         numRecords=pl.Series(random.lognormal(8, 0.6, n)).cast(pl.Int64) + 1,
         minAmount=pl.Series(random.uniform(0.5, 3.0, n)).round(2),
         maxAmount=pl.Series(random.lognormal(6, 0.7, n) + 50).round(2),
@@ -175,7 +178,7 @@ def append_files(
     )
     return _placed(
         rows.with_columns(
-            day=pl.lit(FIRST_DAY) + pl.duration(days="dayNumber"),
+            day=pl.lit(_FIRST_DAY) + pl.duration(days="dayNumber"),
             firstId=last - pl.col("numRecords"),
             lastId=last - 1,
             firstTime=hour_end.clip(FIRST_MS),

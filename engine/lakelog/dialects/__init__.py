@@ -9,13 +9,12 @@
 | `properties` | the table properties of all dialects, and how a dialect declares its own |
 | `json_layout` | the position of each column in a dialect's JSON, from the contract |
 | `commit_reader`, `commit_chunks` | commits read in parallel and cut into chunks |
-| `ndjson`, `arrow_json`, `arrow_maps` | the columnar decoder: many commits in one parse |
+| `ndjson`, `arrow_json` | the columnar decoder: many commits in one parse |
 | `strict_decoder`, `commit_info` | the line-by-line decoder that locates errors; commitInfo |
-| `decoder_fallback` | the exception that hands over from the first decoder to the second |
 | `row_validation`, `encode` | rows validated, then encoded as NDJSON |
 | `digest` | action counts and an order-independent hash |
 | `truncation_marks` | line counts that reveal a file cut at a line end |
 | `checkpoint_counts` | the counts that a pointer records of a checkpoint |
-| `parquet_bounds` | limits on the decoded size of Parquet files |
-| `arrow_texts`, `gc_pause` | zero-copy text columns; the garbage collector paused |
+| `parquet_footers` | Parquet footers checked before they are trusted |
+| `gc_pause` | the garbage collector paused |
 """

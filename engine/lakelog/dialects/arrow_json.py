@@ -1,20 +1,129 @@
-"""Arrow's JSON reader with a schema of only those fields that occur."""
+"""Arrow's JSON reader with a schema of only those fields that occur, and with maps."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.json as pj
 
-from lakelog.dialects.decoder_fallback import NotProvenError
 from lakelog.dialects.json_layout import FILE_WRAPPERS, Leaf, Node, Wire
 from lakelog.model import contract
+
+
+class NotProvenError(Exception):
+    """The columnar parse cannot prove that it has understood the chunk."""
+
+
+_PLAIN_KEY = re.compile(r"[ !#-.0-\[\]-~]+")  # ASCII that JSON writers never escape
+
+
+def null_entries(table: pa.Table, wire: Wire, text: bytes) -> frozenset[str]:
+    """Keys of maps whose nulls are entries with a null value, rather than absent keys.
+
+    A struct has lost the difference, so the text that was parsed decides: the key followed by null
+    is there as often as nulls were read (all are entries), or never (all are absent). Anything
+    between, or a key that may be spelled in another way, is not proven.
+    """
+    nulls: dict[str, int] = {}
+    keys: list[str] = []
+    for path, leaf in (
+        found
+        for wrapper, node in wire.wrappers.items()
+        if wrapper != "commitInfo" and wrapper in table.column_names
+        for found in node.leaves((wrapper,))
+    ):
+        if not leaf.is_map:
+            continue
+        column = _descend(table[path[0]].combine_chunks(), path[1:])
+        if column is None:
+            continue
+        for index, child in enumerate(column.flatten()):
+            name = column.type.field(index).name
+            keys.append(name)
+            if missing := child.null_count - column.null_count:
+                nulls[name] = nulls.get(name, 0) + missing
+    entries: set[str] = set()
+    names = _nested_names(table.schema) if nulls else []
+    for name, count in nulls.items():
+        if name in wire.names or not _PLAIN_KEY.fullmatch(name) or b"\\u" in text:
+            raise NotProvenError
+        if names.count(name) != keys.count(name):
+            raise NotProvenError  # an unknown field is called the same
+        pattern = b'"' + re.escape(name.encode()) + rb'"\s*:\s*null'
+        spelled = sum(1 for _ in re.finditer(pattern, text))
+        if spelled == count:
+            entries.add(name)
+        elif spelled:
+            raise NotProvenError
+    return frozenset(entries)
+
+
+def _nested_names(schema: pa.Schema) -> list[str]:
+    """Names of all fields, at every depth."""
+    names: list[str] = []
+    level = list(schema)
+    while level:
+        names += (field.name for field in level)
+        level = [f.type.field(i) for f in level for i in range(f.type.num_fields)]
+    return names
+
+
+def _descend(column: pa.StructArray, names: Sequence[str]) -> pa.StructArray | None:
+    """The struct at the end of `names`, or None where the parse met none."""
+    for name in names:
+        index = column.type.get_field_index(name)
+        if index < 0 or not pa.types.is_struct(column.type.field(index).type):
+            return None
+        column = column.flatten()[index]
+    return column
+
+
+def map_array(column: pa.StructArray, entries: frozenset[str]) -> pa.MapArray:
+    """Turn a struct of texts back into the map that the JSON object was."""
+    type_ = column.type
+    names = [type_.field(i).name for i in range(type_.num_fields)]
+    children = column.flatten()
+    valid = validity(column)
+    present = np.repeat(valid[:, None], len(names), axis=1)
+    for index, (name, child) in enumerate(zip(names, children, strict=True)):
+        if name not in entries and child.null_count > column.null_count:
+            present[:, index] &= validity(child)
+    row, key = np.nonzero(present)
+    offsets = np.zeros(len(column) + 1, np.int32)
+    np.cumsum(present.sum(axis=1), out=offsets[1:])
+    texts = [child.cast(pa.string()) for child in children] or [pa.nulls(0, pa.string())]
+    return pa.MapArray.from_arrays(
+        pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets)]),
+        pl.Series(names, dtype=pl.String).to_arrow().cast(pa.string()).take(as_int64(key)),
+        pa.concat_arrays(texts).take(as_int64(key * len(column) + row)),
+        mask=column.is_null(),
+    )
+
+
+def validity(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+    """Which rows are not null, as Booleans."""
+    # Through Polars: Arrow's own to_numpy imports pandas, wherever it is installed.
+    return pl.Series(column.is_valid()).to_numpy()
+
+
+def as_int64(values: np.ndarray) -> pa.Array:
+    """Whole numbers as an Arrow array, without a copy where they are int64 already."""
+    # pa.array would import pandas, wherever it is installed, to see whether this is one of its own,
+    # and pl.Series numpy.ma.
+    contiguous = np.ascontiguousarray(values, np.int64)
+    return pa.Array.from_buffers(pa.int64(), len(contiguous), [None, pa.py_buffer(contiguous)])
+
 
 _MAX_KEYS = 64
 
 Keys = dict[tuple[str, ...], set[str]]
 """Path of wrapper key and field names to the fields, or map keys, met below it; the empty path has
 the wrapper keys."""
-RECENT = ("",)  # the actions in the chunk before, for no action is called so
+_RECENT = ("",)  # the actions in the chunk before, for no action is called so
 
 
 def parse(text: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
@@ -42,13 +151,13 @@ def parse_with_keys(text: bytes, wire: Wire, keys: Keys) -> pa.Table:
     given = dict(keys)
     # Protocol and metaData are in few chunks, txn in all or none. A wrong guess costs a second
     # parse; to look for them would cost what it saves.
-    likely = keys.get(RECENT, keys.get((), set()))
+    likely = keys.get(_RECENT, keys.get((), set()))
     given[()] = {w for w in keys.get((), ()) if w in FILE_WRAPPERS or w in likely}
     while True:
         table = parse(text, _wire_schema(wire, given), "infer")
         if not _learn(table, wire, given, keys):
             there = (n for n in table.column_names if table[n].null_count < table.num_rows)
-            keys[RECENT] = set(there)
+            keys[_RECENT] = set(there)
             return table
         given = dict(keys)
 

@@ -485,11 +485,3 @@ class Dialect(ABC):
         """Flatten commitInfo bodies to rows (``actionType`` = ``commitInfo``), in order;
         fields that the contract does not name go to ``extra``.
         """
-
-    @abstractmethod
-    def check_readable(self, protocol: dict[str, object], table: str) -> None:
-        """Refuse a protocol that this dialect's reader does not honour.
-
-        Raises:
-            UnsupportedFeatureError: With the version or the feature's name in ``found``.
-        """

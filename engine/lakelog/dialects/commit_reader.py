@@ -50,8 +50,8 @@ class Counts:
     holds, has the number of the other actions.
     """
 
-    def __init__(self, *, beside: bool) -> None:
-        self._beside = beside
+    def __init__(self, *, info_own_line: bool) -> None:
+        self._info_own_line = info_own_line
         self._lines: dict[int | None, int] = {}
         self._expected: dict[int, tuple[int, int]] = {}
 
@@ -68,7 +68,7 @@ class Counts:
         for info in decoded.commit_infos:
             said = info.body.pop(ACTIONS, None)
             if info.version is not None and type(said) is int and said >= 0:
-                own = 1 if self._beside or not said else 0
+                own = 1 if self._info_own_line or not said else 0
                 self._expected[info.version] = (said, said + own)
         return decoded
 

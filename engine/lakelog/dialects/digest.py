@@ -39,7 +39,7 @@ _LANE_BITS = 64
 _LANE_MASK = (1 << _LANE_BITS) - 1
 _STORED_AS_THEY_ARE = frozenset((pl.String, pl.Binary, pl.Boolean))  # next to integers
 
-UNCOUNTED = frozenset(("actionType", "dataChange", "dvId"))
+_UNCOUNTED = frozenset(("actionType", "dataChange", "dvId"))
 """Columns that never count: the type is what a digest is by, a state's actions change no data
 (Delta protocol, Action Reconciliation), and ``dvId`` only repeats others.
 """
@@ -170,7 +170,7 @@ def kept_columns(kind: str) -> frozenset[str]:
     where an action came from, and for a remove the statistics and tags that no checkpoint keeps
     (Delta protocol, Checkpoints), and ``extra``, which some layouts cannot keep.
     """
-    dropped = UNCOUNTED | _ORIGIN | {"extra"}
+    dropped = _UNCOUNTED | _ORIGIN | {"extra"}
     return frozenset(actions.schema()) - (dropped | _REMOVE_DROPS if kind == "remove" else dropped)
 
 
@@ -226,7 +226,7 @@ def _add_lanes(one: int, other: int, sign: int) -> int:
 
 
 def _lanes(rows: pl.DataFrame, kind: str, columns: Iterable[str]) -> _Lanes:
-    counted = frozenset(columns) - UNCOUNTED
+    counted = frozenset(columns) - _UNCOUNTED
     words = [np.full(rows.height, _seed(f"type {kind}", lane), np.uint64) for lane in _LANES]
     leaves: list[pl.Series] = []
     for series in rows.get_columns():

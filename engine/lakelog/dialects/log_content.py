@@ -18,9 +18,15 @@ from lakelog.model.contract import Struct
 if TYPE_CHECKING:
     from lakelog.dialects.digest import Digest
 
+PART_ACTIONS = 100_000
+"""Actions of one part of a checkpoint, unless the properties or the layout say otherwise."""
+
 STRUCT_STATISTICS = "stats_parsed"
 """Name under which `CheckpointReader.iter_files` hands out statistics that are kept as a struct;
 no column of the flattened table."""
+
+NOT_IN_REMOVES = frozenset(("stats", "tags", STRUCT_STATISTICS))
+"""Columns of an add that a checkpoint does not keep of a remove."""
 
 NO_TEXTS = pl.DataFrame(schema={"path": pl.String, actions.PATH_TEXT: pl.String})
 """What `Dialect.path_texts` gives where there is nothing to give."""
@@ -228,7 +234,7 @@ class CheckpointPlan:
     compression: str = "zstd"
     row_group_rows: int = 50_000
     created_ms: int = 0
-    part_actions: int = 100_000
+    part_actions: int = PART_ACTIONS
     kept: tuple[SidecarFile, ...] = ()
 
 

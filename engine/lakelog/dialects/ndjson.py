@@ -24,10 +24,18 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute  # is_valid, take and filter need it: here, not amid the first read
 
-from lakelog.dialects.arrow_json import Keys, depth, parse, parse_with_keys
-from lakelog.dialects.arrow_maps import as_int64, map_array, null_entries, validity
+from lakelog.dialects.arrow_json import (
+    Keys,
+    NotProvenError,
+    as_int64,
+    depth,
+    map_array,
+    null_entries,
+    parse,
+    parse_with_keys,
+    validity,
+)
 from lakelog.dialects.commit_chunks import Prepared, chunked, prepare
-from lakelog.dialects.decoder_fallback import NotProvenError
 from lakelog.dialects.gc_pause import gc_paused
 from lakelog.dialects.json_layout import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire
 from lakelog.dialects.log_content import Actions, CommitInfo
@@ -187,11 +195,11 @@ def _decode_all(prepared: Prepared, wire: Wire, keys: Keys) -> Actions:
         action_type = ALIASES.get(wrapper, wrapper)
         # Side by side, which no query has to be run for.
         kinds = pl.Series("actionType", [action_type]).new_from_index(0, frame.height)
-        beside = [kinds]
+        columns_behind = [kinds]
         if order is not None:
-            mine = order if rows is None else order[pl.Series(as_int64(rows))]
-            beside += mine.get_columns()
-        frame = frame.hstack(beside)
+            own_order = order if rows is None else order[pl.Series(as_int64(rows))]
+            columns_behind += own_order.get_columns()
+        frame = frame.hstack(columns_behind)
         for required in wire.required.get(action_type, ()):
             if required not in frame.columns or frame[required].null_count():
                 raise NotProvenError

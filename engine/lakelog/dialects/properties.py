@@ -73,7 +73,7 @@ NAME = Kind("a name", bool)
 LONG = whole(bits=LONG_BITS)
 COUNT, POSITIVE = whole(0), whole(1)
 LONG_COUNT = whole(0, LONG_BITS)
-CHECKPOINT_CODEC = any_case(
+_CHECKPOINT_CODEC = any_case(
     one_of("uncompressed", "none", "snappy", "gzip", "lz4", "lz4_raw", "brotli", "zstd")
 )
 SIZE = Kind(
@@ -134,7 +134,7 @@ INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
             "transaction.compression.gzip.level",
         ),
         (NAME, "dataSkippingStatsColumns"),
-        (CHECKPOINT_CODEC, "checkpoint.compression"),
+        (_CHECKPOINT_CODEC, "checkpoint.compression"),
         (one_of("continue", "fail"), "cleanup.failurePolicy"),
         (any_case(one_of("json", "parquet")), "checkpoint.format"),
     )

@@ -56,6 +56,10 @@ class ProtocolRules(ABC):
             CorruptionError: No table may have this protocol.
         """
 
+    def check_readable_by_writer(self, protocol: Protocol, table: str) -> None:
+        """As `check_readable`, before the check of writers."""
+        self.check_readable(protocol, table)
+
     def needed(self, metadata: Metadata) -> frozenset[str]:
         """Features that the metadata switches on. Dependencies are left to `upgrade`."""
         return frozenset(

@@ -106,12 +106,14 @@ def _with_written(frame: pl.DataFrame, dialect: str) -> pl.DataFrame:
     schema = actions.schema()
     fills = []
     for column, values in _written().items():
-        mine = [kind for kind in values if kind in kinds and column in columns_of(kind, dialect)]
+        own_kinds = [
+            kind for kind in values if kind in kinds and column in columns_of(kind, dialect)
+        ]
         there = column in frame.columns
-        if not mine or (there and not frame[column].null_count()):
+        if not own_kinds or (there and not frame[column].null_count()):
             continue
         value = pl.col(column) if there else pl.lit(None, dtype=schema[column])
-        for kind in mine:
+        for kind in own_kinds:
             lacks = (pl.col(ACTION_TYPE) == kind) & value.is_null()
             filler = pl.lit(pl.Series([values[kind]], dtype=schema[column])).first()
             value = pl.when(lacks).then(filler).otherwise(value)

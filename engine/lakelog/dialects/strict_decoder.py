@@ -21,7 +21,7 @@ from lakelog.errors import InvalidActionError, MalformedLogError
 from lakelog.model import actions, contract
 from lakelog.model.contract import MAX_DEPTH
 
-MAX_BLANK_LINES = 10_000
+_MAX_BLANK_LINES = 10_000
 """Blank lines that a file, or 8 MB of a longer one, may have. No writer leaves blank lines, and a
 compressed file could hold hundreds of millions."""
 
@@ -222,9 +222,9 @@ def _lines(blob: Blob) -> Iterable[Line]:
             yield Line(line, blob.path, blob.version, number, offset)
         else:
             blank += 1
-            if blank > MAX_BLANK_LINES:
+            if blank > _MAX_BLANK_LINES:
                 raise Line(line, blob.path, blob.version, number, offset).refuse(
-                    "the file has too many blank lines", expected=f"at most {MAX_BLANK_LINES}"
+                    "the file has too many blank lines", expected=f"at most {_MAX_BLANK_LINES}"
                 )
         offset += len(line) + 1
 

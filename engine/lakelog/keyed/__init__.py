@@ -3,16 +3,11 @@
 | module | owns |
 |---|---|
 | `store` | the public `KeyedStore` |
-| `view` | the immutable view that readers use |
-| `opening` | manifest, files and log validated together |
+| `opening` | manifest, files and log validated together; the immutable view that readers use |
 | `memtable` | records that are not yet in a file |
-| `sorted_file` | the Parquet format of a file |
-| `manifest` | the list of current files |
-| `publish` | files created and removed durably |
-| `plan` | flush and compaction decisions |
-| `rows` | record layout and key ranges |
-| `input_validation` | arguments of callers |
-| `shared_lock` | a lock that many writers share, or one caller holds alone |
+| `sorted_file` | the Parquet format of a file; flush and compaction decisions |
+| `manifest` | the list of current files, created and removed durably |
+| `rows` | record layout and key ranges; arguments of callers |
 """
 
 from lakelog.keyed.store import FileReport, KeyedStore

@@ -1,7 +1,7 @@
-"""A sorted Parquet file with one row per key, and lookups by key without a scan.
+"""A sorted Parquet file with one row per key; the plan of row groups, merges and compaction.
 
 Columns are those of the log's replay, ``seqNum``, ``op``, ``key`` and ``value``, so that any engine
-reads it as it is. The footer's metadata carries an index under `INDEX_KEY`: for each row group its
+reads it as it is. The footer's metadata carries an index under `_INDEX_KEY`: for each row group its
 first key, its length in bytes and their CRC-32C. With the footer's own checksum, which the manifest
 holds, no byte of a file is trusted before it was checked. `schemas/keyed.md` has the details.
 
@@ -16,13 +16,15 @@ from __future__ import annotations
 import io
 import threading
 from bisect import bisect_left, bisect_right
-from collections import OrderedDict
-from collections.abc import Iterable
+from collections import Counter, OrderedDict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, pairwise
 from typing import Any, BinaryIO, cast
 
 import google_crc32c
+import numpy as np
+import numpy.typing as npt
 import orjson
 import polars as pl
 import pyarrow as pa
@@ -30,10 +32,92 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lakelog.errors import CorruptionError
-from lakelog.keyed import plan, rows
+from lakelog.keyed import rows
 from lakelog.model.contract import without_metadata
 
-INDEX_KEY = "lakelog.keyed.index"
+GROUP_ROWS = 8192
+"""Most rows of a row group: what a get of one key decodes at most."""
+
+GROUP_BYTES = 4 << 20
+"""Most bytes of keys and values in a row group that holds more than one row."""
+
+MERGE_ROWS = 1 << 19
+"""Rows that a merge holds in memory at a time, next to one row group of each file."""
+
+MERGE_BYTES = 64 << 20
+"""Bytes of them."""
+
+MOST_FILES = 8
+"""Files that flushes may leave before the next one merges some."""
+
+
+def groups(
+    sizes: npt.NDArray[np.int64], rows: int = GROUP_ROWS, size_bytes: int = GROUP_BYTES
+) -> list[int]:
+    """Where row groups begin.
+
+    >>> groups(np.array([1, 1, 1, 9, 1]), rows=2, size_bytes=5)
+    [0, 2, 3, 4, 5]
+    """
+    upto = np.concatenate(([0], np.cumsum(sizes, dtype=np.int64)))
+    starts = [0]
+    while (start := starts[-1]) < len(sizes):
+        full = int(np.searchsorted(upto, upto[start] + size_bytes, side="right")) - 1
+        starts.append(min(max(full, start + 1), start + rows, len(sizes)))
+    return starts
+
+
+def ranges(
+    files: Sequence[Sequence[tuple[bytes, int, int]]],
+    rows: int = MERGE_ROWS,
+    size_bytes: int = MERGE_BYTES,
+) -> list[tuple[bytes | None, bytes | None]]:
+    """Key ranges that cover everything, each with about so many rows of all files together.
+
+    >>> ranges([[(b"a", 2, 9), (b"m", 2, 9)], [(b"c", 3, 9)]], rows=5)
+    [(None, b'm'), (b'm', None)]
+    """
+    beginning: Counter[bytes] = Counter()
+    bytes_beginning: Counter[bytes] = Counter()
+    for file in files:
+        for first_key, count, group_bytes in file:
+            beginning[first_key] += count
+            bytes_beginning[first_key] += group_bytes
+    cuts: list[bytes] = []
+    held = held_bytes = 0
+    for first_key, count in sorted(beginning.items()):
+        more_bytes = bytes_beginning[first_key]
+        if held and (held + count > rows or held_bytes + more_bytes > size_bytes):
+            cuts.append(first_key)
+            held = held_bytes = 0
+        held += count
+        held_bytes += more_bytes
+    return list(zip([None, *cuts], [*cuts, None], strict=True))
+
+
+def compaction(sizes: Sequence[int], most: int = MOST_FILES) -> int | None:
+    """Which files to merge after a flush: the newest ones, from an index on.
+
+    Tiers by size: the merge takes in an older file only while that is not much larger than all
+    that are merged already, so that a byte is rewritten once for each doubling of the store, not
+    at each flush.
+
+    >>> compaction([1000, 10, 9, 8, 7], most=4)
+    1
+    >>> compaction([1000, 10, 9, 8, 7], most=5)
+    """
+    if len(sizes) <= most:
+        return None
+    # At least so many that no more than `most` are left.
+    first = most - 1
+    merged = sum(sizes[first:])
+    while first and sizes[first - 1] <= 2 * merged:
+        first -= 1
+        merged += sizes[first]
+    return first
+
+
+_INDEX_KEY = "lakelog.keyed.index"
 _MAGIC = b"PAR1"
 _TAIL_BYTES = 8  # length of the footer, and the magic once more
 _SCHEMA = pa.schema(
@@ -131,7 +215,7 @@ def write(sink: BinaryIO, chunks: Iterable[pl.DataFrame]) -> FileFacts | None:
                 index["firstKeys"].append(chunk["key"][start].hex())
                 index["lengths"].append(length)
                 index["crc32c"].append(crc32c)
-        writer.add_key_value_metadata({INDEX_KEY: orjson.dumps(index).decode()})
+        writer.add_key_value_metadata({_INDEX_KEY: orjson.dumps(index).decode()})
     except BaseException:
         counted.abandoned = True  # closing writes a footer, and the sink may be what failed
         writer.close()
@@ -179,7 +263,7 @@ def _starts(chunk: pl.DataFrame) -> list[int]:
     if chunk.height == 1:
         return [0, 1]
     sizes = [chunk[name].bin.size().cast(pl.Int64).fill_null(0) for name in ("key", "value")]
-    return plan.groups((sizes[0] + sizes[1]).to_numpy())
+    return groups((sizes[0] + sizes[1]).to_numpy())
 
 
 def _encoded(chunk: pl.DataFrame, start: int, stop: int) -> pa.Table:
@@ -233,7 +317,7 @@ class SortedFile:
         self._cache = cache
         self._check_footer()
         self._metadata = pq.read_metadata(pa.BufferReader(data))
-        index = orjson.loads(self._metadata.metadata[INDEX_KEY.encode()])
+        index = orjson.loads(self._metadata.metadata[_INDEX_KEY.encode()])
         self._first_keys = [bytes.fromhex(key) for key in index["firstKeys"]]
         self._crc32cs: list[int] = index["crc32c"]
         self._spans = [(len(_MAGIC), len(_MAGIC))]

@@ -1,4 +1,4 @@
-"""KeyedStore: keys and values on local disk, durable through the write-ahead log.
+"""`KeyedStore`: keys and values on local disk, durable through the write-ahead log.
 
 A record is durable in the log before it is acknowledged, and in the memtable before the call
 returns. A flush freezes the memtable, writes it as a sorted Parquet file, adds the file to the
@@ -32,15 +32,63 @@ import polars as pl
 from lakelog import telemetry
 from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 from lakelog.input_validation import require_bool, require_int
-from lakelog.keyed import input_validation, opening, plan, rows
+from lakelog.keyed import opening, rows, sorted_file
+from lakelog.keyed.manifest import FileRoom, store_errors
 from lakelog.keyed.memtable import Memtable
-from lakelog.keyed.publish import FileRoom, store_errors
-from lakelog.keyed.shared_lock import Latch
 from lakelog.keyed.sorted_file import GroupCache, SortedFile
-from lakelog.wal.disk import Disk, LocalDisk
-from lakelog.wal.handle import Access, Closing, local_directory
+from lakelog.wal.disk import Access, Closing, Disk, LocalDisk, local_directory
 from lakelog.wal.log import WriteAheadLog
 from lakelog.wal.records import data_of
+
+
+class Latch:
+    """Writers pass together; the one who closes the latch waits for those that are inside.
+
+    Between a record's way into the log and its way into the memtable is a moment in which only
+    the log has it. A flush that took the memtable then, and truncated the log, would lose it: so it
+    closes the latch for as long as it takes to exchange the memtable.
+
+    New writers wait while another process waits to close, so that a stream of them cannot hold a
+    flush up.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._inside = 0
+        self._closing = False
+
+    @contextmanager
+    def passing(self) -> Iterator[None]:
+        """Held by a writer from before its append until its record is in the memtable."""
+        with self._changed:
+            while self._closing:
+                self._changed.wait()
+            self._inside += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._inside -= 1
+                if not self._inside:
+                    self._changed.notify_all()
+
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Held while no writer is inside."""
+        with self._changed:
+            while self._closing:
+                self._changed.wait()
+            self._closing = True
+        try:
+            with self._changed:
+                while self._inside:
+                    self._changed.wait()  # which may be interrupted
+            yield
+        finally:
+            with self._changed:
+                self._closing = False
+                self._changed.notify_all()
+
 
 _LOG_FOLDER = "wal"
 _CACHE_BYTES = 64 << 20
@@ -166,7 +214,7 @@ class KeyedStore(Closing):
         """
         return self._write(rows.DELETE, data_of(key), None)
 
-    def put_many(self, items: input_validation.Items) -> int:
+    def put_many(self, items: rows.Items) -> int:
         """Write several keys atomically: after a crash either all of them exist or none.
 
         Args:
@@ -178,7 +226,7 @@ class KeyedStore(Closing):
         Raises:
             As `put`.
         """
-        return self.put_table(input_validation.pairs(items))
+        return self.put_table(rows.pairs(items))
 
     def put_table(self, table: Any) -> int:
         """Write the records of a table atomically: after a crash either all of them exist or none.
@@ -197,7 +245,7 @@ class KeyedStore(Closing):
                 type, or a required value is null.
             UnavailableError, OutcomeUnknownError: As `put`.
         """
-        batch = input_validation.batch(table)
+        batch = rows.batch(table)
         if not batch.height:
             return 0
         with self._writing():
@@ -365,7 +413,7 @@ class KeyedStore(Closing):
 
     def _flush_and_merge(self) -> FileReport | None:
         report = self._flush()
-        first = plan.compaction([file.facts.size_bytes for file in self._view.files])
+        first = sorted_file.compaction([file.facts.size_bytes for file in self._view.files])
         if first is not None:
             self._merge(first)
         return report
@@ -447,6 +495,6 @@ def _merged(files: tuple[SortedFile, ...], *, oldest: bool) -> Iterator[pl.DataF
         files: The files.
         oldest: Nothing is older than they are, so their tombstones have nothing to hide.
     """
-    for start, end in plan.ranges([file.groups for file in files]):
+    for start, end in sorted_file.ranges([file.groups for file in files]):
         merged = rows.newest(file.between(start, end) for file in files)
         yield rows.live(merged) if oldest else merged

@@ -1,21 +1,204 @@
-"""`Base`: the checkpoint that a state starts from, and the handling of its damage."""
+"""`Base`: the checkpoint that a state starts from, its counts, and the handling of its damage.
+
+The counts keep 24 bytes per file: two hashes of (path, dvId) with different seeds, and the size.
+The layers above the checkpoint are looked up in it, and what they override is taken off. Two files
+that agree in both hashes would be counted as one; among a billion files the odds of that are below
+one in 10^19.
+
+File columns are kept when they are read a second time, within a limit of bytes: a process that asks
+for the same columns of the same checkpoint, because a commit was added or another version depends
+on it, finds them from the third time on. A million paths and sizes then take a third of the time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import threading
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import polars as pl
 
 from lakelog.dialects.log_content import Checkpoint, CheckpointReader
 from lakelog.errors import CheckpointCorruptionError, CorruptionError, MissingActionError
 from lakelog.lazy import cached_property
-from lakelog.log.file_counts import Tally, hash_identities
-from lakelog.log.projections import Projections
 from lakelog.model import actions
 
 if TYPE_CHECKING:
     from lakelog.log.repeated_files import Settled
+
+
+_SEEDS = {"one": 0x5EED, "two": 0xD1CE}
+
+
+@dataclass(frozen=True)
+class Tally:
+    """The live files of a checkpoint, by hash.
+
+    Attributes:
+        hashes: Columns ``one``, ``two`` (UInt64) and ``size`` (Int64), one row per file.
+        paths_repeat: Whether two files may have one path; see `may_repeat`.
+    """
+
+    hashes: pl.DataFrame
+    paths_repeat: bool
+
+    @staticmethod
+    def of(batches: Iterable[pl.DataFrame]) -> Tally:
+        """Tally batches of live files; columns path, size and, where there are any, dvId."""
+        frames: list[pl.DataFrame] = []
+        paths: list[pl.Series] = []
+        for batch in batches:
+            sizes = actions.conform(batch, ("size",)).to_series()
+            paths.append(hash_paths(batch))
+            frames.append(pl.DataFrame([*_hashes(batch, paths[-1]), sizes]))
+        if not frames:
+            return Tally(pl.DataFrame([*_hashes(_NOTHING), _NOTHING["size"]]), False)
+        return Tally(pl.concat(frames), may_repeat(paths))
+
+    def without(self, keys: pl.DataFrame) -> tuple[int, int]:
+        """Files and their bytes, without those in `keys`."""
+        hashed = pl.DataFrame(_hashes(keys)).unique()
+        # One hash settles nearly every row; the few that are left are looked at twice.
+        suspects = self.hashes.filter(self.hashes["one"].is_in(hashed["one"].implode()))
+        hidden = suspects.join(hashed, on=list(_SEEDS), how="semi")
+        files = self.hashes.height - hidden.height
+        return files, sum_sizes(self.hashes) - sum_sizes(hidden)
+
+    def holds_any(self, keys: pl.DataFrame) -> bool:
+        """Whether it may hold a file of `keys`; False is certain."""
+        return bool(self.hashes["one"].is_in(hash_identities(keys).implode()).any())
+
+
+def may_meet(hashes: Sequence[pl.Series], others: pl.Series) -> bool:
+    """Whether one of the files hashed (`hash_identities`) may be among `others`, hashed alike.
+    False is certain.
+    """
+    if not hashes or not len(others):
+        return False
+    return bool(pl.concat(hashes).is_in(others.implode()).any())
+
+
+def hash_paths(files: pl.DataFrame) -> pl.Series:
+    """Hashes of the paths, in order (UInt64)."""
+    return files["path"].hash(_SEEDS["one"])
+
+
+def hash_identities(
+    files: pl.DataFrame, paths: pl.Series | None = None, seed: int = _SEEDS["one"]
+) -> pl.Series:
+    """Hashes of (path, dvId), in order (UInt64)."""
+    hashes = files["path"].hash(seed) if paths is None else paths
+    if "dvId" in files.columns and files["dvId"].null_count() < files.height:
+        vectors = files["dvId"]
+        hashes = hashes ^ vectors.hash(seed + 1) * vectors.is_not_null().cast(pl.UInt64)
+    return hashes
+
+
+def may_repeat(hashes: Sequence[pl.Series]) -> bool:
+    """Whether two of the paths hashed may be one: two deletion vectors of a file, damage, or a
+    clash of hashes. False is certain.
+    """
+    if not hashes:
+        return False
+    ordered = np.sort(pl.concat(hashes).to_numpy())  # of a million, a few milliseconds
+    return bool((ordered[1:] == ordered[:-1]).any())
+
+
+def sum_sizes(files: pl.DataFrame) -> int:
+    """Bytes in `files`, exact even where they exceed 64 bits; a missing size counts as 0."""
+    sizes = actions.conform(files, ("size",)).to_series()
+    return int(sizes.cast(pl.Int128).sum())
+
+
+_NOTHING = actions.empty(("path", "size"))
+
+
+def _hashes(files: pl.DataFrame, paths: pl.Series | None = None) -> list[pl.Series]:
+    one = hash_identities(files, paths).alias("one")
+    return [one, hash_identities(files, seed=_SEEDS["two"]).alias("two")]
+
+
+Key = tuple[weakref.ref[object], frozenset[str], tuple[str, ...]]
+
+
+class Projections:
+    """Kept file columns of checkpoints. Safe under threads."""
+
+    def __init__(self, max_bytes: int, count: Callable[[bool], None]) -> None:
+        self._max_bytes = max_bytes
+        self._count = count
+        self._lock = threading.Lock()
+        self._asked: OrderedDict[Key, None] = OrderedDict()
+        self._kept: OrderedDict[Key, tuple[list[pl.DataFrame], int]] = OrderedDict()
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes kept."""
+        with self._lock:
+            self._purge()
+            return sum(size for _, size in self._kept.values())
+
+    def clear(self) -> None:
+        """Let go of everything."""
+        with self._lock:
+            self._kept.clear()
+            self._asked.clear()
+
+    def iter_files(
+        self,
+        owner: object,
+        columns: Sequence[str],
+        kinds: tuple[str, ...],
+        read: Callable[[], Iterable[pl.DataFrame]],
+    ) -> Iterator[pl.DataFrame]:
+        """The frames that `read` gives, or those that it gave before.
+
+        Memory: `max_bytes`, and what `read` needs.
+        """
+        key = (weakref.ref(owner), frozenset(columns), kinds)
+        with self._lock:
+            found = self._kept.get(key)
+            if found is not None:
+                self._kept.move_to_end(key)
+            wanted = key in self._asked
+            self._asked[key] = None
+            while len(self._asked) > _REMEMBERED:
+                self._asked.popitem(last=False)
+        self._count(found is not None)
+        if found is not None:
+            yield from found[0]
+            return
+        frames: list[pl.DataFrame] | None = [] if wanted else None
+        size = 0
+        for frame in read():
+            if frames is not None:
+                frames.append(frame)
+                size += int(frame.estimated_size())
+                if size > self._max_bytes:
+                    frames = None
+            yield frame
+        if frames is not None:
+            self._keep(key, frames, size)
+
+    def _keep(self, key: Key, frames: list[pl.DataFrame], size: int) -> None:
+        with self._lock:
+            self._kept[key] = (frames, size)
+            self._purge()
+            total = sum(kept for _, kept in self._kept.values())
+            while total > self._max_bytes:
+                total -= self._kept.popitem(last=False)[1][1]
+
+    def _purge(self) -> None:
+        """Let go of what belonged to a checkpoint that no process depends on any more."""
+        for key in [key for key in self._kept if key[0]() is None]:
+            del self._kept[key]
+
+
+_REMEMBERED = 256
 
 
 class Base:

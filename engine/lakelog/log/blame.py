@@ -8,13 +8,12 @@ from functools import partial
 
 import polars as pl
 
-from lakelog.dialects.delta.paths import decode_path
 from lakelog.dialects.log_content import LogListing
 from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.log.context import Log
 from lakelog.log.history import LAST_TIME_MS, as_time, by_size, history, with_stable_listing
 from lakelog.log.properties import deleted_file_retention_ms
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.state import State
 from lakelog.model import actions
 
@@ -34,7 +33,9 @@ BLAME_SCHEMA = {
 }
 
 
-def blame(log: Log, path: str, open_latest: Callable[[], Snapshot] | None = None) -> pl.DataFrame:
+def blame(
+    log: Log, path: str, open_latest: Callable[[], LogSnapshot] | None = None
+) -> pl.DataFrame:
     """A file's life, commit by commit.
 
     Args:
@@ -60,7 +61,7 @@ def blame(log: Log, path: str, open_latest: Callable[[], Snapshot] | None = None
             "the path must not be empty", expected="the path of a file of the table"
         )
     names = _spellings(log, path)
-    latest = Snapshot.open(log) if open_latest is None else open_latest()
+    latest = LogSnapshot.open(log) if open_latest is None else open_latest()
     rows = with_stable_listing(log, lambda listing: _life(log, listing, names))
     if not rows.height:
         rows = _remembered(latest, names)
@@ -70,13 +71,13 @@ def blame(log: Log, path: str, open_latest: Callable[[], Snapshot] | None = None
             path=path,
             hint="use the path as `files` or `actions` returns it",
         )
-    return _with_vacuum_date(actions_frame(log, rows), latest, names)
+    return _with_vacuum_date(_actions_frame(log, rows), latest, names)
 
 
 def _spellings(log: Log, path: str) -> list[str]:
     root = log.table.rstrip("/") + "/"
     relative = path.removeprefix(root)
-    return sorted({path, relative, decode_path(relative)})
+    return sorted({path, relative, log.dialect.decode_path(relative)})
 
 
 def _life(log: Log, listing: LogListing, names: Sequence[str]) -> pl.DataFrame:
@@ -88,7 +89,7 @@ def _life(log: Log, listing: LogListing, names: Sequence[str]) -> pl.DataFrame:
     return actions.concat(found)
 
 
-def _remembered(snapshot: Snapshot, names: Sequence[str]) -> pl.DataFrame:
+def _remembered(snapshot: LogSnapshot, names: Sequence[str]) -> pl.DataFrame:
     """What the checkpoint alone still says of a file."""
     wanted = [c for c in BLAME_SCHEMA if c in actions.schema()]
 
@@ -110,7 +111,7 @@ def _remembered(snapshot: Snapshot, names: Sequence[str]) -> pl.DataFrame:
     return actions.concat(frames)
 
 
-def actions_frame(log: Log, rows: pl.DataFrame) -> pl.DataFrame:
+def _actions_frame(log: Log, rows: pl.DataFrame) -> pl.DataFrame:
     """File actions with the commit that each belongs to."""
     commits = history(log).select("version", "timestamp", "operation", "userName", "engineInfo")
     own = (
@@ -129,7 +130,9 @@ def actions_frame(log: Log, rows: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _with_vacuum_date(rows: pl.DataFrame, latest: Snapshot, names: Sequence[str]) -> pl.DataFrame:
+def _with_vacuum_date(
+    rows: pl.DataFrame, latest: LogSnapshot, names: Sequence[str]
+) -> pl.DataFrame:
     live = latest.files().select("path").filter(pl.col("path").is_in(list(names))).collect()
     date: list[dt.datetime | None] = [None] * rows.height
     last = rows.row(rows.height - 1, named=True)

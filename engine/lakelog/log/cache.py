@@ -1,4 +1,4 @@
-"""`SnapshotCache`: the cached state of one table handle, updated by listing the log.
+"""`StateCache`: the cached state of one table handle, updated by listing the log.
 
 A check is a listing, the very one that opening again begins with, and it chooses the files of the
 version as opening again would. What is held is used where those files are the ones that it was
@@ -16,7 +16,7 @@ time, is noticed only when the time to live has passed.
 
 Specification 001 keeps five caches. Here protocol, metadata and versions (decoded commits) live in
 states, which share their checkpoint and their layers; the versions list is the last look; files are
-the columns of a checkpoint that were asked for twice (`lakelog.log.projections`).
+the columns of a checkpoint that were asked for twice (`lakelog.log.base_checkpoint`).
 """
 
 from __future__ import annotations
@@ -34,20 +34,19 @@ import polars as pl
 from lakelog import telemetry
 from lakelog.dialects.log_content import Checkpoint, CommitFile, LogListing
 from lakelog.errors import InvalidInputError
+from lakelog.log.base_checkpoint import Projections
 from lakelog.log.context import Log, list_again, now_ms, version_at
 from lakelog.log.opening import choose, extend_state, is_outdated, open_segment
-from lakelog.log.projections import Projections
 from lakelog.log.replay import last_of
 from lakelog.log.segment import LogSegment
-from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
 from lakelog.storage import LogStore, StoreWrapper
 from lakelog.storage.base import FileEntry
 
-TTL_S = 300.0
+_TTL_S = 300.0
 """How long a state is built upon before it is read again, in seconds."""
 
-MAX_BYTES = 256 << 20
+_MAX_BYTES = 256 << 20
 """Most bytes that a handle holds on to."""
 
 _MOST_VERSIONS = 64
@@ -59,7 +58,7 @@ _READER_BYTES = 64 << 20  # of a remote checkpoint's files, which its reader kee
 _RESTS_ON_COMMITS = ("json", "json-multipart", "avro-state")
 """Layouts that may lack protocol and metadata: then the commits that they cover are read."""
 
-CACHES = ("protocol", "metadata", "versions", "files", "versions_list")
+_CACHES = ("protocol", "metadata", "versions", "files", "versions_list")
 """Caches that are counted, as specification 001, 3.4.3 names them."""
 
 
@@ -110,10 +109,10 @@ class CacheStats:
 
     def to_polars(self) -> pl.DataFrame:
         """One row a cache: ``cache`` (String), ``hits``, ``misses`` (Int64), ``rate`` (Float64)."""
-        found: list[Lookups] = [getattr(self, name) for name in CACHES]
+        found: list[Lookups] = [getattr(self, name) for name in _CACHES]
         return pl.DataFrame(
             {
-                "cache": list(CACHES),
+                "cache": list(_CACHES),
                 "hits": [each.hits for each in found],
                 "misses": [each.misses for each in found],
                 "rate": [each.rate for each in found],
@@ -160,15 +159,15 @@ class _Held:
     born_s: float
 
 
-class SnapshotCache:
+class StateCache:
     """The states that one table handle holds. Safe under threads."""
 
     def __init__(
         self,
         log: Log,
         *,
-        ttl_s: float = TTL_S,
-        max_bytes: int = MAX_BYTES,
+        ttl_s: float = _TTL_S,
+        max_bytes: int = _MAX_BYTES,
         monotonic: Callable[[], float] = time.monotonic,
         clock: Callable[[], int] = now_ms,
     ) -> None:
@@ -185,11 +184,11 @@ class SnapshotCache:
         self._committed_s = float("-inf")
         self._begun = self._ended = 0  # looks for the latest version
         self._needs_whole = False
-        self._counts = {name: [0, 0] for name in CACHES}
+        self._counts = {name: [0, 0] for name in _CACHES}
         self._projections = Projections(max_bytes // 2, lambda hit: self._count("files", hit=hit))
 
-    def snapshot(self, version: int | None = None, max_staleness_s: float = 0.0) -> Snapshot:
-        """A version (None: the latest); errors as `Table.snapshot`."""
+    def state(self, version: int | None = None, max_staleness_s: float = 0.0) -> State:
+        """The state of a version (None: the latest); errors as `Table.snapshot`."""
         if not max_staleness_s >= 0:
             raise InvalidInputError(
                 "invalid max_staleness",
@@ -210,14 +209,14 @@ class SnapshotCache:
                     self._begun = turn = self._begun + 1
                     state = self._look(version)
                     self._ended = turn
-        return Snapshot(state or self._look(version))
+        return state or self._look(version)
 
-    def snapshot_at(self, timestamp_ms: int, max_staleness_s: float = 0.0) -> Snapshot:
+    def state_at(self, timestamp_ms: int, max_staleness_s: float = 0.0) -> State:
         """The latest version committed at or before a time; see `lakelog.log.context.version_at`.
 
         Times are always looked up; `max_staleness_s` is for the version then found.
         """
-        return self.snapshot(version_at(self._log, timestamp_ms), max_staleness_s)
+        return self.state(version_at(self._log, timestamp_ms), max_staleness_s)
 
     def committed(self) -> None:
         """Forget that we know the latest version: we have just written a later one."""

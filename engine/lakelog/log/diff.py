@@ -13,7 +13,7 @@ from lakelog.dialects.log_content import Actions, LogListing
 from lakelog.log.context import Log, state_times
 from lakelog.log.history import as_time, times_of, with_stable_listing
 from lakelog.log.replay import Layers
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol
 
@@ -32,7 +32,7 @@ _FILE_FACTS = ("size", "modificationTime", "stats", "partitionValues", "tags")
 
 
 def diff(
-    log: Log, a: int, b: int, open_version: Callable[[int], Snapshot] | None = None
+    log: Log, a: int, b: int, open_version: Callable[[int], LogSnapshot] | None = None
 ) -> pl.DataFrame:
     """What changed from version `a` to version `b`; `a` may be the later one.
 
@@ -57,7 +57,7 @@ def diff(
     Memory: paths of both versions' files where commits between are missing; else what changed.
     """
     low, high = sorted((a, b))
-    open_version = open_version or (lambda version: Snapshot.open(log, version))
+    open_version = open_version or (lambda version: LogSnapshot.open(log, version))
     older, newer = open_version(low), open_version(high)
     between = with_stable_listing(log, lambda listing: _Between.read(log, listing, low, high))
     rows = [
@@ -148,7 +148,7 @@ class _Between:
 # --- files ---------------------------------------------------------------------------------------
 
 
-def _files(older: Snapshot, newer: Snapshot, between: _Between) -> list[_Difference]:
+def _files(older: LogSnapshot, newer: LogSnapshot, between: _Between) -> list[_Difference]:
     touched: pl.DataFrame | None = None
     if between.complete:
         layers = Layers().push(between.decoded.files)
@@ -207,7 +207,7 @@ def _size(size: int | None) -> str | None:
     return None if size is None else f"{size} bytes"
 
 
-def _live(snapshot: Snapshot, touched: pl.DataFrame | None) -> pl.DataFrame:
+def _live(snapshot: LogSnapshot, touched: pl.DataFrame | None) -> pl.DataFrame:
     """(path, dvId, size, facts) of the live files, or of those that `touched` mentions."""
     columns = ("path", "dvId", *_FILE_FACTS)
 

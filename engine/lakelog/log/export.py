@@ -32,7 +32,7 @@ from lakelog.log.state import State
 from lakelog.model import actions, contract
 from lakelog.storage.resolve import require_location
 
-MANIFEST = "_manifest.json"
+_MANIFEST = "_manifest.json"
 FORMAT = "lakelog-state"
 FORMAT_VERSION = 1
 
@@ -193,7 +193,7 @@ def write_state(
             writer.write(batch)
         writer.close()
         manifest = writer.manifest(target, state, timestamp_ms)
-        with filesystem.open(f"{root}/{MANIFEST}", "wb") as file:
+        with filesystem.open(f"{root}/{_MANIFEST}", "wb") as file:
             file.write(manifest.to_json())
     except BaseException as cause:
         writer.remove()
@@ -301,7 +301,7 @@ class _PartWriter:
         """Take back what was written, if the store allows it."""
         if self._file is not None:
             self._file.close()
-        names = [p.path for p in self._parts] + [self._name(), MANIFEST]
+        names = [p.path for p in self._parts] + [self._name(), _MANIFEST]
         for name in names:
             path = f"{self._root}/{name}"
             if self._filesystem.exists(path):

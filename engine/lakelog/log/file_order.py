@@ -20,7 +20,7 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.dialects.base import Dialect
-from lakelog.dialects.delta.checkpoint_typed import indexed_columns
+from lakelog.dialects.delta.checkpoint_rows import indexed_columns
 from lakelog.dialects.log_content import STRUCT_STATISTICS, CheckpointPlan
 from lakelog.errors import CorruptionError, InvalidPropertyError, UnavailableError
 from lakelog.log.replay import live_domains
@@ -36,7 +36,7 @@ from lakelog.skipping.statistics import (
 from lakelog.skipping.values import typed_partitions
 from lakelog.storage.scratch import ScratchFile, ScratchRange
 
-HELD_BYTES = 1 << 30
+_HELD_BYTES = 1 << 30
 """Rows that are sorted in memory where no limit is set, in bytes as Polars estimates them."""
 
 _BATCH_ROWS = 1 << 16
@@ -241,7 +241,7 @@ def in_order(
     merged. What exceeds it is compressed in a nameless file in the folder for temporary files
     (``TMPDIR``).
     """
-    most = HELD_BYTES if held_bytes is None else held_bytes
+    most = _HELD_BYTES if held_bytes is None else held_bytes
     filled = (frame for frame in frames if frame.height)
     for _, same in groupby(filled, key=lambda frame: str(frame["actionType"][0])):
         yield from _sorted(same, order, most, error)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cache
 
 import polars as pl
+from polars.io.plugins import register_io_source
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.log_content import STRUCT_STATISTICS
-from lakelog.log.lazy_frames import lazy_frame
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol, honoured_mapping
 from lakelog.skipping.prune import keep_mask, referenced_columns
@@ -26,7 +26,42 @@ from lakelog.skipping.statistics import (
 )
 from lakelog.skipping.values import PREFIX, typed_partitions
 
-STATISTICS = ("numRecords", "min", "max", "nullCount")
+
+def lazy_frame(
+    schema: pl.Schema,
+    read: Callable[[Sequence[str]], Iterator[pl.DataFrame]],
+    name: str,
+    *,
+    is_pure: bool = False,
+) -> pl.LazyFrame:
+    """A lazy frame that reads on collect, and only the columns that the query needs."""
+
+    def scan(
+        with_columns: list[str] | None,
+        predicate: pl.Expr | None,
+        n_rows: int | None,
+        _batch_size: int | None,
+    ) -> Iterator[pl.DataFrame]:
+        chosen = list(schema) if with_columns is None else with_columns
+        roots = [] if predicate is None else predicate.meta.root_names()
+        yielded = False
+        for batch in read([c for c in schema if c in chosen or c in roots]):
+            frame = batch if predicate is None else batch.filter(predicate)
+            if n_rows is not None:
+                frame = frame.head(n_rows)
+                n_rows -= frame.height
+            if frame.height or not yielded:
+                yielded = True
+                yield frame.select(chosen)
+            if n_rows == 0:
+                return
+
+    return register_io_source(
+        scan, schema=schema, validate_schema=True, is_pure=is_pure, explain_name=name
+    )
+
+
+_STATISTICS = ("numRecords", "min", "max", "nullCount")
 """Columns that ``stats=True`` gives in place of the statistics' text."""
 
 _TEXT_STATISTICS = ("stats", "numRecords", "minValues", "maxValues")
@@ -116,7 +151,7 @@ class FilesQuery:
         typed = stats_from_json(
             pl.Series(dtype=pl.String), self.metadata.schema, mapping=self.mapping
         )
-        return {c: typed.schema[c] for c in STATISTICS}
+        return {c: typed.schema[c] for c in _STATISTICS}
 
     def _partitions(self, values: pl.Series) -> pl.DataFrame:
         return typed_partitions(
@@ -145,7 +180,7 @@ class FilesQuery:
         for column in wanted:
             if column.startswith(PREFIX) and self.flatten:
                 needed["partitionValues"] = None
-            elif column in STATISTICS and self.stats:
+            elif column in _STATISTICS and self.stats:
                 needed |= dict.fromkeys(statistics)
             elif column == "stats" and struct_statistics:
                 needed |= {"stats": None, STRUCT_STATISTICS: None}
@@ -171,7 +206,7 @@ class FilesQuery:
                 if partitions is None:
                     partitions = self._partitions(_column(batch, "partitionValues"))
                 series.append(partitions[column])
-            elif column in STATISTICS and self.stats:
+            elif column in _STATISTICS and self.stats:
                 if statistics is None:
                     statistics = self._statistics(batch, text=text)
                 series.append(statistics[column])
@@ -284,7 +319,7 @@ def lazy_files(
     schema = query.schema()
 
     def read(wanted: Sequence[str]) -> Iterator[pl.DataFrame]:
-        needed = where is not None or any(c in (*STATISTICS, "stats") for c in wanted)
+        needed = where is not None or any(c in (*_STATISTICS, "stats") for c in wanted)
         typed = needed and struct_statistics()
 
         def derived(text: bool) -> list[pl.DataFrame]:

@@ -21,7 +21,7 @@ from lakelog.errors import (
     VersionNotFoundError,
 )
 from lakelog.log.context import Log, commit_times, list_again, state_times
-from lakelog.log.lazy_frames import lazy_frame
+from lakelog.log.files import lazy_frame
 from lakelog.log.segment import latest_version, validate_contiguous
 from lakelog.model import actions
 from lakelog.skipping.statistics import map_stats
@@ -41,7 +41,7 @@ HISTORY_COLUMNS = (
 _DERIVED = ("numRecords", "minValues", "maxValues", "nullCount")
 _CHUNK_BYTES = 64 << 20
 _TIME = pl.Datetime("ms", "UTC")
-FIRST_TIME_MS = -62_135_596_800_000
+_FIRST_TIME_MS = -62_135_596_800_000
 LAST_TIME_MS = 253_402_300_799_999
 """The milliseconds that a datetime can hold: of the years 1 to 9999."""
 
@@ -110,7 +110,7 @@ def as_time(column: str) -> pl.Expr:
     """A column of milliseconds as times; what no datetime can hold becomes the nearest that one
     can, for a log may say anything.
     """
-    return pl.col(column).clip(FIRST_TIME_MS, LAST_TIME_MS).cast(_TIME)
+    return pl.col(column).clip(_FIRST_TIME_MS, LAST_TIME_MS).cast(_TIME)
 
 
 def times_of(times: pl.DataFrame, infos: Sequence[CommitInfo]) -> pl.DataFrame:

@@ -150,7 +150,7 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
     broken = error.__cause__
     checkpoint = state.segment.checkpoint
     checksum = None if checkpoint is None else checkpoint.checksum_path
-    doubted = state if checksum is not None and error.path == checksum else None
+    checksum_state = state if checksum is not None and error.path == checksum else None
     while True:
         assert state.segment.checkpoint is not None
         # One found broken earlier stays out: two of them would otherwise take turns for ever.
@@ -160,8 +160,8 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
                 listing, state.version, table=state.log.table, excluded=excluded
             )
         except VersionNotFoundError as gap:
-            if doubted is not None:
-                return _despite_checksum(doubted, error)
+            if checksum_state is not None:
+                return _despite_checksum(checksum_state, error)
             error.hint = (
                 f"older files cannot rebuild this version ({gap.found}); restore the checkpoint"
             )
@@ -178,8 +178,8 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
             state, broken = candidate, another
             continue
         if len(ids) != 1:
-            if doubted is not None:
-                return _despite_checksum(doubted, error)
+            if checksum_state is not None:
+                return _despite_checksum(checksum_state, error)
             error.hint = (
                 "the older files have several table ids "
                 f"({', '.join(sorted(map(str, ids)))}), so replay may return another "

@@ -12,24 +12,24 @@ from lakelog.model.durations import parse_interval_ms
 from lakelog.model.metadata import in_any_case
 from lakelog.storage.bounded import ReadLimits
 
-READ_PARALLELISM = "spark.indextables.checkpoint.parallelism"
-MAX_CONCURRENT_READS = "spark.indextables.transaction.maxConcurrentReads"
-READ_TIMEOUT = "spark.indextables.checkpoint.read.timeoutSeconds"
-DELETED_FILE_RETENTION = "delta.deletedFileRetentionDuration"
-TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
+_READ_PARALLELISM = "spark.indextables.checkpoint.parallelism"
+_MAX_CONCURRENT_READS = "spark.indextables.transaction.maxConcurrentReads"
+_READ_TIMEOUT = "spark.indextables.checkpoint.read.timeoutSeconds"
+_DELETED_FILE_RETENTION = "delta.deletedFileRetentionDuration"
+_TRANSACTION_RETENTION = "delta.setTransactionRetentionDuration"
 _MOST_DIGITS = 18
-DEFAULT_DELETED_FILE_RETENTION_MS = 7 * 86_400_000
+_DEFAULT_DELETED_FILE_RETENTION_MS = 7 * 86_400_000
 
 
 def deleted_file_retention_ms(configuration: Mapping[str, str | None]) -> int:
     """How long a tombstone is kept, in milliseconds (one week unless the table says otherwise)."""
-    value = configuration.get(DELETED_FILE_RETENTION)
-    return DEFAULT_DELETED_FILE_RETENTION_MS if value is None else parse_interval_ms(value)
+    value = configuration.get(_DELETED_FILE_RETENTION)
+    return _DEFAULT_DELETED_FILE_RETENTION_MS if value is None else parse_interval_ms(value)
 
 
 def transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | None:
     """How long a transaction identifier counts, in milliseconds; None is for ever."""
-    value = configuration.get(TRANSACTION_RETENTION)
+    value = configuration.get(_TRANSACTION_RETENTION)
     return None if value is None else parse_interval_ms(value)
 
 
@@ -50,10 +50,10 @@ def read_limits(configuration: Mapping[str, str | None]) -> ReadLimits:
     A malformed value says nothing here: reading does not fail for it, and writing a checkpoint
     names it.
     """
-    names = (READ_PARALLELISM, MAX_CONCURRENT_READS)  # the first that the table sets
+    names = (_READ_PARALLELISM, _MAX_CONCURRENT_READS)  # the first that the table sets
     found = (in_any_case(configuration, name) for name in names)
     parallelism = next((value for value in found if value), "")
-    timeout = in_any_case(configuration, READ_TIMEOUT) or ""
+    timeout = in_any_case(configuration, _READ_TIMEOUT) or ""
     return ReadLimits(_positive(parallelism), _positive(timeout))
 
 

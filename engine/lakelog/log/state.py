@@ -31,10 +31,17 @@ from lakelog.errors import (
     MissingActionError,
 )
 from lakelog.lazy import cached_property
-from lakelog.log.base_checkpoint import Base, broken_checkpoint
+from lakelog.log.base_checkpoint import (
+    Base,
+    broken_checkpoint,
+    hash_identities,
+    hash_paths,
+    may_meet,
+    may_repeat,
+    sum_sizes,
+)
 from lakelog.log.checksum_conflicts import hold_against_checksum
 from lakelog.log.context import Log
-from lakelog.log.file_counts import hash_identities, hash_paths, may_meet, may_repeat, sum_sizes
 from lakelog.log.repeated_files import repeat_error
 from lakelog.log.replay import Layers, exclude, last_of, reconcile_files, reconcile_meta
 from lakelog.log.segment import LogSegment
@@ -244,14 +251,7 @@ class State:
     @cached_property
     def _readable(self) -> bool:
         self._read_together()
-        protocol = self._protocol
-        self.log.dialect.check_readable(
-            {
-                "minReaderVersion": protocol.min_reader_version,
-                "readerFeatures": protocol.reader_features,
-            },
-            self.log.table,
-        )
+        self.log.dialect.protocol_rules.check_readable(self._protocol, self.log.table)
         self.hold_against_checksum(metadata=self._metadata)
         return True
 
@@ -284,21 +284,21 @@ class State:
         """
         tail_bytes = sum(c.size_bytes for c in self.new_commits)
         is_near = on_local_disk(self.log.store)  # which has no round trips
-        beside: list[Callable[[], object]] = []
+        concurrently: list[Callable[[], object]] = []
         if self.segment.has_checksum and not is_near:
-            beside.append(lambda: self.recorded)
+            concurrently.append(lambda: self.recorded)
         base = self.base if self.base is not None and "pair" not in vars(self.base) else None
         if (
             base is not None
             and self.new_commits
             and not (is_near and tail_bytes <= _FEW_TAIL_BYTES)
         ):
-            beside.append(lambda: self.meta_parts)
-        if not beside:
+            concurrently.append(lambda: self.meta_parts)
+        if not concurrently:
             return
-        with ThreadPoolExecutor(len(beside), thread_name_prefix="lakelog-tail") as pool:
+        with ThreadPoolExecutor(len(concurrently), thread_name_prefix="lakelog-tail") as pool:
             # What fails there is met again where it is asked for, in the usual order.
-            for read in beside:
+            for read in concurrently:
                 pool.submit(read)
             _ = base.pair if base is not None else self.meta_parts
 

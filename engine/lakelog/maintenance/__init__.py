@@ -5,7 +5,7 @@
 | `retention_bounds` | what the retention guarantees, and the files that may be deleted |
 | `inventory`, `log_survey` | every file of a log, classified |
 | `cleanup_checks` | conditions that must hold before a cleanup |
-| `cleanup`, `file_removal`, `automatic_cleanup` | cleanup plans, deletion order, and schedule |
+| `cleanup` | cleanup plans, deletion order, and schedule |
 | `quarantine` | files moved aside, and restored |
 | `vacuum` | data files that no version needs |
 | `retention_simulation` | the effect of other retention settings |

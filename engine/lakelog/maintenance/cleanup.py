@@ -1,4 +1,13 @@
-"""Log cleanup: planned file by file, proved before anything goes, in an order that may stop.
+"""Log cleanup: planned per file, proved before a deletion, in an order that may stop anywhere.
+
+The order: first what only speeds reading up (compactions, leftovers, staged commits), then commits
+from the oldest, each with its checksum, then of each old checkpoint the file without which it is
+not complete, then its other files, then sidecars that no checkpoint names any more, looked up
+again.
+
+Whenever that stops, what is left is a table with all promised versions: commits below the cut-off
+checkpoint are needed by none of them, a checkpoint is either whole or seen to be incomplete, and a
+sidecar goes after every manifest that named it.
 
 `plan_cleanup` walks the log folder once, decides what the retention promises
 (`lakelog.maintenance.retention_bounds`), looks whether the cut-off checkpoint is whole, and gives
@@ -8,8 +17,7 @@ one row per file. Applying the plan walks the folder again and takes what both w
    (`lakelog.maintenance.cleanup_checks`),
 2. opens the table without the files that are to go: every promised version must still be there, and
    the oldest and the latest must hold what they hold now,
-3. deletes, or moves to quarantine, in an order that may stop anywhere
-   (`lakelog.maintenance.file_removal`).
+3. deletes, or moves to quarantine, in the order above.
 
 Another cleaner may be at work: one that takes files away while this one looks makes it retry.
 
@@ -21,7 +29,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import polars as pl
 
@@ -31,6 +39,7 @@ from lakelog.errors import (
     InvalidInputError,
     LakelogError,
     NotFoundError,
+    UnavailableError,
     UnsafeRetentionError,
     UnsupportedStoreError,
 )
@@ -39,12 +48,136 @@ from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.segment import rebuildable
 from lakelog.maintenance import retention_bounds as horizons
 from lakelog.maintenance.cleanup_checks import check_reopens, check_times, prove_checkpoint
-from lakelog.maintenance.file_removal import Removal
-from lakelog.maintenance.log_survey import Request, Survey, survey, with_stable_files
-from lakelog.maintenance.quarantine import undo
+from lakelog.maintenance.inventory import ListedStore, inventory, walk_log
+from lakelog.maintenance.log_survey import (
+    Request,
+    Survey,
+    named_sidecars,
+    survey,
+    with_stable_files,
+)
+from lakelog.maintenance.quarantine import Quarantine, undo
 from lakelog.maintenance.retention_bounds import Horizon
 from lakelog.storage.base import FileEntry
 from lakelog.telemetry import Progress
+
+_CHUNK = 1000
+
+
+class Removal:
+    """Deletes or moves away, phase by phase; a phase begins only when all before it are done."""
+
+    def __init__(self, log: Log, request: Request, seen: Survey, tell: Progress) -> None:
+        self.quarantine: Quarantine | None = None
+        self.errors: list[LakelogError] = []
+        self.size_bytes = 0
+        self._log = log
+        self._request = request
+        self._seen = seen
+        self._tell = tell
+        self._gone: list[str] = []
+
+    def remove(self, deletable: pl.DataFrame) -> None:
+        """Remove files, from what no process needs to what must go last."""
+        total = deletable.height
+        if not total:
+            return
+        if self._request.quarantine:
+            self.quarantine = Quarantine.begin(self._log, deletable, "cleanup")
+        sizes = dict(deletable.select("path", "size_bytes").iter_rows())
+        for phase in _phases(deletable):
+            wanted = self._still_unnamed(phase) if _is_last(phase) else phase["path"].to_list()
+            for begin in range(0, len(wanted), _CHUNK):
+                chunk = wanted[begin : begin + _CHUNK]
+                errors = self._remove(chunk)
+                failed = {error.path for error in errors}
+                done = [path for path in chunk if path not in failed]
+                self._gone += done
+                self.size_bytes += sum(sizes[path] for path in done)
+                self.errors += errors
+                self._tell("delete", len(self._gone), total)
+                if errors and self._seen.policy == "fail":
+                    raise errors[0]
+            if self.errors:
+                # What goes later may only go once this has: commits before the checkpoints under
+                # them, a manifest before what it names.
+                return
+
+    def gone(self, deletable: pl.DataFrame) -> pl.DataFrame:
+        """The rows of the files that are gone, in that order."""
+        order = pl.DataFrame({"path": pl.Series(self._gone, dtype=pl.String)})
+        rows = deletable.select("path", "kind", "version", "size_bytes")
+        return order.join(rows, on="path", how="left", maintain_order="left")
+
+    def _remove(self, paths: list[str]) -> list[LakelogError]:
+        if self.quarantine is not None:
+            return self.quarantine.take(paths)
+        return self._log.store.delete_many(paths)
+
+    def _still_unnamed(self, phase: pl.DataFrame) -> list[str]:
+        """Sidecars that are named by no checkpoint now that old ones are gone: one may have been
+        written since.
+        """
+        store = self._log.store
+        entries = walk_log(self._log)
+        folder = self._log.dialect.log_folder
+        now = replace(self._log, store=ListedStore(store, folder, entries))
+        files = inventory(entries, self._log.dialect)
+        if self.quarantine is not None:
+            # What has just been moved there takes its sidecars along.
+            files = files.filter(~pl.col("path").str.starts_with(f"{self.quarantine.folder}/"))
+        kept = files.with_columns(pl.lit("keep").alias("action"))
+        try:
+            named = named_sidecars(now, kept, now.list_all().checkpoints)
+        except UnavailableError:
+            named = None
+        if named is None:
+            return []
+        return [path for path in phase["path"] if path not in named]
+
+
+def _phases(deletable: pl.DataFrame) -> list[pl.DataFrame]:
+    """The files in the order in which they may go; within a phase the order is free."""
+    kind = pl.col("kind")
+    is_history = kind.is_in(["commit", "checksum"])
+    is_checkpoint = kind == "checkpoint"
+    parts = (
+        ~(is_history | is_checkpoint | (kind == "sidecar")),
+        is_history,
+        is_checkpoint & pl.col("leads"),
+        is_checkpoint & ~pl.col("leads"),
+        kind == "sidecar",
+    )
+    ordered = deletable.sort("version", "path", nulls_last=True)
+    return [phase for part in parts if (phase := ordered.filter(part)).height]
+
+
+def _is_last(phase: pl.DataFrame) -> bool:
+    return bool((phase["kind"] == "sidecar").all())
+
+
+PAUSE_S = 3600.0
+"""Seconds from one cleanup to the next: what may go changes at midnight, and with age."""
+
+
+class HourlyCleanup:
+    """Cleans a log up, at most once an hour; fits `Scheduler`'s ``cleanup``."""
+
+    def __init__(self, log: Log, monotonic: Callable[[], float]) -> None:
+        self._log = log
+        self._monotonic = monotonic
+        self._not_before_s = float("-inf")
+
+    def __call__(self, version: int) -> CleanupReport | None:  # noqa: ARG002 - the scheduler gives it
+        """Delete what the table's properties let go; None where it is too soon, or nothing is."""
+        from lakelog.maintenance.cleanup import Request, plan_cleanup
+
+        if self._monotonic() < self._not_before_s:
+            return None
+        self._not_before_s = self._monotonic() + PAUSE_S
+        plan = plan_cleanup(self._log, Request())
+        return plan.apply() if plan.files.height else None
+
 
 __all__ = [
     "FILES_SCHEMA",
@@ -70,7 +203,7 @@ FILES_SCHEMA = pl.Schema(
 )
 """Columns of `CleanupPlan.files`."""
 
-POLICIES = ("continue", "fail")
+_POLICIES = ("continue", "fail")
 _COVERED = ("commit", "checksum", "checkpoint", "compaction", "staged-commit")
 
 
@@ -205,7 +338,7 @@ class CleanupPlan:
         return _apply(self, progress)
 
     def _described(self) -> list[tuple[str, str]]:
-        doomed = self.deletable
+        deletable = self.deletable
         at = dt.datetime.fromtimestamp(self.cutoff_ms / 1000, dt.UTC)
         rows = [
             ("path", self.table),
@@ -213,7 +346,7 @@ class CleanupPlan:
             ("oldest version now", _or_nothing(self.oldest_now)),
             ("oldest version promised", _or_nothing(self.oldest_promised)),
             ("covered by", self.checkpoint or "nothing"),
-            ("may go", f"{doomed.height:,} files, {size_text(self.size_bytes)}"),
+            ("may go", f"{deletable.height:,} files, {size_text(self.size_bytes)}"),
         ]
         rows += _kept_by(self.gate, self.why)
         return rows
@@ -240,9 +373,9 @@ def plan_cleanup(log: Log, request: Request) -> CleanupPlan:
 
     Memory: some 300 bytes a file of the log folder.
     """
-    if request.failure_policy not in {None, *POLICIES}:
+    if request.failure_policy not in {None, *_POLICIES}:
         raise InvalidInputError(
-            "unknown failure policy", expected=" or ".join(POLICIES), found=request.failure_policy
+            "unknown failure policy", expected=" or ".join(_POLICIES), found=request.failure_policy
         )
     with telemetry.span("cleanup.plan", format=log.dialect.name):
         seen = _settled(log, lambda entries: _looked(log, request, entries))[0]
@@ -301,13 +434,13 @@ def _apply(plan: CleanupPlan, progress: Progress | None) -> CleanupReport:
         raise UnsupportedStoreError(log.store.refusal, path=log.table)
     start = time.perf_counter()
     with telemetry.span("cleanup.apply", format=log.dialect.name):
-        seen, doomed, verdict = _settled(log, lambda entries: _proved(plan, tell, entries))
+        seen, deletable, verdict = _settled(log, lambda entries: _proved(plan, tell, entries))
         removal = Removal(log, request, seen, tell)
-        removal.remove(doomed)
+        removal.remove(deletable)
     horizon = seen.horizon
     report = CleanupReport(
         table=log.table,
-        files=removal.gone(doomed),
+        files=removal.gone(deletable),
         size_bytes=removal.size_bytes,
         checkpoint=horizon.checkpoints[-1].paths[0] if horizon.checkpoints else None,
         verdict=verdict,
@@ -359,19 +492,19 @@ def _proved(plan: CleanupPlan, tell: Progress, entries: list[FileEntry]) -> _Fou
     log, request = plan._log, plan._request  # noqa: SLF001 - a plan's own hidden half
     seen = survey(log, request, entries=entries)
     same = ["path", "size_bytes", "modified_ms"]
-    doomed = seen.deletable.join(plan.deletable.select(same), on=same, how="semi")
+    deletable = seen.deletable.join(plan.deletable.select(same), on=same, how="semi")
     try:
         _refuse(log, seen.horizon)
-        if not doomed.filter(pl.col("kind") != "temporary").height:
-            return seen, doomed, None
+        if not deletable.filter(pl.col("kind") != "temporary").height:
+            return seen, deletable, None
         tell("prove", 0, None)
         verdict = prove_checkpoint(seen.log, seen.horizon)
         check_times(seen.log, seen.listing, seen.commits, seen.horizon)
         tell("reopen", 0, None)
-        check_reopens(seen.log, frozenset(doomed["path"]), seen.oldest_promised)
+        check_reopens(seen.log, frozenset(deletable["path"]), seen.oldest_promised)
     except (UnsafeRetentionError, CorruptionError, NotFoundError) as error:
         raise _Unsettled(seen, error) from error
-    return seen, doomed, verdict
+    return seen, deletable, verdict
 
 
 def _refuse(log: Log, horizon: Horizon) -> None:

@@ -31,8 +31,9 @@ from lakelog.errors import (
 from lakelog.log.context import Log
 from lakelog.log.opening import open_state
 from lakelog.log.segment import LogSegment, latest_version, rebuildable
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.state import State
+from lakelog.log.version_checksum import compare_checksum_file
 from lakelog.maintenance.inventory import HidingStore
 from lakelog.maintenance.retention_bounds import Commits, Horizon, first_gap
 
@@ -108,10 +109,10 @@ def _read_whole(log: Log, checkpoint: Checkpoint) -> None:
     """Read every row of a checkpoint, and compare it with its version's checksum."""
     state = State.of(log, LogSegment(checkpoint.version, checkpoint, ()))
     state.ensure_readable()
-    snapshot = Snapshot(state)
+    snapshot = LogSnapshot(state)
     _digest(snapshot, log.clock())
     _ = state.base_is_unique
-    compared = snapshot.version_checksum()
+    compared = compare_checksum_file(snapshot)
     if compared is None:
         return
     wrong = compared.filter(~pl.col("agrees") & pl.col("field").is_in(list(_CHECKED)))
@@ -169,12 +170,12 @@ def check_reopens(log: Log, hidden: frozenset[str], oldest: int) -> None:
             raise _would_be_lost(log, version, error.message) from error
         held = open_state(log, version)
         now_ms = log.clock()
-        found = _digest(Snapshot(left), now_ms)
+        found = _digest(LogSnapshot(left), now_ms)
         if held.segment == left.segment and log.dialect.checkpoints_are_complete:
             # The same files give the same state. (IndexTables' checkpoints leave out what commits
             # below them still say.)
             continue
-        differences = _digest(Snapshot(held), now_ms).differences(found)
+        differences = _digest(LogSnapshot(held), now_ms).differences(found)
         if differences:
             what = ", ".join(f"{d.found} {d.action_type} of {d.expected}" for d in differences)
             raise _would_be_lost(log, version, f"it would contain {what}")
@@ -190,7 +191,7 @@ def _would_be_lost(log: Log, version: int, why: str) -> UnsafeRetentionError:
     )
 
 
-def _digest(snapshot: Snapshot, now_ms: int) -> Digest:
+def _digest(snapshot: LogSnapshot, now_ms: int) -> Digest:
     """Digest of a whole state. Skips whose cooldown has passed are over, and do not count
     (specification 001, 3.6).
     """

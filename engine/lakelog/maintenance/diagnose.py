@@ -28,17 +28,18 @@ from typing import NamedTuple
 import polars as pl
 
 from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
-from lakelog.dialects.delta.paths import ABSOLUTE
 from lakelog.dialects.log_content import Checkpoint, LogListing
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnsupportedError
 from lakelog.log.context import Log
 from lakelog.log.opening import table_ids
 from lakelog.log.repeated_files import settle
 from lakelog.log.segment import LogSegment, choose_segment, latest_version
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.state import State
+from lakelog.log.version_checksum import compare_checksum_file
 from lakelog.model import actions
 from lakelog.model.metadata import last_protocol
+from lakelog.storage.containment import ABSOLUTE
 from lakelog.telemetry import Progress
 
 WRITE, DELETE, REMOVE, REFUSE, KEEP = "write", "delete", "remove", "refuse", "keep"
@@ -71,7 +72,7 @@ class Finding(NamedTuple):
 def look_at_log(log: Log) -> Iterator[Finding]:
     """Whether the latest version can be read at all."""
     try:
-        Snapshot.open(log).num_files()
+        LogSnapshot.open(log).num_files()
     except _DEPENDS as error:
         path = error.path or log.dialect.log_folder
         why = error.hint or "restore the file from a copy"
@@ -207,7 +208,7 @@ def look_at_checksums(
         try:
             segment = choose_segment(listing, version, table=log.table, excluded=unsound)
             state = State.of(log, segment, excluded=tuple(unsound))
-            compared = Snapshot(state).version_checksum()
+            compared = compare_checksum_file(LogSnapshot(state))
         except LakelogError as error:
             why = f"the version cannot be read: {error.message}"
             yield Finding("checksum", path, version, "it cannot be checked", REFUSE, why)
@@ -227,7 +228,7 @@ def look_at_checksums(
 
 def look_at_files(log: Log, listed: pl.Series, *, remove: bool) -> Iterator[Finding]:
     """Live files that are not where the table says."""
-    snapshot = Snapshot.open(log)
+    snapshot = LogSnapshot.open(log)
     live = snapshot.files().select("path").collect()["path"]
     relative = live.filter(~live.str.contains(ABSOLUTE))
     gone = relative.filter(~relative.is_in(listed.implode())).sort()

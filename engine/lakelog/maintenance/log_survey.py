@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import polars as pl
 
-from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.delta.names import parse_listing
 from lakelog.dialects.log_content import Checkpoint, LogListing
@@ -29,7 +29,7 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log, list_again
 from lakelog.log.segment import latest_version
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.maintenance import retention_bounds as horizons
 from lakelog.maintenance.cleanup_checks import whole_problem
 from lakelog.maintenance.inventory import HidingStore, ListedStore, inventory, walk_log
@@ -148,7 +148,7 @@ def survey(
     gate = _before_all(complete)
     protocol: Protocol | None = None
     if gate is None:
-        snapshot = Snapshot.open(seen)
+        snapshot = LogSnapshot.open(seen)
         protocol, metadata = snapshot.protocol, snapshot.metadata
         options = options or CheckpointOptions.of(metadata.configuration, log.dialect)
         gate = _of_properties(snapshot.table_configuration, options, request)
@@ -181,11 +181,11 @@ def survey(
         horizons.contiguous_to(commits, horizon.checkpoint or 0),
         protected,
     )
-    judged = horizons.judge(files, horizon, facts)
+    classified = horizons.judge(files, horizon, facts)
     if horizon.gate is None:
-        judged = _with_sidecars(seen, judged, complete, now_ms)
+        classified = _with_sidecars(seen, classified, complete, now_ms)
     policy = request.failure_policy or options.cleanup_failure_policy
-    return Survey(seen, judged, listing, horizon, policy, commits)
+    return Survey(seen, classified, listing, horizon, policy, commits)
 
 
 def _before_all(complete: tuple[Checkpoint, ...]) -> tuple[str, str] | None:
@@ -297,22 +297,22 @@ def _looked_through(log: Log, files: pl.DataFrame, horizon: Horizon) -> Horizon:
 
 
 def _with_sidecars(
-    log: Log, judged: pl.DataFrame, complete: tuple[Checkpoint, ...], now_ms: int
+    log: Log, classified: pl.DataFrame, complete: tuple[Checkpoint, ...], now_ms: int
 ) -> pl.DataFrame:
     """Judge the sidecars, reading the checkpoints that stay only where one may go."""
     bound = horizons.sidecar_bound_ms(now_ms)
-    may_go = judged.filter((pl.col("kind") == "sidecar") & (pl.col("modified_ms") <= bound))
-    named = named_sidecars(log, judged, complete) if may_go.height else frozenset()
-    return horizons.judge_sidecars(judged, named, now_ms)
+    may_go = classified.filter((pl.col("kind") == "sidecar") & (pl.col("modified_ms") <= bound))
+    named = named_sidecars(log, classified, complete) if may_go.height else frozenset()
+    return horizons.judge_sidecars(classified, named, now_ms)
 
 
 def named_sidecars(
-    log: Log, judged: pl.DataFrame, complete: tuple[Checkpoint, ...]
+    log: Log, classified: pl.DataFrame, complete: tuple[Checkpoint, ...]
 ) -> frozenset[str] | None:
     """Sidecars that the checkpoints that stay name, and those that were moved to quarantine and may
     come back; None where one that stays cannot be read.
     """
-    kept = judged.filter((pl.col("kind") == "checkpoint") & (pl.col("action") == "keep"))
+    kept = classified.filter((pl.col("kind") == "checkpoint") & (pl.col("action") == "keep"))
     stay = frozenset(kept["path"])
     manifests = [c for c in complete if c.paths[0] in stay and c.layout != "multipart"]
     # What is not a complete checkpoint and no part of one may be a manifest that is damaged.
@@ -321,7 +321,7 @@ def named_sidecars(
     if any(path not in of_complete for path in kept.filter(~parts)["path"]):
         return None
     named: set[str] = set()
-    for checkpoint in (*manifests, *_in_quarantine(judged)):
+    for checkpoint in (*manifests, *_in_quarantine(classified)):
         try:
             named.update(log.dialect.open_checkpoint(log.store, checkpoint).files_read())
         except UnavailableError:
@@ -332,9 +332,9 @@ def named_sidecars(
     return frozenset(named)
 
 
-def _in_quarantine(judged: pl.DataFrame) -> list[Checkpoint]:
+def _in_quarantine(classified: pl.DataFrame) -> list[Checkpoint]:
     """Delta's checkpoints of one file that are in quarantine."""
-    paths = judged.filter(pl.col("kind") == "quarantine")["path"]
+    paths = classified.filter(pl.col("kind") == "quarantine")["path"]
     by_folder: dict[str, list[str]] = {}
     for path in paths.filter(paths.str.contains(".checkpoint.", literal=True)):
         folder, _, name = path.rpartition("/")

@@ -37,7 +37,7 @@ from lakelog.maintenance.inventory import QUARANTINE
 from lakelog.storage.base import IN_FLIGHT
 from lakelog.storage.durable import TEMPORARY
 
-RECORD = "quarantine.json"
+_RECORD = "quarantine.json"
 _ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
 _COMMIT = re.compile(r"(0[0-9]{19})\.json")  # no version has twenty digits
 _LOCAL_MOVES = 4
@@ -98,7 +98,7 @@ class Quarantine:
         held = files.select(columns).to_dicts()
         record = {"id": begun.id, "createdMs": now_ms, "by": by, "files": held}
         try:
-            log.store.put(f"{begun.folder}/{RECORD}", orjson.dumps(record))
+            log.store.put(f"{begun.folder}/{_RECORD}", orjson.dumps(record))
         except OutcomeUnknownError as error:
             raise UnavailableError(
                 "the record of the quarantine could not be written; nothing was moved",
@@ -220,10 +220,10 @@ def undo(log: Log, quarantine: str) -> pl.DataFrame:
             is_back = error is None or log.store.stat(path) is not None
             outcomes[path] = "back" if is_back else "missing"
     if "kept" not in outcomes.values():
-        log.store.delete(f"{held.folder}/{RECORD}")
+        log.store.delete(f"{held.folder}/{_RECORD}")
     telemetry.event("cleanup.undone", quarantine=quarantine, files=len(outcomes))
-    told = pl.Series([outcomes[path] for path in files["path"]], dtype=pl.String)
-    return files.select("path", "kind", "size_bytes").with_columns(told.alias("outcome"))
+    outcome = pl.Series([outcomes[path] for path in files["path"]], dtype=pl.String)
+    return files.select("path", "kind", "size_bytes").with_columns(outcome.alias("outcome"))
 
 
 def _back(files: pl.DataFrame) -> list[list[str]]:
@@ -271,7 +271,7 @@ def _created(quarantine: str) -> dt.datetime | None:
 def _maker(log: Log, quarantine: str) -> str | None:
     """Who made a quarantine, as its record says."""
     try:
-        record = orjson.loads(log.store.read(f"{Quarantine(log, quarantine).folder}/{RECORD}"))
+        record = orjson.loads(log.store.read(f"{Quarantine(log, quarantine).folder}/{_RECORD}"))
     except (NotFoundError, orjson.JSONDecodeError):
         return None
     by = record.get("by") if isinstance(record, dict) else None
@@ -291,7 +291,7 @@ def _lying(log: Log) -> dict[str, list[tuple[str, int]]]:
                 continue
             if name and _created(id_) is not None:
                 files = found.setdefault(id_, [])
-                if name != RECORD:
+                if name != _RECORD:
                     files.append((name, entry.size_bytes))
     return {id_: files for id_, files in found.items() if files}
 
@@ -325,7 +325,7 @@ def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
         errors = log.store.delete_many([f"{folder}/{name}" for name, _ in lying[id_]])
         if errors:
             raise errors[0]
-        log.store.delete(f"{folder}/{RECORD}")  # last: as long as a file is there, it is reported
+        log.store.delete(f"{folder}/{_RECORD}")  # last: as long as a file is there, it is reported
     telemetry.event("cleanup.purged", quarantines=old.height, files=int(old["files"].sum()))
     return old
 
@@ -338,7 +338,7 @@ def _recorded(log: Log, quarantine: object) -> pl.DataFrame:
             expected="an id from `t.quarantines()`, or from `lakelog undo` without an id",
             found=quarantine,
         )
-    path = f"{Quarantine(log, quarantine).folder}/{RECORD}"
+    path = f"{Quarantine(log, quarantine).folder}/{_RECORD}"
     try:
         record = orjson.loads(log.store.read(path))
         files = pl.DataFrame([dict(file) for file in record["files"]], schema=_FILE)

@@ -41,7 +41,7 @@ from lakelog.maintenance.vacuum import listed_files
 from lakelog.storage.base import FileEntry
 from lakelog.telemetry import Progress
 
-FINDINGS_SCHEMA = pl.Schema(
+_FINDINGS_SCHEMA = pl.Schema(
     {
         "kind": pl.String(),
         "path": pl.String(),
@@ -62,7 +62,7 @@ class RepairReport:
 
     Attributes:
         table: Location of the table.
-        repaired: Findings that are repaired; see `FINDINGS_SCHEMA`.
+        repaired: Findings that are repaired; columns as `RepairPlan.findings`.
         left: Findings that are not: refused, or failed (``why`` then gives the error).
         quarantine: Where files of broken checkpoints lie now; None where none was moved.
         version: The version that removed missing files; None where none was.
@@ -96,7 +96,8 @@ class RepairPlan:
 
     Attributes:
         table: Location of the table.
-        findings: One row a finding; see `FINDINGS_SCHEMA`.
+        findings: One row per finding: ``kind``, ``path`` (String), ``version`` (Int64),
+            ``problem``, ``action``, ``why`` (String); see `lakelog.maintenance.diagnose.Finding`.
     """
 
     table: str
@@ -309,7 +310,7 @@ def _replaced(findings: Sequence[Finding]) -> Iterator[tuple[str, bool]]:
 
 def _frame(findings: Sequence[Finding]) -> pl.DataFrame:
     return pl.DataFrame(
-        [f[: len(FINDINGS_SCHEMA)] for f in findings], schema=FINDINGS_SCHEMA, orient="row"
+        [f[: len(_FINDINGS_SCHEMA)] for f in findings], schema=_FINDINGS_SCHEMA, orient="row"
     )
 
 

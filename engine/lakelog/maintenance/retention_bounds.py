@@ -376,7 +376,7 @@ def _with_groups(files: pl.DataFrame, checkpoints: Sequence[Checkpoint]) -> pl.D
     is_checkpoint = pl.col("kind") == "checkpoint"
     rest = files.filter(is_checkpoint).join(known, on="path", how="left")
     # What a flattened checkpoint holds is reported in a file next to it, which goes first.
-    beside = pl.col("path").str.ends_with(".checkpoint.json") & pl.col("group").is_null()
+    is_json = pl.col("path").str.ends_with(".checkpoint.json") & pl.col("group").is_null()
     of_version = (
         rest.filter(pl.col("group").is_not_null())
         .group_by("version")
@@ -385,8 +385,8 @@ def _with_groups(files: pl.DataFrame, checkpoints: Sequence[Checkpoint]) -> pl.D
     rest = (
         rest.join(of_version, on="version", how="left")
         .with_columns(
-            pl.when(beside).then(pl.col("neighbour")).otherwise(pl.col("group")).alias("group"),
-            (pl.col("leads").fill_null(value=False) | beside).alias("leads"),
+            pl.when(is_json).then(pl.col("neighbour")).otherwise(pl.col("group")).alias("group"),
+            (pl.col("leads").fill_null(value=False) | is_json).alias("leads"),
         )
         .with_columns(
             pl.when(pl.col("group").is_null())
@@ -427,7 +427,7 @@ def sidecar_bound_ms(now_ms: int) -> int:
 
 
 def judge_sidecars(
-    judged: pl.DataFrame, named: Collection[str] | None, now_ms: int
+    classified: pl.DataFrame, named: Collection[str] | None, now_ms: int
 ) -> pl.DataFrame:
     """Judge the sidecars."""
     sidecar = pl.col("kind") == "sidecar"
@@ -444,7 +444,7 @@ def judge_sidecars(
             .otherwise(pl.lit("unnamed-sidecar"))
         )
     gated = pl.when(sidecar).then(gate).otherwise(pl.col("gate"))
-    return judged.with_columns(gated.alias("gate")).with_columns(
+    return classified.with_columns(gated.alias("gate")).with_columns(
         pl.when(sidecar & (pl.col("gate") == "unnamed-sidecar"))
         .then(pl.lit("delete"))
         .otherwise(pl.col("action"))

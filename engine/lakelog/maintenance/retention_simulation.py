@@ -14,14 +14,13 @@ from typing import cast
 import numpy as np
 import polars as pl
 
-from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.dialects.delta.protocol import change_data_feed_on
+from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
 from lakelog.log.display import size_text
 from lakelog.log.history import as_time
 from lakelog.log.segment import rebuildable
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.maintenance.inventory import HidingStore
 from lakelog.maintenance.log_survey import Request, Survey, survey, with_stable_files
 from lakelog.model.durations import Duration, duration_text, to_duration_ms
@@ -59,7 +58,7 @@ class Simulation(pl.DataFrame):
     A selection of it is a frame like any other.
     """
 
-    def told(self) -> pl.DataFrame:
+    def readable(self) -> pl.DataFrame:
         """For people: retentions that differ, as lengths of time; what would go, with its size; who
         would break, and why nothing goes, where there is such a thing.
         """
@@ -93,7 +92,7 @@ class Simulation(pl.DataFrame):
             tbl_hide_column_data_types=True,
             tbl_hide_dataframe_shape=True,
         ):
-            return str(self.told())
+            return str(self.readable())
 
     __repr__ = __str__
 
@@ -101,7 +100,7 @@ class Simulation(pl.DataFrame):
         if self.columns != list(SCHEMA):
             return super()._repr_html_(_from_series=_from_series)
         with pl.Config(tbl_cols=-1, tbl_rows=50, tbl_hide_column_data_types=True):
-            return self.told()._repr_html_()
+            return self.readable()._repr_html_()
 
 
 @dataclass(frozen=True)
@@ -182,13 +181,11 @@ def _simulated(
     consumers: Mapping[str, int] | None,
     entries: Sequence[FileEntry],
 ) -> Simulation:
-    snapshot = Snapshot.open(log)
+    snapshot = LogSnapshot.open(log)
     metadata = snapshot.metadata
     options = CheckpointOptions.of(metadata.configuration, log.dialect)
     tombstones = _tombstones(snapshot)
-    has_feed = "changeDataFeed" in log.dialect.protocol_rules.features and change_data_feed_on(
-        metadata
-    )
+    has_feed = "changeDataFeed" in log.dialect.protocol_rules.needed(metadata)
     rows = []
     for number, proposal in enumerate([Proposal(), *tried]):
         tried_options = proposal.applied(options)
@@ -242,7 +239,7 @@ def _count(ranges: Sequence[tuple[int, int]]) -> int:
     return sum(last - first + 1 for first, last in ranges)
 
 
-def _tombstones(snapshot: Snapshot) -> pl.DataFrame:
+def _tombstones(snapshot: LogSnapshot) -> pl.DataFrame:
     """The removed files that the log remembers: ``path``, ``size``, ``deletionTimestamp``,
     ``version`` (of the commit that removed it, where known), and ``lives``: whether the file is
     still read, with another deletion vector.

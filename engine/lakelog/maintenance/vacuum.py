@@ -35,9 +35,8 @@ from typing import Any
 import polars as pl
 
 from lakelog import telemetry
-from lakelog.checkpoint.options import CheckpointOptions
+from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.dialects.delta.deletion_vectors import vector_paths
-from lakelog.dialects.delta.paths import ABSOLUTE
 from lakelog.dialects.log_content import LogListing
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
@@ -50,11 +49,12 @@ from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.history import by_size, with_stable_listing
 from lakelog.log.segment import rebuildable
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
 from lakelog.model.durations import duration_text
 from lakelog.model.metadata import Metadata
 from lakelog.storage.base import FileEntry
+from lakelog.storage.containment import ABSOLUTE
 from lakelog.storage.durable import TEMPORARY
 from lakelog.telemetry import Progress
 from lakelog.transaction.write_support import check_writable
@@ -238,7 +238,7 @@ class Vacuum:
 
     def plan(self, inventory: Any = None, progress: Progress | None = None) -> VacuumPlan:
         """Find what may go; see `lakelog.table.Table.vacuum`."""
-        snapshot = Snapshot.open(self.log)
+        snapshot = LogSnapshot.open(self.log)
         metadata = snapshot.metadata
         check_writable(snapshot.table_configuration, self.log.table)
         retention_ms = self._retention(metadata)
@@ -249,7 +249,7 @@ class Vacuum:
             _of_entries(self.log.store.walk()) if inventory is None else [_of_inventory(inventory)]
         )
         kept = dict.fromkeys(("referenced", "young", "hidden", "nested table"), 0)
-        doomed: list[pl.DataFrame] = []
+        deletable: list[pl.DataFrame] = []
         nested: set[str] = set()
         seen = 0
         for batch in batches:
@@ -265,10 +265,10 @@ class Vacuum:
                 left = left.filter(~mask)
             old = left["modified_ms"] < cutoff_ms
             kept["young"] += int((~old).sum())
-            doomed.append(left.filter(old))
+            deletable.append(left.filter(old))
             if progress is not None:
                 progress("list", seen, None)
-        files = pl.concat([pl.DataFrame(schema=_LISTED), *doomed])
+        files = pl.concat([pl.DataFrame(schema=_LISTED), *deletable])
         if nested:
             inside = _inside(files["path"], nested)
             kept["nested table"] = int(inside.sum())
@@ -288,7 +288,7 @@ class Vacuum:
         store = self.log.store
         if store.refusal is not None:
             raise UnsupportedStoreError(store.refusal, path=self.log.table)
-        snapshot: Snapshot | None = None
+        snapshot: LogSnapshot | None = None
         references = References()
         total = plan.files.height
         deleted = size_bytes = spared = 0
@@ -297,7 +297,7 @@ class Vacuum:
         for chunk in plan.files.iter_slices(_DELETED_AT_ONCE):
             if snapshot is None or self.log.latest_version() != snapshot.version:
                 # A restore brings files back whose tombstones have expired.
-                snapshot = Snapshot.open(self.log)
+                snapshot = LogSnapshot.open(self.log)
                 if snapshot.version != plan.version:
                     references = self._references(snapshot, plan.cutoff_ms)
                 version = snapshot.version
@@ -344,7 +344,7 @@ class Vacuum:
             )
         return self.retention_ms
 
-    def _references(self, snapshot: Snapshot, cutoff_ms: int) -> References:
+    def _references(self, snapshot: LogSnapshot, cutoff_ms: int) -> References:
         found = References()
         for frame in _files(snapshot, "add"):
             found.add(frame)
@@ -352,7 +352,7 @@ class Vacuum:
             removed = actions.conform(frame, ("deletionTimestamp",)).to_series().fill_null(0)
             found.add(frame.filter(removed >= cutoff_ms))
         for version in self.keep_versions:
-            for frame in _files(Snapshot.open(self.log, version), "add"):
+            for frame in _files(LogSnapshot.open(self.log, version), "add"):
                 found.add(frame)
         if self.keep_history:
             with_stable_listing(self.log, lambda listing: self._protect_history(listing, found))
@@ -361,7 +361,7 @@ class Vacuum:
     def _protect_history(self, listing: LogListing, found: References) -> None:
         """Protect what the oldest version reads, and all that was ever added after it."""
         for first, last in rebuildable(listing):
-            for frame in _files(Snapshot.open(self.log, first), "add"):
+            for frame in _files(LogSnapshot.open(self.log, first), "add"):
                 found.add(frame)
             later = [c for c in listing.commits if first < c.version <= last]
             for run in by_size(later):
@@ -418,7 +418,7 @@ def listed_files(log: Log, inventory: Any = None) -> pl.Series:
     return pl.concat([pl.Series("path", dtype=pl.String), *paths])
 
 
-def _files(snapshot: Snapshot, kind: str, *columns: str) -> Iterator[pl.DataFrame]:
+def _files(snapshot: LogSnapshot, kind: str, *columns: str) -> Iterator[pl.DataFrame]:
     # Whole, for a broken checkpoint may be met half-way and passed over.
     wanted = ("path", *_VECTOR_COLUMNS, *columns)
     yield from snapshot.read_state(lambda state: state.live(kind, wanted))

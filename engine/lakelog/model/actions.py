@@ -12,6 +12,7 @@ from functools import cache
 
 import polars as pl
 
+from lakelog.errors import InvalidActionError
 from lakelog.model import contract
 
 ORDER = ("version", "position")
@@ -26,6 +27,12 @@ FILE_ACTIONS = ("add", "remove")
 PATH_TEXT = "pathText"
 """A column that the flattened table does not have: the text of a path in the log where
 `lakelog.dialects.delta.paths.encode_paths` gives another text, else null."""
+
+DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
+"""Columns of a deletion vector; the first two are required."""
+
+DV_ID_COLUMNS = DV_COLUMNS[:3]
+"""Columns that ``dvId`` is made of."""
 
 _ROW = ("version", "position", "actionType", "timestamp")
 
@@ -121,3 +128,36 @@ def concat(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
     if len(stack) == 1:
         return stack[0]
     return pl.concat(stack, how="diagonal")
+
+
+def with_dv_id(files: pl.DataFrame) -> pl.DataFrame:
+    """Add ``dvId`` to file actions that carry deletion vectors; others come back as they are.
+
+    ``dvId`` is storageType + pathOrInlineDv [+ "@" + offset]; a null offset is left out.
+    """
+    columns = [c for c in DV_COLUMNS if c in files.columns]
+    if not columns:
+        return files
+    for required in DV_COLUMNS[:2]:
+        lacking = pl.any_horizontal(pl.col(c).is_not_null() for c in columns)
+        if required in columns:
+            lacking &= pl.col(required).is_null()
+        incomplete = files.filter(lacking)
+        if incomplete.height:
+            raise InvalidActionError(
+                "a deletion vector lacks a required field",
+                version=incomplete["version"][0] if "version" in incomplete.columns else None,
+                expected=required,
+                found=incomplete["path"][0],
+                hint="restore the file from a copy; reading stopped here",
+            )
+    if not set(DV_COLUMNS[:2]) <= set(columns):
+        return files
+    suffix = (
+        pl.when(pl.col("dvOffset").is_not_null())
+        .then(pl.concat_str(pl.lit("@"), pl.col("dvOffset").cast(pl.String)))
+        .otherwise(pl.lit(""))
+        if "dvOffset" in columns
+        else pl.lit("")
+    )
+    return files.with_columns(pl.concat_str(*DV_COLUMNS[:2], suffix).alias("dvId"))

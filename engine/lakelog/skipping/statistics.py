@@ -37,8 +37,8 @@ _BOUNDED = frozenset(
 )
 _TEMPORAL = frozenset(("date", "timestamp", "timestamp_ntz"))
 
-NUM_RECORDS = "numRecords"
-TIGHT_BOUNDS = "tightBounds"
+_NUM_RECORDS = "numRecords"
+_TIGHT_BOUNDS = "tightBounds"
 
 
 def has_bounds(type_: contract.DataType) -> bool:
@@ -74,7 +74,7 @@ def stats_from_json(
     wanted = _select(schema, columns)
     bounds = _raw_bounds(wanted, mapping)
     counts = _raw_counts(wanted, mapping)
-    fields = [pa.field(NUM_RECORDS, pa.int64()), pa.field(TIGHT_BOUNDS, pa.bool_())]
+    fields = [pa.field(_NUM_RECORDS, pa.int64()), pa.field(_TIGHT_BOUNDS, pa.bool_())]
     if bounds is not None:
         fields += [pa.field("minValues", bounds), pa.field("maxValues", bounds)]
     if counts is not None:
@@ -95,7 +95,7 @@ def stats_from_struct(
     """
     raw = structs.struct.unnest() if structs.dtype == pl.Struct else pl.DataFrame()
     if not raw.width:
-        raw = pl.DataFrame({NUM_RECORDS: _nulls(pl.Int64(), structs.len())})
+        raw = pl.DataFrame({_NUM_RECORDS: _nulls(pl.Int64(), structs.len())})
     return _typed(raw, _select(schema, columns), mapping)
 
 
@@ -111,8 +111,8 @@ def stats_from_maps(
     wanted = _select(schema, columns)
     height = num_records.len()
     frame = pl.DataFrame(
-        [num_records.cast(pl.Int64, strict=False).alias(NUM_RECORDS)], height=height
-    ).with_columns(pl.lit(None, dtype=pl.Boolean).alias(TIGHT_BOUNDS))
+        [num_records.cast(pl.Int64, strict=False).alias(_NUM_RECORDS)], height=height
+    ).with_columns(pl.lit(None, dtype=pl.Boolean).alias(_TIGHT_BOUNDS))
     for name, maps in (("min", min_values), ("max", max_values)):
         leaves = [
             _finite(
@@ -145,7 +145,7 @@ def num_records(texts: pl.Series) -> pl.Series:
     >>> num_records(pl.Series(['{"numRecords":3}', None])).to_list()
     [3, None]
     """
-    return decode(texts, pa.schema([pa.field(NUM_RECORDS, pa.int64())]))[NUM_RECORDS]
+    return decode(texts, pa.schema([pa.field(_NUM_RECORDS, pa.int64())]))[_NUM_RECORDS]
 
 
 def _select(schema: contract.Struct, columns: Sequence[str] | None) -> contract.Struct:
@@ -196,8 +196,8 @@ def _raw_counts(schema: contract.Struct, mapping: str) -> pa.DataType | None:
 def _typed(raw: pl.DataFrame, schema: contract.Struct, mapping: str) -> pl.DataFrame:
     height = raw.height
     columns = [
-        _leaf(raw, NUM_RECORDS, pl.Int64()),
-        _leaf(raw, TIGHT_BOUNDS, pl.Boolean()),
+        _leaf(raw, _NUM_RECORDS, pl.Int64()),
+        _leaf(raw, _TIGHT_BOUNDS, pl.Boolean()),
         _mirror(_child(raw, "minValues"), schema, mapping, height, _bound).alias("min"),
         _mirror(_child(raw, "maxValues"), schema, mapping, height, _bound).alias("max"),
         _mirror(_child(raw, "nullCount"), schema, mapping, height, _count).alias("nullCount"),

@@ -10,10 +10,10 @@ True
 | module | owns |
 |---|---|
 | `session`, `java`, `package_upload` | sessions; a packaged Java; lakelog sent to executors |
-| `source`, `options`, `catalog` | the data source, its options, SQL tables |
+| `source`, `options` | the data source, its options, SQL tables |
 | `error_display` | error messages in Spark |
 | `reading`, `writing`, `task_commit` | batch reads and writes; files of many tasks in one commit |
-| `stream_planner`, `offsets` | the micro-batches of a stream, and their offsets |
+| `stream_planner` | the micro-batches of a stream, and their offsets |
 | `stream_source`, `stream_sink` | streaming reads and writes |
 | `replay`, `strategy` | a version's state as a DataFrame; the choice of strategy |
 | `shuffle_replay`, `checkpoint_rows` | replay by executors; checkpoint Parquet read by Spark |

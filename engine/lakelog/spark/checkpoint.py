@@ -1,10 +1,9 @@
 """`checkpoint`: writes the checkpoint of a version, its parts in executors.
 
-The driver replays for planning, deals the rows to parts, and gathers what the tasks
-answer: the digests of what came out of replay and of what is in the files, which have to be the
-same before anything is published. Publishing is that of every checkpoint: files in order, the
-pointer last, forward only. A task that fails for good publishes nothing; what it or another attempt
-left has names that no reader looks at.
+The driver replays for planning, distributes the rows to parts, and collects the answers of the
+tasks: digests of the rows of replay and of those in the files. The job around it is that of every
+checkpoint (`lakelog.checkpoint.job`). A task that fails publishes nothing; the files that it or
+another attempt left have names that no reader opens.
 
 Source: Delta protocol, Checkpoints; Multi-part checkpoint; V2 Spec.
 """
@@ -12,55 +11,41 @@ Source: Delta protocol, Checkpoints; Multi-part checkpoint; V2 Spec.
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import polars as pl
 
-from lakelog import telemetry
-from lakelog.checkpoint.compare import Comparison, with_protocol
-from lakelog.checkpoint.options import CheckpointOptions
-from lakelog.checkpoint.plan import plan_checkpoint
-from lakelog.checkpoint.publish import publish
-from lakelog.checkpoint.report import CheckpointReport
+from lakelog.checkpoint.compare import Comparison, differs_from_replay, with_protocol
+from lakelog.checkpoint.job import CheckpointReport, ReadBack, StagedParts, run_checkpoint_job
+from lakelog.checkpoint.plan import CheckpointOptions, plan_checkpoint
 from lakelog.checkpoint.state_source import StateSource
-from lakelog.checkpoint.verify import independent_state, verify_one
-from lakelog.checkpoint.write import (
-    attempt,
-    checkpoints_there,
-    log_checkpoint,
-    remove_replaced,
-    report_kept,
-)
 from lakelog.dialects.base import AUTO
 from lakelog.dialects.delta.checkpoint_manifest import FileActionCounts, pointer_bytes
+from lakelog.dialects.delta.checkpoint_rows import file_action_columns
 from lakelog.dialects.delta.checkpoint_schema import classic_schema
-from lakelog.dialects.delta.checkpoint_typed import file_action_columns
 from lakelog.dialects.delta.names import LAST_CHECKPOINT, rank_of
 from lakelog.dialects.digest import Digest
-from lakelog.dialects.indextables.flattened_writer import stage_parts
-from lakelog.dialects.indextables.staging import Staging
+from lakelog.dialects.indextables.flattened_writer import Staging, stage_parts
 from lakelog.dialects.log_content import (
     STRUCT_STATISTICS,
     Checkpoint,
     CheckpointPlan,
+    CheckpointWriter,
     SidecarFile,
     StagedCheckpoint,
 )
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CheckpointCorruptionError,
-    CheckpointValidationError,
     CheckpointWriteError,
     InternalError,
     InvalidInputError,
     LakelogError,
     NotFoundError,
-    OutcomeUnknownError,
 )
 from lakelog.log.context import Log
 from lakelog.log.opening import has_left
@@ -70,7 +55,7 @@ from lakelog.model import actions
 from lakelog.model.actions import PATH_TEXT
 from lakelog.spark.checkpoint_parts import (
     WRITTEN_SCHEMA,
-    PartWriter,
+    TaskWriter,
     Written,
     carried,
     read_written,
@@ -129,129 +114,82 @@ def checkpoint(
     Memory: on the driver that of `lakelog.spark.replay.replay`; of a task, 65,536 rows, its
     tombstones and a row group.
     """
-    begin = time.perf_counter()
     opened = table if isinstance(table, Table) else open_table(table, storage_options, upkeep=False)
     log = opened.log
     require_openable_elsewhere(log.store)
     ship(spark)
-    with telemetry.span("checkpoint.write", path=log.table, format=log.dialect.name) as span:
-        job, report = attempt(
-            log,
-            version,
-            lambda state: _Job(spark, log, state, layout, verify, parts, strategy, storage_options),
-        )
-        report = replace(report, seconds=time.perf_counter() - begin)
-        span.set(version=report.version, layout=report.layout, size_bytes=report.size_bytes)
-    log_checkpoint(log, report, job.plain_bytes)
-    return report
+    return run_checkpoint_job(
+        log,
+        version,
+        layout,
+        lambda state, wanted: _SparkPartWriter(
+            spark, log, state, wanted, verify, parts, strategy, storage_options
+        ),
+        verify=verify,
+    )
 
 
-@dataclass
-class _Job:
-    """One attempt at one checkpoint, from one state."""
+class _SparkPartWriter:
+    """Writes the files of a checkpoint in the tasks of a Spark job, and what names them in the
+    driver; see `lakelog.checkpoint.job.PartWriter`.
+    """
 
-    spark: Any
-    log: Log
-    state: State
-    layout: str
-    verify: bool
-    parts: int | None
-    strategy: str
-    storage_options: Mapping[str, Any] | None
-    plain_bytes: int = 0
+    def __init__(
+        self,
+        spark: Any,
+        log: Log,
+        state: State,
+        layout: str,
+        verify: bool,
+        parts: int | None,
+        strategy: str,
+        storage_options: Mapping[str, Any] | None,
+    ) -> None:
+        self._log = log
+        self._state = state
+        self._verify = verify
+        self._storage_options = storage_options
+        self._written: list[Written] = []
+        self._staged: StagedCheckpoint | None = None
+        self._manifest: CheckpointWriter | None = None
+        self.plan, self._replayed = self._planned(spark, layout, parts, strategy)
+        self._comparison = self._comparison_of(self.plan)
 
-    def run(self) -> CheckpointReport:
-        """Write it, or keep what is there."""
-        plan, replayed = self._planned()
-        there = checkpoints_there(self.log, plan)
-        for each in there:
-            report = verify_one(self.log, each)
-            if report.verdict in {"proved", "unprovable"}:
-                return report_kept(self.log, report)
-        if self.state.base is not None and self.state.base.checkpoint in there:
-            self.state = independent_state(self.log, plan.version) or self.state
-            plan, replayed = self._planned()
-        meta = self._meta()
-        comparison = self._comparison(plan)
-        begin = time.perf_counter()
-        written = self._write(
-            plan,
-            replayed,
-            PartWriter(
-                TableLocation.of(self.log.table, self.storage_options, self.log.dialect.name),
-                plan,
-                comparison,
-                self.state.metadata.configuration,
-                meta,
-                self.verify,
-            ),
-        )
-        mine = [w.path for w in written]
-        try:
-            staged, beside = self._stage(plan, meta, written, comparison)
-            mine += (file.path for file in staged.files)
-            self._count(written)
-            expected = sum((Digest.of_text(w.expected) for w in written), comparison.digest(meta))
-            if self.verify:
-                found = sum((Digest.of_text(w.found) for w in written), beside)
-                self._require_same(plan, written, expected, found)
-            published = publish(self.log.store, self.log.dialect, staged)
-        except CheckpointWriteError as error:
-            # A file that may still get its name may name others: then cleanup has to look first.
-            if not isinstance(error.__cause__, OutcomeUnknownError):
-                self._delete(mine)
-            raise
-        except BaseException:
-            self._delete(mine)
-            raise
-        notes = [replayed.explain(), *([published.note] if published.note is not None else [])]
-        if self.verify:
-            notes += remove_replaced(self.log, there, staged)
-        files = {*(w.target for w in written), *(file.target for file in staged.files)}
-        sizes = sum(w.size_bytes for w in written)
-        own = {w.target for w in written}
-        sizes += sum(file.size_bytes for file in staged.files if file.target not in own)
-        return CheckpointReport(
-            version=plan.version,
-            layout=plan.layout,
-            paths=tuple(sorted(files)),
-            size_bytes=sizes,
-            num_adds=expected.counts.get("add", 0),
-            num_removes=expected.counts.get("remove", 0),
-            num_actions=expected.total,
-            parts=len(files),
-            reused_files=0,
-            verify_seconds=0.0,
-            verified=self.verify,
-            pointer_moved=published.pointer_moved,
-            digest=expected,
-            seconds=time.perf_counter() - begin,
-            notes=tuple(notes),
-        )
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def abandon(self) -> None:
+        if self._manifest is not None:
+            with suppress(Exception):
+                self._manifest.abandon()
+        staged = self._staged.files if self._staged is not None else ()
+        self._log.store.delete_many([*(w.path for w in self._written), *(f.path for f in staged)])
 
     # --- planning ------------------------------------------------------------------------------
 
-    def _planned(self) -> tuple[CheckpointPlan, Replay]:
-        """What it is to look like, and the rows it is made of, as a lazy frame."""
-        log, state = self.log, self.state
+    def _planned(
+        self, spark: Any, layout: str, parts: int | None, strategy: str
+    ) -> tuple[CheckpointPlan, Replay]:
+        """The plan, and the rows as a lazy frame."""
+        log, state = self._log, self._state
         state.ensure_readable()
         table = state.table_configuration
         options = CheckpointOptions.of(state.metadata.configuration, log.dialect)
-        layout = _layout(table, log.table, self.layout)
+        layout = _layout(table, log.table, layout)
         draft = plan_checkpoint(
             table, log.table, state.version, options, num_files=0, layout=layout, now_ms=log.clock()
         )
         wanted = (
             *log.dialect.checkpoint_writer(log.store, draft).columns,
-            *self._comparison(draft).columns,
+            *self._comparison_of(draft).columns,
         )
         replayed = replay_state(
-            self.spark,
+            spark,
             state,
-            self.strategy,
+            strategy,
             carried(wanted),
-            storage_options=self.storage_options,
-            verify=self.verify,
+            storage_options=self._storage_options,
+            verify=self._verify,
         )
         plan = plan_checkpoint(
             table,
@@ -263,37 +201,61 @@ class _Job:
             layout=layout,
             now_ms=draft.created_ms,
         )
-        return _with_parts(plan, self.parts, replayed.sizes.rows), replayed
+        return _with_parts(plan, parts, replayed.sizes.rows), replayed
 
-    def _meta(self) -> pl.DataFrame:
-        with StateSource(self.state, memory_limit=None, now_ms=self.log.clock()) as source:
-            return with_protocol(source.meta, self.log.dialect.default_protocol)
-
-    def _comparison(self, plan: CheckpointPlan) -> Comparison:
-        log = self.log
+    def _comparison_of(self, plan: CheckpointPlan) -> Comparison:
+        log = self._log
         writer = log.dialect.checkpoint_writer(log.store, plan)
         # Statistics travel as text, and typed copies are made from it again.
         columns = [name for name in writer.columns if name != STRUCT_STATISTICS]
-        comparison = Comparison.of(plan, log.dialect, columns)
-        if comparison.typed:
-            _, copies = file_action_columns(plan, self.state.metadata.configuration)
-            comparison = comparison.limited_to(copies.statistics if copies is not None else None)
-        return comparison
+        configuration = self._state.metadata.configuration
+        return Comparison.of_written(plan, log.dialect, columns, configuration)
 
     # --- writing -------------------------------------------------------------------------------
 
-    def _write(self, plan: CheckpointPlan, replayed: Replay, writer: PartWriter) -> list[Written]:
+    def write(self, *, may_keep_sidecars: bool) -> StagedParts:  # noqa: ARG002 - all are written
+        meta = self._meta()
+        self._written = self._run_tasks(
+            TaskWriter(
+                TableLocation.of(self._log.table, self._storage_options, self._log.dialect.name),
+                self.plan,
+                self._comparison,
+                self._state.metadata.configuration,
+                meta,
+                self._verify,
+            )
+        )
+        files = sum((Digest.of_text(w.expected) for w in self._written), Digest())
+        sidecars: tuple[SidecarFile, ...] = ()
+        if self.plan.layout.startswith("v2-"):
+            sidecars = tuple(
+                SidecarFile(w.path, w.size_bytes, self.plan.created_ms, orjson.loads(w.tags))
+                for w in self._written
+            )
+            self._staged = self._stage_manifest(meta, sidecars)
+        else:
+            self._staged = self._stage_parts(meta, files)
+        expected = files + self._comparison.digest(meta)
+        return StagedParts(self._staged, expected, sidecars, notes=(self._replayed.explain(),))
+
+    def _meta(self) -> pl.DataFrame:
+        log = self._log
+        with StateSource(self._state, memory_limit=None, now_ms=log.clock()) as source:
+            return with_protocol(source.meta, log.dialect.default_protocol)
+
+    def _run_tasks(self, writer: TaskWriter) -> list[Written]:
         """Let the tasks write, exactly once: a second action on the rows would write again."""
-        rows = _dealt(_kept_rows(replayed.frame, plan, self.state), plan)
+        plan = self.plan
+        rows = _dealt(_kept_rows(self._replayed.frame, plan, self._state), plan)
         try:
             table = rows.mapInArrow(writer, WRITTEN_SCHEMA).toArrow()
         except LakelogError:
             raise
         except Exception as cause:
-            raise self._failed(plan, cause) from cause
+            raise self._failed(cause) from cause
         written = read_written(table)
         if plan.layout in {"multipart", "flattened"}:
-            if not written:  # of rows that are none Spark makes no partitions, and so no tasks
+            if not written:  # Spark makes no partitions, and no tasks, of an empty frame
                 written = [w for n in range(plan.parts) for w in writer.write(n, ())]
             numbers = [w.partition for w in written]
             if numbers != list(range(plan.parts)):
@@ -304,21 +266,21 @@ class _Job:
                 )
         return written
 
-    def _failed(self, plan: CheckpointPlan, cause: Exception) -> LakelogError:
+    def _failed(self, cause: Exception) -> LakelogError:
         """What a failed job means: removed files, damage that tasks met, or a failure."""
-        if has_left(self.log, self.state.segment):
+        if has_left(self._log, self._state.segment):
             return NotFoundError(
                 "files of the version were removed while executors read them",
-                path=self.log.table,
-                version=plan.version,
+                path=self._log.table,
+                version=self.plan.version,
                 hint="try again when no cleanup is running",
             )
         lines = [line.strip() for line in str(cause).splitlines() if line.strip()]
-        told = next((line for line in lines if any(m in line for m in _DAMAGE)), None)
-        base = self.state.base
-        if told is not None and base is not None:
+        found = next((line[:300] for line in lines if any(m in line for m in _DAMAGE)), None)
+        base = self._state.base
+        if found is not None and base is not None:
             return CheckpointCorruptionError(
-                f"the checkpoint of version {base.checkpoint.version} cannot be read: {told[:300]}",
+                f"the checkpoint of version {base.checkpoint.version} cannot be read: {found}",
                 path=base.checkpoint.paths[0],
                 version=base.checkpoint.version,
                 hint="nothing was published; restore the checkpoint",
@@ -328,114 +290,74 @@ class _Job:
         )
         return CheckpointWriteError(
             f"executors could not write the checkpoint: {last[:300]}",
-            path=self.log.table,
-            version=plan.version,
+            path=self._log.table,
+            version=self.plan.version,
             hint="the previous checkpoint is unchanged; try again",
         )
 
-    def _stage(
-        self,
-        plan: CheckpointPlan,
-        meta: pl.DataFrame,
-        written: Sequence[Written],
-        comparison: Comparison,
-    ) -> tuple[StagedCheckpoint, Digest]:
-        """The checkpoint over the files, and the digest of what the driver wrote next to them."""
-        store = self.log.store
-        held = sum((Digest.of_text(w.expected) for w in written), Digest()).counts
-        files = [w.staged for w in written]
+    def _stage_parts(self, meta: pl.DataFrame, held: Digest) -> StagedCheckpoint:
+        """The checkpoint of parts, which hold the rows that are no file actions too."""
+        plan, counts = self.plan, held.counts
+        files = [w.staged for w in self._written]
         if plan.layout == "flattened":
-            staging = Staging(store, plan, files=files, num_adds=held.get("add", 0))
+            staging = Staging(self._log.store, plan, files=files, num_adds=counts.get("add", 0))
             staging.learn(meta)
-            return stage_parts(staging), Digest()
-        if plan.layout == "multipart":
-            columns, _ = file_action_columns(plan, self.state.metadata.configuration)
-            counted = FileActionCounts(held.get("add", 0), held.get("remove", 0))
-            pointer = pointer_bytes(plan, files, counted, classic_schema(columns))
-            made = Checkpoint(
-                plan.version,
-                plan.layout,
-                rank_of(plan.layout, len(files)),
-                tuple(file.path for file in files),
-                tuple(file.size_bytes for file in files),
-            )
-            return StagedCheckpoint(made, tuple(files), (LAST_CHECKPOINT, pointer)), Digest()
-        return self._manifest(plan, meta, written, comparison)
-
-    def _manifest(
-        self,
-        plan: CheckpointPlan,
-        meta: pl.DataFrame,
-        written: Sequence[Written],
-        comparison: Comparison,
-    ) -> tuple[StagedCheckpoint, Digest]:
-        """The manifest that names the sidecars, as one that keeps them all."""
-        sidecars = tuple(
-            SidecarFile(w.path, w.size_bytes, plan.created_ms, orjson.loads(w.tags))
-            for w in written
+            return stage_parts(staging)
+        columns, _ = file_action_columns(plan, self._state.metadata.configuration)
+        counted = FileActionCounts(counts.get("add", 0), counts.get("remove", 0))
+        pointer = pointer_bytes(plan, files, counted, classic_schema(columns))
+        made = Checkpoint(
+            plan.version,
+            plan.layout,
+            rank_of(plan.layout, len(files)),
+            tuple(file.path for file in files),
+            tuple(file.size_bytes for file in files),
         )
-        writer = self.log.dialect.checkpoint_writer(self.log.store, replace(plan, kept=sidecars))
-        try:
-            writer.write_meta(meta)
-            staged = writer.finish()
-            if not self.verify:
-                return staged, Digest()
-            return staged, self._read_manifest(plan, staged, written, comparison)
-        except BaseException:
-            with suppress(Exception):
-                writer.abandon()
-            raise
+        return StagedCheckpoint(made, tuple(files), (LAST_CHECKPOINT, pointer))
 
-    def _read_manifest(
-        self,
-        plan: CheckpointPlan,
-        staged: StagedCheckpoint,
-        written: Sequence[Written],
-        comparison: Comparison,
-    ) -> Digest:
-        reader = self.log.dialect.open_checkpoint(self.log.store, staged.checkpoint)
-        named = set(reader.files_read()) - set(staged.checkpoint.paths)
-        if named != {w.path for w in written}:
-            what = "the manifest names unexpected sidecars"
-            raise self._wrong(plan, what, len(written), len(named))
-        return comparison.digest(reader.read_meta())
+    def _stage_manifest(
+        self, meta: pl.DataFrame, sidecars: tuple[SidecarFile, ...]
+    ) -> StagedCheckpoint:
+        """The manifest that names the sidecars, written as one that keeps them all."""
+        log = self._log
+        writer = log.dialect.checkpoint_writer(log.store, replace(self.plan, kept=sidecars))
+        self._manifest = writer
+        writer.write_meta(meta)
+        return writer.finish()
 
-    def _count(self, written: Sequence[Written]) -> None:
-        self.plain_bytes = sum(w.plain_bytes for w in written)
+    # --- reading back --------------------------------------------------------------------------
 
-    def _require_same(
-        self, plan: CheckpointPlan, written: Sequence[Written], expected: Digest, found: Digest
-    ) -> None:
-        for each in written:
+    def read_back(self, parts: StagedParts) -> ReadBack:
+        """The tasks have read their files; the driver reads the manifest."""
+        version = self.plan.version
+        for each in self._written:
             if each.problem:
-                raise self._wrong(plan, each.problem, None, None, each.path)
-        if found != expected:
-            differences = expected.differences(found)
-            raise self._wrong(
-                plan,
-                f"{', '.join(d.action_type for d in differences)} differ",
-                ", ".join(f"{d.expected} {d.action_type}" for d in differences),
-                ", ".join(f"{d.found} {d.action_type}" for d in differences),
+                raise differs_from_replay(each.problem, each.path, version)
+        found = sum((Digest.of_text(w.found) for w in self._written), Digest())
+        if self.plan.layout.startswith("v2-"):
+            found += self._read_manifest(parts)
+        return ReadBack(found, sum(w.plain_bytes for w in self._written))
+
+    def _read_manifest(self, parts: StagedParts) -> Digest:
+        log, staged = self._log, parts.staged
+        reader = log.dialect.open_checkpoint(log.store, staged.checkpoint)
+        named = set(reader.files_read()) - set(staged.checkpoint.paths)
+        written = {sidecar.path for sidecar in parts.sidecars}
+        if named != written:
+            raise differs_from_replay(
+                "the manifest names unexpected sidecars",
+                staged.checkpoint.paths[0],
+                self.plan.version,
+                len(written),
+                len(named),
             )
-        rows = sum(w.num_actions for w in written)
-        if not plan.layout.startswith("v2-") and rows != expected.total:
-            raise self._wrong(plan, "it has another number of actions", expected.total, rows)
+        return self._comparison.digest(reader.read_meta())
 
-    def _wrong(
-        self, plan: CheckpointPlan, what: str, expected: object, found: object, path: str = ""
-    ) -> CheckpointValidationError:
-        return CheckpointValidationError(
-            f"the checkpoint that was just written differs from replay: {what}",
-            path=path or self.log.table,
-            version=plan.version,
-            expected=expected,
-            found=found,
-            hint="nothing was published, and the previous checkpoint is unchanged; report this",
-        )
+    def differing_path(self, parts: StagedParts) -> str | None:  # noqa: ARG002 - not searched for
+        return None
 
-    def _delete(self, paths: Sequence[str]) -> None:
-        with suppress(LakelogError):  # the error before it is the one that counts
-            self.log.store.delete_many(paths)
+    def published(self) -> Sequence[str]:
+        return ()
 
 
 _DAMAGE = ("FAILED_READ_FILE", "USER_RAISED_EXCEPTION", "MalformedLogError", "InvalidActionError")

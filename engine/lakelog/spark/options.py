@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from lakelog.errors import InvalidInputError, TableNotFoundError
-from lakelog.log.timestamps import to_ms
+from lakelog.log.context import to_ms
 
 Use = Literal["read", "write", "stream", "sink"]
 """What a source is asked for: a batch reader, a batch writer, a stream's reader or its writer."""

@@ -35,9 +35,9 @@ from lakelog.transaction.schema_conversion import struct_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from lakelog.log.snapshot import Snapshot
+    from lakelog.snapshot import Snapshot
 
-TASKS_PER_CORE = 2
+_TASKS_PER_CORE = 2
 """Shares of small files for each task that runs at a time, so that a slow one is made up for."""
 
 OPEN_COST_BYTES = 131_072
@@ -46,8 +46,8 @@ that open one file after the other: 10,000 small files would become 300 tasks th
 nothing.
 """
 
-ROWS_PER_BATCH = 65_536
-_ROWS_PER_SHARE = 4 * ROWS_PER_BATCH
+_ROWS_PER_BATCH = 65_536
+_ROWS_PER_SHARE = 4 * _ROWS_PER_BATCH
 
 
 class Share(InputPartition):
@@ -66,7 +66,7 @@ def open_table(options: SourceOptions) -> Table:
         )
 
 
-def open_snapshot(options: SourceOptions, pinned: int | None = None) -> Snapshot:
+def _open_snapshot(options: SourceOptions, pinned: int | None = None) -> Snapshot:
     """The version that the options ask for, else the one that was settled before, else the
     latest.
     """
@@ -80,7 +80,7 @@ def schema_of(options: SourceOptions) -> tuple[StructType, int | None]:
     columns = options.get("columns")
     if options.table in {"history", "actions", "diff"}:
         return spark_schema(_log_struct(options.table, None), columns), None
-    snapshot = open_snapshot(options)
+    snapshot = _open_snapshot(options)
     struct = snapshot.schema if options.table == "rows" else _log_struct(options.table, snapshot)
     return spark_schema(struct, columns), snapshot.version
 
@@ -105,8 +105,8 @@ def _log_struct(table: str, snapshot: Snapshot | None) -> contract.Struct:
         return struct_of(DIFF_SCHEMA)
     if table == "history":
         own = (Field("version", Primitive("long")), Field("timestamp", Primitive("timestamp")))
-        told = {field.name: field for field in contract.load("actions").fields}
-        return contract.Struct((*own, *(told[name] for name in HISTORY_COLUMNS)))
+        fields = {field.name: field for field in contract.load("actions").fields}
+        return contract.Struct((*own, *(fields[name] for name in HISTORY_COLUMNS)))
     assert snapshot is not None, "files and skips need a version"
     frame = snapshot.files() if table == "files" else snapshot.skips()
     return struct_of(frame.collect_schema())
@@ -148,7 +148,7 @@ class RowsReader(_Reader):
         self, options: SourceOptions, schema: StructType, pinned: int | None, tasks: int
     ) -> None:
         super().__init__(schema)
-        self._snapshot: Snapshot | None = open_snapshot(options, pinned)
+        self._snapshot: Snapshot | None = _open_snapshot(options, pinned)
         check_asked(schema, spark_schema(self._snapshot.schema, schema.names))
         self._plan: ReadPlan = ReadPlan.of(self._snapshot, schema.names, options.storage_options)
         self._tasks = tasks
@@ -186,7 +186,7 @@ class LogReader(_Reader):
 
     @cached_property
     def _snapshot(self) -> Snapshot:
-        return open_snapshot(self._options, self._pinned)
+        return _open_snapshot(self._options, self._pinned)
 
     @cached_property
     def _frame(self) -> pl.LazyFrame:
@@ -207,7 +207,7 @@ class LogReader(_Reader):
 
     def batches(self, share: bytes) -> Iterator[pa.RecordBatch]:
         """Rows of one share."""
-        return batches_of(unpack(share))
+        return _batches_of(unpack(share))
 
     def __getstate__(self) -> dict[str, Any]:
         """What a task needs: nothing of the log, and no options."""
@@ -232,14 +232,14 @@ class ActionsReader(_Reader):
     def batches(self, share: tuple[int, int]) -> Iterator[pa.RecordBatch]:
         """Actions of one range."""
         frame = open_table(self._options).actions(*share)
-        return batches_of(frame.select(self._arrow.names).collect())
+        return _batches_of(frame.select(self._arrow.names).collect())
 
 
 def share_files(files: pl.DataFrame, tasks: int) -> list[Share]:
     """Files packed into shares of about the same work, as Arrow bytes."""
     if files.is_empty():
         return []
-    least = min(files.height, tasks * TASKS_PER_CORE)
+    least = min(files.height, tasks * _TASKS_PER_CORE)
     bins = pack(files["size"], open_cost_bytes=OPEN_COST_BYTES, at_least=least)
     shares = files.with_columns(bins.alias("#")).partition_by("#", include_key=False)
     return [Share(serialize_frame(each)) for each in shares]
@@ -257,6 +257,6 @@ def unpack(share: bytes) -> pl.DataFrame:
     return pl.read_ipc_stream(io.BytesIO(share))
 
 
-def batches_of(frame: pl.DataFrame) -> Iterator[pa.RecordBatch]:
+def _batches_of(frame: pl.DataFrame) -> Iterator[pa.RecordBatch]:
     """A frame as Arrow batches that Spark takes one at a time."""
-    yield from frame.to_arrow().to_batches(max_chunksize=ROWS_PER_BATCH)
+    yield from frame.to_arrow().to_batches(max_chunksize=_ROWS_PER_BATCH)

@@ -24,10 +24,10 @@ from lakelog.dialects.log_content import CHECKPOINT_META, NO_TEXTS
 from lakelog.errors import InvalidInputError
 from lakelog.log.export import iter_state
 from lakelog.log.replay import live_domains, with_path_texts
-from lakelog.log.snapshot import Snapshot
 from lakelog.log.state import State
 from lakelog.model import actions, contract
 from lakelog.model.actions import PATH_TEXT
+from lakelog.snapshot import Snapshot
 from lakelog.spark.checkpoint_rows import (
     carried_columns,
     has_vectors,
@@ -45,7 +45,7 @@ from lakelog.storage.bounded import require_openable_elsewhere
 from lakelog.table import Table
 from lakelog.table import open as open_table
 
-VERIFIED_ROWS = 1_000_000
+_VERIFIED_ROWS = 1_000_000
 """Rows of a checkpoint up to which care is cheap: it is looked through for repeated files without
 being asked, and oddly encoded paths are decoded rather than refused.
 """
@@ -109,7 +109,7 @@ def replay(
 
     Returns:
         A lazy DataFrame with the columns of ``schemas/actions.json``: what
-        `lakelog.log.snapshot.Snapshot.iter_state` gives, in no order. Paths are percent-decoded,
+        `lakelog.Snapshot.iter_state` gives, in no order. Paths are percent-decoded,
         and ``dataChange`` is false. A query over it fails where a file of the checkpoint turns out
         to be gone or damaged, or, with ``broadcast`` over a million rows, where a path of it is
         no percent-encoded UTF-8 (``hash`` takes it as it is). The strategy is written to the
@@ -263,7 +263,7 @@ def _sizes(state: State, footers: Footers, paths: Sequence[str | None]) -> Sizes
 
 def _verify(state: State, footers: Footers, verify: bool | None) -> None:
     """Look for repeated files; raises `CheckpointCorruptionError`."""
-    wanted = footers.may_repeat or footers.rows <= VERIFIED_ROWS if verify is None else verify
+    wanted = footers.may_repeat or footers.rows <= _VERIFIED_ROWS if verify is None else verify
     if wanted or footers.may_repeat:
         _ = state.base_is_unique
     elif verify is None:
@@ -333,7 +333,7 @@ def _below(
         wanted,
         dialect=dialect,
         registry=registry,
-        odd_paths=footers.rows <= VERIFIED_ROWS,
+        odd_paths=footers.rows <= _VERIFIED_ROWS,
     )
     keys = state.layers.keys().unique()
     same = "path = gone_path"

@@ -12,7 +12,7 @@ from lakelog.errors import MissingDependencyError
 from lakelog.spark.java import prepare_java
 from lakelog.spark.package_upload import is_connect, ship
 
-EVERYWHERE = {
+_EVERYWHERE = {
     # Times are written as Parquet's own, with statistics, and shown as the log has them.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
@@ -20,7 +20,7 @@ EVERYWHERE = {
     # As Spark's later versions have it: a state is a union, and a query over it one loop.
     "spark.sql.codegen.wholeStage.union.enabled": "true",
 }
-ON_ONE_MACHINE = {
+_ON_ONE_MACHINE = {
     # The host name of a machine may not resolve.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -110,6 +110,7 @@ def register(spark: Any) -> None:
 
     ship(spark)
     if not is_connect(spark) and type(spark).getActiveSession() is None:
+        # PySpark has no public way to make a session the active one.
         sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # noqa: SLF001
         sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
     spark.dataSource.register(LakelogDataSource.for_session(parallelism(spark)))
@@ -130,14 +131,14 @@ def _start(name: str, master: str, config: Mapping[str, str]) -> Any:
     from pyspark.sql import SparkSession
     from pyspark.sql.utils import is_remote
 
-    settings = dict(EVERYWHERE)
+    settings = dict(_EVERYWHERE)
     builder = SparkSession.builder.appName(name)
     place = os.environ.get("SPARK_REMOTE")
     if place is None and not is_remote():
         place = master
         builder = builder.master(master)
         if master.startswith("local"):
-            settings |= ON_ONE_MACHINE
+            settings |= _ON_ONE_MACHINE
     if place is not None and not place.startswith("sc://"):  # a JVM is started by this process
         prepare_java()
         if place.startswith("local"):

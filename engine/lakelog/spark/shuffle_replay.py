@@ -297,13 +297,10 @@ def _sources(columns: Sequence[str], dialect: Dialect) -> list[str]:
         if derived:
             wanted["stats"] = None
         if "dvId" in wanted:
-            wanted |= dict.fromkeys(_DV_COLUMNS)
+            wanted |= dict.fromkeys(actions.DV_ID_COLUMNS)
     if "docMappingJson" in wanted:
         wanted["docMappingRef"] = None
     return [name for name in actions.fields() if name in wanted]
-
-
-_DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset")
 
 
 def _schema(columns: Sequence[str]) -> Any:

@@ -1,4 +1,11 @@
-"""The data source ``lakelog``: name, schema, and its readers and writers.
+"""The data source ``lakelog``: name, schema, its readers and writers, and tables by name.
+
+Spark asks the source for a schema when such a table is created, keeps that, and later hands
+nothing but the schema to readers: neither the location nor any option. So both travel in the
+schema, as metadata of its columns. Dataframes that were loaded by path carry nothing.
+
+Writers get the schema of the query, whose columns may carry the location of the table that it
+reads: so no process writes to such a table by its name.
 
 Spark makes one of these for every load and save, in a Python process next to the driver. Readers
 and writers live in modules of their own, and are imported when they are wanted.
@@ -6,6 +13,8 @@ and writers live in modules of their own, and are imported when they are wanted.
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pyspark.sql.datasource import (
@@ -15,13 +24,69 @@ from pyspark.sql.datasource import (
     DataSourceStreamWriter,
     DataSourceWriter,
 )
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StructField, StructType
 
 import lakelog
-from lakelog.errors import LakelogError
-from lakelog.spark.catalog import created_with, is_created, recalled, remember
+from lakelog.errors import InvalidInputError, LakelogError
 from lakelog.spark.error_display import readable
-from lakelog.spark.options import Use, parse_options
+from lakelog.spark.options import STORAGE, Use, parse_options
+
+KEY = "lakelog.options"
+"""Metadata of a column: JSON of the options that its table was created with."""
+
+_CREATED = "provider"
+_OPTION = "option."
+
+
+def _is_created(options: Mapping[str, str]) -> bool:
+    """Whether options are those of a table that is being created in a catalog."""
+    return _CREATED in options
+
+
+def _created_with(options: Mapping[str, str]) -> dict[str, str]:
+    """The source's options of a table that is being created; its properties are the catalog's."""
+    if "location" not in options:
+        raise InvalidInputError(
+            "the folder of the catalog's table contains no table",
+            expected="CREATE TABLE … USING lakelog LOCATION '…'",
+            hint="create the table with lakelog.create",
+        )
+    own = {k.removeprefix(_OPTION): v for k, v in options.items() if k.startswith(_OPTION)}
+    secret = sorted(key for key in own if key.startswith(STORAGE))
+    if secret:
+        raise InvalidInputError(
+            (
+                "a catalog's table cannot have options of the store: every user of the "
+                "catalog could read them"
+            ),
+            path=options.get("path"),
+            found=", ".join(secret),
+            hint=(
+                "create a temporary view with the options, or let the store find its credentials"
+            ),
+        )
+    return own | {"path": options["location"]}
+
+
+def _remember(schema: StructType, options: Mapping[str, str]) -> StructType:
+    """A schema whose columns carry options."""
+    text = json.dumps(dict(options), sort_keys=True)
+    return StructType(
+        [
+            StructField(f.name, f.dataType, f.nullable, {**f.metadata, KEY: text})
+            for f in schema.fields
+        ]
+    )
+
+
+def _recalled(schema: StructType, options: Mapping[str, str]) -> dict[str, str]:
+    """The options, and without a path also those in the metadata of the schema's columns."""
+    if "path" in options:
+        return dict(options)
+    for field in schema.fields:
+        if KEY in field.metadata:
+            return {**json.loads(field.metadata[KEY]), **options}
+    return dict(options)
 
 
 def _restored(archive: str, pickled: bytes) -> DataSource:
@@ -85,9 +150,9 @@ class LakelogDataSource(DataSource):
         from lakelog.spark.reading import schema_of
 
         given = dict(self.options)
-        if is_created(given):
-            given = created_with(given)
-            return remember(schema_of(parse_options(given, "read"))[0], given)
+        if _is_created(given):
+            given = _created_with(given)
+            return _remember(schema_of(parse_options(given, "read"))[0], given)
         schema, self.pinned = schema_of(parse_options(given))
         return schema
 
@@ -127,4 +192,4 @@ class LakelogDataSource(DataSource):
     def _parsed(self, use: Use, schema: StructType) -> Any:
         given = dict(self.options)
         # The schema of a write is the query's, which may carry the place of a table that it reads.
-        return parse_options(recalled(schema, given) if use in {"read", "stream"} else given, use)
+        return parse_options(_recalled(schema, given) if use in {"read", "stream"} else given, use)

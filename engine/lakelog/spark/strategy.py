@@ -35,7 +35,7 @@ FEW_ROWS = 100_000
 MOST_ROWS_OF_DRIVER = 1_000_000
 """Rows up to which the driver alone is still better than a shuffle; it holds all of them."""
 
-MOST_TAIL_ROWS = 2_000_000
+_MOST_TAIL_ROWS = 2_000_000
 """File actions above the checkpoint that still go to every task."""
 
 MOST_TAIL_BYTES = 512 << 20
@@ -120,18 +120,18 @@ def choose(sizes: Sizes, asked: str = AUTO) -> Choice:
                 hint="omit the strategy",
             )
         return Choice(asked, "it was requested", partitions if asked == HASH else 0)
-    told = _told(sizes)
-    tail_fits = sizes.tail_rows <= MOST_TAIL_ROWS and sizes.tail_bytes <= MOST_TAIL_BYTES
+    sizes_text = _sizes_text(sizes)
+    tail_fits = sizes.tail_rows <= _MOST_TAIL_ROWS and sizes.tail_bytes <= MOST_TAIL_BYTES
     if sizes.rows <= FEW_ROWS:
-        return Choice(POLARS, f"{told}: the driver alone is fastest")
+        return Choice(POLARS, f"{sizes_text}: the driver alone is fastest")
     if sizes.layout is not None and sizes.obstacle is None and tail_fits:
-        return Choice(BROADCAST, told)
+        return Choice(BROADCAST, sizes_text)
     if sizes.layout is None:
-        why = f"{told}, and no checkpoint"
+        why = f"{sizes_text}, and no checkpoint"
     elif sizes.obstacle is not None:
-        why = f"{told}; {sizes.obstacle}"
+        why = f"{sizes_text}; {sizes.obstacle}"
     else:
-        why = f"{told}, too many to broadcast"
+        why = f"{sizes_text}, too many to broadcast"
     if sizes.rows <= MOST_ROWS_OF_DRIVER:
         return Choice(POLARS, why)
     return Choice(HASH, why, partitions)
@@ -142,7 +142,7 @@ def count_partitions(rows: int) -> int:
     return max(_LEAST_PARTITIONS, min(_MOST_PARTITIONS, -(-rows // PARTITION_ROWS)))
 
 
-def _told(sizes: Sizes) -> str:
+def _sizes_text(sizes: Sizes) -> str:
     above = f"some {sizes.tail_rows:,}"
     if sizes.layout is None:
         return f"{above} file actions in commits"

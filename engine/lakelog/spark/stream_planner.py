@@ -1,4 +1,25 @@
-"""`StreamPlanner`: plans the files that a stream reads next, in a fixed order.
+"""`StreamPlanner`: plans the files that a stream reads next, in a fixed order; its offsets.
+
+The files of a version come first, where the stream began with what the table held; then the files
+that each commit added. An offset is between two files: those before it have been read.
+
+The JSON form belongs to checkpoints that outlive a release, so fields are only ever added:
+
+=====================  ============================================================================
+field                  meaning
+=====================  ============================================================================
+``sourceVersion``      1; a stream refuses a number that it does not know
+``tableId``            ``id`` of the table's metadata: another table at the same place is refused
+``version``            the version that is being read
+``index``              how many of its files have been read
+``isInitialSnapshot``  whether ``index`` counts the files that the version holds, else those that
+                       its commit added
+``beganVersion``       ``version`` of the offset that the stream began with
+``beganInitial``       its ``isInitialSnapshot``
+=====================  ============================================================================
+
+**Where the first batch began** is in every offset, because Spark does not keep it: when that
+batch is run again it asks again where to begin, and the table's latest version is another one then.
 
 A batch of a stream may be read again after a restart, by its offsets alone, and must give the same
 rows. So the order of files depends on the log and nothing else: those of a version by modification
@@ -17,9 +38,10 @@ Source: Delta protocol, Add File and Remove File (``dataChange``); Delta's strea
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from typing import Any
 
 import polars as pl
 
@@ -28,6 +50,7 @@ from lakelog.dialects.commit_reader import group_commits
 from lakelog.dialects.log_content import Actions, CommitFile
 from lakelog.errors import (
     CorruptionError,
+    InvalidInputError,
     LakelogWarning,
     StreamMismatchError,
     VersionNotFoundError,
@@ -35,11 +58,102 @@ from lakelog.errors import (
 from lakelog.lazy import cached_property
 from lakelog.log.context import version_at
 from lakelog.log.segment import validate_contiguous
-from lakelog.log.snapshot import Snapshot
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, last_metadata, last_protocol
-from lakelog.spark.offsets import Offset
+from lakelog.snapshot import Snapshot
 from lakelog.table import Table
+
+_SOURCE_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Offset:
+    """A place between two files of a table's life; see the module.
+
+    >>> start = Offset.beginning("t", 3, is_initial=True)
+    >>> start < start.past(9) < start.next_version() < start.next_version().past(1)
+    True
+    >>> Offset.of(start.past(9).as_json()) == start.past(9)
+    True
+    """
+
+    table_id: str
+    version: int
+    index: int
+    is_initial: bool
+    began_version: int
+    began_initial: bool
+
+    @staticmethod
+    def beginning(table_id: str, version: int, *, is_initial: bool = False) -> Offset:
+        """Where a stream begins: before the first file of a version, or of its commit."""
+        return Offset(table_id, version, 0, is_initial, version, is_initial)
+
+    def __lt__(self, other: Offset) -> bool:
+        return self._order < other._order
+
+    @property
+    def _order(self) -> tuple[int, bool, int]:
+        return self.version, not self.is_initial, self.index
+
+    def next_version(self) -> Offset:
+        """After all files of the version."""
+        return replace(self, version=self.version + 1, index=0, is_initial=False)
+
+    def past(self, count: int) -> Offset:
+        """After so many more files."""
+        return replace(self, index=self.index + count)
+
+    def where_began(self, end: Offset) -> Offset:
+        """This offset as the start of a batch that is known to have ended with `end`.
+
+        Where it is a beginning, it is the one of the stream that `end` is of.
+
+        >>> asked_anew = Offset.beginning("t", 9, is_initial=True)
+        >>> start = Offset.beginning("t", 3, is_initial=True)
+        >>> asked_anew.where_began(start.past(2)) == start
+        True
+        """
+        is_beginning = (self.version, self.index, self.is_initial) == (
+            self.began_version,
+            0,
+            self.began_initial,
+        )
+        if not is_beginning:
+            return self
+        return Offset.beginning(end.table_id, end.began_version, is_initial=end.began_initial)
+
+    def as_json(self) -> dict[str, Any]:
+        """As the checkpoint keeps it."""
+        return {
+            "sourceVersion": _SOURCE_VERSION,
+            "tableId": self.table_id,
+            "version": self.version,
+            "index": self.index,
+            "isInitialSnapshot": self.is_initial,
+            "beganVersion": self.began_version,
+            "beganInitial": self.began_initial,
+        }
+
+    @staticmethod
+    def of(json: Mapping[str, Any]) -> Offset:
+        """From a checkpoint."""
+        if json.get("sourceVersion") != _SOURCE_VERSION:
+            raise InvalidInputError(
+                "the stream's checkpoint contains an unknown offset",
+                expected=f"sourceVersion {_SOURCE_VERSION}",
+                found=dict(json),
+                hint="continue with the source and the lakelog version that wrote the checkpoint",
+            )
+        return Offset(
+            str(json["tableId"]),
+            int(json["version"]),
+            int(json["index"]),
+            bool(json["isInitialSnapshot"]),
+            int(json["beganVersion"]),
+            bool(json["beganInitial"]),
+        )
+
 
 _CHUNK_BYTES = 16 << 20
 _ORDER = ("modificationTime", "path", "dvId")
@@ -325,13 +439,7 @@ class StreamPlanner:
     def _check_metadata(self, version: int, meta: pl.DataFrame) -> None:
         protocol, metadata = last_protocol(meta), last_metadata(meta)
         if protocol is not None:
-            self._log.dialect.check_readable(
-                {
-                    "minReaderVersion": protocol.min_reader_version,
-                    "readerFeatures": protocol.reader_features,
-                },
-                self._table.path,
-            )
+            self._log.dialect.protocol_rules.check_readable(protocol, self._table.path)
         if metadata is not None:
             self._check_schema(version, metadata)
 
@@ -354,7 +462,7 @@ class StreamPlanner:
         elif tuple(metadata.partition_columns) != tuple(ours.partition_columns):
             what = "the partition columns changed"
         else:
-            what = misfit(metadata.schema, ours.schema)
+            what = _misfit(metadata.schema, ours.schema)
         if what is None:
             return
         if version > self.snapshot.version:
@@ -376,14 +484,14 @@ def _of(frame: pl.DataFrame, version: int) -> pl.DataFrame:
     return frame.filter(pl.col("version") == version) if frame.height else frame
 
 
-def misfit(written: contract.DataType, read: contract.DataType, path: str = "") -> str | None:
+def _misfit(written: contract.DataType, read: contract.DataType, path: str = "") -> str | None:
     """Why rows that were written under one type cannot be read under another; None if they can.
 
     Columns may be added, types widened and nulls admitted on the way from one to the other.
 
     >>> long, integer = contract.Primitive("long"), contract.Primitive("integer")
-    >>> misfit(integer, long, "id")
-    >>> misfit(long, integer, "id")
+    >>> _misfit(integer, long, "id")
+    >>> _misfit(long, integer, "id")
     'id is long, not integer'
     """
     match written, read:
@@ -395,14 +503,14 @@ def misfit(written: contract.DataType, read: contract.DataType, path: str = "") 
                     return f"it has a column {name}"
                 if field.nullable and not other.nullable:
                     return f"{name} may be null"
-                found = misfit(field.type, other.type, name)
+                found = _misfit(field.type, other.type, name)
                 if found is not None:
                     return found
             return None
         case contract.Array(element), contract.Array(other_element):
-            return misfit(element, other_element, f"{path}.element")
+            return _misfit(element, other_element, f"{path}.element")
         case contract.Map(key, value), contract.Map(other_key, other_value):
-            return misfit(key, other_key, f"{path}.key") or misfit(
+            return _misfit(key, other_key, f"{path}.key") or _misfit(
                 value, other_value, f"{path}.value"
             )
     before, after = contract.to_json(written), contract.to_json(read)

@@ -31,8 +31,8 @@ from pyspark.sql.datasource import DataSourceStreamArrowWriter
 from pyspark.sql.types import StructType
 
 from lakelog.errors import InvalidInputError, LakelogWarning, StreamMismatchError
-from lakelog.log.snapshot import Snapshot
 from lakelog.skipping.statistics import num_records
+from lakelog.snapshot import Snapshot
 from lakelog.spark.error_display import readable
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.task_commit import (
@@ -51,12 +51,12 @@ from lakelog.spark.writing import (
     write_plan,
 )
 from lakelog.table import Table
-from lakelog.transaction.transaction import Transaction
+from lakelog.table_transaction import Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-QUERY_PROPERTY = "sql.streaming.queryId"
+_QUERY_PROPERTY = "sql.streaming.queryId"
 """The local property of a task that names its streaming query: the ``id`` of the checkpoint."""
 
 
@@ -68,8 +68,8 @@ def own_id(app: str, query: str) -> str:
 def is_repetition(recorded: Mapping[str, int], app: str, query: str, batch: int, path: str) -> bool:
     """Whether the table holds a query's batch already."""
     last = recorded.get(app)
-    mine = last if app == query else recorded.get(own_id(app, query))
-    if last is not None and (mine is None or mine < last):
+    own_last = last if app == query else recorded.get(own_id(app, query))
+    if last is not None and (own_last is None or own_last < last):
         raise StreamMismatchError(
             f"batch {batch} belongs to another checkpoint than the table's last batch "
             f"of txnAppId {app!r}: it would be skipped as a repetition, or repeat rows",
@@ -97,7 +97,7 @@ def is_repetition(recorded: Mapping[str, int], app: str, query: str, batch: int,
 def query_of_task() -> str | None:
     """The streaming query whose task runs here."""
     context = TaskContext.get()
-    return None if context is None else context.getLocalProperty(QUERY_PROPERTY)
+    return None if context is None else context.getLocalProperty(_QUERY_PROPERTY)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -122,13 +122,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
     @readable
     def commit(self, messages: list[Message | None], batchId: int) -> None:
         """On the driver, after all tasks of a batch: one transaction with all their files."""
-        landed = landed_of(messages)
-        if not landed:
+        written = landed_of(messages)
+        if not written:
             return  # no task, no rows: run again, the batch would have none either
-        adds = unpacked(landed)
-        version = min(each.version for each in landed)
+        adds = unpacked(written)
+        version = min(each.version for each in written)
         table = kept_table(self.options)
-        query = self._query(landed)
+        query = self._query(written)
         app = self.options.get("txnAppId", query)
         snapshot = table.snapshot()
         try:
@@ -137,7 +137,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             discard(table, [adds], version)
             raise
         if repeated:
-            warn_of_other_rows(table, snapshot, app, batchId, adds)
+            _warn_of_other_rows(table, snapshot, app, batchId, adds)
             discard(table, [adds], version)
             return
 
@@ -165,14 +165,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
             # Another process was faster: this very batch of this query, or an error.
             is_repetition(_recorded(table.snapshot()), app, query, batchId, table.path)
 
-    def _query(self, landed: list[Landed]) -> str:
-        for each in landed:
+    def _query(self, written: list[Landed]) -> str:
+        for each in written:
             if each.query is not None:
                 return each.query
         raise InvalidInputError(
             "the tasks of the batch do not report their query id",
             path=self.options.path,
-            expected=QUERY_PROPERTY,
+            expected=_QUERY_PROPERTY,
             hint="use writeStream; in foreachBatch use a batch write with txnAppId and txnVersion",
         )
 
@@ -185,13 +185,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """On the driver, after a task of a batch failed for good, or `commit` did; as
         `lakelog.spark.writing.BatchWriter.abort`.
         """
-        landed = landed_of(messages)
-        if None in messages and landed:
-            version = min(each.version for each in landed)
-            discard(kept_table(self.options), [unpacked(landed)], version)
+        written = landed_of(messages)
+        if None in messages and written:
+            version = min(each.version for each in written)
+            discard(kept_table(self.options), [unpacked(written)], version)
 
 
-def warn_of_other_rows(
+def _warn_of_other_rows(
     table: Table, snapshot: Snapshot, app: str, batch: int, adds: pl.DataFrame
 ) -> None:
     """Warn where a repetition has another number of rows than what the table holds of it.
@@ -206,11 +206,13 @@ def warn_of_other_rows(
     log = table.log
     commits = [c for c in log.list_since(wrote[0]).commits if c.version == wrote[0]]
     infos = log.dialect.decode(log.store, commits, files=False).commit_infos if commits else ()
-    told = [(info.body.get("operationMetrics") or {}).get("numOutputRows", 0) for info in infos]
+    row_counts = [
+        (info.body.get("operationMetrics") or {}).get("numOutputRows", 0) for info in infos
+    ]
     rows = int(num_records(adds["stats"]).sum()) if adds.height else 0
-    if told and int(told[0]) != rows:
+    if row_counts and int(row_counts[0]) != rows:
         warnings.warn(
-            f"batch {batch} was committed with {told[0]} rows, and now has {rows}: its "
+            f"batch {batch} was committed with {row_counts[0]} rows, and now has {rows}: its "
             "query is not deterministic, or its checkpoint was restored to an earlier "
             "state",
             LakelogWarning,

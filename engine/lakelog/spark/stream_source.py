@@ -24,10 +24,9 @@ from pyspark.sql.types import StructType
 from lakelog.errors import InvalidInputError, LakelogError
 from lakelog.lazy import cached_property
 from lakelog.spark.error_display import readable
-from lakelog.spark.offsets import Offset
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.reading import Share, open_table, share_files, unpack
-from lakelog.spark.stream_planner import Limit, StreamPlanner
+from lakelog.spark.stream_planner import Limit, Offset, StreamPlanner
 from lakelog.spark.types import arrow_schema, check_asked, fit, spark_schema
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from lakelog.data.files import ReadPlan
 
-FILES_PER_TRIGGER = 1000
+_FILES_PER_TRIGGER = 1000
 """Most files of a batch where no option says otherwise, as in Delta's source."""
 
 
@@ -93,13 +92,13 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._backlog.from_version(int(version)).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much a batch holds, by the options; `FILES_PER_TRIGGER` files without them."""
+        """How much a batch holds, by the options; `_FILES_PER_TRIGGER` files without them."""
         files, size_bytes = (
             self._options.get(f"max{what}PerTrigger") for what in ("Files", "Bytes")
         )
         if files is None and size_bytes is not None:
             return ReadMaxBytes(size_bytes)
-        return ReadMaxFiles(files or FILES_PER_TRIGGER)
+        return ReadMaxFiles(files or _FILES_PER_TRIGGER)
 
     @readable
     def prepareForTriggerAvailableNow(self) -> None:

@@ -31,7 +31,7 @@ from lakelog.spark.options import SourceOptions
 from lakelog.spark.reading import serialize_frame, unpack
 from lakelog.storage.bounded import DEFAULT_TIMEOUT_S
 from lakelog.table import Table, open  # noqa: A004 - the design's name
-from lakelog.transaction.transaction import Transaction
+from lakelog.table_transaction import Transaction
 
 _CHUNK_BYTES = 64 << 20
 _CHECKPOINT_WAIT_S = 300.0
@@ -70,7 +70,7 @@ class Landed:
 
     Attributes:
         version: The table's version that the files were prepared for.
-        adds: Rows for `lakelog.transaction.transaction.Transaction.add`, as an Arrow IPC stream.
+        adds: Rows for `lakelog.Transaction.add`, as an Arrow IPC stream.
         query: The streaming query, where there is one.
     """
 
@@ -90,9 +90,9 @@ def write_task_files(plan: WritePlan, batches: Iterable[Rows], task: int) -> byt
         return serialize_frame(writer.finish())
 
 
-def unpacked(landed: Sequence[Landed]) -> pl.DataFrame:
+def unpacked(written: Sequence[Landed]) -> pl.DataFrame:
     """The adds of all tasks, in the order of the tasks; no column where no task wrote a file."""
-    frames = [frame for each in landed if (frame := unpack(each.adds)).height]
+    frames = [frame for each in written if (frame := unpack(each.adds)).height]
     return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
 
 
@@ -146,7 +146,7 @@ def discard(table: Table, written: Sequence[pl.DataFrame], version: int) -> list
     if not paths:
         return []
     try:
-        named = named_since(table, version, pl.Series(paths))
+        named = _named_since(table, version, pl.Series(paths))
         if named is None:
             return []
         lost = [path for path in paths if path not in named]
@@ -168,7 +168,7 @@ def _leave(count: int, error: LakelogError) -> None:
     )
 
 
-def named_since(table: Table, version: int, paths: pl.Series) -> set[str] | None:
+def _named_since(table: Table, version: int, paths: pl.Series) -> set[str] | None:
     """Which of the paths a commit after a version adds or removes, as the log is now."""
     log = table.log
     listing = log.list_since(version)

@@ -29,7 +29,7 @@ from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.sql_predicate import parse_where
 from lakelog.spark.error_display import readable
@@ -43,8 +43,8 @@ from lakelog.spark.task_commit import (
     write_task_files,
 )
 from lakelog.spark.types import arrow_schema
+from lakelog.table_transaction import Transaction
 from lakelog.transaction import write_support
-from lakelog.transaction.transaction import Transaction
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,10 +54,10 @@ if TYPE_CHECKING:
 class Message(WriterCommitMessage):
     """A task's report to the driver."""
 
-    landed: Landed
+    written: Landed
 
 
-def write_plan(snapshot: Snapshot, options: SourceOptions, schema: StructType) -> WritePlan:
+def write_plan(snapshot: LogSnapshot, options: SourceOptions, schema: StructType) -> WritePlan:
     """How the tasks write a dataframe's rows behind a version."""
     plan = WritePlan.of(
         snapshot,
@@ -76,7 +76,7 @@ def write_plan(snapshot: Snapshot, options: SourceOptions, schema: StructType) -
     return plan
 
 
-def require_removable(snapshot: Snapshot) -> None:
+def require_removable(snapshot: LogSnapshot) -> None:
     """Refuse to remove all that a version holds, where the table forbids it: before any task
     runs, and not after all of them did.
     """
@@ -84,11 +84,11 @@ def require_removable(snapshot: Snapshot) -> None:
         return
     file = snapshot.files().head(1).collect()
     if file.height:
-        told = file.select("path", actionType=pl.lit("remove"), dataChange=True)
-        told = told.with_columns(extendedFileMetadata=True)
+        removes = file.select("path", actionType=pl.lit("remove"), dataChange=True)
+        removes = removes.with_columns(extendedFileMetadata=True)
         write_support.check_actions(
             snapshot.table_configuration,
-            told,
+            removes,
             pl.DataFrame(),
             snapshot.path,
             rows_replaced=True,
@@ -103,7 +103,7 @@ def task_number() -> int:
 
 def landed_of(messages: Sequence[Message | None]) -> list[Landed]:
     """What the tasks that finished wrote."""
-    return [message.landed for message in messages if message is not None]
+    return [message.written for message in messages if message is not None]
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -139,7 +139,7 @@ class BatchWriter(DataSourceArrowWriter):
         text = self.options.get("replaceWhere")
         return None if text is None else parse_where(text, self.plan.schema)
 
-    def _require_whole_files(self, snapshot: Snapshot) -> None:
+    def _require_whole_files(self, snapshot: LogSnapshot) -> None:
         """Where a table keeps a change data feed, rows that are copied would be reported as new."""
         where = self._where
         if where is None or not snapshot.table_configuration.is_active("changeDataFeed"):
@@ -211,7 +211,7 @@ class BatchWriter(DataSourceArrowWriter):
             return pl.DataFrame()
         return self._copied(tx.snapshot, replaced.partly, where)
 
-    def _copied(self, snapshot: Snapshot, files: pl.DataFrame, where: pl.Expr) -> pl.DataFrame:
+    def _copied(self, snapshot: LogSnapshot, files: pl.DataFrame, where: pl.Expr) -> pl.DataFrame:
         """The rows of files that are replaced in part, and that stay, in new files."""
         plan = ReadPlan.of(snapshot, storage_options=self.options.storage_options)
         with DataFileWriter(self.plan) as writer:

@@ -31,7 +31,7 @@ from lakelog.storage.resolve import open_store
 
 T = TypeVar("T")
 
-DEFAULT_PARALLELISM = 4
+_DEFAULT_PARALLELISM = 4
 """Files read at the same time where only a time-out was given (specification 001, 3.3.1)."""
 
 
@@ -160,7 +160,7 @@ class BoundedStore(StoreWrapper):
         if limits == ReadLimits() or not paths:
             return self._store.read_many(paths)
         parallelism = limits.parallelism or getattr(
-            self._store, "reads_in_flight", DEFAULT_PARALLELISM
+            self._store, "reads_in_flight", _DEFAULT_PARALLELISM
         )
         limits = ReadLimits(parallelism, limits.timeout_s)
         gathering = _Gathering(self._store.read, paths, limits, self._extra_s)
@@ -275,7 +275,7 @@ class _Gathering:
         self._read = read
         self._extra_s = extra_s
         self._paths = paths
-        self._threads = min(limits.parallelism or DEFAULT_PARALLELISM, len(paths))
+        self._threads = min(limits.parallelism or _DEFAULT_PARALLELISM, len(paths))
         self._timeout_s = limits.timeout_s
         self._arrived: dict[int, bytes | BaseException] = {}
         self._changed = threading.Condition(threading.Lock())

@@ -27,7 +27,6 @@ LOCAL = "file://"
 Allowed: TypeAlias = bool | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """What ``allow_external`` of `lakelog.open` may be."""
 
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/")
 _SEPARATORS = re.compile(r"[/\\]" if os.name == "nt" else "/")
 _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
 _OWN_SCHEMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
@@ -35,6 +34,15 @@ _HINT = (
     "if you trust the location, pass lakelog.open(…, allow_external=[…]) with its URL "
     "or path, or allow_external=True for all locations"
 )
+
+_SCHEME_NAME = "[A-Za-z][A-Za-z0-9+.-]*"
+_URL = re.compile(f"({_SCHEME_NAME}):/")
+
+SCHEME = f"{_SCHEME_NAME}:"
+"""Pattern of what an absolute URL begins with."""
+
+ABSOLUTE = rf"^({SCHEME})?/"
+"""Pattern of the paths in a log that are not below the table's root by their form alone."""
 
 
 class Address(NamedTuple):
@@ -93,7 +101,7 @@ class External:
                 found=repr(allow_external)[:200],
             )
         try:
-            folders = [a for each in given for a in addresses_of(os.fspath(each))]
+            folders = [a for each in given for a in _addresses_of(os.fspath(each))]
         except ValueError as cause:  # a NUL character or a lone surrogate
             raise InvalidInputError(
                 "allow_external contains a folder that cannot exist",
@@ -121,7 +129,7 @@ class Reach:
     _folders: tuple[Address, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "_folders", addresses_of(self.location))
+        object.__setattr__(self, "_folders", _addresses_of(self.location))
 
     def resolve(self, path: str) -> str | Address:
         """A path in the log, decoded, as a path relative to the table, or as an allowed address."""
@@ -157,7 +165,7 @@ class Reach:
         return Address(own.store, path.lstrip("/"), own.root)
 
 
-def addresses_of(location: str) -> tuple[Address, ...]:
+def _addresses_of(location: str) -> tuple[Address, ...]:
     """A folder that a caller names: a path or a URL, as `lakelog.open` takes it; on local disk also
     as it is with symbolic links resolved.
     """

@@ -109,7 +109,7 @@ class LocalStore:
     def read(self, path: str) -> bytes:
         """The whole of one file."""
         try:
-            descriptor, size_bytes = open_regular(self.path_of(path), path)
+            descriptor, size_bytes = _open_regular(self.path_of(path), path)
             try:
                 if size_bytes > _memory_bytes():
                     raise MemoryError
@@ -299,7 +299,7 @@ def _is_remote(root: str, mounts: str = "/proc/self/mountinfo") -> bool:
     return False
 
 
-def open_regular(name: str, path: str) -> tuple[int, int]:
+def _open_regular(name: str, path: str) -> tuple[int, int]:
     """Open a file to read it, if it is a regular one; a symbolic link to one is followed."""
     try:
         # Without O_NONBLOCK the open of a FIFO waits for a writer.
@@ -321,8 +321,8 @@ def open_regular(name: str, path: str) -> tuple[int, int]:
 
 
 def open_reader(name: str, path: str) -> FileIO:
-    """An unbuffered reader over a regular file; arguments and errors as `open_regular`."""
-    return FileIO(name, "rb", opener=lambda *_: open_regular(name, path)[0])
+    """An unbuffered reader over a regular file; arguments and errors as `_open_regular`."""
+    return FileIO(name, "rb", opener=lambda *_: _open_regular(name, path)[0])
 
 
 def _not_regular(mode: int, path: str) -> NotRegularFileError:

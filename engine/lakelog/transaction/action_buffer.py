@@ -1,12 +1,15 @@
 """`ActionBuffer`: the actions of a transaction, validated one by one.
 
-Whether the whole may be written, and behind which commit, is decided when it is committed: by
-``checking`` and ``writing``.
+A skipped file stays in the table; merges ignore it until its cooldown has passed, and then try it
+again.
+
+Whether all actions together may be written is decided on commit (`validation`, `conflicts`).
 """
 
 from __future__ import annotations
 
 import datetime as dt
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,21 +17,85 @@ import polars as pl
 
 from lakelog.dialects.json_layout import Wire
 from lakelog.dialects.protocol_rules import TableConfiguration
-from lakelog.errors import InvalidInputError, InvalidTransactionError, UnsupportedFeatureError
+from lakelog.errors import (
+    InvalidInputError,
+    InvalidPropertyError,
+    InvalidTransactionError,
+    UnsupportedFeatureError,
+)
 from lakelog.log.context import Log
 from lakelog.log.replay import live_domains
 from lakelog.model import actions
-from lakelog.model.metadata import Metadata, Protocol
-from lakelog.transaction import metadata_changes, skipped_files
+from lakelog.model.durations import parse_interval_ms
+from lakelog.model.metadata import Metadata, Protocol, in_any_case
+from lakelog.transaction import metadata_changes
 from lakelog.transaction.action_input import rows_frame, stage_one, stage_table
-from lakelog.transaction.metadata_changes import only_one
-from lakelog.transaction.metadata_rows import (
+from lakelog.transaction.metadata_changes import (
     fill_row,
     metadata_row,
+    only_one,
     protocol_row,
     with_file_defaults,
 )
 from lakelog.transaction.runtime import Runtime
+
+COOLDOWN_PROPERTY = "spark.indextables.skippedFiles.cooldownDuration"
+_DEFAULT_COOLDOWN_MS = 24 * 3_600_000
+
+_HOUR_MS = 3_600_000
+
+
+def cooldown_ms(configuration: Mapping[str, str | None]) -> int:
+    """How long a skipped file is left alone, in milliseconds: 24 hours unless the table says
+    otherwise, in hours or as an interval.
+
+    >>> cooldown_ms({"spark.indextables.skippedFiles.cooldownDuration": "48"})
+    172800000
+    """
+    value = in_any_case(configuration, COOLDOWN_PROPERTY)
+    if value is None:
+        return _DEFAULT_COOLDOWN_MS
+    if re.fullmatch(r"\s*\d{1,9}\s*", value, re.ASCII):
+        return int(value) * _HOUR_MS
+    try:
+        return parse_interval_ms(value)
+    except InvalidInputError as cause:
+        raise InvalidPropertyError(
+            f"the value of {COOLDOWN_PROPERTY} is not a valid duration",
+            found=value,
+            expected="hours as an integer, or an interval such as '90 minutes'",
+        ) from cause
+
+
+def _with_times(rows: pl.DataFrame, now_ms: int, cooldown: int | dt.timedelta) -> pl.DataFrame:
+    """Fill in when each file was skipped, and until when it is left alone."""
+    if isinstance(cooldown, dt.timedelta):
+        cooldown = cooldown // dt.timedelta(milliseconds=1)
+    names = ("skipTimestamp", "skipOperation", "retryAfter")
+    at, operation, until = actions.conform(rows, names).get_columns()
+    at = at.fill_null(now_ms)
+    return rows.with_columns(
+        at, operation.fill_null(""), until.zip_with(until.is_not_null(), at + cooldown)
+    )
+
+
+def counted(meta: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
+    """Give each ``mergeskip`` row without a count the one that follows: one more than the file's
+    last, so that it survives a rebase over another writer's skip.
+    """
+    is_skip = meta["actionType"] == "mergeskip"
+    rows = meta.filter(is_skip)
+    known = actions.conform(
+        before.filter(before["actionType"] == "mergeskip"), ("path", "skipCount")
+    )
+    last = known.with_columns(pl.col("skipCount").fill_null(1).alias("__last")).select(
+        "path", "__last"
+    )
+    joined = rows.select("path").join(last, on="path", how="left", maintain_order="left")
+    count = actions.conform(rows, ("skipCount",))["skipCount"]
+    following = joined["__last"].fill_null(0) + 1
+    count = count.zip_with(count.is_not_null(), following.cast(pl.Int32))
+    return actions.concat([meta.filter(~is_skip), rows.with_columns(count.alias("skipCount"))])
 
 
 class ActionBuffer:
@@ -145,8 +212,8 @@ class ActionBuffer:
             if column not in rows.columns or rows[column].null_count():
                 raise InvalidInputError("a skip lacks a required field", expected=column)
         configuration = (self._new_metadata or self._metadata).configuration
-        wait = skipped_files.cooldown_ms(configuration) if cooldown is None else cooldown
-        self._skips.append(skipped_files.with_times(rows, self._log.clock(), wait))
+        wait = cooldown_ms(configuration) if cooldown is None else cooldown
+        self._skips.append(_with_times(rows, self._log.clock(), wait))
 
     def singles(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]] | None:
         """The rows of the file actions if they came one by one, and those of applications and

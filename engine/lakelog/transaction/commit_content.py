@@ -20,12 +20,12 @@ from lakelog.dialects.strict_decoder import text_of
 from lakelog.errors import InvalidTransactionError
 from lakelog.model import actions
 from lakelog.model.metadata import Metadata, Protocol, last_metadata, last_protocol
-from lakelog.transaction import row_tracking, skipped_files
+from lakelog.transaction import action_buffer, row_tracking
 from lakelog.transaction.action_input import rows_frame
 from lakelog.transaction.pending_commit import PendingCommit
 
-ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
-ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
+_ENABLEMENT_VERSION = "delta.inCommitTimestampEnablementVersion"
+_ENABLEMENT_TIMESTAMP = "delta.inCommitTimestampEnablementTimestamp"
 _FEATURE = "inCommitTimestamp"
 
 
@@ -136,7 +136,7 @@ def build_content(
         info = {"inCommitTimestamp": at, **info}
         meta = _record_enablement(meta, pending, base, version, at)
     if _rows(meta, "mergeskip"):
-        meta = skipped_files.counted(meta, base.meta)
+        meta = action_buffer.counted(meta, base.meta)
     return CommitContent(info, meta, files, texts=pending.texts)
 
 
@@ -188,8 +188,8 @@ def _record_enablement(
         )
     row = {k: v for k, v in rows[-1].items() if v is not None}
     row["configuration"] = dict(row.get("configuration") or {}) | {
-        ENABLEMENT_VERSION: str(version),
-        ENABLEMENT_TIMESTAMP: str(at),
+        _ENABLEMENT_VERSION: str(version),
+        _ENABLEMENT_TIMESTAMP: str(at),
     }
     others = meta.filter(meta["actionType"] != "metaData")
     return actions.concat([others, rows_frame([row])])

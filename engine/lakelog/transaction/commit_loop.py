@@ -46,8 +46,12 @@ from lakelog.storage import LogStore
 from lakelog.storage.base import StoreWrapper
 from lakelog.transaction import commit_content
 from lakelog.transaction.commit_content import CommitBase, Description, build_content
-from lakelog.transaction.commit_effects import CommitEffect, effects_of
-from lakelog.transaction.conflict_fast_path import own_paths, read_files_only
+from lakelog.transaction.conflict_fast_path import (
+    CommitEffect,
+    effects_of,
+    own_paths,
+    read_files_only,
+)
 from lakelog.transaction.conflicts import find_conflict, rebase
 from lakelog.transaction.log_tail import LogTail, LogTails, commits_after
 from lakelog.transaction.operations import app_versions
@@ -55,7 +59,7 @@ from lakelog.transaction.pending_commit import PendingCommit, Winner
 from lakelog.transaction.runtime import Runtime
 
 _RETRY = "spark.indextables.transaction.retry."
-MAX_ATTEMPTS = 1000
+_MAX_ATTEMPTS = 1000
 """Attempts of a transaction, unless the table or the caller says otherwise. Each one lost is
 another writer's commit, so many are lost only where many writers are busy."""
 
@@ -75,7 +79,7 @@ class Retry:
         cap_s: The longest wait.
     """
 
-    attempts: int = MAX_ATTEMPTS
+    attempts: int = _MAX_ATTEMPTS
     base_s: float | None = None
     cap_s: float = 5.0
 
@@ -89,7 +93,7 @@ class Retry:
         tries = _number(configuration, "maxAttempts")
         base_ms, cap_ms = (_number(configuration, key) for key in ("baseDelayMs", "maxDelayMs"))
         return Retry(
-            attempts or tries or MAX_ATTEMPTS,
+            attempts or tries or _MAX_ATTEMPTS,
             None if base_ms is None else base_ms / 1000,
             5.0 if cap_ms is None else cap_ms / 1000,
         )

@@ -10,18 +10,48 @@ holds the two together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import orjson
 import polars as pl
 
 from lakelog.dialects.base import Dialect
-from lakelog.dialects.log_content import CommitFile, CommitInfo
+from lakelog.dialects.log_content import Actions, CommitFile, CommitInfo
 from lakelog.errors import NotFoundError
 from lakelog.log.context import Log
 from lakelog.model import actions
-from lakelog.transaction.commit_effects import CommitEffect
 from lakelog.transaction.pending_commit import PendingCommit
+
+
+@dataclass(frozen=True)
+class CommitEffect:
+    """What one commit changes of a log tail.
+
+    Attributes:
+        commit: The commit.
+        meta: Its actions that are not file actions.
+        info: Its commitInfo, or None.
+    """
+
+    commit: CommitFile
+    meta: pl.DataFrame
+    info: CommitInfo | None
+
+
+def effects_of(commits: Sequence[CommitFile], decoded: Actions) -> list[CommitEffect]:
+    """One step a commit, in order, from the actions of all of them."""
+    steps = []
+    infos: dict[int | None, CommitInfo] = {}
+    for info in decoded.commit_infos:
+        infos.setdefault(info.version, info)
+    for commit in commits:
+        meta = decoded.meta
+        if meta.height and len(commits) > 1:
+            meta = meta.filter(pl.col("version") == commit.version)
+        steps.append(CommitEffect(commit, meta, infos.get(commit.version)))
+    return steps
+
 
 _MOST_BYTES = 1 << 15  # of one commit, and of all together: beyond, frames are cheaper
 _MOST_PATHS = 256

@@ -1,9 +1,9 @@
 """Conflict detection between a transaction and the commits that came first.
 
-A transaction that finds its version taken asks, for each commit since the snapshot that it read, in
-order: would it have come out the same had it read the state after that commit? If so it may be
-written behind it. Everything here is pure; reading the commits, `rebase` between two of them,
-running the gates again and trying again are the writer loop's.
+For each commit since the snapshot that the transaction read, in order: would the transaction be the
+same if it had read the state after that commit? Then it may follow it. Everything here is pure;
+`commit_loop` reads the commits, calls `rebase` between two of them, validates again
+(`write_support` included: may lakelog write under the new protocol?), and retries.
 
 Rules, the most exact first (the transaction is "we"):
 
@@ -18,7 +18,7 @@ feature_drop_overtaken    `ProtocolChangedError`         wrote files, metadata o
                                                          and we drop a feature
 metadata_changed_by_both  `MetadataChangedError`         wrote the metadata, and so do we
 metadata_changed          `MetadataChangedError`         changed the metadata otherwise than
-                                                         `concurrent_metadata.metadata_changes`
+                                                         `metadata_changes`
                                                          allows
 domain_written_by_both    `ConcurrentDomainError`        wrote a domain that we write, other
                                                          than ``delta.rowTracking``
@@ -34,15 +34,8 @@ read_files_appended       `ConcurrentAppendError`        added a file that our r
                                                          held
 all_files_appended        `ConcurrentAppendError`        added a file, and our metadata speaks
                                                          of every file
-                                                         (`concurrent_metadata.tightened`)
+                                                         (`_tightened`)
 ========================  =============================  ==================================
-
-Source: Delta's ConflictChecker. protocol_* and feature_*: checkProtocolCompatibility. metadata_*:
-attemptToResolveMetadataConflicts. domain_written_by_both: checkIfDomainMetadataConflict.
-app_id_written: checkForUpdatedApplicationTransactionIdsThatCurrentTxnDependsOn. deleted_by_both:
-checkForDeletedFilesAgainstCurrentTxnDeletedFiles. read_files_deleted:
-checkForDeletedFilesAgainstCurrentTxnReadFiles. read_files_appended:
-checkForAddedFilesThatShouldHaveBeenReadByCurrentTxn.
 
 Differences from it, each on the safe side but one:
 
@@ -75,17 +68,27 @@ in Delta. The exception is row tracking's backfill, which adds again the files t
 
 Skipped files (``mergeskip``) and change data (``cdc``) never conflict: the last record of a skip
 wins, and change data is history.
+
+Source: Delta's ConflictChecker. protocol_* and feature_*: checkProtocolCompatibility. metadata_*:
+attemptToResolveMetadataConflicts. domain_written_by_both: checkIfDomainMetadataConflict.
+app_id_written: checkForUpdatedApplicationTransactionIdsThatCurrentTxnDependsOn. deleted_by_both:
+checkForDeletedFilesAgainstCurrentTxnDeletedFiles. read_files_deleted:
+checkForDeletedFilesAgainstCurrentTxnReadFiles. read_files_appended:
+checkForAddedFilesThatShouldHaveBeenReadByCurrentTxn.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import orjson
 import polars as pl
 
-from lakelog.dialects.protocol_rules import TableConfiguration
+from lakelog.dialects.delta.protocol import constraints
+from lakelog.dialects.features import writer_version
+from lakelog.dialects.protocol_rules import ProtocolRules, TableConfiguration
 from lakelog.errors import (
     ConcurrentAppendError,
     ConcurrentDeleteDeleteError,
@@ -99,8 +102,7 @@ from lakelog.errors import (
 )
 from lakelog.log.files import FilesQuery
 from lakelog.model import actions
-from lakelog.model.metadata import last_metadata, last_protocol
-from lakelog.transaction import concurrent_metadata
+from lakelog.model.metadata import Metadata, Protocol, is_on, last_metadata, last_protocol
 from lakelog.transaction.pending_commit import (
     ISOLATION_LEVELS,
     WRITE_SERIALIZABLE,
@@ -108,10 +110,140 @@ from lakelog.transaction.pending_commit import (
     Winner,
 )
 
+# Features that ask nothing of a writer until metadata turns them on (which `metadata_changes`
+# judges), or whose demands are met again at every attempt, as row ids and commit timestamps are.
+# Source: TableFeature.failConcurrentTransactionsAtUpgrade = false.
+_HARMLESS_WHEN_ADDED = frozenset(
+    {
+        "appendOnly",
+        "catalogManaged",
+        "changeDataFeed",
+        "columnMapping",
+        "deletionVectors",
+        "domainMetadata",
+        "icebergCompatV1",
+        "icebergCompatV2",
+        "icebergCompatV3",
+        "inCommitTimestamp",
+        "rowTracking",
+        "timestampNtz",
+        "typeWidening",
+        "typeWidening-preview",
+        "v2Checkpoint",
+        "vacuumProtocolCheck",
+    }
+)
+
+_IDENTITY_HIGH_WATER_MARK = "delta.identity.highWaterMark"
+
+_FIELDS = {
+    "id": "id",
+    "name": "name",
+    "description": "description",
+    "format_provider": "format.provider",
+    "format_options": "format.options",
+    "partition_columns": "partitionColumns",
+    "created_time": "createdTime",
+}
+
+
+def demands(protocol: Protocol, rules: ProtocolRules) -> frozenset[str]:
+    """What a protocol asks of a writer: the features that it supports, and versions that are more
+    than their features, such as ``minWriterVersion 8``; in IndexTables every version is.
+    """
+    reader, writer = protocol.min_reader_version, writer_version(protocol)
+    summed_reader, summed_writer = rules.summed_versions
+    return (
+        rules.supported(protocol)
+        | {f"minReaderVersion {v}" for v in range(summed_reader + 1, reader + 1)}
+        | {f"minWriterVersion {v}" for v in range(summed_writer + 1, writer + 1)}
+    )
+
+
+def _dropped_features(old: Protocol, new: Protocol, rules: ProtocolRules) -> list[str]:
+    """What `old` asks of a writer and `new` does not, sorted."""
+    return sorted(demands(old, rules) - demands(new, rules))
+
+
+def _binding_features(old: Protocol, new: Protocol, rules: ProtocolRules) -> list[str]:
+    """What `new` adds and what may bind a writer from that commit on, sorted.
+
+    A feature that is not known to bind no process at first is taken to bind.
+    """
+    added = demands(new, rules) - demands(old, rules)
+    return sorted(added - _HARMLESS_WHEN_ADDED)
+
+
+def metadata_changes(
+    old: Metadata,
+    new: Metadata,
+    protocol: Protocol,
+    rules: ProtocolRules,
+) -> list[str]:
+    """What `new` changes that a transaction under way may depend on, by name, sorted.
+
+    Left out are changes after which whatever was prepared before is still right: an identity
+    column's high water mark, a feature's being turned on that existing files need not follow, and
+    schemas added to the IndexTables registry.
+    """
+    changes = [
+        name for field, name in _FIELDS.items() if getattr(old, field) != getattr(new, field)
+    ]
+    if _schema(old.schema_string) != _schema(new.schema_string):
+        changes.append("schemaString")
+    features = rules.supported(protocol)
+    for key in {*old.configuration, *new.configuration}:
+        same = (key in old.configuration) == (key in new.configuration)
+        if same and old.configuration.get(key) == new.configuration.get(key):
+            continue
+        if key not in new.configuration or not rules.is_harmless_change(
+            key, old.configuration, new.configuration, features
+        ):
+            changes.append(f"configuration.{key}")
+    return sorted(changes)
+
+
+def _tightened(old: Metadata, new: Metadata) -> str | None:
+    """What in `new` speaks of every file of the table, so that a file added unseen may break it:
+    the partition columns, a constraint, or row tracking; None where nothing does.
+    """
+    if old.partition_columns != new.partition_columns:
+        return "partitionColumns"
+    for key, value in constraints(new).items():
+        if old.configuration.get(key) != value:
+            return key
+    tracking = "delta.enableRowTracking"
+    if is_on(new.configuration, tracking) and not is_on(old.configuration, tracking):
+        return "delta.enableRowTracking"
+    return None
+
+
+def _schema(text: str | None) -> Any:
+    """A schema to compare: its JSON without high water marks; the text where it is not JSON."""
+    if text is None:
+        return None
+    try:
+        return _without_high_water_marks(orjson.loads(text))
+    except orjson.JSONDecodeError:
+        return text
+
+
+def _without_high_water_marks(node: Any) -> Any:
+    if isinstance(node, dict):
+        return {
+            key: _without_high_water_marks(value)
+            for key, value in node.items()
+            if key != _IDENTITY_HIGH_WATER_MARK
+        }
+    if isinstance(node, list):
+        return [_without_high_water_marks(value) for value in node]
+    return node
+
+
 Matches = Callable[[pl.DataFrame, tuple[pl.Expr, ...]], pl.Series]
 """Which files may hold a row of one of the predicates: one Boolean a file; null means it may."""
 
-ROW_TRACKING_DOMAIN = "delta.rowTracking"
+_ROW_TRACKING_DOMAIN = "delta.rowTracking"
 """The domain that two transactions may both write: its value is assigned at every attempt."""
 
 _BACKFILLS = frozenset({"ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL"})
@@ -313,12 +445,12 @@ def _protocol(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str
     if theirs is not None:
         if ours is not None:
             yield "protocol_changed_by_both", "protocol"
-        if dropped := concurrent_metadata.dropped_features(pending.protocol, theirs, rules):
+        if dropped := _dropped_features(pending.protocol, theirs, rules):
             yield "feature_dropped", ", ".join(dropped)
-        if binding := concurrent_metadata.binding_features(pending.protocol, theirs, rules):
+        if binding := _binding_features(pending.protocol, theirs, rules):
             yield "feature_added", ", ".join(binding)
     if ours is not None:
-        dropped = concurrent_metadata.dropped_features(pending.protocol, ours, rules)
+        dropped = _dropped_features(pending.protocol, ours, rules)
         if dropped and _may_use_features(winner):
             yield "feature_drop_overtaken", ", ".join(dropped)
 
@@ -335,7 +467,7 @@ def _metadata(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str
     if theirs is None:
         return
     protocol, rules = last_protocol(winner.actions.meta) or pending.protocol, pending.table.rules
-    changes = concurrent_metadata.metadata_changes(pending.metadata, theirs, protocol, rules)
+    changes = metadata_changes(pending.metadata, theirs, protocol, rules)
     if last_metadata(pending.meta) is not None:
         yield "metadata_changed_by_both", ", ".join(changes) or "metaData"
     elif changes:
@@ -345,7 +477,7 @@ def _metadata(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str
 def _domains(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
     ours = _rows(pending.meta, "domainMetadata", ("domain",))["domain"]
     theirs = _rows(winner.actions.meta, "domainMetadata", ("domain",))["domain"]
-    domain = _common(ours.filter(ours != ROW_TRACKING_DOMAIN), theirs)
+    domain = _common(ours.filter(ours != _ROW_TRACKING_DOMAIN), theirs)
     if domain is not None:
         yield "domain_written_by_both", domain
 
@@ -390,7 +522,7 @@ def _read_files(
         if counts and (path := _first_read(pending, _of(files, "add"), matches)) is not None:
             yield "read_files_appended", path
     metadata = last_metadata(pending.meta)
-    if metadata is not None and concurrent_metadata.tightened(pending.metadata, metadata):
+    if metadata is not None and _tightened(pending.metadata, metadata):
         added = _paths(files, "add")
         if added.len():
             yield "all_files_appended", str(added[0])
@@ -410,7 +542,7 @@ def _first_read(pending: PendingCommit, files: pl.DataFrame, matches: Matches) -
 def _only_rearranges(pending: PendingCommit) -> bool:
     """Whether the transaction leaves the table's rows as they are, wherever it is put."""
     domains = _rows(pending.meta, "domainMetadata", ("domain",))["domain"]
-    if domains.len() != pending.meta.height or not domains.eq(ROW_TRACKING_DOMAIN).all():
+    if domains.len() != pending.meta.height or not domains.eq(_ROW_TRACKING_DOMAIN).all():
         return False
     # A missing dataChange is true (IndexTables).
     changes = actions.conform(pending.files, ("dataChange",))["dataChange"]

@@ -15,14 +15,13 @@ from lakelog.transaction import operations, write_support
 from lakelog.transaction.action_input import rows_frame
 from lakelog.transaction.commit_content import Description
 from lakelog.transaction.commit_loop import CommitLoop, Plan, Retry
-from lakelog.transaction.consistency import check_metadata
 from lakelog.transaction.log_tail import LogTails
-from lakelog.transaction.metadata_changes import settled_metadata
-from lakelog.transaction.metadata_rows import metadata_row, protocol_row
+from lakelog.transaction.metadata_changes import metadata_row, protocol_row, settled_metadata
 from lakelog.transaction.pending_commit import WRITE_SERIALIZABLE, PendingCommit, Reads
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.schema_conversion import SchemaLike, schema_text
 from lakelog.transaction.transaction import refuse_unsafe_store
+from lakelog.transaction.validation import check_metadata
 from lakelog.version import __version__
 
 

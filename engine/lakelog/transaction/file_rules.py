@@ -15,7 +15,6 @@ from typing import NoReturn
 import orjson
 import polars as pl
 
-from lakelog.dialects.delta.paths import SCHEME, with_dv_id
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     DuplicateFileError,
@@ -24,9 +23,11 @@ from lakelog.errors import (
     PartitionMismatchError,
 )
 from lakelog.model import contract
+from lakelog.model.actions import with_dv_id
 from lakelog.skipping.values import PREFIX, typed_partitions
+from lakelog.storage.containment import SCHEME
 
-LOG_FOLDERS = ("_delta_log", "_transaction_log")
+_LOG_FOLDERS = ("_delta_log", "_transaction_log")
 """Folders of logs, of either format: no file of data is in one."""
 
 CHANGE_DATA_FOLDER = "_change_data"
@@ -208,7 +209,7 @@ def _check_paths(
         _refuse_path("the path is empty, or has an empty part, '.' or '..'", files, stray)
     hidden = suspect & _in_hidden_folder(paths, kinds.get("cdc"), partition_columns)
     if hidden.any():
-        in_log = hidden & paths.str.contains_any([f"{folder}/" for folder in LOG_FOLDERS])
+        in_log = hidden & paths.str.contains_any([f"{folder}/" for folder in _LOG_FOLDERS])
         _refuse_path(
             "the path is inside the log folder"
             if in_log.any()

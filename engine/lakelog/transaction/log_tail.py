@@ -41,14 +41,13 @@ from lakelog.lazy import cached_property
 from lakelog.log.context import Log
 from lakelog.log.opening import extend_state
 from lakelog.log.replay import reconcile_meta
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.state import State
 from lakelog.model.metadata import last_metadata, last_protocol
 from lakelog.storage.base import FileEntry
 from lakelog.storage.bounded import on_local_disk
 from lakelog.transaction import write_support
-from lakelog.transaction.commit_effects import CommitEffect, effects_of
-from lakelog.transaction.conflict_fast_path import read_files_only
+from lakelog.transaction.conflict_fast_path import CommitEffect, effects_of, read_files_only
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.small_commit import PlainTable
 
@@ -76,7 +75,11 @@ class LogTail:
     """
 
     def __init__(
-        self, log: Log, snapshot: Snapshot | None, older: LogTail | None, step: CommitEffect | None
+        self,
+        log: Log,
+        snapshot: LogSnapshot | None,
+        older: LogTail | None,
+        step: CommitEffect | None,
     ) -> None:
         self.log = log
         self._snapshot = snapshot
@@ -105,7 +108,7 @@ class LogTail:
             self.metadata = last_metadata(step.meta) or older.metadata
 
     @classmethod
-    def of(cls, log: Log, snapshot: Snapshot) -> LogTail:
+    def of(cls, log: Log, snapshot: LogSnapshot) -> LogTail:
         """The log tail that a snapshot of the latest version is."""
         return cls(log, snapshot, None, None)
 
@@ -147,7 +150,7 @@ class LogTail:
         return in_commit_timestamp(info) if info is not None else None
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> LogSnapshot:
         """The version as a snapshot; reads no commit before it is asked for something."""
         if self._snapshot is None:
             commits: list[CommitFile] = []
@@ -158,12 +161,12 @@ class LogTail:
                 commits.append(tail._step.commit)
                 tail = tail._older
             commits.reverse()
-            below: Snapshot = tail._snapshot  # noqa: SLF001 - its own kind
+            below: LogSnapshot = tail._snapshot  # noqa: SLF001 - its own kind
 
             def extend(state: State) -> State:
                 return extend_state(state, commits)
 
-            self._snapshot = Snapshot(below.read_state(extend))
+            self._snapshot = LogSnapshot(below.read_state(extend))
             self._older = None  # the snapshot shows all that it reported
         return self._snapshot
 
@@ -228,12 +231,12 @@ class LogTails:
         log: Log,
         runtime: Runtime,
         on_commit: Callable[[], object] = lambda: None,
-        open_latest: Callable[[], Snapshot] | None = None,
+        open_latest: Callable[[], LogSnapshot] | None = None,
     ) -> None:
         self._log = log
         self._runtime = runtime
         self._on_commit = on_commit
-        self._open_latest = open_latest or (lambda: Snapshot.open(log))
+        self._open_latest = open_latest or (lambda: LogSnapshot.open(log))
         self._lock = threading.Lock()
         self._tail: LogTail | None = None
         self._confirmed_s = 0.0
@@ -316,7 +319,7 @@ class LogTails:
                 expected=f"0 to {tail.version}",
                 found=version,
             )
-        return LogTail.of(self._log, Snapshot.open(self._log, version))
+        return LogTail.of(self._log, LogSnapshot.open(self._log, version))
 
     def _moved(self, tail: LogTail, commits: Sequence[CommitFile]) -> LogTail:
         if not commits:
@@ -330,13 +333,7 @@ class LogTails:
         for step in effects_of(commits, decoded):
             tail = tail.after(step)
         if last_protocol(decoded.meta) is not None:
-            self._log.dialect.check_readable(
-                {
-                    "minReaderVersion": tail.protocol.min_reader_version,
-                    "readerFeatures": tail.protocol.reader_features,
-                },
-                self._log.table,
-            )
+            self._log.dialect.protocol_rules.check_readable(tail.protocol, self._log.table)
         return tail
 
     def offer(self, tail: LogTail, confirmed_s: float | None = None) -> None:

@@ -1,24 +1,203 @@
-"""Derives new metadata and a new protocol from requested changes. Pure.
+"""Derives new metadata and a new protocol from requested changes, and their rows. Pure.
 
-Source: Delta protocol, Change Metadata; Protocol Evolution.
+A column that is at the path of an old one is that column, and keeps its id and its name in the
+data files, so that a schema given without them (a pyarrow or Polars one) loses nothing. A new one
+gets the next id and a name of its own.
+
+Source: Delta protocol, Column Mapping; Writer Requirements for Column Mapping. Delta protocol,
+Change Metadata; Protocol Evolution.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import EllipsisType
 from typing import Any
 
+import orjson
+import polars as pl
+
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.delta.protocol import FEATURE_PROPERTY
 from lakelog.errors import InvalidInputError
+from lakelog.model import actions, contract
+from lakelog.model.contract import fields_of
 from lakelog.model.metadata import Metadata, Protocol, is_on
-from lakelog.transaction import column_mapping, row_tracking
-from lakelog.transaction.action_input import stage_one, stage_table
-from lakelog.transaction.metadata_rows import metadata_row, protocol_row
+from lakelog.transaction import row_tracking
+from lakelog.transaction.action_input import MAP, stage_one, stage_table
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.schema_conversion import SchemaLike, schema_text
+
+
+def protocol_row(protocol: Protocol) -> dict[str, Any]:
+    """The columns of a ``protocol`` row; `Protocol.from_row` reads them back."""
+    lists = (protocol.reader_features, protocol.writer_features)
+    readers, writers = (None if names is None else list(names) for names in lists)
+    return {
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+        "readerFeatures": readers,
+        "writerFeatures": writers,
+    }
+
+
+def metadata_row(metadata: Metadata) -> dict[str, Any]:
+    """The columns of a ``metaData`` row; `Metadata.from_row` reads them back."""
+    return {
+        "metadataId": metadata.id,
+        "name": metadata.name,
+        "description": metadata.description,
+        "formatProvider": metadata.format_provider,
+        "formatOptions": dict(metadata.format_options),
+        "schemaString": metadata.schema_string,
+        "partitionColumns": list(metadata.partition_columns),
+        "configuration": dict(metadata.configuration),
+        "createdTime": metadata.created_time,
+    }
+
+
+def fill_row(row: dict[str, Any], now_ms: int) -> None:
+    """`with_file_defaults` for one row, in place."""
+    kind = row["actionType"]
+    row.setdefault("dataChange", kind != "cdc")
+    if kind != "remove":
+        row.setdefault("partitionValues", {})
+    if kind == "add":
+        row.setdefault("modificationTime", now_ms)
+    elif kind == "remove":
+        row.setdefault("deletionTimestamp", now_ms)
+        if "partitionValues" in row and "size" in row:
+            row.setdefault("extendedFileMetadata", True)
+
+
+def with_file_defaults(files: pl.DataFrame, now_ms: int) -> pl.DataFrame:
+    """Fill in what file actions have unless they say otherwise.
+
+    ``dataChange`` is true (of a cdc, false), an add's ``modificationTime`` and a remove's
+    ``deletionTimestamp`` are the present, an add without partition values has none, and a remove
+    that knows its partition values and size says so (``extendedFileMetadata``).
+    """
+    kinds = files["actionType"]
+    is_remove = kinds == "remove"
+    columns = {
+        "dataChange": _filled(files, "dataChange", kinds != "cdc"),
+    }
+    some_removes = bool(is_remove.any())
+    if not some_removes or not is_remove.all():
+        is_add = kinds == "add"
+        columns["partitionValues"] = _with_empty_maps(files, ~is_remove)
+        columns["modificationTime"] = _filled(files, "modificationTime", _where(is_add, now_ms))
+    if some_removes:
+        columns["deletionTimestamp"] = _filled(
+            files, "deletionTimestamp", _where(is_remove, now_ms)
+        )
+        known = actions.conform(files, ("partitionValues", "size")).get_columns()
+        extended = is_remove & known[0].is_not_null() & known[1].is_not_null()
+        yes = pl.Series([True, None], dtype=pl.Boolean).gather((~extended).cast(pl.UInt32))
+        columns["extendedFileMetadata"] = _filled(files, "extendedFileMetadata", yes)
+    return files.with_columns(series.alias(name) for name, series in columns.items())
+
+
+def _where(mask: pl.Series, value: int) -> pl.Series:
+    pair = pl.Series([None, value], dtype=pl.Int64)
+    return pair.gather(mask.cast(pl.UInt32))
+
+
+def _filled(files: pl.DataFrame, column: str, default: pl.Series) -> pl.Series:
+    if column not in files.columns:
+        return default
+    given = files[column]
+    return given if not given.null_count() else given.zip_with(given.is_not_null(), default)
+
+
+def _with_empty_maps(files: pl.DataFrame, wanted: pl.Series) -> pl.Series:
+    if "partitionValues" in files.columns:
+        given = files["partitionValues"]
+        if not given.null_count():
+            return given
+    else:
+        given = pl.Series([None], dtype=MAP).new_from_index(0, files.height)
+    # Behind the maps that are there are one empty map and one null, to gather from.
+    pool = pl.concat([given, pl.Series([{}, None], dtype=MAP)])
+    own = pl.int_range(files.height, eager=True)
+    empty, null = files.height, files.height + 1
+    index = own.zip_with(
+        given.is_not_null(), pl.Series([null, empty]).gather(wanted.cast(pl.UInt32))
+    )
+    return pool.gather(index)
+
+
+MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
+_MAPPED = ("name", "id")
+
+
+def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str]) -> Metadata:
+    """The metadata with an id and a physical name on every column, where columns are mapped."""
+    if metadata.column_mapping_mode not in _MAPPED or metadata.schema_string is None:
+        return metadata
+    schema = contract.parse_schema(metadata.schema_string)
+    old = before.schema if before is not None else contract.Struct(())
+    was_mapped = before is not None and before.column_mapping_mode in _MAPPED
+    known = {at.path: _mapping_of(at.field, was_mapped) for at in fields_of(old)}
+    taken = {
+        int(found)
+        for struct in (schema, old)
+        for at in fields_of(struct)
+        if type(found := at.field.metadata.get(contract.COLUMN_ID)) is int
+    }
+    kept = (m.configuration.get(MAX_COLUMN_ID) for m in (metadata, before) if m is not None)
+    greatest = max([0, *taken, *(int(text) for text in kept if text and text.isdecimal())])
+
+    def mapped(field: contract.Field, path: tuple[str, ...]) -> contract.Field:
+        nonlocal greatest
+        found = {**known.get(path, {}), **field.metadata}
+        if contract.COLUMN_ID not in found:
+            greatest += 1
+            found[contract.COLUMN_ID] = greatest
+        if contract.PHYSICAL_NAME not in found:
+            found[contract.PHYSICAL_NAME] = f"col-{new_id()}"
+        return replace(field, metadata=found)
+
+    settled = _each_field(schema, (), mapped)
+    return replace(
+        metadata,
+        schema_string=orjson.dumps(contract.to_json(settled)).decode(),
+        configuration={**metadata.configuration, MAX_COLUMN_ID: str(greatest)},
+    )
+
+
+def _mapping_of(field: contract.Field, was_mapped: bool) -> Mapping[str, Any]:
+    # A mode that the protocol did not obey has given no names: the files have the columns' own.
+    found: dict[str, Any] = {contract.PHYSICAL_NAME: field.name}
+    if was_mapped:
+        found |= {k: v for k, v in field.metadata.items() if k in found or k == contract.COLUMN_ID}
+    return found
+
+
+def _each_field(
+    type_: contract.DataType,
+    path: tuple[str, ...],
+    change: Callable[[contract.Field, tuple[str, ...]], contract.Field],
+) -> contract.DataType:
+    """The type with every struct field changed, each before the fields inside it."""
+    match type_:
+        case contract.Struct(fields):
+            return contract.Struct(
+                tuple(
+                    replace(field, type=_each_field(field.type, at, change))
+                    for at, field in (
+                        ((*path, old.name), change(old, (*path, old.name))) for old in fields
+                    )
+                )
+            )
+        case contract.Array():
+            element = _each_field(type_.element, (*path, "element"), change)
+            return replace(type_, element=element)
+        case contract.Map():
+            key = _each_field(type_.key, (*path, "key"), change)
+            return replace(type_, key=key, value=_each_field(type_.value, (*path, "value"), change))
+    return type_
 
 
 def change_metadata(
@@ -114,6 +293,4 @@ def settled_metadata(metadata: Metadata, before: Metadata | None, runtime: Runti
         ):
             kept = before.configuration.get(key) if before is not None else None
             configuration.setdefault(key, kept or prefix + runtime.new_id())
-    return column_mapping.assign(
-        replace(metadata, configuration=configuration), before, runtime.new_id
-    )
+    return assign(replace(metadata, configuration=configuration), before, runtime.new_id)

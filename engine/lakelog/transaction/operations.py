@@ -17,7 +17,7 @@ from lakelog.dialects.strict_decoder import text_of
 from lakelog.errors import InvalidInputError
 from lakelog.model import actions
 from lakelog.model.metadata import Metadata, Protocol
-from lakelog.transaction.metadata_rows import protocol_row
+from lakelog.transaction.metadata_changes import protocol_row
 from lakelog.transaction.row_tracking import num_records
 
 

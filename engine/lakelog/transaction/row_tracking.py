@@ -17,7 +17,7 @@ from lakelog.model.metadata import is_on
 
 DOMAIN = "delta.rowTracking"
 ENABLED = "delta.enableRowTracking"
-SUSPENDED = "delta.rowTrackingSuspended"
+_SUSPENDED = "delta.rowTrackingSuspended"
 ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
 ROW_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
 
@@ -35,7 +35,7 @@ class Assigned(NamedTuple):
 
 def is_assigning(table: TableConfiguration) -> bool:
     """Whether writers have to assign row ids."""
-    return table.supports("rowTracking") and not is_on(table.metadata.configuration, SUSPENDED)
+    return table.supports("rowTracking") and not is_on(table.metadata.configuration, _SUSPENDED)
 
 
 def water_mark(meta: pl.DataFrame) -> int:

@@ -18,7 +18,7 @@ from lakelog.errors import (
 from lakelog.input_validation import checked_methods, require_choice
 from lakelog.log.context import Log
 from lakelog.log.properties import transaction_retention_ms
-from lakelog.log.snapshot import Snapshot
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.metadata import Metadata
 from lakelog.redaction import redact
 from lakelog.transaction import operations, validation
@@ -32,30 +32,15 @@ from lakelog.transaction.schema_conversion import SchemaLike
 from lakelog.transaction.small_commit import SmallCommit
 from lakelog.version import __version__
 
-ISOLATION_PROPERTY = "delta.isolationLevel"
+_ISOLATION_PROPERTY = "delta.isolationLevel"
 COLUMNAR_ABOVE_BYTES = 1 << 20
 """Bytes of JSON above which a commit is written in columns, where the table has the feature
 ``columnarCommits``."""
 
 
 @checked_methods()
-class Transaction:
-    """A set of actions that is committed atomically as the table's next version.
-
-    Create one with `Table.transaction` and use it as a context manager: leaving the block commits,
-    an exception commits nothing. Without ``with``, call `commit`.
-
-    A transaction reads the latest version when it starts (`snapshot`), or the given `version`. If
-    other writers commit in between, it is rebased onto their commits, unless one of them changed
-    a file that it removes, data that it read (`read`), the metadata, the protocol, or a domain or
-    application version that it writes. Then a `ConflictError` names the commit and the rule.
-
-    An empty transaction commits nothing, and its `version` stays None.
-
-    A transaction is not thread-safe. Several transactions of one table can run concurrently.
-
-    Source: Delta protocol, Actions; Delta's ConflictChecker.
-    """
+class LogTransaction:
+    """A set of actions that is committed atomically; see `lakelog.Transaction`."""
 
     def __init__(
         self,
@@ -123,7 +108,7 @@ class Transaction:
     # --- what it knows -----------------------------------------------------------------------
 
     @property
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> LogSnapshot:
         """The version that the transaction reads. Using it does not record a read: use `read` for
         data that the actions depend on.
         """
@@ -443,7 +428,7 @@ class Transaction:
         except VersionNotFoundError:
             # A cleanup took the version that was read. A path whose text has changed since then was
             # written by another commit, which is a conflict in any case.
-            latest = Snapshot.open(self._log)
+            latest = LogSnapshot.open(self._log)
             return latest.read_state(lambda state: state.path_texts(files["path"]))
 
     def _small(self) -> SmallCommit | None:
@@ -530,7 +515,7 @@ def refuse_unsafe_store(log: Log) -> None:
 def _isolation(given: str | None, metadata: Metadata) -> str:
     if given is not None:
         require_choice("isolation", given, ISOLATION_LEVELS)
-    level = given or metadata.configuration.get(ISOLATION_PROPERTY) or ISOLATION_LEVELS[0]
+    level = given or metadata.configuration.get(_ISOLATION_PROPERTY) or ISOLATION_LEVELS[0]
     if level not in ISOLATION_LEVELS:
         raise InvalidInputError(
             "unknown isolation level",

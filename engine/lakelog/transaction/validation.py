@@ -1,18 +1,374 @@
-"""All checks of a transaction, before it is written and after each concurrent commit."""
+"""All checks of a transaction, before it is written and after each concurrent commit.
+
+`check_metadata` judges a metaData action by itself and against the one before; `check_files`
+checks file actions against the metadata. Both refuse before anything is written. Rules that a
+table feature brings for whole commits are in `lakelog.transaction.write_support`.
+
+Source: Delta protocol, Change Metadata; Schema Serialization Format; Column Mapping; Row Tracking;
+spec 001, Validation Points.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterable
 
 import polars as pl
 
-from lakelog.errors import InvalidTransactionError
-from lakelog.model import actions
+from lakelog.dialects.delta.protocol import change_data_feed_on, constraints
+from lakelog.dialects.properties import changed
+from lakelog.dialects.protocol_rules import ProtocolRules, TableConfiguration
+from lakelog.errors import (
+    CorruptionError,
+    InvalidMetadataError,
+    InvalidProtocolError,
+    InvalidTransactionError,
+    LakelogWarning,
+    UnsupportedFeatureError,
+)
+from lakelog.model import actions, contract
+from lakelog.model.contract import fields_of, is_nested, leaf_types
 from lakelog.model.metadata import Metadata, is_on
 from lakelog.transaction import row_tracking, write_support
 from lakelog.transaction.commit_content import after
-from lakelog.transaction.consistency import check_files, check_metadata
+from lakelog.transaction.file_rules import check_files
 from lakelog.transaction.pending_commit import PendingCommit
+from lakelog.transaction.schema_evolution import check_evolution
+
+__all__ = ["check_files", "check_metadata"]
+
+MATERIALIZED = (
+    "delta.rowTracking.materializedRowIdColumnName",
+    "delta.rowTracking.materializedRowCommitVersionColumnName",
+)
+"""Properties that name the columns of files in which rows keep their ids."""
+
+_FORBIDDEN = re.compile(r"[ ,;{}()\n\t=]")
+_CHANGE_DATA_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
+_MAX_DIGITS = 38
+_MAX_ID = (1 << 31) - 1
+_UNORDERED = frozenset({"void", "variant"})
+
+
+def check_metadata(
+    configured: TableConfiguration,
+    old: Metadata | None,
+    *,
+    replaced: bool = False,
+) -> None:
+    """Refuse new metadata that no table may have, or that cannot follow the table's own.
+
+    Properties that are accepted and have no effect are named by a `LakelogWarning`.
+
+    Whether every file has row ids, as switching row tracking on asks, only the table's state can
+    show: it is not checked here.
+    """
+    new, dialect = configured.metadata, configured.dialect
+    before = {} if old is None else old.configuration
+    properties = changed(new.configuration, before)
+    dialect.properties.check(properties)
+    for note in dialect.properties.without_effect(properties):
+        warnings.warn(note, LakelogWarning, stacklevel=2)
+    _check_identity(new, old, dialect.provider)
+    schema = _schema(new)
+    fields = _fields_before(old)
+    any_name = configured.column_mapping != "none" or not dialect.names_parquet_columns
+    _check_names(schema, fields, any_name=any_name)
+    _check_partition_columns(new, schema)
+    _check_rules_of_features(configured, old, schema, replaced=replaced)
+    _check_types(schema, fields)
+    if old is not None:
+        check_evolution(old, configured, replaced=replaced)
+
+
+def _check_identity(new: Metadata, old: Metadata | None, provider: str) -> None:
+    if not new.id:
+        raise InvalidMetadataError("the metadata has no table id", expected="metaData.id")
+    if old is not None and old.id is not None and new.id != old.id:
+        raise InvalidMetadataError("the table id must not change", expected=old.id, found=new.id)
+    if new.format_provider != provider and (
+        old is None or new.format_provider != old.format_provider
+    ):
+        raise InvalidMetadataError(
+            "the format provider does not match the dialect",
+            path="format.provider",
+            expected=provider,
+            found=new.format_provider,
+        )
+
+
+def _schema(metadata: Metadata) -> contract.Struct:
+    try:
+        return metadata.schema
+    except CorruptionError as cause:
+        raise InvalidMetadataError(
+            cause.message,
+            path="schemaString",
+            expected=cause.expected,
+            found=cause.found,
+            hint="pass the schema as Spark StructType JSON",
+        ) from cause
+
+
+def _fields_before(old: Metadata | None) -> dict[tuple[str, ...], contract.Field]:
+    if old is None:
+        return {}
+    try:
+        return dict(fields_of(old.schema))
+    except CorruptionError:
+        return {}
+
+
+def _structs(schema: contract.Struct) -> Iterable[tuple[str, contract.Struct]]:
+    """Every struct of a schema, with the path that leads to it."""
+    yield "", schema
+    for at in fields_of(schema):
+        nested, path = at.field.type, at.text
+        while isinstance(nested, contract.Array):
+            nested, path = nested.element, f"{path}.element"
+        if isinstance(nested, contract.Struct):
+            yield path, nested
+        elif isinstance(nested, contract.Map):
+            for part, type_ in (("key", nested.key), ("value", nested.value)):
+                if isinstance(type_, contract.Struct):
+                    yield f"{path}.{part}", type_
+
+
+def _check_names(
+    schema: contract.Struct,
+    before: dict[tuple[str, ...], contract.Field],
+    *,
+    any_name: bool,
+) -> None:
+    for path, struct in _structs(schema):
+        counts = Counter(name.lower() for name in struct.names)
+        for name in struct.names:
+            if counts[name.lower()] > 1:
+                raise InvalidMetadataError(
+                    "two columns have the same name (case-insensitive)",
+                    column=f"{path}.{name}".lstrip("."),
+                    expected="names that are unique (case-insensitive)",
+                    found=[n for n in struct.names if n.lower() == name.lower()],
+                )
+    for at in fields_of(schema):
+        if not at.field.name:
+            raise InvalidMetadataError("a column has no name", column=at.text)
+        if any_name or at.path in before:
+            continue
+        if _FORBIDDEN.search(at.field.name):
+            raise InvalidMetadataError(
+                "a column's name contains a character that Parquet does not allow",
+                column=at.text,
+                expected="none of ' ,;{}()\\n\\t='",
+                found=at.field.name,
+                hint="column mapping (delta.columnMapping.mode name) allows any name",
+            )
+
+
+def _check_types(schema: contract.Struct, before: dict[tuple[str, ...], contract.Field]) -> None:
+    for at in fields_of(schema):
+        if at.path in before and before[at.path].type == at.field.type:
+            continue
+        for leaf in leaf_types(at.field.type):
+            if not contract.is_known(leaf):
+                raise InvalidMetadataError(
+                    "the column's type is not a type of the format",
+                    column=at.text,
+                    expected="a type of the Delta protocol, Primitive Types",
+                    found=contract.to_json(leaf),
+                )
+            if isinstance(leaf, contract.Decimal) and not (
+                0 <= leaf.scale <= leaf.precision and 1 <= leaf.precision <= _MAX_DIGITS
+            ):
+                raise InvalidMetadataError(
+                    "the column's decimal type has an invalid precision or scale",
+                    column=at.text,
+                    expected=f"a precision of 1 to {_MAX_DIGITS}, a scale of 0 to the precision",
+                    found=contract.to_json(leaf),
+                )
+
+
+def _check_partition_columns(metadata: Metadata, schema: contract.Struct) -> None:
+    columns = metadata.partition_columns
+    exact = {f.name: f for f in schema.fields}
+    for column in columns:
+        if column not in exact:
+            alike = schema.field(column)
+            raise InvalidMetadataError(
+                "a partition column is not in the schema",
+                path="partitionColumns",
+                expected=list(schema.names) if alike is None else alike.name,
+                found=column,
+            )
+        if sum(c.lower() == column.lower() for c in columns) > 1:
+            raise InvalidMetadataError(
+                "a partition column occurs twice", path="partitionColumns", found=column
+            )
+        type_ = exact[column].type
+        if is_nested(type_) or (
+            isinstance(type_, contract.Primitive)
+            and (type_.name in _UNORDERED or not contract.is_known(type_))
+        ):
+            raise InvalidMetadataError(
+                "a table cannot be partitioned by a column of this type",
+                path="partitionColumns",
+                expected="a type that can be a partition column",
+                found=f"{column}: {contract.to_json(type_)}",
+            )
+    if columns and len(columns) == len(schema.fields):
+        raise InvalidMetadataError(
+            "all columns are partition columns, so files would have no columns",
+            path="partitionColumns",
+            expected="at least one data column",
+            found=list(columns),
+        )
+
+
+def _check_rules_of_features(
+    configured: TableConfiguration,
+    old: Metadata | None,
+    schema: contract.Struct,
+    *,
+    replaced: bool,
+) -> None:
+    new = configured.metadata
+    _check_features(configured, old)
+    if configured.column_mapping != "none":
+        _check_mapping(new, old, schema)
+    if configured.supports("clustering") and new.partition_columns:
+        raise InvalidMetadataError(
+            "a clustered table must not have partition columns",
+            path="partitionColumns",
+            expected=[],
+            found=list(new.partition_columns),
+        )
+    if configured.supports("changeDataFeed") and change_data_feed_on(new):
+        for name in schema.names:
+            if name.lower() in _CHANGE_DATA_COLUMNS:
+                raise InvalidMetadataError(
+                    "a column has a name that is reserved by the change data feed",
+                    column=name,
+                    expected=f"none of {', '.join(sorted(_CHANGE_DATA_COLUMNS))}",
+                    found=name,
+                )
+    if configured.supports("rowTracking") and is_on(new.configuration, "delta.enableRowTracking"):
+        _check_row_id_columns(new, old, schema)
+    if old is None or replaced or not configured.supports("checkConstraints"):
+        return
+    for key in changed(constraints(new), constraints(old)):
+        raise UnsupportedFeatureError(
+            "a CHECK constraint is added, and lakelog cannot check existing rows against it",
+            path=key,
+            found="checkConstraints",
+            hint="add it with an engine that checks the existing rows",
+        )
+
+
+def _check_features(configured: TableConfiguration, old: Metadata | None) -> None:
+    rules, supported = configured.rules, configured.rules.supported(configured.protocol)
+    # What the table has had switched on against its protocol all along does not count here.
+    there = supported | (frozenset() if old is None else _features_before(rules, old))
+    known = rules.features
+    for name in sorted(rules.needed(configured.metadata) - there):
+        if name in known and there.intersection(known[name].replaces):
+            continue
+        raise InvalidProtocolError(
+            f"the metadata enables {name!r}, which the protocol does not support",
+            expected=name,
+            found=sorted(supported),
+            hint="upgrade the protocol in the same transaction",
+        )
+
+
+def _features_before(rules: ProtocolRules, old: Metadata) -> frozenset[str]:
+    try:
+        return rules.needed(old)
+    except CorruptionError:
+        return frozenset()
+
+
+def _check_mapping(new: Metadata, old: Metadata | None, schema: contract.Struct) -> None:
+    ids: dict[int, str] = {}
+    for at in fields_of(schema):
+        number = at.field.metadata.get(contract.COLUMN_ID)
+        name = at.field.metadata.get(contract.PHYSICAL_NAME)
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number <= _MAX_ID:
+            raise InvalidMetadataError(
+                "a column of a mapped table has no id",
+                column=at.text,
+                expected=contract.COLUMN_ID,
+                found=number,
+            )
+        if not isinstance(name, str) or not name:
+            raise InvalidMetadataError(
+                "a column of a mapped table has no physical name",
+                column=at.text,
+                expected=contract.PHYSICAL_NAME,
+                found=name,
+            )
+        if number in ids:
+            raise InvalidMetadataError(
+                "two columns have the same id",
+                column=at.text,
+                expected="unique ids",
+                found=f"{number}, as {ids[number]}",
+            )
+        ids[number] = at.text
+    for path, struct in _structs(schema):
+        names = Counter(contract.physical_name(f, "name") for f in struct.fields)
+        for name, count in names.items():
+            if count > 1:
+                raise InvalidMetadataError(
+                    "two columns have the same physical name",
+                    column=path or None,
+                    expected="unique physical names",
+                    found=name,
+                )
+    key = "delta.columnMapping.maxColumnId"
+    greatest = int(new.configuration.get(key) or -1)
+    least = max([*ids, _before(old, key)], default=0)
+    if greatest < least:
+        raise InvalidMetadataError(
+            "delta.columnMapping.maxColumnId is missing, or decreases",
+            path=key,
+            expected=f"at least {least}",
+            found=new.configuration.get(key),
+        )
+
+
+def _before(old: Metadata | None, key: str) -> int:
+    text = "" if old is None else old.configuration.get(key) or ""
+    return int(text) if text.isdecimal() else 0
+
+
+def _check_row_id_columns(new: Metadata, old: Metadata | None, schema: contract.Struct) -> None:
+    was_on = old is not None and is_on(old.configuration, "delta.enableRowTracking")
+    physical = {contract.physical_name(at.field, "name").lower() for at in fields_of(schema)}
+    logical = {at.field.name.lower() for at in fields_of(schema)}
+    names = [new.configuration.get(key) for key in MATERIALIZED]
+    for key, name in zip(MATERIALIZED, names, strict=True):
+        if not name:
+            raise InvalidMetadataError(
+                "row tracking is on, and the column that stores row ids has no name",
+                path=key,
+                expected="a name that is not in the schema",
+            )
+        if name.lower() in physical | logical or names.count(name) > 1:
+            raise InvalidMetadataError(
+                "the column that stores row ids has the name of another column",
+                path=key,
+                expected="a name that is not in the schema",
+                found=name,
+            )
+        if was_on and old is not None and old.configuration.get(key) not in {None, name}:
+            raise InvalidMetadataError(
+                "the name of the column that stores row ids must not change",
+                path=key,
+                expected=old.configuration.get(key),
+                found=name,
+            )
 
 
 def check(

@@ -4,7 +4,7 @@ Each table feature brings rules for writers. A feature that lakelog does not hon
 know, closes the table by its name before anything is written; a feature that it honours only in
 part (see `lakelog.dialects.features`) closes it to the actions whose rows no process has
 checked. Rules on single values, such as paths and partition values, are in
-`lakelog.transaction.consistency`.
+`lakelog.transaction.validation`.
 
 Source: Delta protocol, Additional Requirements for Writers, and each feature's own section.
 """
@@ -24,14 +24,13 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.model import actions
-from lakelog.model.actions import FILE_ACTIONS
+from lakelog.model.actions import DV_COLUMNS, FILE_ACTIONS
 from lakelog.model.metadata import Protocol, is_on
 from lakelog.skipping.json_texts import decode
 
-SYSTEM_DOMAIN = "delta."
+_SYSTEM_DOMAIN = "delta."
 """Prefix of metadata domains that no user may write."""
 
-_DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
 
 _UNCHECKED_ROWS = (
     ("invariants", "an invariant on a column"),
@@ -66,7 +65,7 @@ def check_writable(configured: TableConfiguration, table: str) -> None:
     Source: Delta protocol, Writer Version Requirements; Table Features.
     """
     rules, protocol = configured.rules, configured.protocol
-    rules.check_readable(protocol, table)
+    rules.check_readable_by_writer(protocol, table)
     writer = writer_version(protocol)
     last = rules.last_versions[1]
     if not 1 <= writer <= last:
@@ -289,10 +288,10 @@ def _check_domains(configured: TableConfiguration, meta: pl.DataFrame, table: st
             found=domains[0],
             hint="add the feature to the protocol first",
         )
-    system = domains.filter(domains.str.starts_with(SYSTEM_DOMAIN))
+    system = domains.filter(domains.str.starts_with(_SYSTEM_DOMAIN))
     if system.len():
         raise InvalidTransactionError(
-            f"domains that begin with {SYSTEM_DOMAIN!r} are reserved for the system",
+            f"domains that begin with {_SYSTEM_DOMAIN!r} are reserved for the system",
             path=table,
             expected="a user's domain, such as com.example.jobs",
             found=system[0],
@@ -343,7 +342,7 @@ def _check_change_data(
 
 
 def _check_vectors(configured: TableConfiguration, files: pl.DataFrame, table: str) -> None:
-    columns = [c for c in _DV_COLUMNS if c in files.columns]
+    columns = [c for c in DV_COLUMNS if c in files.columns]
     if not columns:
         return
     vectors = files.select(pl.any_horizontal(pl.col(c).is_not_null() for c in columns)).to_series()

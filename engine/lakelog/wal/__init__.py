@@ -3,16 +3,15 @@
 | module | owns |
 |---|---|
 | `log` | the public `WriteAheadLog` |
-| `commit_queue`, `group_commit` | group commit: one thread writes for all that wait |
+| `group_commit` | group commit: one thread writes for all that wait |
 | `writer` | the active segment: writes, syncs, rotation, truncation, failures |
 | `opening` | recovery when a log is opened for writing |
-| `segment_reader`, `recovery` | segments read; their frames classified as valid, torn or damaged |
+| `recovery` | segments read; their frames classified as valid, torn or damaged |
 | `scan`, `chain`, `crc` | frames located and verified |
 | `segments`, `frames` | segment names and headers; frame layout |
-| `encode`, `decode` | records to frames, frames to Arrow |
-| `payload`, `repeated` | frame payloads; a fast path for frames of equal shape |
-| `records`, `reading` | records of callers; a log as tables |
-| `threads`, `handle`, `disk` | parallel decoding; open handles; the filesystem seam |
+| `records`, `encode` | records of callers, and as frames |
+| `reading` | frames to Arrow: a log as tables |
+| `disk` | the filesystem seam; open handles |
 | `inspect` | reports about logs of any format |
 | `historic` | readers of historic formats |
 """

@@ -34,10 +34,10 @@ Checksums = npt.NDArray[np.uint32]
 
 _Words = np.ndarray[Any, np.dtype[np.uint64]]
 
-CRC32_POLYNOMIAL = 0xEDB88320
+_CRC32_POLYNOMIAL = 0xEDB88320
 """CRC-32 of zlib, gzip and PNG, bit-reflected."""
 
-CRC32C_POLYNOMIAL = 0x82F63B78
+_CRC32C_POLYNOMIAL = 0x82F63B78
 """CRC-32C (Castagnoli), bit-reflected."""
 
 _LONG_BYTES = 384  # from here on a call of the library costs less than steps of eight bytes
@@ -56,7 +56,7 @@ def crc32_spans(
         >>> [hex(value) for value in crc.tolist()]
         ['0x8a90aba9', '0x1d775834']
     """
-    return _spans(CRC32_POLYNOMIAL, _crc32, data, starts, lengths, initial)
+    return _spans(_CRC32_POLYNOMIAL, _crc32, data, starts, lengths, initial)
 
 
 def crc32c_spans(
@@ -71,7 +71,7 @@ def crc32c_spans(
         >>> hex(crc[0])
         '0xe3069283'
     """
-    return _spans(CRC32C_POLYNOMIAL, _crc32c, data, starts, lengths, initial)
+    return _spans(_CRC32C_POLYNOMIAL, _crc32c, data, starts, lengths, initial)
 
 
 def crc32_bridges(before: Checksums, after: int = 0, zeros: int = 0) -> Checksums:
@@ -92,7 +92,7 @@ def _rewound(register: int, zeros: int) -> int:
     for _ in range(8 * zeros):
         # The polynomial's highest bit is set, so that the register's says whether it was added.
         added = register >> 31
-        register = (register ^ (CRC32_POLYNOMIAL * added)) << 1 | added
+        register = (register ^ (_CRC32_POLYNOMIAL * added)) << 1 | added
     return register
 
 

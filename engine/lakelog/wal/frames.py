@@ -2,7 +2,7 @@
 
 A segment is a header and frames without a gap between them. A frame is a header, a payload padded
 to eight bytes, and a trailer; what a payload holds is for `lakelog.wal.encode` and
-`lakelog.wal.decode` to say. ``schemas/wal.md`` is the same in prose.
+`lakelog.wal.reading` to say. ``schemas/wal.md`` is the same in prose.
 
 The checksum is begun and ended with values made from the log's id, so chosen that a whole frame
 leaves it where it began. Frames of another log fail it therefore, and any run of whole frames is
@@ -25,7 +25,7 @@ VERSION = 1
 """Version of the format that is written, and the highest that is read."""
 
 SEGMENT_MAGIC = b"\x89LKW"
-SEGMENT_HEADER = struct.Struct("<4sHH16sQQQqI")
+_SEGMENT_HEADER = struct.Struct("<4sHH16sQQQqI")
 SEGMENT_HEADER_BYTES = 64
 ID_OFFSET = 8
 SEQ_OFFSET = 24
@@ -35,8 +35,8 @@ FRAME_MAGIC = 0xF7A3514B
 
 FRAME_HEADER = struct.Struct("<IIQIBBHII")
 FRAME_HEADER_BYTES = 32
-TRAILER_BYTES = 8
-FRAME_BYTES = FRAME_HEADER_BYTES + TRAILER_BYTES
+_TRAILER_BYTES = 8
+FRAME_BYTES = FRAME_HEADER_BYTES + _TRAILER_BYTES
 """What a frame costs next to its payload."""
 
 ALIGNMENT_BYTES = 8
@@ -147,7 +147,7 @@ class SegmentHeader:
 
     def pack(self) -> bytes:
         """The header's bytes."""
-        head = SEGMENT_HEADER.pack(
+        head = _SEGMENT_HEADER.pack(
             SEGMENT_MAGIC,
             VERSION,
             0,
@@ -172,7 +172,7 @@ class SegmentHeader:
                 found=f"{len(data)} bytes",
             )
         data = data[:SEGMENT_HEADER_BYTES]
-        magic, version, flags, *fields, unused = SEGMENT_HEADER.unpack(data[:-4])
+        magic, version, flags, *fields, unused = _SEGMENT_HEADER.unpack(data[:-4])
         if magic != SEGMENT_MAGIC:
             raise WalCorruptionError(
                 "the file is not a segment of a write-ahead log, or its header is damaged",

@@ -12,16 +12,13 @@ from typing import Literal
 import numpy as np
 
 from lakelog.errors import InvalidInputError, NotFoundError
-from lakelog.wal.disk import Disk, LocalDisk
-from lakelog.wal.handle import disk_errors
-from lakelog.wal.historic.detect import historic_names
+from lakelog.wal.disk import Disk, LocalDisk, disk_errors
 from lakelog.wal.historic.log import Finding, HistoricFormat
-from lakelog.wal.historic.read import names_in, read_historic
+from lakelog.wal.historic.read import historic_names, names_in, read_historic
 from lakelog.wal.historic.upgrade import MARKER_NAME, UPGRADED_SUFFIX
 from lakelog.wal.opening import report_of
-from lakelog.wal.recovery import Verdict
+from lakelog.wal.recovery import Verdict, survey
 from lakelog.wal.scan import Frames
-from lakelog.wal.segment_reader import survey
 from lakelog.wal.segments import DAMAGED_SUFFIX, Segment, named_seq
 
 WalFormat = Literal["lakelog", "002", "003", "003-crc"]

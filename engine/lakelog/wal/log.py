@@ -18,12 +18,18 @@ import pyarrow as pa
 from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.input_validation import require_bool, require_choice, require_int
 from lakelog.telemetry import event
-from lakelog.wal.commit_queue import Turns
-from lakelog.wal.disk import Disk, HeldLock, LocalDisk
+from lakelog.wal.disk import (
+    Access,
+    Closing,
+    Disk,
+    HeldLock,
+    LocalDisk,
+    disk_errors,
+    local_directory,
+)
 from lakelog.wal.encode import RECORD_BYTES, Compression, check_columns, check_size, columns_of
 from lakelog.wal.frames import MAX_SEQ, Op
-from lakelog.wal.group_commit import Committer, Entry
-from lakelog.wal.handle import Access, Closing, disk_errors, local_directory
+from lakelog.wal.group_commit import Committer, Entry, Turns
 from lakelog.wal.opening import RecoveryReport, open_for_writing, report_of
 from lakelog.wal.reading import state_of, table_of, tables_of
 from lakelog.wal.records import (
@@ -35,21 +41,19 @@ from lakelog.wal.records import (
     data_of,
     records_of,
 )
-from lakelog.wal.recovery import Verdict, judge
-from lakelog.wal.segment_reader import survey, with_frames
-from lakelog.wal.segments import LOCK_NAME
-from lakelog.wal.threads import of_segments
+from lakelog.wal.recovery import Verdict, judge, survey, with_frames
+from lakelog.wal.segments import LOCK_NAME, of_segments
 from lakelog.wal.writer import Writer
 
 Sync = Literal["sync", "batch", "none"]
 
-SEGMENT_BYTES = 64 << 20
+_SEGMENT_BYTES = 64 << 20
 """From this size on a segment is followed by another one, if not said otherwise."""
 
 FRAME_BYTES = 16 << 20
 """How much of a batch goes into one frame, if not said otherwise."""
 
-MOST_FRAME_BYTES = 1 << 29
+_MOST_FRAME_BYTES = 1 << 29
 """How much may go into one."""
 
 BATCH_APPENDS = 100
@@ -125,7 +129,7 @@ class WriteAheadLog(Closing):
         directory: str | os.PathLike[str],
         sync: Sync = "sync",
         *,
-        segment_bytes: int = SEGMENT_BYTES,
+        segment_bytes: int = _SEGMENT_BYTES,
         compression: Compression = "none",
         strict: bool = True,
         read_only: bool = False,
@@ -140,7 +144,7 @@ class WriteAheadLog(Closing):
         require_choice("compression", compression, ("none", "zstd"))
         segment_bytes = require_int("segment_bytes", segment_bytes, least=1)
         batch_appends = require_int("batch_appends", batch_appends, least=1)
-        frame_bytes = require_int("frame_bytes", frame_bytes, 1, MOST_FRAME_BYTES)
+        frame_bytes = require_int("frame_bytes", frame_bytes, 1, _MOST_FRAME_BYTES)
         for name, flag in (
             ("strict", strict),
             ("read_only", read_only),

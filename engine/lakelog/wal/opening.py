@@ -18,9 +18,8 @@ from lakelog.telemetry import event
 from lakelog.wal.disk import Disk, WritableFile
 from lakelog.wal.encode import Compression, Framing
 from lakelog.wal.frames import SEGMENT_HEADER_BYTES, Seal, SegmentHeader
-from lakelog.wal.recovery import Verdict
+from lakelog.wal.recovery import Verdict, survey
 from lakelog.wal.scan import Frames
-from lakelog.wal.segment_reader import survey
 from lakelog.wal.segments import (
     DAMAGED_SUFFIX,
     TEMPORARY_SUFFIX,

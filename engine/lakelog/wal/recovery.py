@@ -1,4 +1,4 @@
-"""Classifies the contents of a log's segments as valid, torn or damaged.
+"""Reads the segments of a log, and classifies their contents as valid, torn or damaged.
 
 A crash may tear whatever was not yet durable, and nothing else. So the frames after a break decide
 what it is: every frame says how many bytes before it were not known to be durable when it was
@@ -11,12 +11,14 @@ Pure: sees segments that were read, and changes nothing.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
 from lakelog.errors import UnsupportedError, WalCorruptionError
+from lakelog.wal.disk import Disk
 from lakelog.wal.frames import (
     CODEC_ZSTD,
     FLAG_BATCH,
@@ -29,10 +31,14 @@ from lakelog.wal.frames import (
     KIND_TRUNCATION,
     KNOWN_FLAGS,
     MAX_SEQ,
+    SEGMENT_HEADER_BYTES,
     SEQ_OFFSET,
+    Seal,
+    SegmentHeader,
+    aligned,
 )
-from lakelog.wal.scan import Frames
-from lakelog.wal.segments import Segment, segment_name
+from lakelog.wal.scan import Frames, scan, unproved_frames, whole_frames
+from lakelog.wal.segments import Segment, is_historic, named_seq, of_segments, segment_name
 
 
 @dataclass(frozen=True)
@@ -104,7 +110,7 @@ class Verdict:
 def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
     """Say what a log's segments add up to."""
     segments = list(segments)
-    log_id = id_of(segments)
+    log_id = _id_of(segments)
     unborn, tail = None, None
     if segments and segments[-1].header is None and _is_unborn(segments):
         unborn = segments.pop()
@@ -144,8 +150,8 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
     if damage is None:
         return verdict
     # What is void stays void, though nothing else behind the damage counts.
-    told = max(_told_behind(each, log_id) for each in lost)
-    verdict = replace(verdict, truncated_to=max(truncated_to, told))
+    durable = max(_durable_behind(each, log_id) for each in lost)
+    verdict = replace(verdict, truncated_to=max(truncated_to, durable))
     damage.safe_seq, damage.safe_records = verdict.safe_seq, verdict.records
     damage.hint = damage.hint or (
         "restore the file from a copy; or open the log with strict=False, which "
@@ -157,7 +163,7 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
     return replace(verdict, next_seq=max(seen), unborn=None, tail=None, lost=tuple(lost))
 
 
-def id_of(segments: Sequence[Segment]) -> bytes | None:
+def _id_of(segments: Sequence[Segment]) -> bytes | None:
     """The id of the log that most of its segments name; None if none of them can be read."""
     ids = Counter(each.header.log_id for each in segments if each.header is not None)
     return ids.most_common(1)[0][0] if ids else None
@@ -180,7 +186,7 @@ def _truncated_to(segment: Segment, log_id: bytes | None) -> int:
     return max(segment.header.truncated_to, _marked(segment, segment.frames))
 
 
-def _told_behind(segment: Segment, log_id: bytes | None) -> int:
+def _durable_behind(segment: Segment, log_id: bytes | None) -> int:
     """As `_truncated_to`, of the whole frames behind a break."""
     if segment.header is not None and segment.header.log_id != log_id:
         return 0
@@ -442,3 +448,119 @@ def _torn(each: Segment, safe: Segment) -> Tail:
         reason,
         is_plain=not len(behind) and (each.gap is None or each.gap.reason in {"zeros", "short"}),
     )
+
+
+# A reader's, next to a writer who rotates and truncates.
+_ATTEMPTS = 200
+_ATTEMPTS_OF_SAME = 5  # while segments neither came nor went
+
+
+def survey(
+    disk: Disk,
+    directory: str,
+    after_seq: int = 0,
+    *,
+    alone: bool = False,
+    before: Callable[[Sequence[Segment]], None] = lambda _: None,
+) -> Verdict:
+    """Read a log and judge it."""
+    known: set[str] = set()
+    same = 0
+    for _ in range(0 if alone else _ATTEMPTS):
+        names = set(disk.list(directory))
+        same = same + 1 if names == known else 0
+        if same == _ATTEMPTS_OF_SAME:
+            break
+        known = names
+        try:
+            verdict = judge(_read_segments(disk, directory, after_seq), after_seq)
+        except FileNotFoundError:
+            continue
+        if verdict.damage is None:
+            return verdict
+    return judge(_read_segments(disk, directory, after_seq, alone=alone, before=before), after_seq)
+
+
+def _read_segments(
+    disk: Disk,
+    directory: str,
+    after_seq: int = 0,
+    *,
+    alone: bool = False,
+    before: Callable[[Sequence[Segment]], None] = lambda _: None,
+) -> list[Segment]:
+    """A log's segments in order, as they are."""
+    names = disk.list(directory)
+    old = sorted(filter(is_historic, names))
+    if old:
+        raise UnsupportedError(
+            "the directory contains a write-ahead log of an earlier program",
+            path=f"{directory}/{old[0]}",
+            hint="lakelog wal upgrade",
+        )
+    found = sorted((seq, name) for name in names if (seq := named_seq(name)) is not None)
+    # The last segment may be cut while it is read, and so may the one before it, which is the last
+    # one again if the last one is truncated to nothing. Reading a page of a mapped file that was
+    # cut ends the process.
+    settled = {seq for seq, _ in (found if alone else found[:-2])}
+
+    def read(seq: int, name: str) -> Segment:
+        path = f"{directory}/{name}"
+        return with_header(Segment(path, seq, disk.read(path, mapped=seq in settled)))
+
+    begun = [n for n, (seq, _) in enumerate(found) if seq <= after_seq + 1]
+    first = begun[-1] if begun else 0
+    segments = [read(*each) for each in found[first:]]
+    if first and all(each.header is None for each in segments):
+        # Whether the last segment was ever begun, the one before it says.
+        segments.insert(0, read(*found[first - 1]))
+    before(segments)
+    log_id = _id_of(segments) or _unproved_id(segments)
+    if log_id is None:
+        return list(map(_with_unproved_frames, segments))
+    return of_segments(partial(with_frames, log_id=log_id), segments)
+
+
+def with_header(segment: Segment) -> Segment:
+    """A segment with the header of its data."""
+    head = segment.data[:SEGMENT_HEADER_BYTES].to_pybytes()
+    try:
+        header = SegmentHeader.parse(head, segment.path)
+    except WalCorruptionError as error:
+        return replace(segment, header_error=error)
+    return replace(segment, header=header)
+
+
+def _unproved_id(segments: list[Segment]) -> bytes | None:
+    """The id in a damaged header, if there are frames that prove it."""
+    for each in segments:
+        log_id: bytes = each.data[ID_OFFSET : ID_OFFSET + 16].to_pybytes()
+        if len(log_id) == 16 and len(
+            whole_frames(each.data, Seal.of(log_id), SEGMENT_HEADER_BYTES)
+        ):
+            return log_id
+    return None
+
+
+def _with_unproved_frames(segment: Segment) -> Segment:
+    """A segment with the frames that it seems to hold, where nothing says of which log they are:
+    none of their records counts, but no process may use their sequence numbers again.
+    """
+    found = unproved_frames(segment.data, SEGMENT_HEADER_BYTES)
+    follow = found.first_seq == np.append(segment.named_seq, found.next_seq)[: len(found)]
+    count = len(found) if follow.all() else int(follow.argmin())
+    found = found[:count]
+    return replace(segment, followers=found[found.kinds == KIND_RECORDS])
+
+
+def with_frames(segment: Segment, log_id: bytes) -> Segment:
+    """A segment with the frames of its data; without its header it is searched for them."""
+    seal = Seal.of(log_id)
+    if segment.header is None:
+        followers = whole_frames(segment.data, seal, SEGMENT_HEADER_BYTES)
+        return replace(segment, followers=followers)
+    found = scan(segment.data, seal)
+    followers = segment.followers
+    if found.gap is not None:
+        followers = whole_frames(segment.data, seal, aligned(found.end + 1))
+    return replace(segment, frames=found.frames, end=found.end, gap=found.gap, followers=followers)

@@ -1,6 +1,6 @@
 """The active segment: writes, syncs, rotation, marks and removal.
 
-Everything here is done by one thread at a time, which `lakelog.wal.commit_queue` sees to. What a
+Everything here is done by one thread at a time, which `lakelog.wal.group_commit` sees to. What a
 failure means is decided here:
 
 - A write that fails is taken back: the file is cut to its last whole frame, and that is synced.
@@ -32,7 +32,7 @@ from lakelog.wal.frames import (
     SegmentHeader,
     mark_frame,
 )
-from lakelog.wal.segment_reader import with_header
+from lakelog.wal.recovery import with_header
 from lakelog.wal.segments import Segment, segment_name
 
 LOOK = "close the log, open it again, and check whether it contains the record"

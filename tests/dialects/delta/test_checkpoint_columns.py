@@ -86,7 +86,7 @@ def state(root: Path) -> tuple[object, ...]:
     )
 
 
-@pytest.mark.sampled(2, keep=("name",))
+@pytest.mark.sampled(4, keep=("name",))
 @pytest.mark.parametrize(("layout", "name"), CASES)
 def test_a_renamed_column_is_passed_over_or_refused(
     tables: dict[str, Path], tmp_path: Path, layout: str, name: str

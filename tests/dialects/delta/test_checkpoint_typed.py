@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
-from lakelog.dialects.delta.checkpoint_typed import TypedCopies, indexed_columns, with_texts
+from lakelog.dialects.delta.checkpoint_rows import TypedCopies, indexed_columns, with_texts
 from lakelog.dialects.log_content import STRUCT_STATISTICS, CheckpointPlan
 from lakelog.errors import InvalidPropertyError
 from lakelog.model import actions, contract

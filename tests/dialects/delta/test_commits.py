@@ -11,8 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakelog.dialects.delta.commits import commit_path
-from lakelog.dialects.delta.dialect import DIALECT
+from lakelog.dialects.delta.dialect import DIALECT, commit_path
 from lakelog.dialects.log_content import CommitContent
 from tests.dialects.commit_rows import content
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelog.dialects.delta import sidecar_fingerprints
-from lakelog.dialects.delta.checkpoint_typed import file_action_columns
+from lakelog.dialects.delta.checkpoint_rows import file_action_columns
 from lakelog.dialects.delta.path_filters import filter_options, hash_paths, xxh64
 from lakelog.dialects.delta.paths import encode_path
 from lakelog.dialects.delta.sidecar_fingerprints import (
@@ -25,12 +25,13 @@ from lakelog.dialects.delta.sidecar_fingerprints import (
     Fingerprint,
     SidecarRecord,
     check_inspection,
+    inspect_sidecar,
+    recognise_sidecar,
     shape_of,
     take_fingerprint,
     total_of_tags,
     total_tags,
 )
-from lakelog.dialects.delta.sidecar_inspection import inspect_sidecar, recognise_sidecar
 from lakelog.dialects.digest import Digest, digest
 from lakelog.dialects.log_content import CheckpointPlan, SidecarFile
 from lakelog.errors import MalformedLogError

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakelog.dialects.delta.footers import require_sound_chunks
+from lakelog.dialects.parquet_footers import require_sound_chunks
 
 
 def _written() -> bytes:

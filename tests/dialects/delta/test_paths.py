@@ -11,14 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from polars.testing import assert_series_equal
 
-from lakelog.dialects.delta.paths import (
-    decode_path,
-    decode_paths,
-    encode_path,
-    encode_paths,
-    with_dv_id,
-)
+from lakelog.dialects.delta.paths import decode_path, decode_paths, encode_path, encode_paths
 from lakelog.errors import InvalidActionError
+from lakelog.model.actions import with_dv_id
 from tests.model.encode import spell_path
 
 CASES = {

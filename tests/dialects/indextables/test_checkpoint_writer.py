@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakelog.dialects.indextables import DIALECT, expansion
+from lakelog.dialects.indextables import DIALECT, framing
 from lakelog.dialects.indextables.checkpoint_writer import LAYOUTS, checkpoint_writer
 from lakelog.dialects.indextables.flattened_writer import FOOTER_KEY
 from lakelog.dialects.log_content import (
@@ -407,7 +407,7 @@ def test_json_is_compressed_as_the_properties_ask(
 def test_a_compressed_file_that_nobody_would_unpack_is_refused(
     store: LogStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expansion, "MAX_DECOMPRESSED_BYTES", 600)
+    monkeypatch.setattr(framing, "MAX_DECOMPRESSED_BYTES", 600)
     properties = {"spark.indextables.checkpoint.compression.enabled": "true"}
     meta = [META[0], META[1] | {"configuration": properties}]
     writer = checkpoint_writer(store, plan(), ids())
@@ -679,7 +679,7 @@ def _corpus_tables() -> list[Any]:
 
 
 @pytest.mark.corpus
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", _corpus_tables())
 def test_a_real_table_reads_back_through_every_layout(
     corpus: Path, tmp_path: Path, name: str

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lakelog.dialects import ndjson
-from lakelog.dialects.indextables import DIALECT, expansion
+from lakelog.dialects.indextables import DIALECT, framing
 from lakelog.errors import InvalidPropertyError, MalformedLogError
 from tests.dialects.commit_rows import content, decode
 from tests.dialects.indextables.writing import Log
@@ -96,7 +96,7 @@ def test_a_commit_that_would_be_refused_on_reading_is_not_compressed(
     plain = DIALECT.encode(COMMIT)
     properties = {PREFIX + "enabled": "true"}
     for room, compressed in ((len(plain), True), (len(plain) - 1, False)):
-        monkeypatch.setattr(expansion, "MAX_DECOMPRESSED_BYTES", room)
+        monkeypatch.setattr(framing, "MAX_DECOMPRESSED_BYTES", room)
         encoded = DIALECT.encode(COMMIT, configuration=properties)
         assert (encoded != plain) is compressed
         assert decode(DIALECT, encoded).files.equals(decode(DIALECT, plain).files)

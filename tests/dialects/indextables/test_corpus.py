@@ -11,6 +11,7 @@ import pytest
 
 from lakelog.dialects.indextables import DIALECT, doc_mapping_hash
 from lakelog.dialects.indextables.avro_state import StateManifest
+from lakelog.model.metadata import Protocol
 from lakelog.storage import LogStore, open_store
 from tests.conftest import find_corpus, missing_corpus_reason
 from tests.dialects.indextables.writing import read_files
@@ -90,7 +91,7 @@ def test_every_state_gives_protocol_and_metadata(table: tuple[LogStore, Any, str
         assert metadata["schemaString"] == expected["schemaString"]
         assert metadata["partitionColumns"] == expected["partitionColumns"]
         assert metadata["formatProvider"] == "indextables"
-        DIALECT.check_readable(protocol, store.root)
+        DIALECT.protocol_rules.check_readable(Protocol.from_row(protocol), store.root)
 
 
 def test_registry_keys_are_the_hashes_of_their_mappings(

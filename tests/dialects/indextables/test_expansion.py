@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from lakelog.dialects.indextables import expansion
+from lakelog.dialects.indextables import framing
 from lakelog.dialects.indextables.avro import Container
 from lakelog.dialects.indextables.framing import Framer, frame_as, unframe
 from lakelog.errors import MalformedLogError
@@ -153,8 +153,8 @@ def test_blocks_of_every_codec_are_read(codec: str, pack: Callable[[bytes], byte
 
 
 def test_an_avro_file_is_bounded_by_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(expansion, "FREE_BYTES", 1_000)
-    monkeypatch.setattr(expansion, "MAX_RATIO", 20)
+    monkeypatch.setattr(framing, "FREE_BYTES", 1_000)
+    monkeypatch.setattr(framing, "MAX_RATIO", 20)
     record = _text(b"a" * 990) + b"\2\2"
     for copies, refused in ((1, False), (400, True)):
         data = _container(_ENTRY, copies, _deflate(record * copies), "deflate")
@@ -201,7 +201,7 @@ def test_some_blank_lines_change_nothing(tmp_path: Path) -> None:
 def test_what_is_compressed_too_well_to_be_read_stays_plain(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(expansion, "FREE_BYTES", 1_000)
+    monkeypatch.setattr(framing, "FREE_BYTES", 1_000)
     on = {"spark.indextables.transaction.compression.enabled": "true"}
     assert frame_as(b"a" * 1_000, on)[:2] == b"\x01\x01"
     assert frame_as(b"a" * 1_000_000, on) == b"a" * 1_000_000

@@ -6,7 +6,7 @@ import gzip
 
 import pytest
 
-from lakelog.dialects.indextables import expansion
+from lakelog.dialects.indextables import framing
 from lakelog.dialects.indextables.framing import unframe
 from lakelog.errors import MalformedLogError
 from tests.dialects.indextables.writing import FRAMINGS, frame_bytes
@@ -54,8 +54,8 @@ def test_an_unknown_codec_is_refused_by_its_number(data: bytes) -> None:
 
 
 def test_decompression_stops_at_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert expansion.MAX_DECOMPRESSED_BYTES == 512 * 1024 * 1024
-    monkeypatch.setattr(expansion, "MAX_DECOMPRESSED_BYTES", 1000)
+    assert framing.MAX_DECOMPRESSED_BYTES == 512 * 1024 * 1024
+    monkeypatch.setattr(framing, "MAX_DECOMPRESSED_BYTES", 1000)
     assert unframe(gzip.compress(b" " * 1000), "f") == b" " * 1000
     with pytest.raises(MalformedLogError, match="more bytes than a log file may have"):
         unframe(gzip.compress(b" " * 1001), "f")

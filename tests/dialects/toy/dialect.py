@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import polars as pl
 
@@ -104,7 +103,7 @@ class ToyDialect(Dialect):
     def decode(
         self, store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
     ) -> Actions:
-        counts = Counts(beside=True)
+        counts = Counts(info_own_line=True)
         lines = counts.counted(read_commits(store, commits))
         decoded = counts.learn(decode_lines(lines, WIRE, files=files))
         counts.check(commits)
@@ -158,9 +157,6 @@ class ToyDialect(Dialect):
 
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
         return flatten_commit_infos(infos, WIRE)
-
-    def check_readable(self, protocol: dict[str, Any], table: str) -> None:
-        self.protocol_rules.check_readable(Protocol(protocol["minReaderVersion"], 1), table)
 
 
 class ToyCheckpointReader:

@@ -1,15 +1,20 @@
 """Reads Delta checkpoints of every layout: classic, multi-part, V2 with sidecars or inline.
 
+Writers leave out the columns of action types that they have no row of, so of those only ``add`` of
+a classic checkpoint is demanded; one is missing too where a column of an unknown name has all of
+its fields. Absent statistics, tags, times and origins show less, and change no state.
+
 Parquet is read leaf by leaf, so that two columns of a million-file checkpoint cost two columns.
 Sizes that a manifest records for its sidecars are never trusted; the files' own lengths are.
 
-Source: Delta protocol, Checkpoints; Checkpoint Schema; Sidecar Files.
+Source: Delta protocol, Checkpoint Schema; Protocol Evolution (version 3 and 7 list features). Delta
+protocol, Checkpoints; Checkpoint Schema; Sidecar Files.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from io import FileIO
@@ -20,7 +25,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.delta.checkpoint_columns import features_of, require_actions, require_columns
 from lakelog.dialects.delta.checkpoint_manifest import require_whole
 from lakelog.dialects.delta.last_checkpoint import read_version_checksum
 from lakelog.dialects.delta.names import LAST_CHECKPOINT, SIDECAR_FOLDER
@@ -31,34 +35,141 @@ from lakelog.dialects.delta.parquet import (
     assemble,
     batch_rows,
     checked_batches,
-    child_type,
     find_rows,
     flatten_meta,
     groups_with,
     is_marked_reconciled,
     leaf_columns,
     leaf_shares,
+    plain_type,
     read_parts,
     rows_of,
     shares_of,
 )
-from lakelog.dialects.delta.paths import decode_path, decode_with_texts, with_dv_id
-from lakelog.dialects.delta.plain_types import plain_type
+from lakelog.dialects.delta.paths import decode_path, decode_with_texts
 from lakelog.dialects.json_layout import Wire
 from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS, Actions, Checkpoint
 from lakelog.dialects.ndjson import Blob, decode_lines
-from lakelog.dialects.parquet_bounds import Bound
-from lakelog.errors import (
-    InvalidActionError,
-    LakelogError,
-    MalformedLogError,
-    NotFoundError,
-)
+from lakelog.dialects.parquet_footers import Bound, child_type, require_sound_chunks
+from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError, NotFoundError
 from lakelog.lazy import cached_property
 from lakelog.model import actions
-from lakelog.model.actions import PATH_TEXT
+from lakelog.model.actions import PATH_TEXT, with_dv_id
 from lakelog.storage import LogStore
 from lakelog.storage.ranged import RangedFile
+
+_FIELDS = {
+    "protocol": ("minReaderVersion", "minWriterVersion"),
+    "metaData": ("id", "format", "schemaString", "partitionColumns", "configuration"),
+    "txn": ("appId", "version"),
+    "domainMetadata": ("domain", "configuration"),
+    "add": ("path", "size"),
+    "remove": ("path",),
+    "sidecar": ("path", "sizeInBytes"),
+    "checkpointMetadata": ("version",),
+}
+_VECTOR = ("storageType", "pathOrInlineDv", "offset", "sizeInBytes", "cardinality")
+_PARTITIONED = "partition columns"
+_FILE_FIELDS = {"path", "dataChange"}
+_OF_FEATURES = {
+    "deletionVectors": ("add", "deletionVector"),
+    _PARTITIONED: ("add", "partitionValues"),
+}
+_LISTS = (("minReaderVersion", 3, "readerFeatures"), ("minWriterVersion", 7, "writerFeatures"))
+
+
+def _check_columns(
+    schema: pa.Schema, path: str, layout: str, features: Iterable[str] = (), *, sidecar: bool
+) -> None:
+    """Refuse a file of a checkpoint that lacks a column."""
+    present = [name for name in _FIELDS if schema.get_field_index(name) >= 0]
+    wanted = [
+        *((name,) for name in _renamed(schema, present)),
+        *((("add",),) if layout == "classic" and not sidecar else ()),
+        *((name, field) for name in present for field in _FIELDS[name]),
+        *(
+            (name, "deletionVector", field)
+            for name in ("add", "remove")
+            if child_type(schema, name, "deletionVector") is not None
+            for field in _VECTOR
+        ),
+        *(names for f in features if (names := _OF_FEATURES.get(f)) and names[0] in present),
+    ]
+    for names in wanted:
+        if child_type(schema, *names) is None:
+            raise InvalidActionError(
+                "a column of the checkpoint is missing",
+                path=path,
+                expected=".".join(names),
+                found=None,
+                hint="restore the file, or remove the checkpoint's files if its commits exist",
+            )
+
+
+def _require_actions(file: pq.ParquetFile, path: str) -> None:
+    """Refuse a file with rows that hold no action: another file took its place, and the actions of
+    its own would be missing without a word. Only the footer is read.
+    """
+    schema, rows = file.schema_arrow, file.metadata.num_rows
+    present = [name for name in _FIELDS if schema.get_field_index(name) >= 0]
+    if present and {*schema.names} - {*present}:
+        return  # they may be of a type that is not known
+    wanted = {f"{name}.{_FIELDS[name][0]}" for name in present}
+    leaves = [i for i in range(len(file.schema)) if file.schema.column(i).path in wanted]
+    groups = range(file.num_row_groups)
+    require_sound_chunks(file.metadata, groups, leaves)
+    held = 0
+    for group in map(file.metadata.row_group, groups):
+        for statistics in (group.column(leaf).statistics for leaf in leaves):
+            if statistics is None or not statistics.has_null_count:
+                return
+            held += group.num_rows - statistics.null_count
+    if held < rows:
+        raise InvalidActionError(
+            "a file of the checkpoint has rows without an action",
+            path=path,
+            expected=f"{rows} actions",
+            found=f"{held} actions",
+            hint="restore the file, or remove the checkpoint's files if its commits exist",
+        )
+
+
+def _renamed(schema: pa.Schema, present: Sequence[str]) -> Iterator[str]:
+    """Action types without a column, where a column of another name has their fields."""
+    known = {*present, "cdc", "commitInfo"}
+    unknown = [f.type for f in schema if f.name not in known and pa.types.is_struct(f.type)]
+    held = [{type_.field(n).name for n in range(type_.num_fields)} for type_ in unknown]
+    for name, fields in _FIELDS.items():
+        wanted = _FILE_FIELDS if name == "remove" else {*fields}
+        # Of one field alone it would be chance.
+        if name not in present and len(wanted) > 1 and any(names >= wanted for names in held):
+            yield name
+
+
+def _features_of(meta: pl.DataFrame, path: str) -> frozenset[str] | None:
+    """The table features of a checkpoint's protocol, and whether its table is partitioned; None
+    where `meta` holds no protocol.
+    """
+    rows = actions.of_type(meta, "protocol")
+    if not rows.height:
+        return None
+    versions = [version for version, _, _ in _LISTS]
+    names = [features for _, _, features in _LISTS]
+    row = actions.conform(rows, (*versions, *names)).row(-1, named=True)
+    for version, least, features in _LISTS:
+        if (row[version] or 0) >= least and row[features] is None:
+            raise InvalidActionError(
+                f"the checkpoint's protocol has {version} {row[version]} and no {features}",
+                path=path,
+                expected=f"protocol.{features}",
+                found=None,
+                hint="restore the file, or remove the checkpoint's files if its commits exist",
+            )
+    found = frozenset(feature for name in names for feature in row[name] or ())
+    metadata = actions.conform(actions.of_type(meta, "metaData"), ("partitionColumns",))
+    is_partitioned = any(columns for columns in metadata["partitionColumns"].to_list())
+    return found | {_PARTITIONED} if is_partitioned else found
+
 
 _T = TypeVar("_T")
 
@@ -163,7 +274,7 @@ class DeltaCheckpointReader:
         """The non-file actions of the types in `kinds`, narrow."""
         if self._json_manifest is not None:
             meta = actions.of_type(self._json_manifest.meta, *kinds)
-            features = features_of(self._json_manifest.meta, self.checkpoint.paths[0])
+            features = _features_of(self._json_manifest.meta, self.checkpoint.paths[0])
             self._features = frozenset() if features is None else features
         else:
             if self.checkpoint.layout != "multipart":
@@ -261,7 +372,7 @@ class DeltaCheckpointReader:
                     self.read_meta(("protocol", "metaData"))
             self._require_columns(path, file)
             if path not in self._counts:
-                require_actions(file, path)
+                _require_actions(file, path)
                 self._counts[path] = file.metadata.num_rows
             shares = shares_of(file, leaf_columns(file.schema_arrow, columns, kinds))
             twins = (stack.enter_context(self._twin(path, source, file)) for _ in shares[1:])
@@ -291,7 +402,7 @@ class DeltaCheckpointReader:
         with self._opened(path) as (source, file):
             self._require_columns(path, file)
             meta = self._meta_of(path, source, file, kinds)
-            if (features := features_of(meta, path)) is not None:
+            if (features := _features_of(meta, path)) is not None:
                 self._features = features
                 self._require_columns(path, file)
             return meta
@@ -300,7 +411,7 @@ class DeltaCheckpointReader:
         sidecar = path not in self.checkpoint.paths
         features = self._features or ()
         layout = self.checkpoint.layout
-        require_columns(file.schema_arrow, path, layout, features, sidecar=sidecar)
+        _check_columns(file.schema_arrow, path, layout, features, sidecar=sidecar)
 
     def _meta_of(
         self, path: str, source: BinaryIO, first: pq.ParquetFile, kinds: Sequence[str]

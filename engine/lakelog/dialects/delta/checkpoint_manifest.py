@@ -19,8 +19,12 @@ import pyarrow as pa
 
 from lakelog.dialects.delta.checkpoint_schema import spark_schema
 from lakelog.dialects.delta.last_checkpoint import checksum
-from lakelog.dialects.delta.sidecar_fingerprints import Fingerprint, total_tags
-from lakelog.dialects.delta.sidecar_inspection import Inspection, inspect_sidecar
+from lakelog.dialects.delta.sidecar_fingerprints import (
+    Fingerprint,
+    Inspection,
+    inspect_sidecar,
+    total_tags,
+)
 from lakelog.dialects.encode import encode_rows
 from lakelog.dialects.log_content import CheckpointPlan, SidecarFile, StagedFile
 from lakelog.errors import MalformedLogError
@@ -141,10 +145,10 @@ def pointer_bytes(
     meta: Sequence[pl.DataFrame] = (),
 ) -> bytes:
     """The content of ``_last_checkpoint``, with its checksum."""
-    beside = held.adds + held.removes if sidecars else 0
+    sidecar_actions = held.adds + held.removes if sidecars else 0
     pointer: dict[str, Any] = {
         "version": plan.version,
-        "size": beside + sum(file.num_actions for file in files),
+        "size": sidecar_actions + sum(file.num_actions for file in files),
     }
     if plan.layout == "multipart":
         pointer["parts"] = len(files)

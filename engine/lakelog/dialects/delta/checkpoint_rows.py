@@ -1,21 +1,41 @@
-"""Converts flattened actions to checkpoint rows: structs of Arrow columns.
+"""Converts flattened actions to checkpoint rows, with typed copies of statistics and partitions.
 
 ``dataChange`` is false in every file action: a checkpoint changes no data. ``remove`` has neither
 statistics nor tags. Of ``extra``, the fields that the contract does not name, only what Spark's
 schema holds is kept (``deletionVector.maxRowIndex``); the others are dropped, as Spark drops them:
 readers of a table must work without them (Delta protocol, Protocol Evolution).
 
-Source: Delta protocol, Checkpoints; Checkpoint Schema.
+Their types follow from the table's schema as Spark derives them: statistics of the indexed columns
+that are no partition columns, bounds where data skipping knows the type, a count of nulls for every
+column, all under physical names. Texts are read by `lakelog.skipping`: exact or null.
+
+Source: Delta protocol, Checkpoints; Checkpoint Schema. Delta protocol, Checkpoints; Per-file
+Statistics; Column Mapping. `StatisticsCollection` of Delta Lake on Spark, for which columns are
+indexed.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.arrow_texts import text_array
-from lakelog.dialects.delta.paths import spell_paths
+from lakelog.dialects.delta.checkpoint_schema import PARTITIONS_PARSED, file_columns
+from lakelog.dialects.delta.paths import spell_paths, text_array
 from lakelog.dialects.json_layout import Leaf, Node, Wire
+from lakelog.dialects.log_content import STRUCT_STATISTICS, CheckpointPlan
+from lakelog.errors import InvalidPropertyError
+from lakelog.model import contract
+from lakelog.skipping.statistics import (
+    has_bounds,
+    stats_from_json,
+    stats_from_struct,
+    stats_text_from_struct,
+)
+from lakelog.skipping.values import typed_partitions
 
 _WIRE = Wire.of("delta")
 _OLDEST = pl.CompatLevel.oldest()
@@ -123,3 +143,276 @@ def _version(rows: pl.DataFrame, type_: pa.DataType) -> pa.Array:
     """The version that a checkpointMetadata action names: it has no column of its own."""
     found = rows["extra"].str.json_path_match(f"$.{_VERSION}")
     return to_arrow(found.cast(pl.Int64), type_)
+
+
+_NUM_INDEXED = "delta.dataSkippingNumIndexedCols"
+_STATS_COLUMNS = "delta.dataSkippingStatsColumns"
+_INDEXED_BY_DEFAULT = 32
+_NAME = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([^`.,\s]+))\s*([.,]|$)")
+Name = Callable[[contract.Field], str]
+_BOOLEAN = contract.Primitive("boolean")
+
+
+def file_action_columns(
+    plan: CheckpointPlan, configuration: Mapping[str, str | None]
+) -> tuple[list[pa.Field], TypedCopies | None]:
+    """The columns of file actions as a plan has them written, and what makes the typed ones."""
+    typed = TypedCopies.of(plan, configuration) if plan.stats_as_struct else None
+    columns = file_columns(
+        stats_as_json=plan.stats_as_json,
+        partitions=typed.partitions if typed is not None else None,
+        statistics=typed.statistics if typed is not None else None,
+    )
+    return columns, typed
+
+
+@dataclass(frozen=True)
+class TypedCopies:
+    """What of a table is kept typed, and how it is made.
+
+    Attributes:
+        indexed: The columns that have statistics, in the table's schema.
+        statistics: Type of ``add.stats_parsed``.
+        partitions: Type of ``add.partitionValues_parsed``; None without partition columns.
+        plan: What the checkpoint is to look like.
+    """
+
+    indexed: contract.Struct
+    statistics: pa.StructType
+    partitions: pa.StructType | None
+    plan: CheckpointPlan
+
+    @staticmethod
+    def of(plan: CheckpointPlan, configuration: Mapping[str, str | None]) -> TypedCopies:
+        """The typed copies of a table."""
+        indexed = indexed_columns(plan.schema, plan.partition_columns, configuration)
+        bounds = _bounds_type(indexed, plan.mapping)
+        counts = _counts_type(indexed, plan.mapping)
+        fields = [pa.field("numRecords", pa.int64())]
+        if bounds is not None:
+            fields += [pa.field("minValues", bounds), pa.field("maxValues", bounds)]
+        if counts is not None:
+            fields.append(pa.field("nullCount", counts))
+        if plan.deletion_vectors:
+            fields.append(pa.field("tightBounds", pa.bool_()))
+        return TypedCopies(indexed, pa.struct(fields), _partitions_type(plan), plan)
+
+    def columns(self, files: pl.DataFrame) -> dict[str, pa.Array]:
+        """The typed copies of live files, under the names of their fields.
+
+        Statistics that come as a struct (`STRUCT_STATISTICS`) are taken over; those of the other
+        rows are read from their texts.
+
+        Memory: the typed columns, and the texts of 64 Ki rows once more.
+        """
+        typed = {STRUCT_STATISTICS: self._statistics(files)}
+        if self.partitions is not None:
+            typed[PARTITIONS_PARSED] = self._partitions(files)
+        return typed
+
+    def _statistics(self, files: pl.DataFrame) -> pa.Array:
+        height = files.height
+        texts = files["stats"] if "stats" in files.columns else _nothing(height)
+        known = texts.is_not_null()
+        frame = None
+        if STRUCT_STATISTICS in files.columns:
+            structs = files[STRUCT_STATISTICS]
+            kept = structs.is_not_null()
+            frame = stats_from_struct(structs, self.indexed, mapping=self.plan.mapping)
+            texts, known = texts.set(kept & known, None), known | kept
+        if frame is None or texts.null_count() < height:
+            parsed = stats_from_json(texts, self.indexed, mapping=self.plan.mapping)
+            if frame is None:
+                frame = parsed
+            else:
+                frame = pl.DataFrame([s.zip_with(kept, parsed[s.name]) for s in frame])
+        if not known.any():
+            return pa.nulls(height, self.statistics)
+        frame = frame.rename({"min": "minValues", "max": "maxValues"})
+        children = [
+            _tree(frame[field.name], self.indexed, field.type, self._name)
+            if pa.types.is_struct(field.type)
+            else to_arrow(frame[field.name], field.type)
+            for field in self.statistics
+        ]
+        mask = None if known.all() else to_arrow(~known, pa.bool_())
+        return pa.StructArray.from_arrays(children, fields=list(self.statistics), mask=mask)
+
+    def _partitions(self, files: pl.DataFrame) -> pa.Array:
+        assert self.partitions is not None
+        if "partitionValues" not in files.columns:
+            return _struct_of(
+                [pa.nulls(files.height, f.type) for f in self.partitions], self.partitions
+            )
+        plan = self.plan
+        names = [name for name in plan.partition_columns if _has_type(plan.schema, name)]
+        values, _ = typed_partitions(
+            files["partitionValues"], plan.schema, names, mapping=plan.mapping
+        )
+        pairs = zip(values.get_columns(), self.partitions, strict=True)
+        return _struct_of(
+            [to_arrow(column, field.type) for column, field in pairs], self.partitions
+        )
+
+    def _name(self, field: contract.Field) -> str:
+        return contract.physical_name(field, self.plan.mapping)
+
+
+def with_texts(files: pl.DataFrame) -> pl.DataFrame:
+    """Live files with the texts of statistics that came only as a struct."""
+    if STRUCT_STATISTICS not in files.columns:
+        return files
+    structs = files[STRUCT_STATISTICS]
+    texts = files["stats"] if "stats" in files.columns else _nothing(files.height)
+    rows = (texts.is_null() & structs.is_not_null()).arg_true()
+    if rows.len():
+        texts = texts.scatter(rows, stats_text_from_struct(structs.gather(rows)))
+    return files.with_columns(texts.alias("stats"))
+
+
+def indexed_columns(
+    schema: contract.Struct,
+    partition_columns: Sequence[str],
+    configuration: Mapping[str, str | None],
+) -> contract.Struct:
+    """The columns of a table that have statistics.
+
+    Those that ``delta.dataSkippingStatsColumns`` names, at any depth and in any case; else as many
+    leaves as ``delta.dataSkippingNumIndexedCols`` says, 32 by default and all where it is negative,
+    partition columns not counted.
+    """
+    partitions = {name.lower() for name in partition_columns}
+    own = contract.Struct(tuple(f for f in schema.fields if f.name.lower() not in partitions))
+    named = configuration.get(_STATS_COLUMNS)
+    if named is not None:
+        return _named(own, [[part.lower() for part in name] for name in _names(named)])
+    text = configuration.get(_NUM_INDEXED)
+    if text is None:
+        return _first(own, _INDEXED_BY_DEFAULT)[0]
+    try:
+        count = int(text)
+    except ValueError as cause:
+        raise InvalidPropertyError(
+            f"{_NUM_INDEXED} is malformed", found=text, expected="an integer"
+        ) from cause
+    return own if count < 0 else _first(own, count)[0]
+
+
+def _names(text: str) -> list[list[str]]:
+    """Columns separated by commas, each of parts separated by dots, quoted by backticks or not."""
+    names: list[list[str]] = [[]]
+    position = 0 if text.strip() else len(text)
+    while position < len(text):
+        match = _NAME.match(text, position)
+        if match is None:
+            raise InvalidPropertyError(
+                f"{_STATS_COLUMNS} is malformed",
+                found=text,
+                expected="comma-separated columns, such as a, b.c, `d e`",
+            )
+        quoted, bare, end = match.groups()
+        names[-1].append(bare if quoted is None else quoted.replace("``", "`"))
+        if end == ",":
+            names.append([])
+        position = match.end()
+    return [name for name in names if name]
+
+
+def _named(schema: contract.Struct, names: Sequence[Sequence[str]]) -> contract.Struct:
+    found = []
+    for field in schema.fields:
+        below = [name[1:] for name in names if name[0] == field.name.lower()]
+        if not below:
+            continue
+        if not any(below):
+            found.append(field)
+        elif isinstance(field.type, contract.Struct):
+            inner = _named(field.type, [name for name in below if name])
+            found.append(contract.Field(field.name, inner, field.nullable, field.metadata))
+    return contract.Struct(tuple(found))
+
+
+def _first(schema: contract.Struct, count: int) -> tuple[contract.Struct, int]:
+    """The first leaves of a schema, and how many there are; what is not a struct is one leaf."""
+    found: list[contract.Field] = []
+    taken = 0
+    for field in schema.fields:
+        if taken >= count:
+            break
+        if isinstance(field.type, contract.Struct):
+            inner, leaves = _first(field.type, count - taken)
+            found.append(contract.Field(field.name, inner, field.nullable, field.metadata))
+            taken += leaves
+        else:
+            found.append(field)
+            taken += 1
+    return contract.Struct(tuple(found)), taken
+
+
+def _bounds_type(schema: contract.Struct, mapping: str) -> pa.StructType | None:
+    fields = []
+    for field in schema.fields:
+        if isinstance(field.type, contract.Struct):
+            type_ = _bounds_type(field.type, mapping)
+        elif has_bounds(field.type) and field.type != _BOOLEAN:
+            type_ = contract.to_arrow(field.type)
+        else:
+            type_ = None
+        if type_ is not None:
+            fields.append(pa.field(contract.physical_name(field, mapping), type_))
+    return pa.struct(fields) if fields else None
+
+
+def _counts_type(schema: contract.Struct, mapping: str) -> pa.StructType | None:
+    fields = []
+    for field in schema.fields:
+        type_: pa.DataType | None = pa.int64()
+        if isinstance(field.type, contract.Struct):
+            type_ = _counts_type(field.type, mapping)
+        if type_ is not None:
+            fields.append(pa.field(contract.physical_name(field, mapping), type_))
+    return pa.struct(fields) if fields else None
+
+
+def _partitions_type(plan: CheckpointPlan) -> pa.StructType | None:
+    fields = []
+    for name in plan.partition_columns:
+        field = plan.schema.field(name)
+        if field is None:
+            fields.append(pa.field(name, pa.string()))
+        elif _has_type(plan.schema, name):
+            type_ = contract.to_arrow(field.type)
+            fields.append(pa.field(contract.physical_name(field, plan.mapping), type_))
+    return pa.struct(fields) if fields else None
+
+
+def _has_type(schema: contract.Struct, name: str) -> bool:
+    """Whether Parquet has the column's type: no process can spell one that the contract lacks."""
+    field = schema.field(name)
+    return field is None or not pa.types.is_null(contract.to_arrow(field.type))
+
+
+def _tree(
+    values: pl.Series, schema: contract.Struct, type_: pa.StructType, name_of: Name
+) -> pa.Array:
+    """A struct under logical names as one under physical names, field by field."""
+    frame = values.struct.unnest()
+    by_name = {name_of(field): field for field in schema.fields}
+    children = []
+    for field in type_:
+        logical = by_name[field.name]
+        if logical.name not in frame.columns:
+            children.append(pa.nulls(len(values), field.type))
+        elif isinstance(logical.type, contract.Struct):
+            children.append(_tree(frame[logical.name], logical.type, field.type, name_of))
+        else:
+            children.append(to_arrow(frame[logical.name], field.type))
+    return _struct_of(children, type_)
+
+
+def _struct_of(children: Sequence[pa.Array], type_: pa.StructType) -> pa.Array:
+    return pa.StructArray.from_arrays(list(children), fields=list(type_))
+
+
+def _nothing(height: int) -> pl.Series:
+    return pl.Series("stats", [None], dtype=pl.String).new_from_index(0, height)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.delta.checkpoint_files import CheckpointFile, JsonFile, ParquetFile
+from lakelog.dialects.delta.checkpoint_files import CheckpointFile, JsonFile, Lanes, ParquetFile
 from lakelog.dialects.delta.checkpoint_manifest import (
     ACTIONS_TAG,
     META_ORDER,
@@ -28,15 +28,13 @@ from lakelog.dialects.delta.checkpoint_manifest import (
     pointer_bytes,
     sidecar_rows,
 )
-from lakelog.dialects.delta.checkpoint_pipeline import Lanes
-from lakelog.dialects.delta.checkpoint_rows import columns_of
+from lakelog.dialects.delta.checkpoint_rows import TypedCopies, columns_of, file_action_columns
 from lakelog.dialects.delta.checkpoint_schema import (
     classic_schema,
     file_columns,
     manifest_schema,
     sidecar_schema,
 )
-from lakelog.dialects.delta.checkpoint_typed import TypedCopies, file_action_columns
 from lakelog.dialects.delta.murmur3 import part_of, part_of_others
 from lakelog.dialects.delta.names import (
     LAST_CHECKPOINT,

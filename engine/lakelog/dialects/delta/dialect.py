@@ -1,10 +1,15 @@
-"""The Delta dialect: listing, decoding and checkpoints of ``_delta_log/``."""
+"""The Delta dialect: listing, decoding, commits and checkpoints of ``_delta_log/``.
+
+Source: Delta protocol, Delta Log Entries; Commit Provenance Information; In-Commit Timestamps
+(commitInfo comes first).
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import orjson
@@ -16,7 +21,6 @@ from lakelog.dialects.commit_info import flatten_commit_infos
 from lakelog.dialects.commit_reader import Counts, read_commits, read_pieces
 from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
 from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
-from lakelog.dialects.delta.commits import commit_path, encode_commit
 from lakelog.dialects.delta.last_checkpoint import (
     checksum,
     parse_last_checkpoint,
@@ -28,6 +32,7 @@ from lakelog.dialects.delta.names import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
     checksum_name,
+    commit_name,
     compaction_name,
     parse_listing,
 )
@@ -38,10 +43,11 @@ from lakelog.dialects.delta.paths import (
     decode_with_texts,
     encode_path,
     encode_paths,
-    with_dv_id,
+    spell_new_paths,
 )
 from lakelog.dialects.delta.properties import DELTA_PROPERTY_RULES
-from lakelog.dialects.delta.protocol import DELTA_PROTOCOL, check_readable
+from lakelog.dialects.delta.protocol import DELTA_PROTOCOL
+from lakelog.dialects.encode import encode_rows, ordered_content, require_content
 from lakelog.dialects.json_layout import Wire
 from lakelog.dialects.log_content import (
     NO_TEXTS,
@@ -57,10 +63,35 @@ from lakelog.dialects.log_content import (
 )
 from lakelog.dialects.ndjson import Blob, decode_lines, decode_pieces
 from lakelog.dialects.protocol_rules import TableConfiguration
-from lakelog.dialects.row_validation import columns_of
+from lakelog.dialects.row_validation import columns_of, encode_info
 from lakelog.dialects.truncation_marks import without_closing_line
-from lakelog.model.actions import PATH_TEXT
+from lakelog.errors import InternalError
+from lakelog.model.actions import PATH_TEXT, with_dv_id
 from lakelog.storage import LogStore
+
+_DELTA = "delta"
+
+
+def commit_path(version: int) -> str:
+    """File of the commit of `version`, relative to the table root.
+
+    >>> commit_path(7)
+    '_delta_log/00000000000000000007.json'
+    """
+    return f"{LOG_FOLDER}/{commit_name(version)}"
+
+
+def encode_commit(content: CommitContent, *, columnar_above: int | None = None) -> bytes:
+    """The NDJSON of one commit; see `lakelog.dialects.base.Dialect.encode`."""
+    if columnar_above is not None:
+        raise InternalError("a Delta log has no columnar commits")
+    require_content(content)
+    meta, files = ordered_content(content, _DELTA)
+    info = [b'{"commitInfo":', encode_info(content.info), b"}\n"] if content.info else []
+    spell = partial(spell_new_paths, texts=content.texts)
+    rows = [*encode_rows(meta, _DELTA), *encode_rows(files, _DELTA, spell)]
+    return b"".join([*info, *rows, content.spelled])
+
 
 _WIRE = Wire.of("delta")
 _PIECE_BYTES = 4 << 20
@@ -158,7 +189,7 @@ class DeltaDialect(Dialect):
         self, store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
     ) -> Actions:
         """Read and decode commits; see `Dialect.decode`."""
-        counts = Counts(beside=True)
+        counts = Counts(info_own_line=True)
         lines = counts.counted(read_commits(store, commits))
         decoded = counts.learn(decode_lines(lines, _WIRE, files=files))
         counts.check(commits)
@@ -173,7 +204,7 @@ class DeltaDialect(Dialect):
         files: bool = True,
     ) -> Iterator[Actions]:
         """Read and decode commits piece by piece; see `Dialect.decode_pieces`."""
-        counts = Counts(beside=True)
+        counts = Counts(info_own_line=True)
         pieces = (list(counts.counted(p)) for p in read_pieces(store, commits, piece_bytes))
         for piece in decode_pieces(pieces, _WIRE, files=files):
             yield _finish(counts.learn(piece))
@@ -274,10 +305,6 @@ class DeltaDialect(Dialect):
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
         """Flatten commitInfo bodies, in order."""
         return flatten_commit_infos(infos, _WIRE)
-
-    def check_readable(self, protocol: dict[str, Any], table: str) -> None:
-        """Refuse a protocol that lakelog's log reading does not honour."""
-        check_readable(protocol["minReaderVersion"], protocol.get("readerFeatures"), table)
 
 
 def _finish(decoded: Actions) -> Actions:

@@ -1,4 +1,9 @@
-"""Decodes checkpoint Parquet to flattened frames: columns, parallel ranges, conversion of rows."""
+"""Decodes checkpoint Parquet to flattened frames: footers, columns, parallel ranges, rows.
+
+A Parquet file may carry the Arrow schema of its writer, and columns then come out in that writer's
+layouts: views, or dictionaries. They hold the same values, and several of Arrow's kernels refuse
+them, above all inside structs.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +17,41 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.delta.footers import require_sound_chunks
-from lakelog.dialects.delta.paths import decode_paths, other_texts, with_dv_id
-from lakelog.dialects.delta.plain_types import plain_schema
+from lakelog.dialects.delta.paths import decode_paths, other_texts
 from lakelog.dialects.json_layout import Leaf, Node, Wire
 from lakelog.dialects.log_content import STRUCT_STATISTICS
+from lakelog.dialects.parquet_footers import child_type, require_sound_chunks
 from lakelog.errors import InvalidActionError
 from lakelog.model import actions, contract
-from lakelog.model.actions import PATH_TEXT
+from lakelog.model.actions import DV_ID_COLUMNS, PATH_TEXT, with_dv_id
+
+
+def _plain_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema with every type as `plain_type` gives it; equal to it where nothing differs."""
+    return pa.schema([field.with_type(plain_type(field.type)) for field in schema])
+
+
+def plain_type(type_: pa.DataType) -> pa.DataType:
+    """A type without views and dictionaries, at any depth.
+
+    >>> str(plain_type(pa.struct([("a", pa.string_view()), ("b", pa.int64())])))
+    'struct<a: string, b: int64>'
+    """
+    if pa.types.is_struct(type_):
+        return pa.struct([field.with_type(plain_type(field.type)) for field in type_])
+    if pa.types.is_map(type_):
+        key, item = type_.key_field, type_.item_field
+        return pa.map_(key.with_type(plain_type(key.type)), item.with_type(plain_type(item.type)))
+    if pa.types.is_list(type_):
+        return pa.list_(type_.value_field.with_type(plain_type(type_.value_type)))
+    if pa.types.is_large_list(type_):
+        return pa.large_list(type_.value_field.with_type(plain_type(type_.value_type)))
+    if pa.types.is_dictionary(type_):
+        return plain_type(type_.value_type)
+    if pa.types.is_string_view(type_):
+        return pa.string()
+    return pa.binary() if pa.types.is_binary_view(type_) else type_
+
 
 _BATCH_ROWS = 1 << 16
 _LEAST_BATCH_ROWS = 1 << 10
@@ -32,7 +64,6 @@ META_READERS = min(4, os.cpu_count() or 1)
 """How many threads share the leaves of the few rows that are no file actions."""
 FILE_READERS = min(2, os.cpu_count() or 1)
 """How many threads share the leaves of the file actions."""
-_DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset")
 _WIRE = Wire.of("delta")
 RECONCILED = "lakelog.reconciled"
 """Key in the metadata of a checkpoint of one file; see `DeltaCheckpointReader.is_reconciled`."""
@@ -64,21 +95,11 @@ def is_marked_reconciled(file: pq.ParquetFile, version: int) -> bool:
     return bool(mark == reconciled_mark(version, file.metadata.num_rows, max(ends)).encode())
 
 
-def child_type(schema: pa.Schema, *names: str) -> pa.DataType | None:
-    """Type of a nested field, or None where there is none."""
-    type_: pa.DataType = pa.struct(list(schema))
-    for name in names:
-        if not pa.types.is_struct(type_) or type_.get_field_index(name) < 0:
-            return None
-        type_ = type_.field(name).type
-    return type_
-
-
 def leaf_columns(schema: pa.Schema, columns: Sequence[str], kinds: Sequence[str]) -> list[str]:
     """Parquet leaves that hold `columns` for the action types in `kinds`."""
     wanted = {"path", *columns}
     if any(column.startswith("dv") for column in wanted):
-        wanted |= set(_DV_COLUMNS)  # a deletion vector is checked whole, whatever is asked of it
+        wanted |= set(DV_ID_COLUMNS)  # a deletion vector is checked whole, whatever is asked of it
     leaves: list[str] = []
     for kind in kinds:
         for position, leaf in _WIRE.wrappers[kind].leaves((kind,)):
@@ -231,7 +252,7 @@ def assemble(parts: Sequence[Part], kind: str, columns: Sequence[str], path: str
         if required == "path" or required in columns:
             _require(frame, required, kind, path)
     frame = with_dv_id(frame).with_columns(pl.lit(kind).alias("actionType"))
-    unwanted = [c for c in _DV_COLUMNS if c in frame.columns and c not in columns]
+    unwanted = [c for c in DV_ID_COLUMNS if c in frame.columns and c not in columns]
     return frame.drop(unwanted)
 
 
@@ -411,7 +432,7 @@ def checked_batches(
     ):
         batch.validate()
         rows += len(batch)
-        plain = plain or plain_schema(batch.schema)
+        plain = plain or _plain_schema(batch.schema)
         yield batch if plain.equals(batch.schema) else batch.cast(plain)
     if rows != promised:
         raise pa.ArrowInvalid(f"only {rows} rows of {promised} can be read")

@@ -23,8 +23,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.delta.footers import require_sound_chunks
 from lakelog.dialects.delta.paths import encode_paths
+from lakelog.dialects.parquet_footers import require_sound_chunks
 
 CAN_READ = hasattr(pq.ColumnChunkMetaData, "bloom_filter_offset")
 """Whether this pyarrow says where in a file the filters are."""

@@ -6,7 +6,7 @@ never again. ``+`` stays ``+``. Bytes that do not decode as UTF-8 stay encoded.
 Other writers compare the paths of an add and a remove as text, and do not encode alike. So a path
 that the log has is written again with the text that it has (`PATH_TEXT`, which is null for what
 `encode_paths` gives: Delta on Spark's text, what Java's ``URI`` quotes in a path and no more). The
-path of a new file is quoted as deltalake does it (`quote_paths`), which Spark and the kernels keep.
+path of a new file is quoted as deltalake does it (`_quote_paths`); Spark and the kernels keep it.
 
 Source: Delta protocol, Add File and Remove File; Deletion Vectors. RFC 2396, section 3.3.
 """
@@ -16,17 +16,61 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, unquote
 
+import numpy as np
 import polars as pl
+import pyarrow as pa
 
-from lakelog.dialects.arrow_texts import text_bytes
-from lakelog.errors import InvalidActionError
 from lakelog.model.actions import PATH_TEXT
+from lakelog.storage.containment import SCHEME
 
-SCHEME = r"[A-Za-z][A-Za-z0-9+.-]*:"
-"""Pattern of what an absolute URL begins with."""
+_INLINE_BYTES = 12
 
-ABSOLUTE = rf"^({SCHEME})?/"
-"""Pattern of the paths in a log that are not below the table's root by their form alone."""
+
+def text_array(texts: pl.Series) -> pa.StringArray | pa.LargeStringArray:
+    """A column of texts as an Arrow array.
+
+    Memory: four bytes per row, or the texts once more.
+
+    Source: Arrow columnar format, Variable-size Binary View Layout.
+    """
+    whole = texts.rechunk()
+    shared = _shared(whole.to_arrow(compat_level=pl.CompatLevel.newest()))
+    return whole.to_arrow(compat_level=pl.CompatLevel.oldest()) if shared is None else shared
+
+
+def text_bytes(texts: pl.Series) -> bytes:
+    """The UTF-8 bytes of all texts of a column, one after another; of nulls there are none.
+
+    Memory: those bytes.
+    """
+    array = text_array(texts)
+    _, offsets, data = array.buffers()
+    if data is None or not len(array):
+        return b""
+    width = np.int32 if pa.types.is_string(array.type) else np.int64
+    ends = np.frombuffer(offsets, width)[array.offset : array.offset + len(array) + 1]
+    start, end = int(ends[0]), int(ends[-1])
+    return bytes(data.slice(start, end - start))
+
+
+def _shared(array: pa.Array) -> pa.StringArray | None:
+    buffers = array.buffers()
+    one_buffer = 3
+    if not pa.types.is_string_view(array.type) or len(buffers) != one_buffer or array.null_count:
+        return None
+    views = np.frombuffer(buffers[1], np.int32).reshape(-1, 4)
+    views = views[array.offset : array.offset + len(array)]
+    lengths, starts = views[:, 0], views[:, 3]
+    # Shorter texts are in their views.
+    if (
+        not len(views)
+        or lengths.min() <= _INLINE_BYTES
+        or (starts[1:] != starts[:-1] + lengths[:-1]).any()
+    ):
+        return None
+    ends = np.append(starts, starts[-1] + lengths[-1])
+    return pa.StringArray.from_buffers(len(array), pa.py_buffer(ends), buffers[2])
+
 
 _ASCII_ESCAPES = {f"%{code:02X}": chr(code) for code in range(0x80)}
 _ASCII_ESCAPES |= {
@@ -36,7 +80,6 @@ _ASCII_ESCAPES |= {
 # beyond these, because the first digit is 0 to 7.
 _PATTERNS = list(_ASCII_ESCAPES)
 _REPLACEMENTS = list(_ASCII_ESCAPES.values())
-_DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
 # What java.net.URI leaves alone in a path: letters, digits, marks, and the rest of pchar, ; and /.
 _UNQUOTED = set("-_.!~*'():@&=+$,;/") | {chr(c) for c in range(128) if chr(c).isalnum()}
 # Beyond ASCII it quotes what Character.isSpaceChar and isISOControl name.
@@ -148,7 +191,7 @@ def other_texts(texts: pl.Series, paths: pl.Series) -> pl.Series | None:
     return texts.zip_with(differ, texts.clear(len(texts))).alias(PATH_TEXT)
 
 
-def quote_paths(paths: pl.Series) -> pl.Series:
+def _quote_paths(paths: pl.Series) -> pl.Series:
     """Percent-encode a column of new files' paths: every byte beyond ASCII too, and ``*``, as
     deltalake does, which encodes the path again when it removes the file.
     """
@@ -172,7 +215,7 @@ def spell_paths(files: pl.DataFrame) -> pl.Series:
 def spell_new_paths(files: pl.DataFrame, texts: pl.DataFrame | None) -> pl.Series:
     """Paths of file actions as a commit has them."""
     paths = files["path"]
-    quoted = quote_paths(paths)
+    quoted = _quote_paths(paths)
     if texts is None or not texts.height:
         return quoted
     known = spell_paths(texts).alias(PATH_TEXT)
@@ -186,36 +229,3 @@ def _is_plain(paths: pl.Series) -> bool:
     """Whether no path can need quoting: a check of all bytes at once, cheaper than a pattern."""
     data = text_bytes(paths)
     return b":" not in data and not data.translate(None, _PLAIN)
-
-
-def with_dv_id(files: pl.DataFrame) -> pl.DataFrame:
-    """Add ``dvId`` to file actions that carry deletion vectors; others come back as they are.
-
-    ``dvId`` is storageType + pathOrInlineDv [+ "@" + offset]; a null offset is left out.
-    """
-    columns = [c for c in _DV_COLUMNS if c in files.columns]
-    if not columns:
-        return files
-    for required in _DV_COLUMNS[:2]:
-        lacking = pl.any_horizontal(pl.col(c).is_not_null() for c in columns)
-        if required in columns:
-            lacking &= pl.col(required).is_null()
-        incomplete = files.filter(lacking)
-        if incomplete.height:
-            raise InvalidActionError(
-                "a deletion vector lacks a required field",
-                version=incomplete["version"][0] if "version" in incomplete.columns else None,
-                expected=required,
-                found=incomplete["path"][0],
-                hint="restore the file from a copy; reading stopped here",
-            )
-    if not set(_DV_COLUMNS[:2]) <= set(columns):
-        return files
-    suffix = (
-        pl.when(pl.col("dvOffset").is_not_null())
-        .then(pl.concat_str(pl.lit("@"), pl.col("dvOffset").cast(pl.String)))
-        .otherwise(pl.lit(""))
-        if "dvOffset" in columns
-        else pl.lit("")
-    )
-    return files.with_columns(pl.concat_str(*_DV_COLUMNS[:2], suffix).alias("dvId"))

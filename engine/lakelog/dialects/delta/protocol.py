@@ -27,10 +27,10 @@ FEATURE_PROPERTY = "delta.feature."
 CONSTRAINT_PROPERTY = "delta.constraints."
 """Prefix of properties that hold CHECK constraints."""
 
-READER_LISTS = 3
+_READER_LISTS = 3
 """Reader version from which readers' features are listed."""
 
-WRITER_LISTS = 7
+_WRITER_LISTS = 7
 """Writer version from which features are listed."""
 
 _CHANGE_DATA_KEYS = ("delta.enableChangeDataFeed", "delta.enableChangeDataCapture")
@@ -356,8 +356,8 @@ class DeltaProtocol(ProtocolRules):
 
     features: Mapping[str, Feature] = {feature.name: feature for feature in _DELTA}
     default = Protocol(1, 2)
-    last_versions = (READER_LISTS, WRITER_LISTS)
-    summed_versions = (READER_LISTS, WRITER_LISTS)
+    last_versions = (_READER_LISTS, _WRITER_LISTS)
+    summed_versions = (_READER_LISTS, _WRITER_LISTS)
 
     def implies(self, protocol: Protocol, feature: Feature) -> bool:
         """Only below writer version 7, and for readers' features only below reader version 3.
@@ -368,8 +368,8 @@ class DeltaProtocol(ProtocolRules):
         ['appendOnly', 'checkConstraints', 'invariants']
         """
         reader_from, writer_from = feature.implied_from or (0, 0)
-        by_reader = not feature.reader or reader_from <= protocol.min_reader_version < READER_LISTS
-        return by_reader and writer_from <= writer_version(protocol) < WRITER_LISTS
+        by_reader = not feature.reader or reader_from <= protocol.min_reader_version < _READER_LISTS
+        return by_reader and writer_from <= writer_version(protocol) < _WRITER_LISTS
 
     def needed(self, metadata: Metadata) -> frozenset[str]:
         """Features that properties and the schema switch on.
@@ -396,7 +396,7 @@ class DeltaProtocol(ProtocolRules):
     ) -> Protocol:
         """Versions alone where they imply all that is added, else lists."""
         writer = writer_version(base)
-        if writer < WRITER_LISTS and all(f.implied_from is not None for f in added):
+        if writer < _WRITER_LISTS and all(f.implied_from is not None for f in added):
             versions = [f.implied_from for f in added if f.implied_from is not None]
             return Protocol(
                 max(base.min_reader_version, *(reader for reader, _ in versions)),
@@ -405,20 +405,20 @@ class DeltaProtocol(ProtocolRules):
                 base.writer_features,
             )
         names = {*supported, *(f.name for f in added)}
-        if base.min_reader_version == READER_LISTS - 1:
+        if base.min_reader_version == _READER_LISTS - 1:
             # Readers of version 2 map columns whatever the writer version says.
             names.add("columnMapping")
         readers = {name for name in names if name in self.features and self.features[name].reader}
         readers |= set(base.reader_features or ())
         # Version 2 says "columnMapping" without a list; other readers' features must be listed.
-        unlisted = {"columnMapping"} if base.min_reader_version == READER_LISTS - 1 else set()
-        if base.min_reader_version < READER_LISTS and readers <= unlisted:
+        unlisted = {"columnMapping"} if base.min_reader_version == _READER_LISTS - 1 else set()
+        if base.min_reader_version < _READER_LISTS and readers <= unlisted:
             return Protocol(
-                base.min_reader_version, WRITER_LISTS, None, in_order(base.writer_features, names)
+                base.min_reader_version, _WRITER_LISTS, None, in_order(base.writer_features, names)
             )
         return Protocol(
-            READER_LISTS,
-            WRITER_LISTS,
+            _READER_LISTS,
+            _WRITER_LISTS,
             in_order(base.reader_features, readers),
             in_order(base.writer_features, names),
         )
@@ -430,14 +430,14 @@ class DeltaProtocol(ProtocolRules):
     def check_lists_of_table(self, protocol: Protocol, table: str) -> None:
         """Writer version 7 has a list, and reader version 3 goes with it."""
         writer = writer_version(protocol)
-        if writer == WRITER_LISTS and protocol.writer_features is None:
+        if writer == _WRITER_LISTS and protocol.writer_features is None:
             raise CorruptionError(
                 "the protocol has writer version 7 but no writerFeatures",
                 path=table,
                 expected="writerFeatures",
                 hint="the protocol action violates the Delta protocol; repair the log",
             )
-        if writer != WRITER_LISTS and protocol.min_reader_version == READER_LISTS:
+        if writer != _WRITER_LISTS and protocol.min_reader_version == _READER_LISTS:
             raise CorruptionError(
                 "reader version 3 requires writer version 7",
                 path=table,
@@ -464,13 +464,13 @@ class DeltaProtocol(ProtocolRules):
     def check_lists(self, protocol: Protocol) -> None:
         """Lists belong to reader version 3 and writer version 7, and to no other."""
         reader, writer = protocol.min_reader_version, writer_version(protocol)
-        if reader == READER_LISTS and writer != WRITER_LISTS:
+        if reader == _READER_LISTS and writer != _WRITER_LISTS:
             raise InvalidProtocolError(
-                "reader version 3 requires writer version 7", expected=WRITER_LISTS, found=writer
+                "reader version 3 requires writer version 7", expected=_WRITER_LISTS, found=writer
             )
         for field, names, belongs in (
-            ("readerFeatures", protocol.reader_features, reader == READER_LISTS),
-            ("writerFeatures", protocol.writer_features, writer == WRITER_LISTS),
+            ("readerFeatures", protocol.reader_features, reader == _READER_LISTS),
+            ("writerFeatures", protocol.writer_features, writer == _WRITER_LISTS),
         ):
             if (names is not None) != belongs:
                 raise InvalidProtocolError(
@@ -486,7 +486,7 @@ class DeltaProtocol(ProtocolRules):
         for name in protocol.writer_features or ():
             if name not in self.features or not self.features[name].reader:
                 continue
-            implied = name == "columnMapping" and reader == READER_LISTS - 1
+            implied = name == "columnMapping" and reader == _READER_LISTS - 1
             if not implied and name not in (protocol.reader_features or ()):
                 raise InvalidProtocolError(
                     f"writerFeatures contains {name!r}, which must also be in readerFeatures",

@@ -19,15 +19,15 @@ from typing import Any
 
 import orjson
 
-from lakelog.dialects.indextables.expansion import TooLargeError, decompress, most_decompressed
+from lakelog.dialects.indextables.framing import TooLargeError, decompress, most_decompressed
 from lakelog.errors import MalformedLogError, MissingDependencyError
 
-MAX_STATE_BYTES = 8 * 1024 * 1024
+_MAX_STATE_BYTES = 8 * 1024 * 1024
 """What a state manifest may expand to whatever its length: one record that no count of the log
 bounds, and that takes 100 times its bytes as Python objects."""
-MAX_STATE_RATIO = 50
-"""Decompressed bytes for each byte of a state manifest, beyond `MAX_STATE_BYTES`."""
-MAX_SCHEMA_DEPTH = 32
+_MAX_STATE_RATIO = 50
+"""Decompressed bytes for each byte of a state manifest, beyond `_MAX_STATE_BYTES`."""
+_MAX_SCHEMA_DEPTH = 32
 """How deep the types of an Avro schema may nest."""
 
 _BATCH_RECORDS = 8_192
@@ -116,7 +116,7 @@ def read_state_record(
     data: bytes, path: str, version: int, fields: Collection[str] | None = None
 ) -> dict[str, Any]:
     """The one record of a state manifest; arguments and errors as `Container` has them."""
-    most = max(MAX_STATE_BYTES, MAX_STATE_RATIO * len(data))
+    most = max(_MAX_STATE_BYTES, _MAX_STATE_RATIO * len(data))
     container = Container(data, path, version, min(most, most_decompressed(len(data))))
     if container.records != 1:
         raise MalformedLogError(
@@ -241,8 +241,8 @@ def _first_of(codec: str, *modules: str) -> Any:
 
 def _least_bytes(schema: Any, named: dict[str, int | None], depth: int) -> int:
     """The fewest bytes that a value of a parsed schema takes."""
-    if depth > MAX_SCHEMA_DEPTH:
-        raise ValueError(f"the schema nests deeper than {MAX_SCHEMA_DEPTH} types")
+    if depth > _MAX_SCHEMA_DEPTH:
+        raise ValueError(f"the schema nests deeper than {_MAX_SCHEMA_DEPTH} types")
     if isinstance(schema, list):
         for branch in schema:
             if branch != "null":

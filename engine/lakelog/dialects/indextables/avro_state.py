@@ -38,9 +38,15 @@ import pyarrow as pa
 
 from lakelog.dialects.indextables.avro import Container, read_state_record
 from lakelog.dialects.indextables.commits import (
+    compose_meta,
     decode_blobs,
     decode_commits,
+    holds_type,
+    last_by_path,
     meta_at_or_below,
+    missing_file,
+    one_protocol,
+    project,
     wire,
 )
 from lakelog.dialects.indextables.docmapping import registry_of, resolve_references
@@ -53,14 +59,6 @@ from lakelog.dialects.indextables.listing import (
     state_manifest_path,
 )
 from lakelog.dialects.indextables.protocol import MAX_READER_VERSION
-from lakelog.dialects.indextables.reading import (
-    compose_meta,
-    holds_type,
-    last_by_path,
-    missing_file,
-    one_protocol,
-    project,
-)
 from lakelog.dialects.json_layout import Leaf
 from lakelog.dialects.log_content import CHECKPOINT_META, Checkpoint
 from lakelog.dialects.ndjson import Blob
@@ -78,7 +76,7 @@ from lakelog.model.reconcile import last_wins
 from lakelog.storage import LogStore
 
 _FIRST_STATE = 1  # the number of a state that depends on no other
-MAX_FORMAT_VERSION = 1
+_MAX_FORMAT_VERSION = 1
 """Newest state file format that this reader knows."""
 
 _SHARED = ("manifests/", "state-v")
@@ -119,12 +117,12 @@ class StateManifest:
         """Parse and check one state manifest."""
         record = _Record(read_state_record(data, path, version), path, version)
         format_version = record.integer("formatVersion")
-        if format_version > MAX_FORMAT_VERSION:
+        if format_version > _MAX_FORMAT_VERSION:
             raise UnsupportedFeatureError(
                 "the Avro state has a newer format",
                 path=path,
                 version=version,
-                expected=f"formatVersion up to {MAX_FORMAT_VERSION}",
+                expected=f"formatVersion up to {_MAX_FORMAT_VERSION}",
                 found=f"formatVersion {format_version}",
                 hint="upgrade lakelog",
             )
@@ -338,11 +336,11 @@ class AvroStateReader:
                     expected=f"{count} entries",
                     found=f"{container.records} entries",
                 )
-            frames.append(decode_entries(container, path, state.version, columns))
+            frames.append(_decode_entries(container, path, state.version, columns))
         return frames
 
 
-def decode_entries(
+def _decode_entries(
     container: Container, path: str, version: int, columns: Sequence[str]
 ) -> pl.DataFrame:
     """Entries of one manifest as ``add`` rows."""

@@ -22,10 +22,9 @@ import polars as pl
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.encode import encode_rows, ordered_content
 from lakelog.dialects.indextables.docmapping import without_registered
-from lakelog.dialects.indextables.flattened_writer import FlattenedWriter
+from lakelog.dialects.indextables.flattened_writer import FlattenedWriter, Staging
 from lakelog.dialects.indextables.framing import Framer, checkpoint_level
 from lakelog.dialects.indextables.listing import LOG_FOLDER, RANK
-from lakelog.dialects.indextables.staging import Staging
 from lakelog.dialects.log_content import (
     Checkpoint,
     CheckpointPlan,

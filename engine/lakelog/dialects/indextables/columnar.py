@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from lakelog.dialects.json_layout import FILE_WRAPPERS, META_WRAPPERS, Wire
 from lakelog.dialects.log_content import Actions, CommitInfo
-from lakelog.dialects.parquet_bounds import Bound
+from lakelog.dialects.parquet_footers import Bound
 from lakelog.dialects.row_validation import (
     ACTION_TYPE,
     EXTRA,
@@ -283,15 +283,17 @@ class _Groups:
         ]
         if files:
             selections += [(self.files, kinds & FILE_WRAPPERS), (self.other, kinds - known)]
-        for frames, mine in selections:
-            if mine:
-                frames.append(_required(without_nulls(_of(rows, mine, kinds)), mine, blob))
+        for frames, own_kinds in selections:
+            if own_kinds:
+                frames.append(
+                    _required(without_nulls(_of(rows, own_kinds, kinds)), own_kinds, blob)
+                )
         if _INFO in kinds:
             self.infos.extend(_infos(_of(rows, frozenset({_INFO}), kinds), blob))
 
 
-def _of(rows: pl.DataFrame, mine: frozenset[str], kinds: frozenset[str]) -> pl.DataFrame:
-    return rows if mine == kinds else rows.filter(pl.col(ACTION_TYPE).is_in([*mine]))
+def _of(rows: pl.DataFrame, own_kinds: frozenset[str], kinds: frozenset[str]) -> pl.DataFrame:
+    return rows if own_kinds == kinds else rows.filter(pl.col(ACTION_TYPE).is_in([*own_kinds]))
 
 
 def _infos(rows: pl.DataFrame, blob: Blob) -> Iterator[CommitInfo]:
@@ -310,8 +312,8 @@ def _required(frame: pl.DataFrame, kinds: frozenset[str], blob: Blob) -> pl.Data
         for column in required.get(kind, ()):
             if column in frame.columns and not frame[column].null_count():
                 continue
-            mine = pl.col(ACTION_TYPE) == kind
-            lacking = mine & pl.col(column).is_null() if column in frame.columns else mine
+            of_kind = pl.col(ACTION_TYPE) == kind
+            lacking = of_kind & pl.col(column).is_null() if column in frame.columns else of_kind
             if frame.select(lacking.any()).item():
                 raise _invalid(blob, f"{kind} lacks a required field", column, None)
     return frame

@@ -21,7 +21,13 @@ from lakelog.dialects.commit_reader import group_commits
 from lakelog.dialects.indextables import listing
 from lakelog.dialects.indextables.avro_state import AvroStateReader
 from lakelog.dialects.indextables.checkpoint_writer import checkpoint_writer
-from lakelog.dialects.indextables.commits import commit_path, decode_commits, encode_commit, wire
+from lakelog.dialects.indextables.commits import (
+    DEFAULT_PROTOCOL_VERSION,
+    commit_path,
+    decode_commits,
+    encode_commit,
+    wire,
+)
 from lakelog.dialects.indextables.docmapping import (
     lost_mapping,
     registry_of_meta,
@@ -36,12 +42,11 @@ from lakelog.dialects.indextables.protocol import (
     INDEXTABLES_PROTOCOL,
     LISTS_FROM,
     STATE_PROTOCOL,
-    check_readable,
     is_raised,
     knows_flattened,
 )
-from lakelog.dialects.indextables.reading import DEFAULT_PROTOCOL_VERSION
 from lakelog.dialects.log_content import (
+    PART_ACTIONS,
     Actions,
     Checkpoint,
     CheckpointPlan,
@@ -57,9 +62,6 @@ from lakelog.dialects.row_validation import columns_of
 from lakelog.model import actions
 from lakelog.model.metadata import Protocol
 from lakelog.storage import LogStore
-
-LARGE_ACTIONS = 100_000
-"""Actions above which IndexTables' writers split a JSON checkpoint."""
 
 
 class IndexTablesDialect(Dialect):
@@ -78,7 +80,7 @@ class IndexTablesDialect(Dialect):
     provider = "indextables"
     checkpoint_defaults = CheckpointDefaults(
         compression="snappy",
-        part_actions=LARGE_ACTIONS,
+        part_actions=PART_ACTIONS,
         checkpoint_retention_ms=2 * 3_600_000,
         retain_versions=30,
     )
@@ -117,7 +119,7 @@ class IndexTablesDialect(Dialect):
         own = knows_flattened(protocol.reader_features)
         if request.format == "parquet" or (own and request.format is None):
             return "flattened"
-        if request.files + request.others < LARGE_ACTIONS:
+        if request.files + request.others < PART_ACTIONS:
             return "json"
         known = LISTS_FROM <= reader < STATE_PROTOCOL
         is_json = request.format == "json"
@@ -273,10 +275,6 @@ class IndexTablesDialect(Dialect):
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
         """Flatten commitInfo bodies, in order; the reference writes none, lakelog does."""
         return flatten_commit_infos(infos, wire())
-
-    def check_readable(self, protocol: dict[str, Any], table: str) -> None:
-        """Refuse a protocol above 4, or a reader feature that lakelog does not know."""
-        check_readable(protocol, table)
 
     def resolve_references(self, files: pl.DataFrame, meta: pl.DataFrame) -> pl.DataFrame:
         """Fill ``docMappingJson`` from ``docMappingRef`` through the properties in `meta`.

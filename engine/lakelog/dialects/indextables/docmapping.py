@@ -19,7 +19,7 @@ import polars as pl
 
 from lakelog.model import actions
 
-REGISTRY_PREFIX = "docMappingSchema."
+_REGISTRY_PREFIX = "docMappingSchema."
 """Prefix of a registry entry among the table's properties."""
 
 _HASH_CHARACTERS = 16
@@ -113,13 +113,13 @@ def without_registry(meta: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_entry(key: str) -> bool:
-    return key.startswith(REGISTRY_PREFIX)
+    return key.startswith(_REGISTRY_PREFIX)
 
 
 def registry_of(properties: Mapping[str, str | None]) -> dict[str, str]:
     """Hash to mapping text, from an Avro schema registry (bare hashes, or with the prefix)."""
     return {
-        key.removeprefix(REGISTRY_PREFIX): text
+        key.removeprefix(_REGISTRY_PREFIX): text
         for key, text in properties.items()
         if text is not None
     }

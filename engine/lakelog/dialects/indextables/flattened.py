@@ -19,17 +19,18 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.indextables.commits import meta_at_or_below, wire
-from lakelog.dialects.indextables.docmapping import registry_of_meta, resolve_references
-from lakelog.dialects.indextables.listing import list_commits
-from lakelog.dialects.indextables.reading import (
+from lakelog.dialects.indextables.commits import (
     compose_meta,
+    meta_at_or_below,
     missing_file,
     one_protocol,
     project,
+    wire,
 )
+from lakelog.dialects.indextables.docmapping import registry_of_meta, resolve_references
+from lakelog.dialects.indextables.listing import list_commits
 from lakelog.dialects.log_content import CHECKPOINT_META, Checkpoint
-from lakelog.dialects.parquet_bounds import Bound
+from lakelog.dialects.parquet_footers import Bound
 from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError, NotFoundError
 from lakelog.lazy import cached_property
 from lakelog.model import actions

@@ -1,16 +1,19 @@
-"""Writes flattened Parquet checkpoints: one row per action, in one file or several.
+"""Writes flattened Parquet checkpoints: temporary names, rows, pointer.
 
 Several files share the rows by the CRC-32 of the path. Their names show only version, number and
 count, so two writers of one version may meet in them: as each row has one place, any mixture of
 their files is the same checkpoint.
 
-Source: ``schemas/checkpoint.md``, Flattened Parquet.
+Source: facts of the real writers, ``_last_checkpoint``; ``schemas/checkpoint.md``,
+Flattened Parquet.
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 from zlib import crc32
 
 import numpy as np
@@ -21,13 +24,151 @@ import pyarrow.parquet as pq
 
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.indextables.columnar import arrow_field, dictionary_columns
-from lakelog.dialects.indextables.docmapping import without_registered
-from lakelog.dialects.indextables.listing import CHECKPOINT_FOLDER, RANK
-from lakelog.dialects.indextables.staging import Staging
-from lakelog.dialects.log_content import CHECKPOINT_META, Checkpoint, StagedCheckpoint, StagedFile
-from lakelog.errors import InvalidInputError
+from lakelog.dialects.indextables.docmapping import registry_of_meta, without_registered
+from lakelog.dialects.indextables.framing import unframe
+from lakelog.dialects.indextables.listing import (
+    CHECKPOINT_FOLDER,
+    LAST_CHECKPOINT,
+    LOG_FOLDER,
+    RANK,
+)
+from lakelog.dialects.indextables.protocol import STATE_PROTOCOL, knows_flattened
+from lakelog.dialects.log_content import (
+    CHECKPOINT_META,
+    Checkpoint,
+    CheckpointPlan,
+    StagedCheckpoint,
+    StagedFile,
+)
+from lakelog.errors import (
+    CorruptionError,
+    InvalidInputError,
+    LakelogError,
+    NotFoundError,
+    UnavailableError,
+)
 from lakelog.model import actions
+from lakelog.storage import LogStore
+from lakelog.storage.base import Upload
 from lakelog.storage.upload import UploadSink
+
+
+@dataclass(eq=False)
+class Staging:
+    """The files of one checkpoint while it is written.
+
+    Attributes:
+        store: Store of the table.
+        plan: What the checkpoint is to look like.
+        unique: Gives UUIDs for the names.
+        files: Files that are whole, in the order in which they are to get their names.
+        num_adds: Live files among the actions.
+        registry: Document mappings that the table's properties hold, by hash.
+        configuration: The table's properties.
+    """
+
+    store: LogStore
+    plan: CheckpointPlan
+    unique: Callable[[], uuid.UUID] = uuid.uuid4
+    files: list[StagedFile] = field(default_factory=list)
+    num_adds: int = 0
+    registry: dict[str, str] = field(default_factory=dict)
+    configuration: dict[str, str | None] = field(default_factory=dict)
+    _reader_version: int = 1
+    _reader_features: tuple[str, ...] = ()
+    _open: list[Upload] = field(default_factory=list)
+
+    def learn(self, meta: pl.DataFrame) -> None:
+        """Take from the rows that are no file actions what spelling the others depends on."""
+        self.registry = registry_of_meta(meta)
+        for row in meta.iter_rows(named=True):  # a few rows, and skips
+            if row["actionType"] == "metaData":
+                self.configuration = dict(row.get("configuration") or {})
+            elif row["actionType"] == "protocol":
+                self._reader_version = row.get("minReaderVersion") or 1
+                self._reader_features = tuple(row.get("readerFeatures") or ())
+
+    def hidden(self) -> str:
+        """A new name that no reader looks at."""
+        return f"{LOG_FOLDER}/.lakelog-{self.unique().hex}.tmp"
+
+    def begin(self, path: str) -> Upload:
+        """Start a file, which `abandon` would leave nothing of."""
+        upload = self.store.upload(path)
+        self._open.append(upload)
+        return upload
+
+    def put(self, target: str, data: bytes) -> StagedFile:
+        """Write a small file that holds no actions."""
+        staged = StagedFile(self.hidden(), target, len(data), 0)
+        # Before it is there: where the answer is lost, it may be.
+        self.files.append(staged)
+        self.store.put(staged.path, data)
+        return staged
+
+    def close(self, upload: Upload, staged: StagedFile) -> None:
+        """Make a file appear that is whole."""
+        self.files.append(staged)
+        upload.close()
+
+    def abandon(self) -> None:
+        """Delete what was written, if the store allows it."""
+        for upload in self._open:
+            try:
+                upload.abandon()
+            except LakelogError:
+                continue
+        try:
+            self.store.delete_many([file.path for file in self.files])
+        except LakelogError:
+            return
+
+    def pointer(self, **more: Any) -> tuple[str, bytes] | None:
+        """``_last_checkpoint``, or None where other readers of the table must not follow it.
+
+        Those of an Avro state would look for a folder that is not there, and fail. Those that do
+        not know flattened Parquet would lose the JSON checkpoint that it named before, and their
+        cleanup would take the commits below what they cannot read.
+        """
+        if self._reader_version >= STATE_PROTOCOL or self._points_to_state():
+            return None
+        if self.plan.layout == "flattened" and not knows_flattened(self._reader_features):
+            return None
+        body = {
+            "version": self.plan.version,
+            "size": self.num_actions,
+            "sizeInBytes": self.size_bytes,
+            "numFiles": self.num_adds,
+            "createdTime": self.plan.created_ms,
+            **more,
+        }
+        return LAST_CHECKPOINT, orjson.dumps(body)
+
+    @property
+    def num_actions(self) -> int:
+        """Actions in all files."""
+        return sum(file.num_actions for file in self.files)
+
+    @property
+    def size_bytes(self) -> int:
+        """Length of all files."""
+        return sum(file.size_bytes for file in self.files)
+
+    def _points_to_state(self) -> bool:
+        try:
+            data = self.store.read(LAST_CHECKPOINT)
+        except NotFoundError:
+            return False
+        except UnavailableError:
+            return True  # it may; and leaving a pointer as it is only costs time
+        try:
+            body = orjson.loads(unframe(data, LAST_CHECKPOINT))
+        except (CorruptionError, orjson.JSONDecodeError):
+            return False
+        return isinstance(body, dict) and (
+            body.get("format") == "avro-state" or body.get("stateDir") is not None
+        )
+
 
 FOOTER_KEY = "lakelog.checkpoint"
 """Key of the footer under which a file says which part of which checkpoint it is, as JSON."""
@@ -136,7 +277,7 @@ def stage_parts(staging: Staging) -> StagedCheckpoint:
         "sizeInBytes": staging.size_bytes,
     }
     pointer = staging.pointer(**more, format=_LAYOUT)
-    beside = staging.put(
+    manifest = staging.put(
         f"{CHECKPOINT_FOLDER}/{plan.version:020d}.checkpoint.json", orjson.dumps(body)
     )
     checkpoint = Checkpoint(
@@ -146,7 +287,7 @@ def stage_parts(staging: Staging) -> StagedCheckpoint:
         tuple(file.path for file in data),
         tuple(file.size_bytes for file in data),
     )
-    return StagedCheckpoint(checkpoint, (beside, *data), pointer)
+    return StagedCheckpoint(checkpoint, (manifest, *data), pointer)
 
 
 def part_target(version: int, number: int, count: int) -> str:

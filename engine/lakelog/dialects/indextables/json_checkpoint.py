@@ -19,7 +19,16 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.indextables.commits import decode_blobs, meta_at_or_below, wire
+from lakelog.dialects.indextables.commits import (
+    compose_meta,
+    decode_blobs,
+    last_by_path,
+    meta_at_or_below,
+    missing_file,
+    one_protocol,
+    project,
+    wire,
+)
 from lakelog.dialects.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.dialects.indextables.framing import unframe
 from lakelog.dialects.indextables.listing import (
@@ -29,13 +38,6 @@ from lakelog.dialects.indextables.listing import (
     part_names,
     read_pointer,
     recorded_counts,
-)
-from lakelog.dialects.indextables.reading import (
-    compose_meta,
-    last_by_path,
-    missing_file,
-    one_protocol,
-    project,
 )
 from lakelog.dialects.log_content import CHECKPOINT_META, Actions, Checkpoint
 from lakelog.dialects.ndjson import Blob
@@ -168,7 +170,7 @@ class JsonCheckpointReader:
         blobs = unmark(data, path, name, version)
         self._is_marked = blobs is not None
         if blobs is None:
-            blobs = (Blob(version, path, as_lines(data, path)),)
+            blobs = (Blob(version, path, _as_lines(data, path)),)
         return decode_blobs(blobs, files=files)
 
     def _part_paths(self, data: bytes) -> tuple[str, ...]:
@@ -197,7 +199,7 @@ class JsonCheckpointReader:
         return tuple(f"{LOG_FOLDER}/{name}" for name in names)
 
 
-def as_lines(data: bytes, path: str) -> bytes:
+def _as_lines(data: bytes, path: str) -> bytes:
     """NDJSON of a checkpoint body: as it is, or made from the one object that holds it all."""
     body = _single_object(data, path)
     if body is None:

@@ -35,7 +35,7 @@ from lakelog.storage import FileEntry, LogStore
 LOG_FOLDER = "_transaction_log"
 CHECKPOINT_FOLDER = f"{LOG_FOLDER}/_checkpoints"
 MANIFEST_FOLDER = f"{LOG_FOLDER}/manifests"
-STATE_MANIFEST = "_manifest.avro"
+_STATE_MANIFEST = "_manifest.avro"
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 
 # Among checkpoints of one version: flattened Parquet is read by column and loses nothing; JSON
@@ -238,7 +238,7 @@ def _find_json(store: LogStore, entries: list[FileEntry], found: _Found) -> None
         parts: list[str] | None = None
         # Only where there are parts can the file be a manifest worth reading at this point.
         if version in in_parts and entry.size_bytes <= _MAX_MANIFEST_BYTES:
-            parts = read_part_names(store, path)
+            parts = _read_part_names(store, path)
         if parts is None:
             found.add(version, "json", [path])
         elif missing := [part for part in parts if part not in names]:
@@ -250,7 +250,7 @@ def _find_json(store: LogStore, entries: list[FileEntry], found: _Found) -> None
             found.add(version, "json-multipart", [path, *parts_paths])
 
 
-def read_part_names(store: LogStore, path: str) -> list[str] | None:
+def _read_part_names(store: LogStore, path: str) -> list[str] | None:
     """Part names of a multi-part manifest, or None where the file is none (or cannot be read:
     opening it as a checkpoint then says what is wrong).
     """
@@ -283,7 +283,7 @@ def _find_states(
     # The manifest is the commit point. A writer that fails between making the folder and writing
     # the manifest leaves the folder; the next writer fills it. So only the last may be empty.
     while versions and store.stat(state_manifest_path(versions[-1])) is None:
-        found.notes.append(f"state-v{versions[-1]:020d} has no {STATE_MANIFEST}: not committed")
+        found.notes.append(f"state-v{versions[-1]:020d} has no {_STATE_MANIFEST}: not committed")
         versions.pop()
     listed = [version for version in versions if version >= start]
     late = _late_states(store, listed, commits)
@@ -337,7 +337,7 @@ def _created_ms(store: LogStore, version: int) -> int | None:
 
 def state_manifest_path(version: int) -> str:
     """Path of the manifest of one Avro state."""
-    return f"{LOG_FOLDER}/state-v{version:020d}/{STATE_MANIFEST}"
+    return f"{LOG_FOLDER}/state-v{version:020d}/{_STATE_MANIFEST}"
 
 
 def _find_flattened(store: LogStore, start: int, found: _Found) -> None:

@@ -12,7 +12,7 @@ version  adds
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from lakelog.dialects.features import ROWS_ONLY, Feature, Stance, listed, writer_version
 from lakelog.dialects.protocol_rules import ProtocolRules, check_names, in_order
@@ -22,10 +22,10 @@ from lakelog.model.metadata import Metadata, Protocol
 LISTS_FROM = 3
 """Version from which features may be listed."""
 
-REGISTRY = "docMappingSchema."
+_REGISTRY = "docMappingSchema."
 """Prefix of properties that register a document mapping under its hash."""
 
-MIN_READER_VERSION = 1
+_MIN_READER_VERSION = 1
 MAX_READER_VERSION = 4
 STATE_PROTOCOL = 4
 """Least reader version whose readers take ``_last_checkpoint`` for an Avro state."""
@@ -44,7 +44,7 @@ READER_FEATURES = frozenset(
 """Reader features that this reader honours, by the names of the reference; ``columnarCommits`` is
 lakelog's own."""
 
-OWN_FEATURE = "columnarCommits"
+_OWN_FEATURE = "columnarCommits"
 """The reader feature that lakelog brought: who reads a table that has it knows ``schemas/``, and so
 flattened checkpoints."""
 
@@ -55,17 +55,16 @@ def knows_flattened(reader_features: Collection[str] | None) -> bool:
     >>> knows_flattened(None), knows_flattened(["columnarCommits"])
     (False, True)
     """
-    return OWN_FEATURE in (reader_features or ())
+    return _OWN_FEATURE in (reader_features or ())
 
 
-def check_readable(protocol: Mapping[str, object], table: str) -> None:
-    """Refuse a protocol that this reader does not honour."""
-    version = protocol.get("minReaderVersion")
-    if not isinstance(version, int) or version < MIN_READER_VERSION:
+def check_readable(version: int | None, features: Iterable[str] | None, table: str) -> None:
+    """Refuse a protocol above 4, or a reader feature that lakelog does not know."""
+    if version is None or version < _MIN_READER_VERSION:
         raise CorruptionError(
             "the protocol has no minReaderVersion",
             path=table,
-            expected=f"minReaderVersion {MIN_READER_VERSION} to {MAX_READER_VERSION}",
+            expected=f"minReaderVersion {_MIN_READER_VERSION} to {MAX_READER_VERSION}",
             found=version,
         )
     if version > MAX_READER_VERSION:
@@ -78,9 +77,7 @@ def check_readable(protocol: Mapping[str, object], table: str) -> None:
         )
     # Lists belong to version 3 and later. An older protocol that carries one all the same is
     # still asking for what it names.
-    features = protocol.get("readerFeatures")
-    listed = [str(f) for f in features] if isinstance(features, list | tuple | set) else []
-    for feature in sorted(set(listed) - READER_FEATURES):
+    for feature in sorted(set(features or ()) - READER_FEATURES):
         raise UnsupportedFeatureError(
             f"the table needs the reader feature {feature!r}",
             path=table,
@@ -151,7 +148,7 @@ class IndexTablesProtocol(ProtocolRules):
 
     def needed(self, metadata: Metadata) -> frozenset[str]:
         """Registered document mappings need ``schemaDeduplication``."""
-        by_reference = any(key.startswith(REGISTRY) for key in metadata.configuration)
+        by_reference = any(key.startswith(_REGISTRY) for key in metadata.configuration)
         return frozenset({"schemaDeduplication"} if by_reference else ())
 
     def with_features(
@@ -178,11 +175,13 @@ class IndexTablesProtocol(ProtocolRules):
         )
 
     def check_readable(self, protocol: Protocol, table: str) -> None:
-        """As `check_readable`, for a writer, whose own check says more of a known feature."""
+        """As `check_readable`."""
+        check_readable(protocol.min_reader_version, protocol.reader_features, table)
+
+    def check_readable_by_writer(self, protocol: Protocol, table: str) -> None:
+        """As `check_readable`, but for known features, of which the check of writers says more."""
         features = [f for f in protocol.reader_features or () if f not in self.features]
-        check_readable(
-            {"minReaderVersion": protocol.min_reader_version, "readerFeatures": features}, table
-        )
+        check_readable(protocol.min_reader_version, features, table)
 
     def is_harmless_change(
         self,
@@ -193,7 +192,7 @@ class IndexTablesProtocol(ProtocolRules):
     ) -> bool:
         """A schema added to the registry, which only grows: a key holds the hash of its value."""
         del new, features
-        return key.startswith(REGISTRY) and key not in old
+        return key.startswith(_REGISTRY) and key not in old
 
     def check_lists(self, protocol: Protocol) -> None:
         """Lists belong to version 3 and later, and each feature to its version."""

@@ -1,5 +1,21 @@
 """The step ``compact``: merges small files by partition.
 
+Delta has no action for skipped files (IndexTables: ``mergeskip``), and metadata domains are a
+feature that a table may lack, written whole at every change. Tags are part of every file's action,
+in every table: they travel through checkpoints, go when the file goes, and no reader minds them.
+A skip adds the file again as it is, with ``dataChange`` false and these tags:
+
+- ``lakelog.skip``: JSON of ``reason``, ``operation``, ``skippedAt``, ``retryAfter`` (milliseconds)
+  and ``count``, as specification 001, 3.6 has them. The file stays in the table; until
+  ``retryAfter`` compaction leaves it alone, then it tries again, and counts on.
+- ``lakelog.compacted``: the size that was aimed at. Compacted files are rewritten again only
+  together with others that are not, or to another, larger size: so that a second run finds nothing.
+
+Candidates are small files, and files with a large share of deleted rows. Within a partition they
+are grouped in order of age, so that rows of similar age stay together. A bin is rewritten if this
+reduces the number of files or removes deleted rows. A bin of compacted files only is not
+rewritten; otherwise no run would find its work done.
+
 The driver plans one commit at a time from the latest version. Executors rewrite the bins, and the
 driver commits the new files with ``dataChange`` false, as Delta's OPTIMIZE does. It repeats this
 until no candidate is left. A killed run leaves complete commits, and files that no commit names,
@@ -8,7 +24,8 @@ which vacuum deletes; the next run plans from the latest version.
 If another commit removed files of a bin, the bin is dropped and its new files are deleted. The
 other bins are committed after that commit; the dropped ones are planned again.
 
-Source: Delta protocol, Add File and Remove File (``dataChange``); Delta's OPTIMIZE.
+Source: Delta protocol, Add File and Remove File (``tags``). Delta protocol, Add File and Remove
+File (``dataChange``); Delta's OPTIMIZE.
 """
 
 from __future__ import annotations
@@ -17,10 +34,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.data.files import FILE_COLUMNS, ReadPlan
+from lakelog.data.files import FILE_COLUMNS, ReadPlan, pack
 from lakelog.data.write import WritePlan
 from lakelog.errors import (
     ConflictError,
@@ -29,16 +47,13 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
-from lakelog.log.snapshot import Snapshot
 from lakelog.model import contract
 from lakelog.model.durations import to_duration_ms
 from lakelog.model.metadata import honoured_mapping, is_on
 from lakelog.skipping.sql_predicate import parse_where
-from lakelog.spark.pipeline.bins import BIN, Sizes, find_bins, first_bins
-from lakelog.spark.pipeline.report import Status, StepReport
+from lakelog.snapshot import Snapshot
 from lakelog.spark.pipeline.rewrite import REWRITTEN_SCHEMA, Rewriter
-from lakelog.spark.pipeline.steps import Compact, to_bytes
-from lakelog.spark.pipeline.tags import COMPACTED, skipped, with_marks
+from lakelog.spark.pipeline.steps import Compact, Status, StepReport, to_bytes
 from lakelog.spark.reading import serialize_frame, unpack
 from lakelog.spark.task_commit import discard
 from lakelog.table import Table
@@ -46,6 +61,112 @@ from lakelog.transaction.row_tracking import ENABLED
 
 if TYPE_CHECKING:
     from lakelog.telemetry import Progress
+
+
+SKIP, COMPACTED = "lakelog.skip", "lakelog.compacted"
+_OPERATION = "compact"
+_MAP = pl.Map(pl.String, pl.String)
+_LONGEST_REASON = 500
+
+
+def with_marks(files: pl.DataFrame) -> pl.DataFrame:
+    """Files with what their tags say."""
+    skip = pl.col("tags").map.get(SKIP)
+    number = {"retryAfter": "retryAfter", "count": "skipCount"}
+    recorded = [
+        skip.str.extract(rf'"{key}"\s*:\s*(\d{{1,18}})').cast(pl.Int64).fill_null(0).alias(name)
+        for key, name in number.items()
+    ]
+    compacted = pl.col("tags").map.get(COMPACTED).cast(pl.Int64, strict=False).fill_null(0)
+    return files.with_columns(compacted.alias("compactedTo"), *recorded)
+
+
+def skipped(
+    files: pl.DataFrame, reasons: pl.DataFrame, now_ms: int, cooldown_ms: int
+) -> pl.DataFrame:
+    """Files as they are added again once they could not be read."""
+    why = dict(zip(reasons["path"], reasons["reason"], strict=True))
+    tags = []
+    for path, before, count in files.select("path", "tags", "skipCount").iter_rows():
+        record = {
+            "reason": why[path][:_LONGEST_REASON],
+            "operation": _OPERATION,
+            "skippedAt": now_ms,
+            "retryAfter": now_ms + cooldown_ms,
+            "count": count + 1,
+        }
+        tags.append({**(before or {}), SKIP: orjson.dumps(record).decode()})
+    return files.drop("compactedTo", "retryAfter", "skipCount").with_columns(
+        pl.Series("tags", tags, dtype=_MAP)
+    )
+
+
+_BIN = "bin"
+_PARTITION = "\x00partition"  # no column has this name
+_DELETED = "\x00deleted"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The target sizes of compaction.
+
+    Attributes:
+        target_bytes: Target size of a file.
+        small_bytes: Smaller files are small files.
+        deleted_share: Larger files are candidates if a larger share of their rows is deleted.
+    """
+
+    target_bytes: int
+    small_bytes: int
+    deleted_share: float
+
+
+def find_bins(
+    files: pl.DataFrame, keys: tuple[str, ...], sizes: Sizes, now_ms: int
+) -> pl.DataFrame:
+    """The files to rewrite, with their bins."""
+    share = pl.col("dvCardinality").fill_null(0) / pl.col("numRecords")
+    # An unknown row count may hide any share of deleted rows.
+    deleted = pl.col("dvStorageType").is_not_null() & (
+        share.fill_null(1.0).fill_nan(1.0) > sizes.deleted_share
+    )
+    found = files.with_columns(deleted.alias(_DELETED)).filter(
+        pl.col("retryAfter") <= now_ms,
+        (pl.col("size") < sizes.small_bytes) | pl.col(_DELETED),
+    )
+    values = [
+        pl.col("partitionValues").map.get(key).replace("", None).alias(str(number))
+        for number, key in enumerate(keys)
+    ]
+    partition = pl.struct(values).rank("dense") if values else pl.lit(0)
+    found = found.with_columns(partition.cast(pl.UInt32).alias(_PARTITION))
+    fresh = pl.col("compactedTo") < sizes.target_bytes
+    # Most partitions need no work; this check is cheap.
+    found = found.filter(_worth(fresh, _PARTITION)).sort(_PARTITION, "modificationTime", "path")
+    if not found.height:
+        return found.drop(_DELETED, _PARTITION).with_columns(pl.lit(0, pl.UInt32).alias(_BIN))
+    packed, begin = [], 0
+    for part in found.partition_by(_PARTITION, maintain_order=True):
+        bins = pack(part["size"], target_bytes=sizes.target_bytes, open_cost_bytes=0) + begin
+        begin = int(bins[-1]) + 1
+        packed.append(bins)
+    found = found.with_columns(pl.concat(packed).alias(_BIN))
+    worth = found.filter(_worth(fresh, _BIN)).drop(_PARTITION, _DELETED)
+    return worth.with_columns((pl.col(_BIN).rank("dense") - 1).cast(pl.UInt32))
+
+
+def _worth(fresh: pl.Expr, group: str) -> pl.Expr:
+    """Whether rewriting the group may reduce its files or remove deleted rows."""
+    fewer = (pl.len().over(group) > 1) & fresh.any().over(group)
+    return fewer | pl.col(_DELETED).any().over(group)
+
+
+def first_bins(bins: pl.DataFrame, commit_bytes: int) -> pl.DataFrame:
+    """The bins of the next commit: about `commit_bytes` bytes, and at least one bin."""
+    sizes = bins["size"].fill_null(0)
+    begin = bins.select(_BIN, begin=sizes.cum_sum() - sizes)
+    return bins.filter(begin.select(pl.col("begin").first().over(_BIN) < commit_bytes).to_series())
+
 
 STEP = "compact"
 _FRUITLESS_ROUNDS = 5
@@ -91,12 +212,12 @@ class _Round:
     def gone(self) -> pl.DataFrame:
         """The files that new ones replace."""
         read = self.files.filter(~pl.col("path").is_in(self.unread["path"].implode()))
-        return read.filter(pl.col(BIN).is_in(list(self.rows)))
+        return read.filter(pl.col(_BIN).is_in(list(self.rows)))
 
     @property
     def new(self) -> pl.DataFrame:
         """The new files to commit."""
-        return self.adds.filter(pl.col(BIN).is_in(list(self.rows)))
+        return self.adds.filter(pl.col(_BIN).is_in(list(self.rows)))
 
     @property
     def marked(self) -> pl.DataFrame:
@@ -107,8 +228,8 @@ class _Round:
     def without(self, bins: pl.Series) -> _Round:
         """The round without some bins."""
         lost = set(bins.to_list())
-        files = self.files.filter(~pl.col(BIN).is_in(bins.implode()))
-        adds = self.adds.filter(~pl.col(BIN).is_in(bins.implode()))
+        files = self.files.filter(~pl.col(_BIN).is_in(bins.implode()))
+        adds = self.adds.filter(~pl.col(_BIN).is_in(bins.implode()))
         rows = {number: rows for number, rows in self.rows.items() if number not in lost}
         unread = self.unread.filter(pl.col("path").is_in(files["path"].implode()))
         return replace(self, files=files, adds=adds, unread=unread, rows=rows)
@@ -217,10 +338,10 @@ def _planned(
 
 def _rewritten(spark: Any, rewriter: Rewriter, snapshot: Snapshot, files: pl.DataFrame) -> _Round:
     """Run the rewrite on executors with one Spark action: a second action would repeat it."""
-    parts = files.partition_by(BIN, maintain_order=True)
+    parts = files.partition_by(_BIN, maintain_order=True)
     work = pa.table(
         {
-            BIN: pa.array([int(part[BIN][0]) for part in parts], pa.int32()),
+            _BIN: pa.array([int(part[_BIN][0]) for part in parts], pa.int32()),
             "files": pa.array(
                 [serialize_frame(part.select(FILE_COLUMNS)) for part in parts], pa.binary()
             ),
@@ -232,7 +353,7 @@ def _rewritten(spark: Any, rewriter: Rewriter, snapshot: Snapshot, files: pl.Dat
     answers = dealt.mapInArrow(rewriter, REWRITTEN_SCHEMA).toArrow().to_pylist()
     done = [answer for answer in answers if answer["done"]]
     adds = [
-        unpack(answer["adds"]).with_columns(pl.lit(answer[BIN], pl.UInt32).alias(BIN))
+        unpack(answer["adds"]).with_columns(pl.lit(answer[_BIN], pl.UInt32).alias(_BIN))
         for answer in done
     ]
     made = _Round(
@@ -240,7 +361,7 @@ def _rewritten(spark: Any, rewriter: Rewriter, snapshot: Snapshot, files: pl.Dat
         files,
         pl.concat(adds) if adds else _no_adds(),
         pl.concat([unpack(answer["unread"]) for answer in answers]),
-        {answer[BIN]: answer["rows"] for answer in done},
+        {answer[_BIN]: answer["rows"] for answer in done},
     )
     return _counted(made)
 
@@ -250,26 +371,26 @@ def _counted(made: _Round) -> _Round:
     could lose rows permanently.
     """
     left = pl.col("numRecords") - pl.col("dvCardinality").fill_null(0)
-    told = made.gone.group_by(BIN).agg(
+    recorded = made.gone.group_by(_BIN).agg(
         pl.when(left.is_null().any()).then(None).otherwise(left.sum()).alias("told")
     )
     found = pl.DataFrame(
-        {BIN: list(made.rows), "found": list(made.rows.values())},
-        schema={BIN: pl.UInt32, "found": pl.Int64},
+        {_BIN: list(made.rows), "found": list(made.rows.values())},
+        schema={_BIN: pl.UInt32, "found": pl.Int64},
     )
-    wrong = told.join(found, on=BIN).filter(pl.col("told") != pl.col("found"))
+    wrong = recorded.join(found, on=_BIN).filter(pl.col("told") != pl.col("found"))
     if not wrong.height:
         return made
     reason = pl.format("{} rows in its group of files, and {} by the statistics", "found", "told")
-    unread = made.gone.join(wrong, on=BIN).select(
+    unread = made.gone.join(wrong, on=_BIN).select(
         "path", reason.alias("reason"), pl.lit(value=False).alias("lasting")
     )
-    rows = {n: rows for n, rows in made.rows.items() if n not in wrong[BIN]}
+    rows = {n: rows for n, rows in made.rows.items() if n not in wrong[_BIN]}
     return replace(made, unread=pl.concat([made.unread, unread]), rows=rows)
 
 
 def _no_adds() -> pl.DataFrame:
-    return pl.DataFrame(schema={"path": pl.String, "size": pl.Int64, BIN: pl.UInt32})
+    return pl.DataFrame(schema={"path": pl.String, "size": pl.Int64, _BIN: pl.UInt32})
 
 
 def _committed(
@@ -317,15 +438,17 @@ def _commit(table: Table, made: _Round, version: int, target_bytes: int, cooldow
             tx.remove(_plain(gone), dataChange=False)
         if new.height:
             tags = {COMPACTED: str(target_bytes)}
-            tx.add(new.drop(BIN, "dataChange"), dataChange=False, tags=tags)
+            tx.add(new.drop(_BIN, "dataChange"), dataChange=False, tags=tags)
         if marked.height:
             reasons = made.unread.filter("lasting")
-            again = skipped(marked.drop(BIN, "numRecords"), reasons, table.log.clock(), cooldown_ms)
+            again = skipped(
+                marked.drop(_BIN, "numRecords"), reasons, table.log.clock(), cooldown_ms
+            )
             tx.add(again, dataChange=False)
 
 
 def _plain(files: pl.DataFrame) -> pl.DataFrame:
-    return files.drop(BIN, "numRecords", "compactedTo", "retryAfter", "skipCount")
+    return files.drop(_BIN, "numRecords", "compactedTo", "retryAfter", "skipCount")
 
 
 def _still_there(table: Table, made: _Round) -> tuple[_Round, int]:
@@ -333,10 +456,10 @@ def _still_there(table: Table, made: _Round) -> tuple[_Round, int]:
     now = table.snapshot()
     before = made.snapshot
     if now.metadata != before.metadata or now.protocol != before.protocol:
-        return made.without(made.files[BIN]), now.version
+        return made.without(made.files[_BIN]), now.version
     live = now.files().select("path", "dvId").collect()
     lost = made.files.join(live, on=["path", "dvId"], how="anti", nulls_equal=True)
-    return made.without(lost[BIN].unique()), now.version
+    return made.without(lost[_BIN].unique()), now.version
 
 
 def _discard(table: Table, begin: _Round, kept: _Round | None) -> None:

@@ -1,12 +1,18 @@
 """The step ``ingest``: writes rows of any Spark source, each exactly once.
 
+Spark's own reader silently reads a text in a numeric column as null, a truncated line as a row of
+nulls, and only the first of two objects on a line. Here lines are read as text. Spark parses them
+and keeps malformed input in a separate column. A malformed line, a line without exactly one value,
+and a line that is not UTF-8 raise an error with file and text. Blank lines are skipped. A key that
+the schema lacks is not read, and a key that the line lacks is null.
+
 - ``available_now`` is a stream that ends at the end of the source. Spark records the input of every
   batch in its checkpoint before it reads it. The sink records each batch in the commit that
   contains its rows: a repeated batch is recognised, and a lost checkpoint is refused.
 - ``batch`` writes the whole source as one commit that records ``batch_id``. The caller decides
   which rows belong to a batch; the table ensures that it is written once.
 
-Files are read strictly: see `lines` for NDJSON; other text formats fail at the first malformed
+Files are read strictly: see `parsed` for NDJSON; other text formats fail at the first malformed
 record.
 
 Source: Delta protocol, Transaction Identifiers.
@@ -15,22 +21,124 @@ Source: Delta protocol, Transaction Identifiers.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
+import fsspec
 import polars as pl
 
-from lakelog.errors import InvalidInputError, TableExistsError
+from lakelog.errors import CorruptionError, InvalidInputError, LakelogError, TableExistsError
 from lakelog.spark.options import STORAGE
-from lakelog.spark.pipeline.lines import named, parsed, refuse_loose
-from lakelog.spark.pipeline.report import Status, StepReport
+from lakelog.spark.pipeline.steps import Status, StepReport
+from lakelog.spark.sql_functions import functions_of
 from lakelog.spark.types import spark_schema
 from lakelog.table import Table, create
 
 if TYPE_CHECKING:
     from lakelog.spark.pipeline.steps import Ingest, Target
     from lakelog.telemetry import Progress
+
+
+_CORRUPT = "_lakelog_corrupt"
+_MARK = "lakelog-bad-line "
+_SHOWN = 200
+_SEARCHED_BYTES = 256 << 20
+_LOOSE = "allow"
+_REFUSED = {"mode", "columnnameofcorruptrecord", "encoding", "charset", "wholetext"}
+
+
+def _refuse_loose(options: Mapping[str, str]) -> None:
+    """Refuse options that would accept malformed lines or drop them silently."""
+    for name, value in options.items():
+        lower = name.lower()
+        if lower == "mode" and value.upper() == "FAILFAST":
+            continue
+        if lower in _REFUSED or lower.startswith(_LOOSE):
+            raise InvalidInputError(
+                f"[ingest] option {name} is not taken: NDJSON is read strictly, as UTF-8",
+                expected="no option that accepts lines which are not JSON of the schema",
+                found=f"{name} = {value}",
+                hint="remove the option, or fix the files",
+            )
+
+
+def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
+    """Lines as rows."""
+    from pyspark.sql.types import StringType, StructField, StructType
+
+    sql = functions_of(lines)
+    folders = [name for name in lines.columns if name != "value"]
+    line = sql.col("value")
+    strict = {
+        **options,
+        "mode": "PERMISSIVE",
+        "columnNameOfCorruptRecord": _CORRUPT,
+        "allowSingleQuotes": "false",  # Spark accepts them by default
+    }
+    with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
+    row = sql.from_json(line, with_corrupt, strict)
+    whole = sql.json_array_length(sql.concat(sql.lit("["), line, sql.lit("]"))) == 1
+    good = sql.coalesce(whole & sql.is_valid_utf8(line) & row[_CORRUPT].isNull(), sql.lit(False))
+    details = sql.struct(
+        sql.col("_metadata.file_path").alias("file"), line.substr(1, _SHOWN).alias("text")
+    )
+    error = sql.raise_error(sql.concat(sql.lit(_MARK), sql.to_json(details)))
+    rows = lines.where(sql.trim(line) != "").select(
+        sql.when(good, row).otherwise(error).alias("row"), *folders
+    )
+    columns = [name for name in schema.names if name not in folders]
+    return rows.select(*(sql.col("row")[name].alias(name) for name in columns), *folders)
+
+
+@contextmanager
+def named(hint: str) -> Iterator[None]:
+    """Convert Spark's failure for a line to an error with its file, line and text."""
+    try:
+        yield
+    except LakelogError:
+        raise
+    except Exception as error:
+        found = _details(str(error))
+        if found is None:
+            raise
+        path, text = unquote(found["file"]), found.get("text", "")
+        raise CorruptionError(
+            "a line of the source is not one JSON object of the schema; nothing of its batch was "
+            "written",
+            path=path,
+            line=_line_number(path, text),
+            found=text,
+            hint=hint,
+        ) from None
+
+
+def _details(message: str) -> dict[str, str] | None:
+    begin = message.find(_MARK)
+    if begin < 0:
+        return None
+    try:
+        found, _ = json.JSONDecoder().raw_decode(message, begin + len(_MARK))
+    except ValueError:
+        return None
+    return found if isinstance(found, dict) and "file" in found else None
+
+
+def _line_number(path: str, text: str) -> int | None:
+    """The 1-based number of the line, if this machine can read the file."""
+    wanted = text.encode()
+    with suppress(Exception), fsspec.open(path, "rb") as file:
+        searched = 0
+        for number, line in enumerate(file, 1):
+            if line.rstrip(b"\r\n") == wanted or (len(text) == _SHOWN and line.startswith(wanted)):
+                return number
+            searched += len(line)
+            if searched > _SEARCHED_BYTES:
+                break
+    return None
+
 
 STEP = "ingest"
 FILES = ("json", "csv", "xml", "parquet", "orc", "avro")
@@ -92,7 +200,7 @@ def _stream(
     rows: dict[int, int] = {}
     try:
         while not query.awaitTermination(_PATIENCE_S):
-            rows |= {told.batchId: told.numInputRows for told in query.recentProgress}
+            rows |= {each.batchId: each.numInputRows for each in query.recentProgress}
             if progress is not None:
                 progress(STEP, sum(rows.values()), None)
     finally:
@@ -107,7 +215,7 @@ def _frame(spark: Any, table: Table | None, step: Ingest) -> Any:
     schema = _schema(table, step)
     lines = form == "json" and not _is_on(options, "multiline")
     if form == "json":
-        refuse_loose(options)
+        _refuse_loose(options)
     if lines:
         reader = reader.format("text")
     else:
@@ -210,10 +318,12 @@ def _report(table: Table, before: int, app: str) -> StepReport:
     after = table.version()
     rows = files = size = commits = 0
     if after > before:
-        told = table.actions(before + 1, after)
-        mine = told.filter(actionType="txn", appId=app).select("version").collect()["version"]
-        infos = told.filter(
-            pl.col("actionType") == "commitInfo", pl.col("version").is_in(mine.implode())
+        committed = table.actions(before + 1, after)
+        own_versions = (
+            committed.filter(actionType="txn", appId=app).select("version").collect()["version"]
+        )
+        infos = committed.filter(
+            pl.col("actionType") == "commitInfo", pl.col("version").is_in(own_versions.implode())
         )
         for metrics in infos.select("operationMetrics").collect()["operationMetrics"].to_list():
             kept = dict(metrics or {})

@@ -23,10 +23,10 @@ from lakelog.storage.bounded import open_bounded
 
 REWRITTEN_SCHEMA = "bin int, done boolean, adds binary, unread binary, rows long"
 """What a task answers of each bin, as Spark's schema: whether it was rewritten, the new files, and
-those that could not be read (`UNREAD_SCHEMA`), both as Arrow bytes.
+those that could not be read (`_UNREAD_SCHEMA`), both as Arrow bytes.
 """
 
-UNREAD_SCHEMA = pl.Schema({"path": pl.String(), "reason": pl.String(), "lasting": pl.Boolean()})
+_UNREAD_SCHEMA = pl.Schema({"path": pl.String(), "reason": pl.String(), "lasting": pl.Boolean()})
 """A file that could not be read: whether it is damaged or gone, or its store did not answer."""
 
 _ANSWER = pa.schema(
@@ -45,9 +45,9 @@ class Rewritten:
     """The result of one bin.
 
     Attributes:
-        adds: Rows for `lakelog.transaction.transaction.Transaction.add`, empty if no row
+        adds: Rows for `lakelog.Transaction.add`, empty if no row
             was left; None if the readable files need no rewrite.
-        unread: Files that could not be read (`UNREAD_SCHEMA`).
+        unread: Files that could not be read (`_UNREAD_SCHEMA`).
         rows: Rows written.
     """
 
@@ -81,7 +81,7 @@ class Rewriter:
 
     def rewrite(self, number: int, files: pl.DataFrame, store: LogStore) -> Rewritten:
         """Rewrite one bin."""
-        unread = pl.DataFrame(schema=UNREAD_SCHEMA)
+        unread = pl.DataFrame(schema=_UNREAD_SCHEMA)
         while True:
             left = files.filter(~pl.col("path").is_in(unread["path"].implode()))
             if not left.height or (left.height == 1 and left["dvStorageType"].null_count()):
@@ -107,7 +107,7 @@ class Rewriter:
             except (NotFoundError, CorruptionError, UnavailableError) as error:
                 lasting = not isinstance(error, UnavailableError)
                 found.append((file["path"][0], _reason(error, file["path"][0]), lasting))
-        return pl.DataFrame(found, schema=UNREAD_SCHEMA, orient="row")
+        return pl.DataFrame(found, schema=_UNREAD_SCHEMA, orient="row")
 
 
 def _reason(error: LakelogError, file: str) -> str:

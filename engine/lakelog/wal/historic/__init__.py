@@ -2,10 +2,9 @@
 
 | module | owns |
 |---|---|
-| `detect`, `read` | the format of a log; reading it in place |
-| `log` | records and warnings of a historic log |
-| `spec002`, `continuity` | the format of specification 002; its sequence numbers across files |
-| `spec003`, `spec003_offsets` | the format of specification 003; record offsets |
-| `spans` | integers and byte strings at many offsets, as columns |
+| `read` | the format of a log; reading it in place |
+| `log` | records, as columns, and warnings of a historic log |
+| `spec002` | the format of specification 002; its sequence numbers across files |
+| `spec003` | the format of specification 003; record offsets |
 | `upgrade` | conversion to the current format, in place |
 """

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -23,42 +24,189 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakelog.errors import UnsupportedError
-from lakelog.wal.chain import Offsets
+from lakelog.wal.chain import NOWHERE, Offsets, Step, StepOne, walk
 from lakelog.wal.crc import crc32_bridges, crc32_spans
 from lakelog.wal.historic.log import (
     DELETE,
+    LONGEST_VALUE_BYTES,
     PUT,
     RECORDS_SCHEMA,
     ZERO_BYTES,
+    Bytes,
     Finding,
     FindingKind,
     HistoricFile,
     HistoricFormat,
     HistoricLog,
-    op_column,
-)
-from lakelog.wal.historic.spans import (
-    LONGEST_VALUE_BYTES,
-    Bytes,
     binary_columns,
     first_wrong,
+    op_column,
+    pieces,
     unaligned,
 )
-from lakelog.wal.historic.spec003_offsets import (
-    CRC_BYTES,
-    LENGTHS_BYTES,
-    Places,
-    bounds_of,
-    places,
-    steps,
-)
-from lakelog.wal.threads import in_threads
+from lakelog.wal.segments import in_threads
+
+_CRC_BYTES = 4
+_LENGTHS_BYTES = 8
+"""Of both lengths of a record."""
+
+_u4 = struct.Struct(">I")
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the records of a file are.
+
+    Attributes:
+        offsets: With checksums, where each record begins. Without, where each key and each value
+            begins with its length, in turns.
+        end: Where the last record ends.
+        is_checked: Whether there are checksums.
+    """
+
+    offsets: Offsets
+    end: int
+    is_checked: bool
+
+    @property
+    def records(self) -> int:
+        """How many records there are."""
+        return len(self.offsets) if self.is_checked else len(self.offsets) // 2
+
+    @property
+    def starts(self) -> Offsets:
+        """Where each record begins."""
+        return self.offsets if self.is_checked else self.offsets[::2]
+
+    def start(self, record: int) -> int:
+        """Where a record begins, or the last one ends."""
+        return self.end if record == self.records else int(self.starts[record])
+
+    def before(self, at: int) -> int:
+        """How many records begin before an offset, without checksums."""
+        return int(np.searchsorted(self.offsets, at) + 1) // 2
+
+    def key_bytes(self, record: int) -> int:
+        """The length of a key, without checksums."""
+        return int(self.offsets[2 * record + 1] - self.offsets[2 * record]) - 4
+
+    def value_bytes(self, record: int) -> int:
+        """The length of a value, without checksums."""
+        return self.start(record + 1) - int(self.offsets[2 * record + 1]) - 4
+
+    def pieces(self, count: int) -> list[slice]:
+        """The first `count` records, in pieces."""
+        if self.is_checked:
+            return pieces(self.offsets[:count], self.end)
+        fields = pieces(self.offsets[: 2 * count], self.end)
+        halves = [slice((part.start + 1) // 2, (part.stop + 1) // 2) for part in fields]
+        return [part for part in halves if part.start < part.stop]
+
+    def bounds(self, data: Bytes, part: slice) -> Offsets:
+        """Of some records: where the key begins and ends, where the value begins and ends."""
+        if self.is_checked:
+            following = self.offsets[part.start + 1 : part.stop + 1]
+            ends = np.append(following, self.end)[: part.stop - part.start]
+            return _bounds_of(data, self.offsets[part], ends, is_checked=True)
+        bounds = np.empty((part.stop - part.start, 4), dtype=np.int64)
+        fields = self.offsets[2 * part.start : 2 * part.stop].reshape(-1, 2)
+        np.add(fields, 4, out=bounds[:, ::2])
+        bounds[:, 1] = fields[:, 1]
+        bounds[:-1, 3] = fields[1:, 0]
+        if len(bounds):
+            bounds[-1, 3] = self.start(part.stop)
+        return bounds
+
+
+def places(data: Bytes, *, is_checked: bool) -> Places:
+    """The records that a file begins with, each where the one before it ends."""
+    if is_checked:
+        least = _CRC_BYTES + _LENGTHS_BYTES
+        step, step_one = steps(data, is_checked=True)
+
+        def look(at: Offsets) -> Offsets:
+            end = step(at)
+            end[end == at + least] = NOWHERE  # what zero bytes look like
+            return end
+
+        return Places(*walk(step, step_one, 0, len(data), least=least, look=look), True)
+    # Keys and values are spelled alike, so that a guess cannot distinguish one from the other: the
+    # walk goes from each of them to the next.
+    step, step_one = _field_steps(data)
+
+    def look_at_fields(at: Offsets) -> Offsets:
+        end = step(at)
+        empty = np.flatnonzero(end == at + 4)
+        following = np.minimum(end[empty], len(data) - 4)
+        # Two in a row are what zero bytes look like; one is a tombstone's value.
+        end[empty[step(following) == following + 4]] = NOWHERE
+        return end
+
+    fields, end = walk(step, step_one, 0, len(data), least=4, look=look_at_fields)
+    if len(fields) % 2:
+        fields, end = fields[:-1], int(fields[-1])
+    return Places(fields, end, False)
+
+
+def steps(data: Bytes, *, is_checked: bool) -> tuple[Step, StepOne]:
+    """Of offsets, and of one, where a record ends that begins there, as for `walk`."""
+    last = len(data) - 4
+    front = _CRC_BYTES if is_checked else 0
+    raw = data.data
+    u4 = unaligned(data, ">u4")
+
+    def step(at: Offsets) -> Offsets:
+        if front:
+            at = at + front
+        at_value = u4[at] + at
+        at_value += 4
+        # Where it is beyond the end, so is what it leads to.
+        end = u4[np.minimum(at_value, last)] + at_value
+        end += 4
+        return end
+
+    def step_one(at: int) -> int:
+        at += front
+        at_value: int = at + 4 + _u4.unpack_from(raw, at)[0]
+        if at_value > last:
+            return NOWHERE
+        end: int = at_value + 4 + _u4.unpack_from(raw, at_value)[0]
+        return end
+
+    return step, step_one
+
+
+def _field_steps(data: Bytes) -> tuple[Step, StepOne]:
+    """Where keys and values end."""
+    raw = data.data
+    u4 = unaligned(data, ">u4")
+
+    def step(at: Offsets) -> Offsets:
+        end = u4[at] + at
+        end += 4
+        return end
+
+    def step_one(at: int) -> int:
+        end: int = at + 4 + _u4.unpack_from(raw, at)[0]
+        return end
+
+    return step, step_one
+
+
+def _bounds_of(data: Bytes, positions: Offsets, ends: Offsets, *, is_checked: bool) -> Offsets:
+    """Of each record: where its key begins and ends, where its value begins and ends."""
+    at = positions + _CRC_BYTES if is_checked else positions
+    bounds = np.empty((len(positions), 4), dtype=np.int64)
+    bounds[:, 0] = at + 4
+    bounds[:, 1] = bounds[:, 0] + unaligned(data, ">u4")[at]
+    bounds[:, 2] = bounds[:, 1] + 4
+    bounds[:, 3] = ends
+    return bounds
+
 
 _FIRST_SEARCH_BYTES = 1 << 16
 _SECTOR_BYTES = 512
 _CHECKED_BYTES = 1 << 28  # a search computes checksums over so many bytes, and no more
-
-_u4 = struct.Struct(">I")
 
 
 def decode(path: str, data: Bytes, *, is_checked: bool) -> HistoricLog:
@@ -105,15 +253,15 @@ def next_checked(data: Bytes, start: int) -> int | None:
     """Where the first record with a valid checksum, and a key, begins at or behind an offset."""
     step, _ = steps(data, is_checked=True)
     size = len(data)
-    last = size - CRC_BYTES - LENGTHS_BYTES
+    last = size - _CRC_BYTES - _LENGTHS_BYTES
     width = _FIRST_SEARCH_BYTES
     budget = _CHECKED_BYTES
     while start <= last:
         stop = min(start + width, last + 1)
-        at = _likely(data, start + CRC_BYTES, stop + CRC_BYTES) - CRC_BYTES
+        at = _likely(data, start + _CRC_BYTES, stop + _CRC_BYTES) - _CRC_BYTES
         ends = step(at)
         at, ends = at[ends <= size], ends[ends <= size]
-        bounds = bounds_of(data, at, ends, is_checked=True)
+        bounds = _bounds_of(data, at, ends, is_checked=True)
         affordable = np.cumsum(bounds[:, 3] - at) <= budget
         at, bounds = at[affordable], bounds[affordable]
         budget -= int((bounds[:, 3] - at).sum())
@@ -149,7 +297,7 @@ def _read(path: str, data: Bytes, found: Places, part: slice, *, is_checked: boo
     table = _table(data, bounds, part.start)
     if is_checked:
         return _Piece(table, count == size, np.empty(0, dtype=np.int64))
-    nothing = np.flatnonzero(bounds[:, 3] - bounds[:, 0] == LENGTHS_BYTES - 4) + part.start
+    nothing = np.flatnonzero(bounds[:, 3] - bounds[:, 0] == _LENGTHS_BYTES - 4) + part.start
     count = _spelled(table["key"])
     return _Piece(table.slice(0, count), count == size, nothing)
 
@@ -166,7 +314,7 @@ def _behind_checked(path: str, data: Bytes, found: Places, count: int) -> Findin
         reason = "the checksum of a record does not match"
         (crc,) = _u4.unpack_from(data.data, end)
         expected = f"{crc:08x}"
-        record = data[end + CRC_BYTES : found.start(count + 1)]
+        record = data[end + _CRC_BYTES : found.start(count + 1)]
         actual = f"{zlib.crc32(record.data):08x}"
     # Bytes that a crash cut are the last ones; where a whole record follows, something was lost.
     is_lost = next_checked(data, end + 1) is not None
@@ -253,7 +401,7 @@ def _records_to_the_end(data: Bytes, start: int) -> bool:
     width = _FIRST_SEARCH_BYTES
     while True:
         low = max(start, size - width)
-        at = _likely(data, low, size - LENGTHS_BYTES + 1)
+        at = _likely(data, low, size - _LENGTHS_BYTES + 1)
         ends = step(at)
         at, ends = at[ends <= size], ends[ends <= size]
         # Two nodes more than candidates: the end of the file, and nowhere.
@@ -298,12 +446,12 @@ def _agree_as_one(data: Bytes, positions: Offsets, end: int, room: Bytes) -> boo
     room[: end - low] = data[low:end]
     crcs = unaligned(data, ">u4")[positions].astype(np.uint32)
     unaligned(room, "<u4")[positions[1:] - low] = crc32_bridges(crcs[:-1])
-    return zlib.crc32(room[CRC_BYTES : end - low].data) == int(crcs[-1])
+    return zlib.crc32(room[_CRC_BYTES : end - low].data) == int(crcs[-1])
 
 
 def _agree(data: Bytes, positions: Offsets, ends: Offsets) -> npt.NDArray[np.bool_]:
     """Of each record, whether its checksum agrees."""
-    starts = positions + CRC_BYTES
+    starts = positions + _CRC_BYTES
     agrees: npt.NDArray[np.bool_] = (
         crc32_spans(data, starts, ends - starts) == unaligned(data, ">u4")[positions]
     )

@@ -30,7 +30,7 @@ import pyarrow.compute as pc
 
 from lakelog.errors import InternalError, InvalidInputError, NotFoundError
 from lakelog.telemetry import event
-from lakelog.wal.disk import Bytes, Disk, LocalDisk
+from lakelog.wal.disk import Bytes, Disk, LocalDisk, disk_errors
 from lakelog.wal.encode import Columns, Compression, Framing, check_columns, pack_columns
 from lakelog.wal.frames import (
     FLAG_JUMP,
@@ -40,8 +40,6 @@ from lakelog.wal.frames import (
     SegmentHeader,
     frame_pieces,
 )
-from lakelog.wal.handle import disk_errors
-from lakelog.wal.historic.detect import historic_names
 from lakelog.wal.historic.log import (
     BEGIN,
     COMMIT,
@@ -51,11 +49,10 @@ from lakelog.wal.historic.log import (
     op_codes,
     op_column,
 )
-from lakelog.wal.historic.read import names_in, read_historic
+from lakelog.wal.historic.read import historic_names, names_in, read_historic
 from lakelog.wal.historic.spec002 import LEAST_BYTES
 from lakelog.wal.reading import tables_of
-from lakelog.wal.recovery import judge
-from lakelog.wal.segment_reader import with_frames, with_header
+from lakelog.wal.recovery import judge, with_frames, with_header
 from lakelog.wal.segments import LOCK_NAME, TEMPORARY_SUFFIX, Segment, named_seq, segment_name
 
 MARKER_NAME = "wal.upgrade"

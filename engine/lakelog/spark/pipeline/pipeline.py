@@ -1,34 +1,38 @@
-"""`Pipeline`: a table and its steps.
+"""`Pipeline`: a table and its steps, described in Python or TOML, and run in order.
 
-A frozen description; `lakelog.spark.pipeline.run` runs it. Every step can be repeated at any time:
-completed work is detected.
+Every step can be repeated at any time: completed work is detected.
 """
 
 from __future__ import annotations
 
 import os
+import time
 import tomllib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from lakelog.errors import InvalidInputError
+from lakelog import telemetry
+from lakelog.errors import InvalidInputError, TableNotFoundError
 from lakelog.spark.pipeline.steps import (
     STEPS,
     Checkpoint,
     Cleanup,
     Compact,
     Ingest,
+    PipelineReport,
     Settings,
+    StepReport,
     Target,
     Vacuum,
     require_known,
 )
+from lakelog.table import Table
+from lakelog.table import open as open_table
 
 if TYPE_CHECKING:
-    from lakelog.spark.pipeline.report import PipelineReport
     from lakelog.telemetry import Progress
 
 _SECTIONS: dict[str, type[Settings]] = {
@@ -175,9 +179,33 @@ class Pipeline:
         steps = self.chosen(only)  # checked before a session is started
         if spark is None:
             spark = active_session() or self.session()
-        from lakelog.spark.pipeline.run import run  # after the check for PySpark
+        from lakelog.spark.session import register
 
-        return run(self, spark, steps, progress, clock)
+        register(spark)
+        done: list[StepReport] = []
+        for step in (each for each in self.steps if each in steps):
+            begin = time.perf_counter()
+            try:
+                report = _step(self, step, spark, progress, clock)
+            except Exception as error:
+                if done:
+                    completed = ", ".join(f"{each.step}: {each.status}" for each in done)
+                    error.add_note(f"lakelog: steps before {step}: {completed}")
+                raise
+            report = replace(report, seconds=round(time.perf_counter() - begin, 3))
+            telemetry.event(
+                "pipeline.step",
+                pipeline=self.name,
+                step=step,
+                status=report.status,
+                rows=report.rows,
+                files=report.files,
+                size_bytes=report.bytes,
+                skips=report.skips,
+                seconds=report.seconds,
+            )
+            done.append(report)
+        return PipelineReport(self.name, self.table.path, tuple(done))
 
     def session(self, config: Mapping[str, str] | None = None) -> Any:
         """The existing session, or a new one with the pipeline's settings.
@@ -208,3 +236,59 @@ def _described(given: Mapping[str, Any]) -> Pipeline:
     if not isinstance(settings, Mapping):
         raise InvalidInputError("spark must be a section", expected="[spark]", found=repr(settings))
     return Pipeline(name=given["name"], spark=settings, **made)
+
+
+def _step(
+    pipeline: Pipeline,
+    step: str,
+    spark: Any,
+    progress: Progress | None,
+    clock: Callable[[], int] | None,
+) -> StepReport:
+    # These import PySpark, which a pipeline needs only when it runs.
+    from lakelog.spark.pipeline.compact import compact
+    from lakelog.spark.pipeline.ingest import ingest
+    from lakelog.spark.pipeline.upkeep import checkpoint, cleanup, vacuum
+
+    target = pipeline.table
+    options = dict(target.storage_options)
+    if step == "ingest":
+        assert pipeline.ingest is not None
+        return ingest(
+            spark, _there(pipeline, clock), pipeline.ingest, target, pipeline.name, progress
+        )
+    table = _opened(pipeline, clock)
+    if step == "compact":
+        assert pipeline.compact is not None
+        return compact(spark, table, pipeline.compact, options, progress)
+    if step == "checkpoint":
+        assert pipeline.checkpoint is not None
+        return checkpoint(spark, table, pipeline.checkpoint, options, progress)
+    if step == "cleanup":
+        assert pipeline.cleanup is not None
+        return cleanup(table, pipeline.cleanup, progress)
+    assert pipeline.vacuum is not None
+    return vacuum(spark, table, pipeline.vacuum, options, progress)
+
+
+def _opened(pipeline: Pipeline, clock: Callable[[], int] | None) -> Table:
+    # The steps maintain the log themselves.
+    target = pipeline.table
+    table = open_table(
+        target.path,
+        dict(target.storage_options),
+        upkeep=False,
+        allow_external=target.allow_external,
+    )
+    return table if clock is None else Table(replace(table.log, clock=clock))
+
+
+def _there(pipeline: Pipeline, clock: Callable[[], int] | None) -> Table | None:
+    """The table, or None if the pipeline will create it."""
+    try:
+        return _opened(pipeline, clock)
+    except TableNotFoundError as error:
+        if pipeline.table.create:
+            return None
+        error.hint = "set create = true in [table] to create it with the ingested columns"
+        raise

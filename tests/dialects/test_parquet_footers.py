@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakelog.dialects import parquet_bounds
-from lakelog.dialects.parquet_bounds import Bound
+from lakelog.dialects import parquet_footers
+from lakelog.dialects.parquet_footers import Bound
 from lakelog.errors import CheckpointCorruptionError
 from tests.dialects.indextables.writing import (
     PROTOCOL,
@@ -147,8 +147,8 @@ def test_the_memory_of_file_actions_is_bounded(
     made.checkpoint(1, protocol(), metadata(), *(add(f"{n}", stats="x" * 99) for n in range(999)))
     made.forget(0, 1)
     assert made.table.snapshot().files().collect().height == 999
-    monkeypatch.setattr(parquet_bounds, "FREE_BYTES", 10_000)
-    monkeypatch.setattr(parquet_bounds, "MAX_RATIO", 1)
+    monkeypatch.setattr(parquet_footers, "FREE_BYTES", 10_000)
+    monkeypatch.setattr(parquet_footers, "MAX_RATIO", 1)
     with pytest.raises(CheckpointCorruptionError, match="more than their length allows"):
         made.table.snapshot().files().collect()
 

@@ -1,21 +1,129 @@
-"""Spills rows to local disk by partition, and decides which rows need it.
+"""Keeps the memory of a checkpoint within a limit: a budget, spilling to local disk, prefetch.
+
+Pure, but for `resident_bytes` and `release`.
 
 A `Spill` is one nameless file, so that nothing of it is left even where the process is killed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import ctypes
+import os
+import sys
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
-from typing import Self
+from queue import Full, Queue
+from typing import Self, TypeVar
 
 import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from lakelog.errors import CheckpointWriteError
+from lakelog.errors import CheckpointWriteError, InvalidInputError
 from lakelog.model import actions
 from lakelog.storage.scratch import ScratchFile, ScratchRange
+
+LEAST_RESIDENT_BYTES = 160 << 20
+"""What Python, Polars and pyarrow take with the code that they come to need."""
+
+LEAST_WORK_BYTES = 160 << 20
+"""Below this, batches would be too small to be worth their cost, or a single one too large."""
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What the parts of a bounded read may hold at a time, in bytes.
+
+    Attributes:
+        batch: Columns of one batch of a checkpoint.
+        chunk: Text of the commits that are decoded at once.
+        tail: Text of the commits above the checkpoint that may stay in memory, decoded.
+        flush: Decoded rows that wait to be written to disk.
+        partition: Rows of one partition, as they are on disk before compression.
+        filter: The bits that say which files later commits may speak of; a power of two.
+        hashes: Hashes of paths that wait to be written to disk.
+        whole: Text of a file that can only be read whole.
+    """
+
+    batch: int
+    chunk: int
+    tail: int
+    flush: int
+    partition: int
+    filter: int
+    hashes: int
+    whole: int
+
+    @staticmethod
+    def of(memory_limit: int, resident: int) -> Budget:
+        """Share out what a limit leaves."""
+        taken = max(resident, LEAST_RESIDENT_BYTES)
+        floor = taken + LEAST_WORK_BYTES
+        if memory_limit < floor:
+            raise InvalidInputError(
+                "the memory limit is below the minimum that Python, Polars and pyarrow need",
+                expected=f"memory_limit >= {floor}",
+                found=memory_limit,
+                hint="raise the limit, or run it in a process that uses less memory",
+            )
+        # A third: the writer takes another, and the allocators keep the last for themselves.
+        share = (memory_limit - taken) // 3
+        return Budget(
+            batch=share // 16,
+            chunk=min(share // 32, 8 << 20),
+            tail=share // 8,
+            flush=share // 10,
+            partition=share // 14,
+            filter=1 << (share // 8).bit_length() - 1,
+            hashes=share // 8,
+            whole=share // 6,
+        )
+
+
+def resident_bytes() -> int:
+    """Memory that the process takes now, after the allocators have given back what they can; an
+    estimate where the system does not say.
+    """
+    release()
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * _PAGE_BYTES
+    except (OSError, ValueError, IndexError):
+        return _peak_bytes() or LEAST_RESIDENT_BYTES
+
+
+def _peak_bytes() -> int:
+    try:
+        import resource
+    except ImportError:
+        return 0
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak << 10
+
+
+def release() -> None:
+    """Give memory that Arrow's pool and the C library keep for later back to the system."""
+    pa.default_memory_pool().release_unused()
+    if (trim := _malloc_trim()) is not None:
+        trim(0)
+
+
+@cache
+def _malloc_trim() -> Callable[[int], int] | None:
+    """The way of glibc to give memory back; other C libraries have none, or need none."""
+    if sys.platform != "linux":
+        return None
+    try:
+        trim: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError):
+        return None
+    return trim
+
 
 _RADIX_BITS = 6
 _PARTITION_SEED = 0x9A27
@@ -213,3 +321,91 @@ class Repeats:
 def _doubles(hashes: np.ndarray) -> pl.Series:
     ordered = np.sort(hashes.astype(np.uint64, copy=False))
     return pl.Series(np.unique(ordered[1:][ordered[1:] == ordered[:-1]]))
+
+
+_T = TypeVar("_T")
+
+_POLL_S = 0.05
+
+
+class _End:
+    """Says that there are no more items, and why."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.error = error
+
+
+def prefetch(
+    items: Iterable[_T], depth: int = 1, *, is_large: Callable[[_T], bool] | None = None
+) -> Iterator[_T]:
+    """Go through `items` in another thread, a few ahead of the consumer, in order.
+
+    What goes wrong there is raised here, in its place. A caller that stops early stops the thread,
+    before this returns: nothing is read behind its back.
+
+    Memory: `depth` items, one that is being made, and one that was taken.
+
+    >>> list(prefetch(n * n for n in range(4)))
+    [0, 1, 4, 9]
+    """
+    iterator = iter(items)
+    if is_large is not None and (yield from _until_large(iterator, is_large)):
+        return
+    yield from _in_thread(iterator, depth)
+
+
+def _until_large(
+    iterator: Iterator[_T], is_large: Callable[[_T], bool]
+) -> Generator[_T, None, bool]:
+    """The items up to the first large one; True if there are no more."""
+    try:
+        for item in iterator:
+            yield item
+            if is_large(item):
+                return False
+    except GeneratorExit:
+        _close(iterator)
+        raise
+    return True
+
+
+def _close(iterator: Iterator[_T]) -> None:
+    close = getattr(iterator, "close", None)
+    if close is not None:
+        close()
+
+
+def _in_thread(iterator: Iterator[_T], depth: int) -> Iterator[_T]:
+    waiting: Queue[_T | _End] = Queue(depth)
+    stopped = threading.Event()
+
+    def offer(item: _T | _End) -> bool:
+        while not stopped.is_set():
+            try:
+                waiting.put(item, timeout=_POLL_S)
+            except Full:
+                continue
+            return True
+        return False
+
+    def run() -> None:
+        try:
+            for item in iterator:
+                if not offer(item):
+                    return
+            offer(_End())
+        except BaseException as error:  # noqa: BLE001 - raised where the items are taken
+            offer(_End(error))
+        finally:
+            _close(iterator)
+
+    thread = threading.Thread(target=run, name="lakelog-ahead", daemon=True)
+    thread.start()
+    try:
+        while not isinstance(item := waiting.get(), _End):
+            yield item
+        if item.error is not None:
+            raise item.error
+    finally:
+        stopped.set()
+        thread.join()

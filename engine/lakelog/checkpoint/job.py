@@ -1,0 +1,428 @@
+"""The checkpoint job: plan, write the parts, verify, publish, and report.
+
+Only the writing of parts differs between the process that calls (`lakelog.checkpoint.write`) and
+Spark's executors (`lakelog.spark.checkpoint`): each gives a `PartWriter`. The job does the rest:
+
+1. Open the version's state, and let the part writer plan from it.
+2. Keep a complete checkpoint of the same version and layout if it is valid; replace a wrong or
+   broken one, from a state that does not depend on it.
+3. Let the part writer stage the files under temporary names, and read them back.
+4. Compare the digests of replay and of the staged files. Nothing is published if they differ.
+5. Rename the files in order, and update the pointer last (`lakelog.checkpoint.publish`).
+
+If cleanup removes files of the state in the meantime, the log is listed again and the job starts
+over. If the checkpoint below is damaged, the job starts over without it. If a step fails, the
+previous checkpoint is unchanged, and the staged files are deleted if the store allows it; cleanup
+deletes the others, whose names no reader opens.
+
+Source: Delta protocol, Checkpoints.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple, Protocol
+
+from lakelog import telemetry
+from lakelog.checkpoint.compare import differs_from_replay
+from lakelog.checkpoint.publish import Published, publish
+from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
+from lakelog.dialects.digest import Digest
+from lakelog.dialects.log_content import (
+    Checkpoint,
+    CheckpointPlan,
+    SidecarFile,
+    StagedCheckpoint,
+)
+from lakelog.errors import (
+    CheckpointWriteError,
+    CorruptionError,
+    InternalError,
+    NotFoundError,
+    OutcomeUnknownError,
+)
+from lakelog.log.context import MOST_ATTEMPTS, Log
+from lakelog.log.display import size_text, table_html, table_text
+from lakelog.log.opening import open_state, reopened
+from lakelog.log.state import State
+from lakelog.model import actions
+from lakelog.telemetry import Progress
+
+
+@dataclass(frozen=True)
+class CheckpointReport:
+    """A checkpoint that was written, or found there and kept.
+
+    Attributes:
+        version: Version whose state it holds.
+        layout: As `lakelog.dialects.log_content.Checkpoint.layout`.
+        paths: Its files, relative to the table root.
+        size_bytes: Their length together, kept sidecars included.
+        num_adds: Live files in it.
+        num_removes: Tombstones in it.
+        num_actions: Actions in it, of all types.
+        parts: Number of its files.
+        reused_files: How many of them were there before.
+        digest: Digest of its actions; of counts alone where it was not verified.
+        seconds: How long it all took.
+        verify_seconds: How long reading back and comparing took.
+        verified: Whether it was proved against replay.
+        pointer_moved: Whether ``_last_checkpoint`` names it now and did not before.
+        reused: Whether it was there already, and nothing was written.
+        notes: What deserves attention, one sentence each.
+    """
+
+    version: int
+    layout: str
+    paths: tuple[str, ...]
+    size_bytes: int
+    num_adds: int
+    num_removes: int
+    num_actions: int
+    parts: int
+    reused_files: int
+    digest: Digest = field(repr=False)
+    seconds: float = 0.0
+    verify_seconds: float = 0.0
+    verified: bool = False
+    pointer_moved: bool = False
+    reused: bool = False
+    notes: tuple[str, ...] = ()
+
+    def _facts(self) -> list[tuple[str, str]]:
+        files = f"{self.parts}" + (f", {self.reused_files} kept" if self.reused_files else "")
+        verified = f"yes, {self.verify_seconds:.2f} s" if self.verified else "no"
+        facts = [
+            ("version", str(self.version)),
+            ("layout", self.layout),
+            ("live files", f"{self.num_adds:,}"),
+            ("tombstones", f"{self.num_removes:,}"),
+            ("other actions", f"{self.num_actions - self.num_adds - self.num_removes:,}"),
+            ("size", size_text(self.size_bytes)),
+            ("files", files),
+            ("verified", verified),
+            ("pointer moved", "yes" if self.pointer_moved else "no"),
+            ("took", f"{self.seconds:.2f} s"),
+        ]
+        return facts + [("note", note) for note in self.notes]
+
+    @property
+    def _title(self) -> str:
+        return "Checkpoint, which was there" if self.reused else "Checkpoint"
+
+    def __str__(self) -> str:
+        return table_text(self._title, self._facts())
+
+    def _repr_html_(self) -> str:
+        return table_html(self._title, self._facts())
+
+
+@dataclass(frozen=True)
+class StagedParts:
+    """The files of a checkpoint that a `PartWriter` wrote, before publication.
+
+    Attributes:
+        staged: The files to rename, in order, and the pointer.
+        expected: Digest of the rows that came out of replay; counts alone without verification.
+        sidecars: Files that the manifest names and that have their final names already.
+        reused_files: How many of `sidecars` an earlier checkpoint wrote.
+        notes: For the report, one sentence each.
+    """
+
+    staged: StagedCheckpoint
+    expected: Digest
+    sidecars: tuple[SidecarFile, ...] = ()
+    reused_files: int = 0
+    notes: tuple[str, ...] = ()
+
+
+class ReadBack(NamedTuple):
+    """The content of the staged files.
+
+    Attributes:
+        found: Digest of all rows.
+        plain_bytes: Length of the columns before compression.
+    """
+
+    found: Digest
+    plain_bytes: int
+
+
+class PartWriter(Protocol):
+    """Plans one checkpoint from one state, and writes its files under temporary names.
+
+    Attributes:
+        plan: The checkpoint to write; `write` may replace it by one that keeps sidecars.
+    """
+
+    plan: CheckpointPlan
+
+    def write(self, *, may_keep_sidecars: bool) -> StagedParts:
+        """Stage all files; called once. Removed and damaged files of the state raise
+        `NotFoundError` and `CorruptionError`, other failures `CheckpointWriteError`.
+        """
+        ...
+
+    def read_back(self, parts: StagedParts) -> ReadBack:
+        """Read the staged files. A file that cannot be read, or contradicts itself, raises
+        `CheckpointValidationError`.
+        """
+        ...
+
+    def differing_path(self, parts: StagedParts) -> str | None:
+        """Path of one file action in which replay and the staged files differ, if known."""
+        ...
+
+    def published(self) -> Sequence[str]:
+        """Called after publication; returns notes for the report."""
+        ...
+
+    def abandon(self) -> None:
+        """Delete the staged files; the job suppresses errors."""
+        ...
+
+    def close(self) -> None:
+        """Release memory and disk; called always, and last."""
+        ...
+
+
+OpenParts = Callable[[State, str], PartWriter]
+"""Makes the part writer for a state and a layout. The layout is the one that the caller asked for,
+or that of the checkpoint to replace."""
+
+
+def run_checkpoint_job(
+    log: Log,
+    version: int | None,
+    layout: str,
+    open_parts: OpenParts,
+    *,
+    verify: bool,
+    memory_limit: int | None = None,
+    progress: Progress | None = None,
+) -> CheckpointReport:
+    """Run the job on a version's state; again on another state if files are missing or damaged.
+
+    Args:
+        log: The table's log.
+        version: The version; None is the latest.
+        layout: As `lakelog.checkpoint.plan`.
+        open_parts: Makes the part writer of an attempt.
+        verify: Whether the staged files are read back and compared with replay.
+        memory_limit: Bytes that the process may take while existing checkpoints are verified.
+        progress: Called with the progress of publication.
+
+    Raises:
+        NotFoundError: Files were removed in every attempt.
+        CorruptionError: The log is damaged, and no older file replaces the damaged one.
+        CheckpointWriteError: A file could not be written or renamed.
+        CheckpointValidationError: The staged files differ from replay; nothing was published.
+        LakelogError: As `open_state`, and as the part writer plans.
+    """
+    begin = time.perf_counter()
+    with telemetry.span("checkpoint.write", path=log.table, format=log.dialect.name) as span:
+        state = open_state(log, version)
+        attempts = 0
+        while True:
+            attempts += 1
+            job = _Attempt(log, state, layout, open_parts, verify, memory_limit, progress)
+            try:
+                report = job.run()
+                break
+            except (CorruptionError, NotFoundError) as error:
+                state = reopened(job.state, error, may_list=attempts < MOST_ATTEMPTS)
+        report = replace(report, seconds=time.perf_counter() - begin)
+        span.set(version=report.version, layout=report.layout, size_bytes=report.size_bytes)
+    _log_checkpoint(log, report, job.plain_bytes)
+    return report
+
+
+@dataclass
+class _Attempt:
+    """One attempt at one checkpoint, from one state; `run` may replace the state."""
+
+    log: Log
+    state: State
+    layout: str
+    open_parts: OpenParts
+    verify: bool
+    memory_limit: int | None
+    progress: Progress | None
+    plain_bytes: int = 0
+
+    def run(self) -> CheckpointReport:
+        with closing(self.open_parts(self.state, self.layout)) as writer:
+            plan = writer.plan
+            existing = _existing_checkpoints(self.log, plan)
+            if not existing:
+                return self._write(writer, ())
+        for checkpoint in existing:
+            report = verify_one(self.log, checkpoint, self.memory_limit)
+            if report.verdict in {"proved", "unprovable"}:
+                return _kept_report(self.log, report)
+        # If commits are missing, the state depends on a broken checkpoint, and reading it raises.
+        self.state = independent_state(self.log, plan.version) or self.state
+        with closing(self.open_parts(self.state, plan.layout)) as writer:
+            return self._write(writer, existing)
+
+    def _write(self, writer: PartWriter, replaced: Sequence[Checkpoint]) -> CheckpointReport:
+        verify_seconds = 0.0
+        try:
+            parts = writer.write(may_keep_sidecars=not replaced)
+            if self.verify:
+                begin = time.perf_counter()
+                found, self.plain_bytes = writer.read_back(parts)
+                _require_same(writer, parts, found)
+                verify_seconds = time.perf_counter() - begin
+        except BaseException:
+            _abandon(writer)
+            raise
+        try:
+            published = publish(self.log.store, self.log.dialect, parts.staged, self._renamed)
+        except CheckpointWriteError as error:
+            # A file whose rename has an unknown outcome may name the others: cleanup decides then.
+            if not isinstance(error.__cause__, OutcomeUnknownError):
+                _abandon(writer)
+            raise
+        notes = list(parts.notes)
+        if replaced and self.verify:
+            notes += _remove_replaced(self.log, replaced, parts.staged)
+        if published.note is not None:
+            notes.append(published.note)
+        notes += writer.published()
+        return _report(writer.plan, parts, published, self.verify, verify_seconds, notes)
+
+    def _renamed(self, done: int, total: int) -> None:
+        if self.progress is not None:
+            self.progress("publish", done, total)
+
+
+def _abandon(writer: PartWriter) -> None:
+    with suppress(Exception):  # the error before it is the one that is raised
+        writer.abandon()
+
+
+def _require_same(writer: PartWriter, parts: StagedParts, found: Digest) -> None:
+    """Compare the digests, and the number of rows: readers of JSON count a repeated line once."""
+    plan, staged, expected = writer.plan, parts.staged, parts.expected
+    path = staged.checkpoint.paths[0]
+    if found != expected:
+        differences = expected.differences(found)
+        has_files = any(d.action_type in actions.FILE_ACTIONS for d in differences)
+        example = writer.differing_path(parts) if has_files else None
+        kinds = ", ".join(
+            f"{d.action_type} (as many, another content)"
+            if d.expected == d.found
+            else d.action_type
+            for d in differences
+        )
+        raise differs_from_replay(
+            f"{kinds} differ" + ("" if example is None else f", for one {example}"),
+            path,
+            plan.version,
+            ", ".join(f"{d.expected} {d.action_type}" for d in differences),
+            ", ".join(f"{d.found} {d.action_type}" for d in differences),
+        )
+    rows = sum(file.num_actions for file in staged.files)
+    if not plan.layout.startswith("v2-") and rows != expected.total:
+        what = "it contains an unexpected number of actions"
+        raise differs_from_replay(what, path, plan.version, expected.total, rows)
+
+
+def _existing_checkpoints(log: Log, plan: CheckpointPlan) -> list[Checkpoint]:
+    """Complete checkpoints of the plan's version and layout, the best one first."""
+    listing = log.list_since(plan.version)
+    same = [c for c in listing.checkpoints if (c.version, c.layout) == (plan.version, plan.layout)]
+    return same[::-1]
+
+
+def _remove_replaced(
+    log: Log, replaced: Sequence[Checkpoint], staged: StagedCheckpoint
+) -> list[str]:
+    """Delete wrong and broken checkpoints, so that no reader prefers them; returns a note for each
+    file that could not be deleted.
+    """
+    taken = {file.target for file in staged.files}
+    gone = [path for c in replaced for path in c.paths if path not in taken]
+    return [
+        f"an invalid checkpoint could not be deleted: {error}"
+        for error in (log.store.delete_many(gone) if gone else ())
+    ]
+
+
+def _kept_report(log: Log, report: VerifyReport) -> CheckpointReport:
+    """The report of an existing checkpoint that is kept."""
+    sizes = [log.store.stat(path) for path in report.files]
+    return CheckpointReport(
+        version=report.version,
+        layout=report.layout,
+        paths=report.files,
+        size_bytes=sum(entry.size_bytes for entry in sizes if entry is not None),
+        num_adds=report.found.counts.get("add", 0),
+        num_removes=report.found.counts.get("remove", 0),
+        num_actions=report.found.total,
+        parts=len(report.files),
+        reused_files=len(report.files),
+        verify_seconds=report.seconds,
+        verified=report.verdict == "proved",
+        digest=report.found,
+        reused=True,
+        notes=(report.reason,) if report.reason is not None else (),
+    )
+
+
+def _report(
+    plan: CheckpointPlan,
+    parts: StagedParts,
+    published: Published,
+    verified: bool,
+    verify_seconds: float,
+    notes: Sequence[str],
+) -> CheckpointReport:
+    files, sidecars, expected = parts.staged.files, parts.sidecars, parts.expected
+    if not files:
+        raise InternalError("a checkpoint without files was written", version=plan.version)
+    return CheckpointReport(
+        version=plan.version,
+        layout=plan.layout,
+        paths=(*(file.target for file in files), *(file.path for file in sidecars)),
+        size_bytes=sum(f.size_bytes for f in files) + sum(f.size_bytes for f in sidecars),
+        num_adds=expected.counts.get("add", 0),
+        num_removes=expected.counts.get("remove", 0),
+        num_actions=expected.total,
+        parts=len(files) + len(sidecars),
+        reused_files=parts.reused_files,
+        verify_seconds=verify_seconds,
+        verified=verified,
+        pointer_moved=published.pointer_moved,
+        digest=expected,
+        notes=tuple(notes),
+    )
+
+
+def _log_checkpoint(log: Log, report: CheckpointReport, plain_bytes: int) -> None:
+    """Write the event and the metrics of a checkpoint; `plain_bytes` is 0 if unknown."""
+    telemetry.event(
+        "checkpoint.reused" if report.reused else "checkpoint.created",
+        path=log.table,
+        version=report.version,
+        layout=report.layout,
+        actions=report.num_actions,
+        size_bytes=report.size_bytes,
+        seconds=report.seconds,
+        verify_seconds=report.verify_seconds,
+        verified=report.verified,
+        pointer_moved=report.pointer_moved,
+    )
+    if report.reused:
+        return
+    kind = {"layout": report.layout, "format": log.dialect.name}
+    telemetry.count("checkpoint.created", 1, **kind)
+    telemetry.record("checkpoint.duration", report.seconds, "s", **kind)
+    telemetry.record("checkpoint.size", report.size_bytes, "By", **kind)
+    if plain_bytes and report.size_bytes:
+        ratio = plain_bytes / report.size_bytes
+        telemetry.record("checkpoint.compression_ratio", ratio, "1", **kind)

@@ -1,0 +1,121 @@
+"""Checks of Parquet footers: consistent column chunks, a decoded size that fits the file's length.
+
+Parquet keeps a value that repeats once, however many rows have it, so that a kilobyte can promise
+a billion rows. Rows of a log do not repeat: each names a file, an application or a domain that no
+other row names. Paths that count upwards take a byte for some 17 rows, other paths 16 and more
+bytes for each.
+
+pyarrow builds a chunk's metadata, when `RowGroupMetaData.column` asks for it, and its statistics
+in code that must not throw: where a damaged footer contradicts itself, the process ends. A reader
+of the same chunks builds them under guard first.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_MAX_ROWS_PER_BYTE = 50
+"""Rows that a file of a log may have for each of its bytes."""
+FREE_BYTES = 256 * 1024 * 1024
+"""What the file actions of a file may take in memory whatever its length."""
+MAX_RATIO = 1_000
+"""Bytes in memory for each byte of the file, beyond `FREE_BYTES`."""
+
+_MOST_ROWS_A_PATH = 4  # an add, its tombstone, and some spare
+_FEW_ROWS = 1_024  # from which nothing is concluded
+
+
+class Bound:
+    """Compares what is read of one file with the file's length."""
+
+    def __init__(self, metadata: pq.FileMetaData, size_bytes: int) -> None:
+        groups = range(metadata.num_row_groups)
+        rows = max(metadata.num_rows, sum(metadata.row_group(i).num_rows for i in groups))
+        if rows > _MAX_ROWS_PER_BYTE * size_bytes:
+            raise ValueError(f"{size_bytes} bytes declare {rows} rows")
+        self._size_bytes = size_bytes
+        self._room = max(FREE_BYTES, MAX_RATIO * size_bytes)
+        self.is_suspicious = rows > size_bytes
+        """Whether the rows may all be alike: there is less than a byte for each."""
+
+    def check(self, files: pl.DataFrame) -> None:
+        """Count a batch of file actions that was read."""
+        self._room -= int(files.estimated_size())
+        if self._room < 0:
+            raise ValueError(
+                f"{self._size_bytes} bytes decompress to more than their length allows"
+            )
+        self.check_paths(files)
+
+    def check_paths(self, files: pl.DataFrame) -> None:
+        """As `check`, for the paths alone."""
+        if self.is_suspicious and files.height > _FEW_ROWS and "path" in files.columns:
+            paths = files["path"].n_unique()
+            if paths * _MOST_ROWS_A_PATH < files.height:
+                raise ValueError(f"{files.height} rows have {paths} files")
+
+
+_LONGEST_BYTES = 1 << 62
+_MOST_BYTES = 1 << 30
+
+
+def require_sound_chunks(
+    metadata: pq.FileMetaData, groups: Iterable[int], leaves: Sequence[int]
+) -> None:
+    """Raise where a row group's account of a leaf contradicts the schema.
+
+    Nothing of the file is read.
+    """
+    if not leaves:
+        return  # Arrow would divide by the batch's length of 0, to count rows without columns
+    reader = pq.ParquetFile(_Zeros(), metadata=metadata).reader
+    for group in groups:
+        # No rows are asked for, so no page is looked into.
+        next(reader.iter_batches(0, [group], list(leaves), use_threads=False), None)
+        for leaf in leaves:
+            # Else asking for the chunk's statistics would end the process.
+            found = metadata.row_group(group).column(leaf).physical_type
+            expected = metadata.schema.column(leaf).physical_type
+            if found != expected:
+                raise pa.ArrowInvalid(f"a column chunk of {expected} records {found}")
+
+
+class _Zeros(io.RawIOBase):
+    """A file as long as any, of zeros."""
+
+    def __init__(self) -> None:
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = 0) -> int:
+        self._at = (0, self._at, _LONGEST_BYTES)[whence] + offset
+        return self._at
+
+    def tell(self) -> int:
+        return self._at
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= _MOST_BYTES:
+            raise OSError(f"the footer records a column chunk of {size} bytes")
+        self._at += size
+        return bytes(size)
+
+
+def child_type(schema: pa.Schema, *names: str) -> pa.DataType | None:
+    """Type of a nested field, or None where there is none."""
+    type_: pa.DataType = pa.struct(list(schema))
+    for name in names:
+        if not pa.types.is_struct(type_) or type_.get_field_index(name) < 0:
+            return None
+        type_ = type_.field(name).type
+    return type_
