@@ -5,6 +5,7 @@ that CI skips nothing in silence.
 from __future__ import annotations
 
 import os
+import tempfile
 import zlib
 from collections.abc import Generator, Iterator
 from datetime import UTC, datetime
@@ -102,8 +103,20 @@ def _checked_only(descriptor: int | HasFileno) -> None:
     os.fstat(descriptor if isinstance(descriptor, int) else descriptor.fileno())
 
 
+@pytest.fixture(scope="session")
+def _worker_python() -> Iterator[str]:
+    """The Python of Spark's workers."""
+    from tests.spark.warm_python import warm_python
+
+    # The path of a socket is short, and that of a test's folder may be long.
+    with tempfile.TemporaryDirectory() as folder, warm_python(Path(folder)) as program:
+        yield os.fspath(program)
+
+
 @pytest.fixture
-def _quick_spark(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick_spark(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, _worker_python: str
+) -> None:
     """Sessions that README and notebooks start with no settings get some that suit tests."""
     from tests.spark.configured import QUICK  # not where this file is tried out by itself
 
@@ -112,6 +125,7 @@ def _quick_spark(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.M
     lines = [f"{name} {value}\n" for name, value in chosen.items()]
     (folder / "spark-defaults.conf").write_text("".join(lines))
     monkeypatch.setenv("SPARK_CONF_DIR", os.fspath(folder))
+    monkeypatch.setenv("PYSPARK_PYTHON", _worker_python)
 
 
 class SkipsAreFailures:

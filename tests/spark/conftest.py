@@ -6,7 +6,6 @@ It has Delta Lake where its jars can be had: tests that need it ask for the fixt
 from __future__ import annotations
 
 import os
-import sys
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,12 +44,12 @@ class Started:
 
 
 @pytest.fixture(scope="session")
-def _started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Started]:
+def _started(tmp_path_factory: pytest.TempPathFactory, _worker_python: str) -> Iterator[Started]:
     patch = pytest.MonkeyPatch()
     home = java_home(tmp_path_factory.mktemp("java"))
     patch.setenv("JAVA_HOME", os.fspath(home))
     patch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    patch.setenv("PYSPARK_PYTHON", sys.executable)
+    patch.setenv("PYSPARK_PYTHON", _worker_python)
     options = QUICK | {
         "spark.sql.warehouse.dir": os.fspath(tmp_path_factory.mktemp("warehouse")),
         "spark.sql.shuffle.partitions": "1",

@@ -14,6 +14,7 @@ import shutil
 import ssl
 import struct
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -62,7 +63,12 @@ def _fetch(java_home: Path, kept: Path) -> None:
     with tempfile.TemporaryDirectory(dir=CACHE) as folder:
         nothing = Path(folder) / "nothing.py"
         nothing.write_text("")
-        environment = os.environ | {"JAVA_HOME": os.fspath(java_home)}
+        environment = os.environ | {
+            "JAVA_HOME": os.fspath(java_home),
+            "SPARK_HOME": os.fspath(spark_home),
+            # A worker's Python, which `warm_python` makes, runs no program such as the empty one.
+            "PYSPARK_PYTHON": sys.executable,
+        }
         try:
             done = subprocess.run(
                 [
@@ -74,7 +80,7 @@ def _fetch(java_home: Path, kept: Path) -> None:
                     f"--driver-java-options=-Duser.home={folder}",
                     os.fspath(nothing),
                 ],
-                env=environment | {"SPARK_HOME": os.fspath(spark_home)},
+                env=environment,
                 capture_output=True,
                 text=True,
                 timeout=SECONDS,
