@@ -249,7 +249,7 @@ SIDECAR_ACTIONS = 50_000
 
 _ACTION_BYTES = 256  # of a file action in compressed Parquet, generously
 _ROW_BYTES = 2_048  # of one that waits for its row group: its columns, and what is made from them
-_ROW_GROUP_ROWS = 50_000
+_ROW_GROUP_ROWS = 10_000
 _LEAST_ROW_GROUP_ROWS = 2_000
 _MOST_PARTS = 10_000
 

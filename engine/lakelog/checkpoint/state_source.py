@@ -153,7 +153,7 @@ class StateSource:
         if self.replay_mode is ReplayMode.FREE:
             return self._state
         tail = self._spilled[1] if self.replay_mode is ReplayMode.SPILL else self._layers[1]
-        return replace(self._state, past=Past(Layers(), tail, (), (), ()), new_commits=())
+        return replace(self._state, past=Past(Layers(), tail, (), (), (), False), new_commits=())
 
     # --- how ---------------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ import click
 
 from lakelog.cli import options
 from lakelog.cli.options import Output, Target, examples
-from lakelog.cli.output import View, collect, emit, write, write_facts
+from lakelog.cli.output import View, collect, emit, write, write_facts, write_report
 from lakelog.cli.text import count, seconds_text, time_text
 from lakelog.cli.watch import Meter, Watch, open_metered, progress
 from lakelog.errors import LakelogWarning
@@ -233,6 +233,7 @@ def _ranges(ranges: Sequence[dict[str, int]]) -> str:
     epilog=examples(
         "lakelog files orders",
         "lakelog files orders --where \"day >= '2026-01-05' and amount > 1000\" --stats",
+        "lakelog files orders --where \"day = '2026-01-05'\" --explain",
         "lakelog files orders --version 10 --columns path,size --output csv",
         "lakelog files orders --output parquet --to files.parquet",
     )
@@ -249,6 +250,11 @@ def _ranges(ranges: Sequence[dict[str, int]]) -> str:
     "--stats", is_flag=True, help="Add typed statistics: numRecords, min, max, nullCount."
 )
 @click.option("--flatten", is_flag=True, help="Add one typed column per partition column.")
+@click.option(
+    "--explain",
+    is_flag=True,
+    help="List no files. Show how much of the checkpoint --where has to read, and why.",
+)
 @options.rows
 @options.debug
 def files(
@@ -258,6 +264,7 @@ def files(
     where: str | None,
     stats: bool,
     flatten: bool,
+    explain: bool,
     output: Output,
 ) -> None:
     """List the live files, one row per file.
@@ -272,6 +279,12 @@ def files(
         snapshot = table.snapshot(version, timestamp)
         _expect_checkpoint(watch, meter, table, snapshot)
         condition = None if where is None else parse_where(where, snapshot.schema)
+        if explain:
+            if condition is None:
+                raise click.UsageError("--explain needs --where")
+            plan = snapshot.plan(condition)
+            write_report(plan, plan.facts, _PLAN, output)
+            return
         live = snapshot.files(where=condition, stats=stats, flatten=flatten)
         known = live.collect_schema().names()
         names = _FILES_STATS if stats else _FILES
@@ -286,6 +299,12 @@ def files(
         shown = View("file", columns, ("path",), summary, _redundant_with_path)
         rows = collect(live, output, shown)
     write(rows, output, shown)
+
+
+_PLAN = (
+    "version checkpoint_files checkpoint_files_read row_groups row_groups_read actions "
+    "actions_read size_bytes bytes_read commits reason seconds"
+)
 
 
 def _redundant_with_path(shown: pl.DataFrame) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 import polars as pl
 import pyarrow as pa
@@ -339,4 +339,41 @@ class CheckpointReader(Protocol):
 
     def struct_statistics(self) -> pa.DataType | None:
         """Arrow type of ``add.stats_parsed``, or None where statistics are not kept as a struct."""
+        ...
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """The row groups of one file of a checkpoint, and what their live files can contain.
+
+    Attributes:
+        path: File, relative to the table root.
+        frame: One row per row group, in order: ``rows``, ``adds`` (live files), ``bytes``
+            (uncompressed), Int64, and ``bounds``, a struct as `STRUCT_STATISTICS` has it, which
+            holds for all of its live files together, partition columns included.
+    """
+
+    path: str
+    frame: pl.DataFrame
+
+
+@runtime_checkable
+class BoundedReader(CheckpointReader, Protocol):
+    """A reader that can leave out row groups."""
+
+    def row_groups(self) -> tuple[RowGroups, ...]:
+        """The row groups of every file that holds file actions; empty where the bounds of one of
+        them are not known for certain.
+        """
+        ...
+
+    def iter_row_groups(
+        self, columns: Sequence[str], chosen: Mapping[str, Sequence[int]]
+    ) -> Iterator[pl.DataFrame]:
+        """Live files as `iter_files` gives them, of some row groups alone.
+
+        Args:
+            columns: As `iter_files` takes them.
+            chosen: Numbers of row groups, ascending, by the path of the file; of `row_groups`.
+        """
         ...

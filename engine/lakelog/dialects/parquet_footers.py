@@ -13,7 +13,7 @@ of the same chunks builds them under guard first.
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import polars as pl
 import pyarrow as pa
@@ -26,6 +26,7 @@ FREE_BYTES = 256 * 1024 * 1024
 MAX_RATIO = 1_000
 """Bytes in memory for each byte of the file, beyond `FREE_BYTES`."""
 
+_MAGIC = b"PAR1"  # begins a file
 _MOST_ROWS_A_PATH = 4  # an add, its tombstone, and some spare
 _FEW_ROWS = 1_024  # from which nothing is concluded
 
@@ -83,6 +84,20 @@ def require_sound_chunks(
             expected = metadata.schema.column(leaf).physical_type
             if found != expected:
                 raise pa.ArrowInvalid(f"a column chunk of {expected} records {found}")
+
+
+def data_end(metadata: pq.FileMetaData) -> int:
+    """Where the last row group's data end, in bytes."""
+    last = metadata.num_row_groups - 1
+    if last < 0:
+        return len(_MAGIC)
+    leaves = range(metadata.num_columns)
+    require_sound_chunks(metadata, [last], leaves)
+    chunks = [metadata.row_group(last).column(leaf) for leaf in leaves]
+    ends: Iterator[int] = (
+        (c.dictionary_page_offset or c.data_page_offset) + c.total_compressed_size for c in chunks
+    )
+    return max(ends)
 
 
 class _Zeros(io.RawIOBase):

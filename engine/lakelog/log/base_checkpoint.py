@@ -15,14 +15,14 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import polars as pl
 
-from lakelog.dialects.log_content import Checkpoint, CheckpointReader
+from lakelog.dialects.log_content import BoundedReader, Checkpoint, CheckpointReader, RowGroups
 from lakelog.errors import CheckpointCorruptionError, CorruptionError, MissingActionError
 from lakelog.lazy import cached_property
 from lakelog.model import actions
@@ -201,6 +201,23 @@ class Projections:
 _REMEMBERED = 256
 
 
+Keep = Callable[[pl.Series], pl.Series]
+"""Says of bounds (`RowGroups.frame`) which may belong to files that match."""
+
+
+@dataclass(frozen=True)
+class RowGroupChoice:
+    """The row groups of a checkpoint that a question reads.
+
+    Attributes:
+        chosen: Numbers of row groups by the path of the file; None where all are read.
+        reason: Why all are read.
+    """
+
+    chosen: Mapping[str, Sequence[int]] | None
+    reason: str | None = None
+
+
 class Base:
     """The checkpoint under a state: its reader, and what was read from it, shared by updates.
 
@@ -223,6 +240,44 @@ class Base:
         return self.projections.iter_files(
             self, columns, kinds, lambda: self.reader.iter_files(columns, kinds)
         )
+
+    def choose(self, keep: Keep) -> RowGroupChoice:
+        """The row groups that may hold live files that match; see `State.choose`."""
+        if not self.row_groups:
+            return RowGroupChoice(
+                None,
+                "the checkpoint does not record what its row groups contain: another program wrote "
+                "it, or lakelog without typed statistics",
+            )
+        kept = keep(pl.concat(groups.frame["bounds"] for groups in self.row_groups))
+        chosen: dict[str, list[int]] = {}
+        start = 0
+        for groups in self.row_groups:
+            own = kept[start : start + groups.frame.height] & (groups.frame["adds"] > 0)
+            start += groups.frame.height
+            if own.any():
+                chosen[groups.path] = own.arg_true().to_list()
+        return RowGroupChoice(chosen)
+
+    @cached_property
+    def row_groups(self) -> tuple[RowGroups, ...]:
+        """See `BoundedReader`."""
+        if not isinstance(self.reader, BoundedReader):
+            return ()
+        with broken_checkpoint(self.checkpoint):
+            return self.reader.row_groups()
+
+    @property
+    def recorded_adds(self) -> int:
+        """Live files in all of `row_groups`."""
+        return sum(int(groups.frame["adds"].sum()) for groups in self.row_groups)
+
+    def iter_row_groups(
+        self, columns: Sequence[str], chosen: Mapping[str, Sequence[int]]
+    ) -> Iterator[pl.DataFrame]:
+        """See `BoundedReader`."""
+        assert isinstance(self.reader, BoundedReader)
+        return self.reader.iter_row_groups(columns, chosen)
 
     @cached_property
     def pair(self) -> pl.DataFrame:

@@ -107,6 +107,11 @@ def _refuse_cut(state: State, said: Mapping[str, Any], found: Mapping[str, Any])
             )
 
 
+def may_be_cut(decoded: Actions) -> bool:
+    """Whether the metrics of one of the commits name more files than the commit holds."""
+    return _cut_by_metrics(decoded)[0] is not None
+
+
 def _cut_by_metrics(decoded: Actions) -> tuple[int | None, int]:
     """The first commit that holds fewer files than its metrics say, and by how many live files all
     such commits fall short.

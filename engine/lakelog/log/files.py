@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import polars as pl
 from polars.io.plugins import register_io_source
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.log_content import STRUCT_STATISTICS
+from lakelog.log.base_checkpoint import Keep
+from lakelog.log.display import size_text
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol, honoured_mapping
 from lakelog.skipping.prune import keep_mask, referenced_columns
@@ -24,7 +27,10 @@ from lakelog.skipping.statistics import (
     stats_from_struct,
     stats_text_from_struct,
 )
-from lakelog.skipping.values import PREFIX, typed_partitions
+from lakelog.skipping.values import PREFIX, TypedPartitions, typed_partitions
+
+if TYPE_CHECKING:
+    from lakelog.log.state import State
 
 
 def lazy_frame(
@@ -72,8 +78,8 @@ class TextNeededError(Exception):
     """Some rows have no typed statistics, and the text of theirs has not been read."""
 
 
-Frames = Callable[[Sequence[str], "Transform"], list[pl.DataFrame]]
 Transform = Callable[[pl.DataFrame], pl.DataFrame]
+Frames = Callable[[Sequence[str], Transform, Keep | None], list[pl.DataFrame]]
 
 
 @cache
@@ -96,6 +102,93 @@ def _columns_of(wrapper: str, dialect: Dialect) -> tuple[str, ...]:
         or (field.name == "dvId" and dialect.has_deletion_vectors)
     ]
     return (*columns, "version", "extra")
+
+
+@dataclass(frozen=True)
+class FilesPlan:
+    """What `Snapshot.files` reads to answer a condition, decided from footers and commits alone.
+
+    Attributes:
+        version: Table version.
+        checkpoint_files: Files of the checkpoint: manifest, parts, sidecars; 0 without one.
+        checkpoint_files_read: Those of which row groups are read.
+        row_groups: Row groups of them; None where all are read.
+        row_groups_read: Those that may hold a matching file; None where all are read.
+        actions: Actions in all row groups; None where all are read.
+        actions_read: Actions in the row groups that are read; None where all are read.
+        size_bytes: Uncompressed bytes of all row groups; None where all are read.
+        bytes_read: Uncompressed bytes of the row groups that are read, at most: only the columns
+            that a query needs are read of them; None where all are read.
+        commits: Commits above the checkpoint, all of which are read.
+        reason: Why all row groups are read; None where some are skipped by their bounds.
+        seconds: How long it took to decide.
+    """
+
+    version: int
+    checkpoint_files: int
+    checkpoint_files_read: int
+    row_groups: int | None
+    row_groups_read: int | None
+    actions: int | None
+    actions_read: int | None
+    size_bytes: int | None
+    bytes_read: int | None
+    commits: int
+    reason: str | None
+    seconds: float
+
+    @staticmethod
+    def of(state: State, query: FilesQuery, now: Callable[[], float]) -> FilesPlan:
+        """The plan of one state."""
+        start = now()
+        choice = state.choose(query.may_hold)
+        files = () if state.base is None else state.base.files
+        every = read = None
+        if choice.chosen is not None and state.base is not None:
+            groups = state.base.row_groups
+            every = pl.concat(group.frame.select("rows", "bytes") for group in groups)
+            read = pl.concat(
+                group.frame.select("rows", "bytes")[list(choice.chosen.get(group.path, ()))]
+                for group in groups
+            )
+        return FilesPlan(
+            version=state.version,
+            checkpoint_files=len(files),
+            checkpoint_files_read=len(files if choice.chosen is None else choice.chosen),
+            row_groups=None if every is None else every.height,
+            row_groups_read=None if read is None else read.height,
+            actions=None if every is None else int(every["rows"].sum()),
+            actions_read=None if read is None else int(read["rows"].sum()),
+            size_bytes=None if every is None else int(every["bytes"].sum()),
+            bytes_read=None if read is None else int(read["bytes"].sum()),
+            commits=len(state.segment.commits),
+            reason=choice.reason,
+            seconds=now() - start,
+        )
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """What it says, as names and texts."""
+
+        def share(read: int | None, total: int | None, text: Callable[[int], str]) -> str:
+            if read is None or total is None:
+                return "all"
+            return f"{text(read)} of {text(total)}"
+
+        found = [
+            ("version", str(self.version)),
+            ("checkpoint files", f"{self.checkpoint_files_read:,} of {self.checkpoint_files:,}"),
+            ("row groups", share(self.row_groups_read, self.row_groups, "{:,}".format)),
+            ("actions", share(self.actions_read, self.actions, "{:,}".format)),
+            ("bytes, at most", share(self.bytes_read, self.size_bytes, size_text)),
+            ("commits", f"{self.commits:,}"),
+            ("decided in", f"{self.seconds * 1000:.1f} ms"),
+        ]
+        return found + ([("reason", self.reason)] if self.reason is not None else [])
+
+    def __str__(self) -> str:
+        width = max(len(name) for name, _ in self.facts)
+        return "\n".join(f"{name:<{width}}  {text}" for name, text in self.facts)
 
 
 @dataclass(frozen=True)
@@ -129,6 +222,11 @@ class FilesQuery:
         if self.metadata.column_mapping_mode == "none":
             return "none"
         return honoured_mapping(self.read_protocol(), self.metadata)
+
+    def check(self) -> None:
+        """Refuse a condition that is not one of the table's rows."""
+        if self.where is not None:
+            referenced_columns(self.where, self.metadata.schema)
 
     def schema(self) -> pl.Schema:
         """Columns and dtypes of the result."""
@@ -239,6 +337,20 @@ class FilesQuery:
             stats=self._statistics(batch, bounded, text=text) if bounded else None,
         )
 
+    def may_hold(self, bounds: pl.Series) -> pl.Series:
+        """Which of some `RowGroups.frame` bounds may belong to a file that `where` keeps."""
+        assert self.where is not None
+        schema = self.metadata.schema
+        columns = referenced_columns(self.where, schema)
+        nothing = pl.DataFrame(height=bounds.len())
+        return keep_mask(
+            self.where,
+            schema=schema,
+            partition_columns=(),
+            partitions=TypedPartitions(nothing, nothing),
+            stats=stats_from_struct(bounds, schema, columns=columns, mapping=self.mapping),
+        )
+
     def _statistics(
         self, batch: pl.DataFrame, columns: Sequence[str] | None = None, *, text: bool
     ) -> pl.DataFrame:
@@ -308,14 +420,14 @@ def lazy_files(
         protocol: Gives the state's protocol; called where a column mapping is.
         metadata: Gives the state's metadata; called now if the schema depends on it.
         struct_statistics: Says whether the checkpoint keeps typed statistics; called on collect.
-        live: Gives the live files' batches for source columns and a transform; called on collect.
+        live: Gives the live files' batches for source columns, a transform, and what says of bounds
+            which files may be left out; called on collect.
         where: Predicate over table columns.
         stats: Type the statistics.
         flatten: Type the partition values.
     """
     query = FilesQuery(dialect, protocol, metadata, where, stats, flatten)
-    if where is not None:
-        referenced_columns(where, query.metadata.schema)  # refuses a wrong one now, not on collect
+    query.check()  # now, not on collect
     schema = query.schema()
 
     def read(wanted: Sequence[str]) -> Iterator[pl.DataFrame]:
@@ -324,7 +436,8 @@ def lazy_files(
 
         def derived(text: bool) -> list[pl.DataFrame]:
             sources = query.sources(wanted, typed, text)
-            return live(sources, lambda batch: query.derive(batch, wanted, text))
+            keep = None if where is None else query.may_hold
+            return live(sources, lambda batch: query.derive(batch, wanted, text), keep)
 
         try:
             # Most checkpoints with typed statistics have them of every file, and the text next to

@@ -280,6 +280,7 @@ def _past(state: State) -> Past:
         (*(before.compactions if before else ()), *state.tail.compactions),
         (*(before.commits if before else ()), *state.tail.commits),
         (*(before.warnings if before else ()), *state.tail.warnings),
+        state.commits_may_be_cut,
     )
 
 

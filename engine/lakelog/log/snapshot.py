@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Self, TypeVar
 
@@ -22,9 +23,10 @@ from lakelog.errors import (
 from lakelog.input_validation import checked_methods, require_version
 from lakelog.lazy import cached_property
 from lakelog.log import properties
+from lakelog.log.base_checkpoint import Keep
 from lakelog.log.context import MOST_ATTEMPTS, Log, state_times
 from lakelog.log.export import iter_state
-from lakelog.log.files import Transform, lazy_files, tombstone_columns
+from lakelog.log.files import FilesPlan, FilesQuery, Transform, lazy_files, tombstone_columns
 from lakelog.log.opening import open_state, reopened
 from lakelog.log.replay import is_expired, live_domains, retained_tombstones
 from lakelog.log.state import Provenance, State
@@ -147,7 +149,9 @@ class LogSnapshot:
         Args:
             where: A Polars expression over the table's columns. Files that cannot contain a
                 matching row, by partition values or statistics, are left out. A file with missing,
-                truncated or invalid statistics is kept.
+                truncated or invalid statistics is kept. Of a checkpoint that lakelog wrote with
+                typed statistics, only the row groups that may contain such files are read; see
+                `plan`.
             stats: Return ``numRecords`` (Int64) and the structs ``min``, ``max``, ``nullCount``,
                 one field per column with the types of the schema, instead of ``stats``.
             flatten: Return ``partition.<column>`` with the types of the schema, instead of
@@ -170,12 +174,14 @@ class LogSnapshot:
         Memory: the selected columns of every live file that `where` keeps.
         """
 
-        def live(columns: Sequence[str], transform: Transform) -> list[pl.DataFrame]:
+        def live(
+            columns: Sequence[str], transform: Transform, keep: Keep | None
+        ) -> list[pl.DataFrame]:
             source = "json" if self._state.base is None else "checkpoint"
             facts = {"source": source, "format": self.format, "stage": "files"}
             own = {"path": self.path, "version": self.version}
             with telemetry.span("load.files", **own, **facts) as work:
-                frames = self.read_state(lambda state: state.live("add", columns, transform))
+                frames = self.read_state(lambda state: state.live("add", columns, transform, keep))
             telemetry.record("load.duration", work.seconds, "s", **facts)
             return frames
 
@@ -189,6 +195,26 @@ class LogSnapshot:
             stats=stats,
             flatten=flatten,
         )
+
+    def plan(self, where: pl.Expr) -> FilesPlan:
+        """What `files` reads to answer a condition, and what it skips.
+
+        Footers of the checkpoint and the commits above it are read for that; no file actions of the
+        checkpoint.
+
+        Args:
+            where: As `files` takes it.
+
+        Raises:
+            InvalidInputError: `where` names an unknown column, or is not a row-wise expression.
+            CorruptionError: The log is damaged.
+
+        Memory: the footers, and the file actions of the commits above the checkpoint.
+        """
+        dialect = self.read_state(lambda state: state.log.dialect)
+        query = FilesQuery(dialect, lambda: self.protocol, lambda: self.metadata, where)
+        query.check()
+        return self.read_state(lambda state: FilesPlan.of(state, query, time.perf_counter))
 
     def tombstones(self, retention: dt.timedelta | None = None) -> pl.LazyFrame:
         """Removed files that are still recorded in the log, one row per logical file.

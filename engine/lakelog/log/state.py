@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -33,6 +33,8 @@ from lakelog.errors import (
 from lakelog.lazy import cached_property
 from lakelog.log.base_checkpoint import (
     Base,
+    Keep,
+    RowGroupChoice,
     broken_checkpoint,
     hash_identities,
     hash_paths,
@@ -40,7 +42,7 @@ from lakelog.log.base_checkpoint import (
     may_repeat,
     sum_sizes,
 )
-from lakelog.log.checksum_conflicts import hold_against_checksum
+from lakelog.log.checksum_conflicts import hold_against_checksum, may_be_cut
 from lakelog.log.context import Log
 from lakelog.log.repeated_files import repeat_error
 from lakelog.log.replay import Layers, exclude, last_of, reconcile_files, reconcile_meta
@@ -101,6 +103,7 @@ class Past:
     compactions: tuple[CompactionFile, ...]
     commits: tuple[CommitFile, ...]
     warnings: tuple[str, ...]
+    commits_may_be_cut: bool
 
 
 @dataclass(frozen=True)
@@ -387,9 +390,19 @@ class State:
     # --- files -------------------------------------------------------------------------------
 
     def iter_live(
-        self, kind: str, columns: Sequence[str], transform: Transform = lambda frame: frame
+        self,
+        kind: str,
+        columns: Sequence[str],
+        transform: Transform = lambda frame: frame,
+        chosen: Mapping[str, Sequence[int]] | None = None,
     ) -> Iterator[pl.DataFrame]:
         """Live file actions of one kind in batches: the checkpoint's first, then the layers'.
+
+        Args:
+            kind: ``add`` or ``remove``.
+            columns: Flattened columns.
+            transform: What is made of each batch.
+            chosen: Row groups of the checkpoint to read, of live files alone; None: all.
 
         Memory: a few batches of the columns asked for, and the layers.
         """
@@ -403,7 +416,11 @@ class State:
 
         if self.base is not None:
             with broken_checkpoint(self.base.checkpoint):
-                for frame in _map_ahead(finish, self.base.iter_files(wanted, (kind,))):
+                if chosen is None:
+                    frames = self.base.iter_files(wanted, (kind,))
+                else:
+                    frames = self.base.iter_row_groups(wanted, chosen)
+                for frame in _map_ahead(finish, frames):
                     if frame.height:
                         yield frame
         live = self._layered(kind, columns)
@@ -458,10 +475,41 @@ class State:
         if exclude(self.base.clashes, self.settled.keys()).height:
             self._refuse_repeats()
 
+    def choose(self, keep: Keep) -> RowGroupChoice:
+        """The row groups of the checkpoint that may hold live files that match.
+
+        All are read where it takes all of them to know that the state is whole: where the
+        checkpoint repeats files, or a commit records more files than it has and there is a version
+        checksum to compare with.
+        """
+        if self.base is None:
+            return RowGroupChoice(None, "the state has no checkpoint: all commits are read")
+        if self.settled.height:
+            return RowGroupChoice(None, "the checkpoint contains files more than once")
+        if self.segment.has_checksum and self.commits_may_be_cut:
+            return RowGroupChoice(
+                None,
+                "a commit records more files than it contains, which is compared with the version "
+                "checksum, or a compaction replaces commits that record nothing",
+            )
+        return self.base.choose(keep)
+
+    @cached_property
+    def commits_may_be_cut(self) -> bool:
+        """Whether metrics of a commit above the checkpoint name more files than the commit has."""
+        below = self.past.commits_may_be_cut if self.past is not None else False
+        return below or bool(self.tail.compactions) or any(map(may_be_cut, self.tail.parts))
+
     def live(
-        self, kind: str, columns: Sequence[str], transform: Transform = lambda frame: frame
+        self,
+        kind: str,
+        columns: Sequence[str],
+        transform: Transform = lambda frame: frame,
+        keep: Keep | None = None,
     ) -> list[pl.DataFrame]:
         """Live file actions of one kind, whole: as `iter_live`, and each logical file once.
+
+        With `keep`, files that cannot match may be left out; see `choose`.
 
         A valid checkpoint holds each file once. One that does not (a part copied over another)
         would be counted twice, so the paths' hashes are compared, and a clash is looked into: a
@@ -470,6 +518,7 @@ class State:
         Memory: the columns asked for.
         """
         base = self.base
+        chosen = self.choose(keep).chosen if keep is not None and kind == "add" else None
         hashes: list[pl.Series] = []
         counts: list[int] = []
         identities: list[pl.Series] = []
@@ -485,7 +534,7 @@ class State:
                     identities.append(hash_identities(frame, paths))
             return transform(frame)
 
-        frames = list(self.iter_live(kind, wanted, hashed))
+        frames = list(self.iter_live(kind, wanted, hashed, chosen))
         if base is not None and (
             may_meet(identities, removes) or (kind == "remove" and len(removes))
         ):
@@ -494,8 +543,10 @@ class State:
             elif base.clashes.height:
                 return self._live_reconciled(kind, columns, transform)
         if base is None or not may_repeat(hashes):
-            if kind == "add":
+            if kind == "add" and chosen is None:
                 self.hold_against_checksum(numFiles=sum(counts))
+            elif base is not None and not self.layers.height:
+                self.hold_against_checksum(numFiles=base.recorded_adds)
             return frames
         if self.log.dialect.reconciled_checkpoints:
             self._refuse_repeats()

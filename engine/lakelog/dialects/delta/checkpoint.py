@@ -14,9 +14,10 @@ protocol, Checkpoints; Checkpoint Schema; Sidecar Files.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from io import FileIO
 from typing import Any, BinaryIO, TypeVar, cast
 
@@ -47,8 +48,15 @@ from lakelog.dialects.delta.parquet import (
     shares_of,
 )
 from lakelog.dialects.delta.paths import decode_path, decode_with_texts
+from lakelog.dialects.delta.row_group_records import read_record
 from lakelog.dialects.json_layout import Wire
-from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS, Actions, Checkpoint
+from lakelog.dialects.log_content import (
+    CHECKPOINT_META,
+    STRUCT_STATISTICS,
+    Actions,
+    Checkpoint,
+    RowGroups,
+)
 from lakelog.dialects.ndjson import Blob, decode_lines
 from lakelog.dialects.parquet_footers import Bound, child_type, require_sound_chunks
 from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError, NotFoundError
@@ -177,7 +185,25 @@ _WIRE = Wire.of("delta")
 _MANIFEST_ONLY = ("sidecar", "checkpointMetadata")
 _FEW_ROWS = 4_096  # of a file, are read before another thread has begun
 _BUFFER_BYTES = 1 << 18  # of each column, where no column is read whole
+_FOOTER_BYTES = 4 << 20  # of footers that are kept; parsed, they take several times as much
 _KEPT_BYTES = 64 << 20  # of files on a remote store, for as long as the reader lives
+
+
+_Identity = tuple[int, ...] | None
+"""Identifies a file that was open before; None where a store gives nothing to identify it by."""
+
+
+@dataclass(frozen=True)
+class _Footer:
+    identity: _Identity
+    metadata: pq.FileMetaData
+    record: pl.DataFrame | None
+
+
+class _ParquetFile(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no types
+    """A file of a checkpoint, with what its footer records of its row groups."""
+
+    record: pl.DataFrame | None = None
 
 
 class DeltaCheckpointReader:
@@ -191,6 +217,7 @@ class DeltaCheckpointReader:
         self._store = store
         self._sizes = dict(zip(checkpoint.paths, checkpoint.sizes_bytes, strict=False))
         self._sources: dict[str, RangedFile] = {}
+        self._footers: dict[str, _Footer] = {}
         self._features: frozenset[str] | None = None  # of the protocol, once it was read
         self._sidecar_actions: int | None = None  # in all sidecars, by the manifest
         self._counts: dict[str, int] = {}  # rows of each file that was opened for its files
@@ -317,6 +344,48 @@ class DeltaCheckpointReader:
                 return plain_type(type_)
         return None
 
+    @cached_property
+    def _row_groups(self) -> tuple[RowGroups, ...]:
+        if self._json_manifest is not None and self._json_manifest.files.height:
+            return ()
+        found: list[RowGroups] = []
+        for path in self._parquet_files:
+            with self._parquet(path) as file:
+                if file.record is None or "bounds" not in file.record.columns:
+                    return ()
+                found.append(RowGroups(path, file.record))
+        return tuple(found)
+
+    def row_groups(self) -> tuple[RowGroups, ...]:
+        """See `lakelog.dialects.log_content.BoundedReader`: those of which lakelog recorded bounds
+        when it wrote them.
+        """
+        return self._row_groups
+
+    def iter_row_groups(
+        self, columns: Sequence[str], chosen: Mapping[str, Sequence[int]]
+    ) -> Iterator[pl.DataFrame]:
+        """See `lakelog.dialects.log_content.BoundedReader`. Memory: as `iter_files`."""
+        recorded = {groups.path: groups.frame for groups in self._row_groups}
+        with ThreadPoolExecutor(FILE_READERS, thread_name_prefix="lakelog-parquet") as pool:
+            for path, groups in chosen.items():
+                adds = 0
+                for _, frame in self._iter_parquet(path, columns, ("add",), pool, groups):
+                    adds += frame.height
+                    yield frame
+                if adds != (expected := int(recorded[path]["adds"].gather(list(groups)).sum())):
+                    raise MalformedLogError(
+                        "a file of the checkpoint was replaced while it was read, or is damaged",
+                        path=path,
+                        version=self.checkpoint.version,
+                        expected=f"{expected} add actions in {len(groups)} row groups",
+                        found=f"{adds} add actions",
+                        hint="restore it, or remove the checkpoint's files if its commits exist",
+                    )
+        self._require_sidecar_actions({p: int(f["rows"].sum()) for p, f in recorded.items()})
+        adds = sum(int(frame["adds"].sum()) for frame in recorded.values())
+        require_adds(self.checkpoint, self._recorded_adds, adds)
+
     def iter_files(
         self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
     ) -> Iterator[pl.DataFrame]:
@@ -339,7 +408,7 @@ class DeltaCheckpointReader:
                 for kind, frame in self._iter_parquet(path, columns, kinds, pool):
                     adds += frame.height if kind == "add" else 0
                     yield frame
-        self._require_sidecar_actions()
+        self._require_sidecar_actions(self._counts)
         if "add" in kinds:
             require_adds(self.checkpoint, self._recorded_adds, adds)
 
@@ -347,9 +416,9 @@ class DeltaCheckpointReader:
     def _recorded_adds(self) -> tuple[str, int | None]:
         return recorded_adds(self._store, self.checkpoint)
 
-    def _require_sidecar_actions(self) -> None:
+    def _require_sidecar_actions(self, rows: Mapping[str, int]) -> None:
         """Compare the rows of all sidecars with what the manifest says."""
-        held = sum(self._counts.get(path, 0) for path in self._sidecars)
+        held = sum(rows.get(path, 0) for path in self._sidecars)
         if self._sidecars and self._sidecar_actions not in {None, held}:
             raise MalformedLogError(
                 "the number of actions in the sidecars differs from their manifest",
@@ -361,7 +430,12 @@ class DeltaCheckpointReader:
             )
 
     def _iter_parquet(
-        self, path: str, columns: Sequence[str], kinds: Sequence[str], pool: ThreadPoolExecutor
+        self,
+        path: str,
+        columns: Sequence[str],
+        kinds: Sequence[str],
+        pool: ThreadPoolExecutor,
+        groups: Sequence[int] | None = None,
     ) -> Iterator[tuple[str, pl.DataFrame]]:
         with ExitStack() as stack:
             source, file = stack.enter_context(self._opened(path))
@@ -372,13 +446,14 @@ class DeltaCheckpointReader:
                     self.read_meta(("protocol", "metaData"))
             self._require_columns(path, file)
             if path not in self._counts:
-                _require_actions(file, path)
+                if file.record is None:
+                    _require_actions(file, path)
                 self._counts[path] = file.metadata.num_rows
             shares = shares_of(file, leaf_columns(file.schema_arrow, columns, kinds))
             twins = (stack.enter_context(self._twin(path, source, file)) for _ in shares[1:])
             files = [file, *twins]
             rows = batch_rows(file, [leaf for share in shares for leaf in share], self._batch_bytes)
-            groups = groups_with(file, kinds)
+            groups = groups_with(file, kinds, file.record) if groups is None else groups
             readers = [
                 read_parts(*pair, path, groups, rows, texts=PATH_TEXT in columns)
                 for pair in zip(files, shares, strict=False)
@@ -414,11 +489,11 @@ class DeltaCheckpointReader:
         _check_columns(file.schema_arrow, path, layout, features, sidecar=sidecar)
 
     def _meta_of(
-        self, path: str, source: BinaryIO, first: pq.ParquetFile, kinds: Sequence[str]
+        self, path: str, source: BinaryIO, first: _ParquetFile, kinds: Sequence[str]
     ) -> pl.DataFrame:
         known = [kind for kind in kinds if kind in _WIRE.wrappers]
         Bound(first.metadata, _length(source))
-        held = find_rows(first, known)
+        held = find_rows(first, known, first.record)
         for kind in ONE_EACH:
             if (count := sum(held.get(kind, {}).values())) > 1:
                 raise self._repeated(kind, count)
@@ -444,7 +519,7 @@ class DeltaCheckpointReader:
         )
 
     @contextmanager
-    def _parquet(self, path: str) -> Iterator[pq.ParquetFile]:
+    def _parquet(self, path: str) -> Iterator[_ParquetFile]:
         """Open a file."""
         with self._opened(path) as (_, file):
             yield file
@@ -462,7 +537,7 @@ class DeltaCheckpointReader:
     @contextmanager
     def _opened(
         self, path: str, footer: pq.FileMetaData | None = None
-    ) -> Iterator[tuple[BinaryIO, pq.ParquetFile]]:
+    ) -> Iterator[tuple[BinaryIO, _ParquetFile]]:
         source: BinaryIO | None = None
         try:
             with unreadable_is_malformed(path, self.checkpoint.version):
@@ -472,17 +547,25 @@ class DeltaCheckpointReader:
             if source is not None:
                 source.close()
 
-    def _open(self, path: str, footer: pq.FileMetaData | None) -> tuple[BinaryIO, pq.ParquetFile]:
+    def _open(self, path: str, footer: pq.FileMetaData | None) -> tuple[BinaryIO, _ParquetFile]:
         """A file of the checkpoint, and its source; what a remote store gave is not asked twice."""
         size = self._sizes.get(path)
         kept = self._sources.get(path)
-        source = (
-            _read_by_arrow(self._store.open(path, size))
-            if kept is None
-            else cast("BinaryIO", kept.reopen())
-        )
+        if kept is None:
+            opened = self._store.open(path, size)
+            identity = _identity(opened)
+            source = _read_by_arrow(opened)
+        else:
+            source, identity = cast("BinaryIO", kept.reopen()), (id(kept),)
         try:
-            file = self._parsed(source, footer)
+            before = self._footers.get(path)
+            if before is not None and before.identity == identity:
+                file = self._parsed(source, before.metadata)
+                file.record = before.record
+            else:
+                file = self._parsed(source, footer)
+                file.record = read_record(file, path)
+                self._keep_footer(path, _Footer(identity, file.metadata, file.record))
         except pa.ArrowException:
             source.close()
             if size is None:
@@ -500,8 +583,14 @@ class DeltaCheckpointReader:
                 self._sources.setdefault(path, source)
         return source, file
 
-    def _parsed(self, source: BinaryIO, footer: pq.FileMetaData | None) -> pq.ParquetFile:
-        return pq.ParquetFile(
+    def _keep_footer(self, path: str, footer: _Footer) -> None:
+        """Keep a footer for as long as the reader lives, if there is room."""
+        held = sum(other.metadata.serialized_size for other in tuple(self._footers.values()))
+        if footer.identity is not None and held + footer.metadata.serialized_size <= _FOOTER_BYTES:
+            self._footers[path] = footer
+
+    def _parsed(self, source: BinaryIO, footer: pq.FileMetaData | None) -> _ParquetFile:
+        return _ParquetFile(
             source,
             metadata=footer,
             buffer_size=0 if self._batch_bytes is None else _BUFFER_BYTES,
@@ -589,6 +678,14 @@ def _at_once(function: Callable[..., _T], *given: Any) -> Future[_T]:
     return future
 
 
+def _identity(source: BinaryIO) -> _Identity:
+    """Identifies an open local file, whatever its name; None for other files."""
+    if not isinstance(source, FileIO):
+        return None
+    status = os.fstat(source.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def _read_by_arrow(source: BinaryIO) -> BinaryIO:
     """The same file of the local disk as Arrow opens it: reads of Python's wait for its lock."""
     if not isinstance(source, FileIO) or not isinstance(source.name, str):
@@ -601,11 +698,11 @@ def _read_by_arrow(source: BinaryIO) -> BinaryIO:
     return cast("BinaryIO", opened)
 
 
-def _refuse_other_actions(file: pq.ParquetFile, path: str) -> None:
+def _refuse_other_actions(file: _ParquetFile, path: str) -> None:
     """A sidecar holds file actions only; a file that holds others was copied over it, and the
     sidecar's own actions would be missing without a word (Delta protocol, Sidecar Files).
     """
-    for kind in find_rows(file, (*CHECKPOINT_META, *_MANIFEST_ONLY)):
+    for kind in find_rows(file, (*CHECKPOINT_META, *_MANIFEST_ONLY), file.record):
         raise InvalidActionError(
             "a sidecar contains an action that is not a file action",
             path=path,

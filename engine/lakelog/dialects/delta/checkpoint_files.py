@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import posixpath
 from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,6 +17,7 @@ import pyarrow.parquet as pq
 from lakelog.dialects.delta.checkpoint_rows import TypedCopies, action_rows, encoded, with_texts
 from lakelog.dialects.delta.parquet import RECONCILED, reconciled_mark
 from lakelog.dialects.delta.paths import spell_paths
+from lakelog.dialects.delta.row_group_records import RECORD_KEY, RowGroupRecorder
 from lakelog.dialects.encode import encode_rows
 from lakelog.dialects.log_content import StagedFile
 from lakelog.storage import LogStore
@@ -157,6 +159,7 @@ class ParquetFile:
     _upload: Upload | None = None
     _writer: pq.ParquetWriter | None = None
     _sink: UploadSink = field(init=False)
+    _record: RowGroupRecorder = field(init=False)
     _buffered: pa.BufferedOutputStream = field(init=False)
 
     def prepare(self, rows: pl.DataFrame, kind: str) -> pa.Table:
@@ -186,6 +189,8 @@ class ParquetFile:
     def _write(self, rows: int) -> None:
         table = pa.concat_tables(self._tables)
         writer = self._writer if self._writer is not None else self._start()
+        for start in range(0, rows, self.row_group_rows):
+            self._record.add(table[start : min(rows, start + self.row_group_rows)])
         writer.write_table(table[:rows], row_group_size=self.row_group_rows)
         rest = table[rows:]
         self._waiting = rest.num_rows
@@ -194,6 +199,7 @@ class ParquetFile:
     def _start(self) -> pq.ParquetWriter:
         self._upload = self.store.upload(self.path)
         self._sink = UploadSink(self._upload)
+        self._record = RowGroupRecorder(self.schema)
         leaves = _leaves(self.schema)
         self._buffered = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), _WRITE_BYTES)
         self._writer = pq.ParquetWriter(
@@ -216,6 +222,8 @@ class ParquetFile:
         if self._waiting:
             self._write(self._waiting)
         writer = self._writer if self._writer is not None else self._start()
+        record = self._record.record(posixpath.basename(self.target), self._buffered.tell())
+        writer.add_key_value_metadata({RECORD_KEY: record})
         if self.reconciled is not None:
             mark = reconciled_mark(self.reconciled, self.num_actions, self._buffered.tell())
             writer.add_key_value_metadata({RECONCILED: mark})

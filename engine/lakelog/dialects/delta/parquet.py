@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from lakelog.dialects.delta.paths import decode_paths, other_texts
 from lakelog.dialects.json_layout import Leaf, Node, Wire
 from lakelog.dialects.log_content import STRUCT_STATISTICS
-from lakelog.dialects.parquet_footers import child_type, require_sound_chunks
+from lakelog.dialects.parquet_footers import child_type, data_end, require_sound_chunks
 from lakelog.errors import InvalidActionError
 from lakelog.model import actions, contract
 from lakelog.model.actions import DV_ID_COLUMNS, PATH_TEXT, with_dv_id
@@ -83,16 +83,10 @@ def reconciled_mark(version: int, rows: int, data_end: int) -> str:
 def is_marked_reconciled(file: pq.ParquetFile, version: int) -> bool:
     """Whether a file has the mark, and is the one that got it."""
     mark = (file.metadata.metadata or {}).get(RECONCILED.encode())
-    last = file.num_row_groups - 1
-    if mark is None or last < 0:
+    if mark is None or not file.num_row_groups:
         return False
-    leaves = range(len(file.schema))
-    require_sound_chunks(file.metadata, [last], leaves)
-    chunks = [file.metadata.row_group(last).column(leaf) for leaf in leaves]
-    ends = [
-        (c.dictionary_page_offset or c.data_page_offset) + c.total_compressed_size for c in chunks
-    ]
-    return bool(mark == reconciled_mark(version, file.metadata.num_rows, max(ends)).encode())
+    expected = reconciled_mark(version, file.metadata.num_rows, data_end(file.metadata))
+    return bool(mark == expected.encode())
 
 
 def leaf_columns(schema: pa.Schema, columns: Sequence[str], kinds: Sequence[str]) -> list[str]:
@@ -179,12 +173,19 @@ def batch_rows(file: pq.ParquetFile, leaves: Sequence[str], batch_bytes: int | N
     return max(_LEAST_BATCH_ROWS, min(_BATCH_ROWS, int(batch_bytes / width)))
 
 
-def groups_with(file: pq.ParquetFile, kinds: Sequence[str]) -> list[int]:
-    """Row groups that may hold file actions of these types.
+def groups_with(
+    file: pq.ParquetFile, kinds: Sequence[str], record: pl.DataFrame | None = None
+) -> list[int]:
+    """Row groups that may hold file actions of these types, by lakelog's own record
+    (`lakelog.dialects.delta.row_group_records`) if there is one.
 
     A group is left out only if the statistics of every leaf of these types say that it is null, so
     that no single damaged or missing statistic hides a row.
     """
+    if record is not None:
+        held = {"add": pl.col("adds"), "remove": pl.col("rows") - pl.col("adds") - pl.col("others")}
+        wanted = pl.any_horizontal(count > 0 for kind, count in held.items() if kind in kinds)
+        return record.select(wanted.alias("wanted"))["wanted"].arg_true().to_list()
     leaves = [i for i, c in enumerate(_columns(file)) if c.path.split(".", 1)[0] in kinds]
     groups = range(file.num_row_groups)
     if len(groups) < 2 or not leaves:
@@ -311,8 +312,11 @@ def _require(frame: pl.DataFrame, column: str, kind: str, path: str) -> None:
         )
 
 
-def find_rows(file: pq.ParquetFile, kinds: Iterable[str]) -> dict[str, dict[int, int]]:
-    """Row groups that hold rows of non-file action types, and how many, by type.
+def find_rows(
+    file: pq.ParquetFile, kinds: Iterable[str], record: pl.DataFrame | None = None
+) -> dict[str, dict[int, int]]:
+    """Row groups that hold rows of non-file action types, and how many, by type; `record` as
+    `groups_with` takes it.
 
     The quickest leaf of each type is read, all in one pass. Of protocol and metaData there is one
     each, so where the footer says that a group has no value of theirs it is trusted, unless that
@@ -336,8 +340,11 @@ def find_rows(file: pq.ParquetFile, kinds: Iterable[str]) -> dict[str, dict[int,
 
     found: dict[str, dict[int, int]] = {}
     looked_up = [index for kind in alone for index in leaves[kind]]
-    require_sound_chunks(file.metadata, range(file.num_row_groups), looked_up)
-    for group in range(file.num_row_groups):
+    groups = list(range(file.num_row_groups))
+    if record is not None:
+        groups = (record["others"] > 0).arg_true().to_list()
+    require_sound_chunks(file.metadata, groups, looked_up)
+    for group in groups:
         chunks = file.metadata.row_group(group)
         empty = [
             kind
@@ -346,7 +353,7 @@ def find_rows(file: pq.ParquetFile, kinds: Iterable[str]) -> dict[str, dict[int,
         ]
         look([kind for kind in present if kind not in empty], group)
     missing = [kind for kind in alone if kind not in found]
-    for group in range(file.num_row_groups if missing else 0):
+    for group in groups if missing else ():
         look(missing, group)
     return found
 

@@ -1,0 +1,253 @@
+"""Records of the row groups of a checkpoint's file: their actions, and what their live files hold.
+
+Parquet's own statistics are in the footer, which has no checksum: one bit that flips there would
+hide files. So lakelog writes what it skips by a second time, as a record with a checksum in the
+footer's metadata. The record also names the file and the length of its data: it does not count in
+a file that was copied over another, nor in one that another program wrote with the same rows.
+
+A row group's bounds are one value of ``stats_parsed`` (Delta protocol, Per-file Statistics) that
+holds for all of its live files together, with the partition columns next to the others:
+``numRecords`` is 1, and a ``nullCount`` is 0 where no row of any file is null, 1 where every row of
+every file is, else null. A bound is null where it is unknown for one of the files.
+
+Source: Delta protocol, Checkpoint Schema.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from lakelog.dialects.delta.checkpoint_schema import PARTITIONS_PARSED
+from lakelog.dialects.log_content import STRUCT_STATISTICS
+from lakelog.dialects.parquet_footers import data_end
+from lakelog.model.actions import FILE_ACTIONS
+
+RECORD_KEY = "lakelog.rowGroups"
+"""Key of the record in the metadata of a footer."""
+
+_COUNTS = ("rows", "adds", "others")
+_RECORDS = "numRecords"
+_BOUNDS = ("minValues", "maxValues")
+_NULL_COUNT = "nullCount"
+_MOST_TEXT_BYTES = 256
+_CUT_BYTES = 32
+"""A greatest text of so many bytes may be a prefix of the greatest value, which then is unknown."""
+
+
+class RowGroupRecorder:
+    """Collects the record of one file while it is written."""
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self._type = _bounds_type(schema)
+        self._counts: list[tuple[int, int, int]] = []
+        self._bounds: list[pa.StructArray] = []
+
+    def add(self, rows: pa.Table) -> None:
+        """Take the rows of the next row group."""
+        counts = {
+            kind: rows.num_rows - rows[kind].null_count
+            for kind in FILE_ACTIONS
+            if kind in rows.column_names
+        }
+        adds, files = counts.get("add", 0), sum(counts.values())
+        self._counts.append((rows.num_rows, adds, rows.num_rows - files))
+        if self._type is not None:
+            bounds = _bounds_of(rows["add"], self._type) if adds else pa.nulls(1, self._type)
+            self._bounds.append(bounds)
+
+    def record(self, name: str, end: int) -> str:
+        """The record, for the value of `RECORD_KEY`.
+
+        Args:
+            name: The file's name.
+            end: Bytes of the file before the footer.
+        """
+        rows, adds, others = zip(*self._counts, strict=True) if self._counts else ((), (), ())
+        content = {
+            "file": name,
+            "dataEnd": end,
+            "rows": rows,
+            "adds": adds,
+            "others": others,
+            "bounds": None if self._type is None else _plain(self._all_bounds(self._type)),
+        }
+        text = orjson.dumps(content)
+        return f"{zlib.crc32(text):08x}{text.decode()}"
+
+    def _all_bounds(self, type_: pa.StructType) -> pa.StructArray:
+        return pa.concat_arrays(self._bounds) if self._bounds else pa.nulls(0, type_)
+
+
+def read_record(file: pq.ParquetFile, path: str) -> pl.DataFrame | None:
+    """What is recorded of a file's row groups; None without an undamaged record of this file.
+
+    Returns:
+        One row per row group, in order: ``rows``, ``adds``, ``others`` (actions that are no file
+        actions), ``bytes`` (uncompressed), Int64, and ``bounds`` (Struct), a column only where they
+        are known.
+    """
+    record = (file.metadata.metadata or {}).get(RECORD_KEY.encode())
+    if record is None or record[:8] != b"%08x" % zlib.crc32(record[8:]):
+        return None
+    try:
+        content = orjson.loads(record[8:])
+        name = path.rsplit("/", 1)[-1]
+        if content["file"] != name or content["dataEnd"] != data_end(file.metadata):
+            return None
+        columns = {name: pa.array(content[name], pa.int64()) for name in _COUNTS}
+        type_ = _bounds_type(file.schema_arrow)
+        if content["bounds"] is not None and type_ is not None:
+            columns["bounds"] = _typed(content["bounds"], type_, file.num_row_groups)
+        table = pa.table(columns)
+    except (ValueError, TypeError, KeyError, OverflowError, pa.ArrowException):
+        return None
+    groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+    rows = [group.num_rows for group in groups]
+    if table["rows"].to_pylist() != rows or any(table[name].null_count for name in _COUNTS):
+        return None
+    sizes = pa.array([group.total_byte_size for group in groups], pa.int64())
+    frame = pl.from_arrow(table.append_column("bytes", sizes))
+    assert isinstance(frame, pl.DataFrame)
+    return frame
+
+
+def _plain(bounds: pa.Array) -> Any:
+    """A column as JSON has it: a list, or for a struct an object of its fields."""
+    if pa.types.is_struct(bounds.type):
+        names = [field.name for field in bounds.type]
+        return dict(zip(names, map(_plain, bounds.flatten()), strict=True))
+    return bounds.cast(_json_type(bounds.type)).to_pylist()
+
+
+def _typed(values: Any, type_: pa.DataType, height: int) -> pa.Array:
+    """The inverse of `_plain`."""
+    if pa.types.is_struct(type_):
+        children = [_typed(values[field.name], field.type, height) for field in type_]
+        return pa.StructArray.from_arrays(children, fields=list(type_))
+    if len(values) != height:
+        raise ValueError("a bound of each row group is needed")
+    return pa.array(values, _json_type(type_)).cast(type_)
+
+
+def _json_type(type_: pa.DataType) -> pa.DataType:
+    """A type of JSON from which a value comes back exactly."""
+    if pa.types.is_date32(type_):
+        return pa.int32()
+    if pa.types.is_timestamp(type_):
+        return pa.int64()
+    return pa.string() if pa.types.is_decimal(type_) else type_
+
+
+def _bounds_type(schema: pa.Schema) -> pa.StructType | None:
+    """Type of the bounds of a file's live files; None where it has no typed columns."""
+    if schema.get_field_index("add") < 0:
+        return None
+    add = schema.field("add").type
+    fields = {name: list(_fields(add, STRUCT_STATISTICS, name)) for name in _BOUNDS}
+    counts = list(_fields(add, STRUCT_STATISTICS, _NULL_COUNT))
+    for field in _partitions(add):
+        for found in fields.values():
+            found.append(field)
+        counts.append(pa.field(field.name, pa.int64()))
+    if not counts:
+        return None
+    structs = [pa.field(name, pa.struct(found)) for name, found in fields.items() if found]
+    records = pa.field(_RECORDS, pa.int64())
+    return pa.struct([records, *structs, pa.field(_NULL_COUNT, pa.struct(counts))])
+
+
+def _fields(type_: pa.DataType, *names: str) -> Iterator[pa.Field]:
+    """The fields of a struct inside a struct; empty where it is missing."""
+    for name in names:
+        index = type_.get_field_index(name)
+        if index < 0:
+            return
+        type_ = type_.field(index).type
+    yield from type_
+
+
+def _partitions(add: pa.StructType) -> Iterator[pa.Field]:
+    """Partition columns that have bounds. Not so floats: a text that is read as another kind of
+    float, after a change of the column's type, is another number.
+    """
+    for field in _fields(add, PARTITIONS_PARSED):
+        if not (pa.types.is_floating(field.type) or pa.types.is_binary(field.type)):
+            yield field
+
+
+def _bounds_of(live: pa.ChunkedArray, type_: pa.StructType) -> pa.StructArray:
+    """The bounds of live files, as one value."""
+    valid = live.is_valid() if live.null_count else None
+    partitions = {field.name for field in _partitions(live.type)}
+
+    def leaf(*path: str) -> pa.ChunkedArray:
+        values = pc.struct_field(live, list(path))
+        return values if valid is None else values.filter(valid)
+
+    def below(type_: pa.StructType, *path: str) -> pa.StructArray:
+        children = []
+        for field in type_:
+            if len(path) == 1 and field.name in partitions:
+                found = _partition_bound(path[0], leaf(PARTITIONS_PARSED, field.name))
+            elif pa.types.is_struct(field.type):
+                children.append(below(field.type, *path, field.name))
+                continue
+            elif path[0] == _NULL_COUNT:
+                found = _null_count(leaf(STRUCT_STATISTICS, *path, field.name), records)
+            else:
+                found = _bound(path[0], leaf(STRUCT_STATISTICS, *path, field.name))
+            children.append(pa.repeat(found, 1).cast(field.type))
+        return pa.StructArray.from_arrays(children, fields=list(type_))
+
+    records = leaf(STRUCT_STATISTICS, _RECORDS) if _has_records(live.type) else None
+    children = [
+        pa.array([1], pa.int64()) if field.name == _RECORDS else below(field.type, field.name)
+        for field in type_
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(type_))
+
+
+def _has_records(add: pa.StructType) -> bool:
+    return any(field.name == _RECORDS for field in _fields(add, STRUCT_STATISTICS))
+
+
+def _partition_bound(name: str, values: pa.ChunkedArray) -> pa.Scalar:
+    if values.null_count:
+        # A null may also stand for a text that its type does not admit, whose file always matches.
+        return pa.scalar(None)
+    if name == _NULL_COUNT:
+        return pa.scalar(0)
+    return _bound(name, values, _MOST_TEXT_BYTES)
+
+
+def _bound(name: str, values: pa.ChunkedArray, most_bytes: int = _CUT_BYTES - 1) -> pa.Scalar:
+    """A value that is not above, or not below, any of them; null where one is unknown."""
+    is_float = pa.types.is_floating(values.type)
+    if values.null_count or (is_float and pc.any(pc.is_nan(values)).as_py()):
+        return pa.scalar(None)
+    bounds = pc.min_max(values)
+    if not pa.types.is_string(values.type):
+        return bounds["min" if name == "minValues" else "max"]
+    if name == "minValues":
+        return pc.utf8_slice_codeunits(bounds["min"], 0, _CUT_BYTES)  # not above the whole text
+    longest = pc.max(pc.binary_length(values)).as_py()
+    return bounds["max"] if longest <= most_bytes else pa.scalar(None)
+
+
+def _null_count(counts: pa.ChunkedArray, records: pa.ChunkedArray | None) -> pa.Scalar:
+    """0 where no row of any file is null, 1 where every row of every file is."""
+    if not counts.null_count:
+        extremes = pc.min_max(counts).as_py()
+        if extremes == {"min": 0, "max": 0}:
+            return pa.scalar(0)
+        if records is not None and pc.all(pc.equal(counts, records), skip_nulls=False).as_py():
+            return pa.scalar(1)
+    return pa.scalar(None)

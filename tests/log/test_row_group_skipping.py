@@ -1,0 +1,251 @@
+"""`files(where=)` reads the row groups that can match, and gives what a read of all gives."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import polars as pl
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import lakelog
+from lakelog.checkpoint.plan import CheckpointOptions, plan_checkpoint
+from lakelog.log.file_order import FileOrder
+from lakelog.log.opening import open_state
+from lakelog.model import actions
+from tests.budget import share_of
+from tests.skipping.test_prune import PARTITIONS, SCHEMA, Written, files, keep, predicates
+
+LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet")
+
+
+def created(root: Path, layout: str) -> lakelog.Table:
+    """A table with the schema of the random files."""
+    v2 = layout.startswith("v2-")
+    return lakelog.create(
+        root,
+        SCHEMA,
+        partition_by=PARTITIONS,
+        configuration={"delta.checkpointPolicy": "v2"} if v2 else {},
+    )
+
+
+def commit(root: Path, version: int, lines: Sequence[dict[str, Any]]) -> None:
+    """Write a commit as another program would, whatever its statistics are."""
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    (root / "_delta_log" / f"{version:020d}.json").write_text(text, "utf-8")
+
+
+def adds(written: Sequence[Written], start: int = 0) -> list[dict[str, Any]]:
+    shared = {"size": 1, "modificationTime": 0, "dataChange": True}
+    return [
+        {"add": {"path": f"{n:03d}", "partitionValues": partition, "stats": stats, **shared}}
+        for n, (_, partition, stats) in enumerate(written, start)
+    ]
+
+
+def removes(numbers: Sequence[int]) -> list[dict[str, Any]]:
+    return [
+        {"remove": {"path": f"{n:03d}", "deletionTimestamp": 0, "dataChange": True}}
+        for n in numbers
+    ]
+
+
+def write_small_groups(
+    table: lakelog.Table, layout: str, group_rows: int, *, ordered: bool, typed: bool = True
+) -> None:
+    """Write a checkpoint of the latest version whose row groups are tiny."""
+    log = table.log
+    state = open_state(log)
+    every = [*actions.schema()]
+    live, gone = (actions.concat(state.iter_live(kind, every)) for kind in ("add", "remove"))
+    options = CheckpointOptions(stats_as_struct=typed)
+    plan = plan_checkpoint(
+        state.table_configuration, ".", state.version, options, num_files=live.height, layout=layout
+    )
+    parts = min(plan.parts, 2)
+    plan = replace(plan, row_group_rows=group_rows, part_actions=7, parts=parts)
+    writer = log.dialect.checkpoint_writer(log.store, plan)
+    writer.write_meta(state.meta)
+    for rows in (live, gone):
+        if ordered and rows.height:
+            writer.write_files(FileOrder.of_plan(plan, state.meta, log.dialect).sorted(rows))
+        elif rows.height:
+            writer.write_files(rows)
+    for file in writer.finish().files:
+        if file.path != file.target:
+            log.store.move(file.path, file.target)
+
+
+def paths(snapshot: lakelog.Snapshot, where: pl.Expr) -> list[str]:
+    return sorted(snapshot.files(where=where).select("path").collect()["path"])
+
+
+def plain(snapshot: lakelog.Snapshot, where: pl.Expr) -> list[str]:
+    """The same from all files, each tested by itself."""
+    rows = snapshot.files().collect()
+    kept = keep(where, rows["partitionValues"].to_list(), rows["stats"].to_list())
+    return sorted(rows.filter(pl.Series(kept, dtype=pl.Boolean))["path"])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@settings(max_examples=share_of(60))
+@given(data=st.data())
+def test_what_is_read_of_some_row_groups_is_what_is_read_of_all(
+    layout: str, data: st.DataObject
+) -> None:
+    few = data.draw(st.sampled_from(["isfgtdmbx", "i", "s", "t", "f"]))
+    below = data.draw(st.lists(files(few), min_size=1, max_size=24))
+    above = data.draw(st.lists(files(few), max_size=3))
+    removed = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=3, unique=True))
+    asked = data.draw(st.lists(predicates(few + "pq"), min_size=4, max_size=8))
+    with TemporaryDirectory() as folder:
+        root = Path(folder)
+        table = created(root, layout)
+        commit(root, 1, adds(below))
+        rows = data.draw(st.integers(1, 4))
+        write_small_groups(table, layout, rows, ordered=data.draw(st.booleans()))
+        if removed or above:
+            commit(root, 2, [*removes(removed), *adds(above, len(below))])
+        snapshot = lakelog.open(root).snapshot()
+        for where in asked:
+            assert paths(snapshot, where) == plain(snapshot, where), str(where)
+            assert snapshot.plan(where).reason is None
+
+
+def by_number(count: int) -> list[Written]:
+    """Files 0 to `count`, whose ``i`` is their number, ten of each partition."""
+    frame = pl.DataFrame()
+    stats = '{"numRecords":1,"minValues":{"i":%d},"maxValues":{"i":%d},"nullCount":{"i":0}}'
+    return [
+        (frame, {"p": "2024-01-01", "q": str(number // 10)}, stats % (number, number))
+        for number in range(count)
+    ]
+
+
+@pytest.fixture(params=LAYOUTS)
+def table(request: pytest.FixtureRequest, tmp_path: Path) -> lakelog.Table:
+    """A table of 60 files in a checkpoint with row groups of five."""
+    made = created(tmp_path, request.param)
+    commit(tmp_path, 1, adds(by_number(60)))
+    write_small_groups(made, request.param, 5, ordered=True)
+    return lakelog.open(tmp_path)
+
+
+def test_a_partition_costs_its_row_groups(table: lakelog.Table) -> None:
+    plan = table.snapshot().plan(pl.col("q") == 3)
+    assert paths(table.snapshot(), pl.col("q") == 3) == [f"{n:03d}" for n in range(30, 40)]
+    assert plan.reason is None
+    assert plan.actions_read is not None
+    assert 10 <= plan.actions_read <= 20  # in a multi-part checkpoint, of two parts
+    assert plan.bytes_read is not None
+    assert plan.size_bytes is not None
+    assert plan.bytes_read < plan.size_bytes / 2
+    assert plan.row_groups is not None
+    assert f"{plan.row_groups_read} of {plan.row_groups}" in str(plan)
+
+
+def test_a_range_of_the_first_column_costs_its_row_groups(table: lakelog.Table) -> None:
+    where = pl.col("i").is_between(20, 22)
+    assert paths(table.snapshot(), where) == ["020", "021", "022"]
+    read = table.snapshot().plan(where).actions_read
+    assert read is not None
+    assert read <= 10
+
+
+def test_where_nothing_can_match_no_row_group_is_read(table: lakelog.Table) -> None:
+    plan = table.snapshot().plan(pl.col("q") == 99)
+    assert (plan.row_groups_read, plan.checkpoint_files_read) == (0, 0)
+    assert paths(table.snapshot(), pl.col("q") == 99) == []
+
+
+def test_files_that_the_tail_removed_or_added_count_as_ever(table: lakelog.Table) -> None:
+    commit(Path(table.path), 2, [*removes([31]), *adds(by_number(61)[60:], 60)])
+    later = lakelog.open(table.path).snapshot()
+    assert paths(later, pl.col("q") == 3) == [f"{n:03d}" for n in range(30, 40) if n != 31]
+    assert paths(later, pl.col("q") == 6) == ["060"]
+    assert later.plan(pl.col("q") == 6).row_groups_read == 0
+    assert later.plan(pl.col("q") == 6).commits == 1
+
+
+def checkpoint_files(table: lakelog.Table) -> list[Path]:
+    log = Path(table.path) / "_delta_log"
+    return [p for p in sorted(log.rglob("*.parquet")) if pq.ParquetFile(p).metadata.num_rows > 3]
+
+
+def test_a_bit_that_flips_in_a_record_costs_the_skipping_and_no_file(
+    table: lakelog.Table,
+) -> None:
+    expected = paths(table.snapshot(), pl.col("q") == 3)
+    for path in checkpoint_files(table):
+        data = path.read_bytes()
+        at = data.rindex(b'"minValues":{') + len(b'"minValues":{') + 8
+        path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    damaged = lakelog.open(table.path).snapshot()
+    assert damaged.plan(pl.col("q") == 3).reason is not None
+    assert paths(damaged, pl.col("q") == 3) == expected
+
+
+@pytest.mark.parametrize("layout", ["multipart", "v2-parquet"])
+def test_a_part_that_was_copied_over_another_is_refused(layout: str, tmp_path: Path) -> None:
+    made = created(tmp_path, layout)
+    commit(tmp_path, 1, adds(by_number(60)))
+    write_small_groups(made, layout, 5, ordered=True)
+    (tmp_path / "_delta_log" / f"{1:020d}.json").unlink()
+    first, second = checkpoint_files(made)[:2]
+    shutil.copyfile(first, second)
+    for number in range(6):
+        with pytest.raises(lakelog.LakelogError):
+            paths(lakelog.open(tmp_path).snapshot(), pl.col("q") == number)
+
+
+def test_a_checkpoint_without_typed_statistics_is_read_whole(tmp_path: Path) -> None:
+    made = created(tmp_path, "classic")
+    commit(tmp_path, 1, adds(by_number(60)))
+    write_small_groups(made, "classic", 5, ordered=True, typed=False)
+    snapshot = lakelog.open(tmp_path).snapshot()
+    assert paths(snapshot, pl.col("q") == 3) == [f"{n:03d}" for n in range(30, 40)]
+    assert "typed statistics" in str(snapshot.plan(pl.col("q") == 3))
+
+
+def test_a_file_that_another_program_made_of_the_rows_has_no_record(tmp_path: Path) -> None:
+    made = created(tmp_path, "classic")
+    commit(tmp_path, 1, adds(by_number(60)))
+    write_small_groups(made, "classic", 5, ordered=True)
+    (path,) = checkpoint_files(made)
+    rows = pq.read_table(path)
+    pq.write_table(rows.take(list(range(len(rows)))[::-1]), path, row_group_size=5)
+    snapshot = lakelog.open(tmp_path).snapshot()
+    assert snapshot.plan(pl.col("q") == 3).row_groups_read is None
+    assert len(paths(snapshot, pl.col("q") == 3)) == 10
+
+
+def test_without_a_checkpoint_the_plan_says_so(tmp_path: Path) -> None:
+    created(tmp_path, "classic")
+    commit(tmp_path, 1, adds(by_number(3)))
+    plan = lakelog.open(tmp_path).snapshot().plan(pl.col("q") == 0)
+    assert plan.reason == "the state has no checkpoint: all commits are read"
+    assert (plan.checkpoint_files, plan.commits) == (0, 2)
+
+
+def test_a_condition_over_an_unknown_column_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(lakelog.InvalidInputError, match="does not have"):
+        created(tmp_path, "classic").snapshot().plan(pl.col("nothing") == 1)
+
+
+def test_partition_values_that_are_no_values_of_their_type_are_kept(tmp_path: Path) -> None:
+    made = created(tmp_path, "classic")
+    odd: list[Written] = [(pl.DataFrame(), {"p": None, "q": text}, None) for text in ("x", "", "7")]
+    commit(tmp_path, 1, adds([*by_number(20), *odd]))
+    write_small_groups(made, "classic", 1, ordered=True)
+    snapshot = lakelog.open(tmp_path).snapshot()
+    assert paths(snapshot, pl.col("q") == 7) == ["020", "022"]
+    assert paths(snapshot, pl.col("q").is_null()) == ["020", "021"]
