@@ -196,10 +196,10 @@ def test_parts_follow_the_size_and_the_options(
 def test_a_memory_limit_makes_row_groups_smaller() -> None:
     free = plan(delta()).row_group_rows
     assert plan(delta(), memory_limit=1 << 40).row_group_rows == free
-    tight = plan(delta(), memory_limit=64 << 20).row_group_rows
+    tight = plan(delta(), memory_limit=256 << 20).row_group_rows
     assert tight < free
     # Parts dealt by hash are all open at once.
-    parts = plan(delta(), "multipart", memory_limit=64 << 20).row_group_rows
+    parts = plan(delta(), "multipart", memory_limit=256 << 20).row_group_rows
     assert 2_000 <= parts <= tight // 2 + 1
 
 

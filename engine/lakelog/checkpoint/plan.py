@@ -276,7 +276,7 @@ def plan_checkpoint(
     if memory_limit is not None:
         # Parts that are dealt by hash are all open at once, each with a row group that waits.
         waiting = parts if chosen in {"multipart", "flattened"} else 1
-        rows = memory_limit // 8 // _ROW_BYTES // max(1, waiting)
+        rows = memory_limit // 32 // _ROW_BYTES // max(1, waiting)
         rows = max(_LEAST_ROW_GROUP_ROWS, min(_ROW_GROUP_ROWS, rows))
     return CheckpointPlan(
         version=version,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import polars as pl
 import pyarrow as pa
@@ -203,7 +204,8 @@ class DeltaCheckpointWriter:
 
     def _put(self, file: CheckpointFile, rows: pl.DataFrame) -> None:
         kind = rows["actionType"][0]
-        self._lanes.put(file, rows.height, lambda: file.prepare(rows, kind), file.append)
+        for part in rows.iter_slices(self._plan.row_group_rows):
+            self._lanes.put(file, part.height, partial(file.prepare, part, kind), file.append)
 
     def write_files(self, files: pl.DataFrame) -> None:
         """File actions of one kind, some 65,536 rows at a time, after `write_meta`."""
@@ -267,12 +269,14 @@ class DeltaCheckpointWriter:
         kind = rows["actionType"][0]
         sidecar.given += rows.height
 
-        def append(prepared: pa.Table) -> None:
+        def append(part: pl.DataFrame, prepared: pa.Table) -> None:
             if sidecar.record is not None:
-                sidecar.record.add(rows)
+                sidecar.record.add(part)
             sidecar.file.append(prepared)
 
-        self._lanes.put(sidecar.file, rows.height, lambda: sidecar.file.prepare(rows, kind), append)
+        for part in rows.iter_slices(self._plan.row_group_rows):
+            prepare = partial(sidecar.file.prepare, part, kind)
+            self._lanes.put(sidecar.file, part.height, prepare, partial(append, part))
 
     def _close_sidecar(self, sidecar: _Sidecar) -> None:
         def close(_: None) -> None:

@@ -37,6 +37,8 @@ _COUNTS = ("rows", "adds", "others")
 _RECORDS = "numRecords"
 _BOUNDS = ("minValues", "maxValues")
 _NULL_COUNT = "nullCount"
+_POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_ZERO, _ONE = pl.Series([0, 1]).to_arrow()  # `pyarrow.scalar` would import pandas
 _MOST_TEXT_BYTES = 256
 _CUT_BYTES = 32
 """A greatest text of so many bytes may be a prefix of the greatest value, which then is unknown."""
@@ -102,20 +104,18 @@ def read_record(file: pq.ParquetFile, path: str) -> pl.DataFrame | None:
         name = path.rsplit("/", 1)[-1]
         if content["file"] != name or content["dataEnd"] != data_end(file.metadata):
             return None
-        columns = {name: pa.array(content[name], pa.int64()) for name in _COUNTS}
+        columns = [pl.Series(n, content[n], dtype=pl.Int64, strict=True) for n in _COUNTS]
         type_ = _bounds_type(file.schema_arrow)
         if content["bounds"] is not None and type_ is not None:
-            columns["bounds"] = _typed(content["bounds"], type_, file.num_row_groups)
-        table = pa.table(columns)
-    except (ValueError, TypeError, KeyError, OverflowError, pa.ArrowException):
+            columns.append(_typed(content["bounds"], _polars_type(type_)).alias("bounds"))
+        groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
+        sizes = [group.total_byte_size for group in groups]
+        frame = pl.DataFrame([*columns, pl.Series("bytes", sizes, dtype=pl.Int64)])
+    except (ValueError, TypeError, KeyError, OverflowError, *_POLARS_ERRORS):
         return None
-    groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
     rows = [group.num_rows for group in groups]
-    if table["rows"].to_pylist() != rows or any(table[name].null_count for name in _COUNTS):
+    if frame["rows"].to_list() != rows or any(frame[name].null_count() for name in _COUNTS):
         return None
-    sizes = pa.array([group.total_byte_size for group in groups], pa.int64())
-    frame = pl.from_arrow(table.append_column("bytes", sizes))
-    assert isinstance(frame, pl.DataFrame)
     return frame
 
 
@@ -127,14 +127,23 @@ def _plain(bounds: pa.Array) -> Any:
     return bounds.cast(_json_type(bounds.type)).to_pylist()
 
 
-def _typed(values: Any, type_: pa.DataType, height: int) -> pa.Array:
+def _typed(values: Any, dtype: pl.DataType | pl.datatypes.DataTypeClass) -> pl.Series:
     """The inverse of `_plain`."""
-    if pa.types.is_struct(type_):
-        children = [_typed(values[field.name], field.type, height) for field in type_]
-        return pa.StructArray.from_arrays(children, fields=list(type_))
-    if len(values) != height:
-        raise ValueError("a bound of each row group is needed")
-    return pa.array(values, _json_type(type_)).cast(type_)
+    if isinstance(dtype, pl.Struct):
+        schema = dtype.to_schema()
+        children = [_typed(values[name], type_).alias(name) for name, type_ in schema.items()]
+        return pl.DataFrame(children).to_struct()
+    if isinstance(dtype, pl.Decimal):
+        return pl.Series(values, dtype=pl.String, strict=True).cast(dtype)
+    if isinstance(dtype, pl.Date | pl.Datetime):
+        return pl.Series(values, dtype=pl.Int64, strict=True).cast(dtype)
+    return pl.Series(values, dtype=dtype, strict=True)
+
+
+def _polars_type(type_: pa.DataType) -> pl.DataType:
+    series = pl.from_arrow(pa.nulls(0, type_))
+    assert isinstance(series, pl.Series)
+    return series.dtype
 
 
 def _json_type(type_: pa.DataType) -> pa.DataType:
@@ -167,11 +176,12 @@ def _bounds_type(schema: pa.Schema) -> pa.StructType | None:
 def _fields(type_: pa.DataType, *names: str) -> Iterator[pa.Field]:
     """The fields of a struct inside a struct; empty where it is missing."""
     for name in names:
-        index = type_.get_field_index(name)
+        index = type_.get_field_index(name) if pa.types.is_struct(type_) else -1
         if index < 0:
             return
         type_ = type_.field(index).type
-    yield from type_
+    if pa.types.is_struct(type_):
+        yield from type_
 
 
 def _partitions(add: pa.StructType) -> Iterator[pa.Field]:
@@ -204,12 +214,13 @@ def _bounds_of(live: pa.ChunkedArray, type_: pa.StructType) -> pa.StructArray:
                 found = _null_count(leaf(STRUCT_STATISTICS, *path, field.name), records)
             else:
                 found = _bound(path[0], leaf(STRUCT_STATISTICS, *path, field.name))
-            children.append(pa.repeat(found, 1).cast(field.type))
+            known = pa.nulls(1, field.type) if found is None else pa.repeat(found, 1)
+            children.append(known.cast(field.type))
         return pa.StructArray.from_arrays(children, fields=list(type_))
 
     records = leaf(STRUCT_STATISTICS, _RECORDS) if _has_records(live.type) else None
     children = [
-        pa.array([1], pa.int64()) if field.name == _RECORDS else below(field.type, field.name)
+        pa.repeat(_ONE, 1) if field.name == _RECORDS else below(field.type, field.name)
         for field in type_
     ]
     return pa.StructArray.from_arrays(children, fields=list(type_))
@@ -219,35 +230,37 @@ def _has_records(add: pa.StructType) -> bool:
     return any(field.name == _RECORDS for field in _fields(add, STRUCT_STATISTICS))
 
 
-def _partition_bound(name: str, values: pa.ChunkedArray) -> pa.Scalar:
+def _partition_bound(name: str, values: pa.ChunkedArray) -> pa.Scalar | None:
     if values.null_count:
         # A null may also stand for a text that its type does not admit, whose file always matches.
-        return pa.scalar(None)
+        return None
     if name == _NULL_COUNT:
-        return pa.scalar(0)
+        return _ZERO
     return _bound(name, values, _MOST_TEXT_BYTES)
 
 
-def _bound(name: str, values: pa.ChunkedArray, most_bytes: int = _CUT_BYTES - 1) -> pa.Scalar:
-    """A value that is not above, or not below, any of them; null where one is unknown."""
+def _bound(
+    name: str, values: pa.ChunkedArray, most_bytes: int = _CUT_BYTES - 1
+) -> pa.Scalar | None:
+    """A value that is not above, or not below, any of them; None where one is unknown."""
     is_float = pa.types.is_floating(values.type)
     if values.null_count or (is_float and pc.any(pc.is_nan(values)).as_py()):
-        return pa.scalar(None)
+        return None
     bounds = pc.min_max(values)
     if not pa.types.is_string(values.type):
         return bounds["min" if name == "minValues" else "max"]
     if name == "minValues":
         return pc.utf8_slice_codeunits(bounds["min"], 0, _CUT_BYTES)  # not above the whole text
     longest = pc.max(pc.binary_length(values)).as_py()
-    return bounds["max"] if longest <= most_bytes else pa.scalar(None)
+    return bounds["max"] if longest <= most_bytes else None
 
 
-def _null_count(counts: pa.ChunkedArray, records: pa.ChunkedArray | None) -> pa.Scalar:
+def _null_count(counts: pa.ChunkedArray, records: pa.ChunkedArray | None) -> pa.Scalar | None:
     """0 where no row of any file is null, 1 where every row of every file is."""
     if not counts.null_count:
         extremes = pc.min_max(counts).as_py()
         if extremes == {"min": 0, "max": 0}:
-            return pa.scalar(0)
+            return _ZERO
         if records is not None and pc.all(pc.equal(counts, records), skip_nulls=False).as_py():
-            return pa.scalar(1)
-    return pa.scalar(None)
+            return _ONE
+    return None
