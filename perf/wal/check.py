@@ -10,7 +10,7 @@ import polars as pl
 
 import lakelog
 from lakelog.wal.historic.log import HistoricFormat
-from lakelog.wal.historic.read import read_historic
+from lakelog.wal.historic.reader import read_historic
 from perf.answers import Answer
 from perf.wal import ours, peer, plain, records
 from perf.writing.base import Job

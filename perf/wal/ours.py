@@ -13,7 +13,7 @@ import pyarrow as pa
 import lakelog
 import lakelog.keyed.store  # imported before the measurement, like every module
 from lakelog.wal.historic.log import HistoricFormat
-from lakelog.wal.historic.read import read_historic
+from lakelog.wal.historic.reader import read_historic
 from perf.wal import plain, records, threads
 from perf.writing.base import Case, Figures, Job
 

@@ -14,7 +14,7 @@ from perf.writing.base import Case, Figures, Job
 from tests.wal import historic_model as model
 
 FORMATS: tuple[HistoricFormat, ...] = ("002", "003-crc", "003")
-"""As `lakelog.wal.historic.read.read_historic` calls them."""
+"""As `lakelog.wal.historic.reader.read_historic` calls them."""
 
 
 def write(folder: Path, kind: str, count: int) -> Path:

@@ -2,13 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from lakelog.errors import InvalidInputError, NotFoundError, UnavailableError, WalCorruptionError
 from lakelog.wal.disk import LocalDisk
 from lakelog.wal.historic.log import HistoricFormat
-from lakelog.wal.historic.read import detect, historic_names, read_historic
+from lakelog.wal.historic.reader import detect, historic_names, read_historic
 from lakelog.wal.log import WriteAheadLog
 from tests.wal.historic_model import Writer002, file_003, record_002
 
@@ -16,7 +15,7 @@ RECORDS = [(b"key-%d" % n, b"value-%d" % n) for n in range(20)]
 
 
 def format_of(*files: bytes, name: str = "some file") -> str:
-    return detect([(name, np.frombuffer(data, dtype=np.uint8)) for data in files])
+    return detect([(name, data) for data in files])
 
 
 def log_002(*, marks_batches: bool, first_seq: int = 1) -> bytes:

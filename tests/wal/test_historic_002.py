@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelog.errors import UnsupportedError, WalCorruptionError
-from lakelog.wal.historic import spec002
-from lakelog.wal.historic.log import BEGIN, CHECKPOINT, COMMIT, DELETE, PUT, Finding, HistoricLog
-from lakelog.wal.historic.spec002 import LEAST_BYTES, decode, unfinished_batches
+from lakelog.wal.historic import reader
+from lakelog.wal.historic.log import Finding, HistoricLog
+from lakelog.wal.historic.reader import LEAST_BYTES, decode
 from tests.budget import share_of
 from tests.wal.historic_model import Record, Writer002, decode_002, record_002, table
 
@@ -23,8 +23,7 @@ BATCH = [("PUT", b"a", b"1"), ("DELETE", b"b", b""), ("PUT", b"c", b"3")]
 
 
 def read(*files: bytes, strict: bool = True) -> HistoricLog:
-    arrays = [np.frombuffer(data, dtype=np.uint8) for data in files]
-    log = decode([(f"{n:06d}.wal", data) for n, data in enumerate(arrays, 1)])
+    log = decode([(f"{n:06d}.wal", data) for n, data in enumerate(files, 1)], "002")
     if strict:
         log.check()
     return log
@@ -298,14 +297,20 @@ def test_without_begin_it_is_said_that_nobody_can_know() -> None:
     assert replayed(log) == [1, 2, 3, 5, 6, 7]
 
 
-def test_unfinished_batches_end_at_marks_and_where_the_log_was_opened_anew() -> None:
-    ops = np.array(
-        [BEGIN, PUT, COMMIT, PUT, BEGIN, DELETE, BEGIN, PUT, PUT, CHECKPOINT, BEGIN, PUT], np.uint8
-    )
-    assert unfinished_batches(ops, []) == [(4, 6, False), (6, 9, False), (10, 12, True)]
-    assert unfinished_batches(ops, [6, 8]) == [(4, 6, True), (6, 8, True), (10, 12, True)]
-    assert unfinished_batches(ops[:4], [2]) == [(0, 2, True)]
-    assert unfinished_batches(np.empty(0, np.uint8), []) == []
+def test_unfinished_batches_end_where_the_log_was_opened_again() -> None:
+    ops = ["BEGIN", "PUT", "COMMIT", "PUT", "BEGIN", "DELETE", "BEGIN", "PUT", "PUT", "CHECKPOINT"]
+    ops += ["BEGIN", "PUT"]
+    records = [record_002(n, op, b"k") for n, op in enumerate(ops, 1)]
+    log = read(b"".join(records), strict=False)
+    assert (replayed(log), kinds(log), only(log).records) == ([2, 4], ["damage"], 8)
+    # Torn bytes before records 7 and 9 prove that the batches before them ended there.
+    records[6] = records[6][:-1] + records[6]
+    records[8] = records[8][:-1] + records[8]
+    log = read(b"".join(records))
+    unfinished = [found for found in log.findings if found.kind == "unfinished_batch"]
+    assert [found.records for found in unfinished] == [1, 1, 1]
+    assert unfinished[1].byte_offset == sum(map(len, records[:6])) + len(records[6]) // 2
+    assert replayed(log) == [2, 4, 9]
 
 
 # --- files ----------------------------------------------------------------------------------------
@@ -406,7 +411,7 @@ def test_nothing_smaller_than_a_record_is_one() -> None:
 
 
 def test_a_value_that_arrow_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spec002, "LONGEST_VALUE_BYTES", 1_000)
+    monkeypatch.setattr(reader, "_LONGEST_VALUE_BYTES", 1_000)
     with pytest.raises(UnsupportedError, match="2 GiB") as caught:
         read(b"".join(puts(3)), record_002(4, "PUT", b"k", bytes(2_000)))
     assert (caught.value.path, caught.value.byte_offset) == ("000002.wal", 0)

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelog.errors import UnsupportedError, WalCorruptionError
-from lakelog.wal.historic import spec003
+from lakelog.wal.historic import reader
 from lakelog.wal.historic.log import Finding, HistoricLog
-from lakelog.wal.historic.spec003 import decode
+from lakelog.wal.historic.reader import decode
 from tests.budget import share_of
 from tests.wal.historic_model import decode_003, file_003, record_003, table
 
@@ -23,7 +23,7 @@ RECORDS = [(b"key-%d" % n, b"value-%d" % n) for n in range(20)]
 
 
 def read(data: bytes, *, is_checked: bool, strict: bool = True) -> HistoricLog:
-    log = decode("wal.log", np.frombuffer(data, dtype=np.uint8), is_checked=is_checked)
+    log = decode([("wal.log", data)], "003-crc" if is_checked else "003")
     if strict:
         log.check()
     return log
@@ -212,8 +212,7 @@ def test_a_key_that_is_no_text_is_damage_where_nothing_else_is_checked() -> None
     assert caught.value.safe_records == 19
 
 
-def test_records_far_behind_the_damage_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spec003, "_FIRST_SEARCH_BYTES", 64)
+def test_records_far_behind_the_damage_are_found() -> None:
     for is_checked in (False, True):
         data = bytearray(file_003(RECORDS[:2], is_checked=is_checked))
         data[len(data) // 2 + 4 * is_checked] = 0x80  # the key's length
@@ -226,18 +225,21 @@ def test_records_far_behind_the_damage_are_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_value_that_arrow_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spec003, "LONGEST_VALUE_BYTES", 1_000)
-    data = file_003([(b"k", bytes(2_000))], is_checked=True)
-    with pytest.raises(UnsupportedError):
-        read(data, is_checked=True)
+    monkeypatch.setattr(reader, "_LONGEST_VALUE_BYTES", 1_000)
+    for is_checked in (False, True):
+        data = file_003([(b"k", bytes(2_000) + b"v")], is_checked=is_checked)
+        with pytest.raises(UnsupportedError, match="2 GiB") as caught:
+            read(data, is_checked=is_checked)
+        assert caught.value.path == "wal.log"
 
 
 @BOTH
-def test_a_file_in_many_pieces_keeps_its_order(
+def test_a_file_in_many_chunks_keeps_its_order(
     is_checked: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lakelog.wal.historic.log._PIECE_BYTES", 100)
+    monkeypatch.setattr(reader, "_CHUNK_BYTES", 300)
     data = file_003(RECORDS, is_checked=is_checked)
     log = read(data, is_checked=is_checked)
+    assert log.records["key"].num_chunks > 5
     assert pairs(log) == RECORDS
     assert log.records["seqNum"].to_pylist() == list(range(1, 21))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lakelog.errors import UnsupportedError, WalCorruptionError
-from lakelog.wal.historic.read import read_historic
+from lakelog.wal.historic.reader import read_historic
 from lakelog.wal.historic.upgrade import upgrade
 from lakelog.wal.log import WriteAheadLog
 from tests.wal import plain_reading

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelog.errors import UnavailableError, UnsupportedError
-from lakelog.wal.historic.read import read_historic
+from lakelog.wal.historic.reader import read_historic
 from lakelog.wal.historic.upgrade import MARKER_NAME, upgrade
 from lakelog.wal.log import WriteAheadLog
 from tests.budget import share_of

@@ -281,7 +281,7 @@ def _read(
 ) -> tuple[pa.Table, list[Finding], tuple[str, ...]]:
     """The rows, the damage at which they end, and the doubts."""
     from lakelog.wal.historic.log import Finding
-    from lakelog.wal.historic.read import read_historic
+    from lakelog.wal.historic.reader import read_historic
     from lakelog.wal.log import WriteAheadLog
     from lakelog.wal.reading import state_of
 
@@ -334,7 +334,7 @@ def _check_kind(path: str) -> None:
 def _is_historic(directory: str) -> bool:
     """Whether a path holds a historic log. A file always does: current logs are folders."""
     from lakelog.wal.disk import LocalDisk
-    from lakelog.wal.historic.read import historic_names
+    from lakelog.wal.historic.reader import historic_names
 
     try:
         return bool(historic_names(LocalDisk().list(directory)))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from lakelog import lazy
 
 if TYPE_CHECKING:
-    from lakelog.wal.historic.read import read_historic
+    from lakelog.wal.historic.reader import read_historic
     from lakelog.wal.historic.upgrade import upgrade
     from lakelog.wal.log import WriteAheadLog
 
@@ -33,7 +33,7 @@ __getattr__ = lazy.lazy_exports(
     __name__,
     {
         "WriteAheadLog": "lakelog.wal.log",
-        "read_historic": "lakelog.wal.historic.read",
+        "read_historic": "lakelog.wal.historic.reader",
         "upgrade": "lakelog.wal.historic.upgrade",
     },
 )

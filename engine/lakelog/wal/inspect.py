@@ -14,7 +14,7 @@ import numpy as np
 from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.wal.disk import Disk, LocalDisk, disk_errors
 from lakelog.wal.historic.log import Finding, HistoricFormat
-from lakelog.wal.historic.read import historic_names, names_in, read_historic
+from lakelog.wal.historic.reader import historic_names, names_in, read_historic
 from lakelog.wal.historic.upgrade import MARKER_NAME, UPGRADED_SUFFIX
 from lakelog.wal.opening import report_of
 from lakelog.wal.recovery import Verdict, survey

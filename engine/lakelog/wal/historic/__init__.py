@@ -2,9 +2,7 @@
 
 | module | owns |
 |---|---|
-| `read` | the format of a log; reading it in place |
-| `log` | records, as columns, and warnings of a historic log |
-| `spec002` | the format of specification 002; its sequence numbers across files |
-| `spec003` | the format of specification 003; record offsets |
+| `log` | records, as columns, and findings of a historic log |
+| `reader` | detection of the format; both formats, record by record |
 | `upgrade` | conversion to the current format, in place |
 """

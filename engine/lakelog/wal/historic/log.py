@@ -1,11 +1,9 @@
-"""The result of reading a historic log: records as columns, and warnings."""
+"""The result of reading a historic log: records as columns, and findings."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -15,77 +13,6 @@ import pyarrow.compute as pc
 from lakelog.errors import WalCorruptionError
 from lakelog.wal.records import WalRecords
 
-Bytes = npt.NDArray[np.uint8]
-Offsets = npt.NDArray[np.int64]
-
-LONGEST_VALUE_BYTES = (1 << 31) - 1
-"""What a value of Arrow's ``binary`` can have."""
-
-_PIECE_BYTES = 1 << 24
-_CACHED_BYTES = 1 << 19
-
-
-def unaligned(data: Bytes, dtype: str) -> npt.NDArray[Any]:
-    """The integer that begins at each byte, where there is one; no copy is made."""
-    size = np.dtype(dtype).itemsize
-    return np.ndarray((max(len(data) - size + 1, 0),), dtype, data, 0, (1,))
-
-
-def binary_columns(
-    data: Bytes, bounds: Offsets, is_null: npt.NDArray[np.bool_] | None = None
-) -> tuple[pa.ChunkedArray, pa.ChunkedArray]:
-    """Two byte strings of each record, as Arrow ``binary``."""
-    firsts, seconds = [], []
-    low = 0
-    while low < len(bounds):
-        base = int(bounds[low, 0])
-        high = max(low + 1, int(np.searchsorted(bounds[:, 3], base + (1 << 30), side="right")))
-        part = bounds[low:high]
-        count = len(part)
-        offsets = np.empty(4 * count + 1, dtype=np.int32)
-        np.subtract(part, base, out=offsets[:-1].reshape(part.shape), casting="same_kind")
-        offsets[-1] = offsets[-2]
-        # Every second element is what is between: it is never taken.
-        buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data[base : base + int(offsets[-1])])]
-        every = pa.Array.from_buffers(pa.binary(), 4 * count, buffers)
-        chosen = np.arange(0, 4 * count, 4, dtype=np.int32 if count < 1 << 29 else np.int64)
-        firsts.append(every.take(pa.array(chosen)))
-        mask = None if is_null is None else is_null[low:high]
-        seconds.append(every.take(pa.array(chosen + 2, mask=mask)))
-        low = high
-    return pa.chunked_array(firsts, pa.binary()), pa.chunked_array(seconds, pa.binary())
-
-
-def first_wrong(
-    positions: Offsets,
-    ends: Offsets,
-    agree_as_one: Callable[[slice, Bytes], bool],
-    agree: Callable[[slice], npt.NDArray[np.bool_]],
-) -> int:
-    """How many records there are before the first one whose checksum does not agree."""
-    if not len(positions):
-        return 0
-    room = np.empty(_CACHED_BYTES, dtype=np.uint8)
-    for part in pieces(positions, int(ends[-1]), _CACHED_BYTES // 2):
-        fits = ends[part.stop - 1] - positions[part.start] <= len(room)
-        if fits and agree_as_one(part, room):
-            continue
-        agrees = agree(part)
-        if not agrees.all():
-            return int(np.argmin(agrees)) + int(part.start)
-    return len(positions)
-
-
-def pieces(positions: Offsets, end: int, piece_bytes: int | None = None) -> list[slice]:
-    """Records in pieces, by default such as are worth a thread each."""
-    piece_bytes = piece_bytes or _PIECE_BYTES
-    if not len(positions):
-        return []
-    cuts = np.searchsorted(positions, np.arange(positions[0], end, piece_bytes)[1:])
-    limits = np.unique(np.concatenate([[0], cuts, [len(positions)]])).tolist()
-    return [slice(low, high) for low, high in itertools.pairwise(limits)]
-
-
 HistoricFormat = Literal["002", "003", "003-crc"]
 """The formats by the number of their specification; 003 without and with checksums."""
 
@@ -94,7 +21,7 @@ FORMATS: tuple[HistoricFormat, ...] = ("002", "003", "003-crc")
 PUT, DELETE, COMMIT, CHECKPOINT, BEGIN = 1, 2, 3, 4, 5
 """Operations, as specification 002 numbers them."""
 
-OPERATIONS = ("PUT", "DELETE", "COMMIT", "CHECKPOINT", "BEGIN")
+_OPERATIONS = ("PUT", "DELETE", "COMMIT", "CHECKPOINT", "BEGIN")
 
 RECORDS_SCHEMA = pa.schema(
     [
@@ -188,15 +115,16 @@ class HistoricLog:
     Attributes:
         format: Which one.
         records: Every whole record up to the first damage, control marks included, in the order
-            of the log, in `RECORDS_SCHEMA`. ``isCommitted`` is false for the records of a batch
-            that is known not to be finished.
+            of the log: ``seqNum`` (int64), ``op`` (dictionary of strings), ``key`` and ``value``
+            (binary), ``isCommitted`` (bool), which is false for the records of a batch that is
+            known not to be finished.
         files: The files, in the order of the log.
         findings: What else is in them.
         marks_batches: Whether a BEGIN was found, so that an unfinished batch can be determined.
-        undecided_records: How many PUT and DELETE records at the end may be the first ones of an
-            unfinished batch, where no BEGIN was found: cannot be known. They are replayed.
         is_checked: Whether the format has checksums. Without them, a change of bytes that leaves
             the lengths in order is not seen.
+        undecided_records: How many PUT and DELETE records at the end may be the first ones of an
+            unfinished batch, where no BEGIN was found: cannot be known. They are replayed.
     """
 
     format: HistoricFormat
@@ -214,8 +142,9 @@ class HistoricLog:
         part of one through.
         """
         chosen = self.records
+        ops = pa.chunked_array([chunk.indices for chunk in chosen["op"].chunks], pa.int8())
         mask = pc.and_(
-            pc.and_(pc.less(_op_indices(chosen), DELETE), chosen["isCommitted"]),
+            pc.and_(pc.less(ops, DELETE), chosen["isCommitted"]),
             pc.greater(chosen["seqNum"], after_seq),
         )
         chosen = chosen.drop_columns(["isCommitted"])
@@ -255,7 +184,7 @@ class HistoricLog:
     @property
     def last_seq(self) -> int:
         """The last sequence number read, of whatever record; 0 without any."""
-        return last_seq(self.records)
+        return int(self.records["seqNum"][-1].as_py()) if self.records.num_rows else 0
 
     @property
     def damage(self) -> Finding | None:
@@ -273,24 +202,7 @@ class HistoricLog:
             )
 
 
-def last_seq(records: pa.Table) -> int:
-    """The last sequence number of a table in `RECORDS_SCHEMA`; 0 without rows."""
-    return int(records["seqNum"][-1].as_py()) if records.num_rows else 0
-
-
-def op_codes(records: pa.Table) -> npt.NDArray[np.int8]:
-    """The operations of a table in `RECORDS_SCHEMA` as numbers: `PUT`, `DELETE` and so on."""
-    codes: npt.NDArray[np.int8] = _op_indices(records).to_numpy() + np.int8(PUT)
-    return codes
-
-
-def _op_indices(records: pa.Table) -> pa.ChunkedArray:
-    """The operations as places in `OPERATIONS`."""
-    indices = [chunk.indices for chunk in records["op"].unify_dictionaries().chunks]
-    return pa.chunked_array(indices, pa.int8())
-
-
 def op_column(codes: npt.NDArray[np.uint8]) -> pa.DictionaryArray:
-    """Operations by number as a column of `RECORDS_SCHEMA`."""
+    """Operations by number as the column ``op`` of records."""
     indices = pa.array((codes - 1).astype(np.int8))
-    return pa.DictionaryArray.from_arrays(indices, pa.array(OPERATIONS))
+    return pa.DictionaryArray.from_arrays(indices, pa.array(_OPERATIONS))

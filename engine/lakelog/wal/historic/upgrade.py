@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -43,14 +44,13 @@ from lakelog.wal.frames import (
 from lakelog.wal.historic.log import (
     BEGIN,
     COMMIT,
+    PUT,
     Finding,
     HistoricFormat,
     HistoricLog,
-    op_codes,
     op_column,
 )
-from lakelog.wal.historic.read import historic_names, names_in, read_historic
-from lakelog.wal.historic.spec002 import LEAST_BYTES
+from lakelog.wal.historic.reader import LEAST_BYTES, historic_names, names_in, read_historic
 from lakelog.wal.reading import tables_of
 from lakelog.wal.recovery import judge, with_frames, with_header
 from lakelog.wal.segments import LOCK_NAME, TEMPORARY_SUFFIX, Segment, named_seq, segment_name
@@ -338,7 +338,7 @@ def _next_seq(log: HistoricLog, first_seq: int) -> int:
 def _records(log: HistoricLog) -> pa.Table:
     """The old records as those of the new log: each number has one."""
     records = log.records
-    codes = op_codes(records).astype(np.uint8)
+    codes = _codes(records["op"].combine_chunks())
     codes[codes == BEGIN] = COMMIT
     committed = records["isCommitted"]
     keys, values = records["key"], records["value"]
@@ -364,7 +364,7 @@ def _segment(
         if not batch.num_rows:
             continue
         columns = Columns(
-            batch["op"].indices.to_numpy().astype(np.uint8) + np.uint8(1),
+            _codes(batch["op"]),
             batch["key"].cast(pa.large_binary()),
             batch["value"].cast(pa.large_binary()),
         )
@@ -378,8 +378,14 @@ def _segment(
         yield b"".join(frame_pieces(mark, [payload], 0, framing.seal))
 
 
+def _codes(ops: pa.DictionaryArray) -> npt.NDArray[np.uint8]:
+    """The operations of a historic log as numbers."""
+    codes: npt.NDArray[np.uint8] = ops.indices.to_numpy().astype(np.uint8) + np.uint8(PUT)
+    return codes
+
+
 def _same(found: pa.Table, records: pa.Table) -> bool:
-    same_codes = np.array_equal(op_codes(found), op_codes(records))
-    return same_codes and all(
+    same_ops = found["op"].cast(pa.string()).equals(records["op"].cast(pa.string()))
+    return bool(same_ops) and all(
         found[name].equals(records[name]) for name in ("seqNum", "key", "value")
     )
