@@ -7,7 +7,7 @@
 | `writer` | the active segment: writes, syncs, rotation, truncation, failures |
 | `opening` | recovery when a log is opened for writing |
 | `recovery` | segments read; their frames classified as valid, torn or damaged |
-| `scan`, `chain`, `crc` | frames located and verified |
+| `scan` | frames located and verified |
 | `segments`, `frames` | segment names and headers; frame layout |
 | `records`, `encode` | records of callers, and as frames |
 | `reading` | frames to Arrow: a log as tables |

@@ -19,8 +19,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lakelog.lazy import cached_property
-from lakelog.wal.chain import reachable
-from lakelog.wal.crc import crc32c_spans
 from lakelog.wal.frames import (
     ALIGNMENT_BYTES,
     FRAME_BYTES,
@@ -186,7 +184,7 @@ def scan(data: pa.Buffer, seal: Seal, start: int = SEGMENT_HEADER_BYTES) -> Scan
         part = _headers(data, offsets, np.append(offsets[1:], end))
         # One checksum over all says whether one of them is bad, and each one's says which.
         if google_crc32c.extend(seal.start, data.slice(at, end - at)) != seal.start:
-            whole = int(np.flatnonzero(_checksums(data, part, seal))[0])
+            whole = int(np.argmin(_is_whole(data, part, seal)))
             at = int(offsets[whole])
             bad = Break(
                 "checksum",
@@ -210,7 +208,7 @@ def whole_frames(data: pa.Buffer, seal: Seal, start: int) -> Frames:
         candidates = headers(data, _candidates(data, low, low + _WINDOW_BYTES))
         if not len(candidates):
             continue
-        good = candidates[_checksums(data, candidates, seal) == 0]
+        good = candidates[_is_whole(data, candidates, seal)]
         kept = []
         for n, (offset, end) in enumerate(
             zip(good.offsets.tolist(), good.ends.tolist(), strict=True)
@@ -321,6 +319,55 @@ def _searched(data: pa.Buffer, at: int) -> tuple[Numbers, int]:
     return candidates[chosen], int(ends[chosen[-1]]) if len(chosen) else at
 
 
+def reachable(positions: Numbers, ends: Numbers, start: int) -> Numbers:
+    """Which candidates are on the chain that begins at an offset.
+
+    Example:
+        >>> positions, ends = np.array([0, 3, 8, 9]), np.array([8, 9, 20, 12])
+        >>> reachable(positions, ends, 0).tolist()
+        [0, 2]
+    """
+    first = int(np.searchsorted(positions, start))
+    if first == len(positions) or positions[first] != start:
+        return np.empty(0, dtype=np.int64)
+    positions, ends = positions[first:], ends[first:]
+    joined = positions[1:] == ends[:-1]
+    # Runs of candidates of which each ends at the next; runs are the nodes from here on.
+    lasts = np.append(np.flatnonzero(~joined), len(positions) - 1)
+    if len(lasts) == 1:
+        return np.arange(first, first + len(positions))
+    target = np.searchsorted(positions, ends[lasts])
+    is_end = target == len(positions)
+    target[is_end] = 0
+    is_end |= positions[target] != ends[lasts]
+    following = np.searchsorted(lasts, target)
+    following[is_end] = len(lasts)
+    runs = _path(following)
+    entries = np.zeros(len(runs), dtype=np.int64)
+    entries[1:] = target[runs[:-1]]
+    counts = lasts[runs] - entries + 1
+    before = np.cumsum(counts) - counts
+    return first + np.repeat(entries - before, counts) + np.arange(int(counts.sum()))
+
+
+def _path(following: Numbers) -> Numbers:
+    """The nodes from node 0 on, where each is followed by a later one, or by the number of nodes
+    for none. By doubling: after n rounds the first 2**n nodes of the path are known.
+    """
+    nodes = len(following)
+    jump = np.append(following, nodes)
+    path = np.zeros(1, dtype=np.int64)
+    while True:
+        reached = jump[path]
+        reached = reached[reached < nodes]
+        if not len(reached):
+            return path
+        path = np.concatenate([path, reached])
+        if len(reached) < len(path) - len(reached):
+            return path
+        jump = jump[jump]
+
+
 def _candidates(data: pa.Buffer, low: int, high: int) -> Numbers:
     """Aligned offsets in a range at which a frame that ends within the data seems to begin."""
     high = min(high, data.size - FRAME_BYTES + 1)
@@ -339,11 +386,14 @@ def _ends(data: pa.Buffer, offsets: Numbers) -> Numbers:
     return offsets + FRAME_BYTES + _aligned(words[(offsets >> 2) + 1].astype(np.int64))
 
 
-def _checksums(data: pa.Buffer, frames: Frames, seal: Seal) -> npt.NDArray[np.uint32]:
-    """For each frame zero if its checksum is right."""
-    array = np.frombuffer(data, dtype=np.uint8)
+def _is_whole(data: pa.Buffer, frames: Frames, seal: Seal) -> npt.NDArray[np.bool_]:
+    """For each frame whether its checksum is correct."""
     lengths = frames.ends - frames.offsets
-    return crc32c_spans(array, frames.offsets, lengths, seal.start) ^ np.uint32(seal.start)
+    whole = [
+        google_crc32c.extend(seal.start, data.slice(offset, length)) == seal.start
+        for offset, length in zip(frames.offsets.tolist(), lengths.tolist(), strict=True)
+    ]
+    return np.array(whole, dtype=bool)
 
 
 def _why(data: pa.Buffer, at: int) -> Break:
