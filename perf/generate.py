@@ -19,6 +19,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import lakelog
 from lakelog.dialects.delta.checkpoint_rows import action_rows, encoded
 from lakelog.dialects.delta.checkpoint_schema import classic_schema, file_columns
 from lakelog.dialects.json_layout import Wire
@@ -153,6 +154,19 @@ def checkpointed(log: Path, scale: float, *, files: int) -> Facts:
     return _facts(live, live, last_version=CHECKPOINT_VERSION + new.height)
 
 
+def own_checkpoint(log: Path, scale: float, *, files: int) -> Facts:
+    """`checkpointed`, replaced by a checkpoint of the last version that lakelog writes with its
+    defaults.
+    """
+    facts = checkpointed(log, scale, files=files)
+    lakelog.open(str(log.parent)).checkpoint()
+    last = facts["last_version"]
+    for path in log.iterdir():
+        if path.name[:20].isdigit() and int(path.name[:20]) < last:
+            path.unlink()
+    return facts
+
+
 def empty(log: Path, _: float) -> Facts:
     """A table without files: protocol and metadata in one commit."""
     _write_commit(log, 0, _commit_info(0, "CREATE TABLE") + _first_lines())
@@ -170,6 +184,7 @@ TABLES: dict[str, Callable[[Path, float], Facts]] = {
         for n in (10, 100, 1_000, 10_000, 100_000)
     },
     "empty": empty,
+    "own_checkpoint_1m_files": partial(own_checkpoint, files=1_000_000),
     "checkpoint_1k_files": partial(checkpointed, files=1_000),
     "checkpoint_100k_files": partial(checkpointed, files=100_000),
     "checkpoint_1m_files": partial(checkpointed, files=1_000_000),

@@ -42,6 +42,7 @@ WORKLOADS = (
         memory=0.6,
     ),
     Workload("stats_typed_1m", "classic_checkpoint", faster=2),
+    Workload("files_of_one_date_1m", "own_checkpoint_1m_files", faster=80, peers=("deltalake",)),
     Workload("protocol_metadata_1m", "classic_checkpoint", faster=100),
     Workload(
         "update_by_one_commit_1m",

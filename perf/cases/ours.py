@@ -6,6 +6,7 @@ measured.
 
 from __future__ import annotations
 
+import datetime as dt
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import polars as pl
 
 import lakelog
 import lakelog.table
-from perf.cases.base import Answer, Case, WritableCopy
+from perf.cases.base import ONE_DATE, Answer, Case, WritableCopy, paths_answer
 from perf.tables import Table
 
 _COLUMNS = ("path", "size", "partitionValues", "modificationTime")
@@ -28,6 +29,12 @@ def _state(path: Path) -> pl.DataFrame:
 def _stats(path: Path) -> pl.DataFrame:
     snapshot = lakelog.open(str(path)).snapshot()
     return snapshot.files(stats=True).select(*_COLUMNS, *_STATS).collect()
+
+
+def _one_date(path: Path) -> list[str]:
+    snapshot = lakelog.open(str(path)).snapshot()
+    where = pl.col("date") == dt.date.fromisoformat(ONE_DATE)
+    return snapshot.files(where=where).select("path").collect()["path"].to_list()
 
 
 def _narrow(path: Path) -> pl.DataFrame:
@@ -116,6 +123,7 @@ def _history_answer(frame: pl.DataFrame) -> Answer:
 CASES = {
     "state_1m_files_classic_plus_100_commits": Case(_state, _files_answer),
     "stats_typed_1m": Case(_stats, _stats_answer),
+    "files_of_one_date_1m": Case(_one_date, paths_answer),
     "protocol_metadata_1m": Case(_protocol_metadata, _protocol_answer),
     "update_by_one_commit_1m": Case(
         _update, lambda r: {"version_after": r[0], "files_after": r[1]}, _opened

@@ -8,12 +8,17 @@ from typing import Any
 
 from deltalake import DeltaTable
 
-from perf.cases.base import Answer, Case, WritableCopy
+from perf.cases.base import ONE_DATE, Answer, Case, WritableCopy, paths_answer
 from perf.tables import Table
 
 
 def _state(path: Path) -> Any:
     return DeltaTable(str(path)).get_add_actions()
+
+
+def _one_date(path: Path) -> list[str]:
+    uris = DeltaTable(str(path)).file_uris(file_pruning_predicate=f"date = '{ONE_DATE}'")
+    return [uri.removeprefix(f"{path}/") for uri in uris]
 
 
 def _protocol_metadata(path: Path) -> tuple[Any, Any]:
@@ -99,6 +104,7 @@ def _history_answer(history: list[dict[str, Any]]) -> Answer:
 CASES = {
     "state_1m_files_classic_plus_100_commits": Case(_state, _files_answer),
     "stats_typed_1m": Case(_state, _stats_answer),
+    "files_of_one_date_1m": Case(_one_date, paths_answer),
     "protocol_metadata_1m": Case(_protocol_metadata, _protocol_answer),
     "update_by_one_commit_1m": Case(
         _update,
