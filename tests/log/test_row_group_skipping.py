@@ -249,3 +249,62 @@ def test_partition_values_that_are_no_values_of_their_type_are_kept(tmp_path: Pa
     snapshot = lakelog.open(tmp_path).snapshot()
     assert paths(snapshot, pl.col("q") == 7) == ["020", "022"]
     assert paths(snapshot, pl.col("q").is_null()) == ["020", "021"]
+
+
+@pytest.fixture(params=["json", "parquet"])
+def ranges(request: pytest.FixtureRequest, tmp_path: Path) -> lakelog.Table:
+    """A table of 60 files whose V2 checkpoint has a sidecar for each ten of them."""
+    made = lakelog.create(
+        tmp_path,
+        SCHEMA,
+        partition_by=PARTITIONS,
+        configuration={
+            "delta.checkpointPolicy": "v2",
+            "spark.indextables.checkpoint.actionsPerPart": "10",
+        },
+    )
+    commit(tmp_path, 1, adds(by_number(60)))
+    made.checkpoint(layout=f"v2-{request.param}")
+    return lakelog.open(tmp_path)
+
+
+def test_a_sidecar_that_cannot_match_is_not_opened(ranges: lakelog.Table) -> None:
+    where = pl.col("q") == 3
+    plan = ranges.snapshot().plan(where)
+    assert (plan.row_groups_read, plan.checkpoint_files_read) == (1, 1)
+    expected = [f"{n:03d}" for n in range(30, 40)]
+    assert paths(ranges.snapshot(), where) == expected
+    for number, path in enumerate(sidecars(ranges)):
+        if number not in {0, 3}:  # the first is opened for its schema
+            path.write_bytes(b"")
+    assert paths(lakelog.open(ranges.path).snapshot(), where) == expected
+
+
+def sidecars(table: lakelog.Table) -> list[Path]:
+    """The sidecars, in the order of the manifest."""
+    root = Path(table.path)
+    return [root / p for p in table.snapshot().provenance.files if "_sidecars" in p]
+
+
+def test_a_sidecar_with_other_row_groups_than_its_manifest_records_is_refused(
+    ranges: lakelog.Table,
+) -> None:
+    (Path(ranges.path) / "_delta_log" / f"{1:020d}.json").unlink()
+    for path in sidecars(ranges):
+        pq.write_table(pq.read_table(path), path, row_group_size=4)
+    with pytest.raises(lakelog.CheckpointCorruptionError, match="was replaced"):
+        paths(lakelog.open(ranges.path).snapshot(), pl.col("q") == 3)
+
+
+def test_an_incremental_checkpoint_keeps_the_records_of_its_sidecars(
+    ranges: lakelog.Table,
+) -> None:
+    commit(Path(ranges.path), 2, [*removes([31]), *adds(by_number(61)[60:], 60)])
+    report = lakelog.open(ranges.path).checkpoint()
+    assert report.reused_files > 0
+    later = lakelog.open(ranges.path).snapshot()
+    plan = later.plan(pl.col("q") == 2)
+    assert (plan.commits, plan.row_groups_read) == (0, 1)
+    assert paths(later, pl.col("q") == 2) == [f"{n:03d}" for n in range(20, 30)]
+    assert paths(later, pl.col("q") == 3) == [f"{n:03d}" for n in range(30, 40) if n != 31]
+    assert paths(later, pl.col("q") == 6) == ["060"]

@@ -348,12 +348,14 @@ class RowGroups:
 
     Attributes:
         path: File, relative to the table root.
-        frame: One row per row group, in order: ``rows``, ``adds`` (live files), ``bytes``
-            (uncompressed), Int64, and ``bounds``, a struct as `STRUCT_STATISTICS` has it, which
+        size_bytes: Its length.
+        frame: One row per row group, in order: ``rows``, ``adds`` (live files), ``removes``
+            (tombstones), Int64, and ``bounds``, a struct as `STRUCT_STATISTICS` has it, which
             holds for all of its live files together, partition columns included.
     """
 
     path: str
+    size_bytes: int
     frame: pl.DataFrame
 
 
@@ -368,12 +370,13 @@ class BoundedReader(CheckpointReader, Protocol):
         ...
 
     def iter_row_groups(
-        self, columns: Sequence[str], chosen: Mapping[str, Sequence[int]]
+        self, columns: Sequence[str], chosen: Mapping[str, Sequence[int]], kind: str
     ) -> Iterator[pl.DataFrame]:
-        """Live files as `iter_files` gives them, of some row groups alone.
+        """File actions of one kind as `iter_files` gives them, of some row groups alone.
 
         Args:
             columns: As `iter_files` takes them.
             chosen: Numbers of row groups, ascending, by the path of the file; of `row_groups`.
+            kind: ``add`` or ``remove``.
         """
         ...

@@ -17,6 +17,7 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -249,14 +250,16 @@ class Base:
                 "the checkpoint does not record what its row groups contain: another program wrote "
                 "it, or lakelog without typed statistics",
             )
-        kept = keep(pl.concat(groups.frame["bounds"] for groups in self.row_groups))
         chosen: dict[str, list[int]] = {}
-        start = 0
-        for groups in self.row_groups:
-            own = kept[start : start + groups.frame.height] & (groups.frame["adds"] > 0)
-            start += groups.frame.height
-            if own.any():
-                chosen[groups.path] = own.arg_true().to_list()
+        for _, rows in groupby(self.row_groups, key=lambda groups: groups.frame["bounds"].dtype):
+            same = list(rows)
+            kept = keep(pl.concat(groups.frame["bounds"] for groups in same))
+            start = 0
+            for groups in same:
+                own = kept[start : start + groups.frame.height] & (groups.frame["adds"] > 0)
+                start += groups.frame.height
+                if own.any():
+                    chosen[groups.path] = own.arg_true().to_list()
         return RowGroupChoice(chosen)
 
     @cached_property
@@ -273,11 +276,11 @@ class Base:
         return sum(int(groups.frame["adds"].sum()) for groups in self.row_groups)
 
     def iter_row_groups(
-        self, columns: Sequence[str], chosen: Mapping[str, Sequence[int]]
+        self, columns: Sequence[str], chosen: Mapping[str, Sequence[int]], kind: str
     ) -> Iterator[pl.DataFrame]:
         """See `BoundedReader`."""
         assert isinstance(self.reader, BoundedReader)
-        return self.reader.iter_row_groups(columns, chosen)
+        return self.reader.iter_row_groups(columns, chosen, kind)
 
     @cached_property
     def pair(self) -> pl.DataFrame:
@@ -316,7 +319,12 @@ class Base:
         with broken_checkpoint(self.checkpoint):
             if self.reader.is_reconciled():
                 return actions.empty(actions.KEY)
-            frames = self.reader.iter_files(actions.KEY, ("remove",))
+            if self.row_groups:
+                held = {g.path: g.frame["removes"].gt(0).arg_true() for g in self.row_groups}
+                chosen = {path: rows.to_list() for path, rows in held.items() if len(rows)}
+                frames = self.iter_row_groups(actions.KEY, chosen, "remove")
+            else:
+                frames = self.reader.iter_files(actions.KEY, ("remove",))
             return pl.concat(
                 [actions.empty(actions.KEY), *(actions.conform(f, actions.KEY) for f in frames)]
             )

@@ -16,7 +16,7 @@ from polars.io.plugins import register_io_source
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.log_content import STRUCT_STATISTICS
-from lakelog.log.base_checkpoint import Keep
+from lakelog.log.base_checkpoint import Keep, RowGroupChoice
 from lakelog.log.display import size_text
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol, honoured_mapping
@@ -116,9 +116,9 @@ class FilesPlan:
         row_groups_read: Those that may hold a matching file; None where all are read.
         actions: Actions in all row groups; None where all are read.
         actions_read: Actions in the row groups that are read; None where all are read.
-        size_bytes: Uncompressed bytes of all row groups; None where all are read.
-        bytes_read: Uncompressed bytes of the row groups that are read, at most: only the columns
-            that a query needs are read of them; None where all are read.
+        size_bytes: Bytes of the files with row groups; None where all are read.
+        bytes_read: Bytes of the row groups that are read, in proportion to their actions, at most:
+            of them, only the columns that a query needs are read; None where all are read.
         commits: Commits above the checkpoint, all of which are read.
         reason: Why all row groups are read; None where some are skipped by their bounds.
         seconds: How long it took to decide.
@@ -143,24 +143,25 @@ class FilesPlan:
         start = now()
         choice = state.choose(query.may_hold)
         files = () if state.base is None else state.base.files
-        every = read = None
-        if choice.chosen is not None and state.base is not None:
-            groups = state.base.row_groups
-            every = pl.concat(group.frame.select("rows", "bytes") for group in groups)
-            read = pl.concat(
-                group.frame.select("rows", "bytes")[list(choice.chosen.get(group.path, ()))]
-                for group in groups
-            )
+        groups = () if state.base is None or choice.chosen is None else state.base.row_groups
+        read = [group.frame["rows"].gather(_chosen(choice, group.path)) for group in groups]
+        every = [group.frame["rows"] for group in groups]
+        # A file's bytes by its actions: footers that are not read do not say more.
+        shares = [
+            group.size_bytes * int(some.sum()) // max(1, int(rows.sum()))
+            for group, some, rows in zip(groups, read, every, strict=True)
+        ]
+        skips = choice.chosen is not None
         return FilesPlan(
             version=state.version,
             checkpoint_files=len(files),
             checkpoint_files_read=len(files if choice.chosen is None else choice.chosen),
-            row_groups=None if every is None else every.height,
-            row_groups_read=None if read is None else read.height,
-            actions=None if every is None else int(every["rows"].sum()),
-            actions_read=None if read is None else int(read["rows"].sum()),
-            size_bytes=None if every is None else int(every["bytes"].sum()),
-            bytes_read=None if read is None else int(read["bytes"].sum()),
+            row_groups=sum(map(len, every)) if skips else None,
+            row_groups_read=sum(map(len, read)) if skips else None,
+            actions=sum(int(rows.sum()) for rows in every) if skips else None,
+            actions_read=sum(int(rows.sum()) for rows in read) if skips else None,
+            size_bytes=sum(group.size_bytes for group in groups) if skips else None,
+            bytes_read=sum(shares) if skips else None,
             commits=len(state.segment.commits),
             reason=choice.reason,
             seconds=now() - start,
@@ -189,6 +190,10 @@ class FilesPlan:
     def __str__(self) -> str:
         width = max(len(name) for name, _ in self.facts)
         return "\n".join(f"{name:<{width}}  {text}" for name, text in self.facts)
+
+
+def _chosen(choice: RowGroupChoice, path: str) -> list[int]:
+    return list((choice.chosen or {}).get(path, ()))
 
 
 @dataclass(frozen=True)

@@ -419,7 +419,7 @@ class State:
                 if chosen is None:
                     frames = self.base.iter_files(wanted, (kind,))
                 else:
-                    frames = self.base.iter_row_groups(wanted, chosen)
+                    frames = self.base.iter_row_groups(wanted, chosen, kind)
                 for frame in _map_ahead(finish, frames):
                     if frame.height:
                         yield frame

@@ -31,6 +31,7 @@ from lakelog.dialects.delta.murmur3 import part_of, part_of_others
 from lakelog.dialects.delta.names import LOG_FOLDER, SIDECAR_FOLDER, part_name
 from lakelog.dialects.delta.path_filters import filter_options
 from lakelog.dialects.delta.paths import other_texts, spell_paths
+from lakelog.dialects.delta.row_group_records import RECORD_KEY
 from lakelog.dialects.delta.sidecar_fingerprints import SidecarRecord, shape_of
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.indextables.docmapping import registry_of_meta, without_registered
@@ -380,7 +381,7 @@ class _Sidecars(_Delta):
         if self.record is not None:
             created = self.job.plan.created_ms
             sidecar = SidecarFile(staged.path, staged.size_bytes, created)
-            tags = self.record.tags(self.store, sidecar)
+            tags = self.record.tags(self.store, sidecar) | {RECORD_KEY: file.record}
         written = self.written(staged, self.expected, tags=orjson.dumps(tags).decode())
         self.files.append(written)
         self.file, self.record, self.expected = None, None, Digest()

@@ -48,7 +48,8 @@ from lakelog.dialects.delta.parquet import (
     shares_of,
 )
 from lakelog.dialects.delta.paths import decode_path, decode_with_texts
-from lakelog.dialects.delta.row_group_records import read_record
+from lakelog.dialects.delta.row_group_records import RECORD_KEY, parse_records, read_record
+from lakelog.dialects.delta.sidecar_fingerprints import Fingerprint
 from lakelog.dialects.json_layout import Wire
 from lakelog.dialects.log_content import (
     CHECKPOINT_META,
@@ -276,16 +277,20 @@ class DeltaCheckpointReader:
     @cached_property
     def _sidecars(self) -> tuple[str, ...]:
         """Sidecar files, relative to the table root, in the manifest's order."""
+        if "path" not in self._manifest_sidecars.columns:
+            return ()
+        return tuple(_sidecar_path(path) for path in self._manifest_sidecars["path"])
+
+    @cached_property
+    def _manifest_sidecars(self) -> pl.DataFrame:
+        """The sidecar actions of the manifest."""
         if self._json_manifest is not None:
             meta = self._json_manifest.meta
         elif self.checkpoint.layout == "multipart":
-            return ()
+            return actions.concat([])
         else:
             meta = self._manifest_rows
-        if "path" not in meta.columns:
-            return ()
-        paths = actions.of_type(meta, "sidecar")["path"]
-        return tuple(_sidecar_path(path) for path in paths)
+        return actions.of_type(meta, "sidecar")
 
     @cached_property
     def _parquet_files(self) -> tuple[str, ...]:
@@ -348,13 +353,35 @@ class DeltaCheckpointReader:
     def _row_groups(self) -> tuple[RowGroups, ...]:
         if self._json_manifest is not None and self._json_manifest.files.height:
             return ()
+        by_manifest = self._sidecar_row_groups()
         found: list[RowGroups] = []
         for path in self._parquet_files:
-            with self._parquet(path) as file:
+            if path in by_manifest:
+                found.append(by_manifest[path])
+                continue
+            with self._opened(path) as (source, file):
                 if file.record is None or "bounds" not in file.record.columns:
                     return ()
-                found.append(RowGroups(path, file.record))
+                found.append(RowGroups(path, _length(source), file.record))
         return tuple(found)
+
+    def _sidecar_row_groups(self) -> dict[str, RowGroups]:
+        """The row groups of the sidecars, where the manifest records those of every sidecar: of
+        these files only the first one is opened, for its schema.
+        """
+        if not self._sidecars:
+            return {}
+        rows = actions.conform(self._manifest_sidecars, ("size", "tags"))
+        tags = [dict(found or {}) for found in rows["tags"].to_list()]
+        fingerprints = [Fingerprint.of_tags(found) for found in tags]
+        shapes = {None if found is None else found.shape for found in fingerprints}
+        if len(shapes) > 1 or None in shapes:
+            return {}
+        records = {p: str(t.get(RECORD_KEY)) for p, t in zip(self._sidecars, tags, strict=True)}
+        with self._parquet(self._sidecars[0]) as file:
+            frames = parse_records(records, file.schema_arrow) or {}
+        sizes = dict(zip(self._sidecars, rows["size"].fill_null(0), strict=True))
+        return {path: RowGroups(path, sizes[path], frame) for path, frame in frames.items()}
 
     def row_groups(self) -> tuple[RowGroups, ...]:
         """See `lakelog.dialects.log_content.BoundedReader`: those of which lakelog recorded bounds
@@ -363,25 +390,19 @@ class DeltaCheckpointReader:
         return self._row_groups
 
     def iter_row_groups(
-        self, columns: Sequence[str], chosen: Mapping[str, Sequence[int]]
+        self, columns: Sequence[str], chosen: Mapping[str, Sequence[int]], kind: str
     ) -> Iterator[pl.DataFrame]:
         """See `lakelog.dialects.log_content.BoundedReader`. Memory: as `iter_files`."""
         recorded = {groups.path: groups.frame for groups in self._row_groups}
         with ThreadPoolExecutor(FILE_READERS, thread_name_prefix="lakelog-parquet") as pool:
             for path, groups in chosen.items():
-                adds = 0
-                for _, frame in self._iter_parquet(path, columns, ("add",), pool, groups):
-                    adds += frame.height
+                held = 0
+                for _, frame in self._iter_parquet(path, columns, (kind,), pool, groups):
+                    held += frame.height
                     yield frame
-                if adds != (expected := int(recorded[path]["adds"].gather(list(groups)).sum())):
-                    raise MalformedLogError(
-                        "a file of the checkpoint was replaced while it was read, or is damaged",
-                        path=path,
-                        version=self.checkpoint.version,
-                        expected=f"{expected} add actions in {len(groups)} row groups",
-                        found=f"{adds} add actions",
-                        hint="restore it, or remove the checkpoint's files if its commits exist",
-                    )
+                expected = int(recorded[path][f"{kind}s"].gather(list(groups)).sum())
+                if held != expected:
+                    raise self._replaced(path, f"{expected} {kind} actions", f"{held}")
         self._require_sidecar_actions({p: int(f["rows"].sum()) for p, f in recorded.items()})
         adds = sum(int(frame["adds"].sum()) for frame in recorded.values())
         require_adds(self.checkpoint, self._recorded_adds, adds)
@@ -453,7 +474,10 @@ class DeltaCheckpointReader:
             twins = (stack.enter_context(self._twin(path, source, file)) for _ in shares[1:])
             files = [file, *twins]
             rows = batch_rows(file, [leaf for share in shares for leaf in share], self._batch_bytes)
-            groups = groups_with(file, kinds, file.record) if groups is None else groups
+            if groups is None:
+                groups = groups_with(file, kinds, file.record)
+            else:
+                self._require_row_groups(path, file)
             readers = [
                 read_parts(*pair, path, groups, rows, texts=PATH_TEXT in columns)
                 for pair in zip(files, shares, strict=False)
@@ -472,6 +496,23 @@ class DeltaCheckpointReader:
                             yield kind, frame
             finally:
                 wait(ahead)  # a file that is being read must not be closed
+
+    def _require_row_groups(self, path: str, file: pq.ParquetFile) -> None:
+        """Refuse a file whose row groups are not those that were chosen from."""
+        recorded = next(groups.frame for groups in self._row_groups if groups.path == path)
+        found = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        if recorded["rows"].to_list() != found:
+            raise self._replaced(path, f"{recorded.height} row groups", f"{len(found)} row groups")
+
+    def _replaced(self, path: str, expected: str, found: str) -> MalformedLogError:
+        return MalformedLogError(
+            "a file of the checkpoint was replaced while it was read, or is damaged",
+            path=path,
+            version=self.checkpoint.version,
+            expected=expected,
+            found=found,
+            hint="restore it, or remove the checkpoint's files if its commits exist",
+        )
 
     def _read_parquet_meta(self, path: str, kinds: Sequence[str]) -> pl.DataFrame:
         with self._opened(path) as (source, file):

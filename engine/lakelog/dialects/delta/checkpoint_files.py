@@ -142,6 +142,8 @@ class ParquetFile:
         options: Further keyword arguments for `pyarrow.parquet.ParquetWriter`.
         reconciled: The version, if the file alone is a checkpoint whose actions were compared.
         num_actions: Rows taken so far.
+        record: What is recorded of its row groups, once it is closed
+            (`lakelog.dialects.delta.row_group_records`).
     """
 
     store: LogStore
@@ -154,12 +156,13 @@ class ParquetFile:
     options: Mapping[str, Any] = field(default_factory=dict)
     reconciled: int | None = None
     num_actions: int = 0
+    record: str = ""
     _tables: list[pa.Table] = field(default_factory=list)
     _waiting: int = 0
     _upload: Upload | None = None
     _writer: pq.ParquetWriter | None = None
     _sink: UploadSink = field(init=False)
-    _record: RowGroupRecorder = field(init=False)
+    _recorder: RowGroupRecorder = field(init=False)
     _buffered: pa.BufferedOutputStream = field(init=False)
 
     def prepare(self, rows: pl.DataFrame, kind: str) -> pa.Table:
@@ -190,7 +193,7 @@ class ParquetFile:
         table = pa.concat_tables(self._tables)
         writer = self._writer if self._writer is not None else self._start()
         for start in range(0, rows, self.row_group_rows):
-            self._record.add(table[start : min(rows, start + self.row_group_rows)])
+            self._recorder.add(table[start : min(rows, start + self.row_group_rows)])
         writer.write_table(table[:rows], row_group_size=self.row_group_rows)
         rest = table[rows:]
         self._waiting = rest.num_rows
@@ -199,7 +202,7 @@ class ParquetFile:
     def _start(self) -> pq.ParquetWriter:
         self._upload = self.store.upload(self.path)
         self._sink = UploadSink(self._upload)
-        self._record = RowGroupRecorder(self.schema)
+        self._recorder = RowGroupRecorder(self.schema)
         leaves = _leaves(self.schema)
         self._buffered = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), _WRITE_BYTES)
         self._writer = pq.ParquetWriter(
@@ -222,8 +225,8 @@ class ParquetFile:
         if self._waiting:
             self._write(self._waiting)
         writer = self._writer if self._writer is not None else self._start()
-        record = self._record.record(posixpath.basename(self.target), self._buffered.tell())
-        writer.add_key_value_metadata({RECORD_KEY: record})
+        self.record = self._recorder.record(posixpath.basename(self.target), self._buffered.tell())
+        writer.add_key_value_metadata({RECORD_KEY: self.record})
         if self.reconciled is not None:
             mark = reconciled_mark(self.reconciled, self.num_actions, self._buffered.tell())
             writer.add_key_value_metadata({RECONCILED: mark})

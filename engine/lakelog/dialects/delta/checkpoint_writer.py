@@ -48,6 +48,7 @@ from lakelog.dialects.delta.names import (
 )
 from lakelog.dialects.delta.path_filters import filter_options
 from lakelog.dialects.delta.paths import spell_paths
+from lakelog.dialects.delta.row_group_records import RECORD_KEY
 from lakelog.dialects.delta.sidecar_fingerprints import SidecarRecord, shape_of
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import (
@@ -285,7 +286,8 @@ class DeltaCheckpointWriter:
             staged = sidecar.file.close()
             file = SidecarFile(staged.path, staged.size_bytes, self._plan.created_ms)
             if sidecar.record is not None:
-                file = replace(file, tags=sidecar.record.tags(self._store, file))
+                tags = sidecar.record.tags(self._store, file)
+                file = replace(file, tags=tags | {RECORD_KEY: sidecar.file.record})
             sidecar.action = file
             sidecar.staged = staged
 

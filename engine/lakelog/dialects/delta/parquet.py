@@ -183,8 +183,7 @@ def groups_with(
     that no single damaged or missing statistic hides a row.
     """
     if record is not None:
-        held = {"add": pl.col("adds"), "remove": pl.col("rows") - pl.col("adds") - pl.col("others")}
-        wanted = pl.any_horizontal(count > 0 for kind, count in held.items() if kind in kinds)
+        wanted = pl.any_horizontal(pl.col(f"{kind}s") > 0 for kind in kinds)
         return record.select(wanted.alias("wanted"))["wanted"].arg_true().to_list()
     leaves = [i for i, c in enumerate(_columns(file)) if c.path.split(".", 1)[0] in kinds]
     groups = range(file.num_row_groups)
@@ -342,7 +341,8 @@ def find_rows(
     looked_up = [index for kind in alone for index in leaves[kind]]
     groups = list(range(file.num_row_groups))
     if record is not None:
-        groups = (record["others"] > 0).arg_true().to_list()
+        others = record["rows"] > record["adds"] + record["removes"]
+        groups = others.arg_true().to_list()
     require_sound_chunks(file.metadata, groups, looked_up)
     for group in groups:
         chunks = file.metadata.row_group(group)

@@ -16,7 +16,8 @@ Source: Delta protocol, Checkpoint Schema.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any
 
 import orjson
@@ -31,13 +32,22 @@ from lakelog.dialects.parquet_footers import data_end
 from lakelog.model.actions import FILE_ACTIONS
 
 RECORD_KEY = "lakelog.rowGroups"
-"""Key of the record in the metadata of a footer."""
+"""Key of the record in the metadata of a footer, and in the tags of a V2 manifest's sidecar."""
 
-_COUNTS = ("rows", "adds", "others")
+_COUNTS = ("rows", "adds", "removes")
 _RECORDS = "numRecords"
 _BOUNDS = ("minValues", "maxValues")
 _NULL_COUNT = "nullCount"
-_POLARS_ERRORS = (pl.exceptions.PolarsError, pl.exceptions.PanicException)
+_MALFORMED = (
+    ValueError,
+    TypeError,
+    KeyError,
+    OverflowError,
+    pa.ArrowException,
+    pl.exceptions.PolarsError,
+    pl.exceptions.PanicException,
+)
+"""What reading a record that has another form raises."""
 _ZERO, _ONE = pl.Series([0, 1]).to_arrow()  # `pyarrow.scalar` would import pandas
 _MOST_TEXT_BYTES = 256
 _CUT_BYTES = 32
@@ -54,13 +64,11 @@ class RowGroupRecorder:
 
     def add(self, rows: pa.Table) -> None:
         """Take the rows of the next row group."""
-        counts = {
-            kind: rows.num_rows - rows[kind].null_count
+        adds, removes = (
+            rows.num_rows - rows[kind].null_count if kind in rows.column_names else 0
             for kind in FILE_ACTIONS
-            if kind in rows.column_names
-        }
-        adds, files = counts.get("add", 0), sum(counts.values())
-        self._counts.append((rows.num_rows, adds, rows.num_rows - files))
+        )
+        self._counts.append((rows.num_rows, adds, removes))
         if self._type is not None:
             bounds = _bounds_of(rows["add"], self._type) if adds else pa.nulls(1, self._type)
             self._bounds.append(bounds)
@@ -72,13 +80,13 @@ class RowGroupRecorder:
             name: The file's name.
             end: Bytes of the file before the footer.
         """
-        rows, adds, others = zip(*self._counts, strict=True) if self._counts else ((), (), ())
+        rows, adds, removes = zip(*self._counts, strict=True) if self._counts else ((), (), ())
         content = {
             "file": name,
             "dataEnd": end,
             "rows": rows,
             "adds": adds,
-            "others": others,
+            "removes": removes,
             "bounds": None if self._type is None else _plain(self._all_bounds(self._type)),
         }
         text = orjson.dumps(content)
@@ -92,30 +100,73 @@ def read_record(file: pq.ParquetFile, path: str) -> pl.DataFrame | None:
     """What is recorded of a file's row groups; None without an undamaged record of this file.
 
     Returns:
-        One row per row group, in order: ``rows``, ``adds``, ``others`` (actions that are no file
-        actions), ``bytes`` (uncompressed), Int64, and ``bounds`` (Struct), a column only where they
-        are known.
+        One row per row group, in order: ``rows``, ``adds``, ``removes``, Int64, and ``bounds``
+        (Struct), a column only where they are known.
     """
     record = (file.metadata.metadata or {}).get(RECORD_KEY.encode())
-    if record is None or record[:8] != b"%08x" % zlib.crc32(record[8:]):
+    content = None if record is None else _content(record, path)
+    if content is None:
+        return None
+    try:
+        frame = _frame([content], file.schema_arrow)
+        matches = content["dataEnd"] == data_end(file.metadata)
+    except _MALFORMED:
+        return None
+    rows = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+    return frame if matches and frame["rows"].to_list() == rows else None
+
+
+def parse_records(records: Mapping[str, str], schema: pa.Schema) -> dict[str, pl.DataFrame] | None:
+    """What is recorded of the row groups of several files, as `read_record`; None where one of the
+    records is damaged or has no bounds.
+
+    Args:
+        records: Records by the path of the file.
+        schema: Schema of the files.
+    """
+    contents = [_content(record.encode(), path) for path, record in records.items()]
+    known = [content for content in contents if content is not None]
+    if len(known) < len(contents) or not known:
+        return None
+    try:
+        frame = _frame(known, schema)
+        heights = [len(content["rows"]) for content in known]
+    except _MALFORMED:
+        return None
+    if "bounds" not in frame.columns:
+        return None
+    starts = accumulate(heights, initial=0)
+    return {
+        path: frame[start : start + height]
+        for path, start, height in zip(records, starts, heights, strict=False)
+    }
+
+
+def _content(record: bytes, path: str) -> dict[str, Any] | None:
+    """The content of an undamaged record, if it is of this file."""
+    if record[:8] != b"%08x" % zlib.crc32(record[8:]):
         return None
     try:
         content = orjson.loads(record[8:])
-        name = path.rsplit("/", 1)[-1]
-        if content["file"] != name or content["dataEnd"] != data_end(file.metadata):
-            return None
-        columns = [pl.Series(n, content[n], dtype=pl.Int64, strict=True) for n in _COUNTS]
-        type_ = _bounds_type(file.schema_arrow)
-        if content["bounds"] is not None and type_ is not None:
-            columns.append(_typed(content["bounds"], _polars_type(type_)).alias("bounds"))
-        groups = [file.metadata.row_group(i) for i in range(file.num_row_groups)]
-        sizes = [group.total_byte_size for group in groups]
-        frame = pl.DataFrame([*columns, pl.Series("bytes", sizes, dtype=pl.Int64)])
-    except (ValueError, TypeError, KeyError, OverflowError, *_POLARS_ERRORS):
+    except ValueError:
         return None
-    rows = [group.num_rows for group in groups]
-    if frame["rows"].to_list() != rows or any(frame[name].null_count() for name in _COUNTS):
-        return None
+    is_own = isinstance(content, dict) and content.get("file") == path.rsplit("/", 1)[-1]
+    return content if is_own else None
+
+
+def _frame(contents: Sequence[dict[str, Any]], schema: pa.Schema) -> pl.DataFrame:
+    """Records of files of one schema, one below the other; raises one of `_MALFORMED`."""
+    columns = [
+        pl.Series(name, [count for content in contents for count in content[name]], dtype=pl.Int64)
+        for name in _COUNTS
+    ]
+    type_ = _bounds_type(schema)
+    trees = [content["bounds"] for content in contents]
+    if type_ is not None and None not in trees:
+        columns.append(_typed(trees, _polars_type(type_)).alias("bounds"))
+    frame = pl.DataFrame(columns)
+    if any(frame[name].null_count() for name in _COUNTS):
+        raise ValueError("a count is missing")
     return frame
 
 
@@ -127,12 +178,16 @@ def _plain(bounds: pa.Array) -> Any:
     return bounds.cast(_json_type(bounds.type)).to_pylist()
 
 
-def _typed(values: Any, dtype: pl.DataType | pl.datatypes.DataTypeClass) -> pl.Series:
-    """The inverse of `_plain`."""
+def _typed(trees: Sequence[Any], dtype: pl.DataType | pl.datatypes.DataTypeClass) -> pl.Series:
+    """The inverse of `_plain`, of several records."""
     if isinstance(dtype, pl.Struct):
         schema = dtype.to_schema()
-        children = [_typed(values[name], type_).alias(name) for name, type_ in schema.items()]
+        children = [
+            _typed([tree[name] for tree in trees], type_).alias(name)
+            for name, type_ in schema.items()
+        ]
         return pl.DataFrame(children).to_struct()
+    values = [value for tree in trees for value in tree]
     if isinstance(dtype, pl.Decimal):
         return pl.Series(values, dtype=pl.String, strict=True).cast(dtype)
     if isinstance(dtype, pl.Date | pl.Datetime):
