@@ -247,8 +247,8 @@ class Base:
         if not self.row_groups:
             return RowGroupChoice(
                 None,
-                "the checkpoint does not record what its row groups contain: another program wrote "
-                "it, or lakelog without typed statistics",
+                "the checkpoint does not record what its row groups contain; lakelog records it in "
+                "Parquet checkpoints of Delta tables, with typed statistics",
             )
         chosen: dict[str, list[int]] = {}
         for _, rows in groupby(self.row_groups, key=lambda groups: groups.frame["bounds"].dtype):

@@ -120,7 +120,7 @@ class FilesPlan:
         bytes_read: Bytes of the row groups that are read, in proportion to their actions, at most:
             of them, only the columns that a query needs are read; None where all are read.
         commits: Commits above the checkpoint, all of which are read.
-        reason: Why all row groups are read; None where some are skipped by their bounds.
+        reason: Why all row groups are read; None where they are chosen by their bounds.
         seconds: How long it took to decide.
     """
 
