@@ -116,6 +116,7 @@ def test_what_is_read_of_some_row_groups_is_what_is_read_of_all(
         if removed or above:
             commit(root, 2, [*removes(removed), *adds(above, len(below))])
         snapshot = lakelog.open(root).snapshot()
+        assert snapshot.num_files() == len(below) - len(removed) + len(above)
         for where in asked:
             assert paths(snapshot, where) == plain(snapshot, where), str(where)
             assert snapshot.plan(where).reason is None
@@ -159,6 +160,14 @@ def test_a_range_of_the_first_column_costs_its_row_groups(table: lakelog.Table) 
     read = table.snapshot().plan(where).actions_read
     assert read is not None
     assert read <= 10
+
+
+def test_the_number_of_files_is_recorded(table: lakelog.Table) -> None:
+    assert table.snapshot().num_files() == 60
+    commit(Path(table.path), 2, removes([31]))
+    assert lakelog.open(table.path).snapshot().num_files() == 59
+    lakelog.open(table.path).checkpoint()  # with a tombstone
+    assert lakelog.open(table.path).snapshot().num_files() == 59
 
 
 def test_where_nothing_can_match_no_row_group_is_read(table: lakelog.Table) -> None:

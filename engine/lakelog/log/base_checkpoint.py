@@ -271,9 +271,14 @@ class Base:
             return self.reader.row_groups()
 
     @property
-    def recorded_adds(self) -> int:
-        """Live files in all of `row_groups`."""
-        return sum(int(groups.frame["adds"].sum()) for groups in self.row_groups)
+    def recorded_adds(self) -> int | None:
+        """Number of live files, as the records of its row groups give it; None without them, or
+        where a tombstone may be one of a live file.
+        """
+        frames = [groups.frame for groups in self.row_groups]
+        if not frames or any(frame["removes"].sum() for frame in frames):
+            return None
+        return sum(int(frame["adds"].sum()) for frame in frames)
 
     def iter_row_groups(
         self, columns: Sequence[str], chosen: Mapping[str, Sequence[int]], kind: str

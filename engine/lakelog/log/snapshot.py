@@ -292,9 +292,12 @@ class LogSnapshot:
     def num_files(self) -> int:
         """Number of live files.
 
+        No file actions are read where a checkpoint of this version that lakelog wrote without
+        tombstones records it.
+
         Memory: 24 bytes per file of the checkpoint, kept so that an update counts only new commits.
         """
-        return self.read_state(lambda state: state.totals)[0]
+        return self.read_state(lambda state: state.num_files)
 
     def total_size(self) -> int:
         """Total size of the live files in bytes, as recorded in the log. Memory: as `num_files`."""

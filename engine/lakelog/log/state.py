@@ -545,7 +545,7 @@ class State:
         if base is None or not may_repeat(hashes):
             if kind == "add" and chosen is None:
                 self.hold_against_checksum(numFiles=sum(counts))
-            elif base is not None and not self.layers.height:
+            elif base is not None and not self.layers.height and base.recorded_adds is not None:
                 self.hold_against_checksum(numFiles=base.recorded_adds)
             return frames
         if self.log.dialect.reconciled_checkpoints:
@@ -593,6 +593,18 @@ class State:
             files, size = files + below[0], size + below[1]
         self.hold_against_checksum(numFiles=files, tableSizeBytes=size)
         return files, size
+
+    @property
+    def num_files(self) -> int:
+        """Number of live files: that which the checkpoint records, where nothing else counts."""
+        base = self.base
+        if base is None or "totals" in vars(self) or self.layers.height:
+            return self.totals[0]
+        self.ensure_readable()
+        if (found := base.recorded_adds) is None:
+            return self.totals[0]
+        self.hold_against_checksum(numFiles=found)
+        return found
 
     def path_texts(self, paths: pl.Series | None = None) -> pl.DataFrame:
         """See `lakelog.dialects.base.Dialect.path_texts`."""
