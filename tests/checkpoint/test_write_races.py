@@ -15,7 +15,7 @@ import pytest
 import lakelog
 from lakelog.checkpoint.verify import verify_one
 from lakelog.checkpoint.write import write_checkpoint
-from lakelog.dialects.delta import checkpoint, parquet
+from lakelog.dialects.delta import parquet
 from lakelog.errors import LakelogError
 from lakelog.storage.local import LocalStore
 from tests.budget import share_of
@@ -135,7 +135,7 @@ def test_a_checkpoint_that_is_replaced_under_its_reader_is_read_as_it_was_opened
     path = Path(root) / found.paths[0]
     bodies = itertools.cycle([_rewritten(path, tmp_path), path.read_bytes()])
     monkeypatch.setattr(parquet, "_MANY_ROWS", 1)  # as large ones: in shares, side by side
-    monkeypatch.setattr(checkpoint, "_FEW_ROWS", 1)
+    monkeypatch.setattr(parquet, "_FEW_PROMISED", 1)
 
     def read() -> list[pl.DataFrame]:
         reader = log.dialect.open_checkpoint(log.store, found)

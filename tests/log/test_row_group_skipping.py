@@ -11,13 +11,16 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 
 import lakelog
 from lakelog.checkpoint.plan import CheckpointOptions, plan_checkpoint
+from lakelog.dialects.delta import parquet
 from lakelog.log.file_order import FileOrder
 from lakelog.log.opening import open_state
 from lakelog.model import actions
@@ -122,6 +125,60 @@ def test_what_is_read_of_some_row_groups_is_what_is_read_of_all(
             assert snapshot.plan(where).reason is None
 
 
+def foreign(root: Path, data: st.DataObject) -> None:
+    """Rewrite a checkpoint's files as another program would: without lakelog's records."""
+    for path in sorted((root / "_delta_log").rglob("*.parquet")):
+        rows = pq.read_table(path).replace_schema_metadata(None)
+        order = data.draw(st.permutations(range(len(rows))))
+        pq.write_table(
+            rows.take(pa.array(order, pa.int64())),
+            path,
+            row_group_size=data.draw(st.integers(1, 12)),
+            use_dictionary=data.draw(st.booleans()),
+            dictionary_pagesize_limit=data.draw(st.sampled_from([1, 1 << 20])),
+            write_statistics=data.draw(st.booleans()),
+            compression=data.draw(st.sampled_from(["snappy", "none"])),
+        )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@settings(max_examples=share_of(60))
+@given(data=st.data())
+def test_what_matches_in_a_foreign_checkpoint_is_what_a_read_of_all_gives(
+    layout: str, data: st.DataObject
+) -> None:
+    few = data.draw(st.sampled_from(["isfgtdmbx", "i", "s", "t", "f"]))
+    below = data.draw(st.lists(files(few), min_size=1, max_size=40))
+    above = data.draw(st.lists(files(few), max_size=3))
+    gone = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=3, unique=True))
+    removed = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=3, unique=True))
+    asked = data.draw(st.lists(predicates(few + "pq"), min_size=3, max_size=6))
+    asked += data.draw(st.lists(predicates("pq"), min_size=2, max_size=3))
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(parquet, "_BATCH_ROWS", data.draw(st.sampled_from([3, 1 << 16])))
+        patch.setattr(parquet, "_MANY_ROWS", data.draw(st.sampled_from([1, 1 << 17])))
+        root = Path(folder)
+        table = created(root, layout)
+        commit(root, 1, adds(below))
+        if gone:
+            commit(root, 2, removes(gone))
+        version = 2 + bool(gone)
+        typed = data.draw(st.booleans())
+        write_small_groups(table, layout, 5, ordered=False, typed=typed)
+        foreign(root, data)
+        if removed or above:
+            commit(root, version, [*removes(removed), *adds(above, len(below))])
+        every = lakelog.open(root).snapshot().files().collect()
+        for where in asked:
+            kept = keep(where, every["partitionValues"].to_list(), every["stats"].to_list())
+            expected = every.filter(pl.Series(kept, dtype=pl.Boolean)).sort("path")
+            snapshot = lakelog.open(root).snapshot()  # which has kept no columns
+            assert snapshot.plan(where).row_groups_read is None
+            assert_frame_equal(snapshot.files(where=where).collect().sort("path"), expected)
+            for _ in range(3):
+                assert paths(snapshot, where) == expected["path"].to_list()
+
+
 def by_number(count: int) -> list[Written]:
     """Files 0 to `count`, whose ``i`` is their number, ten of each partition."""
     frame = pl.DataFrame()
@@ -203,11 +260,14 @@ def test_a_bit_that_flips_in_a_record_costs_the_skipping_and_no_file(
     assert paths(damaged, pl.col("q") == 3) == expected
 
 
+@pytest.mark.parametrize("typed", [True, False])
 @pytest.mark.parametrize("layout", ["multipart", "v2-parquet"])
-def test_a_part_that_was_copied_over_another_is_refused(layout: str, tmp_path: Path) -> None:
+def test_a_part_that_was_copied_over_another_is_refused(
+    layout: str, typed: bool, tmp_path: Path
+) -> None:
     made = created(tmp_path, layout)
     commit(tmp_path, 1, adds(by_number(60)))
-    write_small_groups(made, layout, 5, ordered=True)
+    write_small_groups(made, layout, 5, ordered=True, typed=typed)
     (tmp_path / "_delta_log" / f"{1:020d}.json").unlink()
     first, second = checkpoint_files(made)[:2]
     shutil.copyfile(first, second)
@@ -223,6 +283,43 @@ def test_a_checkpoint_without_typed_statistics_is_read_whole(tmp_path: Path) -> 
     snapshot = lakelog.open(tmp_path).snapshot()
     assert paths(snapshot, pl.col("q") == 3) == [f"{n:03d}" for n in range(30, 40)]
     assert "typed statistics" in str(snapshot.plan(pl.col("q") == 3))
+
+
+class Leaves(list[str]):
+    """Columns of which pyarrow decodes batches."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        read = pq.ParquetFile.iter_batches
+
+        def noted(file: pq.ParquetFile, *rest: Any, columns: Sequence[str], **more: Any) -> Any:
+            self.extend(columns)
+            return read(file, *rest, columns=columns, **more)
+
+        patch.setattr(pq.ParquetFile, "iter_batches", noted)
+
+
+def test_columns_of_row_groups_without_a_match_are_not_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = created(tmp_path, "classic")
+    commit(tmp_path, 1, adds(by_number(60)))
+    write_small_groups(made, "classic", 5, ordered=True, typed=False)
+    decoded = Leaves(monkeypatch)
+
+    def times(where: pl.Expr, found: int) -> tuple[int, int]:
+        snapshot = lakelog.open(tmp_path).snapshot()
+        decoded.clear()
+        assert snapshot.files(where=where).collect().height == found
+        return decoded.count("add.path"), decoded.count("add.stats")
+
+    every, read = times(pl.col("q") == 99, 0)
+    assert every >= 12  # paths of all row groups, for repeats
+    assert read == 0
+    assert times(pl.col("q") == 3, 10) in {(every, 2), (every, 3)}
+    assert decoded.count("add.partitionValues") == 0  # read as dictionaries
+    assert times(pl.col("i") == 33, 1) == (every, every)
+    assert decoded.count("add.size") == 1
 
 
 def test_a_file_that_another_program_made_of_the_rows_has_no_record(tmp_path: Path) -> None:

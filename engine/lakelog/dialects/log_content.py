@@ -5,7 +5,7 @@ Plain values, and the two interfaces of one checkpoint.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
@@ -343,6 +343,22 @@ class CheckpointReader(Protocol):
 
 
 @dataclass(frozen=True)
+class FileCondition:
+    """A condition that live files may match, for readers that leave out the others.
+
+    Attributes:
+        columns: Flattened columns that `may_match` takes.
+        may_match: Says of a frame of live files with these columns which rows may match; a column
+            that the checkpoint lacks is left out.
+        may_hold: Says of `RowGroups` bounds which may belong to a file that matches.
+    """
+
+    columns: tuple[str, ...]
+    may_match: Callable[[pl.DataFrame], pl.Series]
+    may_hold: Callable[[pl.Series], pl.Series]
+
+
+@dataclass(frozen=True)
 class RowGroups:
     """The row groups of one file of a checkpoint, and what their live files can contain.
 
@@ -360,23 +376,46 @@ class RowGroups:
 
 
 @runtime_checkable
-class BoundedReader(CheckpointReader, Protocol):
+class SkippingReader(CheckpointReader, Protocol):
     """A reader that can leave out row groups."""
 
     def row_groups(self) -> tuple[RowGroups, ...]:
         """The row groups of every file that holds file actions; empty where the bounds of one of
         them are not known for certain.
+
+        Their numbers of actions are compared with those that the manifest, the pointer or the
+        version checksum records.
         """
         ...
 
     def iter_row_groups(
-        self, columns: Sequence[str], chosen: Mapping[str, Sequence[int]], kind: str
+        self, columns: Sequence[str], chosen: Iterable[tuple[RowGroups, Sequence[int]]], kind: str
     ) -> Iterator[pl.DataFrame]:
         """File actions of one kind as `iter_files` gives them, of some row groups alone.
 
         Args:
             columns: As `iter_files` takes them.
-            chosen: Numbers of row groups, ascending, by the path of the file; of `row_groups`.
+            chosen: Numbers of row groups, ascending, of `row_groups`.
             kind: ``add`` or ``remove``.
+        """
+        ...
+
+    def iter_matching(
+        self,
+        columns: Sequence[str],
+        condition: FileCondition,
+        seen: Callable[[pl.DataFrame], None],
+    ) -> Iterator[pl.DataFrame]:
+        """Live files that may match, as `iter_files` gives them.
+
+        Paths and the condition's columns are read of every live file, the other columns only in
+        row groups where a file may match.
+
+        Args:
+            columns: As `iter_files` takes them; those of the condition among them.
+            condition: What the files may match. On ``partitionValues`` alone, it may be asked only
+                once of those that are the same.
+            seen: Called with batches of all live files, whose columns are ``path`` and, if it is
+                asked for, ``dvId``, among others; from any thread.
         """
         ...

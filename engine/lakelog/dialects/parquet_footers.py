@@ -13,6 +13,7 @@ of the same chunks builds them under guard first.
 from __future__ import annotations
 
 import io
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 import polars as pl
@@ -40,13 +41,16 @@ class Bound:
         if rows > _MAX_ROWS_PER_BYTE * size_bytes:
             raise ValueError(f"{size_bytes} bytes declare {rows} rows")
         self._size_bytes = size_bytes
+        self._lock = threading.Lock()
         self._room = max(FREE_BYTES, MAX_RATIO * size_bytes)
         self.is_suspicious = rows > size_bytes
         """Whether the rows may all be alike: there is less than a byte for each."""
 
     def check(self, files: pl.DataFrame) -> None:
-        """Count a batch of file actions that was read."""
-        self._room -= int(files.estimated_size())
+        """Count a batch of file actions that was read; from any thread."""
+        size = int(files.estimated_size())
+        with self._lock:
+            self._room -= size
         if self._room < 0:
             raise ValueError(
                 f"{self._size_bytes} bytes decompress to more than their length allows"

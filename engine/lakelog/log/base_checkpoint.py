@@ -20,10 +20,15 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-import numpy as np
 import polars as pl
 
-from lakelog.dialects.log_content import BoundedReader, Checkpoint, CheckpointReader, RowGroups
+from lakelog.dialects.log_content import (
+    Checkpoint,
+    CheckpointReader,
+    FileCondition,
+    RowGroups,
+    SkippingReader,
+)
 from lakelog.errors import CheckpointCorruptionError, CorruptionError, MissingActionError
 from lakelog.lazy import cached_property
 from lakelog.model import actions
@@ -105,8 +110,8 @@ def may_repeat(hashes: Sequence[pl.Series]) -> bool:
     """
     if not hashes:
         return False
-    ordered = np.sort(pl.concat(hashes).to_numpy())  # of a million, a few milliseconds
-    return bool((ordered[1:] == ordered[:-1]).any())
+    every = pl.concat(hashes)
+    return every.n_unique() < len(every)
 
 
 def sum_sizes(files: pl.DataFrame) -> int:
@@ -133,7 +138,7 @@ class Projections:
         self._max_bytes = max_bytes
         self._count = count
         self._lock = threading.Lock()
-        self._asked: OrderedDict[Key, None] = OrderedDict()
+        self._asked: OrderedDict[Key, bool] = OrderedDict()  # False: too large to keep
         self._kept: OrderedDict[Key, tuple[list[pl.DataFrame], int]] = OrderedDict()
 
     @property
@@ -156,20 +161,18 @@ class Projections:
         kinds: tuple[str, ...],
         read: Callable[[], Iterable[pl.DataFrame]],
     ) -> Iterator[pl.DataFrame]:
-        """The frames that `read` gives, or those that it gave before.
+        """The frames that `read` gives, or those that it gave before; kept where `keeps` says so.
 
         Memory: `max_bytes`, and what `read` needs.
         """
         key = (weakref.ref(owner), frozenset(columns), kinds)
+        wanted = self.keeps(owner, columns, kinds)
         with self._lock:
             found = self._kept.get(key)
             if found is not None:
                 self._kept.move_to_end(key)
-            wanted = key in self._asked
-            self._asked[key] = None
-            while len(self._asked) > _REMEMBERED:
-                self._asked.popitem(last=False)
-        self._count(found is not None)
+        if wanted:
+            self._count(found is not None)
         if found is not None:
             yield from found[0]
             return
@@ -181,9 +184,24 @@ class Projections:
                 size += int(frame.estimated_size())
                 if size > self._max_bytes:
                     frames = None
+                    self._asked[key] = False
             yield frame
         if frames is not None:
             self._keep(key, frames, size)
+
+    def keeps(self, owner: object, columns: Sequence[str], kinds: tuple[str, ...]) -> bool:
+        """Whether columns are kept, or will be when they are read: if they were asked for before.
+        From now on they were; and if they will not be kept, this counts as a miss.
+        """
+        key = (weakref.ref(owner), frozenset(columns), kinds)
+        with self._lock:
+            wanted = key in self._kept or self._asked.get(key, False)
+            self._asked.setdefault(key, True)
+            while len(self._asked) > _REMEMBERED:
+                self._asked.popitem(last=False)
+        if not wanted:
+            self._count(False)
+        return wanted
 
     def _keep(self, key: Key, frames: list[pl.DataFrame], size: int) -> None:
         with self._lock:
@@ -200,10 +218,6 @@ class Projections:
 
 
 _REMEMBERED = 256
-
-
-Keep = Callable[[pl.Series], pl.Series]
-"""Says of bounds (`RowGroups.frame`) which may belong to files that match."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +256,7 @@ class Base:
             self, columns, kinds, lambda: self.reader.iter_files(columns, kinds)
         )
 
-    def choose(self, keep: Keep) -> RowGroupChoice:
+    def choose(self, condition: FileCondition) -> RowGroupChoice:
         """The row groups that may hold live files that match; see `State.choose`."""
         if not self.row_groups:
             return RowGroupChoice(
@@ -253,7 +267,7 @@ class Base:
         chosen: dict[str, list[int]] = {}
         for _, rows in groupby(self.row_groups, key=lambda groups: groups.frame["bounds"].dtype):
             same = list(rows)
-            kept = keep(pl.concat(groups.frame["bounds"] for groups in same))
+            kept = condition.may_hold(pl.concat(groups.frame["bounds"] for groups in same))
             start = 0
             for groups in same:
                 own = kept[start : start + groups.frame.height] & (groups.frame["adds"] > 0)
@@ -264,8 +278,8 @@ class Base:
 
     @cached_property
     def row_groups(self) -> tuple[RowGroups, ...]:
-        """See `BoundedReader`."""
-        if not isinstance(self.reader, BoundedReader):
+        """See `SkippingReader`."""
+        if not isinstance(self.reader, SkippingReader):
             return ()
         with broken_checkpoint(self.checkpoint):
             return self.reader.row_groups()
@@ -283,9 +297,27 @@ class Base:
     def iter_row_groups(
         self, columns: Sequence[str], chosen: Mapping[str, Sequence[int]], kind: str
     ) -> Iterator[pl.DataFrame]:
-        """See `BoundedReader`."""
-        assert isinstance(self.reader, BoundedReader)
-        return self.reader.iter_row_groups(columns, chosen, kind)
+        """See `SkippingReader`; `chosen` by the path of the file."""
+        assert isinstance(self.reader, SkippingReader)
+        pairs = [(g, chosen[g.path]) for g in self.row_groups if g.path in chosen]
+        return self.reader.iter_row_groups(columns, pairs, kind)
+
+    def iter_matching(
+        self,
+        columns: Sequence[str],
+        condition: FileCondition,
+        seen: Callable[[pl.DataFrame], None],
+    ) -> Iterator[pl.DataFrame]:
+        """See `SkippingReader`; of kept columns, if these columns were asked for before."""
+
+        def matching(frame: pl.DataFrame) -> pl.DataFrame:
+            seen(frame)
+            return frame.filter(condition.may_match(frame))
+
+        kept = self.projections is not None and self.projections.keeps(self, columns, ("add",))
+        if isinstance(self.reader, SkippingReader) and not kept:
+            return self.reader.iter_matching(columns, condition, seen)
+        return map(matching, self.iter_files(columns, ("add",)))
 
     @cached_property
     def pair(self) -> pl.DataFrame:

@@ -15,8 +15,9 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from lakelog.dialects.base import Dialect
-from lakelog.dialects.log_content import STRUCT_STATISTICS
-from lakelog.log.base_checkpoint import Keep, RowGroupChoice
+from lakelog.dialects.log_content import STRUCT_STATISTICS, FileCondition
+from lakelog.lazy import cached_property
+from lakelog.log.base_checkpoint import RowGroupChoice
 from lakelog.log.display import size_text
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol, honoured_mapping
@@ -79,7 +80,7 @@ class TextNeededError(Exception):
 
 
 Transform = Callable[[pl.DataFrame], pl.DataFrame]
-Frames = Callable[[Sequence[str], Transform, Keep | None], list[pl.DataFrame]]
+Frames = Callable[[Sequence[str], Transform, FileCondition | None], list[pl.DataFrame]]
 
 
 @cache
@@ -141,7 +142,7 @@ class FilesPlan:
     def of(state: State, query: FilesQuery, now: Callable[[], float]) -> FilesPlan:
         """The plan of one state."""
         start = now()
-        choice = state.choose(query.may_hold)
+        choice = state.choose(query.condition())
         files = () if state.base is None else state.base.files
         groups = () if state.base is None or choice.chosen is None else state.base.row_groups
         read = [group.frame["rows"].gather(_chosen(choice, group.path)) for group in groups]
@@ -231,7 +232,7 @@ class FilesQuery:
     def check(self) -> None:
         """Refuse a condition that is not one of the table's rows."""
         if self.where is not None:
-            referenced_columns(self.where, self.metadata.schema)
+            _ = self._referenced
 
     def schema(self) -> pl.Schema:
         """Columns and dtypes of the result."""
@@ -277,9 +278,7 @@ class FilesQuery:
                 `derive` may raise `TextNeededError`.
         """
         needed: dict[str, None] = {"path": None}
-        statistics = ("stats", *_MAP_STATISTICS) if self.dialect.map_statistics else ("stats",)
-        if struct_statistics:
-            statistics = (*statistics, STRUCT_STATISTICS) if text else (STRUCT_STATISTICS,)
+        statistics = self._statistics_columns(struct_statistics, text)
         for column in wanted:
             if column.startswith(PREFIX) and self.flatten:
                 needed["partitionValues"] = None
@@ -290,8 +289,37 @@ class FilesQuery:
             elif column != "dataChange":
                 needed[column] = None
         if self.where is not None:
-            needed |= dict.fromkeys(("partitionValues", *statistics))
+            needed |= dict.fromkeys(self.condition(struct_statistics, text).columns)
         return list(needed)
+
+    def _statistics_columns(self, struct_statistics: bool, text: bool) -> tuple[str, ...]:
+        own = ("stats", *_MAP_STATISTICS) if self.dialect.map_statistics else ("stats",)
+        if not struct_statistics:
+            return own
+        return (*own, STRUCT_STATISTICS) if text else (STRUCT_STATISTICS,)
+
+    def condition(self, struct_statistics: bool = False, text: bool = True) -> FileCondition:
+        """``where``, for readers that leave out files; the arguments are those of `sources`."""
+        where = self.where
+        assert where is not None
+        statistics = self._statistics_columns(struct_statistics, text) if self._bounded else ()
+        return FileCondition(
+            ("partitionValues", *statistics),
+            lambda batch: self._may_match(where, batch, text),
+            self.may_hold,
+        )
+
+    @cached_property
+    def _referenced(self) -> tuple[str, ...]:
+        """Columns of ``where``."""
+        assert self.where is not None
+        return referenced_columns(self.where, self.metadata.schema)
+
+    @cached_property
+    def _bounded(self) -> list[str]:
+        """Those that statistics bound."""
+        partitioned = self.metadata.partition_columns
+        return [column for column in self._referenced if column not in partitioned]
 
     def derive(self, batch: pl.DataFrame, wanted: Sequence[str], text: bool = True) -> pl.DataFrame:
         """The result columns `wanted` from one batch of source columns, pruned by ``where``.
@@ -326,8 +354,8 @@ class FilesQuery:
 
     def _may_match(self, where: pl.Expr, batch: pl.DataFrame, text: bool) -> pl.Series:
         schema = self.metadata.schema
-        partitioned = self.metadata.partition_columns
-        bounded = [c for c in referenced_columns(where, schema) if c not in partitioned]
+        partitioned = [c for c in self.metadata.partition_columns if c in self._referenced]
+        bounded = self._bounded
         return keep_mask(
             where,
             schema=schema,
@@ -346,7 +374,7 @@ class FilesQuery:
         """Which of some `RowGroups.frame` bounds may belong to a file that `where` keeps."""
         assert self.where is not None
         schema = self.metadata.schema
-        columns = referenced_columns(self.where, schema)
+        columns = self._referenced
         nothing = pl.DataFrame(height=bounds.len())
         return keep_mask(
             self.where,
@@ -425,7 +453,7 @@ def lazy_files(
         protocol: Gives the state's protocol; called where a column mapping is.
         metadata: Gives the state's metadata; called now if the schema depends on it.
         struct_statistics: Says whether the checkpoint keeps typed statistics; called on collect.
-        live: Gives the live files' batches for source columns, a transform, and what says of bounds
+        live: Gives the live files' batches for source columns, a transform, and the condition by
             which files may be left out; called on collect.
         where: Predicate over table columns.
         stats: Type the statistics.
@@ -441,8 +469,8 @@ def lazy_files(
 
         def derived(text: bool) -> list[pl.DataFrame]:
             sources = query.sources(wanted, typed, text)
-            keep = None if where is None else query.may_hold
-            return live(sources, lambda batch: query.derive(batch, wanted, text), keep)
+            condition = None if where is None else query.condition(typed, text)
+            return live(sources, lambda batch: query.derive(batch, wanted, text), condition)
 
         try:
             # Most checkpoints with typed statistics have them of every file, and the text next to

@@ -14,6 +14,7 @@ import polars as pl
 
 from lakelog import telemetry
 from lakelog.dialects.commit_info import in_commit_timestamp
+from lakelog.dialects.log_content import FileCondition
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CorruptionError,
@@ -23,7 +24,6 @@ from lakelog.errors import (
 from lakelog.input_validation import checked_methods, require_version
 from lakelog.lazy import cached_property
 from lakelog.log import properties
-from lakelog.log.base_checkpoint import Keep
 from lakelog.log.context import MOST_ATTEMPTS, Log, state_times
 from lakelog.log.export import iter_state
 from lakelog.log.files import FilesPlan, FilesQuery, Transform, lazy_files, tombstone_columns
@@ -175,13 +175,15 @@ class LogSnapshot:
         """
 
         def live(
-            columns: Sequence[str], transform: Transform, keep: Keep | None
+            columns: Sequence[str], transform: Transform, condition: FileCondition | None
         ) -> list[pl.DataFrame]:
             source = "json" if self._state.base is None else "checkpoint"
             facts = {"source": source, "format": self.format, "stage": "files"}
             own = {"path": self.path, "version": self.version}
             with telemetry.span("load.files", **own, **facts) as work:
-                frames = self.read_state(lambda state: state.live("add", columns, transform, keep))
+                frames = self.read_state(
+                    lambda state: state.live("add", columns, transform, condition)
+                )
             telemetry.record("load.duration", work.seconds, "s", **facts)
             return frames
 

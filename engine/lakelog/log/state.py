@@ -24,6 +24,7 @@ from lakelog.dialects.log_content import (
     CommitFile,
     CommitInfo,
     CompactionFile,
+    FileCondition,
 )
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
@@ -33,7 +34,6 @@ from lakelog.errors import (
 from lakelog.lazy import cached_property
 from lakelog.log.base_checkpoint import (
     Base,
-    Keep,
     RowGroupChoice,
     broken_checkpoint,
     hash_identities,
@@ -395,6 +395,8 @@ class State:
         columns: Sequence[str],
         transform: Transform = lambda frame: frame,
         chosen: Mapping[str, Sequence[int]] | None = None,
+        condition: FileCondition | None = None,
+        seen: Callable[[pl.DataFrame], None] = lambda _: None,
     ) -> Iterator[pl.DataFrame]:
         """Live file actions of one kind in batches: the checkpoint's first, then the layers'.
 
@@ -403,6 +405,9 @@ class State:
             columns: Flattened columns.
             transform: What is made of each batch.
             chosen: Row groups of the checkpoint to read, of live files alone; None: all.
+            condition: Files of the checkpoint that cannot match may be left out.
+            seen: Called with batches of every live file of the row groups, those that `condition`
+                leaves out among them, with their ``path`` and, if it is asked for, ``dvId``.
 
         Memory: a few batches of the columns asked for, and the layers.
         """
@@ -412,19 +417,28 @@ class State:
         wanted = [*columns, *(("dvId",) if keys.height else ())]
 
         def finish(batch: pl.DataFrame) -> pl.DataFrame:
-            return transform(exclude(batch, keys))
+            live = exclude(batch, keys)
+            if condition is None or chosen is not None:
+                seen(live)
+            return transform(live)
+
+        def seen_of_all(batch: pl.DataFrame) -> None:
+            seen(exclude(batch.select(c for c in actions.KEY if c in batch.columns), keys))
 
         if self.base is not None:
             with broken_checkpoint(self.base.checkpoint):
-                if chosen is None:
-                    frames = self.base.iter_files(wanted, (kind,))
-                else:
+                if chosen is not None:
                     frames = self.base.iter_row_groups(wanted, chosen, kind)
+                elif condition is not None:
+                    frames = self.base.iter_matching(wanted, condition, seen_of_all)
+                else:
+                    frames = iter(self.base.iter_files(wanted, (kind,)))
                 for frame in _map_ahead(finish, frames):
                     if frame.height:
                         yield frame
         live = self._layered(kind, columns)
         if live.height:
+            seen(live)
             yield transform(live)
 
     def _layered(self, kind: str, columns: Sequence[str]) -> pl.DataFrame:
@@ -475,7 +489,7 @@ class State:
         if exclude(self.base.clashes, self.settled.keys()).height:
             self._refuse_repeats()
 
-    def choose(self, keep: Keep) -> RowGroupChoice:
+    def choose(self, condition: FileCondition) -> RowGroupChoice:
         """The row groups of the checkpoint that may hold live files that match.
 
         All are read where it takes all of them to know that the state is whole: where the
@@ -492,7 +506,7 @@ class State:
                 "a commit records more files than it contains, which is compared with the version "
                 "checksum, or a compaction replaces commits that record nothing",
             )
-        return self.base.choose(keep)
+        return self.base.choose(condition)
 
     @cached_property
     def commits_may_be_cut(self) -> bool:
@@ -505,11 +519,12 @@ class State:
         kind: str,
         columns: Sequence[str],
         transform: Transform = lambda frame: frame,
-        keep: Keep | None = None,
+        condition: FileCondition | None = None,
     ) -> list[pl.DataFrame]:
         """Live file actions of one kind, whole: as `iter_live`, and each logical file once.
 
-        With `keep`, files that cannot match may be left out; see `choose`.
+        With a `condition`, which only live files may have, files that cannot match may be left out;
+        see `choose`.
 
         A valid checkpoint holds each file once. One that does not (a part copied over another)
         would be counted twice, so the paths' hashes are compared, and a clash is looked into: a
@@ -518,23 +533,22 @@ class State:
         Memory: the columns asked for.
         """
         base = self.base
-        chosen = self.choose(keep).chosen if keep is not None and kind == "add" else None
+        chosen = self.choose(condition).chosen if condition is not None else None
         hashes: list[pl.Series] = []
         counts: list[int] = []
         identities: list[pl.Series] = []
         removes = base.removed_hashes if base is not None else pl.Series(dtype=pl.UInt64)
         wanted = (*columns, "dvId") if len(removes) else columns
 
-        def hashed(frame: pl.DataFrame) -> pl.DataFrame:
+        def seen(frame: pl.DataFrame) -> None:
             counts.append(frame.height)
             if base is not None:
                 paths = hash_paths(frame)
                 hashes.append(paths)
                 if len(removes) and kind == "add":
                     identities.append(hash_identities(frame, paths))
-            return transform(frame)
 
-        frames = list(self.iter_live(kind, wanted, hashed, chosen))
+        frames = list(self.iter_live(kind, wanted, transform, chosen, condition, seen))
         if base is not None and (
             may_meet(identities, removes) or (kind == "remove" and len(removes))
         ):

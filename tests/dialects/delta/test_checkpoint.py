@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 
-from lakelog.dialects.delta import checkpoint, parquet
+from lakelog.dialects.delta import parquet
 from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader, unreadable_is_malformed
 from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint
 from lakelog.errors import CorruptionError, InvalidActionError, MalformedLogError, NotFoundError
@@ -254,7 +254,6 @@ def test_a_file_of_few_rows_is_read_without_threads_as_a_large_one_is_with_them(
     with monkeypatch.context() as alone:
         alone.setattr(threading, "Thread", NoThreads)
         few = read()
-    monkeypatch.setattr(checkpoint, "_FEW_ROWS", 0)
     monkeypatch.setattr(parquet, "_FEW_PROMISED", 0)
     monkeypatch.setattr(parquet, "_MANY_ROWS", 7)
     many = read()
@@ -268,14 +267,14 @@ def test_a_file_is_not_closed_while_a_thread_reads_it(
 ) -> None:
     monkeypatch.setattr(parquet, "_BATCH_ROWS", 7)
     monkeypatch.setattr(parquet, "_MANY_ROWS", 7)
-    monkeypatch.setattr(checkpoint, "_FEW_ROWS", 7)
+    monkeypatch.setattr(parquet, "_FEW_PROMISED", 7)
     made.checkpoint(5, *(add(f"f{n}", n) for n in range(100)), *META)
-    parse, read_parts = DeltaCheckpointReader._parsed, parquet.read_parts
+    parse, read_parts = DeltaCheckpointReader._parsed, parquet._read_parts
     sources: dict[int, Any] = {}
     closed: list[bool] = []
 
-    def parsed(self: DeltaCheckpointReader, source: Any, footer: Any) -> Any:
-        file = parse(self, source, footer)
+    def parsed(self: DeltaCheckpointReader, source: Any, *rest: Any) -> Any:
+        file = parse(self, source, *rest)
         sources[id(file)] = source
         return file
 
@@ -286,7 +285,7 @@ def test_a_file_is_not_closed_while_a_thread_reads_it(
             yield part
 
     monkeypatch.setattr(DeltaCheckpointReader, "_parsed", parsed)
-    monkeypatch.setattr(checkpoint, "read_parts", slow)
+    monkeypatch.setattr(parquet, "_read_parts", slow)
     files = reader(made).iter_files(["size", "stats"], ("add",))
     assert isinstance(files, Generator)
     next(files)

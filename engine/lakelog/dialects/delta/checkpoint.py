@@ -14,12 +14,13 @@ protocol, Checkpoints; Checkpoint Schema; Sidecar Files.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from io import FileIO
-from typing import Any, BinaryIO, TypeVar, cast
+from typing import BinaryIO, cast
 
 import orjson
 import polars as pl
@@ -33,20 +34,18 @@ from lakelog.dialects.delta.parquet import (
     FILE_READERS,
     META_READERS,
     ONE_EACH,
-    assemble,
-    batch_rows,
+    FileActionReader,
     checked_batches,
     find_rows,
     flatten_meta,
     groups_with,
     is_marked_reconciled,
-    leaf_columns,
     leaf_shares,
     plain_type,
-    read_parts,
+    readers_of,
     rows_of,
-    shares_of,
 )
+from lakelog.dialects.delta.partition_dictionaries import partition_leaves
 from lakelog.dialects.delta.paths import decode_path, decode_with_texts
 from lakelog.dialects.delta.row_group_records import RECORD_KEY, parse_records, read_record
 from lakelog.dialects.delta.sidecar_fingerprints import Fingerprint
@@ -56,6 +55,7 @@ from lakelog.dialects.log_content import (
     STRUCT_STATISTICS,
     Actions,
     Checkpoint,
+    FileCondition,
     RowGroups,
 )
 from lakelog.dialects.ndjson import Blob, decode_lines
@@ -180,11 +180,8 @@ def _features_of(meta: pl.DataFrame, path: str) -> frozenset[str] | None:
     return found | {_PARTITIONED} if is_partitioned else found
 
 
-_T = TypeVar("_T")
-
 _WIRE = Wire.of("delta")
 _MANIFEST_ONLY = ("sidecar", "checkpointMetadata")
-_FEW_ROWS = 4_096  # of a file, are read before another thread has begun
 _BUFFER_BYTES = 1 << 18  # of each column, where no column is read whole
 _FOOTER_BYTES = 4 << 20  # of footers that are kept; parsed, they take several times as much
 _KEPT_BYTES = 64 << 20  # of files on a remote store, for as long as the reader lives
@@ -349,8 +346,10 @@ class DeltaCheckpointReader:
                 return plain_type(type_)
         return None
 
-    @cached_property
-    def _row_groups(self) -> tuple[RowGroups, ...]:
+    def row_groups(self) -> tuple[RowGroups, ...]:
+        """See `lakelog.dialects.log_content.SkippingReader`: those of which lakelog recorded bounds
+        when it wrote them.
+        """
         if self._json_manifest is not None and self._json_manifest.files.height:
             return ()
         by_manifest = self._sidecar_row_groups()
@@ -363,6 +362,11 @@ class DeltaCheckpointReader:
                 if file.record is None or "bounds" not in file.record.columns:
                     return ()
                 found.append(RowGroups(path, _length(source), file.record))
+        self._require_sidecar_actions(
+            sum(int(g.frame["rows"].sum()) for g in found if g.path in self._sidecars)
+        )
+        adds = sum(int(groups.frame["adds"].sum()) for groups in found)
+        require_adds(self.checkpoint, self._recorded_adds, adds)
         return tuple(found)
 
     def _sidecar_row_groups(self) -> dict[str, RowGroups]:
@@ -383,29 +387,51 @@ class DeltaCheckpointReader:
         sizes = dict(zip(self._sidecars, rows["size"].fill_null(0), strict=True))
         return {path: RowGroups(path, sizes[path], frame) for path, frame in frames.items()}
 
-    def row_groups(self) -> tuple[RowGroups, ...]:
-        """See `lakelog.dialects.log_content.BoundedReader`: those of which lakelog recorded bounds
-        when it wrote them.
-        """
-        return self._row_groups
-
     def iter_row_groups(
-        self, columns: Sequence[str], chosen: Mapping[str, Sequence[int]], kind: str
+        self, columns: Sequence[str], chosen: Iterable[tuple[RowGroups, Sequence[int]]], kind: str
     ) -> Iterator[pl.DataFrame]:
-        """See `lakelog.dialects.log_content.BoundedReader`. Memory: as `iter_files`."""
-        recorded = {groups.path: groups.frame for groups in self._row_groups}
-        with ThreadPoolExecutor(FILE_READERS, thread_name_prefix="lakelog-parquet") as pool:
-            for path, groups in chosen.items():
+        """See `lakelog.dialects.log_content.SkippingReader`. Memory: as `iter_files`."""
+        with self._pool() as pool:
+            for recorded, groups in chosen:
                 held = 0
-                for _, frame in self._iter_parquet(path, columns, (kind,), pool, groups):
-                    held += frame.height
-                    yield frame
-                expected = int(recorded[path][f"{kind}s"].gather(list(groups)).sum())
+                with self._file_actions(recorded.path, pool) as (file, reader):
+                    self._require_row_groups(recorded, file)
+                    for _, frame in reader.read(columns, (kind,), groups):
+                        held += frame.height
+                        yield frame
+                expected = int(recorded.frame[f"{kind}s"].gather(list(groups)).sum())
                 if held != expected:
-                    raise self._replaced(path, f"{expected} {kind} actions", f"{held}")
-        self._require_sidecar_actions({p: int(f["rows"].sum()) for p, f in recorded.items()})
-        adds = sum(int(frame["adds"].sum()) for frame in recorded.values())
-        require_adds(self.checkpoint, self._recorded_adds, adds)
+                    raise self._replaced(recorded.path, f"{expected} {kind} actions", f"{held}")
+
+    def iter_matching(
+        self,
+        columns: Sequence[str],
+        condition: FileCondition,
+        seen: Callable[[pl.DataFrame], None],
+    ) -> Iterator[pl.DataFrame]:
+        """See `lakelog.dialects.log_content.SkippingReader`.
+
+        Memory: of two row groups, the files that may match and 32 bytes for each other file; two
+        batches of paths, and of the columns asked for.
+        """
+        heights: list[int] = []
+
+        def count(frame: pl.DataFrame) -> None:
+            heights.append(frame.height)
+            seen(frame)
+
+        by_values = condition.columns == ("partitionValues",) and self._batch_bytes is None
+        inline = self._inline(columns, ("add",))
+        if inline.height:
+            count(inline)
+            yield inline.filter(condition.may_match(inline))
+        with self._pool() as pool:
+            for path in self._parquet_files:
+                with self._file_actions(path, pool, by_values=by_values) as (file, reader):
+                    groups = groups_with(file, ("add",), file.record)
+                    yield from reader.read_matching(columns, condition, groups, count)
+        self._require_sidecar_actions(self._sidecar_rows)
+        require_adds(self.checkpoint, self._recorded_adds, sum(heights))
 
     def iter_files(
         self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
@@ -417,19 +443,18 @@ class DeltaCheckpointReader:
         Memory: two batches of the columns asked for.
         """
         adds = 0
-        if self._json_manifest is not None:
-            inline = self._json_manifest.files
-            if PATH_TEXT not in columns:
-                inline = inline.drop(PATH_TEXT, strict=False)
-            if inline.height:
-                adds += actions.of_type(inline, "add").height
-                yield actions.of_type(inline, *kinds)
-        with ThreadPoolExecutor(FILE_READERS, thread_name_prefix="lakelog-parquet") as pool:
+        inline = self._inline(columns, kinds)
+        if inline.height:
+            adds += actions.of_type(inline, "add").height
+            yield inline
+        with self._pool() as pool:
             for path in self._parquet_files:
-                for kind, frame in self._iter_parquet(path, columns, kinds, pool):
-                    adds += frame.height if kind == "add" else 0
-                    yield frame
-        self._require_sidecar_actions(self._counts)
+                with self._file_actions(path, pool) as (file, reader):
+                    groups = groups_with(file, kinds, file.record)
+                    for kind, frame in reader.read(columns, kinds, groups):
+                        adds += frame.height if kind == "add" else 0
+                        yield frame
+        self._require_sidecar_actions(self._sidecar_rows)
         if "add" in kinds:
             require_adds(self.checkpoint, self._recorded_adds, adds)
 
@@ -437,9 +462,22 @@ class DeltaCheckpointReader:
     def _recorded_adds(self) -> tuple[str, int | None]:
         return recorded_adds(self._store, self.checkpoint)
 
-    def _require_sidecar_actions(self, rows: Mapping[str, int]) -> None:
+    @property
+    def _sidecar_rows(self) -> int:
+        """Rows of all sidecars, once each was opened for its files."""
+        return sum(self._counts.get(path, 0) for path in self._sidecars)
+
+    def _inline(self, columns: Sequence[str], kinds: Sequence[str]) -> pl.DataFrame:
+        """File actions in a JSON manifest."""
+        if self._json_manifest is None:
+            return pl.DataFrame()
+        inline = self._json_manifest.files
+        if PATH_TEXT not in columns:
+            inline = inline.drop(PATH_TEXT, strict=False)
+        return actions.of_type(inline, *kinds)
+
+    def _require_sidecar_actions(self, held: int) -> None:
         """Compare the rows of all sidecars with what the manifest says."""
-        held = sum(rows.get(path, 0) for path in self._sidecars)
         if self._sidecars and self._sidecar_actions not in {None, held}:
             raise MalformedLogError(
                 "the number of actions in the sidecars differs from their manifest",
@@ -450,14 +488,15 @@ class DeltaCheckpointReader:
                 hint="restore them, or remove the checkpoint's files if its commits exist",
             )
 
-    def _iter_parquet(
-        self,
-        path: str,
-        columns: Sequence[str],
-        kinds: Sequence[str],
-        pool: ThreadPoolExecutor,
-        groups: Sequence[int] | None = None,
-    ) -> Iterator[tuple[str, pl.DataFrame]]:
+    @staticmethod
+    def _pool() -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(FILE_READERS, thread_name_prefix="lakelog-parquet")
+
+    @contextmanager
+    def _file_actions(
+        self, path: str, pool: ThreadPoolExecutor, *, by_values: bool = False
+    ) -> Iterator[tuple[_ParquetFile, FileActionReader]]:
+        """Open a file for its file actions; with `by_values`, to match partition values."""
         with ExitStack() as stack:
             source, file = stack.enter_context(self._opened(path))
             bound = Bound(file.metadata, _length(source))
@@ -470,39 +509,21 @@ class DeltaCheckpointReader:
                 if file.record is None:
                     _require_actions(file, path)
                 self._counts[path] = file.metadata.num_rows
-            shares = shares_of(file, leaf_columns(file.schema_arrow, columns, kinds))
-            twins = (stack.enter_context(self._twin(path, source, file)) for _ in shares[1:])
-            files = [file, *twins]
-            rows = batch_rows(file, [leaf for share in shares for leaf in share], self._batch_bytes)
-            if groups is None:
-                groups = groups_with(file, kinds, file.record)
-            else:
-                self._require_row_groups(path, file)
-            readers = [
-                read_parts(*pair, path, groups, rows, texts=PATH_TEXT in columns)
-                for pair in zip(files, shares, strict=False)
-            ]
-            submit = pool.submit if file.metadata.num_rows > _FEW_ROWS else _at_once
-            ahead = [submit(next, reader, None) for reader in readers]
-            try:
-                while parts := [part for f in ahead if (part := f.result()) is not None]:
-                    if len(parts) < len(readers):
-                        raise pa.ArrowInvalid("the columns have different numbers of rows")
-                    ahead = [submit(next, reader, None) for reader in readers]
-                    for kind in kinds:
-                        frame = assemble([p[kind] for p in parts if kind in p], kind, columns, path)
-                        bound.check(frame)
-                        if frame.height:
-                            yield kind, frame
-            finally:
-                wait(ahead)  # a file that is being read must not be closed
+            twin = partial(self._twin, path, source, file)
+            files = [file, *(stack.enter_context(twin()) for _ in range(1, readers_of(file)))]
+            encoded: list[pq.ParquetFile | None] = [None] * len(files)
+            if by_values and (leaves := partition_leaves(file)):
+                encoded = [stack.enter_context(twin(leaves)) for _ in files]
+            yield file, FileActionReader(files, encoded, path, bound, pool, self._batch_bytes)
 
-    def _require_row_groups(self, path: str, file: pq.ParquetFile) -> None:
+    def _require_row_groups(self, recorded: RowGroups, file: pq.ParquetFile) -> None:
         """Refuse a file whose row groups are not those that were chosen from."""
-        recorded = next(groups.frame for groups in self._row_groups if groups.path == path)
+        rows = recorded.frame["rows"].to_list()
         found = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-        if recorded["rows"].to_list() != found:
-            raise self._replaced(path, f"{recorded.height} row groups", f"{len(found)} row groups")
+        if rows != found:
+            raise self._replaced(
+                recorded.path, f"{len(rows)} row groups", f"{len(found)} row groups"
+            )
 
     def _replaced(self, path: str, expected: str, found: str) -> MalformedLogError:
         return MalformedLogError(
@@ -566,14 +587,22 @@ class DeltaCheckpointReader:
             yield file
 
     @contextmanager
-    def _twin(self, path: str, source: BinaryIO, file: pq.ParquetFile) -> Iterator[pq.ParquetFile]:
-        """A file that is open, for another thread, without its footer's parsing."""
+    def _twin(
+        self,
+        path: str,
+        source: BinaryIO,
+        file: pq.ParquetFile,
+        dictionaries: Sequence[str] | None = None,
+    ) -> Iterator[pq.ParquetFile]:
+        """A file that is open, for another thread, without its footer's parsing; leaves in
+        `dictionaries` are read as such.
+        """
         if isinstance(source, pa.NativeFile):
             # By its name it might be another by now: a checkpointer has put its own in its place.
-            yield self._parsed(source, file.metadata)
+            yield self._parsed(source, file.metadata, dictionaries)
             return
-        with self._opened(path, file.metadata) as (_, twin):
-            yield twin
+        with self._opened(path, file.metadata) as (other, twin):
+            yield twin if dictionaries is None else self._parsed(other, file.metadata, dictionaries)
 
     @contextmanager
     def _opened(
@@ -630,10 +659,16 @@ class DeltaCheckpointReader:
         if footer.identity is not None and held + footer.metadata.serialized_size <= _FOOTER_BYTES:
             self._footers[path] = footer
 
-    def _parsed(self, source: BinaryIO, footer: pq.FileMetaData | None) -> _ParquetFile:
+    def _parsed(
+        self,
+        source: BinaryIO,
+        footer: pq.FileMetaData | None,
+        dictionaries: Sequence[str] | None = None,
+    ) -> _ParquetFile:
         return _ParquetFile(
             source,
             metadata=footer,
+            read_dictionary=dictionaries,
             buffer_size=0 if self._batch_bytes is None else _BUFFER_BYTES,
             pre_buffer=self._batch_bytes is None,  # or whole columns are read, buffer or not
             page_checksum_verification=True,
@@ -707,16 +742,6 @@ def _length(source: BinaryIO) -> int:
     if isinstance(source, pa.NativeFile):
         return int(source.size())
     return source.size_bytes if isinstance(source, RangedFile) else source.seek(0, os.SEEK_END)
-
-
-def _at_once(function: Callable[..., _T], *given: Any) -> Future[_T]:
-    """As an executor's ``submit``, in the calling thread."""
-    future: Future[_T] = Future()
-    try:
-        future.set_result(function(*given))
-    except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
-        future.set_exception(error)
-    return future
 
 
 def _identity(source: BinaryIO) -> _Identity:

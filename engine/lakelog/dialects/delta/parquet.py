@@ -8,19 +8,24 @@ them, above all inside structs.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from typing import Any
+from itertools import repeat
+from typing import Any, TypeVar
 
 import orjson
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from lakelog.dialects.delta.partition_dictionaries import distinct_partitions
 from lakelog.dialects.delta.paths import decode_paths, other_texts
 from lakelog.dialects.json_layout import Leaf, Node, Wire
-from lakelog.dialects.log_content import STRUCT_STATISTICS
-from lakelog.dialects.parquet_footers import child_type, data_end, require_sound_chunks
+from lakelog.dialects.log_content import STRUCT_STATISTICS, FileCondition
+from lakelog.dialects.parquet_footers import Bound, child_type, data_end, require_sound_chunks
 from lakelog.errors import InvalidActionError
 from lakelog.model import actions, contract
 from lakelog.model.actions import DV_ID_COLUMNS, PATH_TEXT, with_dv_id
@@ -53,9 +58,11 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
     return pa.binary() if pa.types.is_binary_view(type_) else type_
 
 
+_T = TypeVar("_T")
+
 _BATCH_ROWS = 1 << 16
 _LEAST_BATCH_ROWS = 1 << 10
-_FEW_PROMISED = 4_096  # rows that are decoded before another thread has begun
+_FEW_PROMISED = 4_096  # rows of a file that are decoded before another thread has begun
 ONE_EACH = ("protocol", "metaData")
 """Action types of which a state holds one action."""
 _FEW_ROWS = 1 << 12  # protocol and metaData mostly are first, and reading stops there
@@ -64,6 +71,7 @@ META_READERS = min(4, os.cpu_count() or 1)
 """How many threads share the leaves of the few rows that are no file actions."""
 FILE_READERS = min(2, os.cpu_count() or 1)
 """How many threads share the leaves of the file actions."""
+_NO_ROWS = pl.Series(dtype=pl.Boolean)
 _WIRE = Wire.of("delta")
 RECONCILED = "lakelog.reconciled"
 """Key in the metadata of a checkpoint of one file; see `DeltaCheckpointReader.is_reconciled`."""
@@ -89,7 +97,7 @@ def is_marked_reconciled(file: pq.ParquetFile, version: int) -> bool:
     return bool(mark == expected.encode())
 
 
-def leaf_columns(schema: pa.Schema, columns: Sequence[str], kinds: Sequence[str]) -> list[str]:
+def _leaf_columns(schema: pa.Schema, columns: Sequence[str], kinds: Sequence[str]) -> list[str]:
     """Parquet leaves that hold `columns` for the action types in `kinds`."""
     wanted = {"path", *columns}
     if any(column.startswith("dv") for column in wanted):
@@ -114,39 +122,66 @@ class Part:
     """Some columns of the rows of one action type in a batch.
 
     Attributes:
-        valid: Which rows of the batch are of this type; None means all.
-        height: How many are.
+        rows: Rows of the batch.
+        valid: Which of them are of this type; None means all.
+        height: How many there are here: those, or fewer where some were left out.
         series: Flattened columns; those of nulls are left out.
         extra: Fields that the contract does not name, by row.
     """
 
+    rows: int
     valid: pa.BooleanArray | None
     height: int
     series: dict[str, pl.Series]
     extra: dict[int, dict[str, Any]]
 
+    def of_rows(self, mask: pl.Series) -> pa.BooleanArray:
+        """A mask of the rows of this type as one of all rows: null for the others."""
+        return _of_rows(mask, self.valid)
 
-def shares_of(file: pq.ParquetFile, leaves: Sequence[str]) -> list[list[str]]:
-    """Leaves in shares of about equal weight, each of which can be decoded on its own.
+    def keep(self, mask: pa.BooleanArray) -> Part:
+        """Those rows of its type that `mask` names, as `of_rows` gives it; without `extra`."""
+        if not _same(self.valid, mask.is_valid() if mask.null_count else None):
+            raise pa.ArrowInvalid("the columns have different rows of one type")
+        own = pl.Series(mask.drop_null())
+        series = {name: values.filter(own) for name, values in self.series.items()}
+        return Part(self.rows, self.valid, mask.true_count, series, {})
+
+
+def _of_rows(mask: pl.Series, valid: pa.BooleanArray | None) -> pa.BooleanArray:
+    chosen = mask.to_arrow()
+    if valid is None:
+        return chosen
+    return pc.replace_with_mask(pa.nulls(len(valid), pa.bool_()), valid, chosen)
+
+
+def readers_of(file: pq.ParquetFile) -> int:
+    """How many threads share the leaves of a file's actions."""
+    return FILE_READERS if file.metadata.num_rows > _MANY_ROWS else 1
+
+
+def _shares_of(file: pq.ParquetFile, leaves: Sequence[str], count: int) -> list[list[str]]:
+    """Leaves in `count` shares at most, of about equal weight, each of which can be decoded on its
+    own.
 
     The leaves of one field (a map, a deletion vector) stay together.
     """
     if not leaves:
         return []
-    if file.metadata.num_rows <= _MANY_ROWS or FILE_READERS < 2:
+    if count < 2:
         return [list(leaves)]
     group = file.metadata.row_group(0)
     chunks = (group.column(i) for i in range(group.num_columns))
     weights = {c.path_in_schema: c.total_uncompressed_size for c in chunks}
     fields: dict[str, list[str]] = {}
     for leaf in leaves:
-        fields.setdefault(".".join(leaf.split(".")[:2]), []).append(leaf)
+        fields.setdefault(_field_of(leaf), []).append(leaf)
     weighed = [
         (sum(w for path, w in weights.items() if f"{path}.".startswith(f"{field}.")), own)
         for field, own in fields.items()
     ]
-    shares: list[list[str]] = [[] for _ in range(FILE_READERS)]
-    loads = [0] * FILE_READERS
+    shares: list[list[str]] = [[] for _ in range(count)]
+    loads = [0] * count
     for weight, own in sorted(weighed, key=lambda pair: -pair[0]):
         lightest = loads.index(min(loads))
         loads[lightest] += weight
@@ -154,7 +189,7 @@ def shares_of(file: pq.ParquetFile, leaves: Sequence[str]) -> list[list[str]]:
     return [share for share in shares if share]
 
 
-def batch_rows(file: pq.ParquetFile, leaves: Sequence[str], batch_bytes: int | None) -> int:
+def _batch_rows(file: pq.ParquetFile, leaves: Sequence[str], batch_bytes: int | None) -> int:
     """Rows of a batch of `leaves` whose columns take some `batch_bytes` at most, by what the footer
     says of the fullest row group; 65,536 at most, which is also what None gives.
     """
@@ -198,7 +233,169 @@ def groups_with(
     return found
 
 
-def read_parts(
+class FileActionReader:
+    """Reads the file actions of one file, its leaves in shares side by side."""
+
+    def __init__(
+        self,
+        files: Sequence[pq.ParquetFile],
+        dictionaries: Sequence[pq.ParquetFile | None],
+        path: str,
+        bound: Bound,
+        pool: ThreadPoolExecutor,
+        batch_bytes: int | None,
+    ) -> None:
+        """
+        Args:
+            files: The file, open once for each share.
+            dictionaries: It as often again with its partition values as dictionaries, or Nones.
+            path: It, for errors.
+            bound: Counts what is read.
+            pool: As many threads as shares.
+            batch_bytes: Most bytes of a batch of columns; None: 65,536 rows.
+        """
+        self._files = files
+        self._dictionaries = dictionaries
+        self._path = path
+        self._bound = bound
+        self._pool = pool
+        self._batch_bytes = batch_bytes
+
+    def read(
+        self, columns: Sequence[str], kinds: Sequence[str], groups: Sequence[int]
+    ) -> Iterator[tuple[str, pl.DataFrame]]:
+        """File actions in batches, each with its type, of some row groups."""
+        leaves = _leaf_columns(self._files[0].schema_arrow, columns, kinds)
+        for parts in self._parts(leaves, groups, self._rows(leaves), PATH_TEXT in columns):
+            for kind in kinds:
+                frame = self._assemble([p[kind] for p in parts if kind in p], kind, columns)
+                if frame.height:
+                    yield kind, frame
+
+    def read_matching(
+        self,
+        columns: Sequence[str],
+        condition: FileCondition,
+        groups: Sequence[int],
+        seen: Callable[[pl.DataFrame], None],
+    ) -> Iterator[pl.DataFrame]:
+        """Live files that may match, a row group ahead on each thread; `seen` is called with the
+        paths of all. Where none may match, only paths and the condition's columns are read.
+        """
+        count = max(1, min(len(self._files), len(groups)))
+        readers = [
+            self._matches(file, dictionaries, groups[turn::count], columns, condition, seen)
+            for turn, (file, dictionaries) in enumerate(
+                zip(self._files[:count], self._dictionaries[:count], strict=True)
+            )
+        ]
+        submit = self._pool.submit if count > 1 else _at_once
+        ahead = deque(submit(next, reader, None) for reader in readers)
+        try:
+            for turn in range(len(groups)):
+                frames = ahead.popleft().result()
+                ahead.append(submit(next, readers[turn % count], None))
+                yield from frames or ()
+        finally:
+            wait(ahead)  # a file that is being read must not be closed
+
+    def _matches(
+        self,
+        file: pq.ParquetFile,
+        dictionaries: pq.ParquetFile | None,
+        groups: Sequence[int],
+        columns: Sequence[str],
+        condition: FileCondition,
+        seen: Callable[[pl.DataFrame], None],
+    ) -> Iterator[list[pl.DataFrame]]:
+        """Live files of each row group that may match."""
+        keys = [column for column in columns if column in (*actions.KEY, PATH_TEXT)]
+        schema = file.schema_arrow
+        leaves = _leaf_columns(schema, columns, ("add",))
+        rows = self._rows(leaves)
+        texts = PATH_TEXT in columns
+        for group in groups:
+            filled = _filled(file, leaves, group)
+            decided: tuple[pa.BooleanArray, pl.Series] | None = None
+            if dictionaries is not None:
+                decided = _match_distinct(dictionaries, group, condition, self._path)
+            known = _leaf_columns(schema, [*keys, *condition.columns], ("add",))
+            others = [leaf for leaf in filled if leaf not in known]
+            asked = [*keys, *condition.columns] if decided is None else keys
+            first = _leaf_columns(schema, asked, ("add",))
+            first = [leaf for leaf in first if leaf in filled or leaf == "add.path"]
+            kept: list[Part] = []
+            masks: list[pa.BooleanArray] = []
+            matches = 0
+            for found in _read_parts(file, first, self._path, [group], rows, texts=texts):
+                part = found["add"]
+                frame = self._assemble([part], "add", asked)
+                seen(frame)
+                if decided is None:
+                    mask = part.of_rows(condition.may_match(frame) if frame.height else _NO_ROWS)
+                    own = part.keep(mask)
+                else:
+                    start = sum(map(len, masks))
+                    mask = decided[0][start : start + part.rows]
+                    own = part.keep(mask)
+                    own.series["partitionValues"] = decided[1][matches : matches + own.height]
+                    matches += own.height
+                masks.append(mask)
+                kept.append(own)
+            frames: list[pl.DataFrame] = []
+            if any(mask.true_count for mask in masks):
+                mask = pa.concat_arrays(masks)
+                rest = _read_parts(file, others, self._path, [group], rows, texts=texts, mask=mask)
+                for own, found in zip(kept, rest if others else repeat({}), strict=bool(others)):
+                    frames.append(self._assemble([own, *found.values()], "add", columns))
+            yield [frame for frame in frames if frame.height]
+
+    def _assemble(self, parts: Sequence[Part], kind: str, columns: Sequence[str]) -> pl.DataFrame:
+        frame = _assemble(parts, kind, columns, self._path)
+        self._bound.check(frame)
+        return frame
+
+    def _rows(self, leaves: Sequence[str]) -> int:
+        return _batch_rows(self._files[0], leaves, self._batch_bytes)
+
+    def _parts(
+        self,
+        leaves: Sequence[str],
+        groups: Sequence[int],
+        rows: int,
+        texts: bool,
+    ) -> Iterator[list[dict[str, Part]]]:
+        """For each batch, what the shares hold; decoded one batch ahead."""
+        file = self._files[0]
+        readers = [
+            _read_parts(own, share, self._path, groups, rows, texts=texts)
+            for own, share in zip(
+                self._files, _shares_of(file, leaves, len(self._files)), strict=False
+            )
+        ]
+        submit = self._pool.submit if file.metadata.num_rows > _FEW_PROMISED else _at_once
+        ahead = [submit(next, reader, None) for reader in readers]
+        try:
+            while parts := [part for f in ahead if (part := f.result()) is not None]:
+                if len(parts) < len(readers):
+                    raise pa.ArrowInvalid("the columns have different numbers of rows")
+                ahead = [submit(next, reader, None) for reader in readers]
+                yield parts
+        finally:
+            wait(ahead)  # a file that is being read must not be closed
+
+
+def _at_once(function: Callable[..., _T], *given: Any) -> Future[_T]:
+    """As an executor's ``submit``, in the calling thread."""
+    future: Future[_T] = Future()
+    try:
+        future.set_result(function(*given))
+    except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+        future.set_exception(error)
+    return future
+
+
+def _read_parts(
     file: pq.ParquetFile,
     leaves: Sequence[str],
     path: str,
@@ -206,24 +403,49 @@ def read_parts(
     rows: int = _BATCH_ROWS,
     *,
     texts: bool = False,
+    mask: pa.BooleanArray | None = None,
 ) -> Iterator[dict[str, Part]]:
     """For each batch of `rows` rows, the columns that `leaves` hold, by action type; with `texts`
-    also `PATH_TEXT`.
+    also `PATH_TEXT`. Of one type, `mask` names the rows to keep, as `Part.of_rows` gives it.
     """
+    start = 0
     for batch in checked_batches(file, leaves, groups, rows):
+        own = None if mask is None else mask[start : start + len(batch)]
+        start += len(batch)
         yield {
-            kind: _part(batch.column(index), kind, path, texts)
+            kind: _part(batch.column(index), kind, path, texts, own)
             for index, kind in enumerate(batch.schema.names)
         }
 
 
-def _part(column: pa.StructArray, kind: str, path: str, texts: bool) -> Part:
-    if column.null_count == len(column):
-        return Part(column.is_valid(), 0, {}, {})
+def _match_distinct(
+    file: pq.ParquetFile, group: int, condition: FileCondition, path: str
+) -> tuple[pa.BooleanArray, pl.Series] | None:
+    """Which rows of a row group may match a condition on ``partitionValues``, as `Part.of_rows`
+    gives it, and those rows' values; None where `distinct_partitions` gives none.
+    """
+    found = distinct_partitions(file, group)
+    if found is None:
+        return None
+    column = pa.StructArray.from_arrays([found.maps], ["partitionValues"])
+    values = pl.DataFrame(_collect(column, _WIRE.wrappers["add"], path))
+    may_match = condition.may_match(values).gather(found.positions)
+    matching = found.positions.filter(may_match)
+    return _of_rows(may_match, found.valid), values["partitionValues"].gather(matching)
+
+
+def _part(
+    column: pa.StructArray, kind: str, path: str, texts: bool, mask: pa.BooleanArray | None
+) -> Part:
+    rows = len(column)
+    if column.null_count == rows:
+        return Part(rows, column.is_valid(), 0, {}, {})
     valid: pa.BooleanArray | None = None
     if column.null_count:
         valid = column.is_valid()
-        column = column.filter(valid)
+        column = column.filter(valid if mask is None else mask)
+    elif mask is not None:
+        column = column.filter(mask)
     series = _collect(column, _WIRE.wrappers[kind], path)
     if "path" in series:
         written = series["path"]
@@ -232,10 +454,10 @@ def _part(column: pa.StructArray, kind: str, path: str, texts: bool) -> Part:
             series[PATH_TEXT] = others
     if (index := column.type.get_field_index(STRUCT_STATISTICS)) >= 0:
         series[STRUCT_STATISTICS] = pl.Series(STRUCT_STATISTICS, column.flatten()[index])
-    return Part(valid, len(column), series, _extra_of(column, kind))
+    return Part(rows, valid, len(column), series, _extra_of(column, kind))
 
 
-def assemble(parts: Sequence[Part], kind: str, columns: Sequence[str], path: str) -> pl.DataFrame:
+def _assemble(parts: Sequence[Part], kind: str, columns: Sequence[str], path: str) -> pl.DataFrame:
     """The parts of one batch side by side, with their paths' required columns and ``dvId``."""
     if not parts:
         return actions.empty(("path",))
@@ -358,6 +580,31 @@ def find_rows(
     return found
 
 
+def _filled(file: pq.ParquetFile, leaves: Sequence[str], group: int) -> list[str]:
+    """Those of `leaves` that may have a value in a row group.
+
+    One is left out only if the statistics of every leaf of its field say that it is null, so that
+    no single damaged or missing statistic hides a value.
+    """
+    fields: dict[str, list[int]] = {}
+    for index, column in enumerate(_columns(file)):
+        fields.setdefault(_field_of(column.path), []).append(index)
+    own = {field: fields[field] for field in map(_field_of, leaves)}
+    require_sound_chunks(file.metadata, [group], [leaf for found in own.values() for leaf in found])
+    chunks = file.metadata.row_group(group)
+    filled = {
+        field
+        for field, found in own.items()
+        if not all(_holds_nulls_only(chunks.column(index)) for index in found)
+    }
+    return [leaf for leaf in leaves if _field_of(leaf) in filled]
+
+
+def _field_of(leaf: str) -> str:
+    """The field of an action that a leaf belongs to, under its action type."""
+    return ".".join(leaf.split(".")[:2])
+
+
 def _holds_nulls_only(chunk: pq.ColumnChunkMetaData) -> bool:
     statistics = chunk.statistics
     return (
@@ -381,7 +628,7 @@ def leaf_shares(file: pq.ParquetFile, kind: str, groups: Iterable[int]) -> list[
     for column in _columns(file):
         parts = column.path.split(".")
         if parts[0] == kind:
-            fields.setdefault(".".join(parts[:2]), []).append(column.path)
+            fields.setdefault(_field_of(column.path), []).append(column.path)
     every = list(fields.values())
     rows = sum(file.metadata.row_group(group).num_rows for group in groups)
     count = META_READERS if rows > _MANY_ROWS else 1

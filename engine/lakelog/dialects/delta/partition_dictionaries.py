@@ -1,0 +1,101 @@
+"""Reads the partition values of a row group as dictionaries: each distinct map once.
+
+A table has few partitions, and Parquet writers keep a value that repeats once. Decoded so, the
+values of a million files take a fraction of the time, and a condition is evaluated once for all
+files of a partition.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+_MOST_ENTRIES = 1 << 23  # of the maps of a row group, decoded at once
+
+
+class DistinctPartitions(NamedTuple):
+    """The partition values of the live files of a row group.
+
+    Attributes:
+        maps: Each distinct map once.
+        positions: For each live file, which of them it has (UInt32).
+        valid: Which rows are live files; None means all.
+    """
+
+    maps: pa.MapArray
+    positions: pl.Series
+    valid: pa.BooleanArray | None
+
+
+def partition_leaves(file: pq.ParquetFile) -> list[str]:
+    """Leaves that hold the partition values of live files."""
+    columns = (file.schema.column(i) for i in range(len(file.schema)))
+    return [column.path for column in columns if column.path.startswith("add.partitionValues.")]
+
+
+def distinct_partitions(file: pq.ParquetFile, group: int) -> DistinctPartitions | None:
+    """The partition values in a row group of a file that was opened to read them as dictionaries.
+
+    None where they do not come as one dictionary, the maps are of different sizes, or have very
+    many entries. Memory: 24 bytes for each entry of a map.
+    """
+    leaves = partition_leaves(file)
+    metadata = file.metadata.row_group(group)
+    chunks = (metadata.column(i) for i in range(metadata.num_columns))
+    if any(c.path_in_schema in leaves and c.num_values > _MOST_ENTRIES for c in chunks):
+        return None
+    try:
+        table = file.read_row_group(group, leaves, use_threads=False)
+    except pa.ArrowNotImplementedError:
+        return None
+    table.validate()
+    if len(table) != metadata.num_rows:
+        raise pa.ArrowInvalid(f"only {len(table)} rows of {metadata.num_rows} can be read")
+    if table.column(0).num_chunks != 1:
+        return None
+    adds = table.column(0).chunk(0)
+    if not pa.types.is_struct(adds.type) or not _is_encoded(adds.type.field(0).type):
+        return None
+    maps, valid = adds.field(0), adds.is_valid()
+    lengths = np.diff(maps.offsets.to_numpy())
+    size = int(lengths.max(initial=0))
+    if not size or not np.array_equal(lengths, valid.to_numpy(zero_copy_only=False) * size):
+        return None
+    keys, items = maps.keys, maps.items
+    with_null = len(items.dictionary) + 1
+    choices = len(keys.dictionary) * with_null
+    if keys.null_count or choices**size >= 1 << 63:
+        return None
+    # Each entry is a number below `choices`, each map a number of `size` such digits.
+    weights = choices ** np.arange(size, dtype=np.int64)
+    entries = keys.indices.to_numpy().astype(np.int64) * with_null
+    entries += items.indices.fill_null(-1).to_numpy() + 1
+    codes = pl.Series(entries.reshape(-1, size) @ weights)
+    distinct = codes.unique()
+    positions = codes.replace_strict(
+        distinct, pl.int_range(len(distinct), dtype=pl.UInt32, eager=True)
+    )
+    key, item = np.divmod(distinct.to_numpy()[:, None] // weights % choices, with_null)
+    return DistinctPartitions(
+        pa.MapArray.from_arrays(
+            pa.array(np.arange(len(distinct) + 1, dtype=np.int32) * size),
+            keys.dictionary.take(pa.array(key.ravel())).cast(pa.string()),
+            items.dictionary.take(pa.array(item.ravel() - 1, mask=item.ravel() == 0)).cast(
+                pa.string()
+            ),
+        ),
+        positions,
+        valid if adds.null_count else None,
+    )
+
+
+def _is_encoded(type_: pa.DataType) -> bool:
+    texts = (pa.string(), pa.large_string(), pa.string_view())
+    return pa.types.is_map(type_) and all(
+        pa.types.is_dictionary(own) and own.value_type in texts
+        for own in (type_.key_type, type_.item_type)
+    )
