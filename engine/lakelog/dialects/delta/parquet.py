@@ -135,12 +135,8 @@ class Part:
     series: dict[str, pl.Series]
     extra: dict[int, dict[str, Any]]
 
-    def of_rows(self, mask: pl.Series) -> pa.BooleanArray:
-        """A mask of the rows of this type as one of all rows: null for the others."""
-        return _of_rows(mask, self.valid)
-
     def keep(self, mask: pa.BooleanArray) -> Part:
-        """Those rows of its type that `mask` names, as `of_rows` gives it; without `extra`."""
+        """Those rows of its type that `mask` names, as `_of_rows` gives it; without `extra`."""
         if not _same(self.valid, mask.is_valid() if mask.null_count else None):
             raise pa.ArrowInvalid("the columns have different rows of one type")
         own = pl.Series(mask.drop_null())
@@ -149,6 +145,7 @@ class Part:
 
 
 def _of_rows(mask: pl.Series, valid: pa.BooleanArray | None) -> pa.BooleanArray:
+    """A mask of rows of one type, which are `valid`, as one of all rows: null for the others."""
     chosen = mask.to_arrow()
     if valid is None:
         return chosen
@@ -233,39 +230,31 @@ def groups_with(
     return found
 
 
+@dataclass(frozen=True)
 class FileActionReader:
-    """Reads the file actions of one file, its leaves in shares side by side."""
+    """Reads the file actions of one file, its leaves in shares side by side.
 
-    def __init__(
-        self,
-        files: Sequence[pq.ParquetFile],
-        dictionaries: Sequence[pq.ParquetFile | None],
-        path: str,
-        bound: Bound,
-        pool: ThreadPoolExecutor,
-        batch_bytes: int | None,
-    ) -> None:
-        """
-        Args:
-            files: The file, open once for each share.
-            dictionaries: It as often again with its partition values as dictionaries, or Nones.
-            path: It, for errors.
-            bound: Counts what is read.
-            pool: As many threads as shares.
-            batch_bytes: Most bytes of a batch of columns; None: 65,536 rows.
-        """
-        self._files = files
-        self._dictionaries = dictionaries
-        self._path = path
-        self._bound = bound
-        self._pool = pool
-        self._batch_bytes = batch_bytes
+    Attributes:
+        files: The file, open once for each share.
+        dictionaries: It as often again with its partition values as dictionaries, or Nones.
+        path: It, for errors.
+        bound: Counts what is read.
+        pool: As many threads as shares.
+        batch_bytes: Most bytes of a batch of columns; None: 65,536 rows.
+    """
+
+    files: Sequence[pq.ParquetFile]
+    dictionaries: Sequence[pq.ParquetFile | None]
+    path: str
+    bound: Bound
+    pool: ThreadPoolExecutor
+    batch_bytes: int | None
 
     def read(
         self, columns: Sequence[str], kinds: Sequence[str], groups: Sequence[int]
     ) -> Iterator[tuple[str, pl.DataFrame]]:
         """File actions in batches, each with its type, of some row groups."""
-        leaves = _leaf_columns(self._files[0].schema_arrow, columns, kinds)
+        leaves = _leaf_columns(self.files[0].schema_arrow, columns, kinds)
         for parts in self._parts(leaves, groups, self._rows(leaves), PATH_TEXT in columns):
             for kind in kinds:
                 frame = self._assemble([p[kind] for p in parts if kind in p], kind, columns)
@@ -282,14 +271,14 @@ class FileActionReader:
         """Live files that may match, a row group ahead on each thread; `seen` is called with the
         paths of all. Where none may match, only paths and the condition's columns are read.
         """
-        count = max(1, min(len(self._files), len(groups)))
+        count = max(1, min(len(self.files), len(groups)))
         readers = [
             self._matches(file, dictionaries, groups[turn::count], columns, condition, seen)
             for turn, (file, dictionaries) in enumerate(
-                zip(self._files[:count], self._dictionaries[:count], strict=True)
+                zip(self.files[:count], self.dictionaries[:count], strict=True)
             )
         ]
-        submit = self._pool.submit if count > 1 else _at_once
+        submit = self.pool.submit if count > 1 else _at_once
         ahead = deque(submit(next, reader, None) for reader in readers)
         try:
             for turn in range(len(groups)):
@@ -314,25 +303,26 @@ class FileActionReader:
         leaves = _leaf_columns(schema, columns, ("add",))
         rows = self._rows(leaves)
         texts = PATH_TEXT in columns
+        asked = [*keys, *condition.columns]
+        paths, known = (_leaf_columns(schema, wanted, ("add",)) for wanted in (keys, asked))
         for group in groups:
             filled = _filled(file, leaves, group)
             decided: tuple[pa.BooleanArray, pl.Series] | None = None
             if dictionaries is not None:
-                decided = _match_distinct(dictionaries, group, condition, self._path)
-            known = _leaf_columns(schema, [*keys, *condition.columns], ("add",))
+                decided = _match_distinct(dictionaries, group, condition, self.path)
             others = [leaf for leaf in filled if leaf not in known]
-            asked = [*keys, *condition.columns] if decided is None else keys
-            first = _leaf_columns(schema, asked, ("add",))
+            first = known if decided is None else paths
             first = [leaf for leaf in first if leaf in filled or leaf == "add.path"]
             kept: list[Part] = []
             masks: list[pa.BooleanArray] = []
             matches = 0
-            for found in _read_parts(file, first, self._path, [group], rows, texts=texts):
+            for found in _read_parts(file, first, self.path, [group], rows, texts=texts):
                 part = found["add"]
-                frame = self._assemble([part], "add", asked)
+                frame = self._assemble([part], "add", asked if decided is None else keys)
                 seen(frame)
                 if decided is None:
-                    mask = part.of_rows(condition.may_match(frame) if frame.height else _NO_ROWS)
+                    may_match = condition.may_match(frame) if frame.height else _NO_ROWS
+                    mask = _of_rows(may_match, part.valid)
                     own = part.keep(mask)
                 else:
                     start = sum(map(len, masks))
@@ -345,18 +335,18 @@ class FileActionReader:
             frames: list[pl.DataFrame] = []
             if any(mask.true_count for mask in masks):
                 mask = pa.concat_arrays(masks)
-                rest = _read_parts(file, others, self._path, [group], rows, texts=texts, mask=mask)
+                rest = _read_parts(file, others, self.path, [group], rows, texts=texts, mask=mask)
                 for own, found in zip(kept, rest if others else repeat({}), strict=bool(others)):
                     frames.append(self._assemble([own, *found.values()], "add", columns))
             yield [frame for frame in frames if frame.height]
 
     def _assemble(self, parts: Sequence[Part], kind: str, columns: Sequence[str]) -> pl.DataFrame:
-        frame = _assemble(parts, kind, columns, self._path)
-        self._bound.check(frame)
+        frame = _assemble(parts, kind, columns, self.path)
+        self.bound.check(frame)
         return frame
 
     def _rows(self, leaves: Sequence[str]) -> int:
-        return _batch_rows(self._files[0], leaves, self._batch_bytes)
+        return _batch_rows(self.files[0], leaves, self.batch_bytes)
 
     def _parts(
         self,
@@ -366,14 +356,14 @@ class FileActionReader:
         texts: bool,
     ) -> Iterator[list[dict[str, Part]]]:
         """For each batch, what the shares hold; decoded one batch ahead."""
-        file = self._files[0]
+        file = self.files[0]
         readers = [
-            _read_parts(own, share, self._path, groups, rows, texts=texts)
+            _read_parts(own, share, self.path, groups, rows, texts=texts)
             for own, share in zip(
-                self._files, _shares_of(file, leaves, len(self._files)), strict=False
+                self.files, _shares_of(file, leaves, len(self.files)), strict=False
             )
         ]
-        submit = self._pool.submit if file.metadata.num_rows > _FEW_PROMISED else _at_once
+        submit = self.pool.submit if file.metadata.num_rows > _FEW_PROMISED else _at_once
         ahead = [submit(next, reader, None) for reader in readers]
         try:
             while parts := [part for f in ahead if (part := f.result()) is not None]:
@@ -406,7 +396,7 @@ def _read_parts(
     mask: pa.BooleanArray | None = None,
 ) -> Iterator[dict[str, Part]]:
     """For each batch of `rows` rows, the columns that `leaves` hold, by action type; with `texts`
-    also `PATH_TEXT`. Of one type, `mask` names the rows to keep, as `Part.of_rows` gives it.
+    also `PATH_TEXT`. Of one type, `mask` names the rows to keep, as `_of_rows` gives it.
     """
     start = 0
     for batch in checked_batches(file, leaves, groups, rows):
@@ -421,7 +411,7 @@ def _read_parts(
 def _match_distinct(
     file: pq.ParquetFile, group: int, condition: FileCondition, path: str
 ) -> tuple[pa.BooleanArray, pl.Series] | None:
-    """Which rows of a row group may match a condition on ``partitionValues``, as `Part.of_rows`
+    """Which rows of a row group may match a condition on ``partitionValues``, as `_of_rows`
     gives it, and those rows' values; None where `distinct_partitions` gives none.
     """
     found = distinct_partitions(file, group)
