@@ -136,8 +136,9 @@ SCOPES = {
     "Transaction": lakelog.Transaction,
     "WriteAheadLog": lakelog.WriteAheadLog,
     "KeyedStore": lakelog.KeyedStore,
+    "DiskCache": lakelog.DiskCache,
 }
-CONSTRUCTED = frozenset(("WriteAheadLog", "KeyedStore"))
+CONSTRUCTED = frozenset(("WriteAheadLog", "KeyedStore", "DiskCache"))
 """Classes that callers construct; objects of the others come from functions."""
 
 
@@ -225,6 +226,8 @@ class Room:
         elif scope == "KeyedStore":
             with lakelog.KeyedStore(self.template, sync="none") as store:
                 store.put("k", "v")
+        elif scope == "DiskCache":
+            lakelog.DiskCache(self.template)
         else:
             with lakelog.WriteAheadLog(self.template, sync="none") as log:
                 log.append("PUT", "k", "v")
@@ -239,6 +242,8 @@ class Room:
             self.object = lakelog.WriteAheadLog(self.live, sync="none")
         elif self.scope == "KeyedStore":
             self.object = lakelog.KeyedStore(self.live, sync="none")
+        elif self.scope == "DiskCache":
+            self.object = lakelog.DiskCache(self.live)
         else:
             self.table = lakelog.open(self.live, upkeep=False)
             self.object = self.table
@@ -248,7 +253,7 @@ class Room:
                 self.object = lakelog
 
     def close(self) -> None:
-        if self.scope in CONSTRUCTED and self.object is not None:
+        if self.scope in CONSTRUCTED and hasattr(self.object, "close"):
             self.object.close()
 
     def call(self, function: str, given: dict[str, Any]) -> None:
@@ -291,6 +296,8 @@ class Room:
         elif self.scope == "KeyedStore":
             self.object.put("end", "v")
             assert self.object.get("end") == b"v"
+        elif self.scope == "DiskCache":
+            assert self.object.entries().height == 0
         else:
             assert self.table is not None
             self.table.append(FRAME.with_columns(n=pl.lit(9, pl.Int64)))

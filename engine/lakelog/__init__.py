@@ -67,6 +67,7 @@ from lakelog.version import __version__
 
 if TYPE_CHECKING:
     from lakelog.keyed.store import KeyedStore
+    from lakelog.log.disk_cache import DiskCache
     from lakelog.snapshot import Snapshot
     from lakelog.table import Table, create, open
     from lakelog.table_transaction import Transaction
@@ -86,6 +87,7 @@ __all__ = [
     "ConcurrentTransactionError",
     "ConflictError",
     "CorruptionError",
+    "DiskCache",
     "DuplicateFileError",
     "ExternalPathError",
     "InternalError",
@@ -137,6 +139,7 @@ __all__ = [
 __getattr__ = lazy.lazy_exports(
     __name__,
     {
+        "DiskCache": "lakelog.log.disk_cache",
         "KeyedStore": "lakelog.keyed.store",
         "Snapshot": "lakelog.snapshot",
         "Table": "lakelog.table",

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from lakelog.checkpoint.verify import VerifyReport
     from lakelog.checkpoint.version_checksum import ChecksumReport
     from lakelog.data.append import SchemaMode, WriteReport
+    from lakelog.log.disk_cache import DiskCache
     from lakelog.log.state import State
     from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
     from lakelog.maintenance.repair import RepairPlan, RepairReport
@@ -57,6 +58,9 @@ if TYPE_CHECKING:
     from lakelog.transaction.log_tail import LogTails
     from lakelog.transaction.schema_conversion import SchemaLike
 
+
+_CACHE_VARIABLE = "LAKELOG_CACHE"
+"""Environment variable that names the folder of the disk cache."""
 
 # Methods that write or maintain import their implementation, because most handles only read and
 # should open quickly.
@@ -71,6 +75,7 @@ class Table:
         runtime: Clock and randomness of its transactions.
         upkeep: Whether commits are followed by checkpoints and cleanup, as the table's properties
             specify.
+        cache: Keeps decoded columns of checkpoints on local disk.
     """
 
     def __init__(
@@ -79,12 +84,14 @@ class Table:
         runtime: Runtime | None = None,
         *,
         upkeep: bool = False,
+        cache: DiskCache | None = None,
     ) -> None:
         self._log = log
         self._given_runtime = runtime or Runtime()
         self._upkeep = upkeep and log.store.refusal is None
         self._bounded = bounded(log.store)
-        self._cache = StateCache(log)
+        self._disk_cache = cache
+        self._cache = StateCache(log, disk=cache)
 
     @cached_property
     def scheduler(self) -> Scheduler | None:
@@ -123,6 +130,11 @@ class Table:
     def log(self) -> Log:
         """The log of the table: its store, dialect and clock."""
         return self._log
+
+    @property
+    def disk_cache(self) -> DiskCache | None:
+        """The disk cache that the handle was opened with, or None."""
+        return self._disk_cache
 
     @property
     def path(self) -> str:
@@ -920,7 +932,7 @@ class Table:
         """
         log, store = self._log, require_by_location(self._log.store)
         root = os.path.abspath(self.path) if on_local_disk(store) else self.path
-        given = (log.storage_options, store.asked, log.external, self._upkeep)
+        given = (log.storage_options, store.asked, log.external, self._upkeep, self._disk_cache)
         return _reopened, (root, self.format, *given)
 
     def __repr__(self) -> str:
@@ -944,6 +956,7 @@ def open(
     read_timeout: float | None = DEFAULT_TIMEOUT_S,
     upkeep: bool = True,
     allow_external: Allowed = False,
+    cache: str | os.PathLike[str] | None = None,
 ) -> Table:
     """Open a table. The dialect is detected from the log folder.
 
@@ -971,18 +984,37 @@ def open(
             True: all, including files of this machine. `storage_options` are used only for the
             table's own bucket, container or host. A path that contains ``..`` is always refused.
             Listing external files needs no permission.
+        cache: A local folder that keeps decoded columns of checkpoints for later processes, which
+            then read only the commits above: a path, or a `lakelog.DiskCache`, which also takes a
+            limit in bytes (default 10 GiB). None uses the folder in the environment variable
+            ``LAKELOG_CACHE``, if it is set; an empty text uses none. Columns are kept when all of a
+            checkpoint's files are read, and conditions on a checkpoint without lakelog's records of
+            row groups then read all of them once. A checkpoint is identified by location, paths,
+            lengths and modification times. One that is seconds old is not kept.
 
     Raises:
         TableNotFoundError: No log folder exists at the location.
         InvalidInputError: The location is an empty string, or has logs of two dialects; or both
-            `path` and `store` are given, or neither.
+            `path` and `store` are given, or neither; or other users can write to the folder of
+            `cache`, or it cannot be created.
         UnavailableError: The store failed.
     """
     limits = ReadLimits(parallelism, read_timeout)
     external = External.of(allow_external)
     files = _opened(path, storage_options, store, limits)
     log = Log(files, detect_dialect(files), external=external, storage_options=storage_options)
-    return Table(log, upkeep=upkeep)
+    return Table(log, upkeep=upkeep, cache=_disk_cache(cache))
+
+
+def _disk_cache(
+    given: str | os.PathLike[str] | None,
+) -> DiskCache | None:
+    chosen = os.environ.get(_CACHE_VARIABLE) if given is None else given
+    if not chosen:
+        return None
+    from lakelog.log.disk_cache import DiskCache
+
+    return chosen if isinstance(chosen, DiskCache) else DiskCache(chosen)
 
 
 @checked
@@ -1067,13 +1099,19 @@ def _opened(
 
 
 def _reopened(
-    location: str, format: str, options: Any, limits: ReadLimits, external: External, upkeep: bool
+    location: str,
+    format: str,
+    options: Any,
+    limits: ReadLimits,
+    external: External,
+    upkeep: bool,
+    cache: DiskCache | None,
 ) -> Table:
     """The unpickled table; reads nothing."""
     dialect = named(format)
     store = open_bounded(location, options, limits)
     log = Log(store, dialect, external=external, storage_options=options)
-    return Table(log, upkeep=upkeep)
+    return Table(log, upkeep=upkeep, cache=cache)
 
 
 def detect_dialect(store: LogStore) -> Dialect:

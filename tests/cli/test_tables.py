@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import pty
 import re
+import shutil
 import struct
 import subprocess
 import sys
@@ -72,6 +74,25 @@ def test_a_long_table_stops_at_fifty_rows_unless_asked(lakelog: Any, table: str)
     assert total > 50
     assert len(lakelog("files", table).text.splitlines()) == 52
     assert len(lakelog("files", table, "--limit", total).text.splitlines()) == total + 2
+
+
+def test_the_disk_cache_is_shown_and_cleared(
+    lakelog: Any, table: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, cache = tmp_path / "orders", str(tmp_path / "cache")
+    shutil.copytree(table, root)
+    for file in root.rglob("*.checkpoint.*"):
+        os.utime(file, (0, 0))
+    assert lakelog("cache").code == 2
+    monkeypatch.setenv("LAKELOG_CACHE", cache)
+    assert lakelog("cache").text.splitlines()[-1].startswith("0 checkpoints")
+    files = lakelog("files", root).text
+    (row,) = json.loads(lakelog("cache", "--output", "json").text)
+    assert (row["table"], row["version"]) == (str(root), 40)
+    assert row["size_bytes"] == engine.DiskCache(cache).size_bytes > 0
+    assert lakelog("files", root).text == files
+    assert "1 checkpoint" in lakelog("cache", "--clear", "--directory", cache).text
+    assert not engine.DiskCache(cache).entries().height
 
 
 def test_pruned_files_are_counted_against_all(lakelog: Any, table: str) -> None:

@@ -18,7 +18,8 @@ import click
 
 import lakelog
 from lakelog.cli import log_files, options, retention, spark, table, wal
-from lakelog.cli.options import DEBUG, examples
+from lakelog.cli.options import DEBUG, Output, examples
+from lakelog.cli.output import View, emit
 from lakelog.cli.text import plain
 from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning
 
@@ -117,6 +118,43 @@ def demo(directory: str | None, commits: int, seed: int) -> None:
     from lakelog.cli.demo import run_demo
 
     run_demo(directory, commits, seed)
+
+
+@app.command(
+    epilog=examples(
+        "lakelog cache",
+        "lakelog cache --directory /var/cache/lakelog --output json",
+        "lakelog cache --clear",
+    )
+)
+@click.option(
+    "--directory",
+    metavar="DIR",
+    envvar="LAKELOG_CACHE",
+    help="Folder of the cache; by default the one in LAKELOG_CACHE.",
+)
+@click.option("--clear", is_flag=True, help="Delete all entries.")
+@options.output
+@options.debug
+def cache(directory: str | None, clear: bool, output: Output) -> None:
+    """Show or clear the disk cache of decoded checkpoints.
+
+    All commands keep decoded columns of checkpoints in the folder that the environment variable
+    LAKELOG_CACHE names, if it is set. Reads of the same checkpoint by later commands and programs
+    are then several times faster, and read only the commits above it from a remote store.
+    """
+    from lakelog.log.disk_cache import DiskCache
+    from lakelog.log.display import size_text
+
+    if directory is None:
+        raise click.UsageError("set LAKELOG_CACHE, or pass --directory")
+    kept = DiskCache(directory)
+    entries = kept.entries()
+    size = size_text(int(entries["size_bytes"].sum()))
+    if clear:
+        size = f"{size_text(kept.clear())} deleted"
+    columns = ("table", "version", "columns", "size_bytes", "used_at")
+    emit(entries.lazy(), output, View("checkpoint", columns, (), lambda _: (size,)))
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -51,7 +51,8 @@ def open_metered(target: Target) -> tuple[Table, Meter]:
     table = lakelog.open(target.path, target.storage_options, read_timeout=target.read_timeout)
     meter = Meter()
     log = table.log
-    return Table(replace(log, store=MeteredStore(log.store, meter))), meter
+    metered = replace(log, store=MeteredStore(log.store, meter))
+    return Table(metered, cache=table.disk_cache), meter
 
 
 class Watch:

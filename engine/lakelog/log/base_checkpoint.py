@@ -34,6 +34,7 @@ from lakelog.lazy import cached_property
 from lakelog.model import actions
 
 if TYPE_CHECKING:
+    from lakelog.log.disk_cache import CachedColumns
     from lakelog.log.repeated_files import Settled
 
 
@@ -238,6 +239,7 @@ class Base:
 
     Attributes:
         projections: Keeps file columns that are asked for again; None keeps none.
+        disk: Keeps file columns for other processes; None keeps none.
         settled: What was decided of files that it holds more than once
             (`lakelog.log.repeated_files`).
     """
@@ -246,15 +248,24 @@ class Base:
         self.reader = reader
         self.checkpoint = reader.checkpoint
         self.projections: Projections | None = None
+        self.disk: CachedColumns | None = None
         self.settled: Settled | None = None
 
     def iter_files(self, columns: Sequence[str], kinds: tuple[str, ...]) -> Iterable[pl.DataFrame]:
         """File actions in batches, as `CheckpointReader.iter_files`, or as they were kept."""
         if self.projections is None:
-            return self.reader.iter_files(columns, kinds)
+            return self.read_files(columns, kinds)
         return self.projections.iter_files(
-            self, columns, kinds, lambda: self.reader.iter_files(columns, kinds)
+            self, columns, kinds, lambda: self.read_files(columns, kinds)
         )
+
+    def read_files(
+        self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
+    ) -> Iterator[pl.DataFrame]:
+        """File actions as `CheckpointReader.iter_files` gives them, or the disk cache."""
+        if self.disk is None:
+            return self.reader.iter_files(columns, kinds)
+        return self.disk.iter_files(columns, kinds, lambda: self.reader.iter_files(columns, kinds))
 
     def choose(self, condition: FileCondition) -> RowGroupChoice:
         """The row groups that may hold live files that match; see `State.choose`."""
@@ -308,14 +319,16 @@ class Base:
         condition: FileCondition,
         seen: Callable[[pl.DataFrame], None],
     ) -> Iterator[pl.DataFrame]:
-        """See `SkippingReader`; of kept columns, if these columns were asked for before."""
+        """See `SkippingReader`; of kept columns, if these columns were asked for before or there is
+        a disk cache, which keeps whole columns alone.
+        """
 
         def matching(frame: pl.DataFrame) -> pl.DataFrame:
             seen(frame)
             return frame.filter(condition.may_match(frame))
 
         kept = self.projections is not None and self.projections.keeps(self, columns, ("add",))
-        if isinstance(self.reader, SkippingReader) and not kept:
+        if isinstance(self.reader, SkippingReader) and not kept and self.disk is None:
             return self.reader.iter_matching(columns, condition, seen)
         return map(matching, self.iter_files(columns, ("add",)))
 
@@ -348,7 +361,7 @@ class Base:
     def tally(self) -> Tally:
         """Number and sizes of the checkpoint's files. Memory: 24 bytes per file."""
         with broken_checkpoint(self.checkpoint):
-            return Tally.of(self.reader.iter_files(("path", "size", "dvId"), ("add",)))
+            return Tally.of(self.read_files(("path", "size", "dvId"), ("add",)))
 
     @cached_property
     def removed(self) -> pl.DataFrame:
@@ -361,7 +374,7 @@ class Base:
                 chosen = {path: rows.to_list() for path, rows in held.items() if len(rows)}
                 frames = self.iter_row_groups(actions.KEY, chosen, "remove")
             else:
-                frames = self.reader.iter_files(actions.KEY, ("remove",))
+                frames = self.read_files(actions.KEY, ("remove",))
             return pl.concat(
                 [actions.empty(actions.KEY), *(actions.conform(f, actions.KEY) for f in frames)]
             )
@@ -384,7 +397,7 @@ class Base:
         with broken_checkpoint(self.checkpoint):
             added = [
                 actions.conform(frame.filter(hash_identities(frame).is_in(gone)), actions.KEY)
-                for frame in self.reader.iter_files(actions.KEY, ("add",))
+                for frame in self.read_files(actions.KEY, ("add",))
             ]
         both = pl.concat([removed, *(f.unique() for f in added)])
         return both.filter(both.is_duplicated()).unique()

@@ -28,6 +28,7 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import polars as pl
 
@@ -42,6 +43,9 @@ from lakelog.log.segment import LogSegment
 from lakelog.log.state import State
 from lakelog.storage import LogStore, StoreWrapper
 from lakelog.storage.base import FileEntry
+
+if TYPE_CHECKING:
+    from lakelog.log.disk_cache import CachedColumns, DiskCache
 
 _TTL_S = 300.0
 """How long a state is built upon before it is read again, in seconds."""
@@ -168,12 +172,14 @@ class StateCache:
         *,
         ttl_s: float = _TTL_S,
         max_bytes: int = _MAX_BYTES,
+        disk: DiskCache | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         clock: Callable[[], int] = now_ms,
     ) -> None:
         self._log = log
         self._ttl_s = ttl_s
         self._max_bytes = max_bytes
+        self._disk = disk
         self._monotonic = monotonic
         self._clock = clock
         self._lock = threading.Lock()  # of what is below
@@ -302,6 +308,15 @@ class StateCache:
         marks = {path: seen.entry(path) for path in paths}
         return _Look(segment, listing.notes, marks, below, now)
 
+    def _on_disk(self, checkpoint: Checkpoint, look: _Look) -> CachedColumns | None:
+        """The disk cache's entry of a checkpoint whose length and times identify its content."""
+        marks = [look.marks.get(path) for path in checkpoint.paths]
+        if self._disk is None or not look.is_settled(m.modified_ms for m in marks if m is not None):
+            return None
+        from lakelog.log.disk_cache import columns_of
+
+        return columns_of(self._disk, self._log.table, checkpoint, look.marks)
+
     def _resolve(self, look: _Look, known: Iterable[tuple[_Held, State]], began_s: float) -> State:
         """The state of a check, from what is held where that is still there."""
         alike = [pair for pair in known if _same_checkpoint(pair[0].look, look)]
@@ -316,6 +331,7 @@ class StateCache:
                 self._count(cache, hit=False, times=times)
             if state.base is not None:
                 state.base.projections = self._projections
+                state.base.disk = self._on_disk(state.base.checkpoint, look)
             self._keep(look, state, born_s, began_s)
             return state
         held, state = best

@@ -456,7 +456,7 @@ class State:
         if self.base is None:
             return True
         with broken_checkpoint(self.base.checkpoint):
-            hashes = [f["path"].hash() for f in self.base.reader.iter_files(("path",))]
+            hashes = [f["path"].hash() for f in self.base.read_files(("path",))]
         if not may_repeat(hashes):
             return True
         if self.log.dialect.reconciled_checkpoints:

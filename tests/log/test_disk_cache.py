@@ -1,0 +1,352 @@
+"""`lakelog.open(cache=)`: a later process reads decoded columns, and gets the same answers."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import pickle
+import resource
+import stat
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import lakelog
+from lakelog.cli.metered_store import MeteredStore
+from lakelog.cli.watch import Meter
+from lakelog.demo import make_table
+from lakelog.storage import open_store
+from tests.budget import rng_of, share_of
+
+LAYOUTS = ("classic", "multipart", "v2")
+CONDITION = (pl.col("day") >= pl.date(2026, 1, 3)) & (pl.col("quantity") > 3)
+KEYS = ["path"]
+
+
+def aged(root: Path) -> None:
+    """Give the files of the log times of an hour ago: younger ones are not kept."""
+    then = time.time() - 3600
+    for file in root.rglob("_delta_log/**/*"):
+        os.utime(file, (then, then))
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """A table with a classic checkpoint without records of row groups, as other programs write."""
+    return made(tmp_path / "table")
+
+
+def made(root: Path, layout: str = "classic", *, records: bool = False) -> Path:
+    make_table(root, commits=40)
+    t = lakelog.open(root, upkeep=False)
+    properties: dict[str, str | None] = {}
+    if not records:
+        properties["delta.checkpoint.writeStatsAsStruct"] = "false"
+    if layout == "v2":
+        properties["delta.checkpointPolicy"] = "v2"
+    with t.transaction() as tx:
+        tx.set_metadata(configuration=properties)
+    t.checkpoint(layout=layout)
+    aged(root)
+    return root
+
+
+def newest(root: Path) -> list[Path]:
+    """The files of the newest checkpoint."""
+    found = sorted(root.glob("_delta_log/*.checkpoint.*"))
+    return [path for path in found if path.name[:20] == found[-1].name[:20]]
+
+
+Answer = dict[str, pl.DataFrame | int]
+
+
+def answers(root: Path, cache: Path | str | lakelog.DiskCache = "") -> Answer:
+    """What a new handle says of a table."""
+    s = lakelog.open(root, cache=cache, upkeep=False).snapshot()
+    return {
+        "files": s.files().collect().sort(KEYS),
+        "typed": s.files(stats=True, flatten=True).collect().sort(KEYS),
+        "matching": s.files(where=CONDITION).collect().sort(KEYS),
+        "tombstones": s.tombstones().collect().sort(KEYS),
+        "num_files": s.num_files(),
+        "total_size": s.total_size(),
+    }
+
+
+def require_equal(found: Answer, expected: Answer) -> None:
+    for name, value in expected.items():
+        if isinstance(value, pl.DataFrame):
+            assert_frame_equal(found[name], value)  # type: ignore[arg-type]
+        else:
+            assert found[name] == value, name
+
+
+def arrow_files(cache: Path) -> list[Path]:
+    return sorted(cache.glob("*/*.arrow"))
+
+
+def bytes_read(root: Path, cache: Path | str, columns: Sequence[str] = ()) -> int:
+    """Bytes that a listing reads, besides what opening reads."""
+    meter = Meter()
+    store = MeteredStore(open_store(str(root)), meter)
+    s = lakelog.open(store=store, cache=cache, upkeep=False).snapshot()
+    opened = meter.size_bytes
+    files = s.files()
+    (files.select(columns) if columns else files).collect()
+    return meter.size_bytes - opened
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("records", [True, False])
+def test_answers_are_those_without_a_cache(tmp_path: Path, layout: str, records: bool) -> None:
+    root = made(tmp_path / "table", layout, records=records)
+    plain = answers(root)
+    for _ in ("empty", "filled"):
+        require_equal(answers(root, tmp_path / "cache"), plain)
+    # Commits above the checkpoint, which remove and add files.
+    t = lakelog.open(root, upkeep=False)
+    with t.transaction() as tx:
+        tx.remove(t.snapshot().files().select("path").collect().head(5))
+    require_equal(answers(root, tmp_path / "cache"), answers(root))
+
+
+@pytest.mark.corpus
+def test_answers_of_real_logs_are_those_without_a_cache(corpus: Path, tmp_path: Path) -> None:
+    def listed(root: Path, cache: Path | str) -> pl.DataFrame | str:
+        try:
+            s = lakelog.open(root, cache=cache, upkeep=False).snapshot()
+            return s.files().collect()
+        except lakelog.LakelogError as error:
+            return str(error)
+
+    cache = tmp_path / "cache"
+    logs = sorted([*corpus.rglob("_delta_log"), *corpus.rglob("_transaction_log")])
+    for log in rng_of("disk cache").sample(logs, share_of(len(logs), 3)):
+        plain = listed(log.parent, "")
+        for _ in ("empty", "filled"):
+            found = listed(log.parent, cache)
+            if isinstance(plain, pl.DataFrame) and isinstance(found, pl.DataFrame):
+                assert_frame_equal(found, plain, check_row_order=False)
+            else:
+                assert type(found) is type(plain), (log, found, plain)
+    assert lakelog.DiskCache(cache).entries().height > 5
+
+
+@pytest.mark.parametrize("columns", [["path", "size"], []])
+def test_a_later_process_does_not_read_the_file_actions(tmp_path: Path, columns: list[str]) -> None:
+    root, cache = tmp_path / "table", tmp_path / "cache"
+    t = lakelog.create(root, {"id": pl.Int64}, upkeep=False)
+    names = pl.Series("path", range(50_000)).hash(1).cast(pl.String)
+    with t.transaction() as tx:
+        tx.add(pl.DataFrame({"path": names, "size": 1, "modificationTime": 0}))
+    t.checkpoint()
+    aged(root)
+    plain = bytes_read(root, "", columns)
+    assert bytes_read(root, cache, columns) == plain
+    assert bytes_read(root, cache, columns) < plain / 3
+    assert bytes_read(root, cache, ["path"]) < plain / 3  # which are there now
+
+
+def test_another_checkpoint_of_the_same_name_and_length_is_another_entry(
+    table: Path, tmp_path: Path
+) -> None:
+    cache = tmp_path / "cache"
+    before = answers(table, cache)
+    for path in newest(table):
+        content = bytearray(path.read_bytes())
+        content[len(content) // 3] ^= 255
+        path.write_bytes(content)
+        os.utime(path, (time.time() - 60, time.time() - 60))
+    with pytest.warns(lakelog.LakelogWarning, match="checkpoint"):
+        again = answers(table, cache)  # of the commits
+    paths = [found["files"]["path"] for found in (before, again)]  # type: ignore[index]
+    assert paths[0].to_list() == paths[1].to_list()
+
+
+def test_a_checkpoint_that_is_seconds_old_is_not_kept(table: Path, tmp_path: Path) -> None:
+    for path in newest(table):
+        os.utime(path)
+    answers(table, tmp_path / "cache")
+    assert not arrow_files(tmp_path / "cache")
+
+
+@pytest.mark.parametrize("damage", ["flip", "cut", "empty", "swap"])
+def test_a_damaged_file_is_dropped_and_written_again(
+    table: Path, tmp_path: Path, damage: str
+) -> None:
+    cache = tmp_path / "cache"
+    plain = answers(table, cache)
+    files = arrow_files(cache)
+    for number, file in enumerate(files):
+        content = bytearray(file.read_bytes())
+        if damage == "flip":
+            content[(number * 7919) % len(content)] ^= 1 << number % 8
+        elif damage == "cut":
+            del content[(number * 7919) % len(content) :]
+        elif damage == "empty":
+            content.clear()
+        else:
+            content[:] = files[(number + 1) % len(files)].read_bytes()
+        file.unlink()  # `plain` has mapped it
+        file.write_bytes(content)
+    require_equal(answers(table, cache), plain)
+    require_equal(answers(table, cache), plain)
+    assert arrow_files(cache) == files
+
+
+@pytest.mark.parametrize("kind", ["link", "fifo", "folder"])
+def test_only_regular_files_are_read(table: Path, tmp_path: Path, kind: str) -> None:
+    cache = tmp_path / "cache"
+    plain = answers(table, cache)
+    for file in arrow_files(cache):
+        kept = tmp_path / file.name
+        file.rename(kept)
+        if kind == "link":
+            file.symlink_to(kept)
+        elif kind == "fifo":
+            os.mkfifo(file)
+        else:
+            file.mkdir()
+    require_equal(answers(table, cache), plain)
+
+
+def test_a_folder_that_others_can_write_to_is_refused(table: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    cache.mkdir()
+    cache.chmod(0o777)
+    with pytest.raises(lakelog.InvalidInputError, match="other users can write") as caught:
+        lakelog.open(table, cache=cache)
+    assert caught.value.path == str(cache)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(table: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(lakelog.InvalidInputError, match="cannot be created"):
+        lakelog.open(table, cache=tmp_path / "file" / "cache")
+
+
+def test_entries_are_private(table: Path, tmp_path: Path) -> None:
+    answers(table, tmp_path / "cache")
+    for path in [tmp_path / "cache", *(tmp_path / "cache").rglob("*")]:
+        assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
+
+
+def test_the_entries_used_least_recently_are_deleted(tmp_path: Path) -> None:
+    roots = [made(tmp_path / name) for name in ("one", "two", "three")]
+    cache = tmp_path / "cache"
+    for number, root in enumerate(roots[:2]):
+        answers(root, cache)
+        (entry,) = [e for e in cache.iterdir() if str(root) in (e / "checkpoint.json").read_text()]
+        os.utime(entry, (number, number))
+    size = lakelog.DiskCache(cache).size_bytes
+    answers(roots[0], cache)  # used now
+    answers(roots[2], lakelog.DiskCache(cache, max_bytes=size * 5 // 4))
+    left = lakelog.DiskCache(cache).entries()
+    assert left["table"].to_list() == [str(roots[2]), str(roots[0])]
+    assert left["version"].to_list() == [lakelog.open(r).snapshot().version for r in roots[::-2]]
+    assert left["size_bytes"].sum() <= size * 5 // 4
+
+
+def test_columns_larger_than_the_cache_are_not_kept(table: Path, tmp_path: Path) -> None:
+    cache = lakelog.DiskCache(tmp_path / "cache", max_bytes=1000)
+    require_equal(answers(table, cache), answers(table))
+    assert not arrow_files(tmp_path / "cache")
+
+
+def test_a_full_disk_fails_no_read(table: Path, tmp_path: Path) -> None:
+    plain = answers(table)
+
+    children = in_processes(_compare_on_a_full_disk, (table, tmp_path / "cache", plain))
+    assert children == [0]
+    assert not list((tmp_path / "cache").rglob("*.tmp"))
+    require_equal(answers(table, tmp_path / "cache"), plain)
+
+
+def test_a_failed_write_is_reported(
+    table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    cache = tmp_path / "cache"
+    plain = answers(table, cache)
+    (entry,) = cache.iterdir()
+    lakelog.DiskCache(cache).clear()
+    entry.write_text("a file in place of the folder")
+    with caplog.at_level(logging.WARNING, logger="lakelog"):
+        require_equal(answers(table, cache), plain)
+    assert any("cache.write_failed" in line for line in caplog.messages)
+
+
+def _compare_on_a_full_disk(table: Path, cache: Path, plain: Answer) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
+    require_equal(answers(table, cache), plain)
+
+
+def in_processes(
+    work: Callable[..., None], arguments: tuple[object, ...], count: int = 1
+) -> list[int | None]:
+    """Call a function in new processes at once; their exit codes."""
+    spawn = multiprocessing.get_context("spawn")
+    children = [spawn.Process(target=work, args=arguments) for _ in range(count)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(120)
+    return [child.exitcode for child in children]
+
+
+def test_processes_fill_one_cache_at_once(table: Path, tmp_path: Path) -> None:
+    plain = answers(table)
+    assert in_processes(_compare, (table, tmp_path / "cache", plain), 3) == [0, 0, 0]
+    assert not list((tmp_path / "cache").rglob("*.tmp"))
+
+
+def _compare(table: Path, cache: Path, plain: Answer) -> None:
+    for _ in range(3):
+        require_equal(answers(table, cache), plain)
+        lakelog.DiskCache(cache).clear()
+
+
+def test_what_killed_processes_leave_is_deleted(table: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache"
+    plain = answers(table, cache)
+    (entry,) = cache.iterdir()
+    left = entry / "add-path.0123456789abcdef.tmp"
+    left.write_bytes(b"half")
+    os.utime(left, (0, 0))
+    arrow_files(cache)[0].unlink()
+    require_equal(answers(table, cache), plain)
+    assert not left.exists()
+
+
+def test_the_environment_names_the_folder(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LAKELOG_CACHE", str(tmp_path / "cache"))
+    named = lakelog.open(table).disk_cache
+    assert named is not None
+    assert named.directory == str(tmp_path / "cache")
+    assert lakelog.open(table, cache="").disk_cache is None
+    monkeypatch.delenv("LAKELOG_CACHE")
+    assert lakelog.open(table).disk_cache is None
+
+
+def test_a_pickled_table_keeps_its_cache(table: Path, tmp_path: Path) -> None:
+    t = lakelog.open(table, cache=lakelog.DiskCache(tmp_path / "cache", max_bytes=12345))
+    again = pickle.loads(pickle.dumps(t)).disk_cache
+    assert (again.directory, again.max_bytes) == (str(tmp_path / "cache"), 12345)
+
+
+def test_verification_reads_the_checkpoint_itself(table: Path, tmp_path: Path) -> None:
+    t = lakelog.open(table, cache=tmp_path / "cache", upkeep=False)
+    t.snapshot().files().collect()
+    (path,) = newest(table)
+    status = path.stat()
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert not t.verify().is_proved
