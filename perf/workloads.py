@@ -42,6 +42,9 @@ WORKLOADS = (
         memory=0.6,
     ),
     Workload("stats_typed_1m", "classic_checkpoint", faster=2),
+    Workload("state_1m_files_disk_cache", "classic_checkpoint", faster=30, peers=("deltalake",)),
+    Workload("files_of_one_date_1m_classic", "classic_checkpoint", peers=("deltalake",)),
+    Workload("files_of_one_date_1m_disk_cache", "classic_checkpoint", peers=("deltalake",)),
     Workload("files_of_one_date_1m", "own_checkpoint_1m_files", faster=80, peers=("deltalake",)),
     Workload("protocol_metadata_1m", "classic_checkpoint", faster=100),
     Workload(

@@ -7,6 +7,7 @@ measured.
 from __future__ import annotations
 
 import datetime as dt
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,27 @@ def _one_date(path: Path) -> list[str]:
     snapshot = lakelog.open(str(path)).snapshot()
     where = pl.col("date") == dt.date.fromisoformat(ONE_DATE)
     return snapshot.files(where=where).select("path").collect()["path"].to_list()
+
+
+def _with_cache(table: Table, stack: ExitStack) -> tuple[Path, lakelog.DiskCache]:
+    """A disk cache that another handle has filled."""
+    folder = tempfile.TemporaryDirectory(dir=table.path.parent, prefix="cache-")
+    cache = lakelog.DiskCache(stack.enter_context(folder))
+    _cached_state((table.path, cache))
+    assert cache.size_bytes, "the checkpoint is too young to be kept"
+    return table.path, cache
+
+
+def _cached_state(opened: tuple[Path, lakelog.DiskCache]) -> pl.DataFrame:
+    path, cache = opened
+    return lakelog.open(str(path), cache=cache).snapshot().files().select(_COLUMNS).collect()
+
+
+def _cached_one_date(opened: tuple[Path, lakelog.DiskCache]) -> list[str]:
+    path, cache = opened
+    where = pl.col("date") == dt.date.fromisoformat(ONE_DATE)
+    files = lakelog.open(str(path), cache=cache).snapshot().files(where=where)
+    return files.select("path").collect()["path"].to_list()
 
 
 def _narrow(path: Path) -> pl.DataFrame:
@@ -123,6 +145,9 @@ def _history_answer(frame: pl.DataFrame) -> Answer:
 CASES = {
     "state_1m_files_classic_plus_100_commits": Case(_state, _files_answer),
     "stats_typed_1m": Case(_stats, _stats_answer),
+    "state_1m_files_disk_cache": Case(_cached_state, _files_answer, _with_cache),
+    "files_of_one_date_1m_classic": Case(_one_date, paths_answer),
+    "files_of_one_date_1m_disk_cache": Case(_cached_one_date, paths_answer, _with_cache),
     "files_of_one_date_1m": Case(_one_date, paths_answer),
     "protocol_metadata_1m": Case(_protocol_metadata, _protocol_answer),
     "update_by_one_commit_1m": Case(

@@ -104,6 +104,9 @@ def _history_answer(history: list[dict[str, Any]]) -> Answer:
 CASES = {
     "state_1m_files_classic_plus_100_commits": Case(_state, _files_answer),
     "stats_typed_1m": Case(_state, _stats_answer),
+    "state_1m_files_disk_cache": Case(_state, _files_answer),
+    "files_of_one_date_1m_classic": Case(_one_date, paths_answer),
+    "files_of_one_date_1m_disk_cache": Case(_one_date, paths_answer),
     "files_of_one_date_1m": Case(_one_date, paths_answer),
     "protocol_metadata_1m": Case(_protocol_metadata, _protocol_answer),
     "update_by_one_commit_1m": Case(

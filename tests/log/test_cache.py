@@ -287,6 +287,7 @@ def test_statistics_tell_what_helped(made: Handmade) -> None:
         "versions",
         "files",
         "versions_list",
+        "disk",
     ]
     assert "versions_list" in stats._repr_html_()
     table.clear_cache()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import multiprocessing
 import os
@@ -9,8 +10,12 @@ import pickle
 import resource
 import stat
 import time
+import warnings
 from collections.abc import Callable, Sequence
+from multiprocessing.synchronize import Event
 from pathlib import Path
+from typing import Any
+from unittest.mock import ANY
 
 import polars as pl
 import pytest
@@ -126,6 +131,7 @@ def test_answers_of_real_logs_are_those_without_a_cache(corpus: Path, tmp_path: 
 
     cache = tmp_path / "cache"
     logs = sorted([*corpus.rglob("_delta_log"), *corpus.rglob("_transaction_log")])
+    warnings.simplefilter("ignore", lakelog.LakelogWarning)  # real logs warn of much
     for log in rng_of("disk cache").sample(logs, share_of(len(logs), 3)):
         plain = listed(log.parent, "")
         for _ in ("empty", "filled"):
@@ -150,6 +156,20 @@ def test_a_later_process_does_not_read_the_file_actions(tmp_path: Path, columns:
     assert bytes_read(root, cache, columns) == plain
     assert bytes_read(root, cache, columns) < plain / 3
     assert bytes_read(root, cache, ["path"]) < plain / 3  # which are there now
+
+
+def test_reads_that_the_cache_answered_are_counted(table: Path, tmp_path: Path) -> None:
+    def counted(cache: Path | str) -> tuple[int, int]:
+        t = lakelog.open(table, cache=cache, upkeep=False)
+        t.snapshot().files().select("path", "size").collect()
+        stats = t.cache_stats()
+        assert stats.to_polars().row(-1) == ("disk", stats.disk.hits, stats.disk.misses, ANY)
+        return stats.disk.hits, stats.disk.misses
+
+    first, second = counted(tmp_path / "cache"), counted(tmp_path / "cache")
+    assert first[0] == second[1] == 0
+    assert first[1] == second[0] > 0
+    assert counted("") == (0, 0)
 
 
 def test_another_checkpoint_of_the_same_name_and_length_is_another_entry(
@@ -283,6 +303,63 @@ def test_a_failed_write_is_reported(
 def _compare_on_a_full_disk(table: Path, cache: Path, plain: Answer) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
     require_equal(answers(table, cache), plain)
+
+
+@pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.ENOENT])
+def test_a_failure_of_any_operation_fails_no_read(
+    table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    plain = answers(table)
+    cache = tmp_path / "0"
+    operations = ("open", "makedirs", "replace", "unlink", "utime", "scandir", "rmdir")
+    calls = 0
+    failing = 0
+
+    def fails(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: Any, *args: Any, **options: Any) -> Any:
+            nonlocal calls
+            if str(path).startswith(f"{cache}{os.sep}"):
+                calls += 1
+                if calls == failing:
+                    raise OSError(error, os.strerror(error), str(path))
+            return real(path, *args, **options)
+
+        return call
+
+    for name in operations:
+        monkeypatch.setattr(os, name, fails(getattr(os, name)))
+    answers(table, cache)
+    answers(table, cache)
+    every, rng = calls, rng_of(f"disk cache {error}")
+    assert every > 100
+    for failing in rng.sample(range(1, every + 1), share_of(every, 20)):
+        cache = tmp_path / str(failing)
+        calls = 0
+        for _ in ("empty", "filled"):
+            require_equal(answers(table, cache), plain)
+        assert calls >= failing
+
+
+def test_killed_processes_leave_nothing_that_is_believed(table: Path, tmp_path: Path) -> None:
+    plain, cache, rng = answers(table), tmp_path / "cache", rng_of("killed disk cache")
+    spawn = multiprocessing.get_context("spawn")
+    for _ in range(share_of(40)):
+        started = spawn.Event()
+        child = spawn.Process(target=_fill, args=(table, cache, started))
+        child.start()
+        assert started.wait(60)
+        time.sleep(rng.random() * 0.3)
+        child.kill()
+        child.join()
+        require_equal(answers(table, cache), plain)
+        lakelog.DiskCache(cache).clear()
+
+
+def _fill(table: Path, cache: Path, started: Event) -> None:
+    started.set()
+    while True:
+        answers(table, cache)
+        lakelog.DiskCache(cache).clear()
 
 
 def in_processes(

@@ -15,7 +15,7 @@ from lakelog import Table
 from lakelog.dialects.log_content import Checkpoint
 from lakelog.errors import CheckpointCorruptionError, MalformedLogError, MissingActionError
 from lakelog.log import state as module
-from lakelog.log.base_checkpoint import broken_checkpoint
+from lakelog.log.base_checkpoint import broken_checkpoint, map_ahead
 from lakelog.log.opening import open_state, update_state
 from lakelog.log.segment import choose_segment
 from lakelog.log.state import State
@@ -146,7 +146,7 @@ def test_damage_in_a_commit_is_no_damage_of_the_checkpoint(made: Handmade) -> No
 
 def test_many_small_batches_come_in_order(made: Handmade) -> None:
     frames = [pl.DataFrame({"n": [n]}) for n in range(50)]
-    found = module._map_ahead(lambda f: f.with_columns(pl.col("n") * 2), frames)
+    found = map_ahead(lambda f: f.with_columns(pl.col("n") * 2), frames)
     assert [f["n"].item() for f in found] == [2 * n for n in range(50)]
 
 

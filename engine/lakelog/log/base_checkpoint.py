@@ -12,10 +12,12 @@ on it, finds them from the third time on. A million paths and sizes then take a 
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -38,6 +40,9 @@ if TYPE_CHECKING:
     from lakelog.log.repeated_files import Settled
 
 
+Transform = Callable[[pl.DataFrame], pl.DataFrame]
+
+_WORKERS = min(4, os.cpu_count() or 1)
 _SEEDS = {"one": 0x5EED, "two": 0xD1CE}
 
 
@@ -330,7 +335,7 @@ class Base:
         kept = self.projections is not None and self.projections.keeps(self, columns, ("add",))
         if isinstance(self.reader, SkippingReader) and not kept and self.disk is None:
             return self.reader.iter_matching(columns, condition, seen)
-        return map(matching, self.iter_files(columns, ("add",)))
+        return map_ahead(matching, self.iter_files(columns, ("add",)))
 
     @cached_property
     def pair(self) -> pl.DataFrame:
@@ -407,6 +412,18 @@ class Base:
         """Files that a full read depends on."""
         with broken_checkpoint(self.checkpoint):
             return self.reader.files_read()
+
+
+def map_ahead(function: Transform, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
+    """Apply `function` to each batch in threads, a few ahead, keeping the order."""
+    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="lakelog-batch") as pool:
+        pending: deque[Future[pl.DataFrame]] = deque()
+        for batch in batches:
+            pending.append(pool.submit(function, batch))
+            if len(pending) > _WORKERS:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
 
 
 class broken_checkpoint:  # noqa: N801 - a context manager, named as it reads

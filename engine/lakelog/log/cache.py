@@ -21,6 +21,7 @@ the columns of a checkpoint that were asked for twice (`lakelog.log.base_checkpo
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 import weakref
@@ -43,6 +44,7 @@ from lakelog.log.segment import LogSegment
 from lakelog.log.state import State
 from lakelog.storage import LogStore, StoreWrapper
 from lakelog.storage.base import FileEntry
+from lakelog.storage.bounded import on_local_disk
 
 if TYPE_CHECKING:
     from lakelog.log.disk_cache import CachedColumns, DiskCache
@@ -62,8 +64,8 @@ _READER_BYTES = 64 << 20  # of a remote checkpoint's files, which its reader kee
 _RESTS_ON_COMMITS = ("json", "json-multipart", "avro-state")
 """Layouts that may lack protocol and metadata: then the commits that they cover are read."""
 
-_CACHES = ("protocol", "metadata", "versions", "files", "versions_list")
-"""Caches that are counted, as specification 001, 3.4.3 names them."""
+_CACHES = ("protocol", "metadata", "versions", "files", "versions_list", "disk")
+"""Caches that are counted: those of specification 001, 3.4.3, and the disk cache."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ class CacheStats:
         versions: Commits whose actions were at hand, against those that were decoded.
         files: Reads of a checkpoint's file columns that were at hand.
         versions_list: Snapshots given without a check, because `max_staleness` allowed it.
+        disk: Reads of a checkpoint's file columns that the disk cache answered, against those that
+            it did not; none without a disk cache.
         states: States held.
         size_bytes: Bytes held, about.
     """
@@ -108,6 +112,7 @@ class CacheStats:
     versions: Lookups
     files: Lookups
     versions_list: Lookups
+    disk: Lookups
     states: int
     size_bytes: int
 
@@ -315,7 +320,11 @@ class StateCache:
             return None
         from lakelog.log.disk_cache import columns_of
 
-        return columns_of(self._disk, self._log.table, checkpoint, look.marks)
+        table = self._log.table
+        table = os.path.abspath(table) if on_local_disk(self._log.store) else table
+        return columns_of(
+            self._disk, table, checkpoint, look.marks, lambda hit: self._count("disk", hit=hit)
+        )
 
     def _resolve(self, look: _Look, known: Iterable[tuple[_Held, State]], began_s: float) -> State:
         """The state of a check, from what is held where that is still there."""

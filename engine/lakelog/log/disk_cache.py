@@ -46,7 +46,7 @@ from lakelog.version import __version__
 _DEFAULT_MAX_BYTES = 10 << 30
 """Bytes after which entries are evicted, unless the caller says otherwise."""
 
-_FORMAT = 1
+_FORMAT = 1  # to be raised when decoded columns change while the version does not
 _ALWAYS = ("actionType", "path")
 _DESCRIPTION = "checkpoint.json"
 _ENTRY = re.compile(r"[0-9a-f]{32}")
@@ -138,7 +138,11 @@ class DiskCache:
 
 
 def columns_of(
-    cache: DiskCache, table: str, checkpoint: Checkpoint, files: Mapping[str, FileEntry | None]
+    cache: DiskCache,
+    table: str,
+    checkpoint: Checkpoint,
+    files: Mapping[str, FileEntry | None],
+    count: Callable[[bool], None],
 ) -> CachedColumns | None:
     """The entry of a checkpoint, empty or not.
 
@@ -147,6 +151,7 @@ def columns_of(
         table: Location of the table.
         checkpoint: The checkpoint.
         files: Its files as a listing shows them; None is returned if one is missing.
+        count: Called for each read, with whether the entry has its columns.
     """
     entries = [files.get(path) for path in checkpoint.paths]
     if not entries or None in entries:
@@ -161,7 +166,8 @@ def columns_of(
     )
     name = sha256(identity).hexdigest()[:32]
     described = {"table": table, "version": checkpoint.version}
-    return CachedColumns(cache, os.path.join(cache.directory, name), orjson.dumps(described))
+    folder = os.path.join(cache.directory, name)
+    return CachedColumns(cache, folder, orjson.dumps(described), count)
 
 
 def _scan(directory: str) -> list[_Entry]:
@@ -194,11 +200,13 @@ class CachedColumns:
         cache: The cache that it is in.
         folder: Its folder; there is one after the first column was written.
         description: Says of which checkpoint it is, as JSON.
+        count: Called for each read, with whether the entry has its columns.
     """
 
     cache: DiskCache
     folder: str
     description: bytes
+    count: Callable[[bool], None]
 
     def iter_files(
         self,
@@ -213,6 +221,7 @@ class CachedColumns:
         """
         wanted = list(dict.fromkeys((*_ALWAYS, *columns)))
         found = self._load(wanted, kinds)
+        self.count(found is not None)
         if found is not None:
             with suppress(OSError):
                 os.utime(self.folder)  # used now
@@ -241,7 +250,7 @@ class CachedColumns:
         """Whether a step of writing worked; reads go on without the cache if it did not."""
         try:
             return write(*args)
-        except (OSError, pa.ArrowException, pl.exceptions.PolarsError) as error:
+        except (OSError, ValueError, pa.ArrowException, pl.exceptions.PolarsError) as error:
             telemetry.event(
                 "cache.write_failed", logging.WARNING, cache=self.folder, error=str(error)
             )

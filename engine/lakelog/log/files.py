@@ -17,8 +17,8 @@ from polars.io.plugins import register_io_source
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.log_content import STRUCT_STATISTICS, FileCondition
 from lakelog.lazy import cached_property
-from lakelog.log.base_checkpoint import RowGroupChoice
-from lakelog.log.display import size_text
+from lakelog.log.base_checkpoint import RowGroupChoice, Transform
+from lakelog.log.display import size_text, table_html, table_text
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol, honoured_mapping
 from lakelog.skipping.prune import keep_mask, referenced_columns
@@ -79,7 +79,6 @@ class TextNeededError(Exception):
     """Some rows have no typed statistics, and the text of theirs has not been read."""
 
 
-Transform = Callable[[pl.DataFrame], pl.DataFrame]
 Frames = Callable[[Sequence[str], Transform, FileCondition | None], list[pl.DataFrame]]
 
 
@@ -189,8 +188,10 @@ class FilesPlan:
         return found + ([("reason", self.reason)] if self.reason is not None else [])
 
     def __str__(self) -> str:
-        width = max(len(name) for name, _ in self.facts)
-        return "\n".join(f"{name:<{width}}  {text}" for name, text in self.facts)
+        return table_text("Read plan", self.facts)
+
+    def _repr_html_(self) -> str:
+        return table_html("Read plan", self.facts)
 
 
 def _chosen(choice: RowGroupChoice, path: str) -> list[int]:
@@ -322,13 +323,11 @@ class FilesQuery:
         return [column for column in self._referenced if column not in partitioned]
 
     def derive(self, batch: pl.DataFrame, wanted: Sequence[str], text: bool = True) -> pl.DataFrame:
-        """The result columns `wanted` from one batch of source columns, pruned by ``where``.
+        """The result columns `wanted` from one batch of source columns of files that match.
 
         Raises:
             TextNeededError: See `sources`.
         """
-        if self.where is not None:
-            batch = batch.filter(self._may_match(self.where, batch, text))
         statistics: pl.DataFrame | None = None
         series: list[pl.Series] = []
         partitions: pl.DataFrame | None = None

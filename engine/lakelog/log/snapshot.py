@@ -24,9 +24,10 @@ from lakelog.errors import (
 from lakelog.input_validation import checked_methods, require_version
 from lakelog.lazy import cached_property
 from lakelog.log import properties
+from lakelog.log.base_checkpoint import Transform
 from lakelog.log.context import MOST_ATTEMPTS, Log, state_times
 from lakelog.log.export import iter_state
-from lakelog.log.files import FilesPlan, FilesQuery, Transform, lazy_files, tombstone_columns
+from lakelog.log.files import FilesPlan, FilesQuery, lazy_files, tombstone_columns
 from lakelog.log.opening import open_state, reopened
 from lakelog.log.replay import is_expired, live_domains, retained_tombstones
 from lakelog.log.state import Provenance, State

@@ -7,10 +7,8 @@ columns. An update makes a new state that shares the checkpoint and the layers b
 
 from __future__ import annotations
 
-import os
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -35,9 +33,11 @@ from lakelog.lazy import cached_property
 from lakelog.log.base_checkpoint import (
     Base,
     RowGroupChoice,
+    Transform,
     broken_checkpoint,
     hash_identities,
     hash_paths,
+    map_ahead,
     may_meet,
     may_repeat,
     sum_sizes,
@@ -53,9 +53,6 @@ from lakelog.storage.bounded import on_local_disk
 
 _FEW_TAIL_BYTES = 1 << 20
 _SMALL_TAIL_BYTES = 16 << 20
-_WORKERS = min(4, os.cpu_count() or 1)
-
-Transform = Callable[[pl.DataFrame], pl.DataFrame]
 
 
 @dataclass(frozen=True)
@@ -403,9 +400,9 @@ class State:
         Args:
             kind: ``add`` or ``remove``.
             columns: Flattened columns.
-            transform: What is made of each batch.
+            transform: What is made of each batch, of files that may match `condition`.
             chosen: Row groups of the checkpoint to read, of live files alone; None: all.
-            condition: Files of the checkpoint that cannot match may be left out.
+            condition: Files that cannot match are left out.
             seen: Called with batches of every live file of the row groups, those that `condition`
                 leaves out among them, with their ``path`` and, if it is asked for, ``dvId``.
 
@@ -418,8 +415,9 @@ class State:
 
         def finish(batch: pl.DataFrame) -> pl.DataFrame:
             live = exclude(batch, keys)
-            if condition is None or chosen is not None:
+            if condition is None or chosen is not None:  # else the reader has called and filtered
                 seen(live)
+                live = _matching(live, condition)
             return transform(live)
 
         def seen_of_all(batch: pl.DataFrame) -> None:
@@ -433,13 +431,13 @@ class State:
                     frames = self.base.iter_matching(wanted, condition, seen_of_all)
                 else:
                     frames = iter(self.base.iter_files(wanted, (kind,)))
-                for frame in _map_ahead(finish, frames):
+                for frame in map_ahead(finish, frames):
                     if frame.height:
                         yield frame
         live = self._layered(kind, columns)
         if live.height:
             seen(live)
-            yield transform(live)
+            yield transform(_matching(live, condition))
 
     def _layered(self, kind: str, columns: Sequence[str]) -> pl.DataFrame:
         live = self.layers.live(kind)
@@ -523,8 +521,7 @@ class State:
     ) -> list[pl.DataFrame]:
         """Live file actions of one kind, whole: as `iter_live`, and each logical file once.
 
-        With a `condition`, which only live files may have, files that cannot match may be left out;
-        see `choose`.
+        With a `condition`, which only live files may have, files that cannot match are left out.
 
         A valid checkpoint holds each file once. One that does not (a part copied over another)
         would be counted twice, so the paths' hashes are compared, and a clash is looked into: a
@@ -555,7 +552,7 @@ class State:
             if self.log.dialect.reconciled_checkpoints:
                 self.require_settled()
             elif base.clashes.height:
-                return self._live_reconciled(kind, columns, transform)
+                return self._live_reconciled(kind, columns, transform, condition)
         if base is None or not may_repeat(hashes):
             if kind == "add" and chosen is None:
                 self.hold_against_checksum(numFiles=sum(counts))
@@ -565,10 +562,14 @@ class State:
         if self.log.dialect.reconciled_checkpoints:
             self._refuse_repeats()
             return frames
-        return self._live_reconciled(kind, columns, transform)
+        return self._live_reconciled(kind, columns, transform, condition)
 
     def _live_reconciled(
-        self, kind: str, columns: Sequence[str], transform: Transform
+        self,
+        kind: str,
+        columns: Sequence[str],
+        transform: Transform,
+        condition: FileCondition | None,
     ) -> list[pl.DataFrame]:
         assert self.base is not None
         with broken_checkpoint(self.base.checkpoint):
@@ -579,7 +580,7 @@ class State:
                 rows = actions.concat(self.base.reader.iter_files(wanted))
         rows = reconcile_files(rows).filter(pl.col("actionType") == kind)
         frames = [exclude(rows, self.layers.keys()), self._layered(kind, columns)]
-        return [transform(frame) for frame in frames if frame.height]
+        return [transform(_matching(frame, condition)) for frame in frames if frame.height]
 
     @cached_property
     def totals(self) -> tuple[int, int]:
@@ -643,13 +644,5 @@ class State:
         )
 
 
-def _map_ahead(function: Transform, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-    """Apply `function` to each batch in threads, a few ahead, keeping the order."""
-    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="lakelog-batch") as pool:
-        pending: deque[Future[pl.DataFrame]] = deque()
-        for batch in batches:
-            pending.append(pool.submit(function, batch))
-            if len(pending) > _WORKERS:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+def _matching(files: pl.DataFrame, condition: FileCondition | None) -> pl.DataFrame:
+    return files if condition is None else files.filter(condition.may_match(files))

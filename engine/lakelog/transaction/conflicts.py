@@ -413,15 +413,12 @@ def may_match(
     table: TableConfiguration,
 ) -> pl.Series:
     """Which files may hold a row for which one of the predicates is true."""
-    # The row number rides along in a column of the flattened table that pruning never reads.
-    numbered = files.with_columns(pl.int_range(pl.len(), dtype=pl.Int64).alias("version"))
     mask = pl.Series("matches", [False]).new_from_index(0, files.height)
     for predicate in where:
         query = FilesQuery(
             table.dialect, lambda: table.protocol, lambda: table.metadata, where=predicate
         )
-        kept = query.derive(numbered, ["version"])["version"]
-        mask = mask.scatter(kept, True)
+        mask |= query.condition().may_match(files)
     return mask
 
 
