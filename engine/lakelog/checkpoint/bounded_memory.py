@@ -71,8 +71,8 @@ class Budget:
                 found=memory_limit,
                 hint="raise the limit, or run it in a process that uses less memory",
             )
-        # A third: the writer takes another, and the allocators keep the last for themselves.
-        share = (memory_limit - taken) // 3
+        # A quarter: the writer takes another, and the allocators keep the rest for themselves.
+        share = (memory_limit - taken) // 4
         return Budget(
             batch=share // 16,
             chunk=min(share // 32, 8 << 20),
