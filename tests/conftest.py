@@ -117,7 +117,7 @@ def _worker_python() -> Iterator[str]:
 def _quick_spark(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, _worker_python: str
 ) -> None:
-    """Sessions that README and notebooks start with no settings get some that suit tests."""
+    """Settings for sessions that documentation and notebooks start without any."""
     from tests.spark.configured import QUICK  # not where this file is tried out by itself
 
     folder = tmp_path_factory.mktemp("conf")

@@ -162,7 +162,7 @@ def english(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def test_texts_use_the_terms_of_the_field() -> None:
-    pages = [REPOSITORY / "README.md", REPOSITORY / "CHANGELOG.md"]
+    pages = [REPOSITORY / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")]
     for folder, kind in (("schemas", "md"), ("docs", "md"), ("notebooks", "ipynb")):
         pages += sorted((REPOSITORY / folder).rglob(f"*.{kind}"))
     texts = [(path, english(path)) for path in sources("engine")]

@@ -106,7 +106,7 @@ _restored.__module__ = "-"  # so that it is not found in a module, and travels w
 
 
 class LakelogDataSource(DataSource):
-    """The data source; see README, Spark, for its options.
+    """The data source; see `schemas/spark.md` for its options.
 
     A dataframe is the version that was the latest when it was loaded, whenever it is used, unless
     a schema of the user's came with it. A table that SQL has created is the latest whenever it is
