@@ -39,12 +39,12 @@ class Snapshot(LogSnapshot):
     Create one with `Table.snapshot`.
     """
 
-    def scan(self, where: pl.Expr | None = None) -> pl.LazyFrame:
+    def scan(self, where: pl.Expr | str | None = None) -> pl.LazyFrame:
         """The rows of the table, read from its data files.
 
         Args:
-            where: A Polars expression over the table's columns; only matching rows are returned. A
-                filter on the returned frame has the same effect.
+            where: A Polars expression over the table's columns or SQL text, as `files`; only
+                matching rows are returned. A filter on the returned frame has the same effect.
 
         Returns:
             A lazy frame with the columns and types of the schema. Column selection, filters and
@@ -55,7 +55,7 @@ class Snapshot(LogSnapshot):
         Raises:
             UnsupportedFeatureError: The rows are not in Parquet files (IndexTables); on collect: a
                 selected column has a type that lakelog does not support.
-            InvalidInputError: `where` names an unknown column, or is not a row-wise expression.
+            InvalidInputError: `where` names an unknown column, or is not a row-wise condition.
             NotFoundError: On collect: a file that the log names does not exist.
             CorruptionError: On collect: a data file, a deletion vector or the log is damaged; or
                 the length, row count or columns of a data file differ from the log's record.

@@ -364,7 +364,7 @@ class Table:
     def overwrite(
         self,
         df: Any,
-        where: pl.Expr | None = None,
+        where: pl.Expr | str | None = None,
         *,
         schema_mode: SchemaMode | None = None,
         app_id: str | None = None,
@@ -378,9 +378,10 @@ class Table:
 
         Args:
             df: The new rows, as `append` takes them; each must satisfy `where`.
-            where: The rows to replace: a Polars expression over the table's columns; None replaces
-                all rows. Files whose rows are all replaced are removed; other files are rewritten
-                with their remaining rows, so a predicate over partition columns is cheapest.
+            where: The rows to replace: a Polars expression over the table's columns or SQL text, as
+                `Snapshot.files`; None replaces all rows. Files whose rows are all replaced are
+                removed; other files are rewritten with their remaining rows, so a predicate over
+                partition columns is cheapest.
             schema_mode: As `append`.
             app_id: As `append`.
             app_version: As `append`.

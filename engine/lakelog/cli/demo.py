@@ -23,7 +23,6 @@ from lakelog.demo.generate import append_commit, make_table
 from lakelog.demo.schedule import commit_ms, plan
 from lakelog.errors import ConflictError, InternalError
 from lakelog.log.display import size_text
-from lakelog.skipping.sql_predicate import parse_where
 
 if TYPE_CHECKING:
     from lakelog.snapshot import Snapshot
@@ -90,10 +89,9 @@ def _open(show: _Show, table: Table) -> Snapshot:
 def _prune(show: _Show, snapshot: Snapshot) -> None:
     day = dt.datetime.fromtimestamp(commit_ms(snapshot.version) / 1000, dt.UTC).date()
     condition = f"day >= '{day - dt.timedelta(days=1)}' and amount > 2000"
-    where = parse_where(condition, snapshot.schema)
     code = f'lakelog files {snapshot.path} --where "{condition}"'
     with show.step("Ask which files may hold rows", code):
-        kept = snapshot.files(where=where).select("path", "size", "version").collect()
+        kept = snapshot.files(where=condition).select("path", "size", "version").collect()
     show.say(
         f"{kept.height:,} of {count(snapshot.num_files(), 'file')}, by partition value and by "
         "statistics; the largest:"

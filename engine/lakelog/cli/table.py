@@ -272,25 +272,23 @@ def files(
     The version of a file is that of the commit that added it, if the log still contains it.
     """
     from lakelog.log.display import size_text
-    from lakelog.skipping.sql_predicate import parse_where
 
     table, meter = open_metered(target)
     with progress("replaying", meter) as watch:
         snapshot = table.snapshot(version, timestamp)
         _expect_checkpoint(watch, meter, table, snapshot)
-        condition = None if where is None else parse_where(where, snapshot.schema)
         if explain:
-            if condition is None:
+            if where is None:
                 raise click.UsageError("--explain needs --where")
-            plan = snapshot.plan(condition)
+            plan = snapshot.plan(where)
             write_report(plan, plan.facts, _PLAN, output)
             return
-        live = snapshot.files(where=condition, stats=stats, flatten=flatten)
+        live = snapshot.files(where=where, stats=stats, flatten=flatten)
         known = live.collect_schema().names()
         names = _FILES_STATS if stats else _FILES
         columns = tuple(c for name in names for c in _spread(name, known))
         facts = [f"version {snapshot.version}"]
-        if condition is not None and output.format == "table":
+        if where is not None and output.format == "table":
             facts.append(f"of {count(snapshot.num_files(), 'file')} in the table")
 
         def summary(kept: pl.DataFrame) -> list[str]:

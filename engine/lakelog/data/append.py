@@ -44,6 +44,7 @@ from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.metadata import Metadata, is_on
 from lakelog.skipping.prune import referenced_columns
+from lakelog.skipping.sql_predicate import sql_text
 from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.storage import LogStore
 from lakelog.transaction import metadata_changes, write_support
@@ -153,7 +154,7 @@ def overwrite(
     runtime: Runtime,
     begin: Callable[..., LogTransaction],
     rows: Any,
-    where: pl.Expr | None,
+    where: pl.Expr | str | None,
     options: WriteOptions,
 ) -> WriteReport:
     """Replace rows; see `lakelog.table.Table.overwrite`."""
@@ -179,7 +180,7 @@ class _Write:
         self._parameters: dict[str, Any] = {}
         self._writers: list[DataFileWriter] = []
 
-    def run(self, mode: str, where: pl.Expr | None) -> WriteReport:
+    def run(self, mode: str, condition: pl.Expr | str | None) -> WriteReport:
         options = self._options
         tx = self._begin(
             options.app_id,
@@ -197,8 +198,9 @@ class _Write:
         metadata = self._evolved(tx.snapshot)
         partition_by = orjson.dumps(list(metadata.partition_columns)).decode()
         self._parameters |= {"mode": mode, "partitionBy": partition_by}
-        if where is not None:
-            self._parameters["predicate"] = str(where)
+        where = tx.snapshot.condition(condition)
+        if condition is not None and (predicate := sql_text(condition)) is not None:
+            self._parameters["predicate"] = predicate
         plan = WritePlan.under(
             self._log.table,
             tx.snapshot.table_configuration.changed(metadata=metadata),
@@ -459,7 +461,7 @@ def require_all(table: pa.Table, where: pl.Expr) -> None:
         row = int(wrong[0])
         raise InvalidInputError(
             "a row does not satisfy the predicate of the overwrite",
-            expected=str(where),
+            expected=sql_text(where) or str(where),
             found={"row": row, **(rows.row(row, named=True) if columns else {})},
             hint="pass only rows for which the predicate is true, or change the predicate",
         )

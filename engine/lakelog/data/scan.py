@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-def scan_rows(snapshot: LogSnapshot, where: pl.Expr | None = None) -> pl.LazyFrame:
+def scan_rows(snapshot: LogSnapshot, condition: pl.Expr | str | None = None) -> pl.LazyFrame:
     """The rows of a version; see `Snapshot.scan`."""
     plan = ReadPlan.of(snapshot, ())  # a column that cannot be read is refused when it is asked for
+    where = snapshot.condition(condition)
     if where is not None:
         referenced_columns(where, plan.schema)  # refuses a wrong one now, not on collect
     schema = pl.Schema({f.name: contract.to_polars(f.type) for f in plan.schema.fields})

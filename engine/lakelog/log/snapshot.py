@@ -33,6 +33,7 @@ from lakelog.log.replay import is_expired, live_domains, retained_tombstones
 from lakelog.log.state import Provenance, State
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol
+from lakelog.skipping.sql_predicate import condition
 
 _T = TypeVar("_T")
 
@@ -140,19 +141,28 @@ class LogSnapshot:
         """The files that the state was read from, and warnings about damaged ones."""
         return self.read_state(lambda state: state.provenance)
 
+    def condition(self, where: pl.Expr | str | None) -> pl.Expr | None:
+        """A condition over the table's columns as a Polars expression; see `files`.
+
+        Raises:
+            InvalidInputError: SQL text is not a row-wise condition over the table's columns.
+        """
+        return condition(where, self.schema) if isinstance(where, str) else where
+
     # --- state -------------------------------------------------------------------------------
 
     def files(
-        self, where: pl.Expr | None = None, stats: bool = False, flatten: bool = False
+        self, where: pl.Expr | str | None = None, stats: bool = False, flatten: bool = False
     ) -> pl.LazyFrame:
         """The live files, one row per file.
 
         Args:
-            where: A Polars expression over the table's columns. Files that cannot contain a
-                matching row, by partition values or statistics, are left out. A file with missing,
-                truncated or invalid statistics is kept. Of a checkpoint that lakelog wrote with
-                typed statistics, only the row groups that may contain such files are read; see
-                `plan`.
+            where: A Polars expression over the table's columns, or SQL text
+                (``"day >= '2026-01-05' AND amount > 100"``), whose literals get the type of the
+                column that they are compared with. Files that cannot contain a matching row, by
+                partition values or statistics, are left out. A file with missing, truncated or
+                invalid statistics is kept. Of a checkpoint that lakelog wrote with typed
+                statistics, only the row groups that may contain such files are read; see `plan`.
             stats: Return ``numRecords`` (Int64) and the structs ``min``, ``max``, ``nullCount``,
                 one field per column with the types of the schema, instead of ``stats``.
             flatten: Return ``partition.<column>`` with the types of the schema, instead of
@@ -166,7 +176,7 @@ class LogSnapshot:
             order is undefined.
 
         Raises:
-            InvalidInputError: `where` names an unknown column, or is not a row-wise expression.
+            InvalidInputError: `where` names an unknown column, or is not a row-wise condition.
             CorruptionError: The log is damaged; raised on collect, or immediately with `where`,
                 `stats` or `flatten`.
             UnsupportedFeatureError: The table uses an unknown column mapping mode; raised with
@@ -194,28 +204,29 @@ class LogSnapshot:
             lambda: self.metadata,
             lambda: self.read_state(lambda s: s.base is not None and s.base.has_struct_statistics),
             live,
-            where=where,
+            where=self.condition(where),
             stats=stats,
             flatten=flatten,
         )
 
-    def plan(self, where: pl.Expr) -> FilesPlan:
+    def plan(self, where: pl.Expr | str) -> FilesPlan:
         """What `files` reads to answer a condition, and what it skips.
 
         Footers of the checkpoint and the commits above it are read for that; no file actions of the
         checkpoint.
 
         Args:
-            where: As `files` takes it.
+            where: As `files`.
 
         Raises:
-            InvalidInputError: `where` names an unknown column, or is not a row-wise expression.
+            InvalidInputError: As `files`.
             CorruptionError: The log is damaged.
 
         Memory: the footers, and the file actions of the commits above the checkpoint.
         """
         dialect = self.read_state(lambda state: state.log.dialect)
-        query = FilesQuery(dialect, lambda: self.protocol, lambda: self.metadata, where)
+        asked = self.condition(where)
+        query = FilesQuery(dialect, lambda: self.protocol, lambda: self.metadata, asked)
         query.check()
         return self.read_state(lambda state: FilesPlan.of(state, query, time.perf_counter))
 

@@ -25,7 +25,6 @@ from lakelog.log.diff import DIFF_SCHEMA
 from lakelog.log.history import HISTORY_COLUMNS, by_size, commits_between
 from lakelog.model import contract
 from lakelog.model.contract import Field, Primitive
-from lakelog.skipping.sql_predicate import parse_where
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.types import arrow_schema, check_asked, fit, spark_schema
 from lakelog.storage.bounded import DEFAULT_TIMEOUT_S
@@ -152,9 +151,8 @@ class RowsReader(_Reader):
         check_asked(schema, spark_schema(self._snapshot.schema, schema.names))
         self._plan: ReadPlan = ReadPlan.of(self._snapshot, schema.names, options.storage_options)
         self._tasks = tasks
-        text = options.get("where")
         # Parsed here, so that a wrong condition fails before anything runs.
-        self._where = None if text is None else parse_where(text, self._snapshot.schema)
+        self._where = self._snapshot.condition(options.get("where"))
 
     def partitions(self) -> Sequence[Share]:
         """Files packed into shares of about the same work."""

@@ -31,7 +31,7 @@ from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.skipping.prune import referenced_columns
-from lakelog.skipping.sql_predicate import parse_where
+from lakelog.skipping.sql_predicate import condition
 from lakelog.spark.error_display import readable
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.task_commit import (
@@ -136,8 +136,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     @property
     def _where(self) -> pl.Expr | None:
-        text = self.options.get("replaceWhere")
-        return None if text is None else parse_where(text, self.plan.schema)
+        return condition(self.options.get("replaceWhere"), self.plan.schema)
 
     def _require_whole_files(self, snapshot: LogSnapshot) -> None:
         """Where a table keeps a change data feed, rows that are copied would be reported as new."""

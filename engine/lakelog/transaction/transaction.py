@@ -138,13 +138,13 @@ class LogTransaction:
 
     # --- reads -------------------------------------------------------------------------------
 
-    def read(self, where: pl.Expr | None = None) -> pl.LazyFrame:
+    def read(self, where: pl.Expr | str | None = None) -> pl.LazyFrame:
         """Record a read, so that concurrent commits that change it conflict.
 
         Args:
-            where: A predicate over the table's columns; None is the whole table. Commits to files
-                that cannot contain a matching row, by partition values or statistics, do not
-                conflict.
+            where: A Polars expression over the table's columns or SQL text, as `Snapshot.files`;
+                None is the whole table. Commits to files that cannot contain a matching row, by
+                partition values or statistics, do not conflict.
 
         Returns:
             The matching files, as `Snapshot.files`.
@@ -153,11 +153,12 @@ class LogTransaction:
             InvalidInputError: `where` names an unknown column.
         """
         self._require_open()
-        files = self.snapshot.files(where)
-        if where is None:
+        asked = self.snapshot.condition(where)
+        files = self.snapshot.files(asked)
+        if asked is None:
             self._whole_table = True
         else:
-            self._where.append(where)
+            self._where.append(asked)
         return files
 
     # --- actions -----------------------------------------------------------------------------

@@ -50,7 +50,6 @@ from lakelog.errors import (
 from lakelog.model import contract
 from lakelog.model.durations import to_duration_ms
 from lakelog.model.metadata import honoured_mapping, is_on
-from lakelog.skipping.sql_predicate import parse_where
 from lakelog.snapshot import Snapshot
 from lakelog.spark.pipeline.rewrite import REWRITTEN_SCHEMA, Rewriter
 from lakelog.spark.pipeline.steps import Compact, Status, StepReport, to_bytes
@@ -313,9 +312,8 @@ def _planned(
     snapshot: Snapshot, step: Compact, target_bytes: int, now_ms: int, total: _Total
 ) -> pl.DataFrame:
     metadata = snapshot.metadata
-    where = None if step.where is None else parse_where(step.where, metadata.schema)
-    counts = snapshot.files(where, stats=True).select("path", "numRecords").unique("path")
-    joined = snapshot.files(where).join(counts, on="path", how="left", maintain_order="left")
+    counts = snapshot.files(step.where, stats=True).select("path", "numRecords").unique("path")
+    joined = snapshot.files(step.where).join(counts, on="path", how="left", maintain_order="left")
     files = with_marks(joined.collect())
     if total.begin is None:
         total.begin = snapshot.version
