@@ -37,17 +37,10 @@ _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 @dataclass(frozen=True)
 class Budget:
-    """What the parts of a bounded read may hold at a time, in bytes.
-
-    Attributes:
-        batch: Columns of one batch of a checkpoint.
-        chunk: Text of the commits that are decoded at once.
-        tail: Text of the commits above the checkpoint that may stay in memory, decoded.
-        flush: Decoded rows that wait to be written to disk.
-        partition: Rows of one partition, as they are on disk before compression.
-        filter: The bits that say which files later commits may speak of; a power of two.
-        hashes: Hashes of paths that wait to be written to disk.
-        whole: Text of a file that can only be read whole.
+    """Limits in bytes of the parts of a bounded read: a checkpoint's `batch`, commits decoded at
+    once (`chunk`), decoded commits in memory (`tail`), rows waiting for disk (`flush`), a
+    `partition` uncompressed, the path `filter` (a power of two), waiting `hashes`, and files read
+    `whole`.
     """
 
     batch: int
@@ -86,8 +79,8 @@ class Budget:
 
 
 def resident_bytes() -> int:
-    """Memory that the process takes now, after the allocators have given back what they can; an
-    estimate where the system does not say.
+    """Resident memory of the process after the allocators have released what they can; an estimate
+    on some systems.
     """
     release()
     try:
@@ -137,10 +130,8 @@ def partition_of(paths: pl.Series, partitions: int) -> pl.Series:
 
 
 class Spill:
-    """Narrow frames on disk, by key, in the order in which they were appended.
-
-    A context manager, which gives the room on disk back. Memory: `flush_bytes` twice while they
-    are dealt.
+    """Narrow frames on disk by key, in order of appending; the context manager frees the disk.
+    Memory: twice `flush_bytes`.
     """
 
     def __init__(self, partitions: int, flush_bytes: int) -> None:
@@ -232,9 +223,7 @@ def _as_arrow(rows: pl.DataFrame) -> pa.Table:
 
 
 class PathMask:
-    """A set of paths that may say yes to a path that it does not hold, and never no to one that
-    it does.
-    """
+    """A set of paths with false positives and no false negatives."""
 
     def __init__(self, size_bytes: int) -> None:
         self._bits = np.zeros(size_bytes, np.uint8)
@@ -262,10 +251,8 @@ def hashes_of(paths: pl.Series) -> pl.Series:
 
 
 class Repeats:
-    """Finds the hashes that come more than once, however many there are.
-
-    A context manager, which gives the room on disk back. Memory: `held_bytes` twice, or the
-    hashes of 1/64 of the rows, where that is more.
+    """Finds repeated hashes among any number; the context manager frees the disk. Memory: twice
+    `held_bytes`, or the hashes of 1/64 of the rows.
     """
 
     def __init__(self, held_bytes: int | None = None) -> None:
@@ -338,12 +325,8 @@ class _End:
 def prefetch(
     items: Iterable[_T], depth: int = 1, *, is_large: Callable[[_T], bool] | None = None
 ) -> Iterator[_T]:
-    """Go through `items` in another thread, a few ahead of the consumer, in order.
-
-    What goes wrong there is raised here, in its place. A caller that stops early stops the thread,
-    before this returns: nothing is read behind its back.
-
-    Memory: `depth` items, one that is being made, and one that was taken.
+    """Iterate in another thread, at most `depth` items ahead, in order. Errors are raised in place;
+    leaving early stops the thread first.
 
     >>> list(prefetch(n * n for n in range(4)))
     [0, 1, 4, 9]

@@ -105,28 +105,8 @@ class CompactionReport:
 def compact_log(
     log: Log, start: int, end: int, *, memory_limit: int | None = None
 ) -> CompactionReport:
-    """Write the log compaction file of the commits `start` to `end`, unless there is one.
-
-    Args:
-        log: The table's log.
-        start: First version, inclusive.
-        end: Last version, inclusive; greater than `start`.
-        memory_limit: Bytes that the process may take at its peak; None for no bound.
-
-    Raises:
-        InvalidInputError: The range is not a range, its commits hold nothing that a compaction
-            keeps, or the memory limit is below its floor.
-        UnsupportedError: The format has no log compaction files, or an action cannot be spelled.
-        VersionNotFoundError: A commit of the range is gone.
-        UnsupportedFeatureError: The table needs what lakelog does not know.
-        CorruptionError: The log is damaged.
-        CheckpointValidationError: What was written is not what the commits say; nothing was
-            published.
-        UnsupportedStoreError: Nothing can be written safely at this place.
-        OutcomeUnknownError: It may have been published.
-        UnavailableError: The store failed; nothing was published.
-
-    Memory: without a limit, the file actions of the range.
+    """Write the log compaction file of the commits `start` to `end` (inclusive) unless it exists;
+    see `lakelog.Table.compact_log`.
     """
     with telemetry.span("compaction.write", path=log.table, start=start, end=end):
         return _Compaction(log, start, end, memory_limit).run()
@@ -256,9 +236,8 @@ class _Compaction:
             )
 
     def _publish(self, size_bytes: int) -> bool:
-        """Give it its name, if nothing has it; an answer that is lost is settled by looking.
-
-        A large file is moved: who else makes it at the same time makes the same.
+        """Publish the file if its name is free; an unknown outcome is settled by reading.
+        Concurrent writers write the same content.
         """
         store = self.log.store
         if size_bytes > (_WHOLE_BYTES if self.budget is None else self.budget.whole):
@@ -341,10 +320,7 @@ class _Reconciled:
 
 
 def _digest(rows: pl.DataFrame) -> Digest:
-    """The digest over every column that a commit has; the order of unknown fields does not count.
-
-    Loops over the different texts of ``extra``: only parsing shows their order.
-    """
+    """The digest over all columns of commits; the fields of ``extra`` are sorted first."""
     if "extra" in rows.columns and rows["extra"].null_count() < rows.height:
         texts = rows["extra"].drop_nulls().unique()
         ordered = [orjson.dumps(orjson.loads(t), option=orjson.OPT_SORT_KEYS) for t in texts]

@@ -54,21 +54,10 @@ Frames = Callable[[], Iterable[pl.DataFrame]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """Which columns count, and how they are brought into a form that can be compared.
-
-    Attributes:
-        format: ``delta`` or ``indextables``.
-        columns: Flattened columns of file actions that count, `STRUCT_STATISTICS` included where
-            they are to be read.
-        schema: The table's schema.
-        mapping: Its column mapping mode.
-        typed: Whether statistics count as typed values, in place of text.
-        kept: Type of the struct of typed statistics that limits which of these count: writers make
-            none of booleans, and of columns that are not indexed. None for all.
-        tombstone: Columns by which a tombstone counts; None for all that it has.
-        empty_tags: Whether empty tags are something else than none; some writers put them in.
-        alike: Whether what the dialect's readers take for the same is the same, such as two
-            spellings of a document mapping of IndexTables.
+    """The columns that count, and their canonical form. `typed`: statistics are compared typed,
+    limited to the fields of `kept`; `tombstone`: the columns of tombstones that count;
+    `empty_tags`: empty tags differ from none; `alike`: spellings that the dialect's readers treat
+    as equal are equal.
     """
 
     dialect: Dialect
@@ -181,9 +170,7 @@ class Comparison:
 
     @cached_property
     def _places(self) -> list[pl.Series] | None:
-        """Typed statistics of one row with every field that `kept` has a place for; None where
-        nothing is left out.
-        """
+        """Typed statistics of one row with every field of `kept`; None if nothing is left out."""
         if self.kept is None:
             return None
         there = pl.DataFrame([_one_of_each(self.kept).alias(STRUCT_STATISTICS)])
@@ -228,9 +215,7 @@ def _without_empty(maps: pl.Series) -> pl.Series:
 
 
 def with_protocol(meta: pl.DataFrame, default: tuple[int, int] | None) -> pl.DataFrame:
-    """Rows that are no file actions, with the protocol that the dialect takes for granted where
-    the log names none: a checkpoint says it.
-    """
+    """Non-file actions, with the default protocol if the log has none, as checkpoints record it."""
     if default is None or last_of(meta, "protocol").height:
         return meta
     names = ("actionType", "minReaderVersion", "minWriterVersion")
@@ -257,10 +242,7 @@ def _max_row_index(frame: pl.DataFrame) -> list[pl.Series]:
 def find_differences(
     comparison: Comparison, expected: Frames, found: Frames, most: int = 100
 ) -> pl.DataFrame:
-    """Which file actions are on one side alone.
-
-    Memory: eight bytes per row, of both.
-    """
+    """File actions that only one side has. Memory: eight bytes per row of both."""
     sides = {"missing": (expected, found), "unexpected": (found, expected)}
     hashes = {id(frames): _all_hashes(comparison, frames) for frames in (expected, found)}
     rows: list[pl.DataFrame] = []
@@ -319,13 +301,8 @@ def differs_from_replay(
 
 
 class FileCheck(NamedTuple):
-    """The checks of one written Parquet file, without its rows.
-
-    Attributes:
-        plain_bytes: Length of its columns before compression.
-        problem: What is wrong with it; empty if nothing is.
-        expected: What it should have, if that can be said.
-        found: What it has.
+    """Result of checking a written Parquet file: uncompressed length, problem (empty: none),
+    expected and found.
     """
 
     plain_bytes: int = 0
@@ -337,11 +314,8 @@ class FileCheck(NamedTuple):
 def check_written_file(
     store: LogStore, path: str, size_bytes: int, rows: int, comparison: Comparison
 ) -> FileCheck:
-    """Compare the row count in the footer with the rows that were written, and typed statistics
-    with their text in a sample; a file that is not Parquet passes.
-
-    The footer is independent of the reader of the rows: an error of that reader cannot hide an
-    error of the writer.
+    """Compare the footer's row count with the rows written, and sampled typed statistics with their
+    text. The footer is independent of the row reader, whose errors cannot hide the writer's.
     """
     with store.open(path, size_bytes) as source:
         if source.read(len(_PARQUET_MAGIC)) != _PARQUET_MAGIC:
@@ -360,8 +334,8 @@ def check_written_file(
 
 
 def _sample_statistics(file: pq.ParquetFile) -> Iterator[pl.DataFrame]:
-    """Statistics in both forms, where a file has both: some rows of its first, middle and last row
-    group. The typed ones are derived, and to parse all texts again would cost more than all else.
+    """Both forms of statistics for some rows of the first, middle and last row group; parsing all
+    texts would cost more than all other checks.
     """
     leaves = ("stats", STRUCT_STATISTICS)
     if any(child_type(file.schema_arrow, "add", leaf) is None for leaf in leaves):

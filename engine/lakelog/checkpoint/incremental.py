@@ -97,15 +97,8 @@ _MERGE_RATIO = 2
 
 @dataclass(frozen=True)
 class Sidecar:
-    """One sidecar of the earlier checkpoint, and what the commits above it do to it.
-
-    Attributes:
-        file: As its manifest names it.
-        adds: Live files in it.
-        removes: Tombstones in it.
-        digest: Digest of its rows.
-        superseded: Rows in it of logical files that later commits speak of.
-        expired: Tombstones in it that certainly have expired.
+    """A sidecar of the earlier checkpoint, with the rows that later commits supersede and its
+    expired tombstones.
     """
 
     file: SidecarFile
@@ -123,14 +116,7 @@ class Sidecar:
 
 @dataclass(frozen=True)
 class Reuse:
-    """Which sidecars stay.
-
-    Attributes:
-        kept: Those that the new manifest names too.
-        rewritten: Those whose remaining rows are written again.
-        parts: New sidecars to write: for those rows, and for what the commits brought.
-        part_rows: Rows of each but the last, which has at most as many.
-    """
+    """The sidecars to keep and to rewrite, and the number and rows of new ones."""
 
     kept: tuple[Sidecar, ...]
     rewritten: tuple[Sidecar, ...]
@@ -139,13 +125,11 @@ class Reuse:
 
 
 def plan_reuse(sidecars: Sequence[Sidecar], incoming_rows: int, target_rows: int) -> Reuse:
-    """Decide which sidecars are kept and which are written again.
+    """Decide which sidecars are kept.
 
-    A sidecar is written again if a row of it is superseded, if at least half of its rows are
-    expired tombstones, or if it is to be merged. With `target_rows` as the measure, a sidecar of
-    fewer than half of that is small. What is written anyway takes in the smallest small ones, for
-    as long as one has at most twice as many rows as what has come together; and all of them where
-    more than 16 would be left.
+    A sidecar is rewritten if a row is superseded, at least half are expired tombstones, or it is
+    merged: the smallest ones below half of `target_rows` while one has at most twice the rows
+    collected so far, and all of them if more than 16 would remain.
     """
     rewritten = {
         index
@@ -185,11 +169,8 @@ _QUICK_S = 0.004
 
 @dataclass(frozen=True)
 class SidecarManifest:
-    """A V2 manifest's sidecars.
-
-    Attributes:
-        files: Them, in order.
-        total: Digest of all of their rows, as it is recorded; None where it is not.
+    """The sidecars of a V2 manifest, in order, and the recorded digest of all their rows (None: not
+    recorded).
     """
 
     files: tuple[SidecarFile, ...]
@@ -248,9 +229,8 @@ def _look_into(
     keys: pl.DataFrame,
     minimum_ms: int,
 ) -> list[Sidecar]:
-    """What later commits do to each sidecar, which is checked against its fingerprint.
-
-    Memory: the keys of a few sidecars' batches.
+    """The effect of later commits on each sidecar, verified by its fingerprint. Memory: the keys of
+    a few batches.
     """
     few = 0 < keys.height <= _MOST_PROBES
     hashes = hash_paths(keys["path"]) if few else None
@@ -293,9 +273,7 @@ def _read_sidecar(
     columns: Sequence[str],
     kinds: Sequence[str] = actions.FILE_ACTIONS,
 ) -> Iterator[pl.DataFrame]:
-    """The rows of one sidecar alone, which is read as a checkpoint of one part; as
-    `CheckpointReader.iter_files`.
-    """
+    """The rows of one sidecar, read as a checkpoint of one part."""
     alone = Checkpoint(0, "multipart", 1, (file.path,), (file.size_bytes,))
     return log.dialect.open_checkpoint(log.store, alone).iter_files(columns, kinds)
 
@@ -327,11 +305,7 @@ _BATCH_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Unfit:
-    """An earlier checkpoint from which nothing can be kept.
-
-    Attributes:
-        reason: Why, in one sentence.
-    """
+    """An earlier checkpoint of which nothing can be kept, with the reason."""
 
     reason: str
 
@@ -344,9 +318,8 @@ def plan_incremental(
     *,
     now_ms: int,
 ) -> Incremental | Unfit:
-    """Plan a V2 checkpoint that keeps sidecars of an earlier one.
-
-    Memory: the layers above `previous`, and the paths of a few sidecars at a time.
+    """Plan a V2 checkpoint that keeps sidecars of `previous`. Memory: the layers above it, and the
+    paths of a few sidecars.
     """
     if not plan.layout.startswith("v2-"):
         return Unfit("only V2 checkpoints share sidecars")
@@ -386,13 +359,8 @@ def plan_incremental(
 
 
 class Incremental:
-    """A V2 checkpoint that keeps sidecars, planned: give `files` to a writer of `plan`, then
-    `verify` what it staged.
-
-    Attributes:
-        previous: The checkpoint whose sidecars are kept.
-        plan: What the new one is to look like; names the kept sidecars.
-        reuse: Which sidecars stay.
+    """A planned V2 checkpoint that keeps sidecars: write `files` by `plan`, then `verify` what was
+    staged.
     """
 
     def __init__(
@@ -423,10 +391,8 @@ class Incremental:
         return sum((s.digest for s in self.reuse.kept), self._expected)
 
     def files(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """File actions for the new sidecars: adds, then tombstones; those of sidecars that are
-        written again before those of the commits above, each in order.
-
-        Memory: a batch of the columns asked for.
+        """File actions for the new sidecars: adds, then tombstones; rows of rewritten sidecars
+        before those of commits.
         """
         comparison = Comparison.of(self.plan, self._log.dialect, columns)
         self._comparison = comparison.limited_to(child_type(self._schema, "add", STRUCT_STATISTICS))
@@ -486,14 +452,9 @@ class Incremental:
         reader: CheckpointReader | None = None,
         check: Callable[[pl.DataFrame], object] | None = None,
     ) -> Digest:
-        """Prove what was written, before it is published.
-
-        The new manifest names the kept sidecars and the new ones, each once. The new ones are read
-        back: each holds what its fingerprint records, none holds a logical file twice or one that
-        another new one holds, and together they are what `files` gave. The kept ones are still
-        there, in their length. The recorded total is `expected`.
-
-        Memory: the keys of the new sidecars' rows.
+        """Verify the staged checkpoint before publication: the manifest names kept and new sidecars
+        once each; new ones match their fingerprints and `files`, without repeats; kept ones exist
+        with their length; the total is `expected`. Memory: the keys of the new sidecars.
         """
         if reader is None:
             reader = self._log.dialect.open_checkpoint(self._log.store, staged.checkpoint)

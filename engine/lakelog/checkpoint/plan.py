@@ -103,31 +103,10 @@ _SPELLINGS = {"uncompressed": "none", "lz4_raw": "lz4"}
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """What a table's properties say of its checkpoints and of its log's life.
-
-    Attributes:
-        format: ``json`` or ``parquet`` on IndexTables; None where the protocol decides.
-        multi_part: Whether a checkpoint may have several parts.
-        enabled: Whether checkpoints follow commits by themselves; False also where the interval
-            is 0. One that is asked for is written either way.
-        interval: Versions from one checkpoint to the next.
-        bytes_interval: Bytes of commits after which a checkpoint is due however few they are; None
-            where only versions count.
-        policy: ``classic`` or ``v2``.
-        compression: Parquet codec, as pyarrow spells it; ``none`` for none.
-        max_file_bytes: Length that no Parquet file of a checkpoint should pass.
-        stats_as_json: Whether statistics are kept as text.
-        stats_as_struct: Whether statistics and partition values are kept typed.
-        part_actions: Actions that one file of a checkpoint should hold at most; None leaves it
-            whole.
-        checkpoint_retention_ms: How long a checkpoint stays that a later one has replaced.
-        log_retention_ms: How long a commit stays after it was replaced.
-        deleted_file_retention_ms: How long a tombstone stays.
-        retain_versions: Versions below the newest checkpoint whose commits stay, whatever their
-            age; None where age alone decides.
-        cleanup_enabled: Whether cleanup follows a checkpoint by itself.
-        cleanup_failure_policy: ``continue`` continues past a file that cannot be deleted, ``fail``
-            stops.
+    """Checkpoint and retention settings from a table's properties. None for `format`: the protocol
+    decides; for `bytes_interval`, `part_actions`, `retain_versions`: no limit. `enabled` affects
+    automatic checkpoints only; `cleanup_failure_policy` ``fail`` stops at a file that cannot be
+    deleted.
     """
 
     enabled: bool = True
@@ -150,7 +129,7 @@ class CheckpointOptions:
 
     @staticmethod
     def of(configuration: Mapping[str, str | None], dialect: Dialect) -> CheckpointOptions:
-        """The options that a table's properties give.
+        """The options in a table's properties.
 
         >>> from lakelog.dialects.delta import DIALECT
         >>> CheckpointOptions.of({"delta.checkpointInterval": "5"}, DIALECT).interval
@@ -331,9 +310,7 @@ def count_parts(layout: str, options: CheckpointOptions, num_files: int) -> int:
 
 
 def part_actions(layout: str, options: CheckpointOptions) -> int:
-    """Actions that one file of a layout should hold at most, by what the properties say of it and
-    of the length that no file should pass.
-    """
+    """Most actions per file, by the properties and the maximum file length."""
     by_bytes = max(1, options.max_file_bytes // _ACTION_BYTES)
     match layout:
         case "json-multipart":
@@ -347,10 +324,8 @@ def part_actions(layout: str, options: CheckpointOptions) -> int:
 
 
 def check_writers(table: TableConfiguration, path: str) -> None:
-    """Refuse a table whose checkpoints may have to hold features that are unknown here.
-
-    Features that lakelog knows and does not commit under concern the rows of data files, or
-    commits: a checkpoint says of them what the log says.
+    """Refuse a table with features unknown to lakelog whose state a checkpoint might lose; other
+    uncommittable features concern data files or commits only.
     """
     if table.protocol.min_writer_version is None:
         return

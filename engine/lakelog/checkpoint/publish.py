@@ -46,12 +46,7 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Published:
-    """What became of a checkpoint.
-
-    Attributes:
-        pointer_moved: Whether the pointer names it now.
-        note: Why it does not, in one sentence; None where it does, or where a later one is named.
-    """
+    """Whether the pointer names the checkpoint, and why not (None if a later one is named)."""
 
     pointer_moved: bool
     note: str | None = None
@@ -82,9 +77,8 @@ def publish(
 
 
 def move_pointer(store: LogStore, dialect: Dialect, staged: StagedCheckpoint) -> Published:
-    """Let the pointer name a checkpoint that is complete, if that is forward.
-
-    Never raises `LakelogError`: the checkpoint is published either way.
+    """Advance the pointer to a complete checkpoint. Never raises `LakelogError`, because the
+    checkpoint is published.
     """
     if staged.pointer is None:
         return Published(False)
@@ -138,9 +132,7 @@ def _is(store: LogStore, path: str, content: bytes) -> bool:
 
 
 def _free_names(store: LogStore, files: Iterable[StagedFile]) -> frozenset[str]:
-    """Names that nothing has yet; known only where there are several, for of one file there is
-    nothing to take back.
-    """
+    """Names that are free now; checked only for several files, as one is never taken back."""
     moved = [file for file in files if file.path != file.target]
     if len(moved) < 2:
         return frozenset()
@@ -167,8 +159,8 @@ def _give_name(store: LogStore, file: StagedFile) -> None:
 
 
 def _has_arrived(store: LogStore, file: StagedFile) -> bool:
-    """Whether a file has its name. No other process knows the hidden one: what is gone from there
-    has been moved.
+    """Whether a file has its final name: only this process knows the hidden name, so a missing
+    hidden file was moved.
     """
     try:
         there = store.stat(file.target)

@@ -83,27 +83,9 @@ class ReplicaReport:
 def replicate(
     log: Log, other: Log, version: int | None = None, progress: Progress | None = None
 ) -> ReplicaReport:
-    """Copy a checkpoint to another location.
-
-    The original is verified first. Each file is copied under a hidden name, read back, compared by
-    its SHA-256, and then given its name; what makes the checkpoint complete comes last, and the
-    pointer after it, only forward.
-
-    Args:
-        log: The table's log.
-        other: The log at the other location, of the same dialect; may be empty.
-        version: Version of the checkpoint; None is the newest one.
-        progress: Called with ``("copy", files done, files)``.
-
-    Raises:
-        NotFoundError: There is no complete checkpoint of that version.
-        CheckpointCorruptionError: The original is broken.
-        CheckpointValidationError: The original, or a copy that was made, is wrong.
-        InvalidInputError: The other location holds another table.
-        UnsupportedStoreError: The other location cannot be written safely.
-        CheckpointWriteError: It could not be written; what was there before is as it was.
-
-    Memory: 8 MiB, and what verifying needs.
+    """Copy a verified checkpoint to another location of the same dialect; see
+    `lakelog.Table.replicate`. Files are copied under hidden names, read back by SHA-256 and
+    renamed; the completing file is last, then the pointer.
     """
     if other.store.refusal is not None:
         raise UnsupportedStoreError(other.store.refusal, path=other.table)
@@ -169,8 +151,8 @@ def _require_same_table(log: Log, other: Log, version: int) -> None:
 
 
 def _paths(log: Log, checkpoint: Checkpoint, files: tuple[str, ...]) -> list[str]:
-    """What is to be copied, in the order in which it is to appear: the file that names others after
-    these, and the commit last, for above an older replica it would be a gap.
+    """The files to copy, in order: a manifest after the files that it names, and the commit last,
+    which would be a gap above an older replica.
     """
     version = checkpoint.version
     covered = {c.path for c in log.list_all().commits}

@@ -50,12 +50,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
 
 
 class Lag(NamedTuple):
-    """How far a log has come since its last checkpoint.
-
-    Attributes:
-        last_version: Version of the last complete checkpoint; None if there is none.
-        bytes_since: Length of the commits above it.
-    """
+    """Version of the last complete checkpoint (None: none), and bytes of commits above it."""
 
     last_version: int | None = None
     bytes_since: int = 0
@@ -76,15 +71,8 @@ def is_due(
     dialect: Dialect,
     lag: Lag,
 ) -> bool:
-    """Whether a checkpoint of `version`, which was just committed, is due.
-
-    Args:
-        version: The version.
-        options: The table's options.
-        dialect: Its dialect. With `Dialect.checkpoints_at_multiples`: at multiples of the interval,
-            and where as many versions have no checkpoint; else so many versions after the last
-            checkpoint, or after the first version.
-        lag: Since the last checkpoint, if it is known.
+    """Whether a checkpoint of the just committed `version` is due: at multiples of the interval, or
+    an interval after the last one, as the dialect prescribes.
 
     >>> from lakelog.dialects.delta import DIALECT as DELTA
     >>> from lakelog.dialects.indextables import DIALECT as INDEXTABLES
@@ -106,11 +94,7 @@ def is_due(
 
 
 def log_lag(log: Log) -> Lag:
-    """The contents of a log, by its listing.
-
-    Raises:
-        UnavailableError: The store failed.
-    """
+    """The lag by a listing; raises UnavailableError."""
     listing = log.list_latest()
     last = max((checkpoint.version for checkpoint in listing.checkpoints), default=None)
     above = (c.size_bytes for c in listing.commits if last is None or c.version > last)
@@ -123,29 +107,10 @@ def start_daemon(work: Callable[[], None]) -> None:
 
 
 class Scheduler:
-    """Decides after each commit, and runs what is due. Safe in several threads.
-
-    A checkpoint that is asked for takes its `turn`, and is reported by `checkpointed`::
-
-        def run(version, check):
-            return write_checkpoint(log, version, progress=lambda *_: check())
-
-        scheduler = Scheduler(log, run)
-        table = Table(log, Runtime(on_commit=scheduler.after_commit))
-
-    Args:
-        log: The table's log.
-        run: Writes a checkpoint.
-        cleanup: Cleans the log up after a checkpoint of a version, where the table's options say
-            so (`CheckpointOptions.cleanup_enabled`); None never does.
-        look: Shows how far the log has come.
-        monotonic: Seconds on a clock that is never set.
-        start: Runs work in the background.
-        exit_wait_s: Seconds that the end of the program waits before it asks to stop.
-
-    Attributes:
-        last_error: What went wrong last; None once a checkpoint is written again.
-        last_report: What `run` returned last.
+    """Decides after each commit whether a checkpoint is due, and runs it in the background;
+    thread-safe. Explicit checkpoints take a `turn` and report by `checkpointed`. `last_error` is
+    cleared by the next success; at exit, the program waits `exit_wait_s` before it asks the run to
+    stop.
     """
 
     def __init__(
@@ -190,9 +155,8 @@ class Scheduler:
     # --- asking ------------------------------------------------------------------------------
 
     def after_commit(self, committed: Committed) -> None:
-        """Take note of a commit, and start a checkpoint if one is due; fits `Runtime.on_commit`.
-
-        Costs a few comparisons, and the start of a thread where there may be something to do.
+        """Note a commit, and start a checkpoint if due; for `Runtime.on_commit`. Costs a few
+        comparisons.
         """
         options = self._options_of(committed.configuration)
         if options is None:
@@ -371,20 +335,13 @@ class Scheduler:
 
     @contextlib.contextmanager
     def turn(self) -> Iterator[None]:
-        """Have the table's checkpoints to oneself: waits for the one that runs, and holds back the
-        next. For those that are asked for.
-        """
+        """Exclude other checkpoints of the table while an explicit one is written."""
         with self._turn:
             yield
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until nothing runs; what is wanted is then written without a rest before it.
-
-        Args:
-            timeout: Seconds; None for as long as it takes.
-
-        Returns:
-            Whether nothing runs.
+        """Wait until nothing runs, at most `timeout` seconds; return whether nothing runs. Pending
+        work starts at once.
         """
         if timeout is not None and timeout < 0:
             raise InvalidInputError(
@@ -399,13 +356,8 @@ class Scheduler:
                 self._waiting -= 1
 
     def close(self, timeout: float | None = None) -> bool:
-        """Take no more commits; wait for what runs, then ask it to stop. A second call waits again.
-
-        Args:
-            timeout: Seconds before it is asked to stop; None waits for as long as it takes.
-
-        Returns:
-            Whether nothing runs any more.
+        """Accept no more commits; wait `timeout` seconds for the run, then ask it to stop; return
+        whether nothing runs.
         """
         with self._lock:
             self._closed = True

@@ -86,10 +86,7 @@ def count_partitions(tail_bytes: int, partition_bytes: int) -> int:
 
 
 class StateSource:
-    """The rows of a checkpoint of one version.
-
-    A context manager, which gives the room on disk back; so does forgetting it.
-    """
+    """The rows of a checkpoint of one version; the context manager frees its disk space."""
 
     def __init__(
         self,
@@ -134,8 +131,8 @@ class StateSource:
 
     @cached_property
     def meta(self) -> pl.DataFrame:
-        """Rows that are no file actions: protocol, metaData, live domains, transaction identifiers
-        that still count, skips; narrow.
+        """Narrow non-file actions: protocol, metaData, live domains, unexpired transaction
+        identifiers, skips.
         """
         meta = self._meta_state.meta
         kinds = {kind: actions.of_type(meta, kind) for kind in _META_ORDER}
@@ -187,9 +184,8 @@ class StateSource:
     # --- files -------------------------------------------------------------------------------
 
     def files(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """File actions, each logical file once: adds, then the tombstones that are still retained.
-
-        Memory: without a limit, the file actions of the commits above the checkpoint.
+        """File actions, each logical file once: adds, then retained tombstones. Memory without a
+        limit: the file actions above the checkpoint.
         """
         configuration = self.metadata.configuration
         minimum = self._now_ms - properties.deleted_file_retention_ms(configuration)
@@ -236,8 +232,8 @@ class StateSource:
     def _partitioned(
         self, adds: Sequence[str], removes: Sequence[str], minimum_ms: int
     ) -> Iterator[tuple[str, pl.DataFrame]]:
-        """The checkpoint's rows of which no commit above speaks, then the partitions' adds, then
-        all tombstones.
+        """Checkpoint rows that no later commit affects, then the partitions' adds, then all
+        tombstones.
         """
         assert self._budget is not None
         above, _, mask = self._spilled
@@ -283,8 +279,8 @@ class StateSource:
 
     @cached_property
     def _spilled(self) -> tuple[Spill, pl.DataFrame, PathMask]:
-        """The commits above the checkpoint: file actions by partition, the others reconciled, and
-        what says of a path whether it has to be looked for in the partitions.
+        """The commits above the checkpoint: file actions by partition, other actions reconciled,
+        and a mask of affected paths.
         """
         assert self._budget is not None
         partitions = count_partitions(
@@ -348,11 +344,7 @@ class StateSource:
             return seen.repeated()
 
     def _refuse_repeats(self, seen: Repeats) -> None:
-        """Refuse a checkpoint that holds a logical file twice: a part copied over another has as
-        many rows as ever, and the other's files would be missing without a word.
-
-        One path may be there twice, with different deletion vectors.
-        """
+        """Refuse a checkpoint with a repeated (path, dvId); see `lakelog.log.state.State.live`."""
         repeated = seen.repeated()
         if self._base is None or not len(repeated):
             return
@@ -404,10 +396,8 @@ def open_in_batches(
     *,
     near_batch_bytes: int = _NEAR_BATCH_BYTES,
 ) -> CheckpointReader:
-    """A reader for going through all of a checkpoint once; see `Dialect.open_checkpoint`.
-
-    A local file needs no reading ahead, and small batches take half of the memory and no more
-    time. On a remote store a column is one request.
+    """A reader for one pass over a checkpoint. Small batches of a local file halve the memory at
+    the same speed; on a remote store, each column is one request.
     """
     if batch_bytes is None and on_local_disk(log.store):
         batch_bytes = near_batch_bytes

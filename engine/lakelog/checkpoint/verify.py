@@ -172,19 +172,8 @@ def _counts(held: Digest) -> str:
 def verify_checkpoint(
     log: Log, version: int | None = None, *, memory_limit: int | None = None
 ) -> VerifyReport:
-    """Prove the checkpoint that readers use for a version. Where cleanup takes files away
-    meanwhile, what is left is looked at again.
-
-    Args:
-        log: The table's log.
-        version: Version of the checkpoint; None takes the newest complete one.
-        memory_limit: Bytes that the process may take at its peak; None for no bound.
-
-    Raises:
-        NotFoundError: There is no complete checkpoint of that version; ``expected`` gives those
-            that there are.
-        UnsupportedFeatureError: The table needs what lakelog does not honour.
-        UnavailableError: The store failed.
+    """Verify the checkpoint that readers use for a version (None: the newest); see
+    `lakelog.Table.verify`. Lists again if cleanup removes files.
     """
     listed: set[str] = set()
 
@@ -234,13 +223,8 @@ def verify_one(
     *,
     most: int = _MOST_DIFFERENCES,
 ) -> VerifyReport:
-    """Prove one checkpoint; errors as `verify_checkpoint`.
-
-    Args:
-        log: The table's log.
-        checkpoint: The checkpoint, from a listing.
-        memory_limit: Bytes that the process may take at its peak; None for no bound.
-        most: Rows of `VerifyReport.differences`, at most.
+    """Verify one listed checkpoint; errors as `verify_checkpoint`. `most` limits
+    `VerifyReport.differences`.
     """
     begin = time.perf_counter()
     # The proof is a replay, and shows which files differ; recorded counts are not needed for it.
@@ -265,9 +249,7 @@ def verify_one(
 
 
 def independent_state(log: Log, version: int) -> State | None:
-    """The state of a version from what is older than any checkpoint of it; None where commits are
-    missing for that.
-    """
+    """The state of a version from older files than its checkpoints; None if commits are missing."""
     listing = log.list_all()
     barred = tuple(c for c in listing.checkpoints if c.version >= version)
     try:
@@ -279,13 +261,7 @@ def independent_state(log: Log, version: int) -> State | None:
 
 @dataclass(frozen=True)
 class _Side:
-    """What one side holds.
-
-    Attributes:
-        whole: Digest of all that counts.
-        bare: Digest without statistics.
-        columns: Columns of adds that some row has.
-    """
+    """Digests of one side, with and without statistics, and the columns of adds with values."""
 
     whole: Digest
     bare: Digest

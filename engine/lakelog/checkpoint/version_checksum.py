@@ -87,24 +87,8 @@ class ChecksumReport:
 def write_checksum(
     log: Log, version: int | None = None, *, memory_limit: int | None = None
 ) -> ChecksumReport:
-    """Write the checksum of a version, unless it has one.
-
-    Args:
-        log: The table's log.
-        version: The version; None is the latest.
-        memory_limit: Bytes that the process may take at its peak; None for no bound. Within one,
-            what replay gives is counted once only.
-
-    Raises:
-        UnsupportedError: The format has no version checksums, or a number has no room in one.
-        VersionNotFoundError: The version cannot be rebuilt.
-        UnsupportedFeatureError: The table needs what lakelog does not know.
-        CorruptionError: The log is damaged; or its commits must record their time, and the
-            version's does not.
-        CheckpointValidationError: The two counts differ; nothing was written.
-        UnsupportedStoreError: Nothing can be written safely at this place.
-        OutcomeUnknownError: It may have been written.
-        UnavailableError: The store failed.
+    """Write the checksum of a version (None: the latest) unless it exists; see
+    `lakelog.Table.checksum`. Without a memory limit, the state is counted twice independently.
     """
     with telemetry.span("checksum.write", path=log.table):
         snapshot = LogSnapshot.open(log, version)
@@ -116,16 +100,7 @@ def write_checksum(
 
 
 def build_checksum(state: State, *, memory_limit: int | None = None) -> dict[str, Any]:
-    """The body of a version's checksum, as replay gives it.
-
-    Args:
-        state: The version's state.
-        memory_limit: As `write_checksum`.
-
-    Raises:
-        CorruptionError: See `write_checksum`.
-        UnsupportedError: A number has no room.
-    """
+    """The body of a version's checksum from replay; errors as `write_checksum`."""
     counts = FileCounts()
     with StateSource(state, memory_limit=memory_limit, now_ms=state.log.clock()) as source:
         for frame in source.files(FileCounts.COLUMNS):
@@ -134,20 +109,9 @@ def build_checksum(state: State, *, memory_limit: int | None = None) -> dict[str
 
 
 def checksum_of(state: State, source: StateSource, counts: FileCounts) -> dict[str, Any]:
-    """The body of a version's checksum whose files were counted as they went by.
-
-    Numbers of deletion vectors are there where the table may have any, transaction identifiers
-    where none of them expires and there are few, domains where there are few, the histogram of
-    sizes where every file has one.
-
-    Args:
-        state: The version's state.
-        source: Its rows.
-        counts: All of its files.
-
-    Raises:
-        CorruptionError: See `write_checksum`.
-        UnsupportedError: A number has no room.
+    """The body of a checksum from counted files. It includes deletion vectors if the table may have
+    any, transactions if none expires and there are few, domains if few, and the size histogram if
+    every file has a size.
     """
     log = state.log
     protocol, metadata = source.protocol, source.metadata
@@ -254,9 +218,7 @@ def _few(bodies: Mapping[str, list[Any]], wrapper: str, most: int) -> list[Any] 
 
 
 def _commit_info(state: State) -> CommitInfo | None:
-    """The commitInfo of the version's commit, of which no more than a piece is read at a time; None
-    where the commit is gone, or has none.
-    """
+    """The commitInfo of the version's commit, read in pieces; None if there is none."""
     store, dialect = state.log.store, state.log.dialect
     path = dialect.commit_path(state.version)
     there = store.stat(path)
@@ -301,8 +263,8 @@ def _require_agreement(snapshot: LogSnapshot, body: Mapping[str, Any]) -> None:
 
 
 def _disagreements(body: Mapping[str, Any], there: Mapping[str, Any]) -> tuple[str, ...]:
-    """Fields on which two checksums of one version disagree; histograms over other bins say
-    nothing of each other.
+    """Fields in which two checksums of a version differ; histograms over different bins are not
+    compared.
     """
     ours, theirs = recorded_fields(body), recorded_fields(there)
     differ = [n for n, v in theirs.items() if v is not None and ours.get(n) not in (None, v)]

@@ -53,13 +53,8 @@ class Target:
 
 @dataclass(frozen=True)
 class Output:
-    """Where and how the rows of a command are written.
-
-    Attributes:
-        format: One of `FORMATS`.
-        to: A file instead of standard output.
-        limit: Maximum number of rows; None: the default of the format.
-        columns: The selected columns, in order; empty: the default of the format.
+    """Where and how the rows of a command are written: format, file (None: standard output), limit
+    and columns (None or empty: the format's default).
     """
 
     format: str

@@ -40,15 +40,8 @@ def _nothing(_rows: pl.DataFrame) -> Sequence[str]:
 
 @dataclass(frozen=True)
 class View:
-    """The text table of a command's rows.
-
-    Attributes:
-        noun: Name of one row.
-        columns: The columns without ``--columns``; columns without a value are omitted.
-        sort: Order of the rows; empty: the order in which they are read.
-        summary: Additional text for the line below the table, from all rows.
-        redundant: Columns, among those that are not selected by name, that the shown rows make
-            redundant.
+    """The text table of a command's rows. Without ``--columns``, columns without values and
+    `redundant` ones are omitted; an empty `sort` keeps the order.
     """
 
     noun: str
@@ -146,10 +139,7 @@ def write_report(
 
 
 def report_row(report: Any, columns: str, **values: tuple[pl.DataType, Any]) -> pl.LazyFrame:
-    """A report as one row with these columns, whose types are those of `report_schema`.
-
-    `values` gives the type and the value of columns that do not show an attribute as it is.
-    """
+    """A report as one row; `values` overrides the type and value of attributes."""
     import polars as pl
 
     schema = report_schema(type(report), columns) | {k: type_ for k, (type_, _) in values.items()}
@@ -159,9 +149,8 @@ def report_row(report: Any, columns: str, **values: tuple[pl.DataType, Any]) -> 
 
 
 def report_schema(report: type, columns: str) -> dict[str, pl.DataType]:
-    """The Polars types of attributes of a report, from their annotations.
-
-    Numbers and booleans keep their type, a tuple is a list of text, anything else is text.
+    """Polars types of a report's attributes, from their annotations: numbers and booleans, lists of
+    text for tuples, else text.
     """
     import polars as pl
 

@@ -79,10 +79,7 @@ def clip(text: str, width: int, *, middle: bool = False) -> str:
 
 
 class _Cell:
-    """A text of one line that can be shortened.
-
-    The common suffix of a column is removed first, because it distinguishes no texts.
-    """
+    """One line of text that can be shortened; the common suffix of a column is dropped first."""
 
     def __init__(self, text: str, style: str, *, middle: bool, common: int = 0) -> None:
         self._text, self._style, self._middle = plain(text), style, middle

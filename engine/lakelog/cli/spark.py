@@ -81,11 +81,8 @@ def run(file: str, steps: tuple[str, ...], output: Output) -> int:
 
 
 def _of_spark(error: Exception, file: str) -> LakelogError:
-    """Convert an error of Spark to one of lakelog.
-
-    SQLSTATE 42 (a column, path or format that does not exist) is invalid input. Other errors are
-    failures of Spark. Only the line with the cause is reported; ``--debug`` shows the Java stack
-    trace.
+    """Convert an error of Spark: SQLSTATE 42 is invalid input. Only the line with the cause is
+    kept; ``--debug`` shows the Java stack trace.
     """
     lines = [line for line in str(error).splitlines() if line.strip()]
     # The first line of Py4J names its own call; a Python traceback ends with the error.

@@ -530,9 +530,7 @@ def _replay_lines(manifest: ExportManifest, seconds: float, meter: Meter) -> lis
 
 
 def _expect_checkpoint(watch: Watch, meter: Meter, table: Table, snapshot: Snapshot) -> None:
-    """Set the total of the progress bar to the bytes of the checkpoint; the commits were read
-    before.
-    """
+    """Set the total of the progress bar to the checkpoint's bytes; the commits were read before."""
     store = table.log.store
     sizes = (store.stat(path) for path in snapshot.provenance.checkpoint_files)
     watch.expect(watch.done_bytes(meter) + sum(s.size_bytes for s in sizes if s is not None))

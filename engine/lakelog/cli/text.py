@@ -6,7 +6,7 @@ import datetime as dt
 
 
 def plain(text: str) -> str:
-    r"""The text with escaped control characters, which could control the terminal.
+    r"""The text with control characters escaped, which could control the terminal.
 
     >>> plain("a\x1b[31m")
     'a\\x1b[31m'

@@ -56,8 +56,8 @@ def open_metered(target: Target) -> tuple[Table, Meter]:
 
 
 class Watch:
-    """The progress bar of one task; `expect` sets the number of bytes to read, `show_step` the step
-    and its progress.
+    """The progress bar of a task: `expect` sets the bytes to read, `show_step` a step and its
+    progress.
     """
 
     def __init__(self, meter: Meter) -> None:
@@ -81,10 +81,7 @@ class Watch:
 
 @contextmanager
 def progress(title: str, meter: Meter) -> Iterator[Watch]:
-    """Show a bar on standard error during the task, if that is a terminal.
-
-    A short task shows no bar.
-    """
+    """Show a progress bar on standard error if it is a terminal and the task is not short."""
     watch = Watch(meter)
     if not sys.stderr.isatty():
         yield watch

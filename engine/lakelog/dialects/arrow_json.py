@@ -24,9 +24,9 @@ _PLAIN_KEY = re.compile(r"[ !#-.0-\[\]-~]+")  # ASCII that JSON writers never es
 def null_entries(table: pa.Table, wire: Wire, text: bytes) -> frozenset[str]:
     """Keys of maps whose nulls are entries with a null value, rather than absent keys.
 
-    A struct has lost the difference, so the text that was parsed decides: the key followed by null
-    is there as often as nulls were read (all are entries), or never (all are absent). Anything
-    between, or a key that may be spelled in another way, is not proven.
+    A struct does not distinguish them, so the parsed text decides: the key is followed by null as
+    often as nulls were read (all are entries), or never (none is). Other counts, and keys with
+    other spellings, prove nothing.
     """
     nulls: dict[str, int] = {}
     keys: list[str] = []
@@ -138,10 +138,8 @@ def parse(text: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
 
 
 def parse_with_keys(text: bytes, wire: Wire, keys: Keys) -> pa.Table:
-    """Parse with the fields and map keys seen so far; again whenever a new one turns up.
-
-    Declaring only what occurs is what makes the parse quick: every declared field costs a null in
-    every row that lacks it.
+    """Parse with the fields and map keys seen so far, and again if new ones occur. Each declared
+    field costs a null in every row that lacks it.
     """
     if not keys:
         head = text[: text.find(b"\n", min(len(text), 1 << 16)) + 1] or text
@@ -188,9 +186,7 @@ def _wire_type(node: Node, path: tuple[str, ...], keys: Keys) -> pa.StructType:
 
 
 def _learn(table: pa.Table, wire: Wire, given: Keys, keys: Keys) -> bool:
-    """Add to `keys` the known fields and map keys that a parse met next to those it was given; say
-    if there are any.
-    """
+    """Add newly parsed fields and map keys to `keys`; return whether there were any."""
     fresh: Keys = {}
     for column in table.schema:
         if column.name in wire.wrappers and column.name != "commitInfo":

@@ -38,15 +38,8 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class CheckpointDefaults:
-    """Settings of checkpoints and retention where a table's properties say nothing.
-
-    Attributes:
-        compression: Parquet codec, as pyarrow spells it.
-        part_actions: Actions that one file of a checkpoint should hold at most; None leaves it
-            whole.
-        checkpoint_retention_ms: How long a checkpoint stays that a later one has replaced.
-        retain_versions: Versions below the newest checkpoint whose commits stay, whatever their
-            age; None where age alone decides.
+    """Default checkpoint and retention settings; None for `part_actions` and `retain_versions`: no
+    limit.
     """
 
     compression: str = "zstd"
@@ -57,18 +50,9 @@ class CheckpointDefaults:
 
 @dataclass(frozen=True)
 class LayoutRequest:
-    """What decides the layout of a checkpoint, besides the table's protocol.
-
-    Attributes:
-        path: Location of the table, for errors.
-        layout: The layout asked for, or `AUTO`.
-        format: ``json`` or ``parquet`` where the table's properties choose one.
-        policy: ``classic`` or ``v2``, by the table's properties.
-        files: File actions.
-        others: Other actions.
-        in_parts: Whether one file would be too long, and several are allowed.
-        part_actions: Actions of a file that the table's properties allow at most, if any.
-        bounded: Whether memory is limited, so that no layout may hold all actions at once.
+    """What decides the layout of a checkpoint besides the protocol: the requested `layout` or
+    `AUTO`, properties (`format`, `policy`, `part_actions`), counts of actions, whether several
+    files are needed and allowed (`in_parts`), and whether memory is `bounded`.
     """
 
     path: str
@@ -82,11 +66,7 @@ class LayoutRequest:
     bounded: bool = False
 
     def known(self, layout: str, dialect: Dialect, *more: str) -> str:
-        """`layout`, if the dialect writes it.
-
-        Raises:
-            InvalidInputError: It does not.
-        """
+        """`layout`; raises InvalidInputError if the dialect does not write it."""
         if layout not in dialect.layouts:
             raise InvalidInputError(
                 "unknown checkpoint layout",
@@ -109,12 +89,8 @@ class LayoutRequest:
 
 @dataclass(frozen=True)
 class CheckpointDifference:
-    """How a checkpoint may differ from what the commits say.
-
-    Attributes:
-        wrong: Why the checkpoint is wrong all the same; None where it is not.
-        ignored: Action types whose rows need not agree.
-        note: What a report says of them.
+    """How a checkpoint may differ from the commits: action types that need not agree, with a note
+    for reports; `wrong` is why it is invalid nevertheless.
     """
 
     wrong: str | None = None
@@ -224,11 +200,8 @@ class Dialect(ABC):
         return "deletionVectors" in self.protocol_rules.features
 
     def choose_layout(self, table: TableConfiguration, request: LayoutRequest) -> str:
-        """The layout of a checkpoint.
-
-        Raises:
-            InvalidInputError: The layout asked for is unknown, or the table's readers would not
-                understand it. `LayoutRequest.refused` makes the error of the latter.
+        """The layout of a checkpoint; raises InvalidInputError if the requested one is unknown, or
+        unreadable for the table's readers (`LayoutRequest.refused`).
         """
         del table
         return request.known(self.layouts[0] if request.layout == AUTO else request.layout, self)
@@ -239,12 +212,8 @@ class Dialect(ABC):
         checkpoints: Sequence[Checkpoint],
         pointed: int | None,
     ) -> frozenset[Checkpoint] | None:
-        """The checkpoints that every reader of the table finds; None where all are.
-
-        Args:
-            table: Its configuration, if it is known.
-            checkpoints: All complete checkpoints.
-            pointed: The version that the pointer names, if any.
+        """The checkpoints that every reader of the table finds (None: all), of all complete
+        `checkpoints` and the `pointed` version.
         """
         del table, checkpoints, pointed
         return None
@@ -450,16 +419,14 @@ class Dialect(ABC):
         """
 
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
-        """Commit time, in milliseconds, of a version that exists only as this checkpoint; None
-        where checkpoints carry no commit time.
+        """Commit time in ms of a version that exists only as a checkpoint; None if checkpoints have
+        none.
         """
         del store, checkpoint
         return None
 
     def resolve_references(self, files: pl.DataFrame, meta: pl.DataFrame) -> pl.DataFrame:
-        """Fill columns of file actions that refer to table properties, from ``configuration`` in
-        the metaData rows of `meta`.
-        """
+        """Fill columns of file actions that refer to properties in the metaData rows of `meta`."""
         del meta
         return files
 
@@ -474,14 +441,10 @@ class Dialect(ABC):
         return None
 
     def compaction_path(self, start: int, end: int) -> str | None:
-        """File of the log compaction of commits `start` to `end`, relative to the table root; None
-        where there are none.
-        """
+        """Path of the compaction file of commits `start` to `end`; None if the dialect has none."""
         del start, end
         return None
 
     @abstractmethod
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
-        """Flatten commitInfo bodies to rows (``actionType`` = ``commitInfo``), in order;
-        fields that the contract does not name go to ``extra``.
-        """
+        """Flatten commitInfo bodies to rows, in order; unknown fields go to ``extra``."""

@@ -9,13 +9,7 @@ from lakelog.storage import LogStore
 
 
 class CheckpointCounts(NamedTuple):
-    """What a checkpoint holds.
-
-    Attributes:
-        actions: Rows of all types.
-        adds: Live files among them.
-        size_bytes: Length of its files together.
-    """
+    """Counts of a checkpoint: actions of all types, live files, bytes of its files."""
 
     actions: int
     adds: int
@@ -23,10 +17,7 @@ class CheckpointCounts(NamedTuple):
 
 
 def count_held(store: LogStore, reader: CheckpointReader) -> CheckpointCounts:
-    """Count the actions of a checkpoint and the bytes of its files.
-
-    Memory: a batch of paths.
-    """
+    """Count a checkpoint's actions and bytes. Memory: a batch of paths."""
     files = adds = 0
     for frame in reader.iter_files(("path",)):
         files += frame.height

@@ -25,10 +25,8 @@ _COMMIT_INFO = b'{"commitInfo":'
 
 
 def chunked(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
-    """Group files into chunks; a file larger than a chunk is cut at line ends.
-
-    The first chunks are smaller, each twice as large as the one before: so even a log of a few
-    megabytes is decoded while it is read.
+    """Group files into chunks; a larger file is cut at line ends. Chunks grow from small ones, so
+    that decoding starts while a log is read.
     """
     chunk: list[Blob] = []
     size, most = 0, min(_FIRST_BYTES, CHUNK_BYTES)
@@ -62,10 +60,9 @@ def _cut(blob: Blob) -> Iterator[Blob]:
 
 @dataclass
 class Prepared:
-    """A chunk ready to parse: its text, and which line of which file each row is.
-
-    commitInfo lines are taken out at the head and tail of a file, where they usually are: they
-    are free-form, so that their types would never agree in one parse.
+    """A chunk ready to parse: its text, and file and line of each row. commitInfo lines at the head
+    and tail of files are removed first: they are free-form, so their types would never agree in one
+    parse.
     """
 
     text: bytes = b""

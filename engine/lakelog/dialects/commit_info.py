@@ -61,10 +61,7 @@ def _keep(extras: list[dict[str, Any]], name: str, values: list[Any]) -> None:
 
 
 def in_commit_timestamp(info: CommitInfo) -> int | None:
-    """The in-commit timestamp of a body, in milliseconds; None where it has none.
-
-    Source: Delta protocol, In-Commit Timestamps.
-    """
+    """The in-commit timestamp of a body in ms, or None (Delta protocol, In-Commit Timestamps)."""
     value = info.body.get("inCommitTimestamp")
     return value if type(value) is int and abs(value) < 1 << 63 else None
 

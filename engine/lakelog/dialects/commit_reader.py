@@ -44,10 +44,8 @@ def with_count(content: CommitContent) -> CommitContent:
 
 
 class Counts:
-    """What commits say of how many actions they hold, compared with their lines.
-
-    A commit that was cut at a line end looks whole. lakelog's commitInfo, which the first line
-    holds, has the number of the other actions.
+    """Compares the number of actions in lakelog's commitInfo, the first line, with the commit's
+    lines: a commit cut at a line end looks complete.
     """
 
     def __init__(self, *, info_own_line: bool) -> None:
@@ -104,9 +102,8 @@ def group_commits(commits: Sequence[CommitFile], piece_bytes: int) -> Iterator[l
 def read_pieces(
     store: LogStore, commits: Sequence[CommitFile], piece_bytes: int
 ) -> Iterator[list[Blob]]:
-    """Read commits of plain lines, some `piece_bytes` at a time; a longer one is cut at line ends.
-
-    Memory: one piece, and the longest line.
+    """Read commits in pieces of about `piece_bytes`, cut at line ends. Memory: one piece, and the
+    longest line.
     """
     for run in group_commits(commits, piece_bytes):
         if len(run) > 1 or run[0].size_bytes <= piece_bytes:

@@ -53,13 +53,7 @@ _Offsets = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 class Difference(NamedTuple):
-    """An action type of which two digests differ.
-
-    Attributes:
-        action_type: The type.
-        expected: How many actions of it there should be.
-        found: How many there are; if as many, some have another content.
-    """
+    """An action type in which digests differ, with both counts; equal counts mean other content."""
 
     action_type: str
     expected: int
@@ -68,12 +62,7 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Digest:
-    """Count and hash sum by action type.
-
-    Attributes:
-        counts: Number of actions, by action type; types without any are left out.
-        sums: Sum of their hashes, 128 bits as two lanes of 64: high and low.
-    """
+    """Counts and 128-bit hash sums (two 64-bit lanes) by action type."""
 
     counts: Mapping[str, int] = field(default_factory=dict)
     sums: Mapping[str, int] = field(default_factory=dict)
@@ -148,10 +137,7 @@ class Digest:
 
 @cache
 def algorithm() -> str:
-    """Name of the algorithm: ``lakelog-1-`` and 16 hex digits of how known values come out.
-
-    The digits change with whatever Polars does about hashing, whether it shows it or not.
-    """
+    """Name of the algorithm, with hashes of known values, which depend on Polars' version."""
     texts = ["x" * n for n in (*range(40), 64, 128, 129, 240, 241, 1024, 1025, 5000)]
     numbers = [*range(-3, 4), 255, 1 << 31, -(1 << 31), 1 << 62, -(1 << 63)]
     values = [
@@ -166,9 +152,8 @@ def algorithm() -> str:
 
 @cache
 def kept_columns(kind: str) -> frozenset[str]:
-    """Columns that count unless `digest` is given others: all of the contract but those that say
-    where an action came from, and for a remove the statistics and tags that no checkpoint keeps
-    (Delta protocol, Checkpoints), and ``extra``, which some layouts cannot keep.
+    """Columns that count by default: all but the origin of an action, statistics and tags of
+    removes (Delta protocol, Checkpoints), and ``extra``, which some layouts do not keep.
     """
     dropped = _UNCOUNTED | _ORIGIN | {"extra"}
     return frozenset(actions.schema()) - (dropped | _REMOVE_DROPS if kind == "remove" else dropped)
@@ -177,9 +162,7 @@ def kept_columns(kind: str) -> frozenset[str]:
 def digest(
     frame: pl.DataFrame, columns: Mapping[str, Sequence[str]] | Sequence[str] | None = None
 ) -> Digest:
-    """The digest of some actions.
-
-    Memory: some 40 bytes per row, next to the columns.
+    """The digest of some actions. Memory: about 40 bytes per row.
 
     >>> one = pl.DataFrame({"actionType": ["add", "add"], "path": ["a", "b"], "size": [1, 2]})
     >>> digest(one) == digest(one[::-1]), digest(one) == digest(one.with_columns(size=2))
@@ -252,8 +235,8 @@ def _leaves(series: pl.Series) -> list[pl.Series]:
 
 
 def _hash(leaves: Sequence[pl.Series], absent: Collection[str] = ()) -> list[_Lanes]:
-    """The hashes of each column's values, in both lanes, with seeds of its name; 0 for a null, and
-    for an empty collection where `absent` names the column.
+    """Hashes of each column's values in both lanes, seeded by name; 0 for nulls, and for empty
+    collections if `absent` names the column.
     """
     flat = [n for n, s in enumerate(leaves) if not (s.dtype.is_nested() or s.dtype.is_float())]
     physical = pl.DataFrame([_physical(leaves[n]).alias(str(n)) for n in flat])
@@ -319,10 +302,7 @@ def _hash_nested(series: pl.Series, *, empty_is_null: bool) -> _Lanes:
 
 
 def _elements(series: pl.Series) -> tuple[list[pl.Series], _Offsets, _Offsets]:
-    """The elements of all rows, one after another, and where each row's end, and how many it has.
-
-    A map's keys and values are two columns.
-    """
+    """The elements of all rows, each row's end, and its count."""
     dtype = series.dtype
     if isinstance(dtype, pl.Map):
         # Through Arrow, for a query costs more than all the rest of a few thousand rows.

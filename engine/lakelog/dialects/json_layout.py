@@ -25,12 +25,8 @@ META_WRAPPERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """One wire field: the flattened column it fills, and its type.
-
-    Attributes:
-        column: Flattened column.
-        type: Contract type of the column.
-        lenient: Whether numbers, objects and arrays are taken as their JSON text.
+    """A field in the log, its flattened column and type; `lenient`: numbers, objects and arrays are
+    read as JSON text.
     """
 
     column: str
@@ -60,12 +56,8 @@ class Node:
 
 @dataclass(frozen=True)
 class Wire:
-    """The JSON spelling of one dialect.
-
-    Attributes:
-        wrappers: Wrapper key to the shape of its body. ``commitInfo`` is among them.
-        required: Action type to the columns that it must carry.
-        names: Every wire field name, at any depth.
+    """The JSON names of a dialect: bodies by wrapper key, required columns by action type, and all
+    field names.
     """
 
     wrappers: Mapping[str, Node]

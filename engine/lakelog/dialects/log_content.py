@@ -36,14 +36,7 @@ CHECKPOINT_META = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 
 
 class CommitFile(NamedTuple):
-    """One commit in a listing; a tuple, for a log has tens of thousands.
-
-    Attributes:
-        version: Table version that the commit makes.
-        path: File, relative to the table root.
-        size_bytes: Listed length in bytes.
-        modified_ms: Modification time, milliseconds since the Unix epoch.
-    """
+    """One commit in a listing (time in ms); a tuple, because a log has tens of thousands."""
 
     version: int
     path: str
@@ -63,12 +56,7 @@ class CompactionFile:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCounts:
-    """The counts that the pointer records of a checkpoint.
-
-    Attributes:
-        actions: Actions of all types.
-        adds: Live files among them.
-    """
+    """The pointer's counts of a checkpoint: all actions, and live files."""
 
     actions: int
     adds: int
@@ -101,16 +89,9 @@ class Checkpoint:
 
 @dataclass(frozen=True)
 class LogListing:
-    """What a log folder holds, parsed from names alone; other files are left out.
-
-    Attributes:
-        commits: Every commit file, by version ascending; one per version.
-        checkpoints: Every complete checkpoint, by (version, rank) ascending.
-        compactions: Every log compaction file, by (start, end) ascending.
-        notes: Incomplete checkpoints and similar, one sentence each, for provenance.
-        apart: Files named like commits that make no version of the table, by number ascending:
-            skips that IndexTables numbers apart from its Avro states.
-        checksums: Versions that have a version checksum.
+    """A log folder, parsed from names: commits, complete checkpoints, compactions, each ascending.
+    `notes` describes incomplete checkpoints; `apart` are files named like commits that make no
+    version (skips next to Avro states); `checksums` are versions.
     """
 
     commits: tuple[CommitFile, ...] = ()
@@ -131,7 +112,7 @@ class LogListing:
 
 
 class CommitInfo(NamedTuple):
-    """One commitInfo as parsed JSON: most reads never need it flattened. A tuple, for a log has
+    """One commitInfo as parsed JSON, which most reads never flatten; a tuple, because a log has
     tens of thousands.
     """
 
@@ -182,14 +163,7 @@ class CommitContent:
 
 @dataclass(frozen=True)
 class SidecarFile:
-    """One sidecar as a V2 manifest names it.
-
-    Attributes:
-        path: File, relative to the table root.
-        size_bytes: Its length.
-        modified_ms: Its modification time, milliseconds since the Unix epoch.
-        tags: What the manifest keeps with it.
-    """
+    """A sidecar in a V2 manifest: path, length, time (ms) and tags."""
 
     path: str
     size_bytes: int
@@ -240,14 +214,8 @@ class CheckpointPlan:
 
 @dataclass(frozen=True)
 class StagedFile:
-    """One file of a checkpoint that is written but not yet seen.
-
-    Attributes:
-        path: Its current path, relative to the table root. Equal to `target` where no reader
-            looks at it before another file names it (a sidecar).
-        target: Its path after publication.
-        size_bytes: Its length.
-        num_actions: Rows in it.
+    """A written, unpublished file of a checkpoint; `path` equals `target` if readers find it only
+    by its manifest (a sidecar).
     """
 
     path: str
@@ -305,8 +273,8 @@ class CheckpointWriter(Protocol):
 
 
 class CheckpointReader(Protocol):
-    """Reads one checkpoint, column by column. Errors: `CorruptionError`, `NotFoundError`,
-    `UnavailableError`, `UnsupportedError`.
+    """Reads one checkpoint by columns; raises CorruptionError, NotFoundError, UnavailableError,
+    UnsupportedError.
     """
 
     checkpoint: Checkpoint

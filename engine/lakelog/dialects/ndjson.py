@@ -223,9 +223,7 @@ def _ordered(frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _require_one_action(table: pa.Table, present: Sequence[str]) -> None:
-    """Refuse the chunk if a line has no action, or both an add and a remove (whose order the
-    columns have lost).
-    """
+    """Refuse a line without an action, or with both an add and a remove, whose order is lost."""
     nulls = [table[name].null_count for name in present]
     if len(present) == 1 and nulls[0] == 0:
         return
@@ -301,9 +299,7 @@ def _collect(
 
 
 def _extras(prepared: Prepared, wrapper: str, node: Node, rows: np.ndarray | None) -> pl.Series:
-    """The unknown fields of each row as JSON text, from the lines themselves: only they have them
-    whole.
-    """
+    """The unknown fields of each row as JSON text, from the original lines."""
     numbers = list(range(prepared.rows)) if rows is None else rows.tolist()
     bodies = (orjson.loads(line)[wrapper] for line in prepared.lines(numbers))
     extras = (_unknown_of(body, node) for body in bodies)

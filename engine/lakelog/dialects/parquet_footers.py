@@ -72,10 +72,7 @@ _MOST_BYTES = 1 << 30
 def require_sound_chunks(
     metadata: pq.FileMetaData, groups: Iterable[int], leaves: Sequence[int]
 ) -> None:
-    """Raise where a row group's account of a leaf contradicts the schema.
-
-    Nothing of the file is read.
-    """
+    """Raise if a row group's column chunks contradict the schema; reads nothing of the file."""
     if not leaves:
         return  # Arrow would divide by the batch's length of 0, to count rows without columns
     reader = pq.ParquetFile(_Zeros(), metadata=metadata).reader

@@ -226,21 +226,14 @@ _INDEXTABLES_BY_LOWER = {key.lower(): kind for key, kind in INDEXTABLES_PROPERTI
 
 
 class PropertyRules:
-    """What a dialect accepts as table properties; these rules are those of every dialect.
-
-    Attributes:
-        ignored: Properties without an effect on tables of the dialect, by their key in lower case:
-            the reason, and the value that describes what lakelog does anyway.
+    """The properties that all dialects accept. `ignored` are properties without effect, by
+    lower-case key, with the reason and the value that matches lakelog's behaviour.
     """
 
     ignored: Mapping[str, tuple[str, str]] = WITHOUT_EFFECT
 
     def check(self, configuration: Mapping[str, str | None]) -> None:
-        """Refuse properties that are unknown, or whose values are not of their kind.
-
-        Raises:
-            InvalidPropertyError: With the key in ``path``.
-        """
+        """Raise InvalidPropertyError (key in ``path``) for unknown keys and invalid values."""
         for key, value in configuration.items():
             self.check_one(key, key.lower(), value)
 
@@ -252,9 +245,7 @@ class PropertyRules:
             _check_own(key, value)
 
     def without_effect(self, configuration: Mapping[str, str | None]) -> list[str]:
-        """A sentence for each property that is accepted and has no effect, with the reason.
-
-        A property whose value describes what lakelog does anyway gets none.
+        """A sentence for each property without effect, unless its value matches what lakelog does.
 
         >>> PropertyRules().without_effect({"spark.indextables.checkpoint.maxRetries": "5"})
         ['the property spark.indextables.checkpoint.maxRetries has no effect: stores retry failed \

@@ -49,11 +49,8 @@ class ProtocolRules(ABC):
 
     @abstractmethod
     def check_readable(self, protocol: Protocol, table: str) -> None:
-        """Refuse a protocol whose log lakelog cannot read.
-
-        Raises:
-            UnsupportedFeatureError: With the version or the feature's name in ``found``.
-            CorruptionError: No table may have this protocol.
+        """Raise UnsupportedFeatureError (version or feature in ``found``) for a protocol that
+        lakelog cannot read, CorruptionError for an invalid one.
         """
 
     def check_readable_by_writer(self, protocol: Protocol, table: str) -> None:
@@ -67,19 +64,13 @@ class ProtocolRules(ABC):
         )
 
     def check_lists(self, protocol: Protocol) -> None:
-        """Refuse feature lists that do not fit the versions of a new protocol.
-
-        Raises:
-            InvalidProtocolError: They contradict each other or the versions.
+        """Raise InvalidProtocolError if feature lists contradict each other or the versions of a
+        new protocol.
         """
         check_names(self, protocol)
 
     def check_lists_of_table(self, protocol: Protocol, table: str) -> None:  # noqa: B027 - a dialect need not have lists
-        """Refuse to write a table whose protocol action violates the format's rules.
-
-        Raises:
-            CorruptionError: A list is missing, or the versions contradict each other.
-        """
+        """Raise CorruptionError if a table's protocol lacks a list or contradicts itself."""
 
     def is_harmless_change(
         self,
@@ -88,8 +79,8 @@ class ProtocolRules(ABC):
         new: Mapping[str, str | None],
         features: frozenset[str],
     ) -> bool:
-        """Whether a concurrent change of the property `key` leaves all that was prepared before it
-        valid. `features` are those that the protocol supports.
+        """Whether a concurrent change of property `key` leaves prepared work valid under
+        `features`.
         """
         del key, old, new, features
         return False
@@ -110,9 +101,8 @@ class ProtocolRules(ABC):
         return frozenset(found)
 
     def upgrade(self, protocol: Protocol | None, features: Iterable[str]) -> Protocol:
-        """The least protocol that supports all that `protocol` supports, and `features`.
-
-        Source: Delta protocol, Table Features for New and Existing Tables.
+        """The least protocol with all features of `protocol`, and `features` (Delta protocol, Table
+        Features for New and Existing Tables).
         """
         base = protocol or self.default
         there = self.supported(base)
@@ -125,9 +115,8 @@ class ProtocolRules(ABC):
         return self.with_features(base, [self.features[name] for name in missing], there)
 
     def check_change(self, old: Protocol | None, new: Protocol) -> None:
-        """Refuse a protocol that no table may have, or that takes something back.
-
-        Source: Delta protocol, Protocol Evolution; Table Features; Supported Features.
+        """Refuse an invalid protocol, or one that removes support (Delta protocol, Protocol
+        Evolution; Table Features; Supported Features).
         """
         self._check_versions(new)
         self.check_lists(new)
@@ -243,13 +232,7 @@ def in_order(old: tuple[str, ...] | None, names: Iterable[str]) -> tuple[str, ..
 
 @dataclass(frozen=True)
 class TableConfiguration:
-    """Protocol and metadata of one table version, under the rules of its dialect.
-
-    Attributes:
-        dialect: Its dialect.
-        protocol: Its protocol.
-        metadata: Its metadata.
-    """
+    """Protocol and metadata of one table version, under the rules of its dialect."""
 
     dialect: Dialect
     protocol: Protocol
@@ -275,10 +258,7 @@ class TableConfiguration:
         return any(name in known and name in there for name in names)
 
     def is_active(self, name: str) -> bool:
-        """Whether a feature is supported, and switched on by the metadata.
-
-        Source: Delta protocol, Active Features.
-        """
+        """Whether a feature is supported and enabled (Delta protocol, Active Features)."""
         if not self.supports(name):
             return False
         switch = self.rules.features[name].switch

@@ -45,11 +45,7 @@ def registered() -> tuple[Dialect, ...]:
 
 
 def named(name: str) -> Dialect:
-    """The dialect called `name`.
-
-    Raises:
-        InvalidInputError: There is none.
-    """
+    """The dialect called `name`; raises InvalidInputError for an unknown one."""
     dialect = _DIALECTS.get(name)
     if dialect is None:
         raise InvalidInputError("unknown table format", expected=" or ".join(_DIALECTS), found=name)

@@ -27,8 +27,8 @@ _MAX_NESTING = MAX_DEPTH - 2  # the line's object and the wrapper's are around i
 
 
 def conform_rows(rows: pl.DataFrame, dialect: str) -> pl.DataFrame:
-    """Rows fit to be spelled: known columns in the contract's dtypes, columns of nulls left out,
-    and the fields filled that the contract says are ``written`` where an action lacks them.
+    """Rows ready to encode: contract types, no all-null columns, and defaults of fields that are
+    always ``written``.
     """
     if not rows.height:
         return _EMPTY

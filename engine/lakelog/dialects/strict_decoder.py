@@ -94,14 +94,8 @@ def decode_rows(rows: Sequence[dict[str, Any]], wire: Wire, path: str) -> Action
 
 
 class Line(NamedTuple):
-    """One line of a log file and where it is.
-
-    Attributes:
-        text: Its bytes, without the line end.
-        path: File, relative to the table root.
-        version: Table version of the file, or None.
-        number: 0-based number in the file.
-        offset: 0-based offset in the file's decompressed bytes.
+    """One line of a log file: bytes without line end, file, version or None, and 0-based number and
+    offset in the decompressed file.
     """
 
     text: bytes
@@ -149,9 +143,7 @@ def parse_object(line: Line) -> dict[str, Any]:
 
 
 def parse_objects(texts: Sequence[bytes]) -> list[dict[str, Any]] | None:
-    """Parse many short lines, if it is plain that each is what `parse_object` would give; else
-    None.
-    """
+    """Parse many short lines, or return None if one may need `parse_object`."""
     # A level takes two bytes at least.
     if any(len(text) > 2 * MAX_DEPTH and not _is_shallow(text) for text in texts):
         return None
@@ -171,8 +163,8 @@ def _is_shallow(text: bytes) -> bool:
 
 
 def _check_keys(parsed: dict[str, Any], line: Line) -> None:
-    """Refuse a line that nests too deep, or holds a key twice: orjson keeps the last of the two,
-    the protocol gives no rule, so neither is right.
+    """Refuse a line that is nested too deeply or repeats a key: orjson keeps the last, and the
+    protocol has no rule.
     """
     try:
         keys = _count_keys(parsed)

@@ -54,13 +54,9 @@ def data_name(number: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoreManifest:
-    """The state of the files.
-
-    Attributes:
-        generation: Greater than that of the manifest before, and than the number of any file that
-            was ever named; 0 where none was published.
-        flushed_seq_num: All records up to it, inclusive, are in the files, and none after it.
-        files: The files by name, oldest first: sequence numbers ascend from file to file.
+    """The files of a store, oldest first, with all records up to `flushed_seq_num` inclusive.
+    `generation` exceeds that of the previous manifest and the number of any file ever named (0:
+    none published).
     """
 
     generation: int = 0
@@ -206,9 +202,8 @@ class FileRoom:
             )
 
     def take_over(self, found: StoreManifest) -> None:
-        """Before the first file is written: know which names were used, and remove what crashes
-        have left. The manifest is known to be the latest, and all that it names to be there: of an
-        older one, the leftovers would be the files that hold the records.
+        """Before the first write: find used names and delete leftovers of crashes. The manifest
+        must be the latest: leftovers of an older one would be the files with the records.
         """
         with store_errors("be opened", self._directory):
             names = [name for name in self._disk.list(self._directory) if _ours(name)]
@@ -247,11 +242,11 @@ class FileRoom:
         return manifest
 
     def remove(self, files: Iterable[SortedFile]) -> None:
-        """Remove files that the manifest no longer names, oldest first, and what failures have
-        left before; readers keep theirs.
+        """Delete files that the manifest no longer names, one by one, oldest first; readers keep
+        theirs open.
 
-        One after the other, also for a crash: for those who read the directory without the
-        manifest, a record must not outlive the tombstone that came after it.
+        The order matters after a crash: for a process that lists the directory without the
+        manifest, a record must not outlive its later tombstone.
         """
         self._unused += [file.name for file in files]
         with store_errors("remove an old file", self._directory):
@@ -288,8 +283,8 @@ class FileRoom:
         return made
 
     def _number(self) -> int:
-        """A number that no file has had: after a failure it is unknown which names are there, and a
-        reader may still have an older manifest.
+        """A number that no file had: after a failure it is unknown which names exist, and a reader
+        may have an older manifest.
         """
         self._last_number += 1
         return self._last_number

@@ -124,8 +124,8 @@ class Memtable:
         return self._looked_through > _PATIENCE * self.records
 
     def _settle(self) -> pl.DataFrame:
-        """Sort what is loose. Writers continue meanwhile: it is done next to them, on frames that
-        do not change, and taken over unless another reader was faster.
+        """Sort the loose records. Writers continue: it works on immutable frames, and is discarded
+        if another reader was faster.
         """
         with self._lock:
             loose, settled = self._loose, self._settled

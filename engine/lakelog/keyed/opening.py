@@ -25,14 +25,8 @@ from lakelog.wal.segments import is_historic, named_seq
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Where the records are.
-
-    Attributes:
-        active: Takes new records; above all that follows.
-        frozen: Takes none any more, and is not in a file yet; oldest first.
-        frozen_seq_num: Up to it, records are in `frozen` or in the files; above it in `active`.
-        files: Oldest first; the manifest's.
-        manifest: The one that names the files.
+    """Where the records are, newest first: `active` takes new ones, `frozen` are not yet in a file
+    (up to `frozen_seq_num`), then the manifest's `files`.
     """
 
     active: Memtable

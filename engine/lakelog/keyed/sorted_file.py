@@ -72,7 +72,7 @@ def ranges(
     rows: int = MERGE_ROWS,
     size_bytes: int = MERGE_BYTES,
 ) -> list[tuple[bytes | None, bytes | None]]:
-    """Key ranges that cover everything, each with about so many rows of all files together.
+    """Key ranges that cover all keys, each with about as many rows over all files.
 
     >>> ranges([[(b"a", 2, 9), (b"m", 2, 9)], [(b"c", 3, 9)]], rows=5)
     [(None, b'm'), (b'm', None)]
@@ -96,11 +96,9 @@ def ranges(
 
 
 def compaction(sizes: Sequence[int], most: int = MOST_FILES) -> int | None:
-    """Which files to merge after a flush: the newest ones, from an index on.
-
-    Tiers by size: the merge takes in an older file only while that is not much larger than all
-    that are merged already, so that a byte is rewritten once for each doubling of the store, not
-    at each flush.
+    """Which files to merge after a flush: the newest, from an index on. An older file is included
+    only if it is not much larger than those already merged, so that a byte is rewritten once per
+    doubling of the store.
 
     >>> compaction([1000, 10, 9, 8, 7], most=4)
     1
@@ -132,17 +130,8 @@ _SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class FileFacts:
-    """What is known of a sorted file before it is opened.
-
-    Attributes:
-        rows: Rows, one a key; at least one.
-        tombstones: Those that are DELETE.
-        size_bytes: Of the file.
-        min_key: The first key.
-        max_key: The last key.
-        min_seq_num: The lowest sequence number.
-        max_seq_num: The highest.
-        footer_crc32c: CRC-32C of the footer, its length and the magic at the end.
+    """Facts about a sorted file that are known before it is opened; `footer_crc32c` covers the
+    footer, its length and the final magic.
     """
 
     rows: int
@@ -186,10 +175,7 @@ class _Counted(io.RawIOBase):
 
 
 def write(sink: BinaryIO, chunks: Iterable[pl.DataFrame]) -> FileFacts | None:
-    """Write a sorted file.
-
-    Memory: one chunk.
-    """
+    """Write a sorted file; memory: one chunk."""
     chunks = iter(chunk for chunk in chunks if chunk.height)
     first = next(chunks, None)
     if first is None:

@@ -42,14 +42,10 @@ from lakelog.wal.records import data_of
 
 
 class Latch:
-    """Writers pass together; the one who closes the latch waits for those that are inside.
+    """A latch that writers share, and that a flush closes while it exchanges the memtable.
 
-    Between a record's way into the log and its way into the memtable is a moment in which only
-    the log has it. A flush that took the memtable then, and truncated the log, would lose it: so it
-    closes the latch for as long as it takes to exchange the memtable.
-
-    New writers wait while another process waits to close, so that a stream of them cannot hold a
-    flush up.
+    A record is for a moment in the log only. A flush that took the memtable and truncated the log
+    in that moment would lose it. New writers wait while a flush waits, so that it cannot starve.
     """
 
     def __init__(self) -> None:
@@ -489,11 +485,8 @@ class KeyedStore(Closing):
 
 
 def _merged(files: tuple[SortedFile, ...], *, oldest: bool) -> Iterator[pl.DataFrame]:
-    """The newest record of each key of some files that follow each other, a range at a time.
-
-    Args:
-        files: The files.
-        oldest: Nothing is older than they are, so their tombstones have nothing to hide.
+    """The newest record of each key of consecutive files, one key range at a time; tombstones of
+    the `oldest` files are dropped.
     """
     for start, end in sorted_file.ranges([file.groups for file in files]):
         merged = rows.newest(file.between(start, end) for file in files)

@@ -48,11 +48,8 @@ _SEEDS = {"one": 0x5EED, "two": 0xD1CE}
 
 @dataclass(frozen=True)
 class Tally:
-    """The live files of a checkpoint, by hash.
-
-    Attributes:
-        hashes: Columns ``one``, ``two`` (UInt64) and ``size`` (Int64), one row per file.
-        paths_repeat: Whether two files may have one path; see `may_repeat`.
+    """The live files of a checkpoint: ``one`` and ``two`` (hash, UInt64) and ``size`` (Int64), and
+    whether two may have the same path.
     """
 
     hashes: pl.DataFrame
@@ -86,9 +83,7 @@ class Tally:
 
 
 def may_meet(hashes: Sequence[pl.Series], others: pl.Series) -> bool:
-    """Whether one of the files hashed (`hash_identities`) may be among `others`, hashed alike.
-    False is certain.
-    """
+    """Whether one of the hashed files may be among `others`; False is certain."""
     if not hashes or not len(others):
         return False
     return bool(pl.concat(hashes).is_in(others.implode()).any())
@@ -111,9 +106,7 @@ def hash_identities(
 
 
 def may_repeat(hashes: Sequence[pl.Series]) -> bool:
-    """Whether two of the paths hashed may be one: two deletion vectors of a file, damage, or a
-    clash of hashes. False is certain.
-    """
+    """Whether two of the hashed paths may be equal; False is certain."""
     if not hashes:
         return False
     every = pl.concat(hashes)
@@ -167,10 +160,7 @@ class Projections:
         kinds: tuple[str, ...],
         read: Callable[[], Iterable[pl.DataFrame]],
     ) -> Iterator[pl.DataFrame]:
-        """The frames that `read` gives, or those that it gave before; kept where `keeps` says so.
-
-        Memory: `max_bytes`, and what `read` needs.
-        """
+        """The frames of `read`, or those kept from an earlier call (at most `max_bytes`)."""
         key = (weakref.ref(owner), frozenset(columns), kinds)
         wanted = self.keeps(owner, columns, kinds)
         with self._lock:
@@ -196,8 +186,8 @@ class Projections:
             self._keep(key, frames, size)
 
     def keeps(self, owner: object, columns: Sequence[str], kinds: tuple[str, ...]) -> bool:
-        """Whether columns are kept, or will be when they are read: if they were asked for before.
-        From now on they were; and if they will not be kept, this counts as a miss.
+        """Whether columns are kept, or will be when read, which is so from the second request on;
+        counts a miss otherwise.
         """
         key = (weakref.ref(owner), frozenset(columns), kinds)
         with self._lock:
@@ -228,25 +218,15 @@ _REMEMBERED = 256
 
 @dataclass(frozen=True)
 class RowGroupChoice:
-    """The row groups of a checkpoint that a question reads.
-
-    Attributes:
-        chosen: Numbers of row groups by the path of the file; None where all are read.
-        reason: Why all are read.
-    """
+    """Numbers of the row groups to read, by file; None for all, with the reason."""
 
     chosen: Mapping[str, Sequence[int]] | None
     reason: str | None = None
 
 
 class Base:
-    """The checkpoint under a state: its reader, and what was read from it, shared by updates.
-
-    Attributes:
-        projections: Keeps file columns that are asked for again; None keeps none.
-        disk: Keeps file columns for other processes; None keeps none.
-        settled: What was decided of files that it holds more than once
-            (`lakelog.log.repeated_files`).
+    """A state's checkpoint: its reader, and what was read from it, shared by updates. `projections`
+    and `disk` keep columns; `settled` holds decisions about repeated files.
     """
 
     def __init__(self, reader: CheckpointReader) -> None:
@@ -302,8 +282,8 @@ class Base:
 
     @property
     def recorded_adds(self) -> int | None:
-        """Number of live files, as the records of its row groups give it; None without them, or
-        where a tombstone may be one of a live file.
+        """Number of live files by the records of row groups; None without them, or if a tombstone
+        may cancel a live file.
         """
         frames = [groups.frame for groups in self.row_groups]
         if not frames or any(frame["removes"].sum() for frame in frames):
@@ -324,8 +304,8 @@ class Base:
         condition: FileCondition,
         seen: Callable[[pl.DataFrame], None],
     ) -> Iterator[pl.DataFrame]:
-        """See `SkippingReader`; of kept columns, if these columns were asked for before or there is
-        a disk cache, which keeps whole columns alone.
+        """See `SkippingReader`; uses kept columns if these were requested before, or if there is a
+        disk cache, which keeps whole columns only.
         """
 
         def matching(frame: pl.DataFrame) -> pl.DataFrame:
@@ -391,9 +371,8 @@ class Base:
 
     @cached_property
     def clashes(self) -> pl.DataFrame:
-        """(path, dvId) of files that it removes, and that it adds or removes again.
-
-        Memory: its tombstones.
+        """(path, dvId) of files that the checkpoint both removes and adds, or removes twice;
+        memory: its tombstones.
         """
         removed = self.removed
         if not removed.height:

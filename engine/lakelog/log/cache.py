@@ -70,12 +70,7 @@ _CACHES = ("protocol", "metadata", "versions", "files", "versions_list", "disk")
 
 @dataclass(frozen=True)
 class Lookups:
-    """How often something was at hand.
-
-    Attributes:
-        hits: Times that it was.
-        misses: Times that it had to be read.
-    """
+    """Counts of hits and misses."""
 
     hits: int = 0
     misses: int = 0
@@ -135,15 +130,9 @@ class CacheStats:
 
 @dataclass(frozen=True)
 class _Look:
-    """The files of a version as a listing shows them.
-
-    Attributes:
-        segment: What opening again would read.
-        notes: What the listing says besides.
-        marks: Length and time of the checkpoint's files and of compactions; None for one that is
-            not there.
-        below: Commits that the checkpoint may depend on; None where they were not listed.
-        now_ms: When it was made, by the clock.
+    """The files of a version by a listing: segment, notes, length and time of checkpoint and
+    compaction files (`marks`), and the commits that the checkpoint may depend on (`below`; None:
+    not listed).
     """
 
     segment: LogSegment
@@ -223,9 +212,8 @@ class StateCache:
         return state or self._look(version)
 
     def state_at(self, timestamp_ms: int, max_staleness_s: float = 0.0) -> State:
-        """The latest version committed at or before a time; see `lakelog.log.context.version_at`.
-
-        Times are always looked up; `max_staleness_s` is for the version then found.
+        """The latest version committed at or before a time. The time is always looked up;
+        `max_staleness_s` applies to the version found.
         """
         return self.state(version_at(self._log, timestamp_ms), max_staleness_s)
 
@@ -370,10 +358,8 @@ class StateCache:
             self._evict(began_s)
 
     def _evict(self, present_s: float) -> None:
-        """Let go of what is too old, then of what was used least recently.
-
-        A state that decodes many megabytes later on shows its size only then: until it has, it is
-        held weakly, that is, for as long as a caller has a snapshot of it.
+        """Evict old states, then the least recently used. A state that decodes much later shows its
+        size only then; until then the cache holds it weakly.
         """
         weigher = _Weigher(self._projections.size_bytes)
         strong: dict[int, State] = {}
@@ -453,9 +439,7 @@ def _paths(checkpoint: Checkpoint | None) -> tuple[str, ...]:
 
 
 def _is_below(held: _Held, state: State, look: _Look) -> bool:
-    """Whether the commits that a state depends on are all there, and no others up to its
-    version.
-    """
+    """Whether exactly the commits that a state depends on exist, up to its version."""
     own = held.look.segment.commits
     past = state.past.compactions if state.past is not None else ()
     marks = [(held.look.marks.get(c.path), c) for c in (*state.segment.compactions, *past)]

@@ -113,8 +113,8 @@ def may_be_cut(decoded: Actions) -> bool:
 
 
 def _cut_by_metrics(decoded: Actions) -> tuple[int | None, int]:
-    """The first commit that holds fewer files than its metrics say, and by how many live files all
-    such commits fall short.
+    """The first commit with fewer files than its metrics record, and the number of live files
+    missing from all such commits.
     """
     held: dict[tuple[int, str], int] = {}
     if decoded.files.height:

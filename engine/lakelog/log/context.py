@@ -89,11 +89,9 @@ def list_again(
     is_outdated: Callable[[Exception], bool],
     errors: tuple[type[Exception], ...] = (CorruptionError, NotFoundError),
 ) -> _T:
-    """What `attempt` gives, which lists the log and reads what it chose from the listing.
-
-    Cleanup may remove files after they were listed, once others give the same versions. Then
-    `attempt` fails with one of `errors`, `is_outdated` says that the listing no longer holds, and
-    `attempt` is called again. Any other failure, and the last one, is raised.
+    """The result of `attempt`, which lists the log and reads from the listing. If it fails with one
+    of `errors` and `is_outdated` says that cleanup removed listed files, it is called again, a
+    limited number of times.
     """
     for _ in range(MOST_ATTEMPTS - 1):
         try:
@@ -111,15 +109,8 @@ def now_ms() -> int:
 
 @dataclass(frozen=True)
 class Log:
-    """One table's log.
-
-    Attributes:
-        store: Where its files are.
-        dialect: How they are spelled.
-        clock: Gives the present, in milliseconds; passed in so that tests can hold it still.
-        external: Which files outside the table's folder may be opened.
-        storage_options: With which the store was opened: reading a file of it that is outside the
-            table's folder needs them.
+    """The log of one table: store, dialect, clock (milliseconds), files allowed outside the table's
+    folder, and the storage options to open those.
     """
 
     store: LogStore
@@ -146,12 +137,9 @@ class Log:
         return self._listed(start=version)
 
     def _listed(self, *, hint: bool = False, start: int = 0) -> LogListing:
-        """The log as it was at one moment.
-
-        A folder is listed piece by piece. A commit that arrives meanwhile may be in a piece that
-        is already behind, and the next one in a piece that is still to come: the listing then lacks
-        a version that the log never lacked. Whatever a listing shows was there before the next one
-        began, and so was every version below; up to there the next one lacks nothing.
+        """A consistent listing. A folder is listed page by page, so a listing may lack a commit and
+        contain a later one. Everything in one listing existed before the next began; up to there,
+        the next is complete.
         """
         with gc_paused():
             listing = self.dialect.list_log(self.store, hint, start)
@@ -167,9 +155,7 @@ class Log:
             return listing
 
     def pointed_version(self) -> int | None:
-        """The version that the pointer names, whether or not a checkpoint is there; None where
-        there is no pointer, or none that can be read. A hint.
-        """
+        """The version in the pointer, or None if it is missing or invalid. A hint."""
         try:
             content = self.store.read(self.dialect.pointer_path)
         except LakelogError:
@@ -193,11 +179,8 @@ def commit_times(commits: Sequence[CommitFile]) -> pl.DataFrame:
 
 
 def version_at(log: Log, timestamp_ms: int) -> int:
-    """The latest version that was committed at or before a time.
-
-    In-commit timestamps decide where the table has them, else file times made monotone.
-
-    Source: Delta protocol, Recommendations for Readers of Tables with In-Commit Timestamps.
+    """The latest version committed at or before a time, by in-commit timestamps or else monotone
+    file times (Delta protocol, Recommendations for Readers of Tables with In-Commit Timestamps).
     """
     listing = log.list_all()
     latest_version(listing, log.table)
@@ -225,11 +208,9 @@ def version_at(log: Log, timestamp_ms: int) -> int:
 
 
 def state_times(log: Log, listing: LogListing) -> pl.DataFrame:
-    """Commit times of every version, where some exist only as a state: ``version`` ascending and
-    ``timestamp`` (Int64, milliseconds), forced to increase.
-
-    A state carries its time inside, a commit only that of its file, which copying changes: so a
-    file's time never is after that of a later state. Reads each such state's manifest.
+    """Increasing commit times of all versions (``version``, ``timestamp`` in ms) if some exist only
+    as states. A state records its time, while a commit has its file's, which copying changes: so
+    file times are capped by later states' times.
     """
     written = {c.version for c in listing.commits}
     stated = [c for c in listing.checkpoints if c.version not in written]
@@ -273,10 +254,8 @@ def _in_commit(log: Log, commit: CommitFile) -> int | None:
 
 
 def _first_in_commit(log: Log, commits: Sequence[CommitFile]) -> int | None:
-    """Index of the first commit from which on each has an in-commit timestamp, or None.
-
-    The feature is never turned on twice without a commit in between that says so, and history
-    before it has none: so it is found by bisection, from the last commit back.
+    """Index of the first commit from which on all have in-commit timestamps, or None; by bisection,
+    as the feature has no gaps.
     """
     if _in_commit(log, commits[-1]) is None:
         return None

@@ -34,27 +34,9 @@ _FILE_FACTS = ("size", "modificationTime", "stats", "partitionValues", "tags")
 def diff(
     log: Log, a: int, b: int, open_version: Callable[[int], LogSnapshot] | None = None
 ) -> pl.DataFrame:
-    """What changed from version `a` to version `b`; `a` may be the later one.
-
-    Args:
-        log: The table's log.
-        a: Version that ``before`` speaks of.
-        b: Version that ``after`` speaks of.
-        open_version: Opens a version; None opens it again.
-
-    Returns:
-        One row a difference, with the columns of `DIFF_SCHEMA`. ``kind`` is ``file``,
-        ``deletionVector``, ``schema``, ``property``, ``metadata``, ``protocol``, ``txn``,
-        ``domain`` or ``skip``; ``change`` is ``added``, ``removed``, ``changed`` or ``renamed``;
-        ``version``, ``timestamp`` and ``operation`` are those of the commit between the two that
-        did it (the last that touched it), null where that commit is no longer on disk. Rows are
-        ordered by kind, then version, then name.
-
-    Raises:
-        VersionNotFoundError: One of the versions cannot be rebuilt.
-        CorruptionError: The log is damaged.
-
-    Memory: paths of both versions' files where commits between are missing; else what changed.
+    """The differences from version `a` to `b` (either order), in `DIFF_SCHEMA`; see
+    `lakelog.Table.diff`. Memory: paths of both versions if commits between are missing, else the
+    changes.
     """
     low, high = sorted((a, b))
     open_version = open_version or (lambda version: LogSnapshot.open(log, version))
@@ -103,13 +85,7 @@ def _reverse(row: _Difference) -> _Difference:
 
 @dataclass(frozen=True)
 class _Between:
-    """The commits after the older version, up to the newer one.
-
-    Attributes:
-        complete: Whether every one of them is on disk.
-        decoded: Their actions.
-        commits: ``version``, ``timestamp``, ``operation`` of each.
-    """
+    """The commits after the older version, up to the newer one; `complete` if none is missing."""
 
     complete: bool
     decoded: Actions
@@ -264,8 +240,8 @@ def _each(
 
 
 def _columns(metadata: Metadata, by_id: bool) -> _Columns:
-    """Name and text of type and nullability of every field, by the top-level column (its column
-    mapping id, or its name) and the dotted path below it.
+    """Name, type and nullability of every field, by top-level column (mapping id or name) and
+    dotted path.
     """
     if metadata.schema_string is None:
         return {}

@@ -144,14 +144,8 @@ def columns_of(
     files: Mapping[str, FileEntry | None],
     count: Callable[[bool], None],
 ) -> CachedColumns | None:
-    """The entry of a checkpoint, empty or not.
-
-    Args:
-        cache: The cache.
-        table: Location of the table.
-        checkpoint: The checkpoint.
-        files: Its files as a listing shows them; None is returned if one is missing.
-        count: Called for each read, with whether the entry has its columns.
+    """The entry of a checkpoint, perhaps empty; None if one of its files is not listed. `count` is
+    called for each read, with whether it was a hit.
     """
     entries = [files.get(path) for path in checkpoint.paths]
     if not entries or None in entries:
@@ -181,8 +175,8 @@ def _scan(directory: str) -> list[_Entry]:
 
 
 def _evict(cache: DiskCache) -> None:
-    """Delete the entries that were used least recently until `max_bytes` holds, and what killed
-    processes left.
+    """Delete leftovers of killed processes, and the least recently used entries until `max_bytes`
+    holds.
     """
     found = sorted(_scan(cache.directory), key=lambda entry: entry.used_s)
     total = sum(entry.size_bytes for entry in found)
@@ -194,13 +188,8 @@ def _evict(cache: DiskCache) -> None:
 
 @dataclass(frozen=True)
 class CachedColumns:
-    """The entry of one checkpoint.
-
-    Attributes:
-        cache: The cache that it is in.
-        folder: Its folder; there is one after the first column was written.
-        description: Says of which checkpoint it is, as JSON.
-        count: Called for each read, with whether the entry has its columns.
+    """The entry of one checkpoint, which `description` identifies (JSON); its folder exists from
+    the first column on.
     """
 
     cache: DiskCache
@@ -214,10 +203,8 @@ class CachedColumns:
         kinds: Sequence[str],
         read: Callable[[], Iterable[pl.DataFrame]],
     ) -> Iterator[pl.DataFrame]:
-        """File actions as `CheckpointReader.iter_files` gives them: from the entry if it has all of
-        the columns, else as `read` gives them, and written to the entry if the last is taken.
-
-        Memory: a batch when they are read; nothing but the mapped files when they are not.
+        """File actions from the entry if it has all columns, else from `read`, and then stored.
+        Memory: a batch if read, else mapped files.
         """
         wanted = list(dict.fromkeys((*_ALWAYS, *columns)))
         found = self._load(wanted, kinds)
@@ -508,8 +495,8 @@ def _is_own(found: os.stat_result) -> bool:
 
 
 def _made_private(directory: str) -> str:
-    """Make the folder of a cache, and refuse one that others can write to: what is in it would be
-    believed.
+    """Create the cache's folder; refuse one that other users can write to, because its content is
+    trusted.
     """
     if not directory:
         raise InvalidInputError("the cache folder is an empty text", expected="a local folder")

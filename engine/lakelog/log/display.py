@@ -10,7 +10,7 @@ _SHOWN_COLUMNS = 8
 
 
 def size_text(size_bytes: int) -> str:
-    """A size for people, in binary units.
+    """A size for display, in binary units.
 
     >>> size_text(0), size_text(1536), size_text(5 << 30)
     ('0 B', '1.5 KiB', '5.0 GiB')

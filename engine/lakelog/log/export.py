@@ -140,27 +140,12 @@ def write_state(
     max_part_bytes: int = 134_217_728,
     timestamp_ms: int | None = None,
 ) -> ExportManifest:
-    """Write a state to a directory.
+    """Write a state to an empty directory (path or URL) in parts of about `max_part_bytes`, and
+    return the manifest, which is the last file.
 
-    Args:
-        state: The state.
-        directory: Local path or fsspec URL; must not exist, or be empty.
-        max_part_bytes: A part is closed once it has reached so many bytes; the last row group
-            may take it beyond.
-        timestamp_ms: When the version was committed, for the manifest.
-
-    Returns:
-        The manifest, which is also the last file written.
-
-    Raises:
-        InvalidInputError: The directory is not empty, or `max_part_bytes` is not positive.
-        UnavailableError: The directory cannot be written; what was written is removed.
-        CorruptionError: The log is damaged.
-
-    Rows: protocol, metaData, domainMetadata, txn, mergeskip, then adds, then removes, files sorted
-    by partition values, least values and path (`lakelog.log.file_order`); ``dataChange`` is false.
-    Memory: the rows of one kind while they are sorted, 1 GiB at most, and the layers above the
-    checkpoint.
+    Rows have the order of `Snapshot.iter_state`, with files sorted (`lakelog.log.file_order`).
+    Raises InvalidInputError, UnavailableError (what was written is deleted) or CorruptionError.
+    Memory: the rows of one kind while sorting, at most 1 GiB, and the layers above the checkpoint.
     """
     import fsspec
 

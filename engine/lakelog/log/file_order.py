@@ -51,20 +51,9 @@ Column = tuple[str, ...]
 
 @dataclass(frozen=True)
 class FileOrder:
-    """What file actions are sorted by.
-
-    Partition values come first, in the order of the partition columns, each typed by the table's
-    schema. The least values of the leading columns come next, as the statistics record them. A
-    null, a missing value, and a text that the type does not admit come before all others. Among
-    equal keys, paths are compared by their UTF-8 bytes. Statistics of tombstones do not count.
-
-    Attributes:
-        schema: The table's schema.
-        partition_columns: Logical names.
-        mapping: Column mapping mode.
-        dialect: Dialect of the log, or None for one with the usual partition values and statistics.
-        spell: Gives paths as they are compared; None where they are compared decoded.
-        leading: Logical paths of the columns whose least values count.
+    """The sort key of file actions: typed partition values, minimum values of the `leading` columns
+    (live files only), then paths by UTF-8 bytes, as `spell` encodes them. Nulls, missing and
+    invalid values come first.
     """
 
     schema: contract.Struct
@@ -235,11 +224,8 @@ def in_order(
     held_bytes: int | None = None,
     error: type[UnavailableError] = UnavailableError,
 ) -> Iterator[pl.DataFrame]:
-    """Sort file actions, one kind after another.
-
-    Memory: `held_bytes`, their keys and a batch; when more rows arrive, twice that while runs are
-    merged. What exceeds it is compressed in a nameless file in the folder for temporary files
-    (``TMPDIR``).
+    """Sort file actions, one kind after another. Memory: `held_bytes`, keys and a batch; twice that
+    while runs from a temporary file are merged.
     """
     most = _HELD_BYTES if held_bytes is None else held_bytes
     filled = (frame for frame in frames if frame.height)
@@ -327,8 +313,8 @@ class _Runs:
         return self._merge(self.blocks)
 
     def _merge(self, blocks: Sequence[_Block]) -> Iterator[pl.DataFrame]:
-        """Blocks are read by their first row: what precedes the first row of the block that was
-        read last precedes every row that is still on disk.
+        """Blocks are read in the order of their first rows: rows before the first row of the last
+        block read precede all rows on disk.
         """
         if not blocks:
             return

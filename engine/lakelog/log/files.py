@@ -200,15 +200,8 @@ def _chosen(choice: RowGroupChoice, path: str) -> list[int]:
 
 @dataclass(frozen=True)
 class FilesQuery:
-    """One call of ``s.files()``: what is asked of a state, and how to derive it.
-
-    Attributes:
-        dialect: Dialect of the log.
-        read_protocol: Gives the state's protocol; called only where it is needed.
-        read_metadata: Gives the state's metadata; called only where it is needed.
-        where: Predicate over table columns, or None.
-        stats: Whether statistics are typed.
-        flatten: Whether partition values become ``partition.<col>`` columns.
+    """One call of `Snapshot.files`: which columns it reads from a state, and how it derives its
+    result. Protocol and metadata are read on demand.
     """
 
     dialect: Dialect
@@ -270,13 +263,8 @@ class FilesQuery:
     def sources(
         self, wanted: Sequence[str], struct_statistics: bool, text: bool = True
     ) -> list[str]:
-        """Flattened columns to read for the result columns `wanted`.
-
-        Args:
-            wanted: Columns of the result.
-            struct_statistics: Whether the checkpoint keeps typed statistics.
-            text: Whether to read their text next to them, for rows that have only that; without it
-                `derive` may raise `TextNeededError`.
+        """Flattened columns to read for the result columns `wanted`; with `text` also the JSON of
+        statistics, for rows that have only that.
         """
         needed: dict[str, None] = {"path": None}
         statistics = self._statistics_columns(struct_statistics, text)
@@ -323,10 +311,8 @@ class FilesQuery:
         return [column for column in self._referenced if column not in partitioned]
 
     def derive(self, batch: pl.DataFrame, wanted: Sequence[str], text: bool = True) -> pl.DataFrame:
-        """The result columns `wanted` from one batch of source columns of files that match.
-
-        Raises:
-            TextNeededError: See `sources`.
+        """The result columns `wanted` from a batch of source columns; raises TextNeededError, see
+        `sources`.
         """
         statistics: pl.DataFrame | None = None
         series: list[pl.Series] = []
@@ -445,18 +431,8 @@ def lazy_files(
     stats: bool = False,
     flatten: bool = False,
 ) -> pl.LazyFrame:
-    """The lazy frame of live files; see `Snapshot.files`.
-
-    Args:
-        dialect: Dialect of the log.
-        protocol: Gives the state's protocol; called where a column mapping is.
-        metadata: Gives the state's metadata; called now if the schema depends on it.
-        struct_statistics: Says whether the checkpoint keeps typed statistics; called on collect.
-        live: Gives the live files' batches for source columns, a transform, and the condition by
-            which files may be left out; called on collect.
-        where: Predicate over table columns.
-        stats: Type the statistics.
-        flatten: Type the partition values.
+    """The lazy frame of `Snapshot.files`. `metadata` is read now if the schema depends on it,
+    `live` (batches of live files, by columns, transform and condition) on collect.
     """
     query = FilesQuery(dialect, protocol, metadata, where, stats, flatten)
     query.check()  # now, not on collect

@@ -29,10 +29,8 @@ from lakelog.model.metadata import last_metadata, last_protocol
 
 
 def open_state(log: Log, version: int | None = None) -> State:
-    """The state of a version (None: the latest), ready to read.
-
-    It is checked now if that is cheap, else with whatever is read from it first. Where a cleaner
-    takes files away in between, the log is looked at again.
+    """The state of a version (None: the latest). It is read now if cheap, else on first use; lists
+    again if cleanup removed files.
     """
     segment: LogSegment | None = None
 
@@ -48,11 +46,8 @@ def open_state(log: Log, version: int | None = None) -> State:
 
 
 def reopened(state: State, error: CorruptionError | NotFoundError, *, may_list: bool) -> State:
-    """Another state of the same version, after reading `state` failed: from a new listing if its
-    files were removed, and `may_list`; else without its damaged checkpoint.
-
-    Raises:
-        CorruptionError | NotFoundError: `error`, where neither applies.
+    """Another state of the version after reading `state` failed: from a new listing if files were
+    removed and `may_list`, else without the damaged checkpoint; otherwise raises `error`.
     """
     if may_list and is_outdated(state.log, state.segment, error):
         return open_state(state.log, state.version)
@@ -62,10 +57,8 @@ def reopened(state: State, error: CorruptionError | NotFoundError, *, may_list: 
 
 
 def is_outdated(log: Log, segment: LogSegment, error: BaseException) -> bool:
-    """Whether reading failed because files that were chosen have left the log since, as cleanup
-    takes them once others give the same versions; retrying then helps.
-
-    A file that is gone while what refers to it is still listed is damage, and not this.
+    """Whether reading failed because cleanup removed the chosen files; a file that is missing
+    although its checkpoint is still listed is damage.
     """
     causes: list[BaseException] = []  # an error may be its own cause: `fall_back` raises them again
     cause: BaseException | None = error
@@ -131,11 +124,11 @@ def open_segment(
 
 
 def fall_back(state: State, error: CheckpointCorruptionError) -> State:
-    """The same version without its broken checkpoint, where that is provably correct; or with it,
-    where all that is wrong are files that it holds more than once, and `settle` decides these.
+    """The version without its damaged checkpoint, if provably correct, or with it if `settle`
+    decides its repeated files.
 
-    Valid means: commits are contiguous from 0, or from an older complete checkpoint, and one table
-    id runs through. Otherwise a truncated prefix, or a table that was dropped, could come back.
+    Correct means: commits are contiguous from 0 or from an older complete checkpoint, with one
+    table id. Otherwise a truncated or dropped table could reappear.
     """
     settled = None if state.settled.height else settle(state)
     if settled is not None:
@@ -191,8 +184,8 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
 
 
 def _despite_checksum(state: State, error: CheckpointCorruptionError) -> State:
-    """The state from its checkpoint, which only a version checksum contradicts: the checksum may be
-    the wrong one, and no older files decide.
+    """The state from its checkpoint if only a version checksum contradicts it, and no older files
+    decide which is wrong.
     """
     assert state.segment.checkpoint is not None
     note = (
@@ -213,10 +206,8 @@ def table_ids(state: State) -> set[object]:
 
 
 def update_state(state: State, version: int | None = None) -> State:
-    """The state of a later version (None: the latest), reading only the commits in between.
-
-    Where those commits are gone, because a checkpoint took their place, the version is opened
-    again.
+    """The state of a later version (None: the latest), by the commits between; opened again if
+    those were removed.
     """
     if state.base is not None and state.base.checkpoint.layout == "avro-state":
         # Skips that count for a state may have any number, also one below its version.
@@ -253,10 +244,7 @@ def update_state(state: State, version: int | None = None) -> State:
 
 
 def extend_state(state: State, commits: Sequence[CommitFile]) -> State:
-    """The state of a later version whose commits are known, without a listing.
-
-    Nothing is read: the commits are decoded with what is asked for first.
-    """
+    """The state of a later version whose commits are known; reads nothing until it is used."""
     if not commits:
         return state
     known = (*state.segment.commits, *commits)
@@ -285,11 +273,8 @@ def _past(state: State) -> Past:
 
 
 def _agrees(state: State, checkpoint: Checkpoint) -> bool:
-    """Whether a later checkpoint shows the table that an update has arrived at.
-
-    Logs exist whose checkpoint is not the replay of their commits, because a table was written
-    over. Readers start from the newest checkpoint, so then an update has to as well. Protocol and
-    metadata show, and cost no file rows.
+    """Whether a later checkpoint agrees with an update in protocol and metadata. A table that was
+    overwritten has a checkpoint unlike its commits, and readers start from the checkpoint.
     """
     base = Base(state.log.dialect.open_checkpoint(state.log.store, checkpoint))
     try:

@@ -34,7 +34,8 @@ def transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | N
 
 
 def stated_transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | None:
-    """As `transaction_retention_ms`, for reading, which a malformed value does not stop: None.
+    """As `transaction_retention_ms`, but None for a malformed value, which must not prevent
+    reading.
 
     >>> stated_transaction_retention_ms({"delta.setTransactionRetentionDuration": "a while"})
     """
@@ -45,10 +46,8 @@ def stated_transaction_retention_ms(configuration: Mapping[str, str | None]) -> 
 
 
 def read_limits(configuration: Mapping[str, str | None]) -> ReadLimits:
-    """What a table says of how its log is to be read; nothing where it says nothing.
-
-    A malformed value says nothing here: reading does not fail for it, and writing a checkpoint
-    names it.
+    """The read limits in the table's properties; malformed values are ignored (a checkpoint reports
+    them).
     """
     names = (_READ_PARALLELISM, _MAX_CONCURRENT_READS)  # the first that the table sets
     found = (in_any_case(configuration, name) for name in names)

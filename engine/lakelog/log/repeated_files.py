@@ -36,11 +36,8 @@ _FIRST_COMMITS = 16
 
 
 class Settled(NamedTuple):
-    """The actions that count, of files that a checkpoint holds more than once.
-
-    Attributes:
-        layers: They, as the layer directly above the checkpoint.
-        note: How they were decided, in one sentence.
+    """The valid actions of files that a checkpoint holds repeatedly, as a layer above it, and a
+    note how they were decided.
     """
 
     layers: Layers
@@ -66,10 +63,8 @@ def repeat_error(checkpoint: Checkpoint, repeated: pl.DataFrame) -> InvalidActio
 
 
 def settle(state: State) -> Settled | None:
-    """Decide which actions count; None where the checkpoint holds no such file, nothing proves
-    which is right, or older files give the whole version better.
-
-    Memory: the rows of these files, and the commits' in pieces.
+    """Decide the valid actions of repeated files; None if there are none, nothing proves which is
+    valid, or older files give the whole version. Memory: their rows, and the commits in pieces.
     """
     base = state.base
     assert base is not None

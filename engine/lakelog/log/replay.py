@@ -35,9 +35,7 @@ class Layers:
     frames: tuple[pl.DataFrame, ...] = ()
 
     def push(self, files: pl.DataFrame) -> Layers:
-        """Add newer actions. Costs the new ones, and now and then a merge of small layers, so that
-        their number stays logarithmic.
-        """
+        """Add newer actions; small layers are merged so that their number stays logarithmic."""
         if not files.height:
             return self
         frames = [*self.frames, reconcile_files(files)]
@@ -119,10 +117,8 @@ def live_domains(meta: pl.DataFrame) -> pl.DataFrame:
 
 
 def is_expired(minimum_ms: int | None) -> pl.Expr:
-    """Whether a transaction identifier no longer counts: last updated at or before `minimum_ms`,
-    or at no known time.
-
-    None means none has expired: the table sets no ``delta.setTransactionRetentionDuration``.
+    """Whether a transaction identifier has expired: last updated at or before `minimum_ms` (None:
+    never), or without a time.
     """
     if minimum_ms is None:
         return pl.lit(value=False)
@@ -130,9 +126,8 @@ def is_expired(minimum_ms: int | None) -> pl.Expr:
 
 
 def retained_tombstones(removes: pl.DataFrame, minimum_ms: int | None) -> pl.DataFrame:
-    """Tombstones whose ``deletionTimestamp`` is strictly greater than `minimum_ms`.
-
-    A missing timestamp counts as 0; a minimum of None keeps all.
+    """Tombstones with ``deletionTimestamp`` (missing: 0) strictly greater than `minimum_ms`; None
+    keeps all.
     """
     if minimum_ms is None or not removes.height:
         return removes
@@ -142,10 +137,8 @@ def retained_tombstones(removes: pl.DataFrame, minimum_ms: int | None) -> pl.Dat
 
 
 def reconcile_meta(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Reduce non-file actions, oldest part first, to those that can still matter.
-
-    Keeps the last protocol and metaData, and the last txn, domainMetadata (removed ones included:
-    they may still hide an older one) and mergeskip of each key.
+    """Reduce non-file actions, oldest first, to the last protocol and metaData, and the last txn,
+    domainMetadata (removed ones too, which may hide older ones) and mergeskip of each key.
     """
     meta = actions.concat(parts)
     return actions.concat(

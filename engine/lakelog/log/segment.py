@@ -18,15 +18,9 @@ from lakelog.errors import LogGapError, TableNotFoundError, VersionNotFoundError
 
 @dataclass(frozen=True)
 class LogSegment:
-    """The files whose replay gives one version. One that exists is contiguous.
-
-    Attributes:
-        version: The version that it gives.
-        checkpoint: Where replay starts; None starts from nothing.
-        commits: Every commit above the checkpoint up to `version`, ascending.
-        compactions: Compactions that may replace some of `commits`; each is wholly above
-            the checkpoint and at or below `version`, and they do not overlap.
-        has_checksum: Whether a version checksum of `version` is listed.
+    """The files whose replay gives `version`: a checkpoint (None: from nothing), contiguous commits
+    above it, compactions that may replace some of these without overlap, and whether a version
+    checksum is listed.
     """
 
     version: int
@@ -79,8 +73,8 @@ def latest_version(listing: LogListing, table: str) -> int:
 
 
 def has_hole(listing: LogListing, start: int = 0) -> bool:
-    """Whether a version is missing between the first commit and the last, or between the newest
-    checkpoint, or the beginning, and the commits after it.
+    """Whether a version is missing among the commits, or between them and the newest checkpoint or
+    the beginning.
     """
     commits, checkpoints = listing.commits, listing.checkpoints
     if not commits:

@@ -105,19 +105,9 @@ class Past:
 
 @dataclass(frozen=True)
 class State:
-    """One version's state.
-
-    Attributes:
-        log: The table's log.
-        segment: The files that make the version.
-        base: The checkpoint under it.
-        past: For an update, what was replayed before; `new_commits` are then all that this state
-            reads itself.
-        new_commits: Commits that this state decodes; without `past`, all of the segment's.
-        notes: Warnings from before this state was made.
-        excluded: Checkpoints that were found broken on the way here.
-        settled: The actions that count, of files that the checkpoint holds more than once; with
-            `past` they are also in its layers.
+    """The state of one version, over the checkpoint `base` and its commits, or over a `past` state
+    and `new_commits`. `excluded` are damaged checkpoints; `settled` are decided actions of repeated
+    files.
     """
 
     log: Log
@@ -177,10 +167,8 @@ class State:
         return Tail(tuple(parts), tuple(used), (*read, *waiting), tuple(notes))
 
     def _sound_compaction(self, compaction: CompactionFile) -> tuple[Actions | None, str]:
-        """A compaction's actions if it is reconciled, else why it is not to be used.
-
-        Compactions that list plain commits one after another, newest first, exist in the wild;
-        what shows them is a key that is twice.
+        """A compaction's actions, or the reason not to use it: some writers concatenate commits,
+        newest first, which shows as duplicate keys.
         """
         try:
             decoded = self.log.dialect.decode_compaction(self.log.store, compaction)
@@ -224,8 +212,8 @@ class State:
         return reconcile_meta([*below, self.tail_meta])
 
     def meta_of(self, kind: str) -> pl.DataFrame:
-        """Reconciled actions of one type that is not a file action; the checkpoint is asked for no
-        more than that, for skips may cost reading every commit below it.
+        """Reconciled actions of one non-file type; reads only that type, because skips may require
+        all commits below a checkpoint.
         """
         if self.base is None or "meta" in vars(self):
             return actions.of_type(self.meta, kind)
@@ -239,8 +227,8 @@ class State:
 
     @cached_property
     def is_cheap(self) -> bool:
-        """Whether protocol and metadata cost little to read. Where many megabytes of commits are
-        above the checkpoint, they are read with whatever is asked for first.
+        """Whether protocol and metadata cost little to read; a large tail of commits is read with
+        the first request instead.
         """
         return sum(c.size_bytes for c in self.new_commits) <= _SMALL_TAIL_BYTES
 
@@ -263,9 +251,7 @@ class State:
         return self.log.dialect.version_checksum(self.log.store, self.version)
 
     def hold_against_checksum(self, **found: object) -> None:
-        """Compare what replay gives with the version checksum, where there is one; what was
-        compared already is not compared again.
-        """
+        """Compare the replayed state with the version checksum, if any; each field once."""
         if self.segment.has_checksum and not found.keys() <= self._compared:
             self._compared.update(found)
             try:
@@ -279,8 +265,8 @@ class State:
         return set()
 
     def _read_together(self) -> None:
-        """Read the checkpoint's protocol and metadata while the commits above it and the version
-        checksum are read: on a remote store the round trips of one pass under those of the other.
+        """Read the checkpoint's protocol and metadata concurrently with commits and version
+        checksum, to overlap round trips.
         """
         tail_bytes = sum(c.size_bytes for c in self.new_commits)
         is_near = on_local_disk(self.log.store)  # which has no round trips
@@ -373,8 +359,8 @@ class State:
         return None
 
     def _info_under_checkpoint(self) -> CommitInfo | None:
-        """The commitInfo of the commit that the checkpoint took the place of, if it is still there:
-        a checkpoint does not keep it.
+        """The commitInfo of the checkpoint's own version, if that commit still exists; checkpoints
+        do not keep it.
         """
         path = self.log.dialect.commit_path(self.version)
         try:
@@ -395,18 +381,10 @@ class State:
         condition: FileCondition | None = None,
         seen: Callable[[pl.DataFrame], None] = lambda _: None,
     ) -> Iterator[pl.DataFrame]:
-        """Live file actions of one kind in batches: the checkpoint's first, then the layers'.
-
-        Args:
-            kind: ``add`` or ``remove``.
-            columns: Flattened columns.
-            transform: What is made of each batch, of files that may match `condition`.
-            chosen: Row groups of the checkpoint to read, of live files alone; None: all.
-            condition: Files that cannot match are left out.
-            seen: Called with batches of every live file of the row groups, those that `condition`
-                leaves out among them, with their ``path`` and, if it is asked for, ``dvId``.
-
-        Memory: a few batches of the columns asked for, and the layers.
+        """Live file actions of one kind in batches, the checkpoint's first; memory: a few batches
+        and the layers. `chosen` limits the row groups, `condition` the files; `seen` receives
+        batches of all live files with ``path`` (and ``dvId``), and `transform` is applied to each
+        batch.
         """
         layers = self.layers  # first: it decodes what the check would else decode on its own
         self.ensure_readable()
@@ -447,9 +425,8 @@ class State:
 
     @cached_property
     def base_is_unique(self) -> bool:
-        """Whether the checkpoint holds each logical file once, live or removed; see `live`.
-
-        Memory: eight bytes per file.
+        """Whether the checkpoint holds each logical file once, live or removed. Memory: eight bytes
+        per file.
         """
         if self.base is None:
             return True
@@ -463,8 +440,8 @@ class State:
         return False
 
     def _refuse_repeats(self) -> None:
-        """Refuse a checkpoint that holds a logical file twice: a part copied over another has as
-        many rows as ever, and the other's files would be missing without a word.
+        """Refuse a checkpoint with a repeated logical file: a part copied over another has the same
+        number of rows, and the files of the other would be missing.
         """
         assert self.base is not None
         with broken_checkpoint(self.base.checkpoint):
@@ -477,10 +454,8 @@ class State:
                 raise repeat_error(self.base.checkpoint, repeated)
 
     def require_settled(self) -> None:
-        """Refuse a checkpoint that removes a file which it also adds, where nothing has decided
-        which of both counts (`lakelog.log.repeated_files`).
-
-        Memory: the checkpoint's tombstones.
+        """Refuse a checkpoint with a file both added and removed, unless it was decided
+        (`repeated_files`). Memory: its tombstones.
         """
         if self.base is None or not self.log.dialect.reconciled_checkpoints:
             return
@@ -488,11 +463,9 @@ class State:
             self._refuse_repeats()
 
     def choose(self, condition: FileCondition) -> RowGroupChoice:
-        """The row groups of the checkpoint that may hold live files that match.
-
-        All are read where it takes all of them to know that the state is whole: where the
-        checkpoint repeats files, or a commit records more files than it has and there is a version
-        checksum to compare with.
+        """The row groups of the checkpoint that may hold matching live files. All are read if the
+        state's completeness depends on it: repeated files, or a commit short of files with a
+        version checksum to compare.
         """
         if self.base is None:
             return RowGroupChoice(None, "the state has no checkpoint: all commits are read")
@@ -519,15 +492,11 @@ class State:
         transform: Transform = lambda frame: frame,
         condition: FileCondition | None = None,
     ) -> list[pl.DataFrame]:
-        """Live file actions of one kind, whole: as `iter_live`, and each logical file once.
+        """Live file actions of one kind, each logical file once; see `iter_live`.
 
-        With a `condition`, which only live files may have, files that cannot match are left out.
-
-        A valid checkpoint holds each file once. One that does not (a part copied over another)
-        would be counted twice, so the paths' hashes are compared, and a clash is looked into: a
-        repeat is damage, or, where the dialect's writers repeat files, reconciled as replay would.
-
-        Memory: the columns asked for.
+        Hashes of paths are compared, because a damaged checkpoint (a part copied over another) may
+        repeat files. Repeats are damage, or reconciled if the dialect's writers repeat files.
+        Memory: the columns.
         """
         base = self.base
         chosen = self.choose(condition).chosen if condition is not None else None
@@ -584,10 +553,8 @@ class State:
 
     @cached_property
     def totals(self) -> tuple[int, int]:
-        """Number of live files, and their bytes; a missing size counts as 0.
-
-        The checkpoint's share is read once and shared by updates, so that an update costs what it
-        adds.
+        """Number and bytes of live files (a missing size is 0). The checkpoint's share is read once
+        and shared by updates.
         """
         layers = self.layers
         self.ensure_readable()

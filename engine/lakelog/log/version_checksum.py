@@ -68,8 +68,8 @@ class SizeCounts:
                 self._totals[number] += int(low[number]) + (int(high[number]) << 32)
 
     def histogram(self) -> dict[str, Any] | None:
-        """``sortedBinBoundaries``, ``fileCounts`` and ``totalBytes``; None where a file belongs to
-        no bin, or a sum has no room in 64 bits.
+        """``sortedBinBoundaries``, ``fileCounts`` and ``totalBytes``; None if a file fits no bin or
+        a sum exceeds 64 bits.
         """
         if not self._is_sound or max(self._totals) >= 1 << 63:
             return None
@@ -124,8 +124,8 @@ def compare_checksum(snapshot: LogSnapshot, recorded: Mapping[str, Any]) -> pl.D
 
 
 def recorded_fields(body: Mapping[str, Any]) -> dict[str, Any]:
-    """What a checksum's body says, by the names of `compare_checksum`; None where it says nothing,
-    or nothing that can be compared.
+    """The comparable fields of a checksum, by the names of `compare_checksum`; None if there are
+    none.
     """
     plain = (
         "numFiles",

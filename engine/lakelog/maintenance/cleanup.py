@@ -115,8 +115,8 @@ class Removal:
         return self._log.store.delete_many(paths)
 
     def _still_unnamed(self, phase: pl.DataFrame) -> list[str]:
-        """Sidecars that are named by no checkpoint now that old ones are gone: one may have been
-        written since.
+        """Sidecars that no checkpoint names after old ones were deleted: a new checkpoint may name
+        some.
         """
         store = self._log.store
         entries = walk_log(self._log)
@@ -469,9 +469,7 @@ _Found = tuple[Survey, pl.DataFrame, str | None]
 
 
 def _settled(log: Log, look: Callable[[list[FileEntry]], _Found]) -> _Found:
-    """What a check of the files of the log gives; one that met files which another cleaner was
-    removing begins again.
-    """
+    """The result of a check of log files, repeated if another cleaner was deleting them."""
     try:
         return with_stable_files(log, look, (_Unsettled, CorruptionError, NotFoundError))
     except _Unsettled as unsettled:

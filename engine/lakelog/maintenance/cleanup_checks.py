@@ -47,9 +47,8 @@ _CHECKED = (
 
 
 def whole_problem(log: Log, checkpoint: Checkpoint, sidecars: Collection[str]) -> str | None:
-    """What is wrong with a checkpoint at first sight, in a sentence; None where nothing is.
-
-    Reads its protocol and metadata and the names of its sidecars, and no file actions.
+    """The problem of a checkpoint, from its protocol, metadata and sidecar names, without its file
+    actions; None if there is none.
     """
     reader = log.dialect.open_checkpoint(log.store, checkpoint)
     try:
@@ -67,9 +66,8 @@ def whole_problem(log: Log, checkpoint: Checkpoint, sidecars: Collection[str]) -
 
 
 def prove_checkpoint(log: Log, horizon: Horizon) -> str:
-    """Prove every complete checkpoint of the cut-off version.
-
-    Memory: as `lakelog.checkpoint.verify.verify_one`.
+    """Verify every complete checkpoint of the cut-off version; memory as
+    `lakelog.checkpoint.verify.verify_one`.
     """
     verdicts = {_prove_one(log, checkpoint) for checkpoint in horizon.checkpoints}
     return "proved" if verdicts == {"proved"} else "unprovable"
@@ -128,8 +126,8 @@ def _read_whole(log: Log, checkpoint: Checkpoint) -> None:
 
 
 def check_times(log: Log, listing: LogListing, commits: Commits, horizon: Horizon) -> None:
-    """Check that in-commit timestamps, which were bisected, increase up to the cut-off commit: one
-    that does not, because a clock was set wrong, must not let a promised version go.
+    """Check that in-commit timestamps, which are bisected, increase up to the cut-off commit;
+    otherwise a promised version could be deleted.
     """
     if commits.timed_from is None or horizon.commit is None:
         return
@@ -151,10 +149,8 @@ def check_times(log: Log, listing: LogListing, commits: Commits, horizon: Horizo
 
 
 def check_reopens(log: Log, hidden: frozenset[str], oldest: int) -> None:
-    """Open the table without some of its files: every promised version that can be rebuilt now must
-    still be, and the oldest and the latest must hold what they hold now.
-
-    Memory: as reading a snapshot in batches.
+    """Check without some of the files: promised versions stay readable, and the oldest and latest
+    have the same state as now. Memory: a snapshot read in batches.
     """
     after = replace(log, store=HidingStore(log.store, hidden))
     now, then = log.list_all(), after.list_all()
@@ -192,9 +188,7 @@ def _would_be_lost(log: Log, version: int, why: str) -> UnsafeRetentionError:
 
 
 def _digest(snapshot: LogSnapshot, now_ms: int) -> Digest:
-    """Digest of a whole state. Skips whose cooldown has passed are over, and do not count
-    (specification 001, 3.6).
-    """
+    """Digest of a state, without skips whose cooldown has passed."""
     total = Digest()
     for batch in snapshot.iter_state():
         rows = batch

@@ -47,17 +47,9 @@ _DEPENDS = (CorruptionError, NotFoundError, UnsupportedError)
 
 
 class Finding(NamedTuple):
-    """One thing that is wrong.
-
-    Attributes:
-        kind: See the module.
-        path: The file concerned, relative to the table root.
-        version: Version concerned; None where there is none.
-        problem: What is wrong, in one sentence.
-        action: ``write`` (again), ``delete``, ``remove`` (from the table), ``refuse`` (it cannot be
-            repaired correctly), ``keep`` (nothing has to be done).
-        why: Why that is correct, or why it is not.
-        checkpoint: For kind ``checkpoint``, that one.
+    """One problem: its kind (see the module), file, version, and `action`: ``write`` (again),
+    ``delete``, ``remove`` (from the table), ``refuse`` (no correct repair) or ``keep`` (nothing to
+    do); `why` justifies the action.
     """
 
     kind: str
@@ -170,8 +162,8 @@ def look_at_pointer(
 
 
 def _may_be_named(log: Log, checkpoint: Checkpoint) -> bool:
-    """Whether the pointer may name a checkpoint; where some readers of the table do not know it,
-    they would be worse off than without.
+    """Whether the pointer may name a checkpoint; if some readers of the table do not know its kind,
+    they need an older one.
     """
     dialect = log.dialect
     if dialect.may_be_pointed_to(checkpoint, None):

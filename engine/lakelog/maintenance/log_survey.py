@@ -68,15 +68,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Survey:
-    """One look at a log: every file judged, and what that depends on.
-
-    Attributes:
-        log: The log as that look found it.
-        files: As `horizon.judge` gives them, every file.
-        listing: What the dialect makes of the names.
-        horizon: What is promised.
-        policy: Failure policy of the table.
-        commits: The commits.
+    """One listing of a log: every file judged (see `retention_bounds.judge`), and what the
+    judgement depends on.
     """
 
     log: Log
@@ -114,8 +107,8 @@ def with_stable_files(
 
 
 def _is_torn(log: Log, entries: list[FileEntry]) -> bool:
-    """Whether the files that make up the log were not as listed at any one moment: some have left
-    since, or commits are there that were passed by while later ones arrived.
+    """Whether the listing shows no single moment: listed files have been deleted since, or commits
+    are missing below later ones.
     """
     seen, now = (
         inventory(each, log.dialect).filter(pl.col("kind").is_in(_LOG))
@@ -189,9 +182,7 @@ def survey(
 
 
 def _before_all(complete: tuple[Checkpoint, ...]) -> tuple[str, str] | None:
-    """A gate that needs no metadata, which may be expensive to read where there is no
-    checkpoint.
-    """
+    """A gate that needs no metadata, which is expensive to read without a checkpoint."""
     if any(c.layout == "avro-state" for c in complete):
         why = (
             "the log has Avro states, whose metadata and skips are stored in the commits below them"
@@ -309,8 +300,8 @@ def _with_sidecars(
 def named_sidecars(
     log: Log, classified: pl.DataFrame, complete: tuple[Checkpoint, ...]
 ) -> frozenset[str] | None:
-    """Sidecars that the checkpoints that stay name, and those that were moved to quarantine and may
-    come back; None where one that stays cannot be read.
+    """Sidecars named by the remaining checkpoints and by those in quarantine; None if a remaining
+    one cannot be read.
     """
     kept = classified.filter((pl.col("kind") == "checkpoint") & (pl.col("action") == "keep"))
     stay = frozenset(kept["path"])

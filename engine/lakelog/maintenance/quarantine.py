@@ -69,27 +69,15 @@ still is there; the versions are those of the commits among them."""
 
 @dataclass(frozen=True)
 class Quarantine:
-    """One quarantine that is being filled.
-
-    Attributes:
-        log: The log.
-        id: Its name.
-    """
+    """A quarantine that is being filled."""
 
     log: Log
     id: str
 
     @staticmethod
     def begin(log: Log, files: pl.DataFrame, by: Literal["cleanup", "repair"]) -> Quarantine:
-        """Write the record of a new quarantine.
-
-        Args:
-            log: The log.
-            files: What is to be moved: ``path``, ``kind``, ``version``, ``size_bytes``, ``leads``.
-            by: Who makes it.
-
-        Raises:
-            UnavailableError: The record could not be written; nothing was moved.
+        """Write the record of a new quarantine for `files` (``path``, ``kind``, ``version``,
+        ``size_bytes``, ``leads``) before any is moved.
         """
         now_ms = log.clock()
         at = dt.datetime.fromtimestamp(now_ms / 1000, dt.UTC)
@@ -116,10 +104,8 @@ class Quarantine:
         return f"{self.folder}/{path.removeprefix(self.log.dialect.log_folder + '/')}"
 
     def take(self, paths: Sequence[str]) -> list[LakelogError]:
-        """Move files in; one that is gone already is not an error.
-
-        Returns:
-            The errors of those that could not be moved, each with its ``path``.
+        """Move files in; return the errors of those that could not be moved. Missing files are no
+        error.
         """
 
         def move(path: str) -> LakelogError | None:
@@ -176,23 +162,14 @@ _FILE = {
 
 
 def undo(log: Log, quarantine: str) -> pl.DataFrame:
-    """Move the files of a quarantine back, never over a file that is there.
+    """Move the files of a quarantine back, in `UNDONE_SCHEMA`; existing files are never replaced.
+    Can be continued after an interruption.
 
-    They go back in the reverse order: sidecars, then checkpoints, each complete only with its last
-    file, then commits from the newest, so that no state in between shows what is not whole. Begun
-    again after an interruption, it continues.
+    The order is reversed (sidecars, then checkpoints, then commits from the newest), so that no
+    intermediate state shows an incomplete checkpoint or log.
 
-    Args:
-        log: The log.
-        quarantine: Its id.
-
-    Returns:
-        One row per file, in `UNDONE_SCHEMA`.
-
-    Raises:
-        InvalidInputError: The quarantine does not exist.
-        CorruptionError: Its record cannot be read.
-        UnavailableError: The store failed; what was moved so far is back.
+    Raises InvalidInputError if the quarantine does not exist, CorruptionError if its record cannot
+    be read, UnavailableError if the store fails.
     """
     files = _recorded(log, quarantine)
     held = Quarantine(log, quarantine)
@@ -279,9 +256,7 @@ def _maker(log: Log, quarantine: str) -> str | None:
 
 
 def _lying(log: Log) -> dict[str, list[tuple[str, int]]]:
-    """Names and sizes of the files that are in each quarantine, without its record, and without
-    what another process may be writing there.
-    """
+    """Names and sizes of the files in each quarantine, without its record and temporary files."""
     found: dict[str, list[tuple[str, int]]] = {}
     abandoned_ms = log.clock() - _DAY_MS
     for batch in log.store.walk(f"{log.dialect.log_folder}/{QUARANTINE}"):
@@ -297,21 +272,12 @@ def _lying(log: Log) -> dict[str, list[tuple[str, int]]]:
 
 
 def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
-    """Delete what has lain in quarantine for a time, for good; what others delete or move back
-    meanwhile is not an error.
+    """Delete quarantines that began at least `older_than_ms` ago; return them in
+    `QUARANTINES_SCHEMA`. Files that others delete or restore are no error.
 
-    An age that is shorter than a cleanup takes also meets the quarantine that one is filling.
-
-    Args:
-        log: The log.
-        older_than_ms: Quarantines begun at least so many milliseconds ago go.
-
-    Returns:
-        Those that went, in `QUARANTINES_SCHEMA`.
-
-    Raises:
-        InvalidInputError: The age is negative.
-        UnavailableError: A file could not be deleted; purging again continues from there.
+    An age below the duration of a cleanup also deletes the quarantine being filled. Raises
+    InvalidInputError for a negative age, UnavailableError if a file cannot be deleted; purging
+    again continues.
     """
     if older_than_ms < 0:
         raise InvalidInputError(

@@ -111,17 +111,12 @@ class RepairPlan:
         return not self.findings.filter(pl.col("action") != KEEP).height
 
     def apply(self, *, strict: bool = False) -> RepairReport:
-        """Repair what can be repaired, after retrying.
+        """Survey again, then repair what can be repaired; a failed repair is reported, and the
+        others continue.
 
-        Args:
-            strict: Raise, before anything is changed, where something cannot be repaired.
-
-        Raises:
-            UnsoundRepairError: With `strict`, something cannot be made again from what is left.
-            UnsupportedStoreError: The store is read only.
-            UnavailableError: The store failed while the log was looked at.
-
-        A finding whose repairing fails is in the report, and the others are repaired all the same.
+        With `strict`, UnsoundRepairError is raised before any change if a finding has no correct
+        repair. UnsupportedStoreError is raised for a read-only store, UnavailableError if the
+        survey fails.
         """
         return self._repair.apply(strict=strict)
 
@@ -142,15 +137,8 @@ class RepairPlan:
 
 @dataclass(frozen=True)
 class Repair:
-    """What is asked of a repair.
-
-    Attributes:
-        log: The log.
-        remove: Gives a table's transaction, for the removal of files that are not there.
-        check_files: Whether live files are looked for in the table's folder.
-        remove_missing: Whether those that are not there are to be removed from the table.
-        files: What is in the table's folder, in place of a listing.
-        progress: Called with ``(step, done, total)``.
+    """The parameters of a repair. `remove` makes the transaction that removes missing files, if
+    `remove_missing`; `files` replaces the listing of the table's folder, if `check_files`.
     """
 
     log: Log

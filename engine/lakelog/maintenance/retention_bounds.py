@@ -68,14 +68,9 @@ MUST_REFUSE = frozenset({"catalog", "unknown-feature", "missing-commits", "check
 
 @dataclass(frozen=True)
 class Retention:
-    """How long what stays.
-
-    Attributes:
-        log_ms: Versions that were the table within so many milliseconds are promised.
-        checkpoint_ms: A checkpoint stays so long after it was written.
-        versions: So many versions below the newest checkpoint are promised whatever their age;
-            None for none.
-        to_midnight: Whether the cut-off is moved back to midnight UTC, as Delta has it.
+    """How long log files are kept: versions current within `log_ms`, replaced checkpoints for
+    `checkpoint_ms`, `versions` below the newest checkpoint; `to_midnight` moves the cut-off to
+    midnight UTC, as Delta does.
     """
 
     log_ms: int
@@ -84,7 +79,7 @@ class Retention:
     to_midnight: bool = True
 
     def cutoff_ms(self, now_ms: int) -> int:
-        """Latest time, in milliseconds, that a cut-off commit may have.
+        """Latest time of a cut-off commit, in milliseconds.
 
         >>> Retention(log_ms=0, checkpoint_ms=0).cutoff_ms(2 * 86_400_000 + 5)
         172800000
@@ -98,13 +93,8 @@ class Retention:
 
 @dataclass(frozen=True)
 class Commits:
-    """The commits of a log, by version ascending.
-
-    Attributes:
-        versions: Versions, int64.
-        modified_ms: File times, int64.
-        timed_from: First version whose commit carries its own time; None where none does.
-        in_commit_ms: Reads such a commit's time; None where it has none.
+    """The commits of a log, ascending. From version `timed_from`, commits have in-commit
+    timestamps, which `in_commit_ms` reads.
     """
 
     versions: np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -119,8 +109,8 @@ class Commits:
         return np.asarray(adjusted, dtype=np.int64)
 
     def latest_times_ms(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """The latest time at which each commit can have been made: as `times_ms`, but of a file
-        that is older than one before it, the time of the next that is not, or no time at all.
+        """Upper bounds of commit times: as `times_ms`, but a file older than an earlier one has the
+        time of the next that is not, or none.
         """
         never = np.iinfo(np.int64).max
         jumped_back = self.modified_ms < np.maximum.accumulate(self.modified_ms)
@@ -128,9 +118,8 @@ class Commits:
         return np.asarray(np.minimum.accumulate(known[::-1])[::-1], dtype=np.int64)
 
     def last_at_or_before(self, time_ms: int) -> int | None:
-        """The newest version whose commit is not newer than a time; None where all are.
-
-        In-commit timestamps are bisected, so a few commits are read.
+        """The newest version committed at or before a time, or None; in-commit timestamps are
+        bisected, so a few commits are read.
         """
         if not len(self.versions):
             return None
@@ -153,17 +142,9 @@ class Commits:
 
 @dataclass(frozen=True)
 class Horizon:
-    """What is promised, and from what it is rebuilt.
-
-    Attributes:
-        cutoff_ms: The cut-off time, milliseconds since the Unix epoch.
-        commit: Version of the cut-off commit: it and all above are promised. None promises all.
-        checkpoint: Version of the cut-off checkpoint; None where there is none.
-        checkpoints: Every complete checkpoint of that version: all stay, so all must be valid.
-        gate: Gate that keeps everything; None where files may go.
-        why: What the gate found, in a sentence; without a gate, why more stays than has to.
-        passed_over: Version of the checkpoint that would be the cut-off checkpoint if all readers
-            of the table found it; None where none was passed over.
+    """The promised versions (from `commit` on; None: all) and the checkpoint that they are rebuilt
+    from, of which all complete files stay. `gate` and `why` explain why files are kept;
+    `passed_over` is a newer checkpoint that some readers of the table do not find.
     """
 
     cutoff_ms: int
@@ -253,7 +234,7 @@ def _count_between(
 
 
 def contiguous_to(commits: Commits, version: int) -> int:
-    """The last version up to which no commit is missing from `version` + 1 on.
+    """The last version up to which no commit is missing after `version`.
 
     >>> contiguous_to(Commits(np.array([3, 4, 6]), np.zeros(3)), 2)
     4
@@ -265,16 +246,8 @@ def contiguous_to(commits: Commits, version: int) -> int:
 
 @dataclass(frozen=True)
 class Facts:
-    """What judging files needs next to the horizon.
-
-    Attributes:
-        now_ms: The present, milliseconds since the Unix epoch.
-        retention: How long what stays.
-        checkpoints: Every complete checkpoint of the log.
-        pointed: Version that ``_last_checkpoint`` names, or None.
-        contiguous_to: The last version up to which no commit is missing above the cut-off
-            checkpoint.
-        protected_before: As `find_horizon`.
+    """What `judge` needs next to the horizon: time, retention, complete checkpoints, the pointer's
+    version, and the last version without a gap above the cut-off checkpoint.
     """
 
     now_ms: int
@@ -286,10 +259,8 @@ class Facts:
 
 
 def judge(files: pl.DataFrame, horizon: Horizon, facts: Facts) -> pl.DataFrame:
-    """Say of each file whether it may go, and by which gate.
-
-    Sidecars are kept here, as ``promised``: what checkpoints name has to be read; see
-    `judge_sidecars`.
+    """Decide for each file whether it may be deleted, and by which gate. Sidecars are kept as
+    ``promised`` until `judge_sidecars` reads what checkpoints name.
     """
     kind, version = pl.col("kind"), pl.col("version")
     grouped = _with_groups(files, facts.checkpoints)
@@ -362,8 +333,8 @@ def _first(gates: Sequence[tuple[pl.Expr, str | None]]) -> pl.Expr:
 
 
 def _with_groups(files: pl.DataFrame, checkpoints: Sequence[Checkpoint]) -> pl.DataFrame:
-    """Add ``group`` (the complete checkpoint that a file belongs to), ``leads``, and
-    ``written_ms``, when the last file of its checkpoint was written.
+    """Add ``group`` (complete checkpoint of the file), ``leads``, and ``written_ms`` (newest file
+    of the checkpoint).
     """
     members = [
         (path, number, not place)
@@ -420,8 +391,8 @@ def _all_or_none(decided: pl.DataFrame, horizon: Horizon, protected_before: int)
 
 
 def sidecar_bound_ms(now_ms: int) -> int:
-    """Sidecars written after this may belong to a checkpoint that is being written: a day before
-    the last midnight, UTC (Delta protocol, Metadata Cleanup).
+    """Later sidecars may belong to a checkpoint in progress: a day before the last midnight UTC
+    (Delta protocol, Metadata Cleanup).
     """
     return now_ms - now_ms % DAY_MS - DAY_MS
 
@@ -455,7 +426,8 @@ def judge_sidecars(
 def first_gap(
     ranges: Sequence[tuple[int, int]], after: Sequence[tuple[int, int]], first: int
 ) -> int | None:
-    """The first version from `first` on that `ranges` cover and `after` do not; None for none.
+    """The first version from `first` on that is in `ranges` and not in `after`; None if there is
+    none.
 
     >>> first_gap([(0, 9)], [(0, 3), (6, 9)], 2), first_gap([(0, 9)], [(4, 9)], 4)
     (4, None)

@@ -59,9 +59,7 @@ class Simulation(pl.DataFrame):
     """
 
     def readable(self) -> pl.DataFrame:
-        """For people: retentions that differ, as lengths of time; what would go, with its size; who
-        would break, and why nothing goes, where there is such a thing.
-        """
+        """For display: retentions as durations, and only the columns that differ or have values."""
         texts = {"proposal": self["proposal"]}
         for name in (n for n in self.columns if n.endswith("_retention_ms")):
             if self[name].n_unique() > 1:
@@ -105,13 +103,7 @@ class Simulation(pl.DataFrame):
 
 @dataclass(frozen=True)
 class Proposal:
-    """Retentions to try; None is what the table says.
-
-    Attributes:
-        log_ms: How long log files stay, milliseconds.
-        checkpoint_ms: How long replaced checkpoints stay, milliseconds.
-        deleted_file_ms: How long removed data files stay, milliseconds.
-    """
+    """Retentions to try, in milliseconds; None: the table's own."""
 
     log_ms: int | None = None
     checkpoint_ms: int | None = None
@@ -134,10 +126,8 @@ class Proposal:
 def proposals(
     log_retention: Proposed, deleted_file_retention: Proposed, checkpoint_retention: Proposed
 ) -> list[Proposal]:
-    """Proposals from arguments that are one duration or several; one represents all.
-
-    Raises:
-        InvalidInputError: A duration is none, or negative, or there are several of two lengths.
+    """Proposals from arguments that are one or several durations; a single one applies to all.
+    Raises InvalidInputError for an invalid duration or lists of different lengths.
 
     >>> [p.log_ms for p in proposals(["1 day", "2 days"], None, 5)]
     [86400000, 172800000]
@@ -168,10 +158,7 @@ def _many(value: Proposed) -> list[int | None]:
 def simulate(
     log: Log, tried: Sequence[Proposal], consumers: Mapping[str, int] | None = None
 ) -> Simulation:
-    """What each proposal would leave; see `lakelog.table.Table.simulate_retention`.
-
-    Memory: the log folder's listing, the tombstones, and the paths of the live files.
-    """
+    """The effect of each proposal. Memory: log listing, tombstones, and paths of live files."""
     return with_stable_files(log, lambda entries: _simulated(log, tried, consumers, entries))
 
 
@@ -240,9 +227,8 @@ def _count(ranges: Sequence[tuple[int, int]]) -> int:
 
 
 def _tombstones(snapshot: LogSnapshot) -> pl.DataFrame:
-    """The removed files that the log remembers: ``path``, ``size``, ``deletionTimestamp``,
-    ``version`` (of the commit that removed it, where known), and ``lives``: whether the file is
-    still read, with another deletion vector.
+    """Removed files in the log: ``path``, ``size``, ``deletionTimestamp``, ``version`` of the
+    removal if known, and ``lives`` if the file is still read with another deletion vector.
     """
     wanted = ["path", "size", "deletionTimestamp", "version"]
     frame = snapshot.tombstones()
@@ -258,8 +244,8 @@ def _tombstones(snapshot: LogSnapshot) -> pl.DataFrame:
 def _last_removal(
     expired: pl.DataFrame, seen: Survey, times: np.ndarray[tuple[int], np.dtype[np.int64]]
 ) -> int:
-    """The last version that removed one of some files: from it on, none of them is read. A removal
-    that only a checkpoint remembers is placed by its time.
+    """The last version that removed one of these files; removals known only from a checkpoint are
+    placed by time.
     """
     if not expired.height or not len(times):
         return 0

@@ -146,18 +146,11 @@ class VacuumPlan:
         return int(self.files["size_bytes"].sum())
 
     def apply(self, progress: Progress | None = None) -> VacuumReport:
-        """Delete the files, after retrying at what has been committed since.
+        """Survey new commits, then delete the files. Errors are reported, and a second vacuum
+        continues after an interruption.
 
-        Args:
-            progress: Called with ``("delete", done, total)``.
-
-        Raises:
-            UnsupportedStoreError: The store is read only.
-            UnavailableError: The log could not be read; some files may be gone, none that any
-                version needs.
-
-        What cannot be deleted is in the report. Interrupted at any moment, the table is whole: a
-        second vacuum finds what is left.
+        Raises UnsupportedStoreError for a read-only store, UnavailableError if the log cannot be
+        read. `progress` is called with ``("delete", done, total)``.
         """
         return self._vacuum.delete(self, progress)
 
@@ -180,10 +173,8 @@ class VacuumPlan:
 
 
 class References:
-    """The files that some version needs: 64-bit hashes of relative paths, and of the names of
-    files that the log gives by absolute paths.
-
-    Memory: eight bytes per file.
+    """The files that some version needs, as 64-bit hashes of relative paths and of names of
+    absolute ones: eight bytes per file.
     """
 
     def __init__(self) -> None:
@@ -191,12 +182,7 @@ class References:
         self._names: list[pl.Series] = []
 
     def add(self, files: pl.DataFrame) -> None:
-        """Protect files and the deletion vectors of their rows.
-
-        Args:
-            files: File actions: ``path``, decoded, and the deletion vector columns where there
-                are any.
-        """
+        """Protect files (decoded ``path``) and their deletion vectors."""
         for paths in (files["path"], vector_paths(files).drop_nulls()):
             odd = paths.str.contains(_ODD)
             self._paths.append(paths.filter(~odd).hash())
@@ -404,13 +390,8 @@ _LISTED = {"path": pl.String, "size_bytes": pl.Int64, "modified_ms": pl.Int64}
 
 
 def listed_files(log: Log, inventory: Any = None) -> pl.Series:
-    """Paths of all files in the table's folder, relative to it: listed, or as an inventory says.
-
-    Raises:
-        InvalidInputError: The inventory cannot be read as one.
-        UnavailableError: The store failed.
-
-    Memory: the paths.
+    """Relative paths of all files in the table's folder, from a listing or an inventory; raises
+    InvalidInputError for an invalid inventory.
     """
     if inventory is not None:
         return _of_inventory(inventory)["path"]
@@ -440,10 +421,8 @@ def _is_text(name: str) -> bool:
 
 
 def _of_inventory(inventory: Any) -> pl.DataFrame:
-    """An inventory as a listing.
-
-    Raises:
-        InvalidInputError: It lacks a column, or a path in it is not relative to the table.
+    """An inventory as a listing; raises InvalidInputError without a required column or with a path
+    that is not relative.
     """
     frame = _as_frame(inventory)
     if "isDir" in frame.columns:

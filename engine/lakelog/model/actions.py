@@ -66,10 +66,8 @@ def _empty(columns: tuple[str, ...]) -> pl.DataFrame:
 
 
 def conform(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """Select `columns` (default: all, in contract order), adding as null those that are missing.
-
-    Every column comes out with the contract's dtype. Memory: one null column of the frame's
-    height for each that is missing.
+    """Select `columns` (default: all, in contract order) in the contract's types; missing ones are
+    null columns.
     """
     full = _dtypes()
     wanted = list(columns) if columns is not None else list(schema())
@@ -92,11 +90,8 @@ def _null(column: str) -> pl.Series:
 
 
 def of_type(frame: pl.DataFrame, *kinds: str) -> pl.DataFrame:
-    """The rows of some action types, in order.
-
-    Without a query where they are together, or there are none: most often it is asked of a few
-    rows, of which a query costs as much as of thousands. Rows that are together are not copied:
-    as long as they are kept, so is all of `frame`. Who keeps few rows of a large one copies them.
+    """The rows of some action types, in order. If they are contiguous, the result is a slice that
+    keeps all of `frame` alive: copy small results.
 
     >>> frame = pl.DataFrame({"actionType": ["protocol", "txn"], "appId": [None, "a"]})
     >>> of_type(frame, "txn").rows(), of_type(frame, "txn", "protocol") is frame
@@ -118,9 +113,8 @@ def of_type(frame: pl.DataFrame, *kinds: str) -> pl.DataFrame:
 
 
 def concat(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Stack narrow frames; a column that one of them lacks is null there.
-
-    Returns a frame with ``actionType`` only, and no rows, when there is nothing to stack.
+    """Stack narrow frames; columns that a frame lacks are null. Without frames: no rows, column
+    ``actionType``.
     """
     stack = [f for f in frames if f.height]
     if not stack:
@@ -131,10 +125,7 @@ def concat(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
 
 
 def with_dv_id(files: pl.DataFrame) -> pl.DataFrame:
-    """Add ``dvId`` to file actions that carry deletion vectors; others come back as they are.
-
-    ``dvId`` is storageType + pathOrInlineDv [+ "@" + offset]; a null offset is left out.
-    """
+    """Add ``dvId`` (storageType + pathOrInlineDv [+ "@" + offset]) if files have vectors."""
     columns = [c for c in DV_COLUMNS if c in files.columns]
     if not columns:
         return files

@@ -120,15 +120,8 @@ DataType = Primitive | Decimal | Array | Map | Struct
 
 
 def parse_schema(text: str) -> Struct:
-    """Parse Spark StructType JSON, as a ``schemaString`` holds it.
-
-    Args:
-        text: JSON text of a struct.
-
-    Raises:
-        InvalidInputError: The text is not JSON, or not a StructType.
-
-    Source: Delta protocol, Schema Serialization Format.
+    """Parse Spark StructType JSON; raises InvalidInputError (Delta protocol, Schema Serialization
+    Format).
 
     >>> parse_schema('{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,'
     ...              '"metadata":{}}]}').names
@@ -222,9 +215,8 @@ def to_json(type_: DataType) -> Any:
 
 
 def to_polars(type_: DataType) -> pl.DataType:
-    """The Polars dtype of a type. Opaque and void types become ``Null``; variant ``Binary``.
-
-    A map whose keys are opaque is opaque itself: keys are never null.
+    """The Polars type. Opaque and void types, and maps with opaque keys, become ``Null``; variants
+    ``Binary``.
     """
     import polars as pl
 
@@ -260,10 +252,7 @@ def to_polars(type_: DataType) -> pl.DataType:
 
 
 def to_arrow(type_: DataType) -> pa.DataType:
-    """The Arrow type of a type, with Parquet's MAP for maps and Spark's nullability.
-
-    Opaque types are nullable nulls, as in `to_polars`.
-    """
+    """The Arrow type, with Parquet's MAP and Spark's nullability; opaque types become nulls."""
     import pyarrow as pa
 
     match type_:
@@ -311,11 +300,7 @@ _AnyArrow = TypeVar("_AnyArrow", "pa.Table", "pa.RecordBatch")
 
 
 def require_exportable(names: Iterable[str]) -> None:
-    """Refuse a frame's columns whose names Polars cannot hand to Arrow: it panics.
-
-    Raises:
-        InvalidInputError: A name has a NUL character.
-    """
+    """Raise InvalidInputError for column names with NUL; Polars' export to Arrow panics on them."""
     for name in names:
         if "\0" in name:
             raise InvalidInputError(
@@ -326,8 +311,8 @@ def require_exportable(names: Iterable[str]) -> None:
 
 
 def without_metadata(data: _AnyArrow) -> _AnyArrow:
-    """A table or batch from outside without its schema's and fields' metadata, nested ones too:
-    metadata that is not UTF-8 makes Polars panic. No data is copied.
+    """A table or batch without metadata of schema and fields, at any depth: Polars panics on
+    metadata that is not UTF-8. No data is copied.
     """
     import pyarrow as pa
 
@@ -371,14 +356,8 @@ def _plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def physical_name(field: Field, mapping: str) -> str:
-    """The name under which files and the log know a column.
-
-    Args:
-        field: Field of the table's schema, at any depth.
-        mapping: ``delta.columnMapping.mode`` where the protocol honours it: ``none``,
-            ``name`` or ``id``.
-
-    Source: Delta protocol, Writer Requirements for Column Mapping.
+    """The name of a field in files and log under a column mapping mode (Delta protocol, Writer
+    Requirements for Column Mapping).
     """
     if mapping == "none":
         return field.name
@@ -386,12 +365,8 @@ def physical_name(field: Field, mapping: str) -> str:
 
 
 class Located(NamedTuple):
-    """One struct field, and where it is.
-
-    Attributes:
-        path: Names from the schema's root; ``element``, ``key`` and ``value`` lead through arrays
-            and maps.
-        field: The field.
+    """A struct field and its path from the schema's root, with ``element``, ``key`` and ``value``
+    for arrays and maps.
     """
 
     path: tuple[str, ...]
@@ -445,11 +420,8 @@ def is_known(type_: DataType) -> bool:
 
 @cache
 def schema_directory() -> Traversable:
-    """The folder that holds the contract, maybe inside a zip file: the package's own, else the
-    checkout's.
-
-    Raises:
-        InternalError: Neither is there; the installation is broken.
+    """The folder of the contract: the package's (maybe in a zip file), else the checkout's; raises
+    InternalError if neither exists.
     """
     for candidate in _CANDIDATES:
         if (candidate / "actions.json").is_file():

@@ -76,7 +76,7 @@ def to_duration_ms(value: Duration) -> int:
 
 
 def duration_text(duration_ms: int) -> str:
-    """A duration for people, as `to_duration_ms` reads it back.
+    """A duration for display, which `to_duration_ms` can parse.
 
     >>> duration_text(604_800_000), duration_text(5_400_000), duration_text(0)
     ('7 days', '1 hour 30 minutes', '0 milliseconds')

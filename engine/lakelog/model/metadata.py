@@ -22,9 +22,8 @@ _MAPPING_MODES = ("none", "name", "id")
 
 @dataclass(frozen=True)
 class Protocol:
-    """Versions and features that a client needs; lists are None where the log gives none.
-
-    Source: Delta protocol, Protocol Evolution.
+    """Protocol versions and features; lists are None if absent (Delta protocol, Protocol
+    Evolution).
     """
 
     min_reader_version: int
@@ -34,12 +33,9 @@ class Protocol:
 
     @property
     def honours_column_mapping(self) -> bool:
-        """Whether readers obey ``delta.columnMapping.mode``.
-
-        Under feature lists either one decides: raising a table from versions 2/7 to 3/7, Delta Lake
-        3.1 left the feature among the writers' only, and its writers continued to map.
-
-        Source: Delta protocol, Reader Requirements for Column Mapping.
+        """Whether readers apply ``delta.columnMapping.mode`` (Delta protocol, Reader Requirements
+        for Column Mapping). Either feature list is enough: Delta Lake 3.1 upgraded tables from 2/7
+        to 3/7 with the feature in the writers' list only.
         """
         listed = (*(self.reader_features or ()), *(self.writer_features or ()))
         return self.min_reader_version == _MAPPING_READER or "columnMapping" in listed
@@ -57,10 +53,7 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Metadata:
-    """Schema, partitioning and properties of a table.
-
-    Source: Delta protocol, Change Metadata.
-    """
+    """Schema, partitioning and properties of a table (Delta protocol, Change Metadata)."""
 
     id: str | None
     name: str | None
@@ -89,11 +82,8 @@ class Metadata:
 
     @cached_property
     def schema(self) -> contract.Struct:
-        """The table's schema.
-
-        Raises:
-            CorruptionError: The metadata has no schema, one that is not StructType JSON, or one
-                that names two columns alike.
+        """The table's schema; raises CorruptionError if it is missing, invalid, or has duplicate
+        column names.
         """
         if self.schema_string is None:
             raise CorruptionError(
@@ -122,9 +112,7 @@ class Metadata:
 
     @property
     def column_mapping_mode(self) -> str:
-        """``none``, ``name`` or ``id``; decides whether names in the log are physical ones, where
-        `Protocol.honours_column_mapping`.
-        """
+        """``none``, ``name`` or ``id``; applies if `Protocol.honours_column_mapping`."""
         return (self.configuration.get("delta.columnMapping.mode") or "none").lower()
 
 
@@ -150,11 +138,7 @@ def mapping_mode(protocol: Protocol, metadata: Metadata) -> str:
 
 
 def honoured_mapping(protocol: Protocol, metadata: Metadata) -> str:
-    """`mapping_mode` for readers: ``none``, ``name`` or ``id``.
-
-    Raises:
-        UnsupportedFeatureError: The table maps its columns in a way that lakelog does not know.
-    """
+    """The mapping mode that readers apply; raises UnsupportedFeatureError for an unknown one."""
     mode = mapping_mode(protocol, metadata)
     if mode not in _MAPPING_MODES:
         raise UnsupportedFeatureError(
@@ -206,10 +190,8 @@ def _repeated(type_: contract.DataType) -> str | None:
 
 
 def clustering_paths(record: str) -> tuple[tuple[str, ...], ...]:
-    """Physical paths of the columns that the domain `CLUSTERING` names, from its configuration.
-
-    Raises:
-        ValueError | TypeError | AttributeError: The record is not one.
+    """Physical paths of the columns in the domain `CLUSTERING`; raises ValueError, TypeError or
+    AttributeError for an invalid configuration.
     """
     columns = json.loads(record).get("clusteringColumns") or []
     paths = ([each] if isinstance(each, str) else each for each in columns)

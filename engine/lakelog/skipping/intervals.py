@@ -53,17 +53,9 @@ ANYTHING = Truth(TRUE, TRUE, TRUE)
 
 @dataclass(frozen=True)
 class Values:
-    """The values that an expression may take on the rows of each file.
-
-    Attributes:
-        low: Not above any value; null, or None, where unknown.
-        high: Not below any value but NaN and those that begin with `cut`; null where unknown.
-        may_null: Whether a row may be null.
-        may_value: Whether a row may be other than null.
-        may_nan: Whether NaN, which is above every number, may be among the values.
-        cut: Where `high` may be a prefix of the greatest value: that prefix; else null.
-        dtype: Type of the values, where it is known.
-        unknown: Where nothing at all is known of the file.
+    """Bounds of an expression's values in each file. `low` and `high` are null where unknown; NaN
+    (`may_nan`) and values that begin with the prefix `cut` may exceed `high`; `unknown` marks files
+    of which nothing is known.
     """
 
     low: pl.Expr | None
@@ -117,10 +109,8 @@ def from_statistics(
 
 
 def around_floats(low: pl.Series, high: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Bounds of doubles that hold for single-precision values with these texts, too.
-
-    Statistics spell a float with as few digits as distinguish it from other floats: 0.1 represents
-    0.10000000149011612, which is above a double's 0.1.
+    """Widen bounds of doubles so that they hold for floats too: statistics spell a float with the
+    fewest digits that distinguish it from other floats.
 
     >>> low, high = around_floats(pl.Series([0.1]), pl.Series([0.7]))
     >>> low.item(), high.item(), around_floats(high, low)[0].item()
@@ -135,9 +125,8 @@ def around_floats(low: pl.Series, high: pl.Series) -> tuple[pl.Series, pl.Series
 
 
 def same_kind(a: pl.DataType | None, b: pl.DataType | None) -> bool:
-    """Whether values of both types compare without a cast that could change their order.
-
-    A 32-bit float is left out: whether a list's values are rounded to it depends on the caller.
+    """Whether values of both types compare without a cast that could change their order; not 32-bit
+    floats, which callers round differently.
     """
     if a is None or b is None:
         return False

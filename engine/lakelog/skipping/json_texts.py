@@ -83,8 +83,8 @@ def _parsed(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
 
 
 def are_lines(texts: pl.Series) -> pl.Series:
-    """Which texts `read_lines` may be given: those with the braces of one object, without a line
-    break, and with too few brackets to nest deeper than `MAX_DEPTH`.
+    """Which texts `read_lines` accepts: one object, no line break, and too few brackets to nest
+    deeper than `MAX_DEPTH`.
     """
     text = pl.col("t")
     plain = (
@@ -243,13 +243,8 @@ _END = "end"
 
 @dataclass(frozen=True)
 class _Shape:
-    """The shape of one text.
-
-    Attributes:
-        patterns: Regular expressions to match one after another; each but the last has as its last
-            group the rest of the text, which the next one continues with.
-        slots: The groups of each pattern: the field that a group holds.
-        structs: Fields that are objects in the text.
+    """The shape of one text: regular expressions that match one after another (the last group of
+    each is the rest), the fields of their groups, and the fields that are objects.
     """
 
     patterns: tuple[str, ...]

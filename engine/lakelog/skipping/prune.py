@@ -86,13 +86,11 @@ def keep_mask(
     partitions: TypedPartitions,
     stats: pl.DataFrame | None = None,
 ) -> pl.Series:
-    """Which files may hold a row for which `where` is true.
+    """Which files may contain a row that satisfies `where` (Delta protocol, Per-file Statistics).
 
-    A statistic that is missing never prunes. A long greatest string is taken as a prefix, a
-    timestamp as cut to milliseconds, a greatest float as silent on NaN, and a count of nulls as
-    meaningful only when it is 0 or ``numRecords``, so that wide bounds need no care.
-
-    Source: Delta protocol, Per-file Statistics.
+    Missing statistics never prune. Long maximum strings count as prefixes, timestamps as truncated
+    to milliseconds, maximum floats as silent about NaN, and null counts only if 0 or
+    ``numRecords``; so wide bounds are safe.
     """
     referenced_columns(where, schema)
     height = partitions.values.height if stats is None else stats.height

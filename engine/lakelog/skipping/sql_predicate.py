@@ -29,17 +29,10 @@ _TIMESTAMP = re.compile(
 
 
 def condition(where: pl.Expr | str | None, schema: contract.Struct) -> pl.Expr | None:
-    """The condition of a caller as an expression; None stays None.
+    """The condition of a caller as an expression; raises InvalidInputError unless it is row-wise.
 
-    Args:
-        where: A Polars expression, which is returned as it is and checked where it is evaluated; or
-            SQL text. Literals in it get the type of the column that they are compared with:
-            ``'2026-01-05'`` is a date next to a date column. ``TIMESTAMP '…'`` is compared with
-            times with and without a zone.
-        schema: The table's schema.
-
-    Raises:
-        InvalidInputError: The text is not a row-wise condition over the table's columns.
+    Literals in SQL text get the type of the column that they are compared with; ``TIMESTAMP '…'``
+    fits times with and without a zone. Expressions are checked where they are evaluated.
     """
     return _parsed_text(where, schema) if isinstance(where, str) else where
 

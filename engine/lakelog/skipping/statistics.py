@@ -42,11 +42,8 @@ _TIGHT_BOUNDS = "tightBounds"
 
 
 def has_bounds(type_: contract.DataType) -> bool:
-    """Whether `min` and `max` keep values of this leaf type.
-
-    Not so for arrays, maps, variants, void, opaque types, binary (writers encode the bounds of
-    binary columns in ways that cannot be distinguished) and collated strings, whose order is not
-    that of their bytes.
+    """Whether a leaf type has usable `min` and `max`: not nested, variant, void and opaque types,
+    binary (writers encode its bounds differently) and collated strings (not ordered by bytes).
     """
     if isinstance(type_, contract.Decimal):
         return 0 <= type_.scale <= type_.precision <= 38
@@ -62,9 +59,7 @@ def stats_from_json(
     columns: Sequence[str] | None = None,
     mapping: str = "none",
 ) -> pl.DataFrame:
-    """Typed statistics from the JSON texts of ``add.stats``.
-
-    Source: Delta protocol, Per-file Statistics.
+    """Typed statistics from the JSON texts of ``add.stats`` (Delta protocol, Per-file Statistics).
 
     >>> schema = contract.Struct((contract.Field("id", contract.Primitive("long")),))
     >>> text = '{"numRecords":2,"minValues":{"id":1},"maxValues":{"id":7},"nullCount":{"id":0}}'
@@ -89,9 +84,8 @@ def stats_from_struct(
     columns: Sequence[str] | None = None,
     mapping: str = "none",
 ) -> pl.DataFrame:
-    """Typed statistics from ``add.stats_parsed`` of a checkpoint.
-
-    Source: Delta protocol, Checkpoint Schema; Per-file Statistics.
+    """Typed statistics from ``add.stats_parsed`` (Delta protocol, Checkpoint Schema; Per-file
+    Statistics).
     """
     raw = structs.struct.unnest() if structs.dtype == pl.Struct else pl.DataFrame()
     if not raw.width:
@@ -138,9 +132,8 @@ def stats_from_maps(
 
 
 def num_records(texts: pl.Series) -> pl.Series:
-    """``numRecords`` of JSON statistics texts, Int64; null where it is absent or unreadable.
-
-    Source: Delta protocol, Per-file Statistics.
+    """``numRecords`` of JSON statistics, Int64; null if absent or invalid (Delta protocol, Per-file
+    Statistics).
 
     >>> num_records(pl.Series(['{"numRecords":3}', None])).to_list()
     [3, None]

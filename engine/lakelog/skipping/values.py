@@ -35,12 +35,9 @@ _LOCAL_FORMATS = (
 
 
 def parse_text(texts: pl.Series, type_: contract.DataType, *, epoch_us: bool = False) -> pl.Series:
-    """Parse texts as values of `type_`.
-
-    A timestamp without a zone is taken as UTC. Years beyond 9999 are read with or without a sign.
-    Bytes of a binary value are the UTF-8 bytes of its text, as Spark casts it.
-
-    Source: Delta protocol, Partition Value Serialization.
+    """Parse partition texts as values of `type_` (Delta protocol, Partition Value Serialization).
+    Timestamps without a zone are UTC; binary values are the text's UTF-8 bytes, as in Spark; years
+    beyond 9999 may have a sign.
     """
     dtype = contract.to_polars(type_)
     if isinstance(type_, contract.Decimal):
@@ -84,8 +81,8 @@ def parse_text(texts: pl.Series, type_: contract.DataType, *, epoch_us: bool = F
 
 
 def _usual_times(texts: pl.Series) -> pl.Series | None:
-    """Times that are all spelled ``2024-01-31T10:20:30.456Z``, as statistics have them; None where
-    one is not. Arrow reads this form many times faster than Polars, and no other to the same end.
+    """Parse times if all have the form ``2024-01-31T10:20:30.456Z``, else None. Arrow parses this
+    form many times faster than Polars, with the same result.
     """
     if texts.len() == texts.null_count() or not (texts.str.len_bytes() == _TIME_BYTES).all():
         return None
@@ -203,13 +200,8 @@ _STRING = contract.Primitive("string")
 
 
 class TypedPartitions(NamedTuple):
-    """Typed partition values of files, and which of them are known.
-
-    Attributes:
-        values: One ``partition.<logical>`` column a partition column, in the current schema's
-            dtype; null where the value is null or unknown.
-        known: The same columns as non-null Booleans: False where the value is unknown (key
-            missing, text unparsable).
+    """Partition values as columns ``partition.<logical>`` in the schema's types, and the same
+    columns as Booleans: False if unknown (key missing, invalid text).
     """
 
     values: pl.DataFrame
@@ -224,13 +216,8 @@ def typed_partitions(
     mapping: str = "none",
     hive_null: bool = False,
 ) -> TypedPartitions:
-    """Parse ``partitionValues`` under the current schema.
-
-    An empty text is null for any type, and with `hive_null` so is `HIVE_NULL`. A timestamp without
-    a zone is taken as UTC. A binary value is the UTF-8 bytes of its text, as Delta on Spark, both
-    kernels and deltalake read it.
-
-    Source: Delta protocol, Partition Value Serialization; Column Mapping.
+    """Parse ``partitionValues`` under the current schema; an empty text, and with `hive_null` also
+    `HIVE_NULL`, is null (Delta protocol, Partition Value Serialization; Column Mapping).
 
     >>> maps = pl.Series([{"n": "1"}, {"n": ""}, {}], dtype=pl.Map(pl.String, pl.String))
     >>> schema = contract.Struct((contract.Field("n", contract.Primitive("long")),))

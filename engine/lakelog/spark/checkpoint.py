@@ -130,8 +130,8 @@ def checkpoint(
 
 
 class _SparkPartWriter:
-    """Writes the files of a checkpoint in the tasks of a Spark job, and what names them in the
-    driver; see `lakelog.checkpoint.job.PartWriter`.
+    """Writes checkpoint files in the tasks of a Spark job, and their manifest in the driver; a
+    `lakelog.checkpoint.job.PartWriter`.
     """
 
     def __init__(

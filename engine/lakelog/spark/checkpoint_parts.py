@@ -61,19 +61,8 @@ _WRITTEN_ROWS = 1 << 16
 
 @dataclass(frozen=True)
 class Written:
-    """One file that a task wrote and read back.
-
-    Attributes:
-        partition: Number of the task's partition, from 0.
-        path: Where it is, relative to the table root.
-        target: Where it is to be.
-        size_bytes: Its length.
-        num_actions: Rows in it.
-        expected: Digest of the rows that came out of replay, as `Digest.to_text` gives it.
-        found: Digest of what is in the file; the rows next to file actions included.
-        tags: What a manifest records of it, as JSON.
-        plain_bytes: Length of its columns before compression.
-        problem: What is wrong with it; empty where nothing is.
+    """A file that a task wrote and read back: digests of the rows from replay (`expected`) and in
+    the file (`found`), `tags` for the manifest (JSON), and the `problem` found, or an empty text.
     """
 
     partition: int
@@ -106,15 +95,8 @@ _ARROW = pa.schema(
 
 @dataclass(frozen=True)
 class TaskWriter:
-    """Writes the rows of one partition; called by Spark with its batches.
-
-    Attributes:
-        place: Where the table is.
-        plan: What the checkpoint is to look like.
-        comparison: What of a row counts.
-        configuration: The table's properties.
-        meta: Rows that are no file actions, for the part that holds them.
-        verify: Whether files are read back.
+    """Writes the rows of one partition; Spark calls it with their batches. `meta` are rows other
+    than file actions, for the part that holds them.
     """
 
     place: TableLocation
@@ -125,9 +107,7 @@ class TaskWriter:
     verify: bool = True
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """One row for each file; memory: `lakelog.log.file_order.in_order`, tombstones, a row
-        group.
-        """
+        """One row per file. Memory: `lakelog.log.file_order.in_order`, tombstones, a row group."""
         from pyspark import TaskContext
 
         context = TaskContext.get()

@@ -82,8 +82,8 @@ def carried_columns(columns: Sequence[str], dialect: Dialect) -> tuple[str, ...]
 def with_statistics(
     rows: Any, held: Sequence[str], columns: Sequence[str], dialect: Dialect
 ) -> Any:
-    """Rows of the flattened columns `held` with all of `columns`, in their order: what statistics
-    are spread into is made of ``stats``, which a query that names none of it does not pay for.
+    """Rows with all of `columns`. Columns of statistics are parsed from ``stats`` only if the query
+    uses them.
     """
     if dialect.map_statistics or "stats" not in held or not set(columns) & {*DERIVED}:
         return with_nulls(rows, held, columns)
@@ -118,10 +118,8 @@ def _spark_type(type_: contract.DataType) -> Any:
 
 
 def decoded_path(path: str) -> str:
-    """Paths as they are in the log, percent-decoded exactly once, in SQL.
-
-    What `lakelog.dialects.delta.paths.decode_paths` gives: ``+`` stays, ``%`` without two hex
-    digits stays, and a path whose bytes are no UTF-8 stays as it is.
+    """Percent-decoded paths in SQL, as `lakelog.dialects.delta.paths.decode_paths`: ``+`` stays, as
+    do malformed escapes and paths that decode to invalid UTF-8.
     """
     # Java's decoder refuses a lone %, makes a blank of +, and U+FFFD of each broken sequence:
     # where it made more of these than the path says, the path stays.
@@ -134,11 +132,8 @@ def decoded_path(path: str) -> str:
 
 
 def decoded_sound_path(path: str) -> str:
-    """As `decoded_path`, where what is in the log is the encoding of some path: each ``%`` has
-    two hex digits, and all bytes are UTF-8. A query fails at any other.
-
-    Spark compiles a query's expressions into one method, and what `decoded_path` needs for odd
-    paths slows it down on all others.
+    """As `decoded_path`, but the query fails on malformed paths. Spark compiles a query into one
+    method, which the handling of malformed paths would slow down for all rows.
     """
     decoded = f"CAST(url_decode(replace({path}, '+', '%2B')) AS STRING)"
     odd = _fail("a path has an unusual percent-encoding; use strategy hash")
@@ -147,8 +142,8 @@ def decoded_sound_path(path: str) -> str:
 
 
 def encoded_path(path: Any) -> Any:
-    """A column of paths as they are in the log that lakelog writes: what
-    `lakelog.dialects.delta.paths.encode_paths` gives, letter by letter where there is a need.
+    """Paths encoded as `lakelog.dialects.delta.paths.encode_paths` does, letter by letter if
+    necessary.
     """
     sql = functions_of(path)
     quoted = _quoted_characters()
@@ -213,9 +208,7 @@ def _select(frame: Any, columns: Mapping[str, Any]) -> Any:
 
 
 def _read_schema(footers: Footers) -> contract.Struct:
-    """What Spark is to read: every known field, and unknown fields that hold some
-    value.
-    """
+    """The schema that Spark reads: every known field, and unknown fields with values."""
     kinds = []
     for kind in _held_kinds(footers):
         fields = list(_fields(_WIRE.wrappers[kind], (kind,), footers))
@@ -252,9 +245,7 @@ def _fields(node: Node, above: tuple[str, ...], footers: Footers) -> Iterable[co
 
 
 class _Columns:
-    """The flattened columns as expressions over ``add`` and ``remove``: in SQL, or as columns where
-    they need more than that.
-    """
+    """The flattened columns as expressions over ``add`` and ``remove``, in SQL where possible."""
 
     def __init__(self, footers: Footers) -> None:
         self._footers = footers

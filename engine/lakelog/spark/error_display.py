@@ -13,10 +13,8 @@ _R = TypeVar("_R")
 
 
 def readable(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """A function of the driver whose lakelog errors reach the user without what is behind them.
-
-    Spark prints a failure of a data source with its whole traceback and all its causes; the last
-    line, lakelog's message with path, version and hint, would drown.
+    """Wrap a driver function so that lakelog's errors are raised without causes. Spark prints
+    tracebacks of all causes, which hides lakelog's message.
     """
 
     @functools.wraps(function)

@@ -64,21 +64,9 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Footers:
-    """What a checkpoint's footers say.
-
-    Attributes:
-        paths: Its Parquet files, relative to the table root; empty where it has none.
-        rows: Rows in them, or an estimate.
-        size_bytes: Length of all its files.
-        obstacle: Why Spark cannot read it as lakelog does; None where it can.
-        unknown: Fields of ``add`` and ``remove`` that the contract does not name and that hold
-            something, with their Arrow types: they go to ``extra``.
-        statistics: Arrow type of ``add.stats_parsed``, where statistics may be in it alone.
-        plain_statistics: Whether Spark's JSON spells them as lakelog does.
-        absent: Known fields of ``add`` and ``remove`` of which the footers promise that no row has
-            a value; Spark need not read them. A live file's path and size are never among them.
-        may_repeat: Whether two of its files look like one, so that one may have been copied over
-            the other.
+    """What the footers of a checkpoint show. `obstacle` is why Spark cannot read it as lakelog
+    does; `unknown` are fields with values that the contract lacks (they become ``extra``); `absent`
+    are fields without values; `may_repeat` says that two files may be copies.
     """
 
     paths: tuple[str, ...] = ()
@@ -109,10 +97,7 @@ class _File:
 
 
 def read_footers(state: State) -> Footers:
-    """Read the footers of the checkpoint under a state.
-
-    Memory: the footers.
-    """
+    """Read the footers of a state's checkpoint."""
     if state.base is None:
         return Footers()
     checkpoint, store = state.base.checkpoint, state.log.store
@@ -144,11 +129,7 @@ def read_footers(state: State) -> Footers:
 
 
 def spark_path(root: str, path: str) -> str | None:
-    r"""A file's path as Spark takes it; None where Spark has no way to it, or would not see it.
-
-    Args:
-        root: Location of the table.
-        path: The file, relative to it.
+    r"""A file's path for Spark; None if Spark cannot address it or ignores such names.
 
     >>> print(spark_path("/data/t[1]", "_delta_log/x.parquet"))
     file:/data/t\[1\]/_delta_log/x.parquet

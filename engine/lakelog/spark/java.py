@@ -29,12 +29,8 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True)
 class Runtime:
-    """The properties of a Java runtime.
-
-    Attributes:
-        home: Its home, which contains ``bin/java``.
-        version: Its feature version, such as 17; 0 if it is too old to have modules.
-        has_vector: Whether it has the module that Spark requests.
+    """A Java runtime: its home, feature version (0 before modules existed), and whether it has the
+    vector module that Spark requests.
     """
 
     home: Path
@@ -43,10 +39,8 @@ class Runtime:
 
 
 def prepare_java() -> Path | None:
-    """Ensure that Spark, started by this process, finds a suitable Java.
-
-    Sets ``JAVA_HOME`` of this process if the system's Java is not suitable. The folder that it then
-    names is deleted at the end of the process.
+    """Set ``JAVA_HOME`` of this process if the system's Java is unsuitable for Spark; the folder is
+    deleted at exit.
     """
     found = system_java()
     if found is not None and found.version >= _LEAST_VERSION and found.has_vector:

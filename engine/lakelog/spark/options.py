@@ -114,14 +114,8 @@ def _one_of(*words: str) -> Callable[[str], str]:
 
 @dataclass(frozen=True)
 class Option:
-    """One option.
-
-    Attributes:
-        name: As it is documented; Spark takes it in any case.
-        parse: From its text; a ``ValueError`` or ``KeyError`` says that it is malformed.
-        expected: What its text looks like.
-        uses: What takes it.
-        tables: Values of ``table`` it applies to, where `uses` has ``read``.
+    """An option of the data source: its name (case-insensitive), parser (ValueError or KeyError if
+    malformed), expected text, and the uses and values of ``table`` that it applies to.
     """
 
     name: str
@@ -181,13 +175,8 @@ _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Options that were read; small, and picklable.
-
-    Attributes:
-        path: Location of the table, as lakelog spells it.
-        values: Value of each other option that was given, by its documented name.
-        storage_options: For the fsspec filesystem; never printed.
-        relative: The path as it was given, where that was no absolute one.
+    """Parsed options, small and picklable. `relative` is the path as given if it was not absolute;
+    `storage_options` are never printed.
     """
 
     path: str
@@ -206,9 +195,7 @@ class SourceOptions:
 
     @contextmanager
     def opening(self) -> Iterator[None]:
-        """Where the table is opened: if it is not there, the error shows a relative path where
-        it was looked up, which is not in a folder that the user sees.
-        """
+        """Open the table; if it is missing, the error shows where a relative path was resolved."""
         try:
             yield
         except TableNotFoundError as error:

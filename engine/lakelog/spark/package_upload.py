@@ -62,11 +62,8 @@ def is_connect(spark: Any) -> bool:
 
 @cache
 def package_archive() -> Path:
-    """The zip file of the package, created once per process and deleted at its end.
-
-    Its name contains a digest of its content, so that two versions of lakelog are not confused.
-    It also contains the byte code of each module for this Python: executors run the same minor
-    version and need not compile.
+    """A zip file of the package, created once per process and deleted at exit. Its name has a
+    digest of the content; it includes byte code for executors of this Python version.
     """
     folder = Path(tempfile.mkdtemp(prefix="lakelog-ship-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)

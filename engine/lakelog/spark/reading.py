@@ -66,9 +66,7 @@ def open_table(options: SourceOptions) -> Table:
 
 
 def _open_snapshot(options: SourceOptions, pinned: int | None = None) -> Snapshot:
-    """The version that the options ask for, else the one that was settled before, else the
-    latest.
-    """
+    """The version in the options, else the version pinned before, else the latest."""
     version = options.get("version", pinned)
     timestamp = options.get("timestamp") if version is None else None
     return open_table(options).snapshot(version, timestamp)
@@ -133,14 +131,11 @@ class _Reader(DataSourceReader):
 
 
 class RowsReader(_Reader):
-    """The rows of a version, from its data files.
+    """The rows of a version, from its data files. Memory: paths and partition values on the driver;
+    a batch of rows per task.
 
-    Which rows is said by option ``where``, and never by filters that Spark would hand over
-    (``pushFilters``): Spark 4.2 keeps one answer for a dataframe, so what was left out for one
-    query, or for one side of a join, would be missing from the next.
-
-    Memory: on the driver, paths and partition values of the files read; in a task, its share of
-    them and a batch of rows.
+    Filters are taken from option ``where`` and never pushed down: Spark 4.2 keeps one reader per
+    dataframe, so rows left out for one query would be missing in the next.
     """
 
     def __init__(
@@ -170,9 +165,8 @@ class RowsReader(_Reader):
 
 
 class LogReader(_Reader):
-    """What the log shows: ``files``, ``history``, ``diff`` or ``skips``.
-
-    Memory: the columns asked for, on the driver.
+    """Reads ``files``, ``history``, ``diff`` or ``skips``. Memory: the columns requested, on the
+    driver.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, pinned: int | None) -> None:

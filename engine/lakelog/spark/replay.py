@@ -168,16 +168,8 @@ def replay_state(
     storage_options: Mapping[str, Any] | None = None,
     verify: bool | None = None,
 ) -> Replay:
-    """One state on Spark; see `plan_replay`. Damage to the checkpoint is raised, not passed over.
-
-    Args:
-        spark: The session.
-        state: The state.
-        strategy: As `replay`.
-        columns: Flattened columns wanted, in order. `PATH_TEXT` may be one of them: the text of a
-            path in the log, null where `encode_paths` gives it.
-        storage_options: As `replay`.
-        verify: As `replay`.
+    """Replay one state on Spark; see `plan_replay`. `columns` may include `PATH_TEXT`: the path as
+    in the log, null where `encode_paths` returns it. A damaged checkpoint raises.
     """
     state.ensure_readable()
     log = state.log
@@ -297,10 +289,8 @@ def _broadcast(
 
 @contextmanager
 def _rows_stay_with_tasks(spark: Any) -> Iterator[None]:
-    """Have rows that are handed to Spark decoded by tasks, as it does with many.
-
-    Few it decodes at once, and works out on the driver, one by one and every time that it plans,
-    what a query's filters and columns make of them.
+    """Let tasks decode rows handed to Spark, also few. Spark would otherwise evaluate filters on
+    few rows in the driver, row by row, at each planning.
     """
     if is_connect(spark):
         yield

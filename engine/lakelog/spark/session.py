@@ -58,10 +58,8 @@ def session(
 
 
 def active_session() -> Any | None:
-    """The existing session, classic or Connect; None without one.
-
-    Raises:
-        MissingDependencyError: PySpark is not installed.
+    """The existing session, classic or Connect, or None; raises MissingDependencyError without
+    PySpark.
     """
     try:
         from pyspark.sql import SparkSession

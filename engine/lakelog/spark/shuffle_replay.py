@@ -44,13 +44,7 @@ _BY_FILE = ("classic", "multipart", "v2-parquet", "flattened")
 
 @dataclass(frozen=True)
 class TableLocation:
-    """Where a table is, as every executor can open it.
-
-    Attributes:
-        location: Folder of the table.
-        storage_options: Passed to the fsspec filesystem; never printed.
-        format: ``delta`` or ``indextables``.
-    """
+    """What an executor needs to open a table; the storage options are never printed."""
 
     location: str
     storage_options: Mapping[str, Any] | None = field(repr=False)
@@ -115,10 +109,8 @@ def replay_in_partitions(
     *,
     about_rows: int,
 ) -> Any:
-    """The file actions of a state, as a lazy DataFrame.
-
-    Memory: of a task that decodes, a few batches or a piece of commits; of one that reconciles, all
-    rows of its partition.
+    """The file actions of a state as a lazy DataFrame. Memory: a few batches or commits per
+    decoding task, all rows of its partition per reconciling task.
     """
     # Two thirds of the columns are the other format's, and would travel as nulls; but batches
     # without any column would have no rows.
@@ -135,12 +127,11 @@ def replay_in_partitions(
 
 
 def _numbers(spark: Any, count: int, about_rows: int, schema: Any) -> Any:
-    """The numbers below `count`, each in a partition of its own.
+    """The numbers below `count`, each in its own partition.
 
-    Spark takes what ``mapInArrow`` gives for as large as what it takes, and a few numbers for so
-    little that it would send all that comes of them to every task of a join. So each is picked out
-    of its share of as many as there are rows, twice, and has a null of the rows' type next to it:
-    half of what Spark thinks of a number with a row.
+    Spark estimates the output of ``mapInArrow`` by its input, and would broadcast the result of a
+    few numbers. So each number is selected from as many rows as it replaces, with a null of the
+    rows' type.
     """
     share = max(1, -(-2 * about_rows // count))
     numbers = spark.range(0, count * share, 1, count).filter(f"id % {share} = 0")
@@ -174,13 +165,7 @@ def frames_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes pieces, by their numbers; called by Spark with its batches.
-
-    Attributes:
-        place: Where the table is.
-        pieces: What there is to decode.
-        columns: Flattened columns that are carried.
-    """
+    """Decodes pieces by number; Spark calls it with batches of numbers."""
 
     place: TableLocation
     pieces: tuple[LogSplit, ...]
@@ -227,14 +212,8 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Reconciler:
-    """Reconciles the rows of one partition; called by Spark with its batches.
-
-    Attributes:
-        place: Where the table is.
-        carried: Columns of the rows, in order.
-        columns: Flattened columns wanted, in order.
-        unique: Whether the checkpoint may hold no file twice.
-        meta: The state's rows that are no file actions.
+    """Reconciles the rows of one partition; Spark calls it with batches. `unique`: the checkpoint
+    has no duplicate files; `meta`: rows other than file actions.
     """
 
     place: TableLocation
@@ -272,9 +251,7 @@ class Reconciler:
 
 
 def finish(files: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
-    """File actions as a state has them: nothing changes data, and Delta's statistics are spread
-    into their columns, where these are wanted.
-    """
+    """File actions as in a state: no data change, Delta's statistics in columns if requested."""
     rows = files.with_columns(pl.lit(value=False).alias("dataChange"))
     return rows if dialect.map_statistics else with_derived_statistics(rows)
 

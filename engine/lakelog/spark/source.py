@@ -121,8 +121,8 @@ class LakelogDataSource(DataSource):
         self.pinned: int | None = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickled so that it is found again where Spark does not look for what it was sent: it
-        starts the driver's side of a stream's reader without the folder of a session's files.
+        """Pickled by reference: Spark starts the driver's stream reader without the session's file
+        folder.
         """
         archive = getattr(lakelog.__loader__, "archive", None)
         if archive is None:  # installed
@@ -172,9 +172,7 @@ class LakelogDataSource(DataSource):
 
     @readable
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """A stream's reader; one that reports what is wrong as soon as it is asked, where Spark
-        would bury what is raised here under an error of its own.
-        """
+        """A stream reader that reports errors on first use; Spark hides errors raised here."""
         from lakelog.spark.stream_source import RefusedStream, stream_reader
 
         try:

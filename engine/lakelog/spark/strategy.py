@@ -51,15 +51,8 @@ _TEXT_OF_ACTION = 300  # approximate bytes of a commit's text
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of the replayed files.
-
-    Attributes:
-        base_rows: Rows of the checkpoint, by its footers; an estimate without footers.
-        base_bytes: Length of its files.
-        tail_bytes: Text of the commits above it, as listed.
-        layout: Layout of the checkpoint; None without a checkpoint.
-        obstacle: Why Spark would read the checkpoint differently than lakelog, in a few words;
-            None if it would not.
+    """Sizes for a replay: checkpoint rows (from footers, else an estimate) and bytes, bytes of the
+    commits above, layout, and the obstacle that prevents Spark from reading the checkpoint.
     """
 
     base_rows: int = 0
@@ -81,13 +74,7 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Choice:
-    """A strategy, and the reason for its selection.
-
-    Attributes:
-        strategy: One of `STRATEGIES`.
-        reason: The reason, as a phrase.
-        partitions: Number of partitions for ``hash``; 0 for the others.
-    """
+    """A strategy of `STRATEGIES`, the reason, and the number of partitions for ``hash``."""
 
     strategy: str
     reason: str

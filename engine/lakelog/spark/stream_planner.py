@@ -68,7 +68,7 @@ _SOURCE_VERSION = 1
 
 @dataclass(frozen=True)
 class Offset:
-    """A place between two files of a table's life; see the module.
+    """A position between two files in a table's history; see the module.
 
     >>> start = Offset.beginning("t", 3, is_initial=True)
     >>> start < start.past(9) < start.next_version() < start.next_version().past(1)
@@ -105,9 +105,8 @@ class Offset:
         return replace(self, index=self.index + count)
 
     def where_began(self, end: Offset) -> Offset:
-        """This offset as the start of a batch that is known to have ended with `end`.
-
-        Where it is a beginning, it is the one of the stream that `end` is of.
+        """This offset as the start of a batch that ended at `end`; a beginning is replaced by the
+        one of that stream.
 
         >>> asked_anew = Offset.beginning("t", 9, is_initial=True)
         >>> start = Offset.beginning("t", 3, is_initial=True)
@@ -181,12 +180,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class FileRun:
-    """Files that follow one another: of the version that a stream began with, or of one commit.
-
-    Attributes:
-        start: Where the first of them is.
-        files: With `FILE_COLUMNS`; those before `start` are left out.
-    """
+    """Consecutive files (`FILE_COLUMNS`) of the initial version or of one commit, from `start`."""
 
     start: Offset
     files: pl.DataFrame
@@ -209,9 +203,7 @@ class StreamPlanner:
 
     @cached_property
     def snapshot(self) -> Snapshot:
-        """The version that was the latest when the stream was started: its schema is the stream's
-        until it is started again.
-        """
+        """The latest version when the stream started; its schema applies until a restart."""
         return self._table.snapshot()
 
     # --- where to begin ----------------------------------------------------------------------
@@ -238,9 +230,7 @@ class StreamPlanner:
         return self._at(self._table.version() + 1)
 
     def from_time(self, timestamp_ms: int) -> Offset:
-        """The first commit at or after a time, in milliseconds since the Unix epoch; where there
-        is none yet, the next one.
-        """
+        """The first commit at or after a time in milliseconds, or the next one to come."""
         try:
             return self._at(version_at(self._log, timestamp_ms - 1) + 1)
         except VersionNotFoundError:
@@ -255,10 +245,8 @@ class StreamPlanner:
     # --- how far to go -----------------------------------------------------------------------
 
     def advance(self, start: Offset, limit: Limit, last: int | None = None) -> Offset:
-        """Where a batch ends that begins at `start`.
-
-        A commit that the stream cannot follow is an error only if it comes first, so that what is
-        before it is read.
+        """The end of the batch that begins at `start`. A commit that the stream cannot follow
+        raises only at the start of a batch.
         """
         end, files, size_bytes = start, 0, 0
         try:
@@ -372,10 +360,8 @@ class StreamPlanner:
         return [c for c in found if last is None or c.version <= last]
 
     def _require_same_table(self, commits: Sequence[CommitFile]) -> None:
-        """That no process made another table at this place since the log was last listed.
-
-        A commit never changes. Where the last one that was seen is gone, or another file now, the
-        table's identity is asked for again; as long as it is the same file, that costs nothing.
+        """Check that the table was not replaced since the last listing. Commits are immutable, so
+        the table's id is read again only if the last commit seen is missing or another file.
         """
         if self._last_seen is not None and self._last_seen not in commits:
             self._require_id(self.snapshot.metadata.id or "", self._table.snapshot().metadata.id)
@@ -444,9 +430,7 @@ class StreamPlanner:
             self._check_schema(version, metadata)
 
     def _check_beginning(self, version: int) -> None:
-        """The schema that is in force where the reading of commits begins: those that come later
-        are seen when they come.
-        """
+        """The schema in force where reading begins; later changes are checked when read."""
         if version >= (self.snapshot.version if self._checked_from is None else self._checked_from):
             return
         # A version that cannot be rebuilt any more, or not from what is left of its checkpoint, has
@@ -485,9 +469,8 @@ def _of(frame: pl.DataFrame, version: int) -> pl.DataFrame:
 
 
 def _misfit(written: contract.DataType, read: contract.DataType, path: str = "") -> str | None:
-    """Why rows that were written under one type cannot be read under another; None if they can.
-
-    Columns may be added, types widened and nulls admitted on the way from one to the other.
+    """Why rows of one type cannot be read as another, or None. Added columns, wider types and
+    nullability are compatible.
 
     >>> long, integer = contract.Primitive("long"), contract.Primitive("integer")
     >>> _misfit(integer, long, "id")

@@ -101,8 +101,8 @@ def query_of_task() -> str | None:
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes each batch of a query as one commit. Spark makes one for the tasks of a batch, and
-    another to commit it.
+    """Writes each batch of a query as one commit. Spark creates one for the tasks of a batch, and
+    one to commit it.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
@@ -182,7 +182,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         messages: list[Message | None],
         batchId: int,  # noqa: ARG002 - Spark's
     ) -> None:
-        """On the driver, after a task of a batch failed for good, or `commit` did; as
+        """On the driver, after a task or `commit` failed; see
         `lakelog.spark.writing.BatchWriter.abort`.
         """
         written = landed_of(messages)
@@ -194,11 +194,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
 def _warn_of_other_rows(
     table: Table, snapshot: Snapshot, app: str, batch: int, adds: pl.DataFrame
 ) -> None:
-    """Warn where a repetition has another number of rows than what the table holds of it.
+    """Warn if a repeated batch has another number of rows than the table.
 
-    A query that gives other rows when it is run again (a random number, a table that is joined and
-    changed meanwhile) does that rightly. So does a checkpoint that was set back by this one batch,
-    and then rows are missing; nothing distinguishes the two.
+    A nondeterministic query does that legitimately; so does a checkpoint set back by one batch,
+    which loses rows. Nothing distinguishes the two.
     """
     wrote = snapshot.transactions().filter(pl.col("appId") == app).collect()["version"]
     if not wrote.len() or wrote[0] is None:

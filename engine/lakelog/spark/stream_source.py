@@ -39,10 +39,8 @@ _FILES_PER_TRIGGER = 1000
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Gives the rows that commits add to a table, each once. Looks at nothing before it is asked.
-
-    Memory: on the driver, paths and partition values of a batch, and of the version that the stream
-    begins with; in a task, its share of them and a batch of rows.
+    """Reads the rows that commits add, each once. Memory: paths and partition values of a batch and
+    of the initial version on the driver; a batch of rows per task.
     """
 
     def __init__(self, options: SourceOptions, schema: StructType, tasks: int) -> None:
@@ -73,8 +71,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @readable
     def initialOffset(self) -> dict[str, Any]:
-        """Where a query without a checkpoint begins: with what the table holds, or where the
-        options say.
+        """The start of a query without a checkpoint: the table's content, or the position in the
+        options.
         """
         version, time = (self._options.get(f"starting{what}") for what in ("Version", "Timestamp"))
         if time is not None:

@@ -53,8 +53,8 @@ def _handle(
 
 
 def kept_table(options: SourceOptions) -> Table:
-    """The table that options name. A process keeps its handle, and what that remembers of the log,
-    for the next batch of a stream.
+    """The table of the options; the process keeps the handle and its cache for the next batch of a
+    stream.
     """
     external = options.get("allowExternal", False)
     with options.opening():
@@ -66,12 +66,8 @@ def kept_table(options: SourceOptions) -> Table:
 
 @dataclass(frozen=True)
 class Landed:
-    """What one task wrote.
-
-    Attributes:
-        version: The table's version that the files were prepared for.
-        adds: Rows for `lakelog.Transaction.add`, as an Arrow IPC stream.
-        query: The streaming query, where there is one.
+    """The result of one task: version that the files were prepared for, `adds` for
+    `lakelog.Transaction.add` (Arrow IPC), and the streaming query if any.
     """
 
     version: int
@@ -80,9 +76,8 @@ class Landed:
 
 
 def write_task_files(plan: WritePlan, batches: Iterable[Rows], task: int) -> bytes:
-    """Write a task's rows; the adds of its files as an Arrow IPC stream.
-
-    An exception, of the writer or of `batches`, deletes what was written: no message will name it.
+    """Write a task's rows; return the adds as an Arrow IPC stream. On any error, the files are
+    deleted, since no message names them.
     """
     with DataFileWriter(plan, number=task) as writer:
         for batch in batches:

@@ -24,10 +24,7 @@ generated and default values), and Spark would act upon some of it.
 
 
 def spark_schema(struct: contract.Struct, columns: Sequence[str] | None = None) -> StructType:
-    """The schema of some columns of a table in Spark's own types.
-
-    ``char`` and ``varchar`` are text.
-    """
+    """Columns of a table in Spark's types; ``char`` and ``varchar`` are strings."""
     names = {field.name: field for field in struct.fields}
     wanted = list(names) if columns is None else list(columns)
     for name in wanted:
@@ -68,10 +65,7 @@ def _type_for_spark(type_: contract.DataType, path: str) -> contract.DataType:
 
 
 def check_asked(asked: StructType, own: StructType) -> None:
-    """Hold a schema that the user gave against the source's own.
-
-    It may leave columns out, order them as it likes, and say that any may be null.
-    """
+    """Check the user's schema: it may omit and reorder columns, and make them nullable."""
     if not asked.names:  # rows without columns are no rows to Arrow, and would not be counted
         raise InvalidInputError("the schema has no column", expected=", ".join(own.names))
     columns = {field.name: field for field in own}

@@ -77,9 +77,7 @@ def write_plan(snapshot: LogSnapshot, options: SourceOptions, schema: StructType
 
 
 def require_removable(snapshot: LogSnapshot) -> None:
-    """Refuse to remove all that a version holds, where the table forbids it: before any task
-    runs, and not after all of them did.
-    """
+    """Refuse to remove all rows of an append-only table before any task runs."""
     if not snapshot.table_configuration.is_active("appendOnly"):
         return
     file = snapshot.files().head(1).collect()
@@ -220,10 +218,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     @readable
     def abort(self, messages: list[Message | None]) -> None:
-        """After a task failed for good, or `commit` did.
-
-        Deletes the files of the tasks that had finished, if no version of the log names them; but
-        only if one had not: else a commit may have been sent, and may still arrive.
+        """After a task or `commit` failed: delete the files that no version names, unless all tasks
+        finished, because a commit may still arrive.
         """
         if None in messages:
             adds = unpacked(landed_of(messages))

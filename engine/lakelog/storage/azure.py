@@ -47,9 +47,8 @@ _TAKEN_CODES = frozenset(
 
 
 def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Storage options with time-outs where the caller names none.
-
-    Not ``timeout``: that is how long the server may take, and the SDK adds it to no socket.
+    """Storage options with default time-outs; not ``timeout``, which the SDK applies to the server
+    and to no socket.
     """
     return {**_TIMEOUTS, **options}
 
@@ -104,9 +103,8 @@ class Azure(DeletesOneByOne):
         target: str,
         size_bytes: int,  # noqa: ARG002 - any
     ) -> None:
-        """One Copy Blob, done when it is answered, as within one account it mostly is.
-
-        Where Azure does it later, the target is there empty meanwhile, and it is waited for.
+        """One Copy Blob, which mostly completes at once within one account; otherwise wait, since
+        the target is empty meanwhile.
         """
         client, options = filesystem.service_client, _timeouts(filesystem)
         async with (

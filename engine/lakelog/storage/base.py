@@ -237,11 +237,7 @@ class LogStore(Protocol):
 
 
 def require_content(path: str, data: bytes) -> None:
-    """Refuse to create an empty file.
-
-    Raises:
-        InvalidInputError: `data` is empty.
-    """
+    """Raise InvalidInputError for an empty file."""
     if not data:
         raise InvalidInputError("an empty file cannot be created", path=path, expected="content")
 
@@ -342,11 +338,7 @@ class StoreWrapper:
 
 
 class FileWrapper(RawIOBase):
-    """A seekable reader over another one; subclasses change `read`, or more.
-
-    Args:
-        file: The reader below; closed with this one.
-    """
+    """A seekable reader over another one, which it closes; subclasses override `read`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

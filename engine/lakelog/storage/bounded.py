@@ -61,12 +61,8 @@ _LONGEST_S = 1e9
 
 @dataclass(frozen=True)
 class ReadLimits:
-    """What reading may take.
-
-    Attributes:
-        parallelism: Files read at the same time; None is what the store does on its own.
-        timeout_s: Seconds without progress after which a read is given up; None waits for as long
-            as the store does.
+    """Limits of reads: files read concurrently (None: the store's own number), and seconds without
+    progress before a read fails (None: the store's own).
     """
 
     parallelism: int | None = None
@@ -88,11 +84,8 @@ DEFAULT_LIMITS = ReadLimits(timeout_s=DEFAULT_TIMEOUT_S)
 
 
 class BoundedStore(StoreWrapper):
-    """A store whose reads keep within limits. Safe under threads.
-
-    Attributes:
-        limits: The limits of calls from now on.
-        by_location: Whether another process can open the store again by its location and options.
+    """A thread-safe store whose reads obey `limits`; `by_location` says whether other processes can
+    open it by location and options.
     """
 
     def __init__(
@@ -151,10 +144,8 @@ class BoundedStore(StoreWrapper):
         return self._timed(lambda: self._store.read(path), path, lambda: self._extra_s(path))
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """As the store below, within the limits.
-
-        Memory: some 256 MB read ahead, or 16 times as many files as are read at a time if that is
-        less; to begin with, files are taken to be small.
+        """As the wrapped store, within the limits. Reads at most 256 MB or 16 files per concurrent
+        read ahead, whichever is less.
         """
         limits = self.limits
         if limits == ReadLimits() or not paths:

@@ -40,23 +40,15 @@ _LARGE_DELETIONS = 4  # requests at the same time, of many files each
 
 
 class Names(NamedTuple):
-    """What is below a prefix.
-
-    Attributes:
-        files: Files, by the rest of their keys after the prefix.
-        folders: Names of the folders directly below.
-    """
+    """Files below a prefix, by the rest of their keys, and names of the folders directly below."""
 
     files: list[FileEntry]
     folders: list[str]
 
 
 class Page(NamedTuple):
-    """One answer of a listing of all that begins with a prefix, however deep.
-
-    Attributes:
-        files: As in `Names`; those that end in ``/`` only mark a folder.
-        token: What the next page is asked for with; None on the last.
+    """One response of a recursive listing: files as in `Names` (those ending in ``/`` mark
+    folders), and the token of the next page.
     """
 
     files: list[FileEntry]
@@ -103,38 +95,23 @@ class Cloud(Protocol):
     async def delete_many(
         self, filesystem: Any, bucket: str, keys: Sequence[str]
     ) -> Mapping[str, str]:
-        """Delete `deleted_at_once` objects, or fewer; those that are not there are no error.
-
-        Returns:
-            Why, for each key that was not deleted.
-
-        Raises:
-            Exception: Any of the driver's; perhaps none was deleted.
+        """Delete at most `deleted_at_once` objects; return the reason for each key that was not
+        deleted. Missing objects are no error.
         """
         ...
 
     async def list_page(self, filesystem: Any, bucket: str, prefix: str, token: str | None) -> Page:
-        """One page of what begins with `prefix`: the first, or the one that a token represents.
-
-        Raises:
-            FileNotFoundError: The bucket does not exist.
+        """The first page below `prefix`, or the page of a token; raises FileNotFoundError if the
+        bucket does not exist.
         """
         ...
 
     async def list_names(
         self, filesystem: Any, bucket: str, prefix: str, start: str, limit: int | None
     ) -> Names:
-        """What is directly below `prefix`, from about `start` on.
-
-        Args:
-            filesystem: The driver.
-            bucket: Bucket or container.
-            prefix: Start of the keys; a ``/`` after it ends a folder's name.
-            start: Names below it may be left out, and need not be.
-            limit: Enough to know that there are so many.
-
-        Raises:
-            FileNotFoundError: The bucket does not exist.
+        """Names directly below `prefix` (a trailing ``/`` ends a folder's name). May omit names
+        below `start` and names beyond `limit`; raises FileNotFoundError if the bucket does not
+        exist.
         """
         ...
 
@@ -197,9 +174,8 @@ class CloudStore(FsspecStore):
     # --- writing -----------------------------------------------------------------------------
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Create a file if nothing has its name, by one conditional request.
-
-        A request that failed in a way that may pass is repeated, at most four times.
+        """Create a file if its name is free, by one conditional request; transient failures are
+        retried, at most four times.
         """
         require_content(path, data)
         bucket, key = self._split_writable(path)
@@ -238,9 +214,7 @@ class CloudStore(FsspecStore):
         return PartedUpload(path, self._filesystem.loop, parts, self._cloud.judge, self.put)
 
     def move(self, source: str, target: str) -> None:
-        """Copy a file inside the store, and delete it; one request to look, one each to copy and
-        to delete, and more to copy what is larger than the store copies at once.
-        """
+        """Copy a file inside the store, then delete it."""
         bucket, old = self._split_writable(source)
         new = self._split(target)[1]
         found = self.stat(source)
@@ -269,9 +243,7 @@ class CloudStore(FsspecStore):
             raise error
 
     def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
-        """Delete files, 64 at the same time; on S3 in requests of a thousand, 4 at the same
-        time.
-        """
+        """Delete files, 64 concurrently; on S3 in requests of a thousand, 4 concurrently."""
         if self.refusal is not None:
             raise self._refused(", ".join(paths[:3]))
         most = self._cloud.deleted_at_once
@@ -347,10 +319,8 @@ class CloudStore(FsspecStore):
 
 
 class DeletesOneByOne:
-    """The half of a `Cloud` that deletes one object a request.
-
-    So do Azure, where not every endpoint knows a batch, and GCS, where a batch counts as so many
-    requests.
+    """Deletion with one request per object: not every Azure endpoint supports batches, and GCS
+    charges them per object.
     """
 
     @property
@@ -391,12 +361,8 @@ class Parts(Protocol):
         ...
 
     async def send(self, number: int, data: bytes, *, last: bool) -> None:
-        """Send a part; again, where that failed in a way that may pass.
-
-        Args:
-            number: 0 and on.
-            data: `PART_BYTES`, or fewer and not none in the last.
-            last: There is none after it; it may be kept for `finish`.
+        """Send part `number` (from 0) of `PART_BYTES` bytes, retrying transient failures; the
+        `last` one may be shorter, and kept for `finish`.
         """
         ...
 
@@ -410,9 +376,8 @@ class Parts(Protocol):
 
 
 class PartedUpload(BufferedUpload):
-    """An upload that is one request if it fits in a part.
-
-    Memory: `PART_BYTES`, and as much for each part that may be in flight, and one more.
+    """An upload that is one request if it fits in a part. Memory: `PART_BYTES` for each part in
+    flight, and two more.
     """
 
     def __init__(

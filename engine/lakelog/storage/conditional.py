@@ -23,12 +23,8 @@ _SLOWEST_BYTES_A_SECOND = 1 << 20
 
 
 class Verdict(NamedTuple):
-    """What a failed attempt to write shows.
-
-    Attributes:
-        taken: The name is taken, perhaps by an earlier attempt of the same call.
-        certain: This attempt wrote nothing, and never will.
-        retry: Another attempt may fare better.
+    """What a failed write attempt shows: the name is `taken`, perhaps by an earlier attempt of the
+    call; nothing was or will be written (`certain`); another attempt may succeed (`retry`).
     """
 
     taken: bool
@@ -46,10 +42,8 @@ _REFUSED_STATUS = frozenset(range(400, 500)) - {408, 409, 412, 429, 499}
 
 
 def judge_status(status: int) -> Verdict:
-    """The verdict on an HTTP status that has the same meaning everywhere.
-
-    408 and 5xx may come from a proxy, after the store has done it; 409 and 412 mean what the
-    store says they mean.
+    """The verdict on an HTTP status of any store. A proxy may send 408 and 5xx after the store has
+    written; 409 and 412 come from the store.
     """
     if status in _REFUSED_STATUS:
         return REFUSED
@@ -72,22 +66,9 @@ async def write_until_certain(
     pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     chance: Callable[[], float] = random.random,
 ) -> bool:
-    """Carry out a write, in at most five attempts and about a minute.
+    """Write, with at most five attempts in about a minute; return False if the name is taken.
 
-    Args:
-        attempt: Writes once, where the driver lets that be controlled.
-        judge: Reads an error of `attempt`.
-        path: The file, for messages.
-        size_bytes: Length of what is written.
-        pause: Waits between attempts.
-        chance: Gives numbers from 0 to 1, for the pauses' jitter.
-
-    Returns:
-        False if the name is taken.
-
-    Raises:
-        OutcomeUnknownError: An attempt may have been carried out, and none said more.
-        UnavailableError: No attempt was.
+    Raises OutcomeUnknownError if an attempt may have succeeded, UnavailableError if none did.
     """
     doubt: Exception | None = None
     error: Exception | None = None
@@ -134,11 +115,8 @@ async def replace_until_certain(
     path: str,
     size_bytes: int = 0,
 ) -> None:
-    """As `write_until_certain`, of a write that no other file should hinder.
-
-    Raises:
-        OutcomeUnknownError: An attempt may have been carried out, and none said more.
-        UnavailableError: No attempt was; so where the store lets no process replace what is there.
+    """As `write_until_certain`, for a write that replaces; UnavailableError also if the store
+    refuses to replace.
     """
     if not await write_until_certain(attempt, judge, path, size_bytes):
         raise UnavailableError(
@@ -149,8 +127,8 @@ async def replace_until_certain(
 
 
 def class_names(error: BaseException | None) -> frozenset[str]:
-    """Names of an error's class and of those above it, by which drivers' errors are known: their
-    client libraries are not lakelog's own dependencies.
+    """Names of an error's class and its bases. Drivers' errors are recognised by them, since their
+    libraries are optional.
     """
     return frozenset(each.__name__ for each in type(error).__mro__)
 

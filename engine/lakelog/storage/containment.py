@@ -46,12 +46,8 @@ ABSOLUTE = rf"^({SCHEME})?/"
 
 
 class Address(NamedTuple):
-    """Where a file or a folder is.
-
-    Attributes:
-        store: Scheme and authority (bucket, container and account, or host), one spelling of each.
-        path: Path from the store's root, without slashes at its ends.
-        root: The store's root, as `lakelog.storage.open_store` takes it.
+    """Location of a file or folder: its store in one canonical spelling, its path without outer
+    slashes, and the store's root as `open_store` takes it.
     """
 
     store: str
@@ -62,9 +58,8 @@ class Address(NamedTuple):
         return f"{self.store}/{self.path}"
 
     def name_of(self, other: Address) -> str | None:
-        """Path of another address below this folder; None where it is not below.
-
-        Whole parts of the path are compared: ``s3://b/base`` does not hold ``s3://b/base2/x``.
+        """Path of another address relative to this folder, or None; compares whole parts:
+        ``s3://b/base`` does not contain ``s3://b/base2/x``.
         """
         if self.store != other.store:
             return None
@@ -74,12 +69,7 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True)
 class External:
-    """What may be opened outside a table's folder; make one with `of`.
-
-    Attributes:
-        everything: Whether any file may be.
-        folders: Folders below which files may be.
-    """
+    """Which files may be opened outside a table's folder; created with `of`."""
 
     everything: bool = False
     folders: tuple[Address, ...] = ()
@@ -166,8 +156,8 @@ class Reach:
 
 
 def _addresses_of(location: str) -> tuple[Address, ...]:
-    """A folder that a caller names: a path or a URL, as `lakelog.open` takes it; on local disk also
-    as it is with symbolic links resolved.
+    """The addresses of a folder that a caller allows; a local folder also with symbolic links
+    resolved.
     """
     if location.startswith("file:"):
         location = unquote(urlsplit(location).path)
@@ -226,10 +216,8 @@ def require_contained(path: str, *, remote: bool = False) -> None:
 
 
 def require_no_links(root: str, path: str) -> None:
-    """Refuse to change a file that is reached through a symbolic link below the table's folder.
-
-    The file itself may be a link: then the link is changed, and not what it leads to. The folder's
-    own location may have links, since the caller named it.
+    """Refuse to change a file that is reached through a symbolic link below the table's folder. The
+    file itself and the folder's own location may be links.
     """
     at = path.find("/")
     while at != -1:

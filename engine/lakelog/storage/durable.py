@@ -82,10 +82,10 @@ class DurableWriter:
         self.refusal: str | None = None
 
     def create(self, path: str, data: bytes) -> bool:
-        """Create a file with all of `data` if its name is free; False if it is not.
+        """Create a file with all of `data`; False if the name is taken.
 
-        Costs an fsync of the file and one of its folder; in a folder that this writer has not
-        written to before, also one of each folder above, up to the root's own parent.
+        Costs an fsync of the file and of its folder; the first write to a folder also syncs each
+        folder above, up to the root's parent.
         """
         if self.refusal is not None:
             raise UnsupportedStoreError(self.refusal, path=path)
@@ -113,10 +113,7 @@ class DurableWriter:
             return won
 
     def replace(self, path: str, data: bytes) -> None:
-        """Create or replace a file; readers see the old content or the new, whole.
-
-        Costs the fsyncs of `create`.
-        """
+        """Create or replace a file atomically; costs the fsyncs of `create`."""
         target = self._path_of(path)
         with self._folder_of(target, path) as folder, _temporary(target) as temporary:
             with _nothing_written(path):
@@ -245,9 +242,8 @@ class DurableWriter:
             _close(descriptor)
 
     def _settle(self, folder: str) -> None:
-        """Make a folder, and make durable that it and those above are there, even if another
-        process made them: another process may have made one a moment ago, and not have fsynced it
-        yet.
+        """Create a folder, and sync it and those above even if they exist: another process may have
+        created one and not synced it yet.
         """
         made = {os.path.abspath(each) for each in _make_folders(folder)}
         top = os.path.dirname(os.path.abspath(self._root))

@@ -152,11 +152,8 @@ class FsspecStore:
             return cast("bytes", self._filesystem.cat_file(self._absolute(path)))
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """The whole of each file, in order; up to 64 requests at once where the driver is
-        asynchronous, else 16.
-
-        Memory: some 256 MB read ahead, or two files where files are larger than 128 MB; to begin
-        with, files are taken to be small.
+        """The content of each file, in order, with up to 64 concurrent requests (asynchronous
+        drivers) or 16. Reads at most 256 MB, or two files, ahead.
         """
         if len(paths) <= 1:
             return [self.read(path) for path in paths]
@@ -192,9 +189,8 @@ class FsspecStore:
                 future.cancel()
 
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
-        """A seekable binary reader over one file, which fetches ranges; see `RangedFile`.
-
-        One round trip where the size is given, else two.
+        """A seekable binary reader that fetches ranges; one round trip if the size is given, else
+        two.
         """
         if not self._is_async:
             with _errors(path):
@@ -317,8 +313,8 @@ def _modified_ms(info: dict[str, Any]) -> int:
 
 
 def unavailable(path: str, cause: BaseException) -> UnavailableError:
-    """A driver's failure to read; a driver raises whatever its client library does, so callers
-    catch broadly, and chain the cause.
+    """A driver's read failure as UnavailableError. Drivers raise the errors of any client library,
+    so callers catch broadly and chain the cause.
     """
     return UnavailableError(
         f"the store failed: {describe(cause)}",
@@ -338,9 +334,7 @@ class MemoryStore(FsspecStore):
 
     @property
     def refusal(self) -> str | None:
-        """None: the lock makes creating exclusive within the process, and no other process is
-        there.
-        """
+        """None: a lock makes creation exclusive, and no other process shares the memory."""
         return None
 
     def _list(self, folder: str) -> list[dict[str, Any]]:

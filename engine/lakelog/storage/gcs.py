@@ -155,10 +155,8 @@ class Gcs(DeletesOneByOne):
 
 
 class _Session:
-    """A resumable upload; see `lakelog.storage.cloud.Parts`.
-
-    After an attempt that failed the session is asked how far it is, as Google wants it: bytes may
-    have been kept, or the object may be there.
+    """A resumable upload; see `lakelog.storage.cloud.Parts`. After a failed attempt, the session is
+    queried for what the server has received.
     """
 
     in_flight = 1  # bytes go in order

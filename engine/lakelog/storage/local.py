@@ -138,9 +138,8 @@ class LocalStore:
             ) from cause
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """The whole of each file, in order; a few threads read ahead where reading takes time.
-
-        Memory: some 20 MB, or five files where files are larger than 3 MB.
+        """The content of each file, in order; a few threads read at most 20 MB, or five files,
+        ahead.
         """
         start = time.perf_counter()
         first = [self.read(path) for path in paths[:_PROBE]]
@@ -193,11 +192,8 @@ class LocalStore:
         return self._writer.refusal
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Create a file, whole, if nothing has its name; see `LogStore` and `DurableWriter`.
-
-        Costs two fsyncs, of the file and of its folder, and none where the name is taken; the
-        first write of a store into a folder also fsyncs the folders above, up to the table's own
-        parent. ``ENOSPC`` and similar are `UnavailableError`: nothing was written.
+        """Create a file if its name is free; see `LogStore` and `DurableWriter`. On ``ENOSPC`` and
+        similar errors nothing was written.
         """
         require_content(path, data)
         return self._writer.create(path, data)
@@ -207,9 +203,8 @@ class LocalStore:
         self._writer.replace(path, data)
 
     def upload(self, path: str) -> Upload:
-        """Create or replace a file in pieces; a killed writer leaves a temporary file next to it.
-
-        Memory: 1 MiB.
+        """Create or replace a file in pieces of 1 MiB; a killed writer leaves a temporary file next
+        to it.
         """
         return self._writer.upload(path)
 
@@ -240,8 +235,8 @@ class LocalStore:
         return errors
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
-        """Every file below `folder`, temporary ones too; folders that are symbolic links are not
-        entered, for they may lead anywhere, and back.
+        """Every file below `folder`, temporary ones too; symbolic links to folders are not
+        followed.
         """
         batch: list[FileEntry] = []
         ahead = [""]

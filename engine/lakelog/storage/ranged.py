@@ -31,10 +31,7 @@ _TAIL_BLOCKS = 2
 
 
 class _Blocks:
-    """The blocks of a file that are at hand; safe to use from several threads.
-
-    Memory: 48 MiB, besides what one read asks for.
-    """
+    """The cached blocks of a file, for several threads. Memory: 48 MiB, plus the current read."""
 
     def __init__(self, fetch: Fetch, size_bytes: int) -> None:
         self.fetch = fetch

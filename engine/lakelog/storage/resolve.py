@@ -43,13 +43,8 @@ def _load_gcs() -> _Driver:
 
 
 class _Kind(NamedTuple):
-    """A kind of object store.
-
-    Attributes:
-        protocols: Of its URLs.
-        driver: Package and class of its fsspec driver.
-        load: Gives what lakelog brings for it.
-        extra: Of lakelog, that installs the driver.
+    """A kind of object store: protocols, package and class of its fsspec driver, loader of
+    lakelog's store, and the extra that installs the driver.
     """
 
     protocols: tuple[str, ...]
@@ -91,10 +86,8 @@ def open_store(
 
 
 def require_location(text: str) -> None:
-    """Refuse a text that cannot be a path or a URL.
-
-    Raises:
-        InvalidInputError: It is empty, or has a NUL character or a lone surrogate.
+    """Raise InvalidInputError for a text that cannot be a path or a URL: empty, with NUL or a lone
+    surrogate.
     """
     if not text:
         raise InvalidInputError("the location must not be empty", expected="a path or a URL")
@@ -153,13 +146,8 @@ def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
 
 
 def store_of(filesystem: Any, base: str, root: str) -> LogStore:
-    """The store over an fsspec filesystem, by the driver that it really is: another one may be
-    registered for a protocol, and look before it writes.
-
-    Args:
-        filesystem: The filesystem.
-        base: Path of the table inside it, without protocol.
-        root: The location, for messages.
+    """The store over an fsspec filesystem, chosen by the real driver: another driver that checks
+    before writing may be registered for a protocol.
     """
     from fsspec.implementations.local import LocalFileSystem
     from fsspec.implementations.memory import MemoryFileSystem

@@ -226,11 +226,7 @@ class _Parts:
 
 
 async def _call(filesystem: Any, bucket: str, method: str, **arguments: Any) -> None:
-    """One call that writes.
-
-    Raises:
-        _CallFailed: It failed; with what each of its attempts came to.
-    """
+    """One write request; raises _CallFailed with the outcome of each attempt."""
     await filesystem.set_session()
     client = await filesystem.get_s3(bucket)
     call = "".join(word.capitalize() for word in method.split("_"))

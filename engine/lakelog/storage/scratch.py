@@ -10,31 +10,21 @@ from lakelog.errors import UnavailableError
 
 
 class ScratchRange(NamedTuple):
-    """Where some bytes are.
-
-    Attributes:
-        at: Byte offset.
-        size_bytes: Length.
-    """
+    """Byte offset and length of a range."""
 
     at: int
     size_bytes: int
 
 
 class ScratchFile:
-    """A file without a name, written at its end and read anywhere; ``TMPDIR`` says where.
+    """An anonymous temporary file (see ``TMPDIR``), created on the first append. One thread writes,
+    several may read.
 
-    It is made with the first bytes. For one thread when writing, for several when reading.
-
-    Attributes:
-        size_bytes: Bytes written so far.
-
-    Example:
-        >>> file = ScratchFile()
-        >>> place = file.append(b"some bytes", "rows")
-        >>> file.read(place), file.size_bytes
-        (b'some bytes', 10)
-        >>> file.close()
+    >>> file = ScratchFile()
+    >>> place = file.append(b"some bytes", "rows")
+    >>> file.read(place), file.size_bytes
+    (b'some bytes', 10)
+    >>> file.close()
     """
 
     def __init__(

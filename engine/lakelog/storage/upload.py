@@ -14,9 +14,7 @@ if TYPE_CHECKING:
 
 
 class ClosedOrAbandoned(ABC):
-    """What `Upload` says of a ``with`` statement: where it ends the file appears, unless an error
-    ended it.
-    """
+    """``with`` for an `Upload`: the file is created at the end, unless an error ended the block."""
 
     @abstractmethod
     def close(self) -> None:
@@ -37,10 +35,8 @@ class ClosedOrAbandoned(ABC):
 
 
 class BufferedUpload(ClosedOrAbandoned):
-    """An `Upload` that hands on pieces of one size, and the rest, never empty but for an empty
-    file, when it is closed. For one thread at a time.
-
-    A subclass gives `_send`, `_finish` and `_discard`, which raise what `Upload` names.
+    """An `Upload` that passes on pieces of equal size, and the rest when closed; only an empty file
+    has an empty piece. For one thread. Subclasses implement `_send`, `_finish` and `_discard`.
     """
 
     def __init__(self, path: str, piece_bytes: int) -> None:
@@ -114,9 +110,7 @@ class BufferedUpload(ClosedOrAbandoned):
         raise NotImplementedError
 
     def _discard(self) -> None:
-        """Give up what is held, and what was sent if it has no name; the last call. Never raises
-        what the store does.
-        """
+        """Abandon the upload and what was sent; the last call. Never raises errors of the store."""
         raise NotImplementedError
 
     def _gone(self) -> UnavailableError:
@@ -128,11 +122,8 @@ class BufferedUpload(ClosedOrAbandoned):
 
 
 class UploadSink:
-    """An upload as the file object that pyarrow writes to; closing it stays with its owner.
-
-    Attributes:
-        upload: The upload.
-        is_void: Whether the file was given up; later writes are discarded.
+    """An upload as pyarrow's output file; the owner closes the upload. After `is_void`, writes are
+    discarded.
     """
 
     closed = False
@@ -142,10 +133,8 @@ class UploadSink:
         self.is_void = False
 
     def give_up(self, writer: pq.ParquetWriter) -> None:
-        """Close the writer of a file that was given up; what it still writes is discarded.
-
-        pyarrow closes its writers when they are collected, whatever became of the file. What it
-        raises then about a file that failed would hide why the file failed.
+        """Close the writer of an abandoned file, and discard its writes. pyarrow closes writers
+        when they are collected; an error then would hide why the file failed.
         """
         import pyarrow as pa  # the write-ahead log does without
 

@@ -280,10 +280,8 @@ class InjectingStore(StoreWrapper):
         return _Operation(self._begin(kind, path, trips), path)
 
     def _begin(self, kind: Kind, path: str, trips: int = 1) -> Fault | None:
-        """Log an operation, let its time pass, and give the fault that it meets.
-
-        Raises:
-            UnavailableError: It meets ``fail``.
+        """Log an operation, advance the clock, and return its fault; raises UnavailableError for
+        ``fail``.
         """
         with self._lock:
             self.operations.append((kind, path))

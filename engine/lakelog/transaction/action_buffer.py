@@ -46,8 +46,7 @@ _HOUR_MS = 3_600_000
 
 
 def cooldown_ms(configuration: Mapping[str, str | None]) -> int:
-    """How long a skipped file is left alone, in milliseconds: 24 hours unless the table says
-    otherwise, in hours or as an interval.
+    """Cooldown of a skipped file: 24 hours unless the table's property sets hours or an interval.
 
     >>> cooldown_ms({"spark.indextables.skippedFiles.cooldownDuration": "48"})
     172800000
@@ -80,8 +79,8 @@ def _with_times(rows: pl.DataFrame, now_ms: int, cooldown: int | dt.timedelta) -
 
 
 def counted(meta: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-    """Give each ``mergeskip`` row without a count the one that follows: one more than the file's
-    last, so that it survives a rebase over another writer's skip.
+    """Give ``mergeskip`` rows without a count the file's last count plus one, so that it survives a
+    rebase.
     """
     is_skip = meta["actionType"] == "mergeskip"
     rows = meta.filter(is_skip)
@@ -99,10 +98,8 @@ def counted(meta: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
 
 
 class ActionBuffer:
-    """The actions of a transaction, as they are given.
-
-    Its methods take a table of actions or the fields of one, and raise `InvalidInputError` where a
-    name is unknown, or a value is not of its field's type.
+    """The actions of a transaction. Its methods take a table of actions or the fields of one, and
+    raise `InvalidInputError` for unknown names or wrong types.
     """
 
     def __init__(self, log: Log, table: TableConfiguration) -> None:
@@ -216,8 +213,8 @@ class ActionBuffer:
         self._skips.append(_with_times(rows, self._log.clock(), wait))
 
     def singles(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]] | None:
-        """The rows of the file actions if they came one by one, and those of applications and
-        domains; None where there are other actions.
+        """The rows of file actions that came one by one, and of applications and domains; None if
+        there are other actions.
         """
         if not self._single or self._files or self._skips:
             return None

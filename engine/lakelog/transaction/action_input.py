@@ -107,10 +107,7 @@ def _digits(value: dt.datetime, separator: str) -> str:
 
 
 def _text_column(column: pl.Series) -> pl.Series:
-    """Values as the texts that partition values have in the log.
-
-    Source: Delta protocol, Partition Value Serialization.
-    """
+    """Values as partition texts (Delta protocol, Partition Value Serialization)."""
     dtype = column.dtype
     if dtype == pl.String:
         return column
@@ -187,13 +184,8 @@ _EXPLICIT_NULLS = frozenset({"partitionValues"})
 
 @dataclass(frozen=True)
 class Spelling:
-    """The names that one action type goes by in a dialect.
-
-    Attributes:
-        kind: Action type.
-        names: Every name that is taken, protocol's and flattened, to its leaf; a nested object's
-            name leads to its node.
-        passed: Names that are taken and left out: a live file's, where a tombstone is wanted.
+    """The accepted names of an action type's fields, flattened or nested, and the names that are
+    accepted and ignored.
     """
 
     kind: str
@@ -334,12 +326,8 @@ def rows_frame(rows: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 def stage_table(
     dialect: str, kind: str, table: Any, fields: Mapping[str, Any] | None = None
 ) -> pl.DataFrame:
-    """A table of actions of one type as a narrow frame of the flattened schema, in order.
-
-    A frame of lakelog's own shows by its column ``version`` that it speaks of files as they are
-    in the table. Their ``dataChange`` (false, in a state) is then no part of the new action.
-
-    Memory: the columns taken.
+    """A table of actions of one type as a narrow flattened frame. A column ``version`` shows that
+    the rows come from lakelog's state, whose ``dataChange`` (false) is not part of the new action.
     """
     spelling = Spelling.of(dialect, kind)
     columns: dict[str, pl.Series] = {}

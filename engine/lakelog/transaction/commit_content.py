@@ -31,18 +31,8 @@ _FEATURE = "inCommitTimestamp"
 
 @dataclass(frozen=True)
 class Description:
-    """What a commit says of itself.
-
-    Attributes:
-        operation: Its name, such as ``WRITE``.
-        parameters: Its parameters; values that are no text are written as JSON text.
-        metrics: Its metrics; written as text.
-        txn_id: Unique identifier of the transaction.
-        engine_info: Name and version of the writer.
-        blind_append: Whether it only adds, and read nothing.
-        read_version: Version that the transaction read; None for a new table.
-        isolation: Isolation level.
-        user_metadata: A text of the caller's, or None.
+    """The commitInfo of a commit; parameters are written as JSON texts, metrics as text;
+    `blind_append`: adds only, without reads.
     """
 
     operation: str
@@ -58,16 +48,8 @@ class Description:
 
 @dataclass(frozen=True)
 class CommitBase:
-    """The end of the log that a commit is to be put behind.
-
-    Attributes:
-        version: Its version; -1 where there is no table yet.
-        protocol: Its protocol; None where there is no table yet.
-        metadata: Its metadata; None where there is no table yet.
-        meta: Reconciled non-file actions; needed only for row ids and skips.
-        in_commit_timestamp: In-commit timestamp of its commit, or None.
-        modified_ms: File time of its commit, or None; needed only where in-commit timestamps are
-            being turned on.
+    """The end of the log that a commit follows; version -1 and no protocol for a new table. `meta`
+    is needed for row ids and skips, `modified_ms` when in-commit timestamps are enabled.
     """
 
     version: int = -1
@@ -95,8 +77,8 @@ def depends_on_base(pending: PendingCommit) -> bool:
 
 
 def turns_on_timestamps(pending: PendingCommit) -> bool:
-    """Whether the commit is the first to carry an in-commit timestamp, so that `build_content`
-    looks at `CommitBase.modified_ms`.
+    """Whether the commit is the first with an in-commit timestamp, so that `CommitBase.modified_ms`
+    is needed.
     """
     return after(pending).is_active(_FEATURE) and not pending.table.is_active(_FEATURE)
 

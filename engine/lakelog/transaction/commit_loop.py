@@ -70,13 +70,8 @@ _DOUBLINGS = 3  # a writer that waits longer than others need for a commit only 
 
 @dataclass(frozen=True)
 class Retry:
-    """How long to keep trying.
-
-    Attributes:
-        attempts: How many versions may be lost to others before giving up.
-        base_s: The longest first wait, doubled with each further one, three times; None takes as
-            long as the store took to answer, so that waiting suits it.
-        cap_s: The longest wait.
+    """Retry policy: versions that may be lost, first wait (doubled three times; None: the store's
+    response time) and longest wait in seconds.
     """
 
     attempts: int = _MAX_ATTEMPTS
@@ -114,17 +109,9 @@ def _number(configuration: Mapping[str, str | None], key: str) -> int | None:
 
 @dataclass(frozen=True)
 class Plan:
-    """A transaction that has passed its checks.
-
-    Attributes:
-        log: The log that it goes to.
-        pending: Its actions and reads.
-        description: What the commit says of itself.
-        check: Checks the pending commit once more, after another commit changed protocol or
-            metadata.
-        app: Application and its version, for which nothing is to be written twice; or None.
-        columnar_above: Bytes of JSON above which the commit is written in columns; None never.
-        retry: How long to keep trying.
+    """A checked transaction. `check` repeats the checks after another commit changed protocol or
+    metadata; `app` (application, version) prevents duplicates; a commit above `columnar_above`
+    bytes of JSON is written as Parquet.
     """
 
     log: Log
@@ -138,13 +125,8 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a plan.
-
-    Attributes:
-        version: The version that was written; of a duplicate, the one at which it was found.
-        duplicate: Whether the application's version was there already, so that nothing was
-            written.
-        size_bytes: Length of what was written.
+    """The version written, or the version at which the application's duplicate was found, and the
+    bytes written.
     """
 
     version: int
@@ -153,11 +135,8 @@ class Outcome:
 
 
 class CommitLoop:
-    """One run of the loop.
-
-    Attributes:
-        outcome: Set as soon as the commit is known to be written, even if an interrupt is on its
-            way to the caller.
+    """One run of the loop; `outcome` is set once the commit is known to be written, even during an
+    interrupt.
     """
 
     def __init__(self, plan: Plan, tail: LogTail | None, tails: LogTails, runtime: Runtime) -> None:
@@ -338,9 +317,7 @@ class CommitLoop:
     def _settle_interrupted(
         self, path: str, data: bytes, interrupt: BaseException, content: CommitContent
     ) -> None:
-        """Find out, for a process that interrupted (or for a driver's own error), whether the
-        commit was written.
-        """
+        """After an interrupt or a driver's own error: find out whether the commit was written."""
         version = self._version
         try:
             found: bytes | None = self._store.read(path)
@@ -447,8 +424,8 @@ class CommitLoop:
         return any(row["txnVersion"] >= app_version for row in app_versions(meta, app_id))
 
     def _overtaken(self, tail: LogTail, *, gone: bool = True) -> ConflictError:
-        """What was committed since the log tail cannot be listed, so conflicts cannot be found: its
-        commits are gone, or another writer has committed by Avro states.
+        """The commits since the log tail are gone, or another writer commits by Avro states, so
+        conflicts cannot be checked.
         """
         self._tails.forget()
         return ConflictError(
@@ -464,9 +441,7 @@ class CommitLoop:
         )
 
     def _wait(self, attempt: int, elapsed_s: float) -> None:
-        """Wait a random time, up to twice as long after each further loss: a process that lost must
-        not meet the same others at the same moment again.
-        """
+        """Wait a random time, doubled after each loss, so that losers do not meet again."""
         retry = self._plan.retry
         measured_s = min(max(elapsed_s, _LEAST_DELAY_S), _LONGEST_MEASURED_S)
         base_s = measured_s if retry.base_s is None else retry.base_s

@@ -26,13 +26,7 @@ from lakelog.transaction.pending_commit import PendingCommit
 
 @dataclass(frozen=True)
 class CommitEffect:
-    """What one commit changes of a log tail.
-
-    Attributes:
-        commit: The commit.
-        meta: Its actions that are not file actions.
-        info: Its commitInfo, or None.
-    """
+    """What one commit changes of a log tail: its non-file actions and its commitInfo."""
 
     commit: CommitFile
     meta: pl.DataFrame
@@ -112,8 +106,8 @@ def parse_files_only(dialect: Dialect, commit: CommitFile, data: bytes) -> Files
 
 
 def own_paths(pending: PendingCommit) -> frozenset[str] | None:
-    """The paths that a transaction speaks of, if it can take the fast path: it is small, has read
-    nothing, and leaves protocol and metadata alone.
+    """The paths of a transaction that may take the fast path: small, without reads, and without
+    protocol or metadata.
     """
     if not pending.reads.nothing:
         return None

@@ -51,10 +51,8 @@ def _object(value: str) -> str:
 
 
 def _usual_statistics() -> str:
-    """What statistics look like as the usual writers spell them: JSON, with the count first.
-
-    It is strict: whatever fits is a JSON object whose ``numRecords`` is a whole number of at least
-    0. What does not fit may still be one, and is parsed.
+    """A strict pattern of statistics as usual writers spell them: a JSON object with a valid
+    ``numRecords`` first. Other texts are parsed.
     """
     value = _object(_SCALAR)
     for _ in range(_STRUCT_LEVELS):

@@ -63,15 +63,9 @@ _LOOK_AHEAD = 256  # commits that are looked for one by one before a listing is 
 
 
 class LogTail:
-    """The end of a log; immutable. Make one with `LogTail.of`, move on with `after`.
-
-    Attributes:
-        version: Its version.
-        steps: Commits that were moved over since the table was opened, as `MOST_STEPS` counts them.
-        protocol: Its protocol.
-        metadata: Its metadata.
-        oldest: The files that clean-up removes first, of those that it depends on: one of the
-            checkpoint's, and the first commit above it.
+    """The end of a log; immutable, created by `LogTail.of` and advanced by `after`. `steps` counts
+    the commits passed since the table was opened; `oldest` are the files that cleanup removes
+    first.
     """
 
     def __init__(
@@ -222,9 +216,7 @@ def _look(log: Log, version: int) -> list[CommitFile] | None:
 
 
 class LogTails:
-    """Keeps the latest log tail of one log, for all transactions of a table. Safe in several
-    threads.
-    """
+    """Keeps the latest log tail for all transactions of a table; thread-safe."""
 
     def __init__(
         self,
@@ -245,9 +237,7 @@ class LogTails:
         self._opened_with_states = False
 
     def is_recent(self) -> bool:
-        """Whether the log tail was known to be the end of the log so short a while ago that looks
-        may replace a listing.
-        """
+        """Whether the log tail was confirmed so recently that reads may replace a listing."""
         return self._runtime.monotonic() - self._confirmed_s < _CONFIRMED_S
 
     def needs_confirming(self, tail: LogTail) -> bool:
@@ -262,8 +252,8 @@ class LogTails:
         )
 
     def has_states(self, *, new: bool = False) -> bool:
-        """Whether other writers commit by other files than commits: then only opening the table
-        says which version is its last. On a remote store it is asked as often as a listing is.
+        """Whether other writers commit by files other than commits, so that only opening the table
+        finds the last version; checked like a listing.
         """
         folder, store = self._log.dialect.states_folder, self._log.store
         if folder is None or (new and self._opened_with_states):
@@ -306,9 +296,7 @@ class LogTails:
         return tail
 
     def at(self, version: int) -> LogTail:
-        """The log tail that the log had at an earlier version; what came after it is caught up with
-        when it is built upon.
-        """
+        """The log tail at an earlier version; later commits are read when it is used."""
         tail = self.latest()
         if version == tail.version:
             return tail
@@ -337,9 +325,7 @@ class LogTails:
         return tail
 
     def offer(self, tail: LogTail, confirmed_s: float | None = None) -> None:
-        """Keep a log tail that is now known to be the end of the log, unless a later one is
-        kept.
-        """
+        """Keep a log tail that is known to be the end of the log, unless a later one is kept."""
         if confirmed_s is None:
             confirmed_s = self._runtime.monotonic()
             self._on_commit()

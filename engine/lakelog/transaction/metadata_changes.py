@@ -72,11 +72,8 @@ def fill_row(row: dict[str, Any], now_ms: int) -> None:
 
 
 def with_file_defaults(files: pl.DataFrame, now_ms: int) -> pl.DataFrame:
-    """Fill in what file actions have unless they say otherwise.
-
-    ``dataChange`` is true (of a cdc, false), an add's ``modificationTime`` and a remove's
-    ``deletionTimestamp`` are the present, an add without partition values has none, and a remove
-    that knows its partition values and size says so (``extendedFileMetadata``).
+    """Fill in defaults: ``dataChange`` true (cdc: false), timestamps now, empty partition values,
+    and ``extendedFileMetadata`` for a remove with partition values and size.
     """
     kinds = files["actionType"]
     is_remove = kinds == "remove"
@@ -277,8 +274,8 @@ def _property(key: str, value: Any) -> str:
 
 
 def settled_metadata(metadata: Metadata, before: Metadata | None, runtime: Runtime) -> Metadata:
-    """The metadata as it is written: without new requests for features, which the protocol
-    answers, and with the names that row tracking and the ids that column mapping need.
+    """The metadata as written: without feature requests, and with the names and ids for row
+    tracking and column mapping.
     """
     configuration = {
         key: value

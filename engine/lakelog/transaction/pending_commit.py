@@ -27,13 +27,8 @@ ISOLATION_LEVELS = (WRITE_SERIALIZABLE, SERIALIZABLE)
 
 @dataclass(frozen=True)
 class Reads:
-    """What a transaction has declared that it read.
-
-    Attributes:
-        whole_table: Every file of the table was read.
-        where: Predicates over table columns (logical names), each the condition of one read: a
-            file was read if one of them may hold for one of its rows.
-        app_ids: Applications whose transaction identifier was read.
+    """What a transaction read: the whole table, files that may match a predicate of `where`
+    (logical names), and applications' identifiers.
     """
 
     whole_table: bool = False
@@ -48,17 +43,9 @@ class Reads:
 
 @dataclass(frozen=True)
 class PendingCommit:
-    """A transaction's actions and reads, against the state that it depends on.
-
-    Attributes:
-        reads: What was declared read.
-        staged: Narrow ``add`` and ``remove`` rows to be written, or a few of them on the fast path;
-            paths decoded, ``dvId`` where there are deletion vectors.
-        meta: Narrow ``protocol``, ``metaData``, ``domainMetadata``, ``txn`` and ``mergeskip`` rows
-            to be written.
-        isolation: One of `ISOLATION_LEVELS`.
-        table: Protocol and metadata of the snapshot that was read.
-        texts: How the log has paths of `staged`; see `lakelog.dialects.base.Dialect.path_texts`.
+    """A transaction's actions and reads against a snapshot. `staged` are narrow add and remove rows
+    with decoded paths, `meta` narrow other rows, `table` the configuration that was read, `texts`
+    the paths' spelling (`Dialect.path_texts`).
     """
 
     reads: Reads
@@ -91,12 +78,7 @@ class PendingCommit:
 
 @dataclass(frozen=True)
 class Winner:
-    """One commit that was written after the snapshot that a transaction read.
-
-    Attributes:
-        version: Its version.
-        actions: All its actions, decoded by the dialect from that one commit.
-    """
+    """A commit after the transaction's read version, decoded."""
 
     version: int
     actions: Actions = field(default_factory=Actions)

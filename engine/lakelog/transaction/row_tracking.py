@@ -74,10 +74,8 @@ def configuration(mark: int) -> str:
 
 
 def num_records(stats: pl.Series) -> pl.Series:
-    """``numRecords`` of each file's statistics (JSON text), as Int64; null where it is not
-    reported.
-
-    Writers put it first, and there a pattern finds it at a fraction of the price of a parse.
+    """``numRecords`` of statistics, Int64 or null; a pattern finds it faster than a parse, as
+    writers put it first.
     """
     if len(stats) <= _FEW:
         return pl.Series([count_of(text) for text in stats], dtype=pl.Int64)
@@ -103,9 +101,8 @@ def count_of(text: str | None) -> int | None:
 
 
 def assign(files: pl.DataFrame, version: int, mark: int) -> Assigned:
-    """Give every add without a base row id the next free ones, and its commit version.
-
-    An add that brings its own (a file that is committed again, or restored) keeps it.
+    """Give adds without a base row id the next free ones and the commit version; others keep
+    theirs.
     """
     is_add = files["actionType"] == "add"
     if not is_add.any():

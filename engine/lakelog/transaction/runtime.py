@@ -14,13 +14,7 @@ from lakelog import telemetry
 
 @dataclass(frozen=True)
 class Committed:
-    """A commit that has just been written.
-
-    Attributes:
-        version: The version that it made.
-        size_bytes: Length of its file.
-        configuration: The table's properties as of it.
-    """
+    """A written commit: version, bytes, and the table's properties as of it."""
 
     version: int
     size_bytes: int
@@ -29,15 +23,9 @@ class Committed:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Waiting, randomness and the passing of time. The time of day is the log's `clock`.
-
-    Attributes:
-        sleep: Waits for so many seconds.
-        rng: Gives jitter and the bits of identifiers. The default asks the operating system, for
-            a generator that a forked process inherits would give two writers one identifier.
-        monotonic: Seconds on a clock that is never set.
-        on_commit: Called after each commit of a transaction, in its thread, so it has to be quick.
-            Its errors are logged and go no further: the commit is.
+    """Sleep, randomness and monotonic time. The default `rng` asks the operating system, because a
+    forked process would inherit a generator. `on_commit` is called after each commit, in its
+    thread; its errors are logged.
     """
 
     sleep: Callable[[float], None] = time.sleep

@@ -49,9 +49,7 @@ _NOT_WITH_A_NEW_COLUMN = {**_FROZEN, "CURRENT_DEFAULT": "a default"}
 
 
 def is_widening(old: DataType, new: DataType, *, iceberg: bool = False) -> bool:
-    """Whether a type change is one that Type Widening supports.
-
-    Source: Delta protocol, Type Widening.
+    """Whether Type Widening supports a type change (Delta protocol, Type Widening).
 
     >>> is_widening(Primitive("integer"), Primitive("long"))
     True
@@ -76,11 +74,11 @@ def is_widening(old: DataType, new: DataType, *, iceberg: bool = False) -> bool:
 def check_evolution(
     old: Metadata, configured: TableConfiguration, *, replaced: bool = False
 ) -> None:
-    """Refuse a schema, or a partitioning, under which files of the old one cannot be read.
+    """Refuse a schema or partitioning under which old files cannot be read.
 
-    Allowed are new columns that may be null, nulls where there were none, comments and other free
-    metadata, another order, a void column that gets a type; with column mapping, columns renamed
-    or dropped; with Type Widening switched on, wider types that the field's metadata records.
+    Allowed: new nullable columns, nullability, metadata, order, a type for a void column; with
+    column mapping, renaming and dropping; with Type Widening, wider types that the field's metadata
+    records.
     """
     try:
         before = old.schema

@@ -87,12 +87,8 @@ _FITS: Mapping[str, Callable[[str], bool]] = {
 
 @dataclass(frozen=True)
 class PlainTable:
-    """What file actions of an ordinary table have to fit.
-
-    Attributes:
-        dialect: Its dialect.
-        partitions: Each partition column with what its values have to be, and whether it may be
-            null.
+    """The constraints on file actions of an ordinary table: type and nullability of each partition
+    column.
     """
 
     dialect: Dialect
@@ -173,13 +169,8 @@ class PlainTable:
 
 @dataclass(frozen=True)
 class SmallCommit:
-    """A few file actions of one commit, which have passed every check.
-
-    Attributes:
-        rows: Flattened columns of each, as they were staged; only what has a value.
-        paths: The paths that they speak of.
-        lines: As the commit spells them, and the others before them.
-        others: The commit's other actions, likewise.
+    """A few file actions of one commit that passed every check: their rows (columns with values),
+    paths, and encoded lines; `others` likewise.
     """
 
     rows: tuple[Mapping[str, Any], ...]

@@ -379,9 +379,7 @@ def check(
     rows_replaced: bool = False,
     live_files: Callable[[], pl.LazyFrame],
 ) -> None:
-    """Refuse a transaction that would leave the table inconsistent, or that lakelog cannot answer
-    for.
-    """
+    """Refuse a transaction that is inconsistent, or that lakelog cannot validate."""
     before, table_after = pending.table, after(pending)
     write_support.check_writable(before, table)
     if table_after.protocol != before.protocol:

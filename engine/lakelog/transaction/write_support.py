@@ -60,9 +60,8 @@ _NOT_SPELLED = frozenset(
 
 
 def check_writable(configured: TableConfiguration, table: str) -> None:
-    """Refuse a table that lakelog must not write.
-
-    Source: Delta protocol, Writer Version Requirements; Table Features.
+    """Refuse a table that lakelog must not write (Delta protocol, Writer Version Requirements;
+    Table Features).
     """
     rules, protocol = configured.rules, configured.protocol
     rules.check_readable_by_writer(protocol, table)
@@ -101,13 +100,8 @@ def check_actions(
     *,
     rows_replaced: bool = False,
 ) -> None:
-    """Refuse actions that a feature of the table forbids, or that lakelog cannot answer for.
-
-    ``found`` holds the 0-based ``row`` of an example and its path.
-
-    Source: Delta protocol, Append-only Tables; Column Invariants; CHECK Constraints; Generated
-    Columns; Identity Columns; Add CDC File; Deletion Vectors; Row Tracking; Domain Metadata;
-    Clustered Table; Delta Log Entries.
+    """Refuse actions that a feature of the table forbids, or that lakelog cannot validate;
+    ``found`` has the 0-based ``row`` of an example and its path.
     """
     _check_kinds(files, meta, table, configured.dialect)
     _check_one_of_a_kind(meta, table)

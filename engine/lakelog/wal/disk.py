@@ -41,8 +41,8 @@ from lakelog.input_validation import require_path
 
 
 class Closing(ABC):
-    """Closed where a ``with`` statement ends. What writes cannot be copied or pickled: a copy that
-    goes away would close files that are not its own.
+    """Closed at the end of a ``with`` statement. Writers cannot be copied or pickled, because a
+    copy would close their files.
     """
 
     _access: Access
@@ -75,15 +75,8 @@ class Closing(ABC):
 
 @dataclass(slots=True)
 class Access:
-    """Who may use what is open: no process once it is closed, and no process but one that opened
-    it.
-
-    Attributes:
-        what: What it is called in errors.
-        path: Where it is.
-        is_read_only: Whether it was opened for reading only.
-        pid: The process whose it is; None where a fork may use it as well.
-        is_closed: Whether it is closed.
+    """Guards an open object: it is unusable once closed, and in any process but `pid` (None: any
+    process may use it).
     """
 
     what: str
@@ -94,8 +87,8 @@ class Access:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether it belongs to another process: a fork has copies of its locks, which no process
-        lets go of.
+        """Whether another process owns it: a fork has copies of locks that no thread of it
+        releases.
         """
         return self.pid is not None and self.pid != os.getpid()
 
@@ -119,11 +112,10 @@ class Access:
 
 
 def local_directory(directory: str | os.PathLike[str]) -> str:
-    """A directory of the operating system, wherever the process may go.
+    """The absolute path of a local directory.
 
-    Example:
-        >>> local_directory("/var/log/../lib")
-        '/var/lib'
+    >>> local_directory("/var/log/../lib")
+    '/var/lib'
     """
     require_path("directory", directory)
     name = os.fsdecode(directory)
@@ -151,15 +143,7 @@ _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 def disk_errors(
     message: str, path: str, *, hint: str | None = None, missing: str | None = None
 ) -> Iterator[None]:
-    """Errors of the operating system as ours; ours as they are.
-
-    Example:
-        >>> with disk_errors("the file cannot be read", "nowhere"):
-        ...     open("nowhere")
-        Traceback (most recent call last):
-            ...
-        lakelog.errors.UnavailableError: the file cannot be read: No such file ... [path=nowhere]
-    """
+    """Convert errors of the operating system to lakelog's; pass lakelog's through."""
     try:
         yield
     except LakelogError:
@@ -205,10 +189,8 @@ class WritableFile(Protocol):
 
 
 class HeldLock(Protocol):
-    """A lock that is held until it is released, or its process ends.
-
-    Attributes:
-        was_left_well: A process that had it last released it, and said that all was well.
+    """A lock that is held until it is released or its process ends. `was_left_well`: the last
+    holder released it after a clean close.
     """
 
     was_left_well: bool
@@ -233,8 +215,8 @@ class Disk(Protocol):
         """Open a file for writing at its end."""
 
     def rewrite(self, path: str, offset: int, data: Bytes) -> None:
-        """Write bytes once more that a file has already, where they are. The next sync of the file
-        makes them durable, even if one that failed has given them up.
+        """Write bytes that the file already holds once more, so that the next sync makes them
+        durable even if an earlier one failed.
         """
 
     def rename(self, source: str, target: str) -> None:
@@ -394,9 +376,8 @@ class LocalFile:
 
 
 class LocalLock:
-    """A lock on an open file, which the kernel lets go of when the process ends, however it does.
-
-    A forked child has no part in it; else the lock would outlive its owner.
+    """A lock on an open file, which the kernel releases when the process ends. A forked child does
+    not share it, because the lock would outlive its owner.
     """
 
     def __init__(self, descriptor: int, *, was_left_well: bool) -> None:

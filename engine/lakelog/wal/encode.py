@@ -67,12 +67,8 @@ _LEAST_COMPRESSED_BYTES = 256  # below, the codec's own header eats what it save
 
 @dataclass(frozen=True)
 class Columns:
-    """Records as columns.
-
-    Attributes:
-        ops: uint8, the operations' codes.
-        keys: Arrow ``large_binary`` without nulls.
-        values: Arrow ``large_binary``.
+    """Records as columns: operation codes (uint8), keys (``large_binary``, no nulls), values
+    (``large_binary``).
     """
 
     ops: npt.NDArray[np.uint8]
@@ -85,12 +81,8 @@ class Columns:
 
 @dataclass(frozen=True)
 class Framing:
-    """What frames need to know next to their records.
-
-    Attributes:
-        seal: Of the log.
-        compression: Of payloads that it makes smaller.
-        frame_bytes: How much payload makes a frame full; a single larger record still gets one.
+    """How records are framed. A frame is full at `frame_bytes` of payload; a larger single record
+    gets its own frame.
     """
 
     seal: Seal
@@ -108,8 +100,8 @@ def pack_records(
     *,
     is_batch: bool = False,
 ) -> list[Bytes]:
-    """One frame of few records, in pieces where it is large: then keys and values are not copied,
-    but to be compressed.
+    """One frame of few records; in pieces if large, so that keys and values are copied only to be
+    compressed.
     """
     # Every append comes through here, and every call saved shows.
     parts, (count, flags, key_bytes), is_large = _columns_of_few(
@@ -144,8 +136,8 @@ def pack_records(
 def _columns_of_few(
     ops: bytes, keys: Sequence[bytes], values: Sequence[bytes | None], *, is_batch: bool
 ) -> tuple[list[Bytes], tuple[int, int, int], bool]:
-    """A payload in pieces; how many records it has, the frame's flags, and the bytes of all keys;
-    and whether it is large.
+    """A payload in pieces, its number of records, the frame's flags, the bytes of all keys, and
+    whether it is large.
     """
     count = len(ops)
     flags = FLAG_BATCH if is_batch else 0
@@ -238,8 +230,8 @@ def columns_of(ops: bytes, keys: Sequence[bytes], values: Sequence[bytes | None]
 
 
 def column_of(items: Sequence[bytes | None]) -> pa.LargeBinaryArray:
-    """Keys or values as a column. Arrow's own way imports pandas where that is installed, which
-    takes as long as a million of them.
+    """Keys or values as a column. `pyarrow.array` would import pandas, which takes longer than
+    converting a million values.
     """
     if len(items) > _MANY_RECORDS or "pandas" in sys.modules:
         return pa.array(items, type=pa.large_binary())

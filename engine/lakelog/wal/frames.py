@@ -67,11 +67,8 @@ MAX_SEQ = (1 << 63) - 1
 
 
 class Seal(NamedTuple):
-    """What a log's id puts into its frames' checksums.
-
-    Attributes:
-        start: What a frame's checksum is begun with, and where a whole frame leaves it.
-        mark: What the checksum is combined with, by exclusive or, where it is written down.
+    """The part of a frame's checksum that depends on the log's id: its initial value, and the mask
+    that it is combined with (xor) on disk.
     """
 
     start: int
@@ -79,13 +76,12 @@ class Seal(NamedTuple):
 
     @classmethod
     def of(cls, log_id: bytes) -> Seal:
-        """The values for a log.
+        """The seal of a log. Continuing the checksum over a whole frame returns to `start`.
 
-        Example:
-            >>> seal = Seal.of(bytes(16))
-            >>> frame = b"twelve bytes" + seal.checksum([b"twelve bytes"]).to_bytes(4, "little")
-            >>> google_crc32c.extend(seal.start, frame + frame) == seal.start
-            True
+        >>> seal = Seal.of(bytes(16))
+        >>> frame = b"twelve bytes" + seal.checksum([b"twelve bytes"]).to_bytes(4, "little")
+        >>> google_crc32c.extend(seal.start, frame + frame) == seal.start
+        True
         """
         mark = google_crc32c.value(log_id)
         return cls(google_crc32c.value(mark.to_bytes(4, "little")), mark)
@@ -99,17 +95,8 @@ class Seal(NamedTuple):
 
 
 class FrameHeader(NamedTuple):
-    """What a frame says of itself. `lakelog.wal.scan.Frames` holds many of them.
-
-    Attributes:
-        payload_bytes: Of the payload as it is on disk, without its padding.
-        first_seq: Sequence number of the first record; of a mark, that of the record to come.
-        records: How many there are; 0 in a mark.
-        kind: What the payload is.
-        codec: How the payload is compressed.
-        flags: See ``FLAG_``.
-        raw_bytes: Of the payload before it was compressed.
-        key_bytes: Of all keys together.
+    """The header of one frame; `lakelog.wal.scan.Frames` holds many. `payload_bytes` is without
+    padding; `first_seq` of a mark is the next record's sequence number, and its `records` 0.
     """
 
     payload_bytes: int
@@ -128,15 +115,9 @@ class FrameHeader(NamedTuple):
 
 @dataclass(frozen=True)
 class SegmentHeader:
-    """What is at the front of a segment.
-
-    Attributes:
-        log_id: 16 bytes, the same in each segment of a log and in no other log.
-        first_seq: Sequence number of the segment's first record, written or to come.
-        follows_seq: Sequence number that follows the last record before this segment. Smaller than
-            ``first_seq`` only where the numbers between were given up with damaged records.
-        truncated_to: Records up to this sequence number were void when the segment was begun.
-        created_ms: When that was, in milliseconds since 1970.
+    """The header of a segment. `follows_seq` is smaller than `first_seq` only if the numbers
+    between were abandoned with damaged records; records up to `truncated_to` were truncated when
+    the segment began.
     """
 
     log_id: bytes

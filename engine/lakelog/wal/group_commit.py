@@ -123,8 +123,8 @@ class Turns(Generic[T]):
                 self._leader = self._waiting[0] if self._waiting else None
 
     def _give_up(self, turn: T) -> None:
-        """Interrupted. Work that no process has begun is taken back; of work that another process
-        has, the end is waited for no longer.
+        """After an interrupt: withdraw work that no thread has begun, and stop waiting for other
+        work.
         """
         with self._lock:
             if turn in self._waiting:
@@ -144,21 +144,9 @@ _COMMIT = bytes((COMMIT,))
 
 
 class Entry(Turn):
-    """What one caller wants written, and what came of it.
-
-    Attributes:
-        ops: A code for each record.
-        keys: A key for each record.
-        values: A value, or None, for each record.
-        columns: A batch in columns, instead of these; COMMIT is not among its records.
-        size_bytes: Of the records, about.
-        is_batch: The records are one batch, whose last one is its COMMIT.
-        is_urgent: Wants to be durable even where appends wait for one another.
-        action: Something else to do in the writer's turn, instead of writing records.
-        changes: Whether the log is another one when it is done.
-        seq: Sequence number of the last record; 0 while nothing is known to have come of it.
-        result: What the action gave.
-        error: Why it failed.
+    """A request of one caller, with its result. It has records (`ops`, `keys`, `values`, or
+    `columns` for a batch) or an `action` to run in the writer's turn; `seq` is 0 until the outcome
+    is known; `changes` says whether the action replaces the log.
     """
 
     # Every append makes one of these, so what is rarely said is said by the class.
@@ -227,13 +215,8 @@ class Entry(Turn):
 
 @dataclass
 class Committer:
-    """Writes what entries want, in their order.
-
-    Attributes:
-        writer: The end of the log.
-        segment_bytes: From this size on a segment is followed by another one.
-        sync_every: After how many entries there is an fsync; 0 for never.
-        waiting: Entries since the last fsync.
+    """Writes the requests in order. A segment of `segment_bytes` is followed by a new one; every
+    `sync_every` requests there is an fsync (0: never).
     """
 
     writer: Writer

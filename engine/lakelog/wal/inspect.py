@@ -29,19 +29,8 @@ SegmentStatus = Literal["live", "void", "damaged"]
 
 @dataclass(frozen=True)
 class SegmentReport:
-    """One file of a log.
-
-    Attributes:
-        path: Where it is.
-        status: ``live``; ``void``, if a truncation left nothing of it; ``damaged``, if it, or one
-            before it, is damaged, so that not all of its records count.
-        size_bytes: How long it is.
-        records: Whole records in it, control marks included.
-        first_seq: Sequence number of the first of them; None without any.
-        last_seq: Sequence number of the last of them.
-        created_ms: When it was begun, in milliseconds since 1970, as it says itself; None for a
-            historic one.
-        modified_ms: When it was last written to, as the filesystem says.
+    """One file of a log. `status` is ``live``, ``void`` (truncated) or ``damaged`` (it, or a
+    segment before it, has damage, so not all of its records count).
     """
 
     path: str
@@ -56,22 +45,8 @@ class SegmentReport:
 
 @dataclass(frozen=True)
 class WalReport:
-    """What a log's files add up to.
-
-    Attributes:
-        directory: Where it is.
-        format: How it is written.
-        log_id: The log's id in hexadecimal digits; None for a historic one, and for one that was
-            never begun.
-        segments: Its files, in the order of the log.
-        records: Records that count, control marks included: up to any damage, and behind the last
-            truncation.
-        truncated_to: Records up to this sequence number are void.
-        safe_seq: The last sequence number that is safe; where nothing is damaged, the last one.
-        findings: What else was found, in the order of the log. Of a log that is being written, a
-            torn tail may be an append that is under way.
-        set_aside: Files that an earlier opening or upgrade has put aside.
-        doubts: What cannot be known of a historic log, as in `HistoricLog.doubts`.
+    """The files and findings of a log. `records` counts valid records, control marks included; a
+    torn tail of a log in use may be an append in progress; `doubts` are as in `HistoricLog.doubts`.
     """
 
     directory: str
@@ -111,22 +86,8 @@ def inspect(
     disk: Disk | None = None,
     modified: Callable[[str], int | None] = modified_ms,
 ) -> WalReport:
-    """Look at a log.
-
-    Args:
-        directory: Where it is. Of a historic one also its file.
-        format: Of a historic one, as in `lakelog.wal.read_historic`.
-        disk: Where it is; the local disk by default.
-        modified: Shows when a file was last written to.
-
-    Returns:
-        What is there. Damage is among it, and never an error.
-
-    Raises:
-        NotFoundError: There is no log.
-        InvalidInputError: The format of a historic log cannot be determined.
-        UnsupportedError: A later version of lakelog wrote it.
-        UnavailableError: A file cannot be read.
+    """Inspect a log, historic ones too. Damage is reported in the result and never raised; raises
+    NotFoundError if there is no log, UnsupportedError for a log of a later version of lakelog.
     """
     path = os.fspath(directory)
     disk = disk or LocalDisk()

@@ -102,13 +102,7 @@ def report_of(verdict: Verdict, set_aside: tuple[str, ...] = ()) -> RecoveryRepo
 
 @dataclass(frozen=True)
 class Opened:
-    """A log opened for writing.
-
-    Attributes:
-        writer: Its end.
-        verdict: What was found; if there was damage, what is safe.
-        report: What was dropped.
-    """
+    """A log opened for writing: its writer, what recovery found, and what was dropped."""
 
     writer: Writer
     verdict: Verdict
@@ -200,10 +194,8 @@ def open_for_writing(
 
 
 def _surveyed(disk: Disk, directory: str, *, was_left_well: bool) -> Verdict:
-    """A log as `survey` finds it. Meanwhile the last segment is synced where it is large: that is
-    work for the disk, and the other for us.
-
-    Nothing is lost by it where the log is damaged. What was not left well is written again first.
+    """A log as `survey` finds it. A large last segment is synced at the same time, which is
+    harmless if the log is damaged.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="lakelog-wal") as pool:
         syncing: list[Future[None]] = []
@@ -247,11 +239,9 @@ def _keep_tail(disk: Disk, directory: str, last: Segment, names: set[str]) -> st
 def _made_durable(
     disk: Disk, directory: str, last: Segment, seal: Seal, *, again: bool, cut: bool = True
 ) -> WritableFile:
-    """The last segment, cut to its whole frames, and durable: what follows will say that it is.
-
-    A process that wrote it may not have synced it. A sync may even have failed, and then no other
-    one makes durable what it was for, though it can be read. So all that is not known to be durable
-    is written again. What is there is not changed by it, so it may stop anywhere.
+    """Cut the last segment to its whole frames, and make it durable, because later frames will
+    claim that it is. The process that wrote it may not have synced it; after a failed sync only
+    rewriting helps. The content does not change, so this may stop anywhere.
     """
     file = disk.open_append(last.path)
     with _closed_on_error(file):
@@ -288,8 +278,8 @@ def _write_again(disk: Disk, last: Segment, seal: Seal) -> None:
 def _remove(
     disk: Disk, directory: str, verdict: Verdict, names: set[str]
 ) -> list[tuple[Segment, str]]:
-    """Remove what a truncation left when it was interrupted. What continuing from damage left then
-    is set aside, each under the name that is given next to it.
+    """Delete the files that an interrupted truncation left, and rename the files that an
+    interrupted recovery left to the name given with each.
     """
     void = [
         each
@@ -310,8 +300,8 @@ def _remove(
 
 
 def _is_void_only_by_its_place(segment: Segment, truncated_to: int) -> bool:
-    """Whether a segment has more than records that were truncated. Where nothing before some damage
-    is left, the segment that continues from it follows what is void.
+    """Whether a segment holds records that were not truncated. If nothing before damage is left,
+    the segment that continues from it follows truncated ones.
     """
     frames = Frames.concat([segment.frames, segment.followers])
     last_seq = int(frames.next_seq.max()) - 1 if len(frames) else 0
@@ -335,8 +325,8 @@ def _left_behind(
 
 
 def _follows(verdict: Verdict) -> int:
-    """What a segment follows that continues from damage: the last one that stays, or what is void.
-    One without a frame that is safe goes away, with the numbers in its header.
+    """The segment that a continuation after damage follows: the last one that stays, or the
+    truncated ones. A segment without a valid frame is removed, with the numbers in its header.
     """
     lost = {each.path for each in verdict.lost}
     stay = [each for each in verdict.live if each.path not in lost or len(each.frames)]
@@ -351,8 +341,8 @@ def _keeps(verdict: Verdict, lost: Segment) -> bool:
 def _set_aside(
     disk: Disk, directory: str, verdict: Verdict, log_id: bytes, now_ms: int, names: set[str]
 ) -> tuple[SegmentRef, WritableFile, tuple[str, ...]]:
-    """Go on in a new segment behind everything that was ever numbered, and put what is damaged
-    under other names. Until the last step the log still looks damaged, or has all that is safe.
+    """Continue in a new segment, numbered after every number ever used, and rename damaged files.
+    Until the last step, the log looks damaged or has all valid records.
     """
     next_seq = verdict.next_seq
     while segment_name(next_seq) in names:

@@ -35,13 +35,8 @@ _Seqs = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class RecordColumns:
-    """Records that lie together.
-
-    Attributes:
-        seqs: int64.
-        ops: uint8, codes.
-        keys: Arrow ``binary``.
-        values: Arrow ``binary``.
+    """Contiguous records as columns: sequence numbers (int64), operation codes (uint8), keys and
+    values (``binary``).
     """
 
     seqs: _Seqs
@@ -88,8 +83,8 @@ def _mask_of(which: npt.NDArray[np.bool_]) -> pa.BooleanArray:
 
 
 def _layout_of(count: Any, key_bytes: Any, has_nulls: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """Where the parts of a payload begin behind the first one: key offsets, value offsets, which
-    values are there, keys, values. Of one frame or of many.
+    """Where the parts of payloads begin, relative to the first: key offsets, value offsets, value
+    validity, keys, values.
     """
     key_offsets = count + 7 & -8
     offsets_bytes = 4 * (count + 1) + 7 & -8
@@ -198,8 +193,8 @@ def _binary(ends: npt.NDArray[np.int32], times: int, data: _Bytes) -> pa.BinaryA
 
 
 def _new(size_bytes: int) -> _Bytes:
-    """Memory, in large pages where it is much: to be given the small ones takes the kernel longer
-    than to fill them takes us.
+    """Memory in huge pages if large: mapping small pages takes the kernel longer than filling them
+    takes.
     """
     if size_bytes < LARGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.empty(size_bytes, dtype=np.uint8)
@@ -414,8 +409,8 @@ def _gather_single(
     has_nulls: npt.NDArray[np.bool_],
     path: str,
 ) -> RecordColumns:
-    """As `_gather`, of frames of one record: then the three parts of a payload that come first, and
-    are always there, have eight bytes each.
+    """As `_gather`, for frames of one record, whose first three payload parts have eight bytes
+    each.
     """
     words = np.frombuffer(data, dtype="<u8", count=data.size // 8)
     payload, keys, values = places

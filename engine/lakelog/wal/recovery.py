@@ -43,17 +43,9 @@ from lakelog.wal.segments import Segment, is_historic, named_seq, of_segments, s
 
 @dataclass(frozen=True)
 class Tail:
-    """What a crash left behind the last whole record.
-
-    Attributes:
-        path: The segment.
-        offset: From where on it counts for nothing; 0 for a segment that was never begun.
-        size_bytes: How much that is.
-        frames: Whole frames in it, which were never durable.
-        records: Records in these.
-        reason: Why it counts for nothing.
-        is_plain: It is what an append leaves that was not done. Otherwise it may be damage that
-            nothing proves: of what was durable, but is followed by nothing that says so.
+    """Bytes that a crash left after the last whole record, from `offset` on (0: the segment never
+    began). `frames` and `records` count whole but never durable frames; `is_plain` is false if it
+    may be damage of durable records that nothing proves.
     """
 
     path: str
@@ -67,20 +59,10 @@ class Tail:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a log's segments add up to.
-
-    Attributes:
-        log_id: 16 bytes; None for a log that was never begun.
-        live: Segments in order, each with those of its frames that count; the last one is where
-            the log continues, from its ``end``.
-        void: Segments of which truncation left nothing.
-        truncated_to: Records up to this sequence number are void.
-        next_seq: Sequence number of the record to come.
-        unborn: A last segment that was never begun, for the next writer to remove.
-        tail: What a crash left; None if nothing.
-        damage: What is wrong with what was durable; None if nothing. All else here is then what
-            is safe, and `next_seq` follows every sequence number that was seen, damaged or not.
-        lost: Segments from the damaged one on.
+    """Classification of a log's segments: `live` ones with their valid frames, `void` (truncated)
+    ones, an `unborn` last one that never began, the torn `tail`, and `damage` of durable records,
+    if any. After damage, the rest describes what is safe, `lost` the segments from there on, and
+    `next_seq` exceeds every number seen.
     """
 
     log_id: bytes | None
@@ -398,9 +380,8 @@ def _endless(each: Segment, offset: int) -> WalCorruptionError:
 
 
 def _is_proved_durable(each: Segment) -> bool:
-    """Whether a frame behind the break knew the broken place to be durable.
-
-    An older frame of the same log may be a value in this one; its sequence number shows it apart.
+    """Whether a frame after the break claims that the broken position is durable. A frame of this
+    log may also be stored as a value in it; its older sequence number distinguishes it.
     """
     assert each.gap is not None
     after = each.followers
@@ -543,8 +524,8 @@ def _unproved_id(segments: list[Segment]) -> bytes | None:
 
 
 def _with_unproved_frames(segment: Segment) -> Segment:
-    """A segment with the frames that it seems to hold, where nothing says of which log they are:
-    none of their records counts, but no process may use their sequence numbers again.
+    """A segment with frames whose log is unknown: none of their records count, but their sequence
+    numbers must not be reused.
     """
     found = unproved_frames(segment.data, SEGMENT_HEADER_BYTES)
     follow = found.first_seq == np.append(segment.named_seq, found.next_seq)[: len(found)]

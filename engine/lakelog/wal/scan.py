@@ -37,13 +37,8 @@ _WINDOW_BYTES = 1 << 21  # searched at once: what is made next to it stays small
 
 @dataclass(frozen=True)
 class Frames:
-    """Headers of frames, as they are in a segment; columns are made of them as they are asked for,
-    and are int64 unless said otherwise.
-
-    Attributes:
-        offsets: int64, where each frame begins in its segment.
-        headers: uint64, four for each frame: its header.
-        unsynced: uint32, of each frame's trailer.
+    """Headers of frames as columns, made on demand (int64 unless stated otherwise): `offsets` in
+    the segment, `headers` (uint64, four per frame), `unsynced` (uint32, from the trailers).
     """
 
     offsets: Numbers
@@ -144,15 +139,8 @@ NO_FRAMES = Frames(
 
 @dataclass(frozen=True)
 class Break:
-    """Why a chain of frames ends before the bytes do.
-
-    Attributes:
-        reason: ``zeros`` (zero bytes up to the end), ``short`` (a frame would continue behind the
-            end), ``magic`` (no frame begins there), ``checksum`` (a whole frame, and its bytes
-            are not those that were written).
-        offset: Where the first frame that is not whole begins, or would.
-        expected: What should have been there.
-        found: What was there.
+    """Why a chain of frames ends before the bytes do: ``zeros`` up to the end, ``short`` (the frame
+    exceeds the end), ``magic`` (no frame begins there) or ``checksum``.
     """
 
     reason: Literal["zeros", "short", "magic", "checksum"]
@@ -163,12 +151,8 @@ class Break:
 
 @dataclass(frozen=True)
 class Scan:
-    """What a segment's bytes hold.
-
-    Attributes:
-        frames: Whole frames without a gap between them, from where the scan began.
-        end: Where the last of them ends.
-        gap: Why the scan ended there; None where the bytes end there too.
+    """Result of scanning a segment: contiguous whole frames, where the last ends, and why the scan
+    ended there (None: end of the bytes).
     """
 
     frames: Frames
@@ -199,8 +183,8 @@ def scan(data: pa.Buffer, seal: Seal, start: int = SEGMENT_HEADER_BYTES) -> Scan
 
 
 def whole_frames(data: pa.Buffer, seal: Seal, start: int) -> Frames:
-    """Whole frames that begin anywhere behind an offset, however far apart, found by their magic
-    number and proved one by one. For what comes after a break.
+    """Whole frames anywhere after an offset, found by their magic number and verified one by one;
+    used after a break.
     """
     found: list[Frames] = []
     at = start
@@ -257,8 +241,8 @@ def _aligned(sizes: Numbers) -> Numbers:
 
 
 def _chain(data: pa.Buffer, start: int) -> Iterator[tuple[Numbers, int]]:
-    """Where frames begin, each where the one before it ends, by their headers alone; in parts, some
-    frames each, small enough for the cache, each with where its last frame ends.
+    """Offsets of frames by their headers alone, each where the previous one ends; in parts that fit
+    in the CPU cache, each with the end of its last frame.
     """
     at = start
     while True:
@@ -296,8 +280,8 @@ def _hop(data: pa.Buffer, at: int) -> tuple[list[int], int]:
 
 
 def _repeated(data: pa.Buffer, last: int, at: int) -> tuple[Numbers, int]:
-    """Frames from an offset on, each as long as the one before it, which ends there; and where the
-    last one ends. None where there are only a few.
+    """Frames of equal length from an offset on, and the end of the last; None if there are only a
+    few.
     """
     words = np.frombuffer(data, dtype="<u8", count=data.size // 8)
     step = at - last
@@ -320,12 +304,11 @@ def _searched(data: pa.Buffer, at: int) -> tuple[Numbers, int]:
 
 
 def reachable(positions: Numbers, ends: Numbers, start: int) -> Numbers:
-    """Which candidates are on the chain that begins at an offset.
+    """Indexes of the candidates on the chain that begins at an offset.
 
-    Example:
-        >>> positions, ends = np.array([0, 3, 8, 9]), np.array([8, 9, 20, 12])
-        >>> reachable(positions, ends, 0).tolist()
-        [0, 2]
+    >>> positions, ends = np.array([0, 3, 8, 9]), np.array([8, 9, 20, 12])
+    >>> reachable(positions, ends, 0).tolist()
+    [0, 2]
     """
     first = int(np.searchsorted(positions, start))
     if first == len(positions) or positions[first] != start:
@@ -351,8 +334,8 @@ def reachable(positions: Numbers, ends: Numbers, start: int) -> Numbers:
 
 
 def _path(following: Numbers) -> Numbers:
-    """The nodes from node 0 on, where each is followed by a later one, or by the number of nodes
-    for none. By doubling: after n rounds the first 2**n nodes of the path are known.
+    """The nodes on the path from node 0, by doubling: after n rounds the first 2**n nodes are
+    known.
     """
     nodes = len(following)
     jump = np.append(following, nodes)

@@ -37,17 +37,8 @@ _NAME = re.compile(r"([0-9]{20})\.wal", re.ASCII)
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment, as it was found.
-
-    Attributes:
-        path: The file.
-        named_seq: The sequence number that its name gives.
-        data: Its bytes.
-        header: Its header; None if that cannot be read, then `header_error` says why.
-        frames: Whole frames, from the header on, without a gap.
-        end: Where the last of them ends.
-        gap: Why they end before the bytes do; None if they do not.
-        followers: Whole frames behind the gap.
+    """A segment as found on disk. `frames` are contiguous from the header to `end`; `gap` says why
+    they end before the bytes do (None: they do not); `followers` are whole frames after the gap.
     """
 
     path: str
@@ -62,8 +53,8 @@ class Segment:
 
     @property
     def durable_end(self) -> int:
-        """Up to where its own frames prove that it is durable. Before a frame was written, the
-        header was.
+        """Up to where its own frames prove that it is durable; the header was written before any
+        frame.
         """
         if not len(self.frames):
             return 0
@@ -93,7 +84,7 @@ def segment_name(first_seq: int) -> str:
 
 
 def named_seq(name: str) -> int | None:
-    """The sequence number in a segment's name; None for the name of anything else.
+    """The sequence number in a segment's name; None for other files.
 
     >>> named_seq("00000000000000000042.wal"), named_seq("000042.wal")
     (42, None)
@@ -103,7 +94,7 @@ def named_seq(name: str) -> int | None:
 
 
 def is_historic(name: str) -> bool:
-    """Whether a file's name is one that earlier programs gave their logs.
+    """Whether a file name is one of a historic log.
 
     >>> is_historic("000001.wal"), is_historic("wal.log"), is_historic("wal.lock")
     (True, True, False)

@@ -43,12 +43,7 @@ _JOINED_BYTES = 1 << 20  # pieces are joined to writes of about this size
 
 @dataclass(frozen=True)
 class SegmentRef:
-    """A segment by its name alone.
-
-    Attributes:
-        first_seq: Its first sequence number.
-        path: The file.
-    """
+    """The name of a segment, without its content."""
 
     first_seq: int
     path: str
@@ -56,22 +51,9 @@ class SegmentRef:
 
 @dataclass
 class Writer:
-    """Writes at the end of a log that was read, judged and trimmed.
-
-    Attributes:
-        disk: Where the log is.
-        directory: The log's.
-        log_id: 16 bytes.
-        framing: How frames are made.
-        clock: Milliseconds since 1970.
-        places: The log's segments, oldest first; the last one is written to.
-        file: The last segment, open.
-        end: Where its last whole frame ends.
-        durable_end: Up to where it is known to be durable.
-        next_seq: Sequence number of the record to come.
-        truncated_to: Records up to this sequence number are void.
-        poison: What went wrong, if the disk's state is not known any more.
-        is_closed: Nothing is written any more.
+    """Writes at the end of a recovered log. `places` are its segments, oldest first; it writes to
+    the last one (`file`), whose frames end at `end` and are durable to `durable_end`. After a
+    failure that leaves the disk's state unknown, `poison` holds the error.
     """
 
     disk: Disk
@@ -95,8 +77,8 @@ class Writer:
 
     @property
     def has_records(self) -> bool:
-        """Whether the segment that is written to holds a record; else the one that follows it
-        would have its name.
+        """Whether the current segment holds a record; without one, the next segment would have the
+        same name.
         """
         return self.places[-1].first_seq < self.next_seq
 
@@ -147,8 +129,8 @@ class Writer:
         self.next_seq += records
 
     def prove(self) -> None:
-        """Have the log say that all of it is durable, as it is: a frame says so of what is before
-        it. So a process that opens the log need not make it durable once more.
+        """Append a mark which states that everything before it is durable, so that the next process
+        need not make it durable again.
         """
         seal = self.framing.seal
         mark = mark_frame(KIND_TRUNCATION, self.next_seq, self.truncated_to, 0, seal)
@@ -185,10 +167,10 @@ class Writer:
         self.durable_end = self.end
 
     def rotate(self) -> None:
-        """Begin a new segment; the one before is durable then, whatever was promised of it.
+        """Begin a new segment, after making the current one durable.
 
-        The old segment gets its seal only once the new one is durable, so that a sealed segment
-        without one behind it shows a lost file.
+        The old segment is sealed only once the new one is durable, so that a sealed segment without
+        a successor reveals a lost file.
         """
         self.sync()
         place, file = self._begin(self.truncated_to)
@@ -232,9 +214,8 @@ class Writer:
         self.end = self.durable_end = SEGMENT_HEADER_BYTES
 
     def truncate(self, up_to_seq: int) -> list[str]:
-        """Make records void, and remove the segments that hold no others.
-
-        The mark is durable before the first file goes. Files go oldest first.
+        """Truncate records, and delete the segments that hold no others, oldest first. The mark is
+        durable before the first deletion.
         """
         self.check()
         if up_to_seq > self.truncated_to:

@@ -116,8 +116,8 @@ def _check_columns(
 
 
 def _require_actions(file: pq.ParquetFile, path: str) -> None:
-    """Refuse a file with rows that hold no action: another file took its place, and the actions of
-    its own would be missing without a word. Only the footer is read.
+    """Refuse a file with rows without an action, by its footer: it replaced another file, whose
+    actions would be missing.
     """
     schema, rows = file.schema_arrow, file.metadata.num_rows
     present = [name for name in _FIELDS if schema.get_field_index(name) >= 0]
@@ -156,9 +156,7 @@ def _renamed(schema: pa.Schema, present: Sequence[str]) -> Iterator[str]:
 
 
 def _features_of(meta: pl.DataFrame, path: str) -> frozenset[str] | None:
-    """The table features of a checkpoint's protocol, and whether its table is partitioned; None
-    where `meta` holds no protocol.
-    """
+    """Table features, and whether the table is partitioned; None if `meta` has no protocol."""
     rows = actions.of_type(meta, "protocol")
     if not rows.height:
         return None
@@ -256,8 +254,8 @@ class DeltaCheckpointReader:
             return meta
 
     def _check_versions(self, versions: Sequence[object]) -> None:
-        """A V2 manifest says once which version it is of: one that does not is cut short, doubled,
-        or another version's under a wrong name (Delta protocol, V2 Spec).
+        """A V2 manifest records its version exactly once; otherwise it is truncated, doubled or
+        misnamed (Delta protocol, V2 Spec).
         """
         if not versions and not self.checkpoint.layout.startswith("v2-"):
             return
@@ -347,9 +345,7 @@ class DeltaCheckpointReader:
         return None
 
     def row_groups(self) -> tuple[RowGroups, ...]:
-        """See `lakelog.dialects.log_content.SkippingReader`: those of which lakelog recorded bounds
-        when it wrote them.
-        """
+        """See `SkippingReader`; the row groups for which lakelog recorded bounds."""
         if self._json_manifest is not None and self._json_manifest.files.height:
             return ()
         by_manifest = self._sidecar_row_groups()
@@ -370,8 +366,8 @@ class DeltaCheckpointReader:
         return tuple(found)
 
     def _sidecar_row_groups(self) -> dict[str, RowGroups]:
-        """The row groups of the sidecars, where the manifest records those of every sidecar: of
-        these files only the first one is opened, for its schema.
+        """The row groups of sidecars, if the manifest records those of all; opens only the first
+        sidecar, for its schema.
         """
         if not self._sidecars:
             return {}
@@ -409,10 +405,8 @@ class DeltaCheckpointReader:
         condition: FileCondition,
         seen: Callable[[pl.DataFrame], None],
     ) -> Iterator[pl.DataFrame]:
-        """See `lakelog.dialects.log_content.SkippingReader`.
-
-        Memory: of two row groups, the files that may match and 32 bytes for each other file; two
-        batches of paths, and of the columns asked for.
+        """See `SkippingReader`. Memory: matching files of two row groups, 32 bytes per other file,
+        and two batches.
         """
         heights: list[int] = []
 
@@ -436,11 +430,8 @@ class DeltaCheckpointReader:
     def iter_files(
         self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
     ) -> Iterator[pl.DataFrame]:
-        """File actions in batches of at most 65,536 rows, decoded one batch ahead.
-
-        The leaves of a large file are decoded in two shares, side by side.
-
-        Memory: two batches of the columns asked for.
+        """File actions in batches of at most 65,536 rows, decoded one ahead, in two threads for a
+        large file. Memory: two batches.
         """
         adds = 0
         inline = self._inline(columns, kinds)
@@ -594,8 +585,8 @@ class DeltaCheckpointReader:
         file: pq.ParquetFile,
         dictionaries: Sequence[str] | None = None,
     ) -> Iterator[pq.ParquetFile]:
-        """A file that is open, for another thread, without its footer's parsing; leaves in
-        `dictionaries` are read as such.
+        """An open file for another thread, which shares the parsed footer; leaves in `dictionaries`
+        are read as dictionaries.
         """
         if isinstance(source, pa.NativeFile):
             # By its name it might be another by now: a checkpointer has put its own in its place.
@@ -678,9 +669,7 @@ class DeltaCheckpointReader:
 
 
 def recorded_adds(store: LogStore, checkpoint: Checkpoint) -> tuple[str, int | None]:
-    """The file that records a checkpoint's number of live files, and the number: the pointer, or
-    else the version checksum.
-    """
+    """The recorded number of live files, and the file (pointer, checksum) that records it."""
     if checkpoint.recorded is not None:
         return LAST_CHECKPOINT, checkpoint.recorded.adds
     if checkpoint.checksum_path is None:
@@ -690,11 +679,9 @@ def recorded_adds(store: LogStore, checkpoint: Checkpoint) -> tuple[str, int | N
 
 
 def require_adds(checkpoint: Checkpoint, recorded: tuple[str, int | None], found: int) -> None:
-    """Compare a checkpoint's number of live files with `recorded_adds`: a manifest that was cut
-    short, or another file in place of one, looks complete.
-
-    The number is the same in every checkpoint of a version. `size` is not: writers keep different
-    tombstones.
+    """Compare the number of live files with `recorded_adds`: a truncated manifest or replaced file
+    looks complete. Checkpoints of one version agree in it, unlike in `size`, because writers keep
+    different tombstones.
     """
     source, expected = recorded
     if expected is not None and found != expected:
@@ -765,8 +752,8 @@ def _read_by_arrow(source: BinaryIO) -> BinaryIO:
 
 
 def _refuse_other_actions(file: _ParquetFile, path: str) -> None:
-    """A sidecar holds file actions only; a file that holds others was copied over it, and the
-    sidecar's own actions would be missing without a word (Delta protocol, Sidecar Files).
+    """Refuse a sidecar with other than file actions: a file was copied over it (Delta protocol,
+    Sidecar Files).
     """
     for kind in find_rows(file, (*CHECKPOINT_META, *_MANIFEST_ONLY), file.record):
         raise InvalidActionError(

@@ -32,9 +32,8 @@ _LEAST_IN_FLIGHT = 2
 
 
 class Lanes:
-    """Pieces of work in lanes: each is prepared whenever there is a thread for it, and done after
-    all earlier ones of its lane. What one raises, all later ones of its lane raise, and `put` and
-    `wait` hand it on.
+    """Work in lanes: pieces are prepared in parallel, and finished in order within a lane. After an
+    error, later pieces of the lane fail with it, and `put` and `wait` raise it.
     """
 
     def __init__(self, most_rows: int) -> None:
@@ -129,21 +128,9 @@ class CheckpointFile(Protocol):
 
 @dataclass(eq=False)
 class ParquetFile:
-    """A file of Parquet.
-
-    Attributes:
-        store: Where it is written.
-        path: Its path for now; the file does not exist before `close`.
-        target: Where it is to be.
-        schema: Its columns.
-        compression: Parquet codec, as pyarrow spells it.
-        row_group_rows: Rows of a row group; the last has fewer.
-        typed: The typed copies that live files get; None for none.
-        options: Further keyword arguments for `pyarrow.parquet.ParquetWriter`.
-        reconciled: The version, if the file alone is a checkpoint whose actions were compared.
-        num_actions: Rows taken so far.
-        record: What is recorded of its row groups, once it is closed
-            (`lakelog.dialects.delta.row_group_records`).
+    """A Parquet file of a checkpoint, written to `path` and later published as `target`. `typed`
+    adds typed copies to live files; `reconciled` is the version if the file is a whole verified
+    checkpoint; `record` describes its row groups once it is closed.
     """
 
     store: LogStore
@@ -248,11 +235,7 @@ class ParquetFile:
 
 @dataclass(eq=False)
 class JsonFile:
-    """A manifest of NDJSON; attributes as `ParquetFile` has them.
-
-    Attributes:
-        stats_as_json: Whether statistics are written.
-    """
+    """A manifest of NDJSON, with the attributes of `ParquetFile`."""
 
     store: LogStore
     path: str

@@ -70,9 +70,8 @@ def action_rows(
     schema: pa.Schema,
     derived: dict[str, pa.Array] | None = None,
 ) -> pa.Table:
-    """Rows of one action type as a checkpoint has them; all other columns are null.
-
-    Memory: the rows, once more.
+    """Rows of one action type as in a checkpoint; all other columns are null. Memory: a copy of the
+    rows.
     """
     height = rows.height
     field = schema.field(kind)
@@ -168,13 +167,8 @@ def file_action_columns(
 
 @dataclass(frozen=True)
 class TypedCopies:
-    """What of a table is kept typed, and how it is made.
-
-    Attributes:
-        indexed: The columns that have statistics, in the table's schema.
-        statistics: Type of ``add.stats_parsed``.
-        partitions: Type of ``add.partitionValues_parsed``; None without partition columns.
-        plan: What the checkpoint is to look like.
+    """The typed copies of a table: indexed columns, and the types of ``stats_parsed`` and
+    ``partitionValues_parsed`` (None without partitions).
     """
 
     indexed: contract.Struct
@@ -198,12 +192,8 @@ class TypedCopies:
         return TypedCopies(indexed, pa.struct(fields), _partitions_type(plan), plan)
 
     def columns(self, files: pl.DataFrame) -> dict[str, pa.Array]:
-        """The typed copies of live files, under the names of their fields.
-
-        Statistics that come as a struct (`STRUCT_STATISTICS`) are taken over; those of the other
-        rows are read from their texts.
-
-        Memory: the typed columns, and the texts of 64 Ki rows once more.
+        """The typed copies of live files. Statistics in `STRUCT_STATISTICS` are used as they are,
+        those of other rows parsed, 64 Ki rows at a time.
         """
         typed = {STRUCT_STATISTICS: self._statistics(files)}
         if self.partitions is not None:
@@ -275,11 +265,9 @@ def indexed_columns(
     partition_columns: Sequence[str],
     configuration: Mapping[str, str | None],
 ) -> contract.Struct:
-    """The columns of a table that have statistics.
-
-    Those that ``delta.dataSkippingStatsColumns`` names, at any depth and in any case; else as many
-    leaves as ``delta.dataSkippingNumIndexedCols`` says, 32 by default and all where it is negative,
-    partition columns not counted.
+    """The columns with statistics: those in ``delta.dataSkippingStatsColumns``, at any depth and in
+    any case, else the first ``delta.dataSkippingNumIndexedCols`` leaves (default 32, negative: all)
+    without partition columns.
     """
     partitions = {name.lower() for name in partition_columns}
     own = contract.Struct(tuple(f for f in schema.fields if f.name.lower() not in partitions))

@@ -21,7 +21,7 @@ _GROUPS = (8, 4, 4, 4, 12)
 
 
 def vector_paths(files: pl.DataFrame) -> pl.Series:
-    """The file that holds each deletion vector.
+    """The file of each deletion vector.
 
     >>> vector_paths(
     ...     pl.DataFrame({"dvStorageType": ["u"], "dvPathOrInline": ["ab^-aqEH.-t@S}K{vb[*k^"]})
@@ -47,7 +47,7 @@ def vector_paths(files: pl.DataFrame) -> pl.Series:
 
 
 def decode_z85(text: str) -> bytes | None:
-    """The bytes that a text in Z85 represents; None where it is none.
+    """Decode Z85; None if the text is invalid.
 
     >>> decode_z85("HelloWorld").hex()
     '864fd26fb559f75b'

@@ -161,11 +161,9 @@ class DeltaDialect(Dialect):
         return _VARYING.search(path) is not None
 
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
-        """List the log folder.
-
-        With `hint`, the listing starts at the version that ``_last_checkpoint`` names, if a
-        complete checkpoint is there; else at `start`. The pointer never decides: a missing,
-        broken or stale one costs time only.
+        """List the log folder, with `hint` from the version in ``_last_checkpoint`` if a complete
+        checkpoint exists there, else from `start`. A missing, invalid or stale pointer costs only
+        time.
         """
         notes: tuple[str, ...] = ()
         if hint:

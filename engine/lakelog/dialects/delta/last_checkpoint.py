@@ -24,12 +24,8 @@ _COUNT_DIGITS = 20
 
 @dataclass(frozen=True)
 class LastCheckpoint:
-    """What ``_last_checkpoint`` says.
-
-    Attributes:
-        version: Version that it points to; None where it cannot be used.
-        note: What is wrong with it, or None.
-        recorded: Counts of the checkpoint; None unless the pointer's checksum covers them.
+    """The content of ``_last_checkpoint``: version (None: unusable, see `note`), and counts if its
+    checksum covers them.
     """
 
     version: int | None
@@ -82,9 +78,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def checksum(pointer: dict[str, Any]) -> str:
-    """MD5 of the pointer's canonical form, without its top-level ``checksum``.
-
-    Numbers must be `int`, or text as it was written.
+    """MD5 of the canonical form without ``checksum``; numbers must be `int` or texts as written.
 
     >>> checksum({"k0": "'v 0'", "checksum": "x", "k1": {"k2": 2}})
     '26459e653aae98d5eecb188e130a5dc3'

@@ -26,7 +26,7 @@ _WORD_BYTES = 4
 
 
 def hash_columns(*columns: pl.Series) -> pl.Series:
-    """What Spark's ``hash(column, ...)`` gives, row by row.
+    """Spark's ``hash(column, ...)`` of each row.
 
     >>> hash_columns(pl.Series(["Spark", None, ""])).to_list()
     [228093765, 42, 142593372]

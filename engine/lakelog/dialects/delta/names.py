@@ -68,7 +68,7 @@ def classic_name(version: int) -> str:
 
 
 def part_name(version: int, part: int, parts: int) -> str:
-    """Name of part number `part`, counted from 1, of a multi-part checkpoint of `parts` files.
+    """Name of part `part` (from 1) of `parts` of a multi-part checkpoint.
 
     >>> part_name(7, 1, 3)
     '00000000000000000007.checkpoint.0000000001.0000000003.parquet'
@@ -107,9 +107,8 @@ def rank_of(layout: str, parts: int = 1) -> int:
 
 
 def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
-    """Sort a listing of the log folder into commits, checkpoints and compactions.
-
-    Empty checkpoint files and multi-part checkpoints that lack a part are left out, with a note.
+    """Sort a log listing into commits, checkpoints and compactions; empty and incomplete
+    checkpoints are noted and left out.
     """
     commits: list[CommitFile] = []
     checkpoints: list[Checkpoint] = []

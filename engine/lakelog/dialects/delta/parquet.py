@@ -80,10 +80,8 @@ _DERIVED = (("add", STRUCT_STATISTICS), ("add", "partitionValues_parsed"))
 
 
 def reconciled_mark(version: int, rows: int, data_end: int) -> str:
-    """The mark of a file in which no file is both added and removed.
-
-    It names the length of the data, so that a file which another program made of its rows, and
-    which kept the metadata, does not pass for it.
+    """The mark of a file in which no file is both added and removed. It has the data's length, so
+    that copies of the metadata by other programs do not pass.
     """
     return f"{version} {rows} {data_end}"
 
@@ -119,14 +117,8 @@ def _leaf_columns(schema: pa.Schema, columns: Sequence[str], kinds: Sequence[str
 
 @dataclass(frozen=True)
 class Part:
-    """Some columns of the rows of one action type in a batch.
-
-    Attributes:
-        rows: Rows of the batch.
-        valid: Which of them are of this type; None means all.
-        height: How many there are here: those, or fewer where some were left out.
-        series: Flattened columns; those of nulls are left out.
-        extra: Fields that the contract does not name, by row.
+    """Some columns of the rows of one action type in a batch: row mask (None: all), number of rows
+    kept, series without all-null ones, and unknown fields by row.
     """
 
     rows: int
@@ -158,10 +150,8 @@ def readers_of(file: pq.ParquetFile) -> int:
 
 
 def _shares_of(file: pq.ParquetFile, leaves: Sequence[str], count: int) -> list[list[str]]:
-    """Leaves in `count` shares at most, of about equal weight, each of which can be decoded on its
-    own.
-
-    The leaves of one field (a map, a deletion vector) stay together.
+    """Leaves in at most `count` shares of about equal weight; the leaves of one field (map,
+    deletion vector) stay together.
     """
     if not leaves:
         return []
@@ -187,8 +177,8 @@ def _shares_of(file: pq.ParquetFile, leaves: Sequence[str], count: int) -> list[
 
 
 def _batch_rows(file: pq.ParquetFile, leaves: Sequence[str], batch_bytes: int | None) -> int:
-    """Rows of a batch of `leaves` whose columns take some `batch_bytes` at most, by what the footer
-    says of the fullest row group; 65,536 at most, which is also what None gives.
+    """Rows of a batch (at most 65,536) whose columns take about `batch_bytes`, by the footer's
+    fullest row group.
     """
     if batch_bytes is None:
         return _BATCH_ROWS
@@ -208,11 +198,9 @@ def _batch_rows(file: pq.ParquetFile, leaves: Sequence[str], batch_bytes: int | 
 def groups_with(
     file: pq.ParquetFile, kinds: Sequence[str], record: pl.DataFrame | None = None
 ) -> list[int]:
-    """Row groups that may hold file actions of these types, by lakelog's own record
-    (`lakelog.dialects.delta.row_group_records`) if there is one.
-
-    A group is left out only if the statistics of every leaf of these types say that it is null, so
-    that no single damaged or missing statistic hides a row.
+    """Row groups that may hold file actions of these types. Without lakelog's record, a group is
+    left out only if the statistics of every leaf are null, so that one wrong statistic hides no
+    row.
     """
     if record is not None:
         wanted = pl.any_horizontal(pl.col(f"{kind}s") > 0 for kind in kinds)
@@ -232,15 +220,8 @@ def groups_with(
 
 @dataclass(frozen=True)
 class FileActionReader:
-    """Reads the file actions of one file, its leaves in shares side by side.
-
-    Attributes:
-        files: The file, open once for each share.
-        dictionaries: It as often again with its partition values as dictionaries, or Nones.
-        path: It, for errors.
-        bound: Counts what is read.
-        pool: As many threads as shares.
-        batch_bytes: Most bytes of a batch of columns; None: 65,536 rows.
+    """Reads the file actions of one file, in shares of leaves in parallel. `files` is the file
+    opened once per share, `dictionaries` again with partition values as dictionaries.
     """
 
     files: Sequence[pq.ParquetFile]
@@ -268,8 +249,8 @@ class FileActionReader:
         groups: Sequence[int],
         seen: Callable[[pl.DataFrame], None],
     ) -> Iterator[pl.DataFrame]:
-        """Live files that may match, a row group ahead on each thread; `seen` is called with the
-        paths of all. Where none may match, only paths and the condition's columns are read.
+        """Live files that may match, a row group ahead per thread; `seen` receives the paths of
+        all. Without a match, only paths and the condition's columns are read.
         """
         count = max(1, min(len(self.files), len(groups)))
         readers = [
@@ -395,8 +376,8 @@ def _read_parts(
     texts: bool = False,
     mask: pa.BooleanArray | None = None,
 ) -> Iterator[dict[str, Part]]:
-    """For each batch of `rows` rows, the columns that `leaves` hold, by action type; with `texts`
-    also `PATH_TEXT`. Of one type, `mask` names the rows to keep, as `_of_rows` gives it.
+    """For each batch of rows, the columns of `leaves` by action type, also `PATH_TEXT` with
+    `texts`. For one type, `mask` selects rows, as from `_of_rows`.
     """
     start = 0
     for batch in checked_batches(file, leaves, groups, rows):
@@ -411,8 +392,8 @@ def _read_parts(
 def _match_distinct(
     file: pq.ParquetFile, group: int, condition: FileCondition, path: str
 ) -> tuple[pa.BooleanArray, pl.Series] | None:
-    """Which rows of a row group may match a condition on ``partitionValues``, as `_of_rows`
-    gives it, and those rows' values; None where `distinct_partitions` gives none.
+    """Which rows may match a condition on ``partitionValues``, as from `_of_rows`, and their
+    values; None without distinct partitions.
     """
     found = distinct_partitions(file, group)
     if found is None:
@@ -481,10 +462,7 @@ def _unknown_fields(
 
 
 def _extra_of(column: pa.StructArray, kind: str) -> dict[int, dict[str, Any]]:
-    """Values of the unknown fields that were read, by row.
-
-    A loop over the rows that have one: the type of their values is unknown.
-    """
+    """Unknown fields by row; a loop over the rows with any, because their types are unknown."""
     extra: dict[int, dict[str, Any]] = {}
     for path in _unknown_fields(column.type, _WIRE.wrappers[kind], (kind,)):
         values = column
@@ -526,12 +504,9 @@ def _require(frame: pl.DataFrame, column: str, kind: str, path: str) -> None:
 def find_rows(
     file: pq.ParquetFile, kinds: Iterable[str], record: pl.DataFrame | None = None
 ) -> dict[str, dict[int, int]]:
-    """Row groups that hold rows of non-file action types, and how many, by type; `record` as
-    `groups_with` takes it.
-
-    The quickest leaf of each type is read, all in one pass. Of protocol and metaData there is one
-    each, so where the footer says that a group has no value of theirs it is trusted, unless that
-    would leave none.
+    """Row groups with rows of non-file action types, and their numbers, by type. Reads the cheapest
+    leaf of each type in one pass; for protocol and metaData, null statistics are trusted unless no
+    group would remain.
     """
     leaves: dict[str, list[int]] = {}
     columns = list(_columns(file))
@@ -571,10 +546,8 @@ def find_rows(
 
 
 def _filled(file: pq.ParquetFile, leaves: Sequence[str], group: int) -> list[str]:
-    """Those of `leaves` that may have a value in a row group.
-
-    One is left out only if the statistics of every leaf of its field say that it is null, so that
-    no single damaged or missing statistic hides a value.
+    """The leaves that may have values in a row group; a field is left out only if the statistics of
+    all its leaves are null.
     """
     fields: dict[str, list[int]] = {}
     for index, column in enumerate(_columns(file)):
@@ -609,10 +582,8 @@ def _effort(column: pq.ColumnSchema) -> tuple[int, bool]:
 
 
 def leaf_shares(file: pq.ParquetFile, kind: str, groups: Iterable[int]) -> list[list[str]]:
-    """The leaves of one action type in shares to read side by side from row groups.
-
-    Among a million files the one row that has a value costs the decoding of every leaf's nulls.
-    A map's or list's leaves stay together.
+    """Leaves of one action type in shares for parallel reading: among a million files, one row
+    costs decoding all nulls of every leaf.
     """
     fields: dict[str, list[str]] = {}
     for column in _columns(file):
@@ -629,10 +600,8 @@ def leaf_shares(file: pq.ParquetFile, kind: str, groups: Iterable[int]) -> list[
 def rows_of(
     file: pq.ParquetFile, kind: str, leaves: Sequence[str], groups: Mapping[int, int]
 ) -> pa.StructArray:
-    """The rows of one non-file action type, with the fields that `leaves` hold.
-
-    A checkpoint holds few of them among its files: only the row groups that have some are read
-    (`find_rows`), and each only until all of its have been seen.
+    """The rows of one non-file action type; reads only row groups with some, each until all have
+    been found.
     """
     found: list[pa.Array] = []
     for group, total in groups.items():
@@ -661,10 +630,8 @@ def checked_batches(
     groups: Sequence[int] | None = None,
     batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of `leaves` in plain types, of some row groups or of all, checked to hold every row
-    that the footer promises.
-
-    Arrow's reader ends a damaged column early without a word, and its rows would be missing.
+    """Batches of `leaves` in plain types with as many rows as the footer promises; Arrow ends a
+    damaged column early without an error.
     """
     chosen = range(file.num_row_groups) if groups is None else groups
     promised = sum(file.metadata.row_group(group).num_rows for group in chosen)

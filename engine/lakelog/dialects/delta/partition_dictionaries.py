@@ -18,12 +18,8 @@ _MOST_ENTRIES = 1 << 23  # of the maps of a row group, decoded at once
 
 
 class DistinctPartitions(NamedTuple):
-    """The partition values of the live files of a row group.
-
-    Attributes:
-        maps: Each distinct map once.
-        positions: For each live file, which of them it has (UInt32).
-        valid: Which rows are live files; None means all.
+    """Distinct partition maps of the live files in a row group, the map of each file (UInt32), and
+    the mask of live files (None: all rows).
     """
 
     maps: pa.MapArray
@@ -38,10 +34,8 @@ def partition_leaves(file: pq.ParquetFile) -> list[str]:
 
 
 def distinct_partitions(file: pq.ParquetFile, group: int) -> DistinctPartitions | None:
-    """The partition values in a row group of a file that was opened to read them as dictionaries.
-
-    None where they do not come as one dictionary, the maps are of different sizes, or have very
-    many entries. Memory: 24 bytes for each entry of a map.
+    """The distinct partition values of a row group read as dictionaries; None if they are not one
+    dictionary, or maps differ in size or are large. Memory: 24 bytes per map entry.
     """
     leaves = partition_leaves(file)
     metadata = file.metadata.row_group(group)

@@ -63,9 +63,7 @@ Span = tuple[int, int]
 
 
 def filter_options(row_group_rows: int) -> dict[str, Any]:
-    """Keyword arguments for `pyarrow.parquet.ParquetWriter` that give a sidecar its path
-    filters.
-    """
+    """Options of `pyarrow.parquet.ParquetWriter` for the path filters of a sidecar."""
     if "bloom_filter_options" not in inspect.signature(pq.ParquetWriter.__init__).parameters:
         return {}
     options = {"ndv": max(1, row_group_rows), "fpp": _FALSE_HITS}
@@ -74,11 +72,8 @@ def filter_options(row_group_rows: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PathFilter:
-    """The Bloom filters of one sidecar.
-
-    Attributes:
-        blocks: For each filter, its blocks: UInt32, shape (blocks, 8).
-        checksum: Checksum of their bytes in the file.
+    """The Bloom filters of one sidecar: blocks (UInt32, shape (n, 8)) and the checksum of their
+    bytes.
     """
 
     blocks: tuple[npt.NDArray[np.uint32], ...]
@@ -99,9 +94,7 @@ class PathFilter:
 def filter_spans(
     groups: Iterable[Mapping[str, pq.ColumnChunkMetaData]],
 ) -> tuple[Span, ...] | None:
-    """Where a sidecar's path filters are, in the order of their row groups and of `FILTERED`; None
-    where a row group lacks one.
-    """
+    """Spans of a sidecar's path filters, by row group and `FILTERED`; None if one is missing."""
     chunks = [columns[path] for columns in groups for path in FILTERED if path in columns]
     if not CAN_READ or not all(chunk.bloom_filter_length for chunk in chunks):
         return None
@@ -170,10 +163,7 @@ _P1, _P2, _P3, _P4, _P5 = (
 
 
 def hash_paths(paths: pl.Series) -> Hashes:
-    """The hashes of decoded paths under which a sidecar's filters know them.
-
-    Memory: some four times the paths' bytes.
-    """
+    """Hashes of decoded paths as in the filters. Memory: four times the paths' bytes."""
     encoded = encode_paths(paths).rechunk().to_arrow()
     text = pa.chunked_array([encoded]).combine_chunks().cast(pa.large_binary())
     _, offsets, data = text.buffers()
@@ -183,10 +173,7 @@ def hash_paths(paths: pl.Series) -> Hashes:
 
 
 def xxh64(data: npt.NDArray[np.uint8], starts: npt.ArrayLike, lengths: npt.ArrayLike) -> Hashes:
-    """XXH64 with seed 0 of many slices of `data` at once.
-
-    Source: xxHash, XXH64 algorithm description.
-    """
+    """XXH64 (seed 0) of many slices of `data`."""
     size = np.asarray(lengths, np.int64)
     at = np.asarray(starts, np.int64).copy()
     padded = np.concatenate([np.asarray(data, np.uint8), np.zeros(8, np.uint8)])

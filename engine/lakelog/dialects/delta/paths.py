@@ -27,11 +27,8 @@ _INLINE_BYTES = 12
 
 
 def text_array(texts: pl.Series) -> pa.StringArray | pa.LargeStringArray:
-    """A column of texts as an Arrow array.
-
-    Memory: four bytes per row, or the texts once more.
-
-    Source: Arrow columnar format, Variable-size Binary View Layout.
+    """Texts as an Arrow array (Arrow columnar format, Variable-size Binary View Layout). Memory:
+    four bytes per row, or a copy.
     """
     whole = texts.rechunk()
     shared = _shared(whole.to_arrow(compat_level=pl.CompatLevel.newest()))
@@ -39,10 +36,7 @@ def text_array(texts: pl.Series) -> pa.StringArray | pa.LargeStringArray:
 
 
 def text_bytes(texts: pl.Series) -> bytes:
-    """The UTF-8 bytes of all texts of a column, one after another; of nulls there are none.
-
-    Memory: those bytes.
-    """
+    """The UTF-8 bytes of all texts, concatenated."""
     array = text_array(texts)
     _, offsets, data = array.buffers()
     if data is None or not len(array):
@@ -113,10 +107,8 @@ def decode_path(path: str) -> str:
 
 
 def decode_paths(paths: pl.Series) -> pl.Series:
-    """Percent-decode a column of paths, exactly once; nulls stay null.
-
-    One pass over the column for ASCII escapes; only rows with an escaped byte above 0x7F are
-    decoded one by one, as Polars has no kernel for them.
+    """Percent-decode a column of paths once. ASCII escapes take one pass; only rows with escapes
+    above 0x7F are decoded one by one, as Polars has no kernel for them.
     """
     if len(paths) <= _FEW:
         texts = paths.to_list()
@@ -137,9 +129,7 @@ def decode_paths(paths: pl.Series) -> pl.Series:
 
 
 def encode_path(path: str) -> str:
-    """Percent-encode one path, so that `decode_path` gives it back.
-
-    The scheme of an absolute URL stays as it is.
+    """Percent-encode one path; `decode_path` is its inverse. The scheme of a URL is kept.
 
     >>> encode_path("p=a b/x%2F+.parquet")
     'p=a%20b/x%252F+.parquet'
@@ -180,9 +170,7 @@ def decode_with_texts(files: pl.DataFrame) -> pl.DataFrame:
 
 
 def other_texts(texts: pl.Series, paths: pl.Series) -> pl.Series | None:
-    """The texts of paths in the log where `encode_paths` gives another one, else null; None where
-    it gives all of them.
-    """
+    """Texts of paths in the log unlike `encode_paths`, else null; None if none differs."""
     if _is_plain(texts):
         return None
     differ = (encode_paths(paths) != texts).fill_null(False)
@@ -192,8 +180,8 @@ def other_texts(texts: pl.Series, paths: pl.Series) -> pl.Series | None:
 
 
 def _quote_paths(paths: pl.Series) -> pl.Series:
-    """Percent-encode a column of new files' paths: every byte beyond ASCII too, and ``*``, as
-    deltalake does, which encodes the path again when it removes the file.
+    """Percent-encode paths of new files, all non-ASCII bytes and ``*`` included, as deltalake does,
+    which encodes again when it removes.
     """
     quoted = encode_paths(paths)
     data = text_bytes(quoted)

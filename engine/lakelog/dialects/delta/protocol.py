@@ -360,9 +360,8 @@ class DeltaProtocol(ProtocolRules):
     summed_versions = (_READER_LISTS, _WRITER_LISTS)
 
     def implies(self, protocol: Protocol, feature: Feature) -> bool:
-        """Only below writer version 7, and for readers' features only below reader version 3.
-
-        Source: Delta protocol, Supported Features; Writer Version Requirements.
+        """Only below writer version 7 (reader features: reader version 3); Delta protocol,
+        Supported Features; Writer Version Requirements.
 
         >>> sorted(DELTA_PROTOCOL.supported(Protocol(1, 3)))
         ['appendOnly', 'checkConstraints', 'invariants']
@@ -372,12 +371,9 @@ class DeltaProtocol(ProtocolRules):
         return by_reader and writer_from <= writer_version(protocol) < _WRITER_LISTS
 
     def needed(self, metadata: Metadata) -> frozenset[str]:
-        """Features that properties and the schema switch on.
-
-        ``delta.feature.<name>`` asks for a feature by name, in any case; a name that is not known
-        is kept as it is, and `upgrade` refuses it.
-
-        Source: Delta protocol, Active Features.
+        """Features that properties and schema enable (Delta protocol, Active Features).
+        ``delta.feature.<name>`` is case-insensitive; unknown names are kept, and refused by
+        `upgrade`.
 
         >>> plain = Metadata("id", None, None, "parquet", {}, None, (),
         ...                  {"delta.enableChangeDataFeed": "true"}, None)

@@ -74,12 +74,7 @@ class RowGroupRecorder:
             self._bounds.append(bounds)
 
     def record(self, name: str, end: int) -> str:
-        """The record, for the value of `RECORD_KEY`.
-
-        Args:
-            name: The file's name.
-            end: Bytes of the file before the footer.
-        """
+        """The value of `RECORD_KEY` for the file `name`, whose data has `end` bytes."""
         rows, adds, removes = zip(*self._counts, strict=True) if self._counts else ((), (), ())
         content = {
             "file": name,
@@ -97,11 +92,8 @@ class RowGroupRecorder:
 
 
 def read_record(file: pq.ParquetFile, path: str) -> pl.DataFrame | None:
-    """What is recorded of a file's row groups; None without an undamaged record of this file.
-
-    Returns:
-        One row per row group, in order: ``rows``, ``adds``, ``removes``, Int64, and ``bounds``
-        (Struct), a column only where they are known.
+    """The recorded row groups of a file (``rows``, ``adds``, ``removes``, and ``bounds`` if known);
+    None without a valid record.
     """
     record = (file.metadata.metadata or {}).get(RECORD_KEY.encode())
     content = None if record is None else _content(record, path)
@@ -117,12 +109,8 @@ def read_record(file: pq.ParquetFile, path: str) -> pl.DataFrame | None:
 
 
 def parse_records(records: Mapping[str, str], schema: pa.Schema) -> dict[str, pl.DataFrame] | None:
-    """What is recorded of the row groups of several files, as `read_record`; None where one of the
-    records is damaged or has no bounds.
-
-    Args:
-        records: Records by the path of the file.
-        schema: Schema of the files.
+    """The recorded row groups of several files, as `read_record`; None if a record is invalid or
+    has no bounds.
     """
     contents = [_content(record.encode(), path) for path, record in records.items()]
     known = [content for content in contents if content is not None]
@@ -240,9 +228,7 @@ def _fields(type_: pa.DataType, *names: str) -> Iterator[pa.Field]:
 
 
 def _partitions(add: pa.StructType) -> Iterator[pa.Field]:
-    """Partition columns that have bounds. Not so floats: a text that is read as another kind of
-    float, after a change of the column's type, is another number.
-    """
+    """Partition columns with bounds; not floats, whose texts change value with the type."""
     for field in _fields(add, PARTITIONS_PARSED):
         if not (pa.types.is_floating(field.type) or pa.types.is_binary(field.type)):
             yield field

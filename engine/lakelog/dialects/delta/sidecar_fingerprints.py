@@ -55,13 +55,8 @@ _TRAILER_BYTES = 8
 
 @dataclass(frozen=True)
 class FooterRecord:
-    """How to know a sidecar's footer again, and what of it is asked for.
-
-    Attributes:
-        length: Bytes of the footer, its length and magic number included: the file's last.
-        checksum: First 32 hexadecimal digits of SHA-256 over them.
-        last_deletion_ms: See `Inspection`.
-        spans: Offset and length in bytes of each path filter, in order; None without filters.
+    """Identity of a sidecar's footer: length to the end of the file, SHA-256 prefix (32 hex
+    digits), and what is needed of it.
     """
 
     length: int
@@ -86,18 +81,8 @@ class FooterRecord:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a sidecar says of itself without its rows being read.
-
-    Attributes:
-        size_bytes: Its length.
-        adds: Live files by the footer; None where it does not say.
-        removes: Tombstones by the footer; None where it does not say.
-        rows: Rows by the footer.
-        last_deletion_ms: An upper bound of the tombstones' ``deletionTimestamp`` by the footer;
-            None where it does not say.
-        filter: Its path filters; None where it has none, or not of all row groups.
-        footer: How to know the footer again.
-        schema: Its Arrow schema; None where its footer was recognised, and not parsed.
+    """Facts about a sidecar from footer and filters alone; counts and `last_deletion_ms` (an upper
+    bound) are None if the footer lacks them, `schema` if the footer was recognised and not parsed.
     """
 
     size_bytes: int
@@ -111,10 +96,7 @@ class Inspection:
 
 
 def inspect_sidecar(store: LogStore, path: str, size_bytes: int | None = None) -> Inspection:
-    """Read a sidecar's footer and filters.
-
-    Memory: the footer, and some twenty bits a path.
-    """
+    """Read a sidecar's footer and filters. Memory: these, about twenty bits per path."""
     with _opened(store, path, size_bytes) as source:
         file = pq.ParquetFile(source)
         groups = find_columns(file.metadata, (*FILTERED, _REMOVED_AT))
@@ -138,10 +120,7 @@ def recognise_sidecar(
     counts: tuple[int, int],
     recorded: FooterRecord,
 ) -> Inspection | None:
-    """What `inspect_sidecar` would find, by what was recorded when its footer was looked at.
-
-    Memory: the footer, and some twenty bits a path.
-    """
+    """As `inspect_sidecar`, from a recorded footer; None if the footer is another one."""
     with _opened(store, path, None) as source:
         size = source.seek(0, os.SEEK_END)
         if size != size_bytes or size < recorded.length:
@@ -183,9 +162,7 @@ def _opened(store: LogStore, path: str, size_bytes: int | None) -> Iterator[Bina
 def _statistics(
     groups: Iterable[Mapping[str, pq.ColumnChunkMetaData]], path: str
 ) -> tuple[int | None, int | None]:
-    """How many values a column has that are not null, and their maximum, by the footer; 0 values
-    where the column is not there.
-    """
+    """Number of values and maximum of a column by the footer; 0 values without the column."""
     values = 0
     greatest: int | None = None
     bounded = True
@@ -218,16 +195,8 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Fingerprint:
-    """What the manifest records of one sidecar.
-
-    Attributes:
-        adds: Live files in it.
-        removes: Tombstones in it.
-        digest: Digest of its rows, over what counts in a checkpoint of that shape.
-        shape: What it looks like; see `shape_of`.
-        filters: Checksum of its path filters; empty where it has none, or none that could be
-            read: then no reader relies on them.
-        footer: How to know its footer again; None where it was not recorded.
+    """The manifest's record of a sidecar: counts, digest of its rows, `shape` (see `shape_of`),
+    checksum of its path filters (empty: unusable), and footer.
     """
 
     adds: int
@@ -246,9 +215,7 @@ class Fingerprint:
 
     @staticmethod
     def of_tags(tags: Mapping[str, str | None] | None) -> Fingerprint | None:
-        """The fingerprint among the tags of a sidecar action; None where there is none that this
-        version understands, or can compare.
-        """
+        """The fingerprint in a sidecar's tags; None without one that this version can compare."""
         text = (tags or {}).get(FINGERPRINT_TAG)
         try:
             body = orjson.loads(text or "")
@@ -267,11 +234,8 @@ class Fingerprint:
 
 
 def shape_of(plan: CheckpointPlan, columns: Sequence[pa.Field]) -> str:
-    """What a plan's sidecars look like, as a short text.
-
-    Sidecars of one checkpoint are read with one schema, so those of another shape are not kept: a
-    column's type has changed, or other columns have statistics now. Nor are those whose typed
-    statistics mean something else: a column has another name.
+    """The schema of a plan's sidecars as a short text. Sidecars of one checkpoint share a schema,
+    so those of another shape are not kept: types, statistics or column names have changed.
     """
     decisive: list[object] = [spark_schema(pa.schema(columns))]
     if plan.stats_as_struct:
@@ -295,10 +259,8 @@ class SidecarRecord:
         self._findable &= PATH_TEXT not in files.columns or not files[PATH_TEXT].drop_nulls().len()
 
     def tags(self, store: LogStore, file: SidecarFile) -> dict[str, str]:
-        """The tags for the sidecar's action, once it is written; errors as `take_fingerprint`.
-
-        None where a path has another writer's text: the filters, which hold the texts, would not
-        find it.
+        """The tags of the written sidecar's action; None if a path has another writer's text, which
+        the filters would not find.
         """
         if not self._findable:
             return {}
@@ -317,8 +279,8 @@ def total_tags(sidecars: Iterable[Mapping[str, str | None]]) -> dict[str, str]:
 
 
 def total_of_tags(tags: Mapping[str, str | None] | None) -> Digest | None:
-    """The digest among the tags of a checkpointMetadata action; None where there is none that
-    this version can compare.
+    """The digest in a checkpointMetadata's tags; None if there is none that this version can
+    compare.
     """
     try:
         return Digest.of_text((tags or {}).get(TOTAL_TAG) or "")

@@ -49,10 +49,8 @@ from lakelog.storage import LogStore
 
 
 class JsonCheckpointReader:
-    """Reads one JSON checkpoint of any of the three forms.
-
-    JSON has no columns to leave unread: every read parses all of it. A path that is twice
-    counts once, as it is last.
+    """Reads JSON checkpoints of all three forms; each read parses the whole file. Of a repeated
+    path, the last counts.
     """
 
     def __init__(self, store: LogStore, checkpoint: Checkpoint) -> None:
@@ -61,9 +59,8 @@ class JsonCheckpointReader:
         self._is_marked = False  # the file that was decoded last
 
     def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
-        """Protocol, metaData and skips; those that the checkpoint lacks come from the JSON
-        commits that it covers, where they are on disk (protocol: else 1/1). A checkpoint of
-        lakelog's lacks nothing.
+        """Protocol, metaData and skips; missing ones come from the commits that the checkpoint
+        covers, if they exist (protocol: else 1/1). lakelog's checkpoints have all.
         """
         own = []
         for part in self._parts(files=False):
@@ -101,8 +98,8 @@ class JsonCheckpointReader:
             yield from project([rows], columns, kinds)
 
     def files_read(self) -> tuple[str, ...]:
-        """The checkpoint's files, the manifest first; below another writer's also the commits that
-        it covers, which hold its skips.
+        """The checkpoint's files, manifest first, and for another writer's the covered commits,
+        which hold its skips.
         """
         first = self.checkpoint.paths[0]
         data = self._load(first)
@@ -113,10 +110,8 @@ class JsonCheckpointReader:
         return (first, *paths, *below)
 
     def _require_recorded(self, held: int, adds: int) -> None:
-        """Refuse a checkpoint that falls short of both numbers in the pointer: a file that was cut
-        at a line end looks whole.
-
-        The reference counts a file that is listed twice, so one number alone says nothing.
+        """Refuse a checkpoint below both counts in the pointer, which was cut at a line end. The
+        reference counts repeated files, so one count alone proves nothing.
         """
         version = self.checkpoint.version
         recorded = self.checkpoint.recorded

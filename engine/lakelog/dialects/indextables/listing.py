@@ -167,11 +167,9 @@ def _list_at_or_above(store: LogStore, start: int) -> LogListing:
 
 
 def commits_apart(store: LogStore, commits: Sequence[CommitFile]) -> list[CommitFile]:
-    """The commits at the end of a log with Avro states that hold nothing but skips.
-
-    IndexTables' writers number them on their own, after the last JSON commit, whatever the states'
-    numbers are: they make no version of the table. A commit below one that holds anything else is
-    a version of its own, and so is version 0.
+    """The commits at the end of a log with Avro states that hold only skips: IndexTables numbers
+    them independently, after the last JSON commit, and they make no version. A commit below one
+    with other actions is a version, and so is version 0.
     """
     found: list[CommitFile] = []
     ahead = [c for c in commits if c.version > 0]
@@ -251,8 +249,8 @@ def _find_json(store: LogStore, entries: list[FileEntry], found: _Found) -> None
 
 
 def _read_part_names(store: LogStore, path: str) -> list[str] | None:
-    """Part names of a multi-part manifest, or None where the file is none (or cannot be read:
-    opening it as a checkpoint then says what is wrong).
+    """Part names of a multi-part manifest; None if the file is another or unreadable, which opening
+    it reports.
     """
     try:
         body = orjson.loads(unframe(store.read(path), path))
@@ -300,11 +298,8 @@ def _find_states(
 def _late_states(
     store: LogStore, versions: Sequence[int], commits: Sequence[CommitFile]
 ) -> set[int]:
-    """States that hold a later version than their number says.
-
-    A writer that commits by states numbers a state that maintenance writes after the last JSON
-    commit, or with the first free number above it, however many states there are above. Only the
-    time inside the manifests shows such a state; they are read only where the numbers allow one.
+    """States whose version is later than their number: maintenance numbers a state after the last
+    JSON commit. Manifests, which show it by time, are read only where numbers allow it.
     """
     numbered = {0, *(commit.version for commit in commits)}
     suspects: set[int] = set()

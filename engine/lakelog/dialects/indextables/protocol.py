@@ -50,7 +50,7 @@ flattened checkpoints."""
 
 
 def knows_flattened(reader_features: Collection[str] | None) -> bool:
-    """Whether every reader that may open a table knows flattened checkpoints.
+    """Whether every reader of a table supports flattened checkpoints.
 
     >>> knows_flattened(None), knows_flattened(["columnarCommits"])
     (False, True)
@@ -128,13 +128,8 @@ _INDEXTABLES = (
 
 
 class IndexTablesProtocol(ProtocolRules):
-    """IndexTables' protocol rules.
-
-    A new table begins at 2, the default of the specification (001, Version History), though its
-    later clients begin at what they know best. A client of the specification's date refuses a
-    table whose ``minReaderVersion`` is 3, versions never fall, and all that 3 would give a table
-    without mappings by reference is checkpoints in parts, above 100,000 files. A table that grows
-    so large is raised then, with ``set_protocol(features=["multiPartCheckpoint"])``.
+    """IndexTables' protocol rules. New tables have version 2: older clients refuse 3, which adds
+    only multi-part checkpoints; ``set_protocol(features=["multiPartCheckpoint"])`` upgrades.
     """
 
     features: Mapping[str, Feature] = {feature.name: feature for feature in _INDEXTABLES}

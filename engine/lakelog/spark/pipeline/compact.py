@@ -107,12 +107,8 @@ _DELETED = "\x00deleted"
 
 @dataclass(frozen=True)
 class Sizes:
-    """The target sizes of compaction.
-
-    Attributes:
-        target_bytes: Target size of a file.
-        small_bytes: Smaller files are small files.
-        deleted_share: Larger files are candidates if a larger share of their rows is deleted.
+    """Target size of compacted files, the size below which files are small, and the share of
+    deleted rows that makes a larger file a candidate.
     """
 
     target_bytes: int
@@ -191,14 +187,8 @@ class _Total:
 
 @dataclass(frozen=True)
 class _Round:
-    """The bins of one commit: their files, and the results of executors.
-
-    Attributes:
-        snapshot: The version from which they were planned.
-        files: The files, with ``bin``.
-        adds: All new files, with ``bin``.
-        unread: Files that could not be read.
-        rows: Rows of the bins to commit.
+    """The bins of one commit: the planned files (with ``bin``), new files, unreadable files, and
+    the rows to commit.
     """
 
     snapshot: Snapshot
@@ -241,9 +231,8 @@ def compact(
     storage_options: Mapping[str, Any],
     progress: Progress | None = None,
 ) -> StepReport:
-    """Rewrite the current small files until no candidate is left.
-
-    Memory: on the driver, the live files; in a task, a reader's and a writer's.
+    """Rewrite the small files until no candidate is left. Memory: the live files on the driver; a
+    reader and a writer per task.
     """
     total = _Total()
     wanted = None if step.target_bytes is None else to_bytes(step.target_bytes)
@@ -365,8 +354,8 @@ def _rewritten(spark: Any, rewriter: Rewriter, snapshot: Snapshot, files: pl.Dat
 
 
 def _counted(made: _Round) -> _Round:
-    """The round; bins whose row count differs from the log are treated as unread: committing them
-    could lose rows permanently.
+    """The round; bins whose row count differs from the log count as unread, because committing them
+    could lose rows.
     """
     left = pl.col("numRecords") - pl.col("dvCardinality").fill_null(0)
     recorded = made.gone.group_by(_BIN).agg(

@@ -257,9 +257,7 @@ def _failfast(options: dict[str, str]) -> dict[str, str]:
 
 
 def _schema(table: Table | None, step: Ingest) -> Any | None:
-    """The columns of the source: those given, or for files those of the table; None if the source
-    defines them.
-    """
+    """The given columns, or the table's for files; None if the source defines them."""
     form = step.format.lower()
     if step.schema is not None:
         return _of_ddl(step.schema)

@@ -42,13 +42,8 @@ _ANSWER = pa.schema(
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The result of one bin.
-
-    Attributes:
-        adds: Rows for `lakelog.Transaction.add`, empty if no row
-            was left; None if the readable files need no rewrite.
-        unread: Files that could not be read (`_UNREAD_SCHEMA`).
-        rows: Rows written.
+    """The result of one bin: `adds` for `lakelog.Transaction.add` (empty if no row was left, None
+    if no rewrite was needed), files that could not be read, and rows written.
     """
 
     adds: pl.DataFrame | None
@@ -58,12 +53,7 @@ class Rewritten:
 
 @dataclass(frozen=True)
 class Rewriter:
-    """Rewrites bins; called by Spark with batches of ``bin`` (int32) and ``files`` (Arrow bytes).
-
-    Attributes:
-        source: How the rows look.
-        target: How the files are to look.
-    """
+    """Rewrites bins; Spark calls it with batches of ``bin`` (int32) and ``files`` (Arrow bytes)."""
 
     source: ReadPlan
     target: WritePlan

@@ -221,7 +221,7 @@ def _counts(value: Any) -> tuple[int, ...]:
 
 
 def to_bytes(value: Any) -> int:
-    """A size as bytes; a ``ValueError`` where it is none.
+    """Parse a size; raises ValueError if invalid.
 
     >>> to_bytes("128MB"), to_bytes("1 KiB"), to_bytes(7)
     (134217728, 1024, 7)
@@ -297,10 +297,8 @@ class Settings:
 
     @classmethod
     def of(cls, given: Any) -> Self:
-        """From a section of a file.
-
-        Raises:
-            InvalidInputError: A key is unknown or missing, or a value is not of its kind.
+        """Settings from a section of a file; raises InvalidInputError for an unknown, missing or
+        malformed key.
         """
         if not isinstance(given, Mapping):
             raise InvalidInputError(
@@ -317,11 +315,7 @@ class Settings:
 
 
 def require_known(given: Mapping[str, Any], known: Mapping[str, Any], place: str) -> None:
-    """Refuse keys that are unknown.
-
-    Raises:
-        InvalidInputError: ``found`` is the key, ``hint`` the nearest one that is known.
-    """
+    """Raise InvalidInputError for unknown keys; the hint is the nearest known key."""
     for key in given:
         if key not in known:
             near = difflib.get_close_matches(key, known, n=1)

@@ -35,12 +35,7 @@ _MOST_TASKS = 1_000
 
 @dataclass(frozen=True)
 class Lister:
-    """Lists folders; called by Spark with batches of their names.
-
-    Attributes:
-        location: Path or URL of the table; a local one is absolute.
-        storage_options: Options of the store.
-    """
+    """Lists folders; Spark calls it with batches of their names."""
 
     location: str
     storage_options: Mapping[str, Any] = field(repr=False)
@@ -69,10 +64,7 @@ def _is_text(name: str) -> bool:
 def list_table(
     spark: Any, store: LogStore, depth: int, log_folder: str, storage_options: Mapping[str, Any]
 ) -> pl.DataFrame:
-    """Every file of a table's folder, except those of its log.
-
-    Memory: on the driver, about 150 bytes per file.
-    """
+    """Every file of a table's folder except its log; on the driver about 150 bytes per file."""
     own = unbounded(store)
     leaves, above = _folders(own, depth, log_folder)
     listed = [

@@ -136,10 +136,8 @@ class HistoricLog:
     undecided_records: int = 0
 
     def replay(self, after_seq: int = 0) -> WalRecords:
-        """PUT and DELETE records above a sequence number, without those of unfinished batches.
-
-        Whether a batch is finished is decided by the whole log, so that no ``after_seq`` lets a
-        part of one through.
+        """PUT and DELETE records above a sequence number, without unfinished batches. The whole log
+        decides whether a batch is finished, so no `after_seq` returns a part of one.
         """
         chosen = self.records
         ops = pa.chunked_array([chunk.indices for chunk in chosen["op"].chunks], pa.int8())

@@ -108,12 +108,8 @@ def read_historic(
 
 
 def decode(files: Sequence[tuple[str, bytes]], format: HistoricFormat | None) -> HistoricLog:
-    """The log that files hold, each given by its path and its bytes.
-
-    Raises:
-        InvalidInputError: The format is not named and cannot be determined, or is not the one that
-            is named, or is of a single file and there are more.
-        UnsupportedError: A record has 2 GiB or more.
+    """Decode the files of a log, given as (path, bytes); raises InvalidInputError if the format is
+    not `format`, cannot be determined, or has one file and there are more.
     """
     if format is None:
         return _decode(files, detect(files))
@@ -124,11 +120,8 @@ def decode(files: Sequence[tuple[str, bytes]], format: HistoricFormat | None) ->
 
 
 def detect(files: Sequence[tuple[str, bytes]]) -> HistoricFormat:
-    """The format of a log.
-
-    A valid checksum of the first record decides, and otherwise one of a later record. 003 without
-    checksums is detected by the lengths and the key of the first record, if there is no valid
-    record of the other formats. An empty log is of the format that its name belongs to.
+    """The format of a log: by a valid checksum of the first record, else of a later record, else
+    (003 without checksums) by the lengths and key of the first record, else by file name.
     """
     filled = [(path, data) for path, data in files if data]
     if not filled:
@@ -164,11 +157,10 @@ def detect(files: Sequence[tuple[str, bytes]]) -> HistoricFormat:
 
 
 def historic_names(names: Sequence[str]) -> list[str]:
-    """Of the names in a folder, those of a historic log, in the log's order.
+    """The names that belong to a historic log, in log order.
 
-    Example:
-        >>> historic_names(["000010.wal", "000009.wal", "notes.txt", "00000000000000000001.wal"])
-        ['000009.wal', '000010.wal']
+    >>> historic_names(["000010.wal", "000009.wal", "notes.txt", "00000000000000000001.wal"])
+    ['000009.wal', '000010.wal']
     """
     numbered: dict[int, str] = {}
     for name in sorted(names):
@@ -194,12 +186,7 @@ def historic_names(names: Sequence[str]) -> list[str]:
 
 
 def names_in(disk: Disk, path: str) -> list[str] | None:
-    """The names in a folder; None where it is a file.
-
-    Raises:
-        NotFoundError: There is neither.
-        UnavailableError: It cannot be read.
-    """
+    """The names in a folder; None for a file; raises NotFoundError if neither exists."""
     with disk_errors("the folder cannot be read", path, missing="file or folder not found"):
         try:
             return disk.list(path)
@@ -264,11 +251,7 @@ def _check_named(files: Sequence[tuple[str, bytes]], format: HistoricFormat) -> 
 
 
 class _Rows:
-    """Records as they are read, converted to Arrow chunk by chunk.
-
-    Attributes:
-        count: How many there are; lowered to leave out the last ones.
-    """
+    """Records being read, converted to Arrow in chunks; lowering `count` drops the last ones."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -409,9 +392,8 @@ class _Log002:
         return True
 
     def _expected_first(self, data: bytes, end: int, seq: int) -> int:
-        """The sequence number of the first record: any, because records may have been truncated.
-
-        That this one changed, and not the second one, shows in the third one.
+        """The first sequence number may be any, because records may have been truncated. The third
+        record shows if this one was changed, and not the second.
         """
         second = _record_002(data, end)
         third = second and _record_002(data, second[0])
@@ -598,8 +580,8 @@ def _read_unchecked(path: str, data: bytes) -> tuple[_Rows, Finding | None]:
     is_nothing = is_tombstone = False  # the record before it
 
     def suspicious(row: int, at: int, reason: str) -> tuple[_Rows, Finding]:
-        """Damage at a record. The length of the record before it led there, so that one is not
-        safe either, nor are the empty keys between, which zero bytes look like.
+        """Damage at a record. The length of the record before led here, so that record is suspect
+        too, as are the empty keys between, which look like zero bytes.
         """
         rows.count = keyed_row
         there = f"this at {at}, where the lengths lead"
@@ -684,10 +666,7 @@ def _begins_without_checksum(data: bytes) -> bool:
 
 
 def _records_to_the_end(data: bytes, start: int) -> bool:
-    """Whether from some offset on, records with keys follow each other to the end of the file.
-
-    The last of them is enough: it ends where the file ends.
-    """
+    """Whether, from some offset on, records with keys follow each other to the end of the file."""
     for match in _LIKELY_LENGTH.finditer(data, start):
         ends = _ends_003(data, match.start())
         if ends is not None and ends[1] == len(data):
@@ -696,10 +675,8 @@ def _records_to_the_end(data: bytes, start: int) -> bool:
 
 
 def _may_be_half(data: bytes, end: int) -> bool:
-    """Whether a tombstone that ends here, before zero bytes, may be the first part of a record.
-
-    As many as three are the first bytes of a length, where an append was cut. Else a crash may have
-    left zero bytes in place of a record's rest: such bytes begin at a sector.
+    """Whether a tombstone before zero bytes may be the start of a torn record: up to three bytes
+    are an incomplete length; more are lost sectors, which begin at a sector boundary.
     """
     if len(data) - end >= _U4.size:
         return True

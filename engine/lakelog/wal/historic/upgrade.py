@@ -226,8 +226,8 @@ class _Upgrade:
         )
 
     def _check_ours(self, segments: list[str]) -> bool:
-        """Refuse segments of another log than the one that the marker names; whether it says that
-        the old files are kept.
+        """Refuse segments of another log than the marker's; return whether the marker keeps the old
+        files.
         """
         marker = self.disk.read(self.path(MARKER_NAME)).to_pybytes()
         for name in segments:
@@ -353,10 +353,8 @@ def _records(log: HistoricLog) -> pa.Table:
 def _segment(
     header: SegmentHeader, records: pa.Table, next_seq: int, framing: Framing
 ) -> Iterator[Bytes]:
-    """The bytes of the new log.
-
-    The frames say that all before them is durable: it is, when the file gets its name. So each
-    record represents itself: the batches that are left are whole.
+    """The bytes of the new log. Its frames claim that everything before them is durable, which is
+    true once the file has its name. All batches left in it are complete.
     """
     yield header.pack()
     seq = header.first_seq
