@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from lakelog.checkpoint.schedule import Scheduler
     from lakelog.checkpoint.verify import VerifyReport
     from lakelog.checkpoint.version_checksum import ChecksumReport
-    from lakelog.data.append import SchemaMode, WriteReport
+    from lakelog.data.row_commit import SchemaMode, WriteReport
     from lakelog.log.disk_cache import DiskCache
     from lakelog.log.state import State
     from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
@@ -354,7 +354,8 @@ class Table:
 
         Source: Delta protocol, Add File and Remove File.
         """
-        from lakelog.data.append import WriteOptions, append
+        from lakelog.data.append import append
+        from lakelog.data.row_commit import WriteOptions
 
         options = WriteOptions(
             schema_mode, app_id, app_version, user_metadata, target_file_bytes, compression, version
@@ -415,7 +416,8 @@ class Table:
         Source: Delta protocol, Add File and Remove File; Add CDC File. Delta Lake's
         ``replaceWhere``.
         """
-        from lakelog.data.append import WriteOptions, overwrite
+        from lakelog.data.append import overwrite
+        from lakelog.data.row_commit import WriteOptions
 
         options = WriteOptions(
             schema_mode, app_id, app_version, user_metadata, target_file_bytes, compression, version

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 
 import lakelog
 from lakelog import ConflictError, Table
-from lakelog.data.append import WriteReport
+from lakelog.data.row_commit import WriteReport
 from lakelog.errors import (
     InvalidInputError,
     InvalidTransactionError,

@@ -16,7 +16,7 @@ import pytest
 
 import lakelog
 from lakelog import CommitOutcomeUnknown, ConflictError, Table, UnavailableError
-from lakelog.data.append import WriteReport
+from lakelog.data.row_commit import WriteReport
 from lakelog.errors import LakelogError, OutcomeUnknownError
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store

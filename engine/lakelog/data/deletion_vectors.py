@@ -1,9 +1,12 @@
-"""Reads deletion vectors: the deleted rows of a data file.
+"""Reads and writes deletion vectors: the deleted rows of a data file.
 
 A vector is a set of 64-bit row indexes: a magic number, then 32-bit Roaring bitmaps, one for each
 distinct upper half. It is in the log itself, or in a file with others, each behind its size
 and before its CRC-32. Whatever does not agree with what the log says of a vector is damage: rows
 that were deleted would come back, or others go.
+
+`VectorWriter` stores a short vector in the log, and all others of a commit in one file. Each
+container has the shortest of the three encodings.
 
 Source: Delta protocol, Deletion Vectors; Deletion Vector Format. RoaringFormatSpec, portable
 serialisation and its 64-bit extension. Z85: ZeroMQ RFC 32.
@@ -13,6 +16,7 @@ from __future__ import annotations
 
 import struct
 import threading
+import uuid
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable
@@ -22,8 +26,10 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import numpy as np
 import polars as pl
 
-from lakelog.dialects.delta.deletion_vectors import decode_z85, vector_paths
+from lakelog.dialects.delta.deletion_vectors import decode_z85, encode_z85, vector_paths
 from lakelog.errors import CorruptionError, NotFoundError
+from lakelog.storage import LogStore
+from lakelog.storage.base import Upload
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,6 +48,9 @@ _RUN_COOKIE = 12_347
 _NO_OFFSETS_BELOW = 4
 _ARRAY_MOST = 4_096
 _BITMAP_BYTES = 8_192
+_MOST_INLINE_BYTES = 128
+"""Length of a vector that is stored in the log: every reader of the log reads it."""
+
 _KEPT_FILES = 8
 _PIECE_BYTES = 16 << 20
 
@@ -390,6 +399,110 @@ def _decode_container(cursor: _Cursor, size: int, is_run: bool) -> Rows:
         )
     rows: Rows = values.astype(np.uint64)
     return rows
+
+
+class VectorWriter:
+    """Writes the deletion vectors of one commit; for one thread.
+
+    Memory: one vector, and what an upload holds.
+    """
+
+    def __init__(self, store: LogStore, new_id: Callable[[], str]) -> None:
+        self._store, self._new_id = store, new_id
+        self._upload: Upload | None = None
+        self._identifier = ""
+        self.paths: list[str] = []
+        """The file, once it was begun."""
+
+    def add(self, rows: Rows) -> dict[str, Any]:
+        """Store a vector of row indexes, ascending and distinct.
+
+        Returns:
+            The columns of its descriptor, by the names of the flattened schema.
+        """
+        data = _encode_vector(rows)
+        found = {
+            "dvStorageType": "i",
+            "dvPathOrInline": "",
+            "dvOffset": None,
+            "dvSizeInBytes": len(data),
+            "dvCardinality": len(rows),
+        }
+        if len(data) <= _MOST_INLINE_BYTES:
+            return found | {"dvPathOrInline": encode_z85(data)}
+        upload = self._upload or self._begin()
+        found |= {
+            "dvStorageType": "u",
+            "dvPathOrInline": self._identifier,
+            "dvOffset": upload.tell(),
+        }
+        upload.write(len(data).to_bytes(4, "big") + data + zlib.crc32(data).to_bytes(4, "big"))
+        return found
+
+    def _begin(self) -> Upload:
+        name = uuid.UUID(self._new_id())
+        self._identifier = encode_z85(name.bytes)
+        self.paths.append(f"deletion_vector_{name}.bin")
+        self._upload = self._store.upload(self.paths[0])
+        self._upload.write(bytes([_FILE_VERSION]))
+        return self._upload
+
+    def finish(self) -> None:
+        """Make the file appear, durable."""
+        if self._upload is not None:
+            self._upload.close()
+
+    def abort(self) -> None:
+        """Delete the file. Only for a file that no log names."""
+        if self._upload is not None:
+            self._upload.abandon()
+            self._store.delete_many(self.paths)
+
+
+def _encode_vector(rows: Rows) -> bytes:
+    """Serialise row indexes, ascending and distinct, in the portable format."""
+    highs, starts = np.unique(rows >> np.uint64(32), return_index=True)
+    parts = [struct.pack("<IQ", MAGIC, len(highs))]
+    for high, lows in zip(highs, np.split(rows, starts[1:]), strict=True):
+        parts += [struct.pack("<I", int(high)), _encode_bitmap(lows.astype(np.uint32))]
+    return b"".join(parts)
+
+
+def _encode_bitmap(values: NDArray[np.uint32]) -> bytes:
+    """A 32-bit Roaring bitmap of values, ascending and distinct; none is empty."""
+    keys, starts = np.unique(values >> np.uint32(16), return_index=True)
+    pieces = np.split((values & np.uint32(0xFFFF)).astype(np.uint16), starts[1:])
+    encoded = [_encode_container(piece) for piece in pieces]
+    is_run = np.array([run for _, run in encoded])
+    if is_run.any():
+        flags = np.packbits(is_run, bitorder="little").tobytes()
+        head = struct.pack("<I", _RUN_COOKIE | (len(keys) - 1) << 16) + flags
+    else:
+        head = struct.pack("<II", _PLAIN_COOKIE, len(keys))
+    sizes = np.array([len(piece) - 1 for piece in pieces])
+    head += np.column_stack([keys, sizes]).astype("<u2").tobytes()
+    bodies = [body for body, _ in encoded]
+    if not is_run.any() or len(keys) >= _NO_OFFSETS_BELOW:
+        lengths = np.array([len(body) for body in bodies])
+        offsets = len(head) + 4 * len(keys) + np.cumsum(lengths) - lengths
+        head += offsets.astype("<u4").tobytes()
+    return head + b"".join(bodies)
+
+
+def _encode_container(values: NDArray[np.uint16]) -> tuple[bytes, bool]:
+    """The shortest encoding of values with one upper half, and whether it is of runs."""
+    breaks = np.flatnonzero(np.diff(values) != 1)
+    plain = min(2 * len(values), _BITMAP_BYTES)
+    if 2 + 4 * (len(breaks) + 1) < plain:
+        starts = values[np.concatenate([[0], breaks + 1])]
+        ends = values[np.concatenate([breaks, [len(values) - 1]])]
+        pairs = np.column_stack([starts, ends - starts]).astype("<u2")
+        return struct.pack("<H", len(pairs)) + pairs.tobytes(), True
+    if len(values) <= _ARRAY_MOST:
+        return values.astype("<u2").tobytes(), False
+    bits = np.zeros(1 << 16, np.uint8)
+    bits[values] = 1
+    return np.packbits(bits, bitorder="little").tobytes(), False
 
 
 def _inline(vector: Vector) -> bytes:

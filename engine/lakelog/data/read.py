@@ -40,10 +40,16 @@ from lakelog.storage import LogStore
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
+    from numpy.typing import NDArray
 
     from lakelog.data.deletion_vectors import Rows
 
 BATCH_ROWS = 65_536
+
+FILE_INDEX, ROW_INDEX = "\0file", "\0row"
+"""Columns of positions: the file's row among the given ones, and the row in the file as it is
+stored, deleted rows included. No column of a table is named so.
+"""
 
 _WHOLE_BYTES = 1 << 20  # of a file that is read to its end ahead of its turn
 _WHOLE_MEMORY_BYTES = 16 << 20  # of its rows in memory; encoded, a repeated value takes little
@@ -51,6 +57,7 @@ _PREFETCH_BYTES = 32 << 20
 _LOCAL_THREADS = 2
 _REMOTE_THREADS = 8
 _KEPT_SCHEMAS = 16
+_POSITIONS = tuple(pa.field(name, pa.int64(), nullable=False) for name in (FILE_INDEX, ROW_INDEX))
 
 
 def read_files(
@@ -60,6 +67,7 @@ def read_files(
     predicate: pl.Expr | None = None,
     store: LogStore | None = None,
     batch_rows: int = BATCH_ROWS,
+    positions: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of data files, without those that deletion vectors delete.
 
@@ -71,6 +79,7 @@ def read_files(
             read. Files are not left out: `Snapshot.files` does that with ``where``.
         store: The table's store; None opens the plan's location.
         batch_rows: Rows of a batch at most.
+        positions: Whether the batches end with the columns `FILE_INDEX` and `ROW_INDEX` (int64).
 
     Returns:
         Batches of `ReadPlan.arrow_schema`, none of them empty; without columns they still count
@@ -105,13 +114,16 @@ def read_files(
     if batch_rows < 1:
         raise InvalidInputError("invalid batch_rows", expected="batch_rows > 0", found=batch_rows)
     roots = () if predicate is None else referenced_columns(predicate, plan.schema)
-    reading = _Reading(plan.select(list(dict.fromkeys((*plan.columns, *roots)))), batch_rows)
+    wanted = plan.select(list(dict.fromkeys((*plan.columns, *roots))))
+    reading = _Reading(wanted, batch_rows, _POSITIONS if positions else ())
     reading.prepare(files, Sources(plan.reach, store))
     if predicate is not None:
         reading.keep_where(predicate, roots)
-    kept = len(plan.columns)
-    batches = (batch.select(range(kept)) for batch in reading.batches())
-    return _gathered(batches, plan.arrow_schema, batch_rows)
+    schema = plan.arrow_schema
+    for column in _POSITIONS if positions else ():
+        schema = schema.append(column)
+    batches = (batch.select(schema.names) for batch in reading.batches())
+    return _gathered(batches, schema, batch_rows)
 
 
 @dataclass(frozen=True)
@@ -130,12 +142,13 @@ class _File:
 class _Reading:
     """One call of `read_files`: what all its files share."""
 
-    def __init__(self, plan: ReadPlan, batch_rows: int) -> None:
+    def __init__(self, plan: ReadPlan, batch_rows: int, positions: Sequence[pa.Field] = ()) -> None:
         self._plan = plan
         self._batch_rows = batch_rows
         self._fields = [plan.fields[n] for n in plan.columns if n not in plan.partition_columns]
         self._partitions = [n for n in plan.columns if n in plan.partition_columns]
         self._schema = plan.arrow_schema
+        self._positions = positions
         self._columns: list[tuple[pa.Schema, Columns]] = []
         self._files: list[_File] = []
         self._predicate: pl.Expr | None = None
@@ -216,8 +229,8 @@ class _Reading:
                 if file.vector is not None:
                     deleted = self._vectors.read(file.vector, parquet.metadata.num_rows)
                 self._check(file, parquet, deleted)
-                for count, arrays in self._rows(parquet, deleted, by_group):
-                    yield self._assembled(count, arrays, file)
+                for first, last, arrays in self._rows(parquet, deleted, by_group):
+                    yield self._assembled(first, last, deleted, arrays, file)
             finally:
                 parquet.close(force=True)
 
@@ -250,17 +263,14 @@ class _Reading:
 
     def _rows(
         self, parquet: pq.ParquetFile, deleted: Rows | None, by_group: bool
-    ) -> Iterator[tuple[int, list[pa.Array]]]:
-        """Numbers of rows that are left, with their columns that are in the file."""
+    ) -> Iterator[tuple[int, int, list[pa.Array]]]:
+        """Stretches of rows, their ends, and the columns in the file of those that are left."""
         columns = self._columns_of(parquet) if self._fields else None
         for start, end, groups in self._runs(parquet, by_group):
             if columns is None or not columns.leaves:
                 for first in range(start, end, self._batch_rows):
                     last = min(first + self._batch_rows, end)
-                    count = last - first
-                    if deleted is not None:
-                        count -= int(np.subtract(*np.searchsorted(deleted, (last, first))))
-                    yield count, self._nulls(count)
+                    yield first, last, self._nulls(_num_left(first, last, deleted))
                 continue
             first = start
             for raw in parquet.reader.iter_batches(
@@ -271,7 +281,7 @@ class _Reading:
             ):
                 last = first + raw.num_rows
                 batch = raw if deleted is None else _without(raw, first, deleted)
-                yield batch.num_rows, columns.convert(batch)
+                yield first, last, columns.convert(batch)
                 first = last
             if first != end:
                 raise CorruptionError(
@@ -327,17 +337,25 @@ class _Reading:
         self._columns = [(schema, columns), *self._columns[: _KEPT_SCHEMAS - 1]]
         return columns
 
-    def _assembled(self, count: int, arrays: list[pa.Array], file: _File) -> pa.RecordBatch:
-        """A batch of the plan's columns."""
-        if not self._schema.names:
+    def _assembled(
+        self, first: int, last: int, deleted: Rows | None, arrays: list[pa.Array], file: _File
+    ) -> pa.RecordBatch:
+        """A batch of the plan's columns, and of positions where they are asked for."""
+        count = _num_left(first, last, deleted)
+        if not self._schema.names and not self._positions:
             return _uncolumned(count)
         parts = dict(zip((f.name for f in self._fields), arrays, strict=True))
         for name, value in zip(self._partitions, file.partition_values, strict=True):
             field = self._schema.field(name)
             parts[name] = pa.repeat(value, count) if value.is_valid else pa.nulls(count, field.type)
             require_values(parts[name], field)
+        batch = [parts[name] for name in self._schema.names]
+        if not self._positions:
+            return pa.RecordBatch.from_arrays(batch, schema=self._schema)
+        rows = pa.array(_left(first, last, deleted))
+        batch += [pa.repeat(pa.scalar(file.index, pa.int64()), count), rows]
         return pa.RecordBatch.from_arrays(
-            [parts[name] for name in self._schema.names], schema=self._schema
+            batch, schema=pa.schema([*self._schema, *self._positions])
         )
 
     def _partition_values(self, files: pl.DataFrame) -> list[pa.Array]:
@@ -412,6 +430,23 @@ def _without(batch: pa.RecordBatch, first: int, deleted: Rows) -> pa.RecordBatch
     keep = np.ones(batch.num_rows, bool)
     keep[deleted[low:high].astype(np.int64) - first] = False
     return batch.filter(pa.array(keep))
+
+
+def _num_left(first: int, last: int, deleted: Rows | None) -> int:
+    """How many of the rows from `first` to before `last` are not deleted."""
+    if deleted is None:
+        return last - first
+    low, high = np.searchsorted(deleted, (first, last))
+    return last - first - int(high - low)
+
+
+def _left(first: int, last: int, deleted: Rows | None) -> NDArray[np.int64]:
+    """Which of the rows from `first` to before `last` are not deleted."""
+    rows = np.arange(first, last)
+    if deleted is None:
+        return rows
+    low, high = np.searchsorted(deleted, (first, last))
+    return np.delete(rows, deleted[low:high].astype(np.int64) - first)
 
 
 def _uncolumned(count: int) -> pa.RecordBatch:

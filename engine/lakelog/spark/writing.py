@@ -23,10 +23,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from lakelog.data.append import find_replaced, keeping, partitions_of, require_all
+from lakelog.data.append import partitions_of, require_all
 from lakelog.data.conform import Conform, Rows
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
+from lakelog.data.rewrite import find_targets, keeping, require_rows_copyable
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.log.snapshot import LogSnapshot
@@ -201,12 +202,13 @@ class BatchWriter(DataSourceArrowWriter):
         if self.dynamic:
             where = partitions_of(tx.snapshot, adds, self.plan.mapping)
         files = tx.read(where).collect()
-        replaced = find_replaced(tx.snapshot, files, where, self.plan.mapping, store)
-        tx.remove(replaced.files)
-        if where is None or not replaced.partly.height:
+        targets = find_targets(tx.snapshot, files, where, store)
+        tx.remove(targets.files)
+        if where is None or not targets.partly.height:
             tx.replace_rows()
             return pl.DataFrame()
-        return self._copied(tx.snapshot, replaced.partly, where)
+        require_rows_copyable(tx.snapshot)
+        return self._copied(tx.snapshot, targets.partly, where)
 
     def _copied(self, snapshot: LogSnapshot, files: pl.DataFrame, where: pl.Expr) -> pl.DataFrame:
         """The rows of files that are replaced in part, and that stay, in new files."""

@@ -65,6 +65,17 @@ def decode_z85(text: str) -> bytes | None:
     return bytes(words.astype(">u4").tobytes())
 
 
+def encode_z85(data: bytes) -> str:
+    """Bytes as Z85, filled up with zeros to a multiple of four.
+
+    >>> encode_z85(bytes.fromhex("864fd26fb559f75b"))
+    'HelloWorld'
+    """
+    words = np.frombuffer(data + bytes(-len(data) % 4), ">u4").astype(np.uint64)
+    digits = words[:, None] // _POWERS % 85
+    return np.frombuffer(_Z85, np.uint8)[digits.astype(np.intp)].tobytes().decode("ascii")
+
+
 def _relative(texts: pl.Series) -> pl.Series:
     distinct = texts.unique()  # several vectors share a file
     identifiers = distinct.str.slice(-_UUID_CHARS)

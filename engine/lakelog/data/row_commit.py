@@ -1,0 +1,320 @@
+"""`RowCommit`: the transaction and the new files of one call that writes rows.
+
+The files are written first, then one transaction names them; no reader sees a row before all are
+there. What fails before the commit leaves the table as it was, and its files are deleted. After a
+commit that failed the log is read again, and only files that it does not name are deleted; where
+it is unknown whether the commit was written, all are kept.
+
+Source: Delta protocol, Add File and Remove File.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import polars as pl
+
+from lakelog.data.deletion_vectors import VectorWriter
+from lakelog.data.write import DataFileWriter, WritePlan, discard
+from lakelog.data.write_plan import clustering_columns
+from lakelog.dialects.delta.deletion_vectors import vector_paths
+from lakelog.errors import (
+    CommitOutcomeUnknown,
+    ConcurrentDeleteReadError,
+    InvalidInputError,
+    LakelogError,
+    NotFoundError,
+)
+from lakelog.log.context import Log
+from lakelog.log.display import size_text, table_html, table_text
+from lakelog.log.snapshot import LogSnapshot
+from lakelog.model.metadata import Metadata
+from lakelog.transaction import write_support
+from lakelog.transaction.runtime import Runtime
+from lakelog.transaction.transaction import LogTransaction
+
+SchemaMode = Literal["merge"]
+
+_MOST_WORKERS = 4
+
+
+@dataclass(frozen=True)
+class WriteOptions:
+    """What the calls that write rows have in common.
+
+    Attributes:
+        schema_mode: ``merge`` adds columns that the rows have and the table lacks; None refuses
+            them.
+        app_id: An application that writes each of its versions once.
+        app_version: The application's version.
+        user_metadata: A text to keep with the commit.
+        target_file_bytes: Length of a file that is aimed at; None is what the table says.
+        compression: Codec; None is what the table says.
+        version: The version that the rows were derived from; None where they were not.
+    """
+
+    schema_mode: SchemaMode | None = None
+    app_id: str | None = None
+    app_version: int | None = None
+    user_metadata: str | None = None
+    target_file_bytes: int | None = None
+    compression: str | None = None
+    version: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.schema_mode not in {None, "merge"}:
+            raise InvalidInputError(
+                "unknown schema_mode", expected="'merge' or None", found=self.schema_mode
+            )
+
+
+@dataclass(frozen=True)
+class WriteReport:
+    """What came of writing rows.
+
+    Attributes:
+        version: The version that was committed; None where nothing was.
+        num_rows: Rows that were given and written.
+        num_files: Data files that were added.
+        num_bytes: Their length.
+        num_removed_files: Data files that were removed.
+        num_copied_rows: Rows that were not changed, and are in new files.
+        num_deleted_rows: Rows that were deleted or replaced; of a file that was removed without
+            being read, the rows that its statistics count. An overwrite counts only those in files
+            of which other rows stay.
+        num_updated_rows: Rows that were updated.
+        num_deletion_vectors: Data files whose deleted rows are marked by a new deletion vector.
+        duplicate: Whether the table already had the application's version, so that nothing was
+            written.
+    """
+
+    version: int | None
+    num_rows: int = 0
+    num_files: int = 0
+    num_bytes: int = 0
+    num_removed_files: int = 0
+    num_copied_rows: int = 0
+    num_deleted_rows: int = 0
+    num_updated_rows: int = 0
+    num_deletion_vectors: int = 0
+    duplicate: bool = False
+
+    def _facts(self) -> list[tuple[str, str]]:
+        version = "nothing was written" if self.version is None else str(self.version)
+        facts = [
+            (
+                "version",
+                "nothing was written: this app_version was committed before"
+                if self.duplicate
+                else version,
+            ),
+            ("rows", f"{self.num_rows:,}"),
+            ("files", f"{self.num_files:,}, {size_text(self.num_bytes)}"),
+        ]
+        others = {
+            "removed files": self.num_removed_files,
+            "copied rows": self.num_copied_rows,
+            "deleted rows": self.num_deleted_rows,
+            "updated rows": self.num_updated_rows,
+            "deletion vectors": self.num_deletion_vectors,
+        }
+        return facts + [(label, f"{number:,}") for label, number in others.items() if number]
+
+    def __str__(self) -> str:
+        return table_text("Write", self._facts())
+
+    def _repr_html_(self) -> str:
+        return table_html("Write", self._facts())
+
+
+class RowCommit:
+    """One call that writes rows: its transaction, its files, and what becomes of them.
+
+    Attributes:
+        log: The log.
+        options: What the caller asked for.
+        parameters: The operation's parameters; the transaction gets them at its start, and they
+            may be filled in until it ends.
+        metrics: The operation's metrics, likewise.
+        tx: The transaction.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        runtime: Runtime,
+        begin: Callable[..., LogTransaction],
+        options: WriteOptions,
+        operation: str,
+    ) -> None:
+        self.log, self.options, self._runtime = log, options, runtime
+        self.metrics: dict[str, Any] = {}
+        self.parameters: dict[str, Any] = {}
+        self._writers: list[DataFileWriter | VectorWriter] = []
+        self.tx = begin(
+            options.app_id,
+            options.app_version,
+            operation=operation,
+            parameters=self.parameters,
+            metrics=self.metrics,
+            user_metadata=options.user_metadata,
+            version=options.version,
+        )
+
+    @property
+    def snapshot(self) -> LogSnapshot:
+        """The version that the transaction reads."""
+        return self.tx.snapshot
+
+    @property
+    def keeps_changes(self) -> bool:
+        """Whether the table keeps a change data feed."""
+        return self.snapshot.table_configuration.is_active("changeDataFeed")
+
+    def write_plan(self, metadata: Metadata | None = None) -> WritePlan:
+        """How its data files look, under other metadata where they are given.
+
+        Raises:
+            UnsupportedFeatureError: lakelog cannot write rows to the table.
+        """
+        table = self.snapshot.table_configuration
+        return WritePlan.under(
+            self.log.table,
+            table if metadata is None else table.changed(metadata=metadata),
+            clustering=clustering_columns(self.snapshot),
+            target_file_bytes=self.options.target_file_bytes,
+            compression=self.options.compression,
+            token=self._runtime.new_id(),
+        )
+
+    def require_allowed(self, *kinds: str) -> None:
+        """Refuse kinds of file actions that the table forbids, before rows are written."""
+        actions = pl.DataFrame(
+            {
+                "actionType": kinds,
+                "path": kinds,
+                "dataChange": [kind != "cdc" for kind in kinds],
+                "extendedFileMetadata": [True if kind == "remove" else None for kind in kinds],
+                "stats": '{"numRecords":1}',
+            }
+        )
+        write_support.check_actions(
+            self.snapshot.table_configuration, actions, pl.DataFrame(), self.log.table
+        )
+
+    # --- files -------------------------------------------------------------------------------
+
+    def writer(self, plan: WritePlan) -> DataFileWriter:
+        """A new writer of data files."""
+        writer = DataFileWriter(
+            plan,
+            store=self.log.store,
+            new_id=self._runtime.new_id,
+            clock=self.log.clock,
+            workers=min(_MOST_WORKERS, os.cpu_count() or 1),
+        )
+        self._writers.append(writer)
+        return writer
+
+    def vector_writer(self) -> VectorWriter:
+        """A new writer of deletion vectors."""
+        writer = VectorWriter(self.log.store, self._runtime.new_id)
+        self._writers.append(writer)
+        return writer
+
+    @contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Delete the new files if the block fails. A data file that is missing because a later
+        version removed it is a conflict.
+        """
+        try:
+            yield
+        except BaseException as cause:
+            for writer in self._writers:
+                writer.abort()
+            if isinstance(cause, NotFoundError):
+                self._require_live(cause)
+            raise
+
+    def _require_live(self, missing: NotFoundError) -> None:
+        """Raise a conflict where a missing data file of an earlier version was removed since."""
+        if self.options.version is None:
+            return
+        live = LogSnapshot.open(self.log)
+        then, now = (
+            snapshot.files().filter(pl.col("path") == missing.path).collect().height
+            for snapshot in (self.snapshot, live)
+        )
+        if now or not then:
+            return
+        raise ConcurrentDeleteReadError(
+            "a data file of the version that was read has been removed and deleted since",
+            path=missing.path,
+            version=live.version,
+            rule="read_files_deleted",
+            expected=f"the files of version {self.options.version}",
+            hint="read the table again, recompute the rows, and retry",
+        ) from missing
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def commit(self, report: WriteReport) -> WriteReport:
+        """Commit the transaction; gives the report with its outcome.
+
+        Raises:
+            ConflictError: Another commit conflicts; the files are deleted.
+            CommitOutcomeUnknown: The commit may have succeeded; the files are kept.
+            UnavailableError: The store failed; the files are deleted if possible.
+        """
+        try:
+            self.tx.commit()
+        except CommitOutcomeUnknown as unknown:
+            unknown.add_note(f"lakelog: {self._kept()}, because the commit may refer to them")
+            raise
+        except LakelogError as error:
+            if not self.tx.committed:
+                self._give_up(error)
+            raise
+        except BaseException as interrupt:
+            if not self.tx.committed:
+                interrupt.add_note(f"lakelog: {self._kept()}, because the commit may refer to them")
+            raise
+        if not self.tx.committed:
+            self._give_up(None)
+            return WriteReport(None, duplicate=self.tx.duplicate)
+        return replace(report, version=self.tx.version)
+
+    def _give_up(self, error: LakelogError | None) -> None:
+        """Delete the files of a commit that was not written, once the log has been read again."""
+        paths = self._paths()
+        if not paths:
+            return
+        try:
+            named = _named(LogSnapshot.open(self.log), paths)
+        except LakelogError as cause:
+            if error is not None:
+                error.add_note(f"lakelog: {self._kept()}: the log cannot be read: {cause}")
+            return
+        if not named:
+            discard(self.log.store, paths)
+        elif error is not None:
+            error.add_note(f"lakelog: {self._kept()}: the log refers to them")
+
+    def _paths(self) -> list[str]:
+        return [path for writer in self._writers for path in writer.paths]
+
+    def _kept(self) -> str:
+        return f"the {len(self._paths())} data files of this write are kept"
+
+
+def _named(snapshot: LogSnapshot, paths: list[str]) -> bool:
+    """Whether a version names one of the files, as a data file or for its deletion vector."""
+    columns = ["path", "dvStorageType", "dvPathOrInline"]
+    live = snapshot.files().select(columns).collect()
+    vectors = live.filter(pl.col("dvStorageType") == "u")
+    named = live["path"].is_in(paths).any()
+    return bool(named) or bool(vector_paths(vectors).is_in(paths).any())
