@@ -109,6 +109,7 @@ VALID: dict[str, Any] = {
     "read": lambda _: None,
     "records": [("PUT", "k", "v")],
     "schema": {"n": pl.Int64},
+    "start": 0,
     "table": pl.DataFrame({"key": ["k"], "value": ["v"]}),
     "up_to_seq": 1,
     "value": "v",
@@ -116,8 +117,11 @@ VALID: dict[str, Any] = {
 }
 """Valid arguments of the parameters that have no default."""
 
-OWN = frozenset(("clock", "disk", "log", "new_id", "read", "state"))
+OWN = frozenset(("clock", "disk", "log", "new_id", "read", "state", "stop"))
 """Parameters for objects and functions of lakelog's own, which its tests pass."""
+
+ENDING: dict[str, dict[str, Any]] = {"follow": {"stop": lambda: True}}
+"""Arguments without which a function does not end."""
 
 OPENED = ("open", "path")  # optional, because a store can take its place
 FIELDS = (
@@ -191,7 +195,7 @@ def calls(scope: str, function: str, rng: random.Random, share: int) -> Iterator
     """Arguments by name: each parameter in turn has odd values, the others valid ones."""
     parameters = _parameters(scope, function)
     needed = [p.name for p in parameters if p.default is p.empty or (function, p.name) == OPENED]
-    valid = {name: VALID[name] for name in needed if name in VALID}
+    valid = {name: VALID[name] for name in needed if name in VALID} | ENDING.get(function, {})
     for parameter in parameters:
         if parameter.name in OWN:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -243,6 +243,87 @@ class Table:
     def blame(self, path: str) -> pl.DataFrame:
         """The history of one file, one row per commit; see `lakelog.log.blame`."""
         return blame.blame(self._log, path, self._open)
+
+    def changes(
+        self,
+        start: int | Timestamp,
+        end: int | Timestamp | None = None,
+        where: pl.Expr | str | None = None,
+    ) -> pl.LazyFrame:
+        """The rows that the commits `start` to `end` changed: the change data feed.
+
+        Change data files are read where a commit has any (``delta.enableChangeDataFeed``). Other
+        changes are derived from added and removed files and from deletion vectors; there, an
+        updated row is a ``delete`` and an ``insert``, and so is a row that was copied to another
+        file.
+
+        Args:
+            start: The first version, inclusive; or a time, as `snapshot` takes it except for
+                numbers: the first version committed at or after it.
+            end: The last version, inclusive; or a time: the last version committed at or before it.
+                None is the latest version.
+            where: A Polars expression or SQL text over the columns of the result; only matching
+                changes are returned. A filter on the returned frame has the same effect.
+
+        Returns:
+            A lazy frame with the columns of the schema of the last version, and ``_change_type``
+            (String: ``insert``, ``delete``, ``update_preimage`` or ``update_postimage``),
+            ``_commit_version`` (Int64) and ``_commit_timestamp`` (Datetime us, UTC). Column
+            selection, filters and slices are pushed down: commits and files that cannot contain a
+            matching change are not read. The order is undefined.
+
+        Raises:
+            InvalidInputError: The range is empty, ends after the latest version, or starts at a
+                time after the last commit; an argument is invalid.
+            VersionNotFoundError: Commits of the range are no longer in the log (on collect), or
+                `end` cannot be read.
+            UnsupportedFeatureError: As `Snapshot.scan`; the table has a column with one of the
+                names above; on collect: the schema changed in the range, and earlier files cannot
+                be read with the last one (``column``, ``version``).
+            NotFoundError: On collect: a file of a change was deleted, as `vacuum` does; ``path``
+                and ``version`` name it.
+            CorruptionError: On collect: the log or a data file is damaged.
+
+        Memory: as `Snapshot.scan`, and about 64 MB of commits at a time.
+
+        Source: Delta protocol, Add CDC File; Change Data Files.
+        """
+        from lakelog.data.change_feed import changes
+
+        return changes(self._log, self._open, start, end, where)
+
+    def follow(
+        self,
+        start: int | Timestamp | None = None,
+        *,
+        interval_s: float = 1.0,
+        stop: Callable[[], bool] | None = None,
+    ) -> Iterator[tuple[int, pl.LazyFrame]]:
+        """Each version from `start` on with its `changes`, and then each new version.
+
+        Args:
+            start: The first version or time, as in `changes`; a version may be a future one. None
+                is the next version.
+            interval_s: Seconds to wait between two listings of the log.
+            stop: Called when all existing versions were returned; the iterator ends when it returns
+                True. None never ends.
+
+        Returns:
+            An iterator of pairs of version and lazy frame, ascending, without a gap. Versions that
+            change no row are included. To continue later, start at the last version plus one.
+
+        Raises:
+            InvalidInputError: `interval_s` is not positive; or as `changes`.
+            VersionNotFoundError: On iteration: cleanup deleted commits before they were read.
+            UnavailableError: On iteration: the store failed; call this again from the same version.
+        """
+        from lakelog.data.change_feed import follow
+
+        if interval_s <= 0:
+            raise InvalidInputError(
+                "invalid interval_s", expected="interval_s > 0", found=interval_s
+            )
+        return follow(self._log, self._open, self._given_runtime, start, interval_s, stop)
 
     def transaction(
         self,

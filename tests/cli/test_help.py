@@ -14,7 +14,7 @@ import pytest
 
 from lakelog.cli.app import app
 
-READING = "actions blame cache demo diff files history info replay".split()
+READING = "actions blame cache changes demo diff files history info replay".split()
 UPKEEP = "checkpoint checksum cleanup compact repair replicate simulate undo vacuum verify".split()
 COMMANDS = tuple(sorted([*READING, *UPKEEP, "spark", "wal"]))
 HEAVY = ("polars", "pyarrow", "fsspec", "numpy", "orjson", "rich", "asyncio")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import json
 from collections.abc import Callable
@@ -175,3 +176,19 @@ def test_a_table_is_found_by_url_with_storage_options(lakelog: Any, table: str) 
     )
     assert outcome.code == 0
     assert json.loads(outcome.raw)[0]["version"] == 59
+
+
+def test_changes_are_filtered_by_range_and_condition(lakelog: Any, tmp_path: Path) -> None:
+    table = engine.create(tmp_path, {"n": pl.Int64, "day": pl.Date}, upkeep=False)
+    for number in range(3):
+        table.append(pl.DataFrame({"n": [number, 10], "day": [dt.date(2026, 1, 5)] * 2}))
+    words = ("--start", 2, "--where", "n < 10 and day = '2026-01-05'", "-o", "json")
+    found = json.loads(lakelog("changes", tmp_path, *words).raw)
+    assert [(row["n"], row["_change_type"], row["_commit_version"]) for row in found] == [
+        (1, "insert", 2),
+        (2, "insert", 3),
+    ]
+    text = lakelog("changes", tmp_path, "--start", "2020-01-01", "--end", 1).text
+    assert "2 changes" in text
+    assert "2 insert" in text
+    assert lakelog("changes", tmp_path, "--start", "monday").code == 2

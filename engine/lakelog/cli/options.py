@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 import sys
@@ -79,6 +80,25 @@ class StorageOption(click.ParamType[tuple[str, Any]]):
             return key, json.loads(text)
         except ValueError:
             return key, text
+
+
+class VersionOrTime(click.ParamType[int | str]):
+    """A version, or a time in ISO 8601."""
+
+    name = "VERSION|TIME"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int | str:
+        """Digits are a version, any other text is a time."""
+        text = str(value).strip()
+        if text.isdecimal():
+            return int(text)
+        try:
+            dt.datetime.fromisoformat(text)
+        except ValueError:
+            self.fail(f"invalid version or time {value!r}: write 10 or 2026-01-05", param, ctx)
+        return text
 
 
 class Consumer(click.ParamType[tuple[str, int]]):

@@ -400,6 +400,54 @@ def _warn_of_unknown_types(kinds: Sequence[str]) -> None:
         warnings.warn(note, LakelogWarning, stacklevel=2)
 
 
+@click.command(
+    epilog=examples(
+        "lakelog changes orders --start 10 --end 20",
+        "lakelog changes orders --start 2026-01-05 --where \"_change_type = 'delete'\"",
+        "lakelog changes orders --start 10 --output parquet --to changes.parquet",
+    )
+)
+@options.target
+@click.option(
+    "--start",
+    type=options.VersionOrTime(),
+    required=True,
+    help="First version; or a time: the first version committed at or after it.",
+)
+@click.option(
+    "--end",
+    type=options.VersionOrTime(),
+    help="Last version, inclusive, or a time; the latest version by default.",
+)
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="SQL condition over the columns of the output. Skips commits and files that cannot "
+    "contain a matching change.",
+)
+@options.rows
+@options.debug
+def changes(
+    target: Target, start: int | str, end: int | str | None, where: str | None, output: Output
+) -> None:
+    """List the rows that a range of commits inserted, updated or deleted.
+
+    Reads the change data feed. Where the table has none, an update is a delete and an insert.
+    """
+    table, meter = open_metered(target)
+    rows = table.changes(start, end, where)
+
+    def summary(shown: pl.DataFrame) -> list[str]:
+        tally = Counter(shown["_change_type"].to_list())
+        return [f"{number:,} {kind}" for kind, number in tally.most_common()]
+
+    names = rows.collect_schema().names()
+    shown = View("change", (*names[-3:], *names[:-3]), ("_commit_version",), summary)
+    with progress("reading changes", meter):
+        found = collect(rows, output, shown)
+    write(found, output, shown)
+
+
 @click.command(epilog=examples("lakelog diff orders 10 20", "lakelog diff orders 10 --output csv"))
 @options.target
 @click.argument("a", type=click.IntRange(min=0), metavar="A")
@@ -536,5 +584,5 @@ def _expect_checkpoint(watch: Watch, meter: Meter, table: Table, snapshot: Snaps
     watch.expect(watch.done_bytes(meter) + sum(s.size_bytes for s in sizes if s is not None))
 
 
-COMMANDS = (info, files, history, actions, diff, blame, replay)
+COMMANDS = (info, files, history, actions, changes, diff, blame, replay)
 """The commands of this module."""

@@ -15,4 +15,5 @@ Runs on one machine and does not import Spark; Spark's executors use it.
 | `append` | appends and overwrites |
 | `rewrite` | files that a condition concerns; deletion vectors of their deleted rows |
 | `row_commit` | transaction and files of one call that writes rows; options and report |
+| `change_feed` | rows that commits changed |
 """

@@ -276,7 +276,7 @@ def _leaf_count(type_: pa.DataType) -> int:
 def _match(
     children: Sequence[_Child], field: contract.Field, rules: _Rules, name: str
 ) -> _Child | None:
-    if rules.mapping == "id":
+    if rules.mapping == "id" and contract.COLUMN_ID in field.metadata:
         wanted = str(field.metadata.get(contract.COLUMN_ID)).encode()
         found = [c for c in children if (c.field.metadata or {}).get(_FIELD_ID) == wanted]
     else:

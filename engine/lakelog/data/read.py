@@ -68,6 +68,7 @@ def read_files(
     store: LogStore | None = None,
     batch_rows: int = BATCH_ROWS,
     positions: bool = False,
+    only: Sequence[Vector | None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """The rows of data files, without those that deletion vectors delete.
 
@@ -80,6 +81,8 @@ def read_files(
         store: The table's store; None opens the plan's location.
         batch_rows: Rows of a batch at most.
         positions: Whether the batches end with the columns `FILE_INDEX` and `ROW_INDEX` (int64).
+        only: For each file, a vector, or None: of a file with one, only the rows that it names are
+            read, and only the row groups that have any.
 
     Returns:
         Batches of `ReadPlan.arrow_schema`, none of them empty; without columns they still count
@@ -99,7 +102,7 @@ def read_files(
 
     Memory: of two large files a megabyte a column, or, on a remote store, one row group's columns,
     encoded, and two batches; of small files, of a megabyte at most, up to 16 read side by side,
-    each to 16 MB and a batch ahead.
+    each to 16 MB and a batch ahead; and 8 bytes per deleted row, or per row of a file of `only`.
 
     Source: Delta protocol, Action Reconciliation: the rows of a table are those of its live files.
     """
@@ -116,7 +119,7 @@ def read_files(
     roots = () if predicate is None else referenced_columns(predicate, plan.schema)
     wanted = plan.select(list(dict.fromkeys((*plan.columns, *roots))))
     reading = _Reading(wanted, batch_rows, _POSITIONS if positions else ())
-    reading.prepare(files, Sources(plan.reach, store))
+    reading.prepare(files, Sources(plan.reach, store), only or [None] * files.height)
     if predicate is not None:
         reading.keep_where(predicate, roots)
     schema = plan.arrow_schema
@@ -128,14 +131,15 @@ def read_files(
 
 @dataclass(frozen=True)
 class _File:
-    """A data file: its row among those of the log, where it is, what of it is deleted, and its
-    values of partition columns.
+    """A data file: its row among those of the log, where it is, what of it is deleted, the only
+    rows of it to read, and its values of partition columns.
     """
 
     index: int
     path: str
     size_bytes: int | None
     vector: Vector | None
+    only: Vector | None
     partition_values: Sequence[pa.Scalar]
 
 
@@ -154,7 +158,7 @@ class _Reading:
         self._predicate: pl.Expr | None = None
         self._roots: tuple[str, ...] = ()
 
-    def prepare(self, files: pl.DataFrame, sources: Sources) -> None:
+    def prepare(self, files: pl.DataFrame, sources: Sources, only: Sequence[Vector | None]) -> None:
         """Work out what the log says of each file; nothing is opened yet."""
         self._sources = sources
         self._stats = files["stats"]
@@ -163,9 +167,9 @@ class _Reading:
         # 0 is how some writers record a size that they do not know.
         sizes = files.select(pl.when(pl.col("size") > 0).then("size")).to_series()
         self._files = [
-            _File(index, path, size, vector, tuple(column[index] for column in values))
-            for index, (path, size, vector) in enumerate(
-                zip(files["path"].to_list(), sizes.to_list(), Vector.of(files), strict=True)
+            _File(index, path, size, vector, only_, tuple(column[index] for column in values))
+            for index, (path, size, vector, only_) in enumerate(
+                zip(files["path"].to_list(), sizes.to_list(), Vector.of(files), only, strict=True)
             )
         ]
 
@@ -229,7 +233,11 @@ class _Reading:
                 if file.vector is not None:
                     deleted = self._vectors.read(file.vector, parquet.metadata.num_rows)
                 self._check(file, parquet, deleted)
-                for first, last, arrays in self._rows(parquet, deleted, by_group):
+                kept = None
+                if file.only is not None:
+                    kept = self._kept(file.only, deleted, parquet.metadata.num_rows)
+                    deleted = _others(kept, parquet.metadata.num_rows)
+                for first, last, arrays in self._rows(parquet, deleted, kept, by_group):
                     yield self._assembled(first, last, deleted, arrays, file)
             finally:
                 parquet.close(force=True)
@@ -244,6 +252,12 @@ class _Reading:
             self._columns_of(parquet).absent if self._fields else (),
         )
         _check_deleted(deleted, num_rows)
+
+    def _kept(self, only: Vector, deleted: Rows | None, num_rows: int) -> Rows:
+        """The rows of `only` that are not deleted."""
+        kept = self._vectors.read(only, num_rows)
+        _check_deleted(kept, num_rows)
+        return kept if deleted is None else np.setdiff1d(kept, deleted, assume_unique=True)
 
     def _filtered(self, file: _File) -> Iterator[pa.RecordBatch]:
         """A file's rows for which the predicate is true. What it raises is not the file's fault."""
@@ -262,11 +276,11 @@ class _Reading:
         return batch.filter(mask.fill_null(False).to_arrow())
 
     def _rows(
-        self, parquet: pq.ParquetFile, deleted: Rows | None, by_group: bool
+        self, parquet: pq.ParquetFile, deleted: Rows | None, kept: Rows | None, by_group: bool
     ) -> Iterator[tuple[int, int, list[pa.Array]]]:
         """Stretches of rows, their ends, and the columns in the file of those that are left."""
         columns = self._columns_of(parquet) if self._fields else None
-        for start, end, groups in self._runs(parquet, by_group):
+        for start, end, groups in self._runs(parquet, kept, by_group):
             if columns is None or not columns.leaves:
                 for first in range(start, end, self._batch_rows):
                     last = min(first + self._batch_rows, end)
@@ -292,18 +306,22 @@ class _Reading:
                 )
 
     def _runs(
-        self, parquet: pq.ParquetFile, by_group: bool
+        self, parquet: pq.ParquetFile, kept_rows: Rows | None, by_group: bool
     ) -> Iterator[tuple[int, int, list[int]]]:
         """Stretches of row groups that are read: first row, the one after the last, and groups."""
         metadata = parquet.metadata
         count = metadata.num_row_groups
-        if count <= 1 or (self._predicate is None and not by_group):
+        if count <= 1 or (self._predicate is None and kept_rows is None and not by_group):
             yield 0, metadata.num_rows, list(range(count))
             return
         keep = [True] * count
         if self._predicate is not None:
             leaves = self._columns_of(parquet).plain if self._fields else {}
             keep = row_groups(metadata, self._predicate, self._plan.fields, leaves)
+        if kept_rows is not None:
+            ends = np.cumsum([metadata.row_group(group).num_rows for group in range(count)])
+            counts = np.diff(np.searchsorted(kept_rows, ends), prepend=0)
+            keep = [kept and number > 0 for kept, number in zip(keep, counts, strict=True)]
         start = end = 0
         groups: list[int] = []
         for group, kept in enumerate(keep):
@@ -420,6 +438,13 @@ def _check_deleted(deleted: Rows | None, rows: int) -> None:
                 "restore it from a copy"
             ),
         )
+
+
+def _others(rows: Rows, num_rows: int) -> Rows:
+    """The rows of a file that are not among some."""
+    mask = np.ones(num_rows, bool)
+    mask[rows.astype(np.int64)] = False
+    return np.flatnonzero(mask).astype(np.uint64)
 
 
 def _without(batch: pa.RecordBatch, first: int, deleted: Rows) -> pa.RecordBatch:

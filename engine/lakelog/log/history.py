@@ -128,15 +128,16 @@ def times_of(times: pl.DataFrame, infos: Sequence[CommitInfo]) -> pl.DataFrame:
 
 
 def commits_between(
-    log: Log, listing: LogListing, start: int, end: int | None
+    log: Log, listing: LogListing, start: int, end: int | None, *, whole: bool = False
 ) -> tuple[CommitFile, ...]:
     """The commits `start` to `end`, inclusive, without a gap.
 
-    Commits that cleanup has taken from the beginning are left out with a `LakelogWarning`.
+    Commits that cleanup has taken from the beginning are left out with a `LakelogWarning`; with
+    `whole` they are an error.
 
     Raises:
         InvalidInputError: The range is empty or negative.
-        VersionNotFoundError: None of its commits is on disk any more.
+        VersionNotFoundError: None of its commits is on disk any more; with `whole`, not all are.
         LogGapError: A commit within the range is missing.
     """
     latest = latest_version(listing, log.table)
@@ -152,9 +153,10 @@ def commits_between(
             "the range ends after the latest version", expected=f"<= {latest}", found=end
         )
     commits = tuple(c for c in listing.commits if start <= c.version <= last)
-    if not commits:
+    if not commits or (whole and commits[0].version > start):
+        missing = commits[0].version - 1 if commits else last
         raise VersionNotFoundError(
-            f"the commits {start} to {last} were not found on disk",
+            f"the commits {start} to {missing} were not found on disk",
             path=log.table,
             expected=_on_disk(listing.commits),
             hint="choose versions whose commits exist",

@@ -1,0 +1,406 @@
+"""The change feed: rows that commits inserted, deleted or updated.
+
+A commit with change data files has its changes in them, and in nothing else. The changes of any
+other commit are derived: rows of added files are inserts, rows of removed files are deletes, and
+where one commit removes and adds the same path, the deletion vectors decide. Rows that only the new
+vector names are deletes, rows that only the old one names are inserts. Actions without
+``dataChange`` change no row. An update of a table without ``delta.enableChangeDataFeed`` is
+therefore a delete and an insert, and a row that was copied to another file is both too.
+
+Version, time and kind of a change are constant per file and are read as partition values, so that
+conditions on them skip files, and many files of many commits are read in one pass.
+
+Rows are read with the schema of the last version. The schemas before it in the range must be
+readable with it: the same types or narrower ones, and the same partition columns.
+
+Source: Delta protocol, Add CDC File; Change Data Files; Reader Requirements for AddCDCFile;
+Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog.data.deletion_vectors import Vector
+from lakelog.data.files import FILE_COLUMNS, ReadPlan
+from lakelog.data.read import read_files
+from lakelog.data.scan import lazy_rows
+from lakelog.data.write_plan import CHANGE_TYPE
+from lakelog.dialects.log_content import Actions, CommitFile, LogListing
+from lakelog.errors import (
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
+from lakelog.lazy import cached_property
+from lakelog.log.context import Log, Timestamp, commit_times, iso_text, to_ms, version_at
+from lakelog.log.files import FilesQuery
+from lakelog.log.history import as_time, by_size, commits_between, times_of, with_stable_listing
+from lakelog.log.snapshot import LogSnapshot
+from lakelog.model import actions, contract
+from lakelog.model.metadata import Metadata, honoured_mapping
+from lakelog.skipping.sql_predicate import condition
+from lakelog.transaction.runtime import Runtime
+from lakelog.transaction.schema_evolution import is_widening
+
+COMMIT_VERSION, COMMIT_TIMESTAMP = "_commit_version", "_commit_timestamp"
+"""Columns with the version and time of the commit that made a change."""
+
+_INSERT, _DELETE = "insert", "delete"
+_CONSTANT = (COMMIT_VERSION, COMMIT_TIMESTAMP)
+_OWN_FIELDS = (
+    contract.Field(CHANGE_TYPE, contract.Primitive("string"), nullable=False),
+    contract.Field(COMMIT_VERSION, contract.Primitive("long"), nullable=False),
+    contract.Field(COMMIT_TIMESTAMP, contract.Primitive("timestamp"), nullable=False),
+)
+_MAP = pl.Map(pl.String(), pl.String())
+_VECTOR = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
+_OTHER_VECTOR = "\x00dv"
+_OTHER = tuple(pl.col(_OTHER_VECTOR + name).alias(name) for name in _VECTOR)
+_ACTION_COLUMNS = ("version", "actionType", *FILE_COLUMNS, "dataChange", "dvId")
+
+Open = Callable[[int | None], LogSnapshot]
+
+
+def changes(
+    log: Log,
+    open_version: Open,
+    start: int | Timestamp,
+    end: int | Timestamp | None,
+    where: pl.Expr | str | None = None,
+) -> pl.LazyFrame:
+    """The changes of a range of commits; see `lakelog.table.Table.changes`."""
+    first = _version(log, start, is_start=True)
+    last = None if end is None else _version(log, end, is_start=False)
+    snapshot = open_version(last)
+    if first > snapshot.version:
+        raise InvalidInputError(
+            "the range of versions is empty",
+            path=log.table,
+            expected=f"0 <= start <= end, at most {snapshot.version}",
+            found=f"start={first}, end={snapshot.version}",
+        )
+    feed = _Feed(log, open_version, first, snapshot)
+    schema = feed.plan.schema
+    return lazy_rows(schema, feed.read, condition(where, schema), "lakelog changes")
+
+
+def follow(
+    log: Log,
+    open_version: Open,
+    runtime: Runtime,
+    start: int | Timestamp | None,
+    interval_s: float,
+    stop: Callable[[], bool] | None,
+) -> Iterator[tuple[int, pl.LazyFrame]]:
+    """Each new version and its changes; see `lakelog.table.Table.follow`."""
+    version = log.latest_version() + 1 if start is None else _version(log, start, is_start=True)
+    while True:
+        for each in range(version, log.latest_version() + 1):
+            yield each, changes(log, open_version, each, each)
+            version = each + 1
+        if stop is not None and stop():
+            return
+        runtime.sleep(interval_s)
+
+
+def _version(log: Log, at: int | Timestamp, *, is_start: bool) -> int:
+    """The first version committed at or after a time, or the last at or before it."""
+    if isinstance(at, int):
+        return at
+    if not is_start:
+        return version_at(log, to_ms(at))
+    at_ms = to_ms(at)
+    try:
+        version = version_at(log, at_ms - 1) + 1
+    except VersionNotFoundError:
+        listing = log.list_all()
+        version = listing.commits[0].version if listing.commits else 0
+    latest = log.latest_version()
+    if version > latest:
+        raise InvalidInputError(
+            "no commit was made at or after start",
+            path=log.table,
+            version=latest,
+            expected="a time at or before the last commit",
+            found=iso_text(at_ms),
+        )
+    return version
+
+
+@dataclass(frozen=True)
+class _Feed:
+    """One call of `changes`: the range, and the version whose schema the rows have."""
+
+    log: Log
+    open_version: Open
+    start: int
+    snapshot: LogSnapshot
+
+    @cached_property
+    def plan(self) -> ReadPlan:
+        """How the rows of derived changes are read."""
+        plan = ReadPlan.of(self.snapshot, ())
+        for own in _OWN_FIELDS:
+            if (taken := plan.schema.field(own.name)) is not None:
+                raise UnsupportedFeatureError(
+                    "the table has a column with the name of a column of its change feed",
+                    path=self.log.table,
+                    version=self.snapshot.version,
+                    expected=f"no column {own.name!r}",
+                    found=taken.name,
+                    hint="rename the column",
+                )
+        schema = contract.Struct((*_nullable(plan.schema).fields, *_OWN_FIELDS))
+        return replace(
+            plan,
+            schema_json=json.dumps(contract.to_json(schema)),
+            partition_columns=(*plan.partition_columns, *_CONSTANT, CHANGE_TYPE),
+        )
+
+    def read(
+        self, columns: Sequence[str], where: pl.Expr | None, batch_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """The changes, chunk by chunk of commits."""
+        derived = self.plan.select(columns)
+        kinds = tuple(n for n in derived.partition_columns if n != CHANGE_TYPE)
+        stored = replace(derived, partition_columns=kinds)
+        store = self.log.store
+        for chunk in self._chunks(where):
+            files = self._chosen(chunk, where)
+            is_stored = files["actionType"] == "cdc"
+            for plan, kind in ((derived, ~is_stored), (stored, is_stored)):
+                some = files.filter(kind)
+                if not some.height:
+                    continue
+                only = Vector.of(some.select("path", *_OTHER))
+                try:
+                    yield from read_files(
+                        plan, some, predicate=where, store=store, batch_rows=batch_rows, only=only
+                    )
+                except NotFoundError as missing:
+                    raise self._vacuumed(missing, some) from missing
+
+    def _vacuumed(self, missing: NotFoundError, files: pl.DataFrame) -> NotFoundError:
+        version = files.filter(pl.col("path") == missing.path)["version"].min()
+        return NotFoundError(
+            missing.message if version is None else "a file of the change feed was not found",
+            path=missing.path,
+            version=self.snapshot.version if version is None else int(str(version)),
+            expected="the data files, change data files and deletion vectors of all versions read",
+            hint="the file was deleted, probably by a vacuum: read later versions",
+        )
+
+    # --- the log -----------------------------------------------------------------------------
+
+    def _chunks(self, where: pl.Expr | None) -> Iterator[pl.DataFrame]:
+        """The files with changes, of about 64 MB of commits at a time."""
+        self._require_readable(self._before())
+
+        def begin(listing: LogListing) -> tuple[pl.DataFrame, list[list[CommitFile]], pl.DataFrame]:
+            end = self.snapshot.version
+            commits = commits_between(self.log, listing, self.start, end, whole=True)
+            chunks = list(by_size(self._asked(commits, where)))
+            times = commit_times(listing.commits)
+            return self._changes_of(chunks[0] if chunks else [], times), chunks[1:], times
+
+        files, rest, times = with_stable_listing(self.log, begin)
+        yield files
+        for chunk in rest:
+            yield self._changes_of(chunk, times)
+
+    def _before(self) -> Metadata | None:
+        """The metadata that the first commit of the range was made on, if it can be read."""
+        if not self.start:
+            return None
+        try:
+            return self.open_version(self.start - 1).metadata
+        except VersionNotFoundError:
+            return None
+
+    def _asked(self, commits: Sequence[CommitFile], where: pl.Expr | None) -> Sequence[CommitFile]:
+        """The commits whose version the condition allows; the others are not read."""
+        if where is None or COMMIT_VERSION not in where.meta.root_names():
+            return commits
+        versions = [c.version for c in commits]
+        frame = pl.DataFrame(
+            {"partitionValues": [{COMMIT_VERSION: str(version)} for version in versions]},
+            schema={"partitionValues": _MAP},
+        )
+        keep = self._query(where, (COMMIT_VERSION,)).condition().may_match(frame)
+        return [commit for commit, kept in zip(commits, keep, strict=True) if kept]
+
+    def _changes_of(self, commits: Sequence[CommitFile], times: pl.DataFrame) -> pl.DataFrame:
+        decoded = self.log.dialect.decode(self.log.store, commits) if commits else Actions()
+        for row in actions.of_type(decoded.meta, "metaData").iter_rows(named=True):
+            self._require_readable(Metadata.from_row(row), row["version"])
+        files = _changed_files(decoded)
+        at = times_of(times, decoded.commit_infos).with_columns(as_time("timestamp"))
+        return _with_constants(files.join(at, on="version", how="left", maintain_order="left"))
+
+    def _chosen(self, files: pl.DataFrame, where: pl.Expr | None) -> pl.DataFrame:
+        """The files that may hold a matching change."""
+        if where is None or not files.height:
+            return files
+        of_data = self.plan.partition_columns[: -len(_CONSTANT) - 1]
+        derived = (files["actionType"] != "cdc").arg_true()
+        query = self._query(where, (*of_data, *_CONSTANT))
+        keep = query.condition().may_match(files)
+        # The kind of change of a derived file is known too.
+        exact = self._query(where, (*of_data, *_CONSTANT, CHANGE_TYPE)).condition()
+        keep = keep.scatter(derived, exact.may_match(files.gather(derived)))
+        return files.filter(keep)
+
+    def _query(self, where: pl.Expr, partition_columns: Sequence[str]) -> FilesQuery:
+        metadata = replace(
+            self.snapshot.metadata,
+            schema_string=self.plan.schema_json,
+            partition_columns=tuple(partition_columns),
+        )
+        protocol = self.snapshot.protocol
+        return FilesQuery(self.log.dialect, lambda: protocol, lambda: metadata, where)
+
+    # --- the schema --------------------------------------------------------------------------
+
+    def _require_readable(self, earlier: Metadata | None, version: int | None = None) -> None:
+        """Refuse a schema of the range whose files cannot be read with the last one."""
+        end = self.snapshot.metadata
+        if earlier is None:
+            return
+        if (earlier.schema_string, earlier.partition_columns) == (
+            end.schema_string,
+            end.partition_columns,
+        ):
+            return
+        before, after = (
+            _physical(metadata, honoured_mapping(self.snapshot.protocol, metadata))
+            for metadata in (earlier, end)
+        )
+        for name, (field, is_partition) in after.items():
+            old, was_partition = before.get(name, (field, is_partition))
+            if was_partition == is_partition and _is_readable(old.type, field.type):
+                continue
+            kind = ("a data column", "a partition column")
+            raise UnsupportedFeatureError(
+                "the schema changed in the range, and one schema cannot read all of its files",
+                path=self.log.table,
+                version=version if version is not None else self.start,
+                column=field.name,
+                expected=f"{contract.to_json(field.type)}, {kind[is_partition]}",
+                found=f"{contract.to_json(old.type)}, {kind[was_partition]}",
+                hint="read the changes before and after the schema change separately",
+            )
+
+
+def _changed_files(decoded: Actions) -> pl.DataFrame:
+    """The files of the changes of some commits, one row each.
+
+    ``actionType`` is ``cdc`` for change data files; else ``_change_type`` has the kind of all
+    changes, and the columns of the other vector are null, or name the only rows that changed.
+    """
+    other = actions.of_type(decoded.other, "cdc")
+    dtypes = actions.schema()
+    stored = actions.conform(other, _ACTION_COLUMNS).with_columns(
+        pl.lit(None, pl.String).alias(CHANGE_TYPE),
+        *(pl.lit(None, dtypes[name]).alias(_OTHER_VECTOR + name) for name in _VECTOR),
+    )
+    files = actions.conform(decoded.files, _ACTION_COLUMNS).filter(
+        pl.col("dataChange").fill_null(value=True)
+    )
+    if stored.height:
+        files = files.filter(~pl.col("version").is_in(stored["version"].unique().implode()))
+    adds, removes = (files.filter(pl.col("actionType") == kind) for kind in ("add", "remove"))
+    key = ["version", "path"]
+    pairs = adds.select(*key).join(removes.select(*key), on=key, how="semi")
+    found = [
+        adds.join(pairs, on=key, how="anti").with_columns(pl.lit(_INSERT).alias(CHANGE_TYPE)),
+        removes.join(pairs, on=key, how="anti").with_columns(pl.lit(_DELETE).alias(CHANGE_TYPE)),
+    ]
+    if pairs.height:
+        found += _vector_changes(adds, removes, key)
+    return pl.concat([stored, *found], how="diagonal").sort("version", maintain_order=True)
+
+
+def _vector_changes(
+    adds: pl.DataFrame, removes: pl.DataFrame, key: Sequence[str]
+) -> Iterator[pl.DataFrame]:
+    """Files that commits add and remove: the rows of one vector that are not in the other.
+
+    Statistics are those of the side on which the rows are visible: the other side may bound the
+    rest of the rows only.
+    """
+    for mine, theirs, kind in ((adds, removes, _INSERT), (removes, adds, _DELETE)):
+        others = theirs.select(
+            *key,
+            pl.col("dvId").alias("otherId"),
+            pl.col("partitionValues").alias("otherValues"),
+            *(pl.col(name).alias(_OTHER_VECTOR + name) for name in _VECTOR),
+        )
+        both = mine.join(others, on=key, how="inner", maintain_order="left")
+        # Without a vector on the other side, all of its rows were visible there.
+        changed = both.filter(pl.col("otherId").is_not_null(), pl.col("otherId").ne_missing("dvId"))
+        yield changed.with_columns(
+            pl.col("partitionValues").fill_null(pl.col("otherValues")),
+            pl.lit(kind).alias(CHANGE_TYPE),
+        ).drop("otherId", "otherValues")
+
+
+def _with_constants(files: pl.DataFrame) -> pl.DataFrame:
+    """Version, time and kind of change among the partition values."""
+    text = {
+        COMMIT_VERSION: pl.col("version").cast(pl.String),
+        COMMIT_TIMESTAMP: pl.col("timestamp").dt.to_string("%Y-%m-%dT%H:%M:%S%.3fZ"),
+        CHANGE_TYPE: pl.col(CHANGE_TYPE),
+    }
+    entries = pl.concat_list(
+        pl.col("partitionValues").map.entries().fill_null([]),
+        *(pl.struct(pl.lit(k).alias("key"), v.alias("value")) for k, v in text.items()),
+    )
+    return files.with_columns(entries.cast(_MAP).alias("partitionValues"))
+
+
+def _nullable(type_: contract.Struct) -> contract.Struct:
+    """The struct with nulls allowed everywhere, as earlier schemas may have allowed them."""
+
+    def each(inner: contract.DataType) -> contract.DataType:
+        match inner:
+            case contract.Struct():
+                return _nullable(inner)
+            case contract.Array(element, _):
+                return contract.Array(each(element), contains_null=True)
+            case contract.Map(key, value, _):
+                return contract.Map(key, each(value), value_contains_null=True)
+        return inner
+
+    fields = (replace(f, nullable=True, type=each(f.type)) for f in type_.fields)
+    return contract.Struct(tuple(fields))
+
+
+def _physical(metadata: Metadata, mapping: str) -> dict[str, tuple[contract.Field, bool]]:
+    """Top-level columns by their names in data files, and whether they partition the table."""
+    return {
+        contract.physical_name(f, mapping): (f, f.name in metadata.partition_columns)
+        for f in metadata.schema.fields
+    }
+
+
+def _is_readable(old: contract.DataType, new: contract.DataType) -> bool:
+    """Whether values of an old type can be read as a new one."""
+    match old, new:
+        case contract.Struct(fields), contract.Struct(now):
+            known = {contract.physical_name(f, "name"): f.type for f in fields}
+            return all(
+                _is_readable(known.get(contract.physical_name(f, "name"), f.type), f.type)
+                for f in now
+            )
+        case contract.Array(element, _), contract.Array(wider, _):
+            return _is_readable(element, wider)
+        case contract.Map(key, value, _), contract.Map(wider_key, wider_value, _):
+            return _is_readable(key, wider_key) and _is_readable(value, wider_value)
+    return old == new or old == contract.Primitive("void") or is_widening(old, new)

@@ -1,0 +1,296 @@
+"""`Table.changes` and `Table.follow`: the rows that commits changed."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import lakelog
+from lakelog import Table
+from lakelog.errors import (
+    DuplicateFileError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
+from lakelog.transaction.runtime import Runtime
+from tests.budget import rng_of, share_of
+from tests.data.vector_writer import inline
+
+FEED = {"delta.enableChangeDataFeed": "true"}
+SCHEMA = {"id": pl.Int64, "p": pl.String}
+KIND, VERSION, TIME = "_change_type", "_commit_version", "_commit_timestamp"
+Change = tuple[int, str, str, int]
+
+
+def made(root: Path, properties: dict[str, str] | None = None) -> Table:
+    """An empty table, partitioned by ``p``."""
+    configuration = FEED if properties is None else properties
+    return lakelog.create(root, SCHEMA, ["p"], configuration=configuration, upkeep=False)
+
+
+def rows(*ids: int, p: str = "a") -> pl.DataFrame:
+    return pl.DataFrame({"id": ids, "p": [p] * len(ids)}, schema=SCHEMA)
+
+
+def mark(table: Table, path: str, deleted: set[int]) -> None:
+    """Give a file another deletion vector; none without deleted rows."""
+    with table.transaction(operation="DELETE") as tx:
+        (file,) = tx.snapshot.files().filter(pl.col("path") == path).collect().iter_slices(1)
+        tx.remove(file)
+        tx.replace_rows()
+        fields = {"path": path, "size": file["size"][0], "stats": '{"numRecords":8}'}
+        if deleted:
+            fields["deletionVector"] = inline(deleted)
+        tx.add(partitionValues=file["partitionValues"][0], **fields)
+
+
+def changed(frame: pl.LazyFrame) -> list[Change]:
+    found = frame.select("id", "p", KIND, VERSION).collect()
+    return sorted(found.iter_rows())
+
+
+def only_path(table: Table) -> str:
+    return str(table.snapshot().files().collect()["path"].item())
+
+
+def test_change_data_files_and_added_and_removed_files_give_the_changes(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(rows(1, 2, 3))
+    table.append(rows(4, p="ä b/%"))
+    table.overwrite(rows(10), pl.col("id").is_in([1, 10]) & (pl.col("p") == "a"))
+    table.overwrite(rows(5), pl.col("p") == "a")
+    feed = table.changes(0)
+    assert dict(feed.collect_schema()) == {
+        **SCHEMA,
+        KIND: pl.String,
+        VERSION: pl.Int64,
+        TIME: pl.Datetime("us", "UTC"),
+    }
+    expected = [
+        *((n, "a", "insert", 1) for n in (1, 2, 3)),
+        (4, "ä b/%", "insert", 2),
+        (1, "a", "delete", 3),
+        (10, "a", "insert", 3),
+        *((n, "a", "delete", 4) for n in (2, 3, 10)),
+        (5, "a", "insert", 4),
+    ]
+    assert changed(feed) == sorted(expected)
+    assert changed(table.changes(2, 3)) == sorted(c for c in expected if c[3] in {2, 3})
+    times = table.history().select(pl.col("version").alias(VERSION), "timestamp")
+    joined = feed.collect().join(times, on=VERSION)
+    assert (joined[TIME].dt.cast_time_unit("ms") == joined["timestamp"]).all()
+
+
+def test_vector_that_grows_deletes_rows_and_one_that_shrinks_inserts_them(tmp_path: Path) -> None:
+    table = made(tmp_path, {"delta.enableDeletionVectors": "true"})
+    table.append(rows(*range(8)))
+    path = only_path(table)
+    for deleted in ({0, 3}, {3, 4, 5}, set()):
+        mark(table, path, deleted)
+    assert changed(table.changes(2)) == sorted(
+        [
+            (0, "a", "delete", 2),
+            (3, "a", "delete", 2),
+            (0, "a", "insert", 3),
+            (4, "a", "delete", 3),
+            (5, "a", "delete", 3),
+            *((n, "a", "insert", 4) for n in (3, 4, 5)),
+        ]
+    )
+
+
+def test_row_groups_without_a_changed_row_are_not_read(tmp_path: Path) -> None:
+    table = made(tmp_path, {"delta.enableDeletionVectors": "true"})
+    table.append(pl.DataFrame({"id": range(300_000), "p": "a"}, schema=SCHEMA))
+    path = only_path(table)
+    with table.transaction() as tx:
+        file = tx.snapshot.files().collect()
+        tx.remove(file)
+        fields = {"path": path, "size": file["size"][0], "partitionValues": {"p": "a"}}
+        fields["stats"] = file["stats"][0]
+        tx.add(**fields, deletionVector=inline({1, 150_000, 299_999}))
+    expected = [(n, "a", "delete", 2) for n in (1, 150_000, 299_999)]
+    assert changed(table.changes(2)) == expected
+
+
+@pytest.mark.parametrize("has_feed", [True, False])
+@pytest.mark.parametrize("number", range(share_of(8, 4)))
+def test_changes_lead_from_each_version_to_the_next(
+    tmp_path: Path, number: int, has_feed: bool
+) -> None:
+    rng = rng_of(f"changes {number} {has_feed}")
+    properties = {"delta.enableDeletionVectors": "true", **(FEED if has_feed else {})}
+    table = made(tmp_path, properties)
+    next_id = 0
+    for _ in range(12):
+        choice = rng.random()
+        if choice < 0.4 or not table.snapshot().num_files():
+            given = pl.DataFrame(
+                {
+                    "id": range(next_id, next_id + 8),
+                    "p": [rng.choice("abc")] * 8,
+                },
+                schema=SCHEMA,
+            )
+            next_id += 8
+            table.append(given)
+        elif choice < 0.6:
+            where = (pl.col("id") % rng.randrange(2, 5) == 0) & (pl.col("p") == "a")
+            table.overwrite(table.snapshot().scan(where).collect().head(2), where)
+        else:
+            files = table.snapshot().files().collect()
+            eight = files.filter(pl.col("stats").str.contains('"numRecords":8'))
+            if eight.height:
+                path = eight["path"][rng.randrange(eight.height)]
+                try:
+                    mark(table, path, set(rng.sample(range(8), rng.randrange(8))))
+                except DuplicateFileError:
+                    continue  # the same vector as before
+    seen: dict[tuple[int, str], int] = {}
+    feed = table.changes(0).collect()
+    for version in range(1, table.version() + 1):
+        for id_, p, kind, _ in changed(feed.lazy().filter(pl.col(VERSION) == version)):
+            seen[id_, p] = seen.get((id_, p), 0) + (1 if kind == "insert" else -1)
+        live = sorted(key for key, count in seen.items() for _ in range(count))
+        assert live == sorted(table.snapshot(version).scan().collect().iter_rows()), version
+        assert min(seen.values()) >= 0
+    for query in (
+        pl.col(VERSION) == rng.randrange(1, 13),
+        (pl.col(KIND) == "delete") | (pl.col("p") == "b"),
+        (pl.col(VERSION) > 4) & (pl.col("id") < next_id // 2),
+        pl.col(TIME) > feed[TIME].sort()[0],
+    ):
+        picked = table.changes(0).filter(query).select(VERSION, "id", KIND).collect()
+        whole = feed.filter(query).select(VERSION, "id", KIND)
+        assert_frame_equal(picked, whole, check_row_order=False)
+        counted = table.changes(0).filter(query).select(pl.len()).collect().item()
+        assert counted == whole.height
+    assert table.changes(0).head(3).collect().height == min(3, feed.height)
+
+
+def test_changes_are_those_that_deltalake_reads(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(rows(1, 2, 3))
+    table.append(rows(4, 5, p="b"))
+    peer = deltalake.DeltaTable(tmp_path)
+    peer.update({"id": "id + 100"}, predicate="id = 2")
+    peer.delete("id = 5")
+    peer.delete("p = 'b'")
+    table.append(rows(7))
+    theirs = pl.DataFrame(peer.load_cdf(starting_version=0, ending_version=6).read_all())
+    ours = table.changes(0).collect()
+    theirs = theirs.cast({VERSION: pl.Int64})
+    columns = ["id", "p", KIND, VERSION]
+    assert_frame_equal(ours.select(columns), theirs.select(columns), check_row_order=False)
+    assert {"update_preimage", "update_postimage"} < set(ours[KIND])
+
+
+def test_times_bound_the_range_like_versions(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    for number in range(3):
+        table.append(rows(number))
+    at = dict(table.history().select("version", "timestamp").iter_rows())
+    just_after = at[1] + dt.timedelta(milliseconds=1)
+    if just_after < at[2]:
+        assert {c[3] for c in changed(table.changes(just_after, at[2]))} == {2}
+    assert {c[3] for c in changed(table.changes(at[2]))} == {2, 3}
+    assert {c[3] for c in changed(table.changes("2020-01-01"))} == {1, 2, 3}
+    with pytest.raises(InvalidInputError, match="no commit was made"):
+        table.changes("2199-01-01")
+
+
+def test_columns_added_and_renamed_in_the_range_have_the_last_schema(tmp_path: Path) -> None:
+    table = made(tmp_path, {"delta.columnMapping.mode": "name", **FEED})
+    table.append(rows(1))
+    table.append(rows(2).with_columns(extra=pl.lit("x")), schema_mode="merge")
+    with table.transaction() as tx:
+        text = tx.snapshot.metadata.schema_string or ""
+        tx.set_metadata(schema=text.replace('"name":"id"', '"name":"number"'))
+    table.overwrite(rows(3).rename({"id": "number"}), pl.col("number").is_in([1, 3]))
+    found = table.changes(0).select("number", "extra", KIND, VERSION).collect()
+    expected = [(1, None, "insert", 1), (2, "x", "insert", 2)]
+    expected += [(1, None, "delete", 4), (3, None, "insert", 4)]
+    assert sorted(found.iter_rows(), key=str) == sorted(expected, key=str)
+
+
+def test_schema_change_that_files_contradict_is_refused_by_column_and_version(
+    tmp_path: Path,
+) -> None:
+    table = made(tmp_path)
+    table.append(rows(1))
+    with table.transaction() as tx:
+        tx.remove(tx.snapshot.files())
+        tx.replace_rows()
+        tx.set_metadata(schema={"id": pl.String, "p": pl.String})
+    table.append(pl.DataFrame({"id": ["x"], "p": ["a"]}))
+    with pytest.raises(UnsupportedFeatureError, match="schema changed") as caught:
+        table.changes(1).collect()
+    assert (caught.value.column, caught.value.version) == ("id", 1)
+    assert changed(table.changes(1, 1)) == [(1, "a", "insert", 1)]
+    assert table.changes(3).collect()["id"].to_list() == ["x"]
+    with pytest.raises(UnsupportedFeatureError, match="schema changed"):
+        table.changes(2).collect()
+
+
+def test_deleted_file_is_an_error_that_names_file_and_version(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    for number in range(3):
+        table.append(rows(number, p=f"p{number}"))
+    (path,) = table.snapshot().files(pl.col("p") == "p1").collect()["path"]
+    (tmp_path / path).unlink()
+    with pytest.raises(NotFoundError, match="change feed") as caught:
+        table.changes(0).collect()
+    assert (caught.value.path, caught.value.version) == (path, 2)
+    # What a condition excludes is not opened.
+    for where in (pl.col(VERSION) == 3, pl.col("p") == "p0", pl.col("id") > 1):
+        assert table.changes(0).filter(where).collect().height == 1
+    assert table.changes(0).filter(pl.col(KIND) == "delete").collect().height == 0
+
+
+def test_ranges_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    for number in range(3):
+        table.append(rows(number))
+    for start, end in ((4, None), (2, 1), (-1, None)):
+        with pytest.raises(InvalidInputError):
+            table.changes(start, end).collect()
+    table.checkpoint()
+    for version in range(2):
+        (tmp_path / f"_delta_log/{version:020d}.json").unlink()
+    with pytest.raises(VersionNotFoundError, match="0 to 1"):
+        table.changes(0).collect()
+    assert changed(table.changes(2)) == [(1, "a", "insert", 2), (2, "a", "insert", 3)]
+
+
+def test_table_with_a_column_of_the_feed_is_refused(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path, {KIND: pl.String})
+    with pytest.raises(UnsupportedFeatureError, match=KIND):
+        table.changes(0)
+
+
+def test_followers_get_every_version_once_and_wait_for_new_ones(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(rows(1))
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        table.append(rows(10 + len(waits)))
+
+    runtime = Runtime(sleep=wait)
+    reader = Table(table.log, runtime)
+    found: list[Any] = []
+    for version, frame in reader.follow(1, interval_s=5, stop=lambda: len(waits) == 2):
+        found.append((version, *frame.collect()["id"]))
+    assert (found, waits) == ([(1, 1), (2, 11), (3, 12)], [5, 5])
+    assert list(reader.follow(stop=lambda: True)) == []
+    with pytest.raises(InvalidInputError, match="interval_s"):
+        table.follow(interval_s=0)
