@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -76,40 +77,81 @@ class Snapshot(LogSnapshot):
         """
         return compare_checksum_file(self)
 
-    # --- as a dataframe ----------------------------------------------------------------------
+    def num_rows(self) -> int:
+        """Number of rows.
 
-    def to_polars(self) -> pl.DataFrame:
-        """`files` as a Polars frame."""
-        return self.files().collect()
+        Taken from the log for files whose statistics have ``numRecords``, less the rows that their
+        deletion vectors delete. Only the footers of other files are read.
 
-    def to_arrow(self) -> pa.Table:
-        """`files` as an Arrow table, with Arrow maps."""
-        return self.to_polars().to_arrow()
+        Raises:
+            UnsupportedFeatureError: A file has no ``numRecords``, and the rows are not in Parquet
+                files (IndexTables).
+            NotFoundError: A file without ``numRecords`` does not exist.
+            CorruptionError: Such a file or the log is damaged.
 
-    def to_pandas(self) -> pd.DataFrame:
-        """`files` as a pandas frame; maps become dicts, integers use nullable dtypes.
+        Memory: 16 bytes per live file, and the paths of those that are opened.
+        """
+        from lakelog.data.scan import num_rows
+
+        return num_rows(self)
+
+    def to_polars(
+        self, where: pl.Expr | str | None = None, columns: Sequence[str] | None = None
+    ) -> pl.DataFrame:
+        """The rows of the table as a Polars frame; for the live files, see `state`.
+
+        Args:
+            where: As `scan`.
+            columns: Names of the columns, in order; None is all.
+
+        Raises:
+            InvalidInputError: As `scan`; a column is unknown, or named twice.
+            UnsupportedFeatureError: As `scan`.
+            NotFoundError: As `scan`.
+            CorruptionError: As `scan`.
+
+        Memory: the rows.
+        """
+        from lakelog.data.scan import scan_rows
+
+        return scan_rows(self, where, columns).collect()
+
+    def to_arrow(
+        self, where: pl.Expr | str | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of the table as an Arrow table, as `to_polars`.
+
+        Timestamps are microseconds in UTC, those without a time zone microseconds without one.
+        """
+        from lakelog.data.scan import read_rows
+
+        return read_rows(self, where, columns).read_all()
+
+    def to_pandas(
+        self, where: pl.Expr | str | None = None, columns: Sequence[str] | None = None
+    ) -> pd.DataFrame:
+        """The rows of the table as a pandas frame, as `to_polars`; maps become dicts, integers and
+        Booleans use nullable dtypes.
 
         Raises:
             MissingDependencyError: pandas is not installed.
         """
-        try:
-            import pandas as pd
-        except ImportError as cause:
-            raise MissingDependencyError(
-                "to_pandas needs pandas", hint="pip install 'lakelog[pandas]'"
-            ) from cause
-        import pyarrow as pa
-
-        nullable = {
-            pa.int64(): pd.Int64Dtype(),
-            pa.int32(): pd.Int32Dtype(),
-            pa.bool_(): pd.BooleanDtype(),
-        }
-        return self.to_arrow().to_pandas(types_mapper=nullable.get, maps_as_pydicts="strict")
+        return _to_pandas(lambda: self.to_arrow(where, columns))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        """The Arrow PyCapsule interface: DuckDB and pyarrow accept a snapshot directly."""
-        return self.to_arrow().__arrow_c_stream__(requested_schema)
+        """The rows of the table as a stream of batches (Arrow PyCapsule interface): DuckDB, Polars
+        and pyarrow accept a snapshot directly.
+
+        Memory: a few batches.
+        """
+        from lakelog.data.scan import read_rows
+
+        return read_rows(self).__arrow_c_stream__(requested_schema)
+
+    @property
+    def state(self) -> SnapshotState:
+        """The live files as a dataframe, one row per file."""
+        return SnapshotState(self)
 
     # --- onward ------------------------------------------------------------------------------
 
@@ -181,6 +223,62 @@ class Snapshot(LogSnapshot):
             "writerFeatures": list(protocol.writer_features or ()),
             "configuration": dict(metadata.configuration),
         }
+
+
+@checked_methods()
+class SnapshotState:
+    """The live files of a snapshot as a dataframe, one row per file; see `Snapshot.files`.
+
+    Memory: all columns of every live file. `Snapshot.files` reads only the columns that a query
+    uses.
+    """
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def to_polars(self) -> pl.DataFrame:
+        """`Snapshot.files` as a Polars frame."""
+        return self._snapshot.files().collect()
+
+    def to_arrow(self) -> pa.Table:
+        """`Snapshot.files` as an Arrow table, with Arrow maps."""
+        return self.to_polars().to_arrow()
+
+    def to_pandas(self) -> pd.DataFrame:
+        """`Snapshot.files` as a pandas frame; maps become dicts, integers and Booleans use nullable
+        dtypes.
+
+        Raises:
+            MissingDependencyError: pandas is not installed.
+        """
+        return _to_pandas(self.to_arrow)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The Arrow PyCapsule interface: DuckDB, Polars and pyarrow accept it directly."""
+        return self.to_arrow().__arrow_c_stream__(requested_schema)
+
+    def __repr__(self) -> str:
+        snapshot = self._snapshot
+        return f"SnapshotState({redact(snapshot.path)!r}, version={snapshot.version})"
+
+
+def _to_pandas(read: Callable[[], pa.Table]) -> pd.DataFrame:
+    try:
+        import pandas as pd
+    except ImportError as cause:
+        raise MissingDependencyError(
+            "to_pandas needs pandas", hint="pip install 'lakelog[pandas]'"
+        ) from cause
+    import pyarrow as pa
+
+    nullable = {
+        pa.int8(): pd.Int8Dtype(),
+        pa.int16(): pd.Int16Dtype(),
+        pa.int32(): pd.Int32Dtype(),
+        pa.int64(): pd.Int64Dtype(),
+        pa.bool_(): pd.BooleanDtype(),
+    }
+    return read().to_pandas(types_mapper=nullable.get, maps_as_pydicts="strict")
 
 
 def _column_names(metadata: Metadata) -> list[str]:

@@ -38,7 +38,9 @@ from lakelog.storage.containment import Allowed, External
 from lakelog.transaction.runtime import Runtime
 
 if TYPE_CHECKING:
+    import pandas as pd
     import polars as pl
+    import pyarrow as pa
 
     from lakelog.checkpoint.compaction import CompactionReport
     from lakelog.checkpoint.job import CheckpointReport
@@ -219,6 +221,39 @@ class Table:
             if metadata is not None:
                 self._bounded.apply_table_limits(read_limits(metadata.configuration))
         return snapshot
+
+    # --- rows of the latest version ----------------------------------------------------------
+
+    def scan(self, where: pl.Expr | str | None = None) -> pl.LazyFrame:
+        """The rows of the latest version as a lazy Polars frame; see `Snapshot.scan`.
+
+        The version is that of the call; for another one, use ``table.snapshot(version).scan()``.
+        """
+        return self.snapshot().scan(where)
+
+    def to_polars(
+        self, where: pl.Expr | str | None = None, columns: Sequence[str] | None = None
+    ) -> pl.DataFrame:
+        """The rows of the latest version as a Polars frame; see `Snapshot.to_polars`."""
+        return self.snapshot().to_polars(where, columns)
+
+    def to_arrow(
+        self, where: pl.Expr | str | None = None, columns: Sequence[str] | None = None
+    ) -> pa.Table:
+        """The rows of the latest version as an Arrow table; see `Snapshot.to_arrow`."""
+        return self.snapshot().to_arrow(where, columns)
+
+    def to_pandas(
+        self, where: pl.Expr | str | None = None, columns: Sequence[str] | None = None
+    ) -> pd.DataFrame:
+        """The rows of the latest version as a pandas frame; see `Snapshot.to_pandas`."""
+        return self.snapshot().to_pandas(where, columns)
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows of the latest version as a stream of batches (Arrow PyCapsule interface)."""
+        return self.snapshot().__arrow_c_stream__(requested_schema)
+
+    # --- state and history -------------------------------------------------------------------
 
     def cache_stats(self) -> CacheStats:
         """Hits, misses and size of this handle's cache."""

@@ -139,7 +139,7 @@ def test_what_can_still_matter_below_is_kept(tmp_path: Path, limit: int | None) 
     )
     snapshot = log.table.snapshot()
     assert snapshot.provenance.compactions == (report.path,)
-    assert sorted(snapshot.to_polars()["path"]) == ["f2", "f3"]
+    assert sorted(snapshot.state.to_polars()["path"]) == ["f2", "f3"]
     assert snapshot.domains().collect().height == 0
     assert log.table.snapshot(2).timestamp_ms == handmade.FIRST_MS + 2 * handmade.MINUTE_MS
     assert log.table.diff(0, 2).height
@@ -225,7 +225,7 @@ def test_whatever_fails_the_table_reads_the_same(
 ) -> None:
     monkeypatch.setattr(compaction, "_WHOLE_BYTES", whole)
     log = _table(tmp_path / "t")
-    expected = log.table.snapshot().to_polars().drop("version").sort("path")
+    expected = log.table.snapshot().state.to_polars().drop("version").sort("path")
     path = _file(tmp_path / "t", 0, 2)
     compact_log(log.context(), 0, 2)
     content = path.read_bytes()
@@ -241,7 +241,7 @@ def test_whatever_fails_the_table_reads_the_same(
         assert not path.exists() or path.read_bytes() == content
         assert path.exists() or report is None
         found = log.table.snapshot()
-        assert found.to_polars().drop("version").sort("path").equals(expected)
+        assert found.state.to_polars().drop("version").sort("path").equals(expected)
         assert bool(found.provenance.compactions) == path.exists()
         path.unlink(missing_ok=True)
         for rest in log.log.glob(".lakelog-*"):
@@ -258,13 +258,13 @@ def test_it_is_used_by_nobody_whom_it_would_mislead(tmp_path: Path) -> None:
     log.checkpoint(1, handmade.protocol(), handmade.metadata(), handmade.add("f1"))
     assert log.table.snapshot().provenance.compactions == ()
     assert log.table.snapshot(2).provenance.compactions == ()
-    assert sorted(log.table.snapshot().to_polars()["path"]) == ["f2", "f3"]
+    assert sorted(log.table.snapshot().state.to_polars()["path"]) == ["f2", "f3"]
 
 
 @pytest.mark.parametrize("writer", ["lakelog", "another"])
 def test_a_compaction_that_was_cut_at_a_line_end_is_left_out(tmp_path: Path, writer: str) -> None:
     log = _table(tmp_path / "t")
-    expected = log.table.snapshot().to_polars().drop("version").sort("path")
+    expected = log.table.snapshot().state.to_polars().drop("version").sort("path")
     compact_log(log.context(), 0, 2)
     path = _file(tmp_path / "t", 0, 2)
     if writer == "another":
@@ -273,7 +273,7 @@ def test_a_compaction_that_was_cut_at_a_line_end_is_left_out(tmp_path: Path, wri
     for kept in range(len(lines)):
         path.write_bytes(b"".join(lines[:kept]))
         found = log.table.snapshot()
-        assert found.to_polars().drop("version").sort("path").equals(expected), kept
+        assert found.state.to_polars().drop("version").sort("path").equals(expected), kept
         assert found.domains().collect().height == 0
         assert found.provenance.compactions == ()
         assert "was ignored" in " ".join(found.provenance.warnings)

@@ -44,7 +44,7 @@ def test_the_demo_runs_to_its_end(lakelog: Any, tmp_path: Path, commits: int) ->
     table = engine.open(tmp_path / "table")
     assert table.version() == commits + 1
     written = pl.read_parquet(tmp_path / "parquet" / "*.parquet")
-    live = table.snapshot().to_polars()
+    live = table.snapshot().state.to_polars()
     adds = written.filter(pl.col("actionType") == "add")
     assert sorted(adds["path"]) == sorted(live["path"])
 
@@ -132,7 +132,7 @@ def test_the_checkpoint_and_the_commits_tell_the_same(large: engine.Table, versi
     live = rows.filter(pl.col("actionType") == "add")
     gone = rows.filter(pl.col("actionType") == "remove")
     snapshot = large.snapshot(version=version)
-    assert sorted(snapshot.to_polars()["path"]) == sorted(live["path"])
+    assert sorted(snapshot.state.to_polars()["path"]) == sorted(live["path"])
     assert sorted(snapshot.tombstones().collect()["path"]) == sorted(gone["path"])
     assert all(at <= version for at in snapshot.transactions().collect()["txnVersion"])
 
@@ -143,7 +143,7 @@ def test_another_engine_reads_the_same_files(large: engine.Table) -> None:
 
     for version in (170, 250, 299):
         peer = pl.DataFrame(DeltaTable(large.path, version=version).get_add_actions())
-        ours = large.snapshot(version=version).to_polars()
+        ours = large.snapshot(version=version).state.to_polars()
         assert sorted(peer["path"]) == sorted(ours["path"])
 
 

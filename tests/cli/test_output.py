@@ -129,7 +129,7 @@ def test_replay_lists_its_parts(lakelog: Any, table: str, tmp_path: Path, form: 
     found = rows_of(lakelog("replay", table, "--out", out, "-o", form).raw, form)
     assert [row["path"] for row in found] == [str(p) for p in sorted(out.glob("*.parquet"))]
     adds = pl.scan_parquet(out / "*.parquet").filter(pl.col("actionType") == "add").collect()
-    live = engine.open(table).snapshot().to_polars()
+    live = engine.open(table).snapshot().state.to_polars()
     assert sorted(adds["path"]) == sorted(live["path"])
 
 

@@ -19,7 +19,7 @@ from tests.cli.conftest import wait_for
 def test_a_metered_table_answers_as_a_plain_one(table: str) -> None:
     metered, meter = open_metered(Target(table, {}))
     plain = engine.open(table)
-    assert metered.snapshot().to_polars().equals(plain.snapshot().to_polars())
+    assert metered.snapshot().state.to_polars().equals(plain.snapshot().state.to_polars())
     assert metered.history().equals(plain.history())
     assert meter.files > 60
 

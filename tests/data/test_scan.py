@@ -129,7 +129,7 @@ def test_wrong_questions_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="does not have"):
         snapshot.scan(pl.col("nowhere") == 1)
     indexed = lakelog.create(tmp_path / "indexed", {"n": pl.Int64}, format="indextables")
-    with pytest.raises(UnsupportedFeatureError, match="splits"):
+    with pytest.raises(UnsupportedFeatureError, match="not in Parquet files"):
         indexed.snapshot().scan()
 
 

@@ -190,16 +190,16 @@ def filled(made: Handmade) -> Snapshot:
 
 
 def test_polars_and_arrow_hold_the_files(filled: Snapshot) -> None:
-    frame = filled.to_polars()
+    frame = filled.state.to_polars()
     assert frame.equals(filled.files().collect())
-    table = filled.to_arrow()
+    table = filled.state.to_arrow()
     assert isinstance(table, pa.Table)
     assert pa.types.is_map(table.schema.field("tags").type)
     assert pl.DataFrame(table).select("path", "size").equals(frame.select("path", "size"))
 
 
 def test_pandas_keeps_whole_numbers_whole_and_maps_as_dicts(filled: Snapshot) -> None:
-    frame = filled.to_pandas()
+    frame = filled.state.to_pandas()
     assert frame["size"].tolist() == [1, 2]
     assert frame["baseRowId"].iloc[0] == 2**60
     assert str(frame.dtypes["baseRowId"]) == "Int64"
@@ -211,16 +211,16 @@ def test_without_pandas_the_command_that_installs_it_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(MissingDependencyError) as refused:
-        filled.to_pandas()
+        filled.state.to_pandas()
     assert "lakelog[pandas]" in str(refused.value.hint)
 
 
-def test_duckdb_and_pyarrow_take_a_snapshot_as_it_is(filled: Snapshot) -> None:
-    assert pa.table(filled).num_rows == 2
-    reader = pa.RecordBatchReader.from_stream(filled)
+def test_duckdb_and_pyarrow_take_the_state_as_it_is(filled: Snapshot) -> None:
+    assert pa.table(filled.state).num_rows == 2
+    reader = pa.RecordBatchReader.from_stream(filled.state)
     assert reader.read_all()["path"].to_pylist() == ["a", "b"]
     with duckdb.connect() as connection:
-        connection.register("files", pa.RecordBatchReader.from_stream(filled))
+        connection.register("files", pa.RecordBatchReader.from_stream(filled.state))
         assert connection.execute("select sum(size) from files").fetchall() == [(3,)]
 
 

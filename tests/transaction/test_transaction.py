@@ -244,7 +244,12 @@ def test_files_of_a_snapshot_are_removed_and_added_as_they_are(tmp_path: Path, f
     removed = table.actions(2).filter(pl.col("actionType") == "remove").collect()
     assert removed["dataChange"].all(), "a state's false is no part of the removal"
     old = table.snapshot(1).files()
-    for source in (old, old.collect(), old.collect().to_arrow(), table.snapshot(1).to_pandas()):
+    for source in (
+        old,
+        old.collect(),
+        old.collect().to_arrow(),
+        table.snapshot(1).state.to_pandas(),
+    ):
         with table.transaction() as tx:
             tx.add(source, dataChange=False)
         now = table.snapshot().files().drop("version").sort("path").collect()

@@ -82,15 +82,13 @@ class ReadPlan:
         metadata = snapshot.metadata
         if not snapshot.table_configuration.dialect.has_rows:
             raise UnsupportedFeatureError(
-                (
-                    "the rows of an IndexTables table are stored in search index splits, "
-                    "not in Parquet files"
-                ),
+                "the table's rows are not in Parquet files",
                 path=snapshot.path,
                 version=snapshot.version,
                 expected="a Delta table",
                 found=snapshot.format,
-                hint="read files and statistics with Snapshot.files, and rows with IndexTables",
+                hint="read the live files with Snapshot.state or Snapshot.files, and the rows with "
+                "the engine that wrote them",
             )
         if (metadata.format_provider or "parquet").lower() != "parquet":
             raise UnsupportedFeatureError(

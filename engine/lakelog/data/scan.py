@@ -1,4 +1,4 @@
-"""`scan_rows`: the rows of a version as a lazy Polars frame."""
+"""The rows of a version: a lazy Polars frame, an Arrow stream, their number."""
 
 from __future__ import annotations
 
@@ -21,33 +21,95 @@ if TYPE_CHECKING:
     ReadBatches = Callable[[Sequence[str], pl.Expr | None, int], Iterator[pa.RecordBatch]]
 
 
-def scan_rows(snapshot: LogSnapshot, condition: pl.Expr | str | None = None) -> pl.LazyFrame:
+_UNREAD = "\0row"
+"""The first column of a lazy frame of rows, left out of what the caller sees. Polars asks for the
+first column of a source if a query needs no column, only the number of rows.
+"""
+_MOST_COUNTED = 1 << 30  # rows of a frame without values; Polars' frames have less than 2^32
+
+
+def scan_rows(
+    snapshot: LogSnapshot,
+    condition: pl.Expr | str | None = None,
+    columns: Sequence[str] | None = None,
+) -> pl.LazyFrame:
     """The rows of a version; see `Snapshot.scan`."""
-    plan = ReadPlan.of(snapshot, ())  # a column that cannot be read is refused when it is asked for
     where = snapshot.condition(condition)
-    store = snapshot.read_state(lambda state: state.log.store)
+    # A column that cannot be read is refused when it is asked for.
+    plan = ReadPlan.of(snapshot, columns or ())
 
     def read(
         columns: Sequence[str], predicate: pl.Expr | None, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
-        files = snapshot.files(predicate).select(FILE_COLUMNS).collect()
-        reading = plan.select(columns)
-        return read_files(reading, files, predicate=predicate, store=store, batch_rows=batch_rows)
+        files = snapshot.files(predicate)
+        return _batches(snapshot, plan.select(columns), files, predicate, batch_rows)
 
-    return lazy_rows(plan.schema, read, where, "lakelog rows")
+    rows = lazy_rows(plan.schema, read, where, "lakelog rows", lambda: num_rows(snapshot))
+    return rows if columns is None else rows.select(columns)
+
+
+def read_rows(
+    snapshot: LogSnapshot,
+    condition: pl.Expr | str | None = None,
+    columns: Sequence[str] | None = None,
+) -> pa.RecordBatchReader:
+    """The rows of a version as a stream of batches; see `Snapshot.to_arrow`."""
+    import pyarrow as pa
+
+    where = snapshot.condition(condition)
+    plan = ReadPlan.of(snapshot, columns)
+    batches = _batches(snapshot, plan, snapshot.files(where), where)
+    return pa.RecordBatchReader.from_batches(plan.arrow_schema, batches)
+
+
+def num_rows(snapshot: LogSnapshot) -> int:
+    """The number of rows of a version; see `Snapshot.num_rows`."""
+    rows, deleted = pl.col("numRecords"), pl.lit(0)
+    if snapshot.table_configuration.dialect.has_deletion_vectors:
+        has_none = pl.col("dvStorageType").is_null()
+        deleted = pl.when(has_none).then(0).otherwise("dvCardinality")
+    known = deleted.is_between(0, rows).fill_null(value=False)
+    files = snapshot.files(stats=True)
+    left = files.select(pl.when(known).then(rows - deleted)).collect().to_series()
+    found = int(left.cast(pl.Int128).sum())
+    if left.null_count():
+        plan = ReadPlan.of(snapshot, ())
+        keys = ["path", "dvId"]
+        unknown = files.filter(~known).select(keys)
+        others = snapshot.files().join(unknown, on=keys, how="semi", nulls_equal=True)
+        found += sum(batch.num_rows for batch in _batches(snapshot, plan, others))
+    return found
+
+
+def _batches(
+    snapshot: LogSnapshot,
+    plan: ReadPlan,
+    files: pl.LazyFrame,
+    where: pl.Expr | None = None,
+    batch_rows: int = BATCH_ROWS,
+) -> Iterator[pa.RecordBatch]:
+    rows = files.select(FILE_COLUMNS).collect()
+    store = snapshot.read_state(lambda state: state.log.store)
+    return read_files(plan, rows, predicate=where, store=store, batch_rows=batch_rows)
 
 
 def lazy_rows(
-    schema: contract.Struct, read_batches: ReadBatches, where: pl.Expr | None, name: str
+    schema: contract.Struct,
+    read_batches: ReadBatches,
+    where: pl.Expr | None,
+    name: str,
+    count: Callable[[], int] | None = None,
 ) -> pl.LazyFrame:
     """A lazy frame over batches of rows, which hold the columns and match the predicate asked for.
 
     `read_batches` is called on collect with columns, a predicate over the rows of `schema`, and the
-    rows of a batch at most.
+    rows of a batch at most; `count` in its place where only the number of all rows is needed.
     """
     if where is not None:
         referenced_columns(where, schema)  # refuses a wrong one now, not on collect
-    types = pl.Schema({f.name: contract.to_polars(f.type) for f in schema.fields})
+    types = pl.Schema(
+        {_UNREAD: pl.Null(), **{f.name: contract.to_polars(f.type) for f in schema.fields}}
+    )
 
     def read(
         with_columns: list[str] | None,
@@ -63,11 +125,17 @@ def lazy_rows(
             else:  # no table's predicate, but Polars asks for it
                 rest = predicate
         roots = [] if rest is None else rest.meta.root_names()
+        wanted = [c for c in types if c != _UNREAD and (c in chosen or c in roots)]
+        if count is not None and asked is None and rest is None and not wanted:
+            left = count() if n_rows is None else min(count(), n_rows)
+            for first in range(0, max(left, 1), _MOST_COUNTED):
+                yield _unread(min(left - first, _MOST_COUNTED)).select(chosen)
+            return
         rows = min(batch_size or BATCH_ROWS, BATCH_ROWS)
         if n_rows is not None and asked is None and rest is None:
             rows = max(1, min(rows, n_rows))
         yielded = False
-        for batch in read_batches([c for c in types if c in chosen or c in roots], asked, rows):
+        for batch in read_batches(wanted, asked, rows):
             frame = _frame(batch)
             if rest is not None:
                 frame = frame.filter(rest)
@@ -82,9 +150,10 @@ def lazy_rows(
         if not yielded:
             yield pl.DataFrame(schema={c: types[c] for c in chosen})
 
-    return register_io_source(
+    rows = register_io_source(
         read, schema=types, validate_schema=True, is_pure=True, explain_name=name
     )
+    return rows.drop(_UNREAD)
 
 
 def _is_by_row(predicate: pl.Expr, schema: contract.Struct) -> bool:
@@ -96,6 +165,9 @@ def _is_by_row(predicate: pl.Expr, schema: contract.Struct) -> bool:
 
 
 def _frame(batch: pa.RecordBatch) -> pl.DataFrame:
-    if not batch.num_columns:
-        return pl.DataFrame(height=batch.num_rows)
-    return pl.DataFrame(pl.from_arrow(batch))
+    unread = _unread(batch.num_rows)
+    return unread.hstack(pl.DataFrame(pl.from_arrow(batch))) if batch.num_columns else unread
+
+
+def _unread(num_rows: int) -> pl.DataFrame:
+    return pl.repeat(None, num_rows, dtype=pl.Null, eager=True).alias(_UNREAD).to_frame()
