@@ -540,6 +540,127 @@ class Table:
         )
         return overwrite(self._log, self._runtime, self.transaction, df, where, options)
 
+    def delete(
+        self,
+        where: pl.Expr | str | None,
+        *,
+        app_id: str | None = None,
+        app_version: int | None = None,
+        user_metadata: str | None = None,
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+        version: int | None = None,
+    ) -> WriteReport:
+        """Delete rows, in one commit.
+
+        Files that cannot hold a matching row are not opened, and files all of whose rows match by
+        their partition values and statistics are removed without being read. Rows of other files
+        are marked by deletion vectors if the table has ``delta.enableDeletionVectors``; otherwise
+        the remaining rows are copied to new files.
+
+        Args:
+            where: The rows to delete: a Polars expression over the table's columns or SQL text, as
+                `Snapshot.files`; rows for which it is null stay. None, like ``"true"``, deletes all
+                rows.
+            app_id: As `append`.
+            app_version: As `append`.
+            user_metadata: As `append`.
+            target_file_bytes: As `append`, for the files of copied rows.
+            compression: As `append`, for the files of copied rows.
+            version: The version at which the rows were read; conflicts are as for `overwrite`.
+
+        Returns:
+            The version, and the rows and files deleted, copied and marked. Where no row matches,
+            nothing is committed.
+
+        Raises:
+            InvalidInputError: `where` is not a row-wise condition over the table's columns, or
+                `version` does not exist.
+            UnsupportedFeatureError: As `append`; or rows of a table with row tracking would be
+                copied.
+            InvalidTransactionError: The table is append-only.
+            VersionNotFoundError: As `append`.
+            ConflictError: Another commit changed matching rows, or a file that holds some, since
+                `version` or during the call.
+            CorruptionError: A data file or a deletion vector is damaged.
+            CommitOutcomeUnknown: As `append`.
+            UnavailableError: As `append`.
+
+        A table with a change data feed gets a change row for every deleted row, unless only whole
+        files are removed: then readers derive the changes. Memory: as `append`; the deletion vector
+        of one file, 8 bytes per deleted row.
+
+        Source: Delta protocol, Deletion Vectors; Add CDC File. Delta Lake, DELETE.
+        """
+        from lakelog.data.row_commit import WriteOptions
+        from lakelog.data.update import delete
+
+        options = WriteOptions(
+            None, app_id, app_version, user_metadata, target_file_bytes, compression, version
+        )
+        return delete(self._log, self._runtime, self.transaction, where, options)
+
+    def update(
+        self,
+        values: Mapping[str, Any],
+        where: pl.Expr | str | None = None,
+        *,
+        app_id: str | None = None,
+        app_version: int | None = None,
+        user_metadata: str | None = None,
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+        version: int | None = None,
+    ) -> WriteReport:
+        """Assign new values to columns of rows, in one commit.
+
+        The new versions of rows are written to new files. If the table has
+        ``delta.enableDeletionVectors``, the old ones are marked by deletion vectors; otherwise the
+        other rows of their files are copied. A new value of a partition column moves rows to
+        another partition.
+
+        Args:
+            values: New values by column: a Polars expression over the table's columns, SQL text
+                (``"price * 2"``, ``"'a text'"``), or any other Python value as a literal. All see
+                the old values. Only lossless casts are applied.
+            where: The rows to update, as `delete`; None is all rows.
+            app_id: As `append`.
+            app_version: As `append`.
+            user_metadata: As `append`.
+            target_file_bytes: As `append`.
+            compression: As `append`.
+            version: As `delete`.
+
+        Returns:
+            The version, and the rows and files updated, copied and marked. Where no row matches,
+            nothing is committed.
+
+        Raises:
+            InvalidInputError: As `delete`; or a column is unknown, an expression is not row-wise or
+                not SQL, or a value does not fit its column.
+            UnsupportedFeatureError: As `append`; or the table has row tracking.
+            InvalidTransactionError: As `delete`.
+            VersionNotFoundError: As `append`.
+            ConflictError: As `delete`.
+            CorruptionError: As `delete`.
+            CommitOutcomeUnknown: As `append`.
+            UnavailableError: As `append`.
+
+        A table with a change data feed gets two change rows for every updated row,
+        ``update_preimage`` and ``update_postimage``. Memory: as `delete`.
+
+        Source: Delta protocol, Deletion Vectors; Add CDC File. Delta Lake, UPDATE.
+
+        >>> table.update({"price": "price * 2"}, where="kind = 'book'")  # doctest: +SKIP
+        """
+        from lakelog.data.row_commit import WriteOptions
+        from lakelog.data.update import update
+
+        options = WriteOptions(
+            None, app_id, app_version, user_metadata, target_file_bytes, compression, version
+        )
+        return update(self._log, self._runtime, self.transaction, values, where, options)
+
     def _remove(self, paths: Sequence[str]) -> int | None:
         """Remove missing files from the table; returns the new version."""
         import polars as pl

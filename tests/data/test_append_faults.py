@@ -17,6 +17,7 @@ import pytest
 import lakelog
 from lakelog import CommitOutcomeUnknown, ConflictError, Table, UnavailableError
 from lakelog.data.row_commit import WriteReport
+from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.errors import LakelogError, OutcomeUnknownError
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store
@@ -38,16 +39,24 @@ WAYS: dict[str, tuple[Write, list[int]]] = {
         lambda t: t.overwrite(NEW, (pl.col("id") == 1) | (pl.col("id") > 3)),
         [2, 3, 10],
     ),
+    "delete by copying": (lambda t: t.delete("id = 1 OR id > 3"), [2, 3]),
+    "delete": (lambda t: t.delete("id = 1 OR id > 3"), [2, 3]),
+    "update": (lambda t: t.update({"id": pl.col("id") + 9}, "id = 1 OR id > 3"), [2, 3, 10]),
 }
+VECTORS = {"delete", "update"}
+"""Ways that are tried on a table with deletion vectors."""
 FAULTS: dict[Fault, tuple[Kind, ...]] = {"fail": (), "unknown": WRITES, "lost": WRITES}
 
 
-def prepared() -> str:
+def prepared(way: str = "") -> str:
     """A new table with rows."""
     location = f"memory://{uuid.uuid4().hex}"
-    table = lakelog.create(
-        location, SCHEMA, ["p"], configuration={"delta.enableChangeDataFeed": "true"}, upkeep=False
-    )
+    vectors = str(way in VECTORS).lower()
+    configuration = {
+        "delta.enableChangeDataFeed": "true",
+        "delta.enableDeletionVectors": vectors,
+    }
+    table = lakelog.create(location, SCHEMA, ["p"], configuration=configuration, upkeep=False)
     table.append(BEFORE)
     return location
 
@@ -66,7 +75,8 @@ def ids(location: str) -> list[int]:
 def orphans(location: str) -> set[str]:
     """Data files that no commit ever named."""
     table = lakelog.open(location, upkeep=False)
-    named = set(table.actions().collect()["path"].drop_nulls())
+    actions = table.actions().collect()
+    named = {*actions["path"].drop_nulls(), *vector_paths(actions).drop_nulls()}
     walked = {entry.name for batch in open_store(location).walk() for entry in batch}
     return {name for name in walked if not name.startswith("_delta_log/")} - named
 
@@ -82,9 +92,9 @@ def test_rows_under_store_faults_are_there_once_or_not_at_all(way: str, fault: F
         calm.append(InjectingStore(store))
         return calm[-1]
 
-    write(over(prepared(), watched))
+    write(over(prepared(way), watched))
     for nth in points(each for each in calm[0].operations if not kinds or each[0] in kinds):
-        location = prepared()
+        location = prepared(way)
         stores: list[InjectingStore] = []
 
         def faulty(
@@ -139,7 +149,7 @@ class _Unreadable(StoreWrapper):
 @pytest.mark.parametrize("way", WAYS)
 def test_files_are_kept_where_nobody_knows_whether_the_commit_was_written(way: str) -> None:
     write, after = WAYS[way]
-    location = prepared()
+    location = prepared(way)
     with pytest.raises(CommitOutcomeUnknown) as unknown:
         write(over(location, _Unreadable))
     assert "data files of this write are kept" in str(unknown.value.__notes__)

@@ -5,17 +5,21 @@ from __future__ import annotations
 import io
 import random
 import struct
+import uuid
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pytest
 
 from lakelog.data import deletion_vectors
-from lakelog.data.deletion_vectors import Vector, VectorReader, decode_vector
+from lakelog.data.deletion_vectors import Vector, VectorReader, VectorWriter, decode_vector
 from lakelog.errors import CorruptionError, InvalidActionError, NotFoundError
+from lakelog.storage import open_store
 from tests.data.vector_writer import MAGIC, early, framed, runs, serialised, z85
 
 EXAMPLE = [3, 4, 7, 11, 18, 29]
@@ -36,6 +40,31 @@ def read(content: bytes, vector: Vector) -> list[int]:
 def test_the_protocols_own_example_is_decoded() -> None:
     text = "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
     assert read(b"", Vector(None, text, 0, 40, 6)) == EXAMPLE
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_vectors_that_are_written_are_read(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    sets: list[list[int]] = []
+    for _ in range(4):
+        rows: set[int] = set()
+        for _ in range(rng.randrange(1, 5)):
+            base = rng.choice([0, 1 << 16, 5 << 16, 3 << 32])
+            step, count = rng.choice([1, 2, 7]), rng.choice([1, 9, 5_000, 60_000])
+            rows.update(base + rng.randrange(9) + step * n for n in range(count))
+        sets.append(sorted(rows))
+    writer = VectorWriter(open_store(tmp_path), lambda: str(uuid.UUID(int=rng.getrandbits(128))))
+    added = [writer.add(np.array(values, np.uint64)) for values in sets]
+    writer.finish()
+    files = pl.DataFrame(added, schema_overrides={"dvOffset": pl.Int32}).with_columns(
+        path=pl.lit("data.parquet")
+    )
+    reader = VectorReader(lambda path: (tmp_path / path).open("rb"))
+    found = [reader.read(vector) for vector in Vector.of(files) if vector is not None]
+    reader.close()
+    assert [rows.tolist() for rows in found] == sets
+    for values, size in zip(sets, files["dvSizeInBytes"], strict=True):
+        assert size <= len(serialised(values))
 
 
 def test_an_inline_vector_in_the_portable_format_is_decoded() -> None:

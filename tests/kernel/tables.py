@@ -178,6 +178,20 @@ def compacted_commits(root: Path) -> lakelog.Table:
     return table
 
 
+def changed_rows(root: Path, **properties: str) -> lakelog.Table:
+    """Rows appended, deleted, updated and moved to other partitions."""
+    table = create(root, {**ID, "p": pl.String, "x": pl.Float64}, ["p"], **properties)
+    count = 3_000
+    rows = {"id": range(count), "p": ["a", "b", None] * (count // 3), "x": [0.5] * count}
+    table.append(pl.DataFrame(rows))
+    table.delete("id = 7")
+    table.delete(pl.col("id") % 5 == 0)
+    table.update({"x": "id * 2.0", "p": "'c'"}, "id % 7 = 0 AND id > 100")
+    table.delete("p IS NULL OR id < 30")
+    table.delete("p = 'c' OR id BETWEEN 1000 AND 2000")
+    return table
+
+
 TABLES: dict[str, Callable[[Path], lakelog.Table]] = {
     "hostile partitions": hostile_partitions,
     "hostile file names": hostile_file_names,
@@ -189,6 +203,10 @@ TABLES: dict[str, Callable[[Path], lakelog.Table]] = {
     "many kinds of actions": many_kinds_of_actions,
     "typed statistics": typed_statistics,
     "compacted commits": compacted_commits,
+    "rows copied": changed_rows,
+    "rows marked": lambda root: changed_rows(
+        root, enableDeletionVectors="true", enableChangeDataFeed="true"
+    ),
 }
 
 

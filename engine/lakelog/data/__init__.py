@@ -13,7 +13,9 @@ Runs on one machine and does not import Spark; Spark's executors use it.
 | `write_plan`, `layout` | file schema, whether rows may be written; folders and names |
 | `write`, `stats` | data files and their statistics |
 | `append` | appends and overwrites |
-| `rewrite` | files that a condition concerns; deletion vectors of their deleted rows |
+| `targets` | files with rows for which a condition is true |
+| `rewrite` | changes of rows: deletion vectors, or copies without them; change data |
+| `update` | deletes and updates |
 | `row_commit` | transaction and files of one call that writes rows; options and report |
 | `change_feed` | rows that commits changed |
 """

@@ -23,16 +23,9 @@ import pyarrow as pa
 from lakelog.data.conform import Conform, Incoming, Rows, merged_schema, to_table
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
-from lakelog.data.rewrite import (
-    Targets,
-    find_targets,
-    holds,
-    keeping,
-    marked,
-    matching_rows,
-    require_rows_copyable,
-)
+from lakelog.data.rewrite import marked, require_rows_copyable
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
+from lakelog.data.targets import Targets, find_targets, holds, keeping, matching_rows
 from lakelog.data.write import DataFileWriter, WritePlan, slices
 from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log

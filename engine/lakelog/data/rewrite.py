@@ -1,19 +1,12 @@
-"""Finds the files whose rows a condition concerns, and replaces them.
+"""Changes rows of files: marked by deletion vectors, or left out of a copy of the others.
 
-Files are judged in three steps, of which each looks only at what the one before left open: the log
-names the files that may hold a matching row (`Transaction.read`); partition values and statistics
-show the files all of whose rows match; the columns of the condition are read from the others, with
-row groups skipped. Only files that hold matching rows and others are then read whole, or get a
-deletion vector.
-
-Source: Delta protocol, Add File and Remove File; Deletion Vectors; Per-file Statistics.
+Source: Delta protocol, Add File and Remove File; Deletion Vectors; Add CDC File.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
@@ -24,109 +17,50 @@ from lakelog.data.deletion_vectors import Vector, VectorReader, VectorWriter
 from lakelog.data.file_opening import Sources
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import FILE_INDEX, ROW_INDEX, read_files
+from lakelog.data.row_commit import RowCommit, WriteReport
+from lakelog.data.targets import Selection, Targets, holds, live_rows, read_targets, touched_rows
+from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.data.write_plan import CHANGE_TYPE
 from lakelog.errors import UnsupportedFeatureError
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.metadata import is_on
-from lakelog.skipping.prune import keep_mask, referenced_columns
-from lakelog.skipping.statistics import stats_from_json
-from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.storage import LogStore
 from lakelog.transaction.row_tracking import ENABLED, num_records
 
-_HOLDS, _ROW = "\x00holds", "\x00row"  # no column is called so
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_VECTORS = "delta.enableDeletionVectors"
 _TIGHT_BOUNDS = '"tightBounds"'
 
 
 @dataclass(frozen=True)
-class Targets:
-    """The files that hold rows for which a condition is true.
+class Outcome:
+    """What becomes of rows that change.
 
     Attributes:
-        whole: Files all of whose rows match, as `Snapshot.files` has them.
-        partly: Files some of whose rows do.
-        rows_matched: Matching rows of `partly`.
+        deleted: Rows that are deleted.
+        before: Rows that are updated, as they were.
+        after: The same rows in the same order as they are from then on.
     """
 
-    whole: pl.DataFrame
-    partly: pl.DataFrame
-    rows_matched: int = 0
-
-    @property
-    def files(self) -> pl.DataFrame:
-        """All of them."""
-        return pl.concat([self.whole, self.partly])
+    deleted: pa.Table | None = None
+    before: pa.Table | None = None
+    after: pa.Table | None = None
 
 
-def _split_whole(
-    snapshot: LogSnapshot, candidates: pl.DataFrame, where: pl.Expr | None
-) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Files all of whose rows match by what the log records of them, and files that have to be
-    read; those that cannot match are in neither.
+class Change(Selection):
+    """Which rows change, and how; this one deletes all rows for which a condition is true.
+
+    Attributes:
+        updates: Whether `outcome` may give other than deleted rows, and so reads all columns.
     """
-    if where is None or not candidates.height:
-        return candidates, candidates.clear()
-    metadata = snapshot.metadata
-    mapping = snapshot.table_configuration.column_mapping
-    columns = referenced_columns(where, metadata.schema)
-    if set(columns) <= set(metadata.partition_columns):
-        matches = _of_partitions(snapshot, candidates, where, columns, mapping)
-        return candidates.filter(matches), candidates.clear()
-    bounded = [name for name in columns if name not in metadata.partition_columns]
-    may_stay = keep_mask(
-        where.not_() | where.is_null(),
-        schema=metadata.schema,
-        partition_columns=metadata.partition_columns,
-        partitions=typed_partitions(
-            candidates["partitionValues"],
-            metadata.schema,
-            metadata.partition_columns,
-            mapping=mapping,
-        ),
-        stats=stats_from_json(
-            candidates["stats"], metadata.schema, columns=bounded, mapping=mapping
-        ),
-    )
-    return candidates.filter(~may_stay), candidates.filter(may_stay)
 
+    updates = False
 
-def find_targets(
-    snapshot: LogSnapshot, candidates: pl.DataFrame, where: pl.Expr | None, store: LogStore
-) -> Targets:
-    """Judge files that may hold matching rows. Where the log does not settle it, the condition's
-    columns are read.
-    """
-    whole, unsettled = _split_whole(snapshot, candidates, where)
-    if where is None or not unsettled.height:
-        return Targets(whole, unsettled)
-    matched = np.zeros(unsettled.height, np.int64)
-    counting = ReadPlan.of(snapshot, ())
-    for batch in read_files(counting, unsettled, predicate=where, store=store, positions=True):
-        matched += np.bincount(batch[FILE_INDEX].to_numpy(), minlength=unsettled.height)
-    counts = pl.Series("matched", matched)
-    hit = unsettled.filter(counts > 0)
-    counts = counts.filter(counts > 0)
-    rows = _live_rows(snapshot, hit, store)
-    return Targets(
-        pl.concat([whole, hit.filter(counts == rows)]),
-        hit.filter(counts < rows),
-        int(counts.filter(counts < rows).sum()),
-    )
-
-
-def _live_rows(snapshot: LogSnapshot, files: pl.DataFrame, store: LogStore) -> pl.Series:
-    """The number of rows of each file without the deleted ones; where the log does not record it,
-    from the file's footer.
-    """
-    counts = num_records(files["stats"]) - files["dvCardinality"].fill_null(0)
-    unknown = counts.is_null()
-    if not unknown.any():
-        return counts
-    uncounted = files.filter(unknown)
-    found = np.zeros(uncounted.height, np.int64)
-    for batch in read_files(ReadPlan.of(snapshot, ()), uncounted, store=store, positions=True):
-        found += np.bincount(batch[FILE_INDEX].to_numpy(), minlength=uncounted.height)
-    return counts.scatter(unknown.arg_true(), pl.Series(found))
+    def outcome(self, rows: pa.Table) -> Outcome:
+        """What becomes of rows that change."""
+        return Outcome(deleted=rows)
 
 
 def require_rows_copyable(snapshot: LogSnapshot) -> None:
@@ -143,7 +77,7 @@ def require_rows_copyable(snapshot: LogSnapshot) -> None:
         )
 
 
-class Marking:
+class _Marking:
     """Collects the deleted rows of files, and marks them by deletion vectors.
 
     Rows come by file, in the order of the files. Memory: the deleted rows of one file.
@@ -153,7 +87,7 @@ class Marking:
         self, snapshot: LogSnapshot, files: pl.DataFrame, writer: VectorWriter, store: LogStore
     ) -> None:
         self._files, self._writer = files, writer
-        self._live = _live_rows(snapshot, files, store)
+        self._live = live_rows(snapshot, files, store)
         self._old = Vector.of(files)
         self._reader = VectorReader(Sources(ReadPlan.of(snapshot, ()).reach, store).open)
         self._current = -1
@@ -164,7 +98,7 @@ class Marking:
         self.rows_matched = 0
         """Rows taken."""
 
-    def take(self, batch: pa.RecordBatch) -> None:
+    def take(self, batch: pa.Table) -> None:
         """Take the positions of rows, as `read_files` gives them."""
         files, rows = batch[FILE_INDEX].to_numpy(), batch[ROW_INDEX].to_numpy()
         self.rows_matched += len(rows)
@@ -237,52 +171,238 @@ def _with_wide_bounds(stats: str | None, records: int) -> str:
     return f'{{"numRecords":{records},{wide}}}'
 
 
-def keeping(where: pl.Expr) -> pl.Expr:
-    """The rows that stay: those for which `where` is false, and those for which it is null."""
-    return where.fill_null(value=False).not_()
+class Rewriter:
+    """Changes rows of files, and puts the files' actions into the transaction.
+
+    With deletion vectors, rows that change are marked, and only their new versions are written;
+    else the other rows of their files are copied.
+    """
+
+    def __init__(self, commit: RowCommit, change: Change) -> None:
+        self._commit, self._change = commit, change
+        self._snapshot, self._store = commit.snapshot, commit.log.store
+        table = self._snapshot.table_configuration
+        on = is_on(table.metadata.configuration, _VECTORS)
+        self._has_vectors = on and table.supports("deletionVectors")
+        self._plan: WritePlan | None = None
+        self._data: DataFileWriter | None = None
+        self._changes: DataFileWriter | None = None
+        self._gone: list[pl.DataFrame] = []
+        self._again = pl.DataFrame()
+        self._deleted = self._updated = self._copied = self._inserted = 0
+
+    def remove(self, files: pl.DataFrame) -> None:
+        """Delete all rows of files without reading them.
+
+        Where the commit has change data of other rows, which readers then use alone, it also needs
+        that of these rows: call this last.
+        """
+        if not files.height:
+            return
+        self._gone.append(files)
+        counts = num_records(files["stats"]) - files["dvCardinality"].fill_null(0)
+        self._deleted += int(counts.sum())
+        if self._changes is not None:
+            for batch in read_files(ReadPlan.of(self._snapshot), files, store=self._store):
+                self._record("delete", pa.Table.from_batches([batch]))
+
+    def change(self, files: pl.DataFrame) -> None:
+        """Read files, and change their rows."""
+        if not files.height:
+            return
+        if self._change.updates:
+            require_rows_copyable(self._snapshot)
+        keeps_changes = self._commit.keeps_changes
+        self._commit.require_allowed("add", "remove", *(["cdc"] if keeps_changes else []))
+        if self._has_vectors:
+            self._mark(files)
+        else:
+            self._copy(files)
+
+    def insert(self, rows: pa.Table) -> None:
+        """Write new rows."""
+        self._inserted += rows.num_rows
+        self._write(rows)
+        self._record("insert", rows)
+
+    def _mark(self, files: pl.DataFrame) -> None:
+        reads_all = self._change.updates or self._commit.keeps_changes
+        plan = ReadPlan.of(self._snapshot, None if reads_all else self._change.columns)
+        vectors = self._commit.vector_writer()
+        marking = _Marking(self._snapshot, files, vectors, self._store)
+        for rows in touched_rows(plan, files, self._change, self._store):
+            marking.take(rows)
+            self._put(rows.drop_columns([FILE_INDEX, ROW_INDEX]))
+        targets, self._again = marking.finish()
+        self._gone.append(targets.files)
+
+    def _copy(self, files: pl.DataFrame) -> None:
+        targets = read_targets(self._snapshot, files, self._change, self._store)
+        if targets.partly.height:
+            require_rows_copyable(self._snapshot)
+        self._gone.append(targets.files)
+        read = targets.files
+        if not self._change.updates and not self._commit.keeps_changes:
+            self._deleted += int(live_rows(self._snapshot, targets.whole, self._store).sum())
+            read = targets.partly
+        for batch in read_files(ReadPlan.of(self._snapshot), read, store=self._store):
+            rows = pa.Table.from_batches([batch])
+            mask = self._mask(rows)
+            kept = rows.filter(pa.array(~mask))
+            self._copied += kept.num_rows
+            self._write(kept)
+            self._put(rows.filter(pa.array(mask)))
+
+    def _mask(self, rows: pa.Table) -> NDArray[np.bool_]:
+        """Which of all rows change."""
+        where = self._change.where
+        mask = np.ones(rows.num_rows, bool)
+        if where is not None:
+            names = list(dict.fromkeys(where.meta.root_names()))
+            columns = pl.DataFrame(rows.select(names)) if names else pl.DataFrame(height=len(mask))
+            mask = holds(columns, where).to_numpy().copy()
+        touched = self._change.touches(rows.filter(pa.array(mask)))
+        if touched is not None:
+            mask[mask] = touched
+        return mask
+
+    def _put(self, rows: pa.Table) -> None:
+        """Write what becomes of rows that change."""
+        if not rows.num_rows:
+            return
+        outcome = self._change.outcome(rows)
+        if outcome.deleted is not None:
+            self._deleted += outcome.deleted.num_rows
+            self._record("delete", outcome.deleted)
+        if outcome.before is not None and outcome.after is not None:
+            self._updated += outcome.after.num_rows
+            self._write(outcome.after)
+            self._record("update_preimage", outcome.before)
+            self._record("update_postimage", outcome.after)
+
+    def _write(self, rows: pa.Table) -> None:
+        if not rows.num_rows:
+            return
+        if self._data is None:
+            self._data = self._commit.writer(self._planned())
+        self._data.write(rows)
+
+    def _record(self, kind: str, rows: pa.Table) -> None:
+        if not self._commit.keeps_changes or not rows.num_rows:
+            return
+        if self._changes is None:
+            self._changes = self._commit.writer(self._planned().of_changes())
+        self._changes.write(marked(rows, kind))
+
+    def _planned(self) -> WritePlan:
+        if self._plan is None:
+            self._plan = self._commit.write_plan()
+        return self._plan
+
+    def finish(self) -> Rewritten:
+        """Finish the files, and hand their actions to the transaction."""
+        tx = self._commit.tx
+        files = pl.DataFrame() if self._data is None else self._data.finish()
+        changes = pl.DataFrame() if self._changes is None else self._changes.finish()
+        gone = pl.concat(self._gone) if self._gone else pl.DataFrame()
+        for frame, put in (
+            (files, tx.add),
+            (self._again, tx.add),
+            (gone, tx.remove),
+            (changes, tx.cdc),
+        ):
+            if frame.height:
+                put(frame)
+        return Rewritten(
+            files,
+            changes,
+            gone,
+            self._again,
+            deleted=self._deleted,
+            updated=self._updated,
+            copied=self._copied,
+            inserted=self._inserted,
+        )
+
+
+@dataclass(frozen=True)
+class Rewritten:
+    """What a rewrite put into the transaction.
+
+    Attributes:
+        files: New data files.
+        changes: New files of change data.
+        gone: Files that are removed, those with a new deletion vector included.
+        again: Files with a new deletion vector.
+        deleted: Rows that are deleted.
+        updated: Rows that are updated.
+        copied: Rows that are in new files as they were.
+        inserted: New rows.
+    """
+
+    files: pl.DataFrame
+    changes: pl.DataFrame
+    gone: pl.DataFrame
+    again: pl.DataFrame
+    deleted: int
+    updated: int
+    copied: int
+    inserted: int
+
+    @property
+    def is_nothing(self) -> bool:
+        """Whether no action was put into the transaction."""
+        return not self.files.height and not self.gone.height
+
+    @property
+    def num_removed_files(self) -> int:
+        """Data files none of whose rows are left in them."""
+        return self.gone.height - self.again.height
+
+    def report(self) -> WriteReport:
+        """The report, before the commit."""
+        return WriteReport(
+            None,
+            num_rows=self.inserted,
+            num_files=self.files.height,
+            num_bytes=_bytes(self.files),
+            num_removed_files=self.num_removed_files,
+            num_copied_rows=self.copied,
+            num_deleted_rows=self.deleted,
+            num_updated_rows=self.updated,
+            num_deletion_vectors=self.again.height,
+        )
+
+    @property
+    def vectors(self) -> tuple[int, int, int]:
+        """How many deletion vectors are added, removed, and replaced by another one."""
+        if not self.gone.height:
+            return 0, 0, 0
+        had = self.gone.filter(pl.col("dvStorageType").is_not_null())["path"]
+        again = self.again["path"] if self.again.height else had.clear()
+        return len(again), len(had), int(had.is_in(again.implode()).sum())
+
+    def metrics(self) -> dict[str, int]:
+        """Metrics of files by the names that Delta gives them for DELETE and UPDATE."""
+        added, removed, updated = self.vectors
+        return {
+            "numAddedFiles": self.files.height,
+            "numRemovedFiles": self.num_removed_files,
+            "numAddedBytes": _bytes(self.files),
+            "numRemovedBytes": _bytes(self.gone) - _bytes(self.again),
+            "numAddedChangeFiles": self.changes.height,
+            "numCopiedRows": self.copied,
+            "numDeletionVectorsAdded": added,
+            "numDeletionVectorsRemoved": removed,
+            "numDeletionVectorsUpdated": updated,
+        }
+
+
+def _bytes(files: pl.DataFrame) -> int:
+    return int(files["size"].sum()) if files.height else 0
 
 
 def marked(rows: pa.Table | pa.RecordBatch, kind: str) -> pa.Table:
     """Rows of change data, with the kind of the change."""
     table = pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
     return table.append_column(CHANGE_TYPE, pa.repeat(kind, table.num_rows))
-
-
-def matching_rows(
-    snapshot: LogSnapshot, targets: Targets, where: pl.Expr | None, store: LogStore
-) -> Iterator[pa.RecordBatch]:
-    """The rows of the files that match."""
-    plan = ReadPlan.of(snapshot)
-    for files, predicate in ((targets.whole, None), (targets.partly, where)):
-        if files.height:
-            yield from read_files(plan, files, predicate=predicate, store=store)
-
-
-def _of_partitions(
-    snapshot: LogSnapshot,
-    files: pl.DataFrame,
-    where: pl.Expr,
-    columns: Sequence[str],
-    mapping: str,
-) -> pl.Series:
-    """Whether the predicate holds of each file's rows, by its partition values."""
-    typed = typed_partitions(files["partitionValues"], snapshot.schema, columns, mapping=mapping)
-    for known in typed.known.get_columns():
-        if not known.all():
-            raise UnsupportedFeatureError(
-                "a file has an invalid partition value, so whether its rows match the "
-                "predicate is unknown",
-                path=files["path"].filter(~known)[0],
-                version=snapshot.version,
-                expected=known.name.removeprefix(PREFIX),
-                found=str(files["partitionValues"].filter(~known)[0]),
-            )
-    values = [series.alias(series.name.removeprefix(PREFIX)) for series in typed.values]
-    return holds(pl.DataFrame(values) if values else typed.values, where)
-
-
-def holds(rows: pl.DataFrame, where: pl.Expr) -> pl.Series:
-    """Of which rows a predicate is true; null is not true."""
-    # A predicate without columns still speaks of every row.
-    counted = rows.with_row_index(_ROW)
-    return counted.with_columns(where.alias(_HOLDS))[_HOLDS].fill_null(value=False)

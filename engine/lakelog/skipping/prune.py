@@ -36,46 +36,56 @@ _CAST_TARGETS: dict[str, pl.DataType] = {
 
 def referenced_columns(where: pl.Expr, schema: contract.Struct) -> tuple[str, ...]:
     """Check a predicate, and name the top-level columns that it reads, in schema order."""
-    if not isinstance(where, pl.Expr):
+    outcome, columns = row_wise(where, schema, "where")
+    if outcome != pl.Boolean:
+        raise InvalidInputError("where must return a Boolean", found=str(outcome))
+    return columns
+
+
+def row_wise(
+    expr: pl.Expr, schema: contract.Struct, name: str
+) -> tuple[pl.DataType, tuple[str, ...]]:
+    """The type of a row-wise expression, and the top-level columns that it reads, in schema order;
+    `name` is that of the caller's argument.
+    """
+    if not isinstance(expr, pl.Expr):
         raise InvalidInputError(
-            "where is not a Polars expression",
-            found=type(where).__name__,
+            f"{name} is not a Polars expression",
+            found=type(expr).__name__,
             expected="polars.Expr",
             hint='write, for example, where=pl.col("date") >= date(2024, 1, 1)',
         )
     try:
-        roots = set(where.meta.root_names())
-        several = where.meta.has_multiple_outputs()
+        roots = set(expr.meta.root_names())
+        several = expr.meta.has_multiple_outputs()
     except pl.exceptions.PolarsError as cause:
-        raise InvalidInputError("where cannot be parsed as an expression", found=where) from cause
+        raise InvalidInputError(f"{name} cannot be parsed as an expression", found=expr) from cause
     if several:
         raise InvalidInputError(
-            "where selects several columns; it must return one Boolean",
-            found=where,
+            f"{name} selects several columns; it must return one value per row",
+            found=expr,
             hint="combine the conditions with & or pl.all_horizontal",
         )
-    for name in sorted(roots - set(schema.names)):
+    for column in sorted(roots - set(schema.names)):
         folded = {n.lower(): n for n in schema.names}
-        close = difflib.get_close_matches(name.lower(), folded, n=3, cutoff=0.5)
+        close = difflib.get_close_matches(column.lower(), folded, n=3, cutoff=0.5)
         hint = "did you mean " + ", ".join(folded[c] for c in close) + "?" if close else None
         raise InvalidInputError(
-            "where uses a column that the table does not have",
-            column=name,
+            f"{name} uses a column that the table does not have",
+            column=column,
             hint=hint or "the table's columns: " + ", ".join(schema.names[:20]),
         )
-    _refuse_beyond_row(where, _json(where))
+    _refuse_beyond_row(expr, _json(expr), name)
     empty = pl.DataFrame(schema={f.name: contract.to_polars(f.type) for f in schema.fields})
     try:
-        outcome = empty.select(where.alias("where")).schema["where"]
+        outcome = empty.select(expr.alias("\0outcome")).schema["\0outcome"]
     except _REFUSALS as cause:
         raise InvalidInputError(
-            "where does not fit the table's schema",
-            found=where,
+            f"{name} does not fit the table's schema",
+            found=expr,
             hint="compare each column with a value of its own type",
         ) from cause
-    if outcome != pl.Boolean:
-        raise InvalidInputError("where must return a Boolean", found=str(outcome))
-    return tuple(n for n in schema.names if n in roots)
+    return outcome, tuple(n for n in schema.names if n in roots)
 
 
 def keep_mask(
@@ -107,7 +117,7 @@ def keep_mask(
         return pl.Series("keep", [True]).new_from_index(0, height)
 
 
-def _refuse_beyond_row(expr: pl.Expr, node: Any, *, listed: bool = False) -> None:
+def _refuse_beyond_row(expr: pl.Expr, node: Any, name: str, *, listed: bool = False) -> None:
     """Refuse every node that looks beyond its own row; `listed` allows a list of literals."""
     children = list(reversed(expr.meta.pop()))
     try:
@@ -121,7 +131,7 @@ def _refuse_beyond_row(expr: pl.Expr, node: Any, *, listed: bool = False) -> Non
         own_row = True
     if not own_row:
         raise InvalidInputError(
-            "where must be evaluated row by row: aggregates, windows and shifts are not allowed",
+            f"{name} must be evaluated row by row: aggregates, windows and shifts are not allowed",
             found=expr,
             hint="compute the value first and pass it as a literal",
         )
@@ -131,7 +141,7 @@ def _refuse_beyond_row(expr: pl.Expr, node: Any, *, listed: bool = False) -> Non
         case _:
             lists = set()
     for position, child in enumerate(children):
-        _refuse_beyond_row(child, _child_node(node, position), listed=position in lists)
+        _refuse_beyond_row(child, _child_node(node, position), name, listed=position in lists)
 
 
 def _child_node(node: Any, position: int) -> Any:

@@ -27,7 +27,8 @@ from lakelog.data.append import partitions_of, require_all
 from lakelog.data.conform import Conform, Rows
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
-from lakelog.data.rewrite import find_targets, keeping, require_rows_copyable
+from lakelog.data.rewrite import require_rows_copyable
+from lakelog.data.targets import find_targets, keeping
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.log.snapshot import LogSnapshot

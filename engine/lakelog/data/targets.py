@@ -1,0 +1,199 @@
+"""Finds the files that hold rows for which a condition is true.
+
+Files are judged in three steps, each only of what the one before left open: the log names the files
+that may hold a matching row (`Transaction.read`); partition values and statistics show the files
+all of whose rows match; the columns of the condition are read from the others, with row groups
+skipped.
+
+Source: Delta protocol, Per-file Statistics; Deletion Vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from lakelog.data.files import ReadPlan
+from lakelog.data.read import FILE_INDEX, read_files
+from lakelog.errors import UnsupportedFeatureError
+from lakelog.log.snapshot import LogSnapshot
+from lakelog.skipping.prune import keep_mask, referenced_columns
+from lakelog.skipping.statistics import stats_from_json
+from lakelog.skipping.values import PREFIX, typed_partitions
+from lakelog.storage import LogStore
+from lakelog.transaction.row_tracking import num_records
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+_HOLDS, _ROW = "\x00holds", "\x00row"  # no column is called so
+
+
+class Selection:
+    """Which rows a change concerns: here all for which a condition is true.
+
+    Attributes:
+        where: Rows for which it is not true are not concerned.
+        columns: Columns that `touches` reads.
+    """
+
+    columns: Sequence[str] = ()
+
+    def __init__(self, where: pl.Expr | None) -> None:
+        self.where = where
+
+    def touches(self, _rows: pa.Table) -> NDArray[np.bool_] | None:
+        """Which rows, among those for which `where` is true, are concerned; None is all."""
+        return None
+
+
+@dataclass(frozen=True)
+class Targets:
+    """The files that hold rows for which a condition is true.
+
+    Attributes:
+        whole: Files all of whose rows match, as `Snapshot.files` has them.
+        partly: Files some of whose rows do.
+        rows_matched: Matching rows of `partly`.
+    """
+
+    whole: pl.DataFrame
+    partly: pl.DataFrame
+    rows_matched: int = 0
+
+    @property
+    def files(self) -> pl.DataFrame:
+        """All of them."""
+        return pl.concat([self.whole, self.partly])
+
+
+def find_targets(
+    snapshot: LogSnapshot, candidates: pl.DataFrame, where: pl.Expr | None, store: LogStore
+) -> Targets:
+    """Judge files that may hold matching rows; the condition's columns are read only from files
+    that the log does not settle.
+    """
+    whole, unsettled = split_whole(snapshot, candidates, where)
+    found = read_targets(snapshot, unsettled, Selection(where), store)
+    return Targets(pl.concat([whole, found.whole]), found.partly, found.rows_matched)
+
+
+def read_targets(
+    snapshot: LogSnapshot, files: pl.DataFrame, selection: Selection, store: LogStore
+) -> Targets:
+    """Judge files by their rows."""
+    matched = np.zeros(files.height, np.int64)
+    plan = ReadPlan.of(snapshot, selection.columns)
+    for rows in touched_rows(plan, files, selection, store) if files.height else ():
+        matched += np.bincount(rows[FILE_INDEX].to_numpy(), minlength=files.height)
+    counts = pl.Series("matched", matched)
+    hit, counts = files.filter(counts > 0), counts.filter(counts > 0)
+    is_whole = counts == live_rows(snapshot, hit, store)
+    return Targets(hit.filter(is_whole), hit.filter(~is_whole), int(counts.filter(~is_whole).sum()))
+
+
+def touched_rows(
+    plan: ReadPlan, files: pl.DataFrame, selection: Selection, store: LogStore
+) -> Iterator[pa.Table]:
+    """The rows that change, with their positions."""
+    for batch in read_files(plan, files, predicate=selection.where, store=store, positions=True):
+        rows = pa.Table.from_batches([batch])
+        mask = selection.touches(rows)
+        yield rows if mask is None else rows.filter(pa.array(mask))
+
+
+def live_rows(snapshot: LogSnapshot, files: pl.DataFrame, store: LogStore) -> pl.Series:
+    """The number of rows of each file without the deleted ones; where the log does not record it,
+    from the file's footer.
+    """
+    counts = num_records(files["stats"]) - files["dvCardinality"].fill_null(0)
+    unknown = counts.is_null()
+    if not unknown.any():
+        return counts
+    uncounted = files.filter(unknown)
+    found = np.zeros(uncounted.height, np.int64)
+    for batch in read_files(ReadPlan.of(snapshot, ()), uncounted, store=store, positions=True):
+        found += np.bincount(batch[FILE_INDEX].to_numpy(), minlength=uncounted.height)
+    return counts.scatter(unknown.arg_true(), pl.Series(found))
+
+
+def split_whole(
+    snapshot: LogSnapshot, candidates: pl.DataFrame, where: pl.Expr | None
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    """Files all of whose rows match by what the log records of them, and files that have to be
+    read; those that cannot match are in neither.
+    """
+    if where is None or not candidates.height:
+        return candidates, candidates.clear()
+    metadata = snapshot.metadata
+    mapping = snapshot.table_configuration.column_mapping
+    columns = referenced_columns(where, metadata.schema)
+    if set(columns) <= set(metadata.partition_columns):
+        matches = _of_partitions(snapshot, candidates, where, columns, mapping)
+        return candidates.filter(matches), candidates.clear()
+    bounded = [name for name in columns if name not in metadata.partition_columns]
+    may_stay = keep_mask(
+        where.not_() | where.is_null(),
+        schema=metadata.schema,
+        partition_columns=metadata.partition_columns,
+        partitions=typed_partitions(
+            candidates["partitionValues"],
+            metadata.schema,
+            metadata.partition_columns,
+            mapping=mapping,
+        ),
+        stats=stats_from_json(
+            candidates["stats"], metadata.schema, columns=bounded, mapping=mapping
+        ),
+    )
+    return candidates.filter(~may_stay), candidates.filter(may_stay)
+
+
+def _of_partitions(
+    snapshot: LogSnapshot,
+    files: pl.DataFrame,
+    where: pl.Expr,
+    columns: Sequence[str],
+    mapping: str,
+) -> pl.Series:
+    """Whether the predicate holds of each file's rows, by its partition values."""
+    typed = typed_partitions(files["partitionValues"], snapshot.schema, columns, mapping=mapping)
+    for known in typed.known.get_columns():
+        if not known.all():
+            raise UnsupportedFeatureError(
+                "a file has an invalid partition value, so whether its rows match the "
+                "predicate is unknown",
+                path=files["path"].filter(~known)[0],
+                version=snapshot.version,
+                expected=known.name.removeprefix(PREFIX),
+                found=str(files["partitionValues"].filter(~known)[0]),
+            )
+    values = [series.alias(series.name.removeprefix(PREFIX)) for series in typed.values]
+    return holds(pl.DataFrame(values) if values else typed.values, where)
+
+
+def matching_rows(
+    snapshot: LogSnapshot, targets: Targets, where: pl.Expr | None, store: LogStore
+) -> Iterator[pa.RecordBatch]:
+    """The rows of the files that match."""
+    plan = ReadPlan.of(snapshot)
+    for files, predicate in ((targets.whole, None), (targets.partly, where)):
+        if files.height:
+            yield from read_files(plan, files, predicate=predicate, store=store)
+
+
+def keeping(where: pl.Expr) -> pl.Expr:
+    """The rows that stay: those for which `where` is false, and those for which it is null."""
+    return where.fill_null(value=False).not_()
+
+
+def holds(rows: pl.DataFrame, where: pl.Expr) -> pl.Series:
+    """Of which rows a predicate is true; null is not true."""
+    # A predicate without columns still speaks of every row.
+    counted = rows.with_row_index(_ROW)
+    return counted.with_columns(where.alias(_HOLDS))[_HOLDS].fill_null(value=False)

@@ -1,0 +1,210 @@
+"""`delete` and `update`: change rows in one commit.
+
+Source: Delta protocol, Add File and Remove File; Deletion Vectors; Add CDC File. Delta Lake,
+DeleteCommand and UpdateCommand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import orjson
+import polars as pl
+import pyarrow as pa
+
+from lakelog.data.conform import Conform
+from lakelog.data.files import ReadPlan
+from lakelog.data.rewrite import Change, Outcome, Rewriter
+from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
+from lakelog.data.targets import split_whole
+from lakelog.errors import InvalidInputError
+from lakelog.log.context import Log
+from lakelog.model import contract
+from lakelog.skipping.prune import row_wise
+from lakelog.skipping.sql_predicate import sql_text
+from lakelog.transaction.runtime import Runtime
+from lakelog.transaction.transaction import LogTransaction
+
+_ROW = "\x00row"
+
+
+def delete(
+    log: Log,
+    runtime: Runtime,
+    begin: Callable[..., LogTransaction],
+    where: pl.Expr | str | None,
+    options: WriteOptions,
+) -> WriteReport:
+    """Delete rows; see `lakelog.table.Table.delete`."""
+    commit = RowCommit(log, runtime, begin, options, "DELETE")
+    return _run(commit, where, Change)
+
+
+def update(
+    log: Log,
+    runtime: Runtime,
+    begin: Callable[..., LogTransaction],
+    values: Mapping[str, Any],
+    where: pl.Expr | str | None,
+    options: WriteOptions,
+) -> WriteReport:
+    """Update rows; see `lakelog.table.Table.update`."""
+    commit = RowCommit(log, runtime, begin, options, "UPDATE")
+    assigned = Assignments(
+        values, commit.snapshot.schema, commit.snapshot.metadata.partition_columns
+    )
+    return _run(commit, where, lambda condition: _Update(condition, assigned))
+
+
+def _run(
+    commit: RowCommit,
+    condition: pl.Expr | str | None,
+    change_of: Callable[[pl.Expr | None], Change],
+) -> WriteReport:
+    tx = commit.tx
+    if tx.duplicate:
+        return WriteReport(None, duplicate=True)
+    ReadPlan.of(commit.snapshot, ())  # refuses a table without rows
+    where = commit.snapshot.condition(condition)
+    predicate = None if condition is None else sql_text(condition)
+    commit.parameters["predicate"] = orjson.dumps([] if predicate is None else [predicate]).decode()
+    change = change_of(where)
+    rewriter = Rewriter(commit, change)
+    with commit.guarded():
+        candidates = tx.read(where).collect()
+        whole, unsettled = split_whole(commit.snapshot, candidates, where)
+        if change.updates:
+            rewriter.change(pl.concat([whole, unsettled]))
+        else:
+            rewriter.change(unsettled)
+            rewriter.remove(whole)
+        done = rewriter.finish()
+    if done.is_nothing:
+        return WriteReport(None)
+    rows = {"numUpdatedRows": done.updated} if change.updates else {"numDeletedRows": done.deleted}
+    commit.metrics |= done.metrics() | rows
+    return commit.commit(done.report())
+
+
+class Assignments:
+    """New values of columns, by expressions over the row.
+
+    Args:
+        values: By column: a Polars expression, SQL text, or any other value as a literal.
+        schema: The table's schema.
+        partition_columns: Its partition columns.
+    """
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        schema: contract.Struct,
+        partition_columns: tuple[str, ...],
+        readable: contract.Struct | None = None,
+    ) -> None:
+        if not values:
+            raise InvalidInputError(
+                "the new values must be a mapping of at least one column",
+                expected='a mapping such as {"price": pl.col("price") * 2}',
+                found=repr(values)[:200],
+            )
+        readable = readable or schema
+        fields = {field.name: field for field in schema.fields}
+        self._expressions: dict[str, pl.Expr] = {}
+        self._roots: set[str] = set()
+        for name, value in values.items():
+            if name not in schema.names:
+                raise InvalidInputError(
+                    f"the table has no column {name!r}",
+                    column=str(name),
+                    expected=", ".join(schema.names),
+                    found=name,
+                )
+            expr = _expression(name, value)
+            dtype, roots = row_wise(expr, readable, f"the new value of {name!r}")
+            if isinstance(value, str):
+                expr = _as_assigned(expr, dtype, fields[name].type)
+            self._roots |= set(roots)
+            self._expressions[name] = expr
+        changed = [field for name, field in fields.items() if name in self._expressions]
+        self._conform = Conform(changed, partition_columns)
+        # A wrong type is reported before a row is read.
+        self.values(_empty(readable))
+
+    def values(self, rows: pa.Table) -> pa.Table:
+        """The new values of rows, in the types of their columns."""
+        columns = [name for name in rows.column_names if name in self._roots]
+        frame = pl.DataFrame(rows.select(columns)) if columns else pl.DataFrame(height=len(rows))
+        names = self._expressions
+        try:
+            # An expression without columns still has a value for every row.
+            found = frame.with_row_index(_ROW).with_columns(
+                expr.alias(f"\x00{name}") for name, expr in names.items()
+            )
+        except pl.exceptions.PolarsError as cause:
+            raise InvalidInputError(
+                f"a new value cannot be computed: {str(cause).splitlines()[0]}",
+                column=", ".join(names),
+            ) from cause
+        return self._conform.table(found.select(pl.col(f"\x00{n}").alias(n) for n in names))
+
+    def apply(self, rows: pa.Table) -> pa.Table:
+        """The rows with their new values."""
+        new = self.values(rows)
+        for name in new.column_names:
+            rows = rows.set_column(rows.column_names.index(name), name, new.column(name))
+        return rows
+
+
+def _expression(name: str, value: Any) -> pl.Expr:
+    if isinstance(value, pl.Expr):
+        return value
+    if isinstance(value, str):
+        try:
+            return pl.sql_expr(value)
+        except pl.exceptions.PolarsError as cause:
+            raise InvalidInputError(
+                f"the new value of {name!r} is not a SQL expression: {str(cause).splitlines()[0]}",
+                column=name,
+                found=value,
+                hint="text is SQL: write a string literal in single quotes, or as pl.lit(...)",
+            ) from cause
+    try:
+        return pl.lit(value)
+    except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as cause:
+        raise InvalidInputError(
+            f"the new value of {name!r} is not a literal", column=name, found=repr(value)[:200]
+        ) from cause
+
+
+def _as_assigned(expr: pl.Expr, dtype: pl.DataType, type_: contract.DataType) -> pl.Expr:
+    """A value of SQL text, where a literal has no type of its own: numbers with a point are
+    decimals, and dates and times are texts.
+    """
+    target = contract.to_polars(type_)
+    if isinstance(dtype, pl.Decimal) and target.is_float():
+        return expr.cast(target)
+    if dtype == pl.String and isinstance(target, pl.Datetime):
+        return expr.str.to_datetime(time_unit="us", time_zone=target.time_zone)
+    if dtype == pl.String and target == pl.Date:
+        return expr.str.to_date("%Y-%m-%d")
+    return expr
+
+
+def _empty(schema: contract.Struct) -> pa.Table:
+    return pa.schema(list(contract.to_arrow(schema))).empty_table()
+
+
+class _Update(Change):
+    """Assigns new values to all rows for which a condition is true."""
+
+    updates = True
+
+    def __init__(self, where: pl.Expr | None, assigned: Assignments) -> None:
+        super().__init__(where)
+        self._assigned = assigned
+
+    def outcome(self, rows: pa.Table) -> Outcome:
+        """What becomes of rows that change."""
+        return Outcome(before=rows, after=self._assigned.apply(rows))

@@ -1,0 +1,292 @@
+"""`Table.delete` and `Table.update`: which files are read, what is written, what is refused."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog import ConflictError, Table
+from lakelog.errors import (
+    CorruptionError,
+    InvalidInputError,
+    InvalidTransactionError,
+    UnsupportedFeatureError,
+)
+from tests.data.test_append import changes_of, commit_info, frame, made
+from tests.data.test_write import data_files
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
+FEED = {"delta.enableChangeDataFeed": "true"}
+ROWS = frame(*((p, n, n / 2) for p in "ab" for n in range(0 if p == "a" else 100, 200, 2)))
+
+
+def ids(table: Table) -> list[int]:
+    return sorted(table.snapshot().scan().collect()["id"].to_list())
+
+
+def adds(path: Path, version: int) -> list[dict[str, Any]]:
+    lines = (path / "_delta_log" / f"{version:020}.json").read_text("utf-8").splitlines()
+    return [action["add"] for action in map(json.loads, lines) if "add" in action]
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_files_that_cannot_match_or_match_whole_are_not_opened(
+    tmp_path: Path, vectors: bool
+) -> None:
+    table = made(tmp_path, **(VECTORS if vectors else {}))
+    table.append(frame(("a", 1, 0.0), ("b", 2, 0.0), ("c", 3, 0.0), ("d", 4, 0.0), ("d", 5, 0.0)))
+    for partition in "abc":
+        (file,) = tmp_path.glob(f"p={partition}/*.parquet")
+        file.unlink()
+    report = table.delete("p = 'a' OR id = 2 OR id > 4")
+    assert (report.num_removed_files, report.num_deleted_rows) == (2 + (not vectors), 3)
+    live = table.snapshot().files().collect()
+    assert [dict(p)["p"] for p in live["partitionValues"]] == ["c", "d"]
+
+
+def test_deleted_rows_are_marked_and_marks_are_merged(tmp_path: Path) -> None:
+    table = made(tmp_path, **VECTORS)
+    table.append(ROWS)
+    before = data_files(tmp_path)
+    stats = {add["path"]: json.loads(add["stats"]) for add in adds(tmp_path, 1)}
+    assert table.delete(pl.col("id") % 3 == 0).num_deletion_vectors == 2
+    assert table.delete(pl.col("id") % 5 == 0).num_deletion_vectors == 2
+    assert data_files(tmp_path) == before
+    assert ids(table) == sorted(n for n in ROWS["id"] if n % 3 and n % 5)
+    for add in adds(tmp_path, 3):
+        assert json.loads(add["stats"]) == {**stats[add["path"]], "tightBounds": False}
+        assert add["dataChange"]
+    told = commit_info(tmp_path, 3)["operationMetrics"]
+    assert told["numDeletionVectorsAdded"] == "2"
+    assert told["numDeletionVectorsRemoved"] == "2"
+    assert told["numDeletionVectorsUpdated"] == "2"
+    assert table.delete(pl.col("p") == "a").num_removed_files == 1
+    assert table.delete(pl.col("id") % 2 == 0).num_removed_files == 1
+    assert not table.snapshot().num_files()
+
+
+def test_short_vectors_are_in_the_log_and_long_ones_in_one_file(tmp_path: Path) -> None:
+    table = made(tmp_path, by=(), **VECTORS)
+    for start in (0, 10_000, 20_000):
+        table.append(frame(*(("a", start + n, 0.5) for n in range(5_000))))
+    table.delete(pl.col("id") % 10_000 == 7)
+    kinds = [add["deletionVector"]["storageType"] for add in adds(tmp_path, 4)]
+    assert kinds == ["i"] * 3
+    assert not list(tmp_path.glob("*.bin"))
+    table.delete(pl.col("id") % 3 == 0)
+    vectors = [add["deletionVector"] for add in adds(tmp_path, 5)]
+    assert [v["storageType"] for v in vectors] == ["u"] * 3
+    assert len({v["pathOrInlineDv"] for v in vectors}) == len(list(tmp_path.glob("*.bin"))) == 1
+    assert sum(v["cardinality"] for v in vectors) == 15_000 - len(ids(table))
+    table.vacuum(retention="200 hours").apply()
+    assert len(ids(table)) == 9_998
+
+
+@pytest.mark.parametrize("where", [None, "true", pl.lit(True)])
+def test_all_rows_are_deleted_only_if_that_is_said(tmp_path: Path, where: Any) -> None:
+    table = made(tmp_path)
+    table.append(ROWS)
+    with pytest.raises(TypeError):
+        table.delete()  # type: ignore[call-arg]
+    assert table.delete(where).num_deleted_rows == ROWS.height
+    assert ids(table) == []
+
+
+def test_nothing_is_committed_where_no_row_matches(tmp_path: Path) -> None:
+    table = made(tmp_path, **VECTORS)
+    table.append(ROWS)
+    for where in ("id = 1", "id = -1", "p = 'z'", "id = 3 AND p = 'a'"):
+        assert table.delete(where).version is None
+        assert table.update({"x": 1.0}, where).version is None
+    assert table.version() == 1
+
+
+def test_the_commit_says_what_it_did_as_delta_does(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(ROWS)
+    table.delete((pl.col("id") > 150) & (pl.col("p") == "a"), user_metadata="by hand")
+    told = commit_info(tmp_path, 2)
+    assert (told["operation"], told["userMetadata"]) == ("DELETE", "by hand")
+    assert told["operationParameters"] == {"predicate": "[\"((`id` > 150) AND (`p` = 'a'))\"]"}
+    metrics = {key: told["operationMetrics"][key] for key in ("numDeletedRows", "numCopiedRows")}
+    assert metrics == {"numDeletedRows": "24", "numCopiedRows": "76"}
+    assert not told["isBlindAppend"]
+    table.update({"x": 0.0})
+    told = commit_info(tmp_path, 3)
+    assert (told["operation"], told["operationParameters"]) == ("UPDATE", {"predicate": "[]"})
+    assert told["operationMetrics"]["numUpdatedRows"] == str(ROWS.height - 24)
+
+
+def test_an_update_of_a_partition_column_moves_rows(tmp_path: Path) -> None:
+    table = made(tmp_path, **FEED)
+    table.append(frame(("a", 1, 0.5), ("b", 2, 1.5)))
+    report = table.update({"p": "'b'", "x": pl.col("x") + pl.col("id")}, "id = 1")
+    assert (report.num_updated_rows, report.num_removed_files, report.num_files) == (1, 1, 1)
+    found = table.snapshot().scan().sort("id").collect()
+    assert found.rows() == [("b", 1, 1.5), ("b", 2, 1.5)]
+    assert changes_of(tmp_path, 2) == [("update_postimage", 1), ("update_preimage", 1)]
+
+
+def test_literals_of_sql_text_get_the_type_of_their_column(tmp_path: Path) -> None:
+    schema: dict[str, Any] = {
+        "d": pl.Date,
+        "t": pl.Datetime("us", "UTC"),
+        "x": pl.Float64,
+        "f": pl.Float32,
+    }
+    table = made(tmp_path, schema, by=())
+    table.append(pl.DataFrame({name: [None] for name in schema}, schema=schema))
+    table.update({"d": "'2026-01-05'", "t": "'2026-01-05T01:00:00Z'", "x": "1.5", "f": "2"})
+    (row,) = table.snapshot().scan().collect().rows()
+    moment = dt.datetime(2026, 1, 5, 1, tzinfo=dt.UTC)
+    assert row == (dt.date(2026, 1, 5), moment, 1.5, 2.0)
+    with pytest.raises(InvalidInputError, match="cannot be computed"):
+        table.update({"d": "'tomorrow'"})
+
+
+def test_change_data_is_written_unless_whole_files_tell_it(tmp_path: Path) -> None:
+    table = made(tmp_path, **FEED, **VECTORS)
+    table.append(frame(("a", 1, 0.5), ("b", 2, 1.5), ("b", 3, 1.5)))
+    table.delete("p = 'a'")
+    assert not (tmp_path / "_change_data").exists()
+    assert changes_of(tmp_path, 2) == [("delete", 1)]
+    table.append(frame(("a", 1, 0.5)))
+    table.delete("p = 'a' OR id = 2")
+    assert changes_of(tmp_path, 4) == [("delete", 1), ("delete", 2)]
+
+
+def test_row_ids_are_kept_or_the_change_is_refused(tmp_path: Path) -> None:
+    tracked = {"delta.enableRowTracking": "true"}
+    table = made(tmp_path / "marked", **tracked, **VECTORS)
+    table.append(ROWS)
+    before = table.snapshot().files().collect().sort("path")
+    table.delete("id % 3 = 0")
+    after = table.snapshot().files().collect().sort("path")
+    kept = ["path", "baseRowId", "defaultRowCommitVersion"]
+    assert after.select(kept).equals(before.select(kept))
+    copied = made(tmp_path / "copied", **tracked)
+    copied.append(ROWS)
+    changes: list[Callable[[], Any]] = [
+        lambda: copied.delete("id % 3 = 0"),
+        lambda: copied.update({"x": 1.0}),
+        lambda: table.update({"x": 1.0}, "id = 2"),
+    ]
+    for change in changes:
+        with pytest.raises(UnsupportedFeatureError, match="row tracking"):
+            change()
+    assert copied.delete("p = 'a'").version == 2
+
+
+def test_rules_that_lakelog_cannot_check_refuse_changes_by_name(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(ROWS)
+    first = (tmp_path / "_delta_log" / f"{0:020}.json").read_text("utf-8").splitlines()
+    (metadata,) = (line["metaData"] for line in map(json.loads, first) if "metaData" in line)
+    metadata["configuration"] = {"delta.constraints.positive": "id >= 0"}
+    actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 3}}, {"metaData": metadata}]
+    another = tmp_path / "_delta_log" / f"{2:020}.json"
+    another.write_text("\n".join(map(json.dumps, actions)), "utf-8")
+    files = data_files(tmp_path)
+    changes: list[Callable[[], Any]] = [
+        lambda: table.delete("id % 3 = 0"),
+        lambda: table.update({"x": 1.0}),
+    ]
+    for change in changes:
+        with pytest.raises(UnsupportedFeatureError, match="CHECK constraint"):
+            change()
+    assert data_files(tmp_path) == files
+    assert table.delete("p = 'a'").num_deleted_rows == 100
+
+
+def test_tables_that_keep_their_rows_are_refused(tmp_path: Path) -> None:
+    table = made(tmp_path / "delta", **{"delta.appendOnly": "true"})
+    table.append(ROWS)
+    changes: list[Callable[[], Any]] = [
+        lambda: table.delete("id % 3 = 0"),
+        lambda: table.delete(None),
+        lambda: table.update({"x": 1.0}),
+    ]
+    for change in changes:
+        with pytest.raises(InvalidTransactionError, match="append-only"):
+            change()
+    index = lakelog.create(tmp_path / "index", {"id": pl.Int64}, format="indextables")
+    with pytest.raises(UnsupportedFeatureError, match="not in Parquet files"):
+        index.delete(None)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({}, "at least one column"),
+        ({"y": 1}, "no column 'y'"),
+        ({"x": pl.col("y")}, "the new value of 'x' uses a column"),
+        ({"x": pl.col("x").sum()}, "row by row"),
+        ({"x": "not sql ("}, "not a SQL expression"),
+        ({"x": "'text'"}, "'x'"),
+        ({"id": 1.5}, "without loss"),
+        ({"id": pl.col("x")}, "without loss"),
+        ({"id": None}, "NOT NULL"),
+    ],
+)
+def test_values_that_do_not_fit_are_refused_before_anything_is_written(
+    tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    schema = lakelog.model.contract.parse_schema(
+        '{"type":"struct","fields":['
+        '{"name":"id","type":"long","nullable":false,"metadata":{}},'
+        '{"name":"x","type":"double","nullable":true,"metadata":{}}]}'
+    )
+    table = lakelog.create(tmp_path, schema, upkeep=False)
+    table.append(pl.DataFrame({"id": [1, 2], "x": [0.5, 1.0]}))
+    files = data_files(tmp_path)
+    with pytest.raises(InvalidInputError, match=message):
+        table.update(values)
+    assert data_files(tmp_path) == files
+    assert table.version() == 1
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_writers_on_the_same_file_conflict_and_on_others_do_not(
+    tmp_path: Path, vectors: bool
+) -> None:
+    table = made(tmp_path, **(VECTORS if vectors else {}))
+    table.append(ROWS)
+    table.delete("id % 3 = 0 AND p = 'a'")
+    others = table.update({"x": 0.0}, "id % 3 = 0 AND p = 'b'", version=1)
+    assert others.version == 3
+    changes: list[Callable[[], Any]] = [
+        lambda: table.delete("id % 5 = 0 AND p = 'a'", version=1),
+        lambda: table.update({"x": 0.0}, "id % 5 = 0 AND p = 'a'", version=1),
+    ]
+    for change in changes:
+        kept = data_files(tmp_path)
+        with pytest.raises(ConflictError):
+            change()
+        assert data_files(tmp_path) == kept
+
+
+def test_an_application_deletes_once(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(ROWS)
+    assert table.delete("id = 0", app_id="job", app_version=1).version == 2
+    assert table.delete("id = 2", app_id="job", app_version=1).duplicate
+    assert 2 in ids(table)
+
+
+def test_a_damaged_vector_is_an_error_and_nothing_is_written(tmp_path: Path) -> None:
+    table = made(tmp_path, by=(), **VECTORS)
+    table.append(frame(*(("a", n, 0.5) for n in range(5_000))))
+    table.delete("id % 3 = 0")
+    (vector,) = tmp_path.glob("*.bin")
+    vector.write_bytes(vector.read_bytes()[:-1] + b"?")
+    with pytest.raises(CorruptionError, match="checksum"):
+        lakelog.open(tmp_path).delete("id % 5 = 0")
+    assert list(tmp_path.glob("*.bin")) == [vector]
+    assert table.version() == 2
