@@ -46,6 +46,7 @@ WORKLOADS = (
     Workload("files_of_one_date_1m_classic", "classic_checkpoint", peers=("deltalake",)),
     Workload("files_of_one_date_1m_disk_cache", "classic_checkpoint", peers=("deltalake",)),
     Workload("files_of_one_date_1m", "own_checkpoint_1m_files", faster=80, peers=("deltalake",)),
+    Workload("files_of_one_date_1m_30_ms_a_request", "own_checkpoint_1m_files", peers=()),
     Workload("protocol_metadata_1m", "classic_checkpoint", faster=100),
     Workload(
         "update_by_one_commit_1m",

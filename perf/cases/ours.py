@@ -16,9 +16,12 @@ import polars as pl
 
 import lakelog
 import lakelog.table
+from lakelog.storage import open_store
+from lakelog.testing import InjectingStore
 from perf.cases.base import ONE_DATE, Answer, Case, WritableCopy, paths_answer
 from perf.tables import Table
 
+LATENCY_S = 0.03
 _COLUMNS = ("path", "size", "partitionValues", "modificationTime")
 _STATS = ("numRecords", "min", "max", "nullCount")
 
@@ -36,6 +39,13 @@ def _one_date(path: Path) -> list[str]:
     snapshot = lakelog.open(str(path)).snapshot()
     where = pl.col("date") == dt.date.fromisoformat(ONE_DATE)
     return snapshot.files(where=where).select("path").collect()["path"].to_list()
+
+
+def _one_date_far(path: Path) -> list[str]:
+    store = InjectingStore(open_store(str(path)), latency_s=LATENCY_S)
+    where = pl.col("date") == dt.date.fromisoformat(ONE_DATE)
+    files = lakelog.open(store=store).snapshot().files(where=where).select("path")
+    return files.collect()["path"].to_list()
 
 
 def _with_cache(table: Table, stack: ExitStack) -> tuple[Path, lakelog.DiskCache]:
@@ -149,6 +159,7 @@ CASES = {
     "files_of_one_date_1m_classic": Case(_one_date, paths_answer),
     "files_of_one_date_1m_disk_cache": Case(_cached_one_date, paths_answer, _with_cache),
     "files_of_one_date_1m": Case(_one_date, paths_answer),
+    "files_of_one_date_1m_30_ms_a_request": Case(_one_date_far, paths_answer),
     "protocol_metadata_1m": Case(_protocol_metadata, _protocol_answer),
     "update_by_one_commit_1m": Case(
         _update, lambda r: {"version_after": r[0], "files_after": r[1]}, _opened

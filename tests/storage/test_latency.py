@@ -6,12 +6,19 @@ the work, less the time that the work takes without it.
 
 from __future__ import annotations
 
+import hashlib
+import json
+import re
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+import polars as pl
 import pytest
 
+import lakelog
+from lakelog.checkpoint import plan
 from lakelog.log.context import Log
 from lakelog.storage import FileEntry, StoreWrapper, open_store
 from lakelog.table import Table, detect_dialect
@@ -100,3 +107,80 @@ def test_the_latest_version_is_listed_from_the_checkpoint_on(root: Path) -> None
 def test_an_update_that_finds_nothing_new_lists_once(root: Path) -> None:
     snapshots = {latency_s: opened(root, latency_s).snapshot() for latency_s in (0.0, LATENCY_S)}
     assert trips(lambda latency_s: snapshots[latency_s].update(), 2) < 2
+
+
+FILES = 40_000
+DAYS = 40
+
+
+@pytest.fixture(scope="module")
+def days(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Gives a table of 40,000 files, a thousand for each value of a partition column, and thirty
+    row groups in a checkpoint of the layout that is asked for.
+    """
+    folder = tmp_path_factory.mktemp("days")
+    schema = pl.Schema({"day": pl.Int64, "i": pl.Int64})
+    files = [
+        add(
+            f"day={n % DAYS}/{hashlib.sha512(b'%d' % n).hexdigest()}.parquet",
+            n,
+            partitionValues={"day": str(n % DAYS)},
+            stats=json.dumps({"numRecords": 1, "minValues": {"i": n}, "maxValues": {"i": n}}),
+        )
+        for n in range(FILES)
+    ]
+
+    def made(layout: str) -> Path:
+        root = folder / layout
+        if not root.exists():
+            configuration = {"spark.indextables.checkpoint.actionsPerPart": str(FILES // 2)}
+            if layout == "v2":
+                configuration["delta.checkpointPolicy"] = "v2"
+            lakelog.create(root, schema, ["day"], configuration=configuration)
+            lines = "\n".join(map(json.dumps, [info(), *files]))
+            (root / "_delta_log" / f"{1:020d}.json").write_text(lines + "\n")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(plan, "_ROW_GROUP_ROWS", FILES // 30)
+                lakelog.open(root).checkpoint(layout=layout)
+        return root
+
+    return made
+
+
+@pytest.mark.parametrize("layout", ["classic", "multipart", "v2"])
+def test_one_partition_takes_seven_round_trips_and_a_small_part_of_the_checkpoint(
+    days: Callable[[str], Path], layout: str
+) -> None:
+    root = days(layout)
+
+    def ask(latency_s: float) -> tuple[InjectingStore, list[int]]:
+        store = InjectingStore(open_store(root), latency_s=latency_s)
+        table = Table(Log(store, detect_dialect(store)))
+        found = table.snapshot().files(where=pl.col("day") == 31).select("path", "size")
+        return store, sorted(found.collect()["size"])
+
+    store, sizes = ask(0.0)
+    assert sizes == list(range(31, FILES, DAYS))
+    assert len(store.operations) <= {"classic": 9, "multipart": 12, "v2": 9}[layout]
+    checkpoint = sum(p.stat().st_size for p in root.rglob("*.parquet"))
+    assert store.bytes_read < {"classic": 0.15, "multipart": 0.25, "v2": 0.15}[layout] * checkpoint
+    assert trips(ask, 7.5) < 7.5
+
+
+@pytest.mark.parametrize("wrong", [-70_000, -1, 1, 70_000])
+def test_a_sidecar_whose_manifest_records_another_length_is_read_by_its_own(
+    days: Callable[[str], Path], tmp_path: Path, wrong: int
+) -> None:
+    root = tmp_path / "t"
+    shutil.copytree(days("v2"), root)
+    (manifest,) = root.rglob("*.checkpoint.*.json")
+    said = re.sub(
+        rb'"sizeInBytes":(\d+)',
+        lambda m: b'"sizeInBytes":%d' % (int(m[1]) + wrong),
+        manifest.read_bytes(),
+    )
+    manifest.write_bytes(re.sub(rb'"sidecarSizeInBytes":"\d+",?', b"", said))
+    snapshot = opened(root, 0.0).snapshot()
+    found = snapshot.files(where=pl.col("day") == 31).select("size").collect()["size"]
+    assert sorted(found) == list(range(31, FILES, DAYS))
+    assert snapshot.files().select("path").collect().height == FILES

@@ -13,6 +13,7 @@ from lakelog.errors import UnavailableError
 from lakelog.storage.ranged import WHOLE_BYTES, Range, RangedFile
 
 MIB = 1 << 20
+BLOCK = 1 << 15
 
 
 class Source:
@@ -30,7 +31,7 @@ class Source:
         return RangedFile(self.fetch, len(self.data))
 
 
-@pytest.mark.parametrize("size", [1, 1000, MIB, MIB + 1, 5 * MIB + 3])
+@pytest.mark.parametrize("size", [1, 1000, BLOCK + 1, MIB])
 def test_a_small_file_comes_in_one_trip_whatever_is_read(size: int) -> None:
     source = Source(os.urandom(size))
     with source.open() as file:
@@ -82,15 +83,31 @@ def test_it_reads_as_a_file_does(size: int) -> None:
 def test_the_end_of_a_large_file_comes_first_and_what_is_at_hand_is_not_asked_for() -> None:
     source = Source(bytes(WHOLE_BYTES + 5))
     file = source.open()
-    assert source.trips == [[(WHOLE_BYTES - MIB, WHOLE_BYTES + 5)]]
+    assert source.trips == [[(WHOLE_BYTES - 2 * BLOCK, WHOLE_BYTES + 5)]]
     file.seek(-8, io.SEEK_END)
     file.read()
     assert len(source.trips) == 1
-    file.seek(0)
+
+
+def test_a_long_read_is_one_trip_of_several_requests() -> None:
+    source = Source(bytes(8 * MIB))
+    file = source.open()
     file.read(6 * MIB)
     assert source.trips[1:] == [[(0, 4 * MIB), (4 * MIB, 6 * MIB)]]
     file.seek(5 * MIB)
     file.read(MIB)
+    assert len(source.trips) == 2
+
+
+def test_ranges_that_will_be_read_come_in_one_trip_with_small_gaps_between_them() -> None:
+    source = Source(os.urandom(8 * MIB))
+    file = source.open()
+    ranges = [(10, 20), (3 * BLOCK, 3 * BLOCK + 1), (MIB, 2 * MIB), (8 * MIB - 5, 9 * MIB), (7, 7)]
+    file.prefetch(ranges)
+    assert source.trips[1:] == [[(0, 4 * BLOCK), (MIB, 2 * MIB)]]
+    for start, end in ranges[:3]:
+        file.seek(start)
+        assert file.read(end - start) == source.data[start:end]
     assert len(source.trips) == 2
 
 
@@ -99,7 +116,11 @@ def test_memory_is_bounded() -> None:
     file = source.open()
     while file.read(MIB):
         pass
-    assert len(file._blocks._kept) == 48
+    assert len(file._blocks._kept) * BLOCK == 48 * MIB
+    file.keep_at_most(MIB)
+    file.seek(0)
+    file.read(1)
+    assert len(file._blocks._kept) * BLOCK == MIB
 
 
 def test_a_file_that_is_shorter_than_listed_is_told_of() -> None:

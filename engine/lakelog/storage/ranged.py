@@ -2,7 +2,8 @@
 
 A small file comes whole in the first trip. A larger one comes in blocks, of which the most recent
 are kept, and its end first, as that is where Parquet's readers look. `RangedFile.reopen` gives
-another position over the same blocks.
+another position over the same blocks. A reader that knows what it will read fetches all of it in
+one trip with `RangedFile.prefetch`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import io
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from lakelog.errors import UnavailableError
@@ -21,13 +23,14 @@ Range = tuple[int, int]
 Fetch = Callable[[Sequence[Range]], Sequence[bytes]]
 """Fetches ranges at the same time; each answer is as long as its range."""
 
-WHOLE_BYTES = 16 << 20
+WHOLE_BYTES = 1 << 20
 """A file of up to this many bytes is fetched whole."""
 
-_BLOCK_BYTES = 1 << 20
-_REQUEST_BLOCKS = 4  # of one request; several go at once
-_KEPT_BLOCKS = 48
-_TAIL_BLOCKS = 2
+_BLOCK_BYTES = 1 << 15
+_REQUEST_BLOCKS = 128  # of one request; several go at once
+_GAP_BLOCKS = 2  # between ranges, fetched rather than asked around
+_KEPT_BLOCKS = 1_536
+_TAIL_BLOCKS = 3  # no less than 64 KiB, which Arrow reads first
 
 
 class _Blocks:
@@ -36,6 +39,7 @@ class _Blocks:
     def __init__(self, fetch: Fetch, size_bytes: int) -> None:
         self.fetch = fetch
         self.size_bytes = size_bytes
+        self.most_kept = _KEPT_BLOCKS
         self._count = -(-size_bytes // _BLOCK_BYTES)
         self._kept: OrderedDict[int, bytes] = OrderedDict()
         self._lock = threading.Lock()
@@ -55,7 +59,7 @@ class _Blocks:
             found |= fetched
             with self._lock:
                 self._kept |= fetched
-                while len(self._kept) > max(_KEPT_BLOCKS, len(wanted)):
+                while len(self._kept) > max(self.most_kept, len(wanted)):
                     self._kept.popitem(last=False)
         return found
 
@@ -85,11 +89,16 @@ class _Blocks:
 
     def read(self, start: int, end: int) -> bytes:
         """The bytes from `start` to `end`, which must be inside the file."""
-        numbers = range(start // _BLOCK_BYTES, -(-end // _BLOCK_BYTES))
+        numbers = _numbers((start, end))
         blocks = self.load(numbers)
         data = b"".join(blocks[n] for n in numbers) if len(numbers) > 1 else blocks[numbers[0]]
         offset = numbers[0] * _BLOCK_BYTES
         return data[start - offset : end - offset]
+
+
+def _numbers(span: Range) -> range:
+    """The blocks that hold a range."""
+    return range(span[0] // _BLOCK_BYTES, -(-span[1] // _BLOCK_BYTES))
 
 
 class RangedFile(io.RawIOBase):
@@ -108,6 +117,19 @@ class RangedFile(io.RawIOBase):
     def fetch_through(self, wrap: Callable[[Fetch], Fetch]) -> None:
         """Fetch through another function from now on; also for readers that share the blocks."""
         self._blocks.fetch = wrap(self._blocks.fetch)
+
+    def prefetch(self, ranges: Iterable[Range]) -> None:
+        """Fetch ranges in one trip, up to the number of bytes that are kept; ranges that end beyond
+        the file are left out.
+        """
+        inside = (span for span in ranges if 0 <= span[0] < span[1] <= self.size_bytes)
+        wanted = sorted({number for span in inside for number in _numbers(span)})
+        gaps = (n for a, b in pairwise(wanted) if b - a <= _GAP_BLOCKS + 1 for n in range(a, b))
+        self._blocks.load(sorted({*wanted, *gaps})[: self._blocks.most_kept])
+
+    def keep_at_most(self, size_bytes: int) -> None:
+        """Keep so many bytes of what was fetched; also for readers that share the blocks."""
+        self._blocks.most_kept = max(_TAIL_BLOCKS, min(_KEPT_BLOCKS, size_bytes // _BLOCK_BYTES))
 
     @property
     def size_bytes(self) -> int:

@@ -107,8 +107,9 @@ class InjectingStore(StoreWrapper):
 
     Every call is one operation, with these exceptions. `read_many` is one ``read`` per file, and 64
     files share a round trip. A large opened file is one ``read`` per fetched range. `list_folders`
-    is a ``list``. Opening takes one round trip, and a second one without `size_bytes`. `upload` is
-    one ``upload`` when it is opened and another when it is closed, where its effect is.
+    is a ``list``. Opening takes one round trip, and a second one without `size_bytes`, which is
+    taken at its word. `upload` is one ``upload`` when it is opened and another when it is closed,
+    where its effect is.
     `delete_many` is one ``delete`` per path, in order; a fault of one does not affect the others.
     The path of a ``move`` is its source.
 
@@ -120,6 +121,7 @@ class InjectingStore(StoreWrapper):
 
     Attributes:
         operations: Kind and path of every operation so far, in order.
+        bytes_read: Bytes of all files and ranges read so far.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class InjectingStore(StoreWrapper):
     ) -> None:
         super().__init__(store)
         self.operations: list[tuple[str, str]] = []
+        self.bytes_read = 0
         self.latency_s = latency_s
         self._rules = tuple(rules)
         self._counts = [0] * len(self._rules)
@@ -166,14 +169,14 @@ class InjectingStore(StoreWrapper):
     def read(self, path: str) -> bytes:
         """As the store below, or a fault."""
         with self._operation("read", path):
-            return self._store.read(path)
+            return self._counted(self._store.read(path))
 
     def read_many(self, paths: Sequence[str]) -> Iterator[bytes]:
         """As the store below, or a fault at the turn of the file that meets it."""
         contents = iter(self._store.read_many(paths))
         for index, path in enumerate(paths):
             with self._operation("read", path, trips=int(index % IN_FLIGHT == 0)):
-                data = next(contents)
+                data = self._counted(next(contents))
             yield data
 
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
@@ -190,12 +193,12 @@ class InjectingStore(StoreWrapper):
                         self._begin("read", path, trips=int(index % IN_FLIGHT == 0))
                     with lock:
                         below.seek(start)
-                        found.append(below.read(end - start))
+                        found.append(self._counted(below.read(end - start)))
                 return found
 
             # Other readers may share what was fetched, so it ends with the last of them.
             weakref.finalize(fetch, below.close)
-            file = RangedFile(fetch, below.seek(0, os.SEEK_END))
+            file = RangedFile(fetch, size_bytes or below.seek(0, os.SEEK_END))
             opening = False
             return cast("BinaryIO", file)
 
@@ -248,6 +251,11 @@ class InjectingStore(StoreWrapper):
         """As the store below, or a fault: before the first batch, or after the last."""
         with self._operation("walk", folder):
             yield from self._store.walk(folder)
+
+    def _counted(self, data: bytes) -> bytes:
+        with self._lock:
+            self.bytes_read += len(data)
+        return data
 
     def _write(
         self,

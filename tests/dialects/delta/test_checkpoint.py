@@ -17,7 +17,8 @@ import pytest
 from polars.testing import assert_frame_equal
 
 from lakelog.dialects.delta import parquet
-from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader, unreadable_is_malformed
+from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
+from lakelog.dialects.delta.checkpoint_sources import CheckpointSources, unreadable_is_malformed
 from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint
 from lakelog.errors import CorruptionError, InvalidActionError, MalformedLogError, NotFoundError
 from lakelog.model import actions
@@ -269,11 +270,11 @@ def test_a_file_is_not_closed_while_a_thread_reads_it(
     monkeypatch.setattr(parquet, "_MANY_ROWS", 7)
     monkeypatch.setattr(parquet, "_FEW_PROMISED", 7)
     made.checkpoint(5, *(add(f"f{n}", n) for n in range(100)), *META)
-    parse, read_parts = DeltaCheckpointReader._parsed, parquet._read_parts
+    parse, read_parts = CheckpointSources._parsed, parquet._read_parts
     sources: dict[int, Any] = {}
     closed: list[bool] = []
 
-    def parsed(self: DeltaCheckpointReader, source: Any, *rest: Any) -> Any:
+    def parsed(self: CheckpointSources, source: Any, *rest: Any) -> Any:
         file = parse(self, source, *rest)
         sources[id(file)] = source
         return file
@@ -284,7 +285,7 @@ def test_a_file_is_not_closed_while_a_thread_reads_it(
             closed.append(sources[id(file)].closed)
             yield part
 
-    monkeypatch.setattr(DeltaCheckpointReader, "_parsed", parsed)
+    monkeypatch.setattr(CheckpointSources, "_parsed", parsed)
     monkeypatch.setattr(parquet, "_read_parts", slow)
     files = reader(made).iter_files(["size", "stats"], ("add",))
     assert isinstance(files, Generator)

@@ -5,7 +5,7 @@ a classic checkpoint is demanded; one is missing too where a column of an unknow
 its fields. Absent statistics, tags, times and origins show less, and change no state.
 
 Parquet is read leaf by leaf, so that two columns of a million-file checkpoint cost two columns.
-Sizes that a manifest records for its sidecars are never trusted; the files' own lengths are.
+Several files are read side by side, and of a remote store all ranges of a file at once.
 
 Source: Delta protocol, Checkpoint Schema; Protocol Evolution (version 3 and 7 list features). Delta
 protocol, Checkpoints; Checkpoint Schema; Sidecar Files.
@@ -13,14 +13,12 @@ protocol, Checkpoints; Checkpoint Schema; Sidecar Files.
 
 from __future__ import annotations
 
-import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
-from io import FileIO
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 import orjson
 import polars as pl
@@ -28,6 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.dialects.delta.checkpoint_manifest import require_whole
+from lakelog.dialects.delta.checkpoint_sources import CheckpointParquet, CheckpointSources
 from lakelog.dialects.delta.last_checkpoint import read_version_checksum
 from lakelog.dialects.delta.names import LAST_CHECKPOINT, SIDECAR_FOLDER
 from lakelog.dialects.delta.parquet import (
@@ -47,7 +46,7 @@ from lakelog.dialects.delta.parquet import (
 )
 from lakelog.dialects.delta.partition_dictionaries import partition_leaves
 from lakelog.dialects.delta.paths import decode_path, decode_with_texts
-from lakelog.dialects.delta.row_group_records import RECORD_KEY, parse_records, read_record
+from lakelog.dialects.delta.row_group_records import RECORD_KEY, parse_records
 from lakelog.dialects.delta.sidecar_fingerprints import Fingerprint
 from lakelog.dialects.json_layout import Wire
 from lakelog.dialects.log_content import (
@@ -60,12 +59,11 @@ from lakelog.dialects.log_content import (
 )
 from lakelog.dialects.ndjson import Blob, decode_lines
 from lakelog.dialects.parquet_footers import Bound, child_type, require_sound_chunks
-from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError, NotFoundError
+from lakelog.errors import InvalidActionError, MalformedLogError
 from lakelog.lazy import cached_property
 from lakelog.model import actions
 from lakelog.model.actions import PATH_TEXT, with_dv_id
 from lakelog.storage import LogStore
-from lakelog.storage.ranged import RangedFile
 
 _FIELDS = {
     "protocol": ("minReaderVersion", "minWriterVersion"),
@@ -180,26 +178,8 @@ def _features_of(meta: pl.DataFrame, path: str) -> frozenset[str] | None:
 
 _WIRE = Wire.of("delta")
 _MANIFEST_ONLY = ("sidecar", "checkpointMetadata")
-_BUFFER_BYTES = 1 << 18  # of each column, where no column is read whole
-_FOOTER_BYTES = 4 << 20  # of footers that are kept; parsed, they take several times as much
-_KEPT_BYTES = 64 << 20  # of files on a remote store, for as long as the reader lives
-
-
-_Identity = tuple[int, ...] | None
-"""Identifies a file that was open before; None where a store gives nothing to identify it by."""
-
-
-@dataclass(frozen=True)
-class _Footer:
-    identity: _Identity
-    metadata: pq.FileMetaData
-    record: pl.DataFrame | None
-
-
-class _ParquetFile(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no types
-    """A file of a checkpoint, with what its footer records of its row groups."""
-
-    record: pl.DataFrame | None = None
+_OPEN_FILES = 16  # at a time
+_ROWS_AHEAD = 1 << 17  # of row groups of several files
 
 
 class DeltaCheckpointReader:
@@ -211,9 +191,7 @@ class DeltaCheckpointReader:
         self.checkpoint = checkpoint
         self._batch_bytes = batch_bytes
         self._store = store
-        self._sizes = dict(zip(checkpoint.paths, checkpoint.sizes_bytes, strict=False))
-        self._sources: dict[str, RangedFile] = {}
-        self._footers: dict[str, _Footer] = {}
+        self._sources = CheckpointSources(store, checkpoint, batch_bytes)
         self._features: frozenset[str] | None = None  # of the protocol, once it was read
         self._sidecar_actions: int | None = None  # in all sidecars, by the manifest
         self._counts: dict[str, int] = {}  # rows of each file that was opened for its files
@@ -238,7 +216,7 @@ class DeltaCheckpointReader:
     def _manifest_rows(self) -> pl.DataFrame:
         """The sidecar and checkpointMetadata actions of a Parquet manifest."""
         path = self.checkpoint.paths[0]
-        with self._opened(path) as (source, file):
+        with self._sources.opened(path) as (source, file):
             if self.checkpoint.layout.startswith("v2-"):
                 self._require_columns(path, file)
             if child_type(file.schema_arrow, "checkpointMetadata", "version") is None:
@@ -274,7 +252,10 @@ class DeltaCheckpointReader:
         """Sidecar files, relative to the table root, in the manifest's order."""
         if "path" not in self._manifest_sidecars.columns:
             return ()
-        return tuple(_sidecar_path(path) for path in self._manifest_sidecars["path"])
+        rows = actions.conform(self._manifest_sidecars, ("path", "size"))
+        paths = tuple(_sidecar_path(path) for path in rows["path"])
+        self._sources.expect(dict(zip(paths, rows["size"].fill_null(0), strict=True)))
+        return paths
 
     @cached_property
     def _manifest_sidecars(self) -> pl.DataFrame:
@@ -306,7 +287,7 @@ class DeltaCheckpointReader:
         else:
             if self.checkpoint.layout != "multipart":
                 _ = self._manifest_rows
-            meta = actions.concat(self._read_parquet_meta(p, kinds) for p in self.checkpoint.paths)
+            meta = self._read_parquet_meta(kinds)
         self._refuse_repeats(meta)
         return meta
 
@@ -332,13 +313,13 @@ class DeltaCheckpointReader:
         """Whether lakelog wrote the checkpoint, as one file, and compared all of its actions."""
         if self.checkpoint.layout != "classic":
             return False
-        with self._parquet(self.checkpoint.paths[0]) as file:
+        with self._sources.parquet(self.checkpoint.paths[0]) as file:
             return is_marked_reconciled(file, self.checkpoint.version)
 
     def struct_statistics(self) -> pa.DataType | None:
         """Arrow type of ``add.stats_parsed``; None where no file has it."""
         for path in self._parquet_files:
-            with self._parquet(path) as file:
+            with self._sources.parquet(path) as file:
                 type_ = child_type(file.schema_arrow, "add", STRUCT_STATISTICS)
             if type_ is not None and pa.types.is_struct(type_):
                 return plain_type(type_)
@@ -354,10 +335,10 @@ class DeltaCheckpointReader:
             if path in by_manifest:
                 found.append(by_manifest[path])
                 continue
-            with self._opened(path) as (source, file):
+            with self._sources.parquet(path) as file:
                 if file.record is None or "bounds" not in file.record.columns:
                     return ()
-                found.append(RowGroups(path, _length(source), file.record))
+                found.append(RowGroups(path, file.size_bytes, file.record))
         self._require_sidecar_actions(
             sum(int(g.frame["rows"].sum()) for g in found if g.path in self._sidecars)
         )
@@ -378,7 +359,7 @@ class DeltaCheckpointReader:
         if len(shapes) > 1 or None in shapes:
             return {}
         records = {p: str(t.get(RECORD_KEY)) for p, t in zip(self._sidecars, tags, strict=True)}
-        with self._parquet(self._sidecars[0]) as file:
+        with self._sources.parquet(self._sidecars[0]) as file:
             frames = parse_records(records, file.schema_arrow) or {}
         sizes = dict(zip(self._sidecars, rows["size"].fill_null(0), strict=True))
         return {path: RowGroups(path, sizes[path], frame) for path, frame in frames.items()}
@@ -386,18 +367,51 @@ class DeltaCheckpointReader:
     def iter_row_groups(
         self, columns: Sequence[str], chosen: Iterable[tuple[RowGroups, Sequence[int]]], kind: str
     ) -> Iterator[pl.DataFrame]:
-        """See `lakelog.dialects.log_content.SkippingReader`. Memory: as `iter_files`."""
-        with self._pool() as pool:
-            for recorded, groups in chosen:
-                held = 0
-                with self._file_actions(recorded.path, pool) as (file, reader):
-                    self._require_row_groups(recorded, file)
-                    for _, frame in reader.read(columns, (kind,), groups):
-                        held += frame.height
-                        yield frame
-                expected = int(recorded.frame[f"{kind}s"].gather(list(groups)).sum())
-                if held != expected:
-                    raise self._replaced(recorded.path, f"{expected} {kind} actions", f"{held}")
+        """See `lakelog.dialects.log_content.SkippingReader`.
+
+        Several files are read side by side, but one at a time if memory is bounded.
+
+        Memory: as `iter_files`; of several files, their row groups, up to some 131,072 rows.
+        """
+        wanted = list(chosen)
+        if len(wanted) <= 1 or self._batch_bytes is not None:
+            with self._pool() as pool:
+                for recorded, groups in wanted:
+                    yield from self._read_row_groups(columns, recorded, groups, kind, pool)
+            return
+
+        def read(recorded: RowGroups, groups: Sequence[int]) -> list[pl.DataFrame]:
+            return list(self._read_row_groups(columns, recorded, groups, kind, None))
+
+        ahead: deque[tuple[int, Future[list[pl.DataFrame]]]] = deque()
+        with self._pool(min(len(wanted), _OPEN_FILES)) as pool:
+            for recorded, groups in wanted:
+                rows = int(recorded.frame["rows"].gather(list(groups)).sum())
+                while ahead and rows + sum(held for held, _ in ahead) > _ROWS_AHEAD:
+                    yield from ahead.popleft()[1].result()
+                ahead.append((rows, pool.submit(read, recorded, groups)))
+            while ahead:
+                yield from ahead.popleft()[1].result()
+
+    def _read_row_groups(
+        self,
+        columns: Sequence[str],
+        recorded: RowGroups,
+        groups: Sequence[int],
+        kind: str,
+        pool: ThreadPoolExecutor | None,
+    ) -> Iterator[pl.DataFrame]:
+        """File actions of some row groups of one file, in the calling thread without a `pool`."""
+        held = 0
+        rows = int(recorded.frame["rows"].gather(list(groups)).sum())
+        with self._file_actions(recorded.path, pool, rows=rows) as (file, reader):
+            self._require_row_groups(recorded, file)
+            for _, frame in reader.read(columns, (kind,), groups):
+                held += frame.height
+                yield frame
+        expected = int(recorded.frame[f"{kind}s"].gather(list(groups)).sum())
+        if held != expected:
+            raise self._replaced(recorded.path, f"{expected} {kind} actions", f"{held}")
 
     def iter_matching(
         self,
@@ -480,17 +494,24 @@ class DeltaCheckpointReader:
             )
 
     @staticmethod
-    def _pool() -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(FILE_READERS, thread_name_prefix="lakelog-parquet")
+    def _pool(threads: int = FILE_READERS) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(threads, thread_name_prefix="lakelog-parquet")
 
     @contextmanager
     def _file_actions(
-        self, path: str, pool: ThreadPoolExecutor, *, by_values: bool = False
-    ) -> Iterator[tuple[_ParquetFile, FileActionReader]]:
-        """Open a file for its file actions; with `by_values`, to match partition values."""
+        self,
+        path: str,
+        pool: ThreadPoolExecutor | None,
+        *,
+        rows: int | None = None,
+        by_values: bool = False,
+    ) -> Iterator[tuple[CheckpointParquet, FileActionReader]]:
+        """Open a file for its file actions, or for `rows` of them; with `by_values`, to match
+        partition values.
+        """
         with ExitStack() as stack:
-            source, file = stack.enter_context(self._opened(path))
-            bound = Bound(file.metadata, _length(source))
+            source, file = stack.enter_context(self._sources.opened(path))
+            bound = Bound(file.metadata, file.size_bytes)
             if path in self._sidecars:
                 _refuse_other_actions(file, path)
                 if self._features is None:
@@ -500,12 +521,18 @@ class DeltaCheckpointReader:
                 if file.record is None:
                     _require_actions(file, path)
                 self._counts[path] = file.metadata.num_rows
-            twin = partial(self._twin, path, source, file)
-            files = [file, *(stack.enter_context(twin()) for _ in range(1, readers_of(file)))]
+            twin = partial(self._sources.twin, path, source, file)
+            readers = readers_of(file.metadata.num_rows if rows is None else rows) if pool else 1
+            files = [file, *(stack.enter_context(twin()) for _ in range(1, readers))]
             encoded: list[pq.ParquetFile | None] = [None] * len(files)
             if by_values and (leaves := partition_leaves(file)):
                 encoded = [stack.enter_context(twin(leaves)) for _ in files]
-            yield file, FileActionReader(files, encoded, path, bound, pool, self._batch_bytes)
+            yield (
+                file,
+                FileActionReader(
+                    files, encoded, path, bound, pool, self._batch_bytes, file.prefetch
+                ),
+            )
 
     def _require_row_groups(self, recorded: RowGroups, file: pq.ParquetFile) -> None:
         """Refuse a file whose row groups are not those that were chosen from."""
@@ -526,14 +553,28 @@ class DeltaCheckpointReader:
             hint="restore it, or remove the checkpoint's files if its commits exist",
         )
 
-    def _read_parquet_meta(self, path: str, kinds: Sequence[str]) -> pl.DataFrame:
-        with self._opened(path) as (source, file):
-            self._require_columns(path, file)
-            meta = self._meta_of(path, source, file, kinds)
+    def _read_parquet_meta(self, kinds: Sequence[str]) -> pl.DataFrame:
+        """The non-file actions of the types in `kinds`, of all parts, which are opened at once."""
+        paths = self.checkpoint.paths
+
+        def read(path: str) -> tuple[pa.Schema, pl.DataFrame]:
+            with self._sources.opened(path) as (source, file):
+                self._require_columns(path, file)
+                return file.schema_arrow, self._meta_of(path, source, file, kinds)
+
+        if len(paths) == 1:
+            found = [read(path) for path in paths]
+        else:
+            with self._pool(min(len(paths), _OPEN_FILES)) as pool:
+                found = list(pool.map(read, paths))
+        for path, (_, meta) in zip(paths, found, strict=True):
             if (features := _features_of(meta, path)) is not None:
                 self._features = features
-                self._require_columns(path, file)
-            return meta
+        for path, (schema, _) in zip(paths, found, strict=True):
+            _check_columns(
+                schema, path, self.checkpoint.layout, self._features or (), sidecar=False
+            )
+        return actions.concat(meta for _, meta in found)
 
     def _require_columns(self, path: str, file: pq.ParquetFile) -> None:
         sidecar = path not in self.checkpoint.paths
@@ -542,11 +583,11 @@ class DeltaCheckpointReader:
         _check_columns(file.schema_arrow, path, layout, features, sidecar=sidecar)
 
     def _meta_of(
-        self, path: str, source: BinaryIO, first: _ParquetFile, kinds: Sequence[str]
+        self, path: str, source: BinaryIO, first: CheckpointParquet, kinds: Sequence[str]
     ) -> pl.DataFrame:
         known = [kind for kind in kinds if kind in _WIRE.wrappers]
-        Bound(first.metadata, _length(source))
-        held = find_rows(first, known, first.record)
+        Bound(first.metadata, first.size_bytes)
+        held = find_rows(first, known, first.record, first.prefetch)
         for kind in ONE_EACH:
             if (count := sum(held.get(kind, {}).values())) > 1:
                 raise self._repeated(kind, count)
@@ -556,7 +597,7 @@ class DeltaCheckpointReader:
 
         def read(task: tuple[str, list[str], dict[int, int]]) -> pa.StructArray:
             kind, leaves, groups = task
-            with self._twin(path, source, first) as file:
+            with self._sources.twin(path, source, first) as file:
                 return rows_of(file, kind, leaves, groups)
 
         if len(tasks) <= len(present):
@@ -569,102 +610,6 @@ class DeltaCheckpointReader:
             rows.setdefault(kind, []).append(array)
         return actions.concat(
             flatten_meta(rows[kind], kind, node, path) for kind, node, _ in present
-        )
-
-    @contextmanager
-    def _parquet(self, path: str) -> Iterator[_ParquetFile]:
-        """Open a file."""
-        with self._opened(path) as (_, file):
-            yield file
-
-    @contextmanager
-    def _twin(
-        self,
-        path: str,
-        source: BinaryIO,
-        file: pq.ParquetFile,
-        dictionaries: Sequence[str] | None = None,
-    ) -> Iterator[pq.ParquetFile]:
-        """An open file for another thread, which shares the parsed footer; leaves in `dictionaries`
-        are read as dictionaries.
-        """
-        if isinstance(source, pa.NativeFile):
-            # By its name it might be another by now: a checkpointer has put its own in its place.
-            yield self._parsed(source, file.metadata, dictionaries)
-            return
-        with self._opened(path, file.metadata) as (other, twin):
-            yield twin if dictionaries is None else self._parsed(other, file.metadata, dictionaries)
-
-    @contextmanager
-    def _opened(
-        self, path: str, footer: pq.FileMetaData | None = None
-    ) -> Iterator[tuple[BinaryIO, _ParquetFile]]:
-        source: BinaryIO | None = None
-        try:
-            with unreadable_is_malformed(path, self.checkpoint.version):
-                source, file = self._open(path, footer)
-                yield source, file
-        finally:
-            if source is not None:
-                source.close()
-
-    def _open(self, path: str, footer: pq.FileMetaData | None) -> tuple[BinaryIO, _ParquetFile]:
-        """A file of the checkpoint, and its source; what a remote store gave is not asked twice."""
-        size = self._sizes.get(path)
-        kept = self._sources.get(path)
-        if kept is None:
-            opened = self._store.open(path, size)
-            identity = _identity(opened)
-            source = _read_by_arrow(opened)
-        else:
-            source, identity = cast("BinaryIO", kept.reopen()), (id(kept),)
-        try:
-            before = self._footers.get(path)
-            if before is not None and before.identity == identity:
-                file = self._parsed(source, before.metadata)
-                file.record = before.record
-            else:
-                file = self._parsed(source, footer)
-                file.record = read_record(file, path)
-                self._keep_footer(path, _Footer(identity, file.metadata, file.record))
-        except pa.ArrowException:
-            source.close()
-            if size is None:
-                raise
-            # Written again since it was listed, perhaps: a hint never decides.
-            self._sizes.pop(path, None)  # another thread may have met it too
-            self._sources.pop(path, None)
-            return self._open(path, footer)
-        except BaseException:
-            source.close()
-            raise
-        if isinstance(source, RangedFile) and self._batch_bytes is None:
-            held = sum(other.size_bytes for other in tuple(self._sources.values()))
-            if held + source.size_bytes <= _KEPT_BYTES:
-                self._sources.setdefault(path, source)
-        return source, file
-
-    def _keep_footer(self, path: str, footer: _Footer) -> None:
-        """Keep a footer for as long as the reader lives, if there is room."""
-        held = sum(other.metadata.serialized_size for other in tuple(self._footers.values()))
-        if footer.identity is not None and held + footer.metadata.serialized_size <= _FOOTER_BYTES:
-            self._footers[path] = footer
-
-    def _parsed(
-        self,
-        source: BinaryIO,
-        footer: pq.FileMetaData | None,
-        dictionaries: Sequence[str] | None = None,
-    ) -> _ParquetFile:
-        return _ParquetFile(
-            source,
-            metadata=footer,
-            read_dictionary=dictionaries,
-            buffer_size=0 if self._batch_bytes is None else _BUFFER_BYTES,
-            pre_buffer=self._batch_bytes is None,  # or whole columns are read, buffer or not
-            page_checksum_verification=True,
-            # As nanoseconds, what Spark writes of a time after 2262 would come out another one.
-            coerce_int96_timestamp_unit="us",
         )
 
 
@@ -695,63 +640,7 @@ def require_adds(checkpoint: Checkpoint, recorded: tuple[str, int | None], found
         )
 
 
-@contextmanager
-def unreadable_is_malformed(path: str, version: int) -> Iterator[None]:
-    """What reading a checkpoint's file raises, as an error of the log."""
-    hint = "restore the file, or remove the checkpoint's files if its commits exist"
-    try:
-        yield
-    except NotFoundError as cause:
-        raise MalformedLogError(
-            "a file of the checkpoint was not found", path=path, version=version, hint=hint
-        ) from cause
-    except LakelogError:
-        raise
-    except (
-        pa.ArrowException,
-        pl.exceptions.PanicException,  # of metadata that is not UTF-8, for one
-        OSError,
-        ValueError,
-        MemoryError,
-    ) as cause:
-        said = next(iter(str(cause).splitlines()), type(cause).__name__)
-        raise MalformedLogError(
-            f"the checkpoint cannot be read: {said[:200]}",
-            path=path,
-            version=version,
-            expected="whole Parquet",
-            hint=hint,
-        ) from cause
-
-
-def _length(source: BinaryIO) -> int:
-    """Bytes of an open file."""
-    if isinstance(source, pa.NativeFile):
-        return int(source.size())
-    return source.size_bytes if isinstance(source, RangedFile) else source.seek(0, os.SEEK_END)
-
-
-def _identity(source: BinaryIO) -> _Identity:
-    """Identifies an open local file, whatever its name; None for other files."""
-    if not isinstance(source, FileIO):
-        return None
-    status = os.fstat(source.fileno())
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def _read_by_arrow(source: BinaryIO) -> BinaryIO:
-    """The same file of the local disk as Arrow opens it: reads of Python's wait for its lock."""
-    if not isinstance(source, FileIO) or not isinstance(source.name, str):
-        return source
-    try:
-        opened = pa.OSFile(source.name)
-    except OSError:  # gone since, so what is open is read
-        return source
-    source.close()
-    return cast("BinaryIO", opened)
-
-
-def _refuse_other_actions(file: _ParquetFile, path: str) -> None:
+def _refuse_other_actions(file: CheckpointParquet, path: str) -> None:
     """Refuse a sidecar with other than file actions: a file was copied over it (Delta protocol,
     Sidecar Files).
     """

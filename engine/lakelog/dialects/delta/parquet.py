@@ -144,9 +144,9 @@ def _of_rows(mask: pl.Series, valid: pa.BooleanArray | None) -> pa.BooleanArray:
     return pc.replace_with_mask(pa.nulls(len(valid), pa.bool_()), valid, chosen)
 
 
-def readers_of(file: pq.ParquetFile) -> int:
-    """How many threads share the leaves of a file's actions."""
-    return FILE_READERS if file.metadata.num_rows > _MANY_ROWS else 1
+def readers_of(rows: int) -> int:
+    """How many threads share the leaves of so many file actions."""
+    return FILE_READERS if rows > _MANY_ROWS else 1
 
 
 def _shares_of(file: pq.ParquetFile, leaves: Sequence[str], count: int) -> list[list[str]]:
@@ -220,22 +220,25 @@ def groups_with(
 
 @dataclass(frozen=True)
 class FileActionReader:
-    """Reads the file actions of one file, in shares of leaves in parallel. `files` is the file
-    opened once per share, `dictionaries` again with partition values as dictionaries.
+    """Reads the file actions of one file, in shares of leaves in parallel, or in the calling thread
+    without a `pool`. `files` is the file opened once per share, `dictionaries` again with partition
+    values as dictionaries; `prefetch` fetches ranges in one round trip.
     """
 
     files: Sequence[pq.ParquetFile]
     dictionaries: Sequence[pq.ParquetFile | None]
     path: str
     bound: Bound
-    pool: ThreadPoolExecutor
+    pool: ThreadPoolExecutor | None
     batch_bytes: int | None
+    prefetch: Callable[[Iterable[tuple[int, int]]], None] | None = None
 
     def read(
         self, columns: Sequence[str], kinds: Sequence[str], groups: Sequence[int]
     ) -> Iterator[tuple[str, pl.DataFrame]]:
         """File actions in batches, each with its type, of some row groups."""
         leaves = _leaf_columns(self.files[0].schema_arrow, columns, kinds)
+        self._prefetch(leaves, groups)
         for parts in self._parts(leaves, groups, self._rows(leaves), PATH_TEXT in columns):
             for kind in kinds:
                 frame = self._assemble([p[kind] for p in parts if kind in p], kind, columns)
@@ -259,7 +262,10 @@ class FileActionReader:
                 zip(self.files[:count], self.dictionaries[:count], strict=True)
             )
         ]
-        submit = self.pool.submit if count > 1 else _at_once
+        schema = self.files[0].schema_arrow
+        asked = [c for c in columns if c in (*actions.KEY, PATH_TEXT, *condition.columns)]
+        self._prefetch(_leaf_columns(schema, asked, ("add",)), groups)
+        submit = self.pool.submit if count > 1 and self.pool is not None else _at_once
         ahead = deque(submit(next, reader, None) for reader in readers)
         try:
             for turn in range(len(groups)):
@@ -315,6 +321,7 @@ class FileActionReader:
                 kept.append(own)
             frames: list[pl.DataFrame] = []
             if any(mask.true_count for mask in masks):
+                self._prefetch(others, [group])
                 mask = pa.concat_arrays(masks)
                 rest = _read_parts(file, others, self.path, [group], rows, texts=texts, mask=mask)
                 for own, found in zip(kept, rest if others else repeat({}), strict=bool(others)):
@@ -325,6 +332,14 @@ class FileActionReader:
         frame = _assemble(parts, kind, columns, self.path)
         self.bound.check(frame)
         return frame
+
+    def _prefetch(self, leaves: Sequence[str], groups: Sequence[int]) -> None:
+        if self.prefetch is not None:
+            fields = tuple(f"{leaf}." for leaf in leaves)
+            columns = enumerate(_columns(self.files[0]))
+            wanted = [i for i, column in columns if f"{column.path}.".startswith(fields)]
+            require_sound_chunks(self.files[0].metadata, groups, wanted)
+            self.prefetch(_ranges(self.files[0], groups, wanted))
 
     def _rows(self, leaves: Sequence[str]) -> int:
         return _batch_rows(self.files[0], leaves, self.batch_bytes)
@@ -344,7 +359,8 @@ class FileActionReader:
                 self.files, _shares_of(file, leaves, len(self.files)), strict=False
             )
         ]
-        submit = self.pool.submit if file.metadata.num_rows > _FEW_PROMISED else _at_once
+        is_large = sum(file.metadata.row_group(group).num_rows for group in groups) > _FEW_PROMISED
+        submit = self.pool.submit if is_large and self.pool is not None else _at_once
         ahead = [submit(next, reader, None) for reader in readers]
         try:
             while parts := [part for f in ahead if (part := f.result()) is not None]:
@@ -502,11 +518,14 @@ def _require(frame: pl.DataFrame, column: str, kind: str, path: str) -> None:
 
 
 def find_rows(
-    file: pq.ParquetFile, kinds: Iterable[str], record: pl.DataFrame | None = None
+    file: pq.ParquetFile,
+    kinds: Iterable[str],
+    record: pl.DataFrame | None = None,
+    prefetch: Callable[[Iterable[tuple[int, int]]], None] | None = None,
 ) -> dict[str, dict[int, int]]:
     """Row groups with rows of non-file action types, and their numbers, by type. Reads the cheapest
-    leaf of each type in one pass; for protocol and metaData, null statistics are trusted unless no
-    group would remain.
+    leaf of each type in one pass, and with `prefetch` fetches their chunks first; for protocol and
+    metaData, null statistics are trusted unless no group would remain.
     """
     leaves: dict[str, list[int]] = {}
     columns = list(_columns(file))
@@ -530,7 +549,11 @@ def find_rows(
     if record is not None:
         others = record["rows"] > record["adds"] + record["removes"]
         groups = others.arg_true().to_list()
+    if prefetch is not None:
+        looked_up = [index for kind in present for index in leaves[kind]]
     require_sound_chunks(file.metadata, groups, looked_up)
+    if prefetch is not None:
+        prefetch(_ranges(file, groups, looked_up, with_values=True))
     for group in groups:
         chunks = file.metadata.row_group(group)
         empty = [
@@ -561,6 +584,17 @@ def _filled(file: pq.ParquetFile, leaves: Sequence[str], group: int) -> list[str
         if not all(_holds_nulls_only(chunks.column(index)) for index in found)
     }
     return [leaf for leaf in leaves if _field_of(leaf) in filled]
+
+
+def _ranges(
+    file: pq.ParquetFile, groups: Iterable[int], leaves: Sequence[int], *, with_values: bool = False
+) -> Iterator[tuple[int, int]]:
+    """Byte ranges of column chunks that were checked; `with_values`, without chunks of nulls."""
+    for group in map(file.metadata.row_group, groups):
+        for chunk in map(group.column, leaves):
+            if not (with_values and _holds_nulls_only(chunk)):
+                start = chunk.dictionary_page_offset or chunk.data_page_offset
+                yield start, start + chunk.total_compressed_size
 
 
 def _field_of(leaf: str) -> str:
