@@ -113,6 +113,7 @@ VALID: dict[str, Any] = {
     "table": pl.DataFrame({"key": ["k"], "value": ["v"]}),
     "up_to_seq": 1,
     "value": "v",
+    "version": 0,
     "where": pl.col("n") > 0,
 }
 """Valid arguments of the parameters that have no default."""

@@ -16,7 +16,7 @@ from lakelog.input_validation import checked, checked_methods, require_version
 from lakelog.lazy import cached_property
 from lakelog.log import blame, diff, history
 from lakelog.log.cache import CacheStats, StateCache
-from lakelog.log.context import Log, Timestamp, to_ms
+from lakelog.log.context import Log, Timestamp, iso_text, to_ms
 from lakelog.log.display import table_html
 from lakelog.log.properties import read_limits
 from lakelog.log.segment import rebuildable
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from lakelog.checkpoint.schedule import Scheduler
     from lakelog.checkpoint.verify import VerifyReport
     from lakelog.checkpoint.version_checksum import ChecksumReport
+    from lakelog.data.restore import RestoreReport
     from lakelog.data.row_commit import SchemaMode, WriteReport
     from lakelog.log.disk_cache import DiskCache
     from lakelog.log.state import State
@@ -278,6 +279,54 @@ class Table:
     def blame(self, path: str) -> pl.DataFrame:
         """The history of one file, one row per commit; see `lakelog.log.blame`."""
         return blame.blame(self._log, path, self._open)
+
+    def restore(
+        self,
+        version: int | None = None,
+        timestamp: Timestamp | None = None,
+        *,
+        plan: bool = False,
+    ) -> RestoreReport:
+        """Make the table what it was at an earlier version, in one commit.
+
+        Files, schema, partitioning, properties and clustering are restored. The protocol is not
+        downgraded, and versions of applications and other metadata domains stay. The versions in
+        between remain readable, and `changes` returns the rows that the restore changed.
+
+        Args:
+            version: The version to restore.
+            timestamp: Instead of `version`, as in `snapshot`.
+            plan: Check everything and return the report, but write nothing.
+
+        Returns:
+            The version, and the files added again and removed. Nothing is committed if the table
+            has that state already.
+
+        Raises:
+            InvalidInputError: Neither or both of `version` and `timestamp` are given.
+            VersionNotFoundError: The version cannot be read.
+            NotFoundError: A data file or deletion vector of the version was deleted (``path``;
+                ``found`` lists the first ones). Nothing was written.
+            InvalidTransactionError: The table is append-only.
+            ConflictError: Another writer committed in between; nothing was written.
+            UnsupportedFeatureError: The table needs a writer feature that lakelog does not support.
+            CommitOutcomeUnknown: The commit may have succeeded.
+            UnavailableError: The store failed; nothing was written.
+
+        Memory: the live files of both versions.
+
+        Source: Delta Lake, RestoreTableCommand.
+        """
+        from lakelog.data.restore import restore
+
+        if (version is None) == (timestamp is None):
+            raise InvalidInputError(
+                "pass either version or timestamp",
+                found=f"version={version}, timestamp={timestamp}",
+            )
+        target = self.snapshot(version, timestamp)  # kept, so that the cache keeps what it read
+        at = None if timestamp is None else iso_text(to_ms(timestamp))
+        return restore(self._log, self.transaction, target.version, at, plan=plan)
 
     def changes(
         self,

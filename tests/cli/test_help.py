@@ -16,7 +16,8 @@ from lakelog.cli.app import app
 
 READING = "actions blame cache changes demo diff files history info replay".split()
 UPKEEP = "checkpoint checksum cleanup compact repair replicate simulate undo vacuum verify".split()
-COMMANDS = tuple(sorted([*READING, *UPKEEP, "spark", "wal"]))
+ROWS = ["restore"]
+COMMANDS = tuple(sorted([*READING, *UPKEEP, *ROWS, "spark", "wal"]))
 HEAVY = ("polars", "pyarrow", "fsspec", "numpy", "orjson", "rich", "asyncio")
 
 

@@ -348,3 +348,18 @@ def test_a_bar_tells_the_step(
         wait_for("checkpoint: write", capsys)
         watch.show_step("verify", 0, None)
         wait_for("checkpoint: verify", capsys)
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+
+def test_restore_plans_first_and_applies_when_asked(lakelog: Any, tmp_path: Path) -> None:
+    table = engine.create(tmp_path, {"n": pl.Int64}, upkeep=False)
+    for number in range(3):
+        table.append(pl.DataFrame({"n": [number]}))
+    plan = lakelog("restore", tmp_path, "--version", 1)
+    assert (plan.code, table.version()) == (0, 3)
+    assert "nothing is changed without --apply" in plan.text
+    (row,) = rows(lakelog("restore", tmp_path, "--version", 1, "--apply", "-o", "json").text)
+    assert (row["version"], row["num_files"], row["num_removed_files"]) == (4, 1, 2)
+    assert lakelog("restore", tmp_path).code == 2

@@ -16,7 +16,6 @@ import pytest
 
 import lakelog
 from lakelog import CommitOutcomeUnknown, ConflictError, Table, UnavailableError
-from lakelog.data.row_commit import WriteReport
 from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.errors import LakelogError, OutcomeUnknownError
 from lakelog.log.context import Log
@@ -29,7 +28,7 @@ SCHEMA = {"p": pl.String, "id": pl.Int64}
 BEFORE = pl.DataFrame({"p": ["a", "a", "b"], "id": [1, 2, 3]}, schema=SCHEMA)
 NEW = pl.DataFrame({"p": ["a"], "id": [10]}, schema=SCHEMA)
 
-Write = Callable[[Table], WriteReport]
+Write = Callable[[Table], Any]
 WAYS: dict[str, tuple[Write, list[int]]] = {
     "append": (lambda table: table.append(NEW), [1, 2, 3, 10]),
     "append once": (lambda t: t.append(NEW, app_id="app", app_version=1), [1, 2, 3, 10]),
@@ -42,6 +41,7 @@ WAYS: dict[str, tuple[Write, list[int]]] = {
     "delete by copying": (lambda t: t.delete("id = 1 OR id > 3"), [2, 3]),
     "delete": (lambda t: t.delete("id = 1 OR id > 3"), [2, 3]),
     "update": (lambda t: t.update({"id": pl.col("id") + 9}, "id = 1 OR id > 3"), [2, 3, 10]),
+    "restore": (lambda table: table.restore(0), []),
 }
 VECTORS = {"delete", "update"}
 """Ways that are tried on a table with deletion vectors."""
@@ -92,8 +92,9 @@ def test_rows_under_store_faults_are_there_once_or_not_at_all(way: str, fault: F
         calm.append(InjectingStore(store))
         return calm[-1]
 
-    write(over(prepared(way), watched))
-    for nth in points(each for each in calm[0].operations if not kinds or each[0] in kinds):
+    for _ in range(2):  # the first call of a process may find state of another handle
+        write(over(prepared(way), watched))
+    for nth in points(each for each in calm[-1].operations if not kinds or each[0] in kinds):
         location = prepared(way)
         stores: list[InjectingStore] = []
 
@@ -103,7 +104,7 @@ def test_rows_under_store_faults_are_there_once_or_not_at_all(way: str, fault: F
             stores.append(InjectingStore(store, [Rule(fault, kinds, nth=nth)]))
             return stores[-1]
 
-        verdict: WriteReport | LakelogError
+        verdict: Any
         try:
             verdict = write(over(location, faulty))
         except (UnavailableError, OutcomeUnknownError) as error:
@@ -111,7 +112,7 @@ def test_rows_under_store_faults_are_there_once_or_not_at_all(way: str, fault: F
         struck = [op for op in stores[0].operations if not kinds or op[0] in kinds][nth - 1 :]
         what = f"{way}, {fault} at {nth}: {struck[:1]} gave {verdict!r}"
         found = ids(location)
-        if isinstance(verdict, WriteReport):
+        if not isinstance(verdict, LakelogError):
             assert found == after, what
         elif not isinstance(verdict, CommitOutcomeUnknown):
             assert found == [1, 2, 3], what
@@ -123,7 +124,7 @@ def test_rows_under_store_faults_are_there_once_or_not_at_all(way: str, fault: F
             write(lakelog.open(location, upkeep=False))
             assert ids(location) == after, what
         if not struck:
-            assert isinstance(verdict, WriteReport), what
+            assert not isinstance(verdict, LakelogError), what
             return
     pytest.fail("it never ended")
 
@@ -146,7 +147,7 @@ class _Unreadable(StoreWrapper):
         return super().read(path)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", [way for way in WAYS if way != "restore"])  # it has no files
 def test_files_are_kept_where_nobody_knows_whether_the_commit_was_written(way: str) -> None:
     write, after = WAYS[way]
     location = prepared(way)

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 import lakelog
-from lakelog.cli import log_files, options, retention, spark, table, wal
+from lakelog.cli import log_files, options, retention, spark, table, table_writing, wal
 from lakelog.cli.options import DEBUG, Output, examples
 from lakelog.cli.output import View, emit
 from lakelog.cli.text import plain
@@ -85,6 +85,7 @@ def app() -> None:
 
 for command in (
     *table.COMMANDS,
+    *table_writing.COMMANDS,
     *log_files.COMMANDS,
     *retention.COMMANDS,
     spark.spark,

@@ -18,4 +18,5 @@ Runs on one machine and does not import Spark; Spark's executors use it.
 | `update` | deletes and updates |
 | `row_commit` | transaction and files of one call that writes rows; options and report |
 | `change_feed` | rows that commits changed |
+| `restore` | an earlier version restored |
 """

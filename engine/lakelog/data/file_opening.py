@@ -23,7 +23,13 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
+from lakelog.errors import (
+    CorruptionError,
+    ExternalPathError,
+    LakelogError,
+    NotFoundError,
+    UnavailableError,
+)
 from lakelog.redaction import redact
 from lakelog.storage import LogStore
 from lakelog.storage.bounded import on_local_disk, open_bounded, unbounded
@@ -113,6 +119,25 @@ class Sources:
         except LakelogError:
             return None
         return None if entry is None else entry.size_bytes
+
+    def is_own(self, path: str) -> bool:
+        """Whether a file is inside the table's folder and has its path as name there."""
+        try:
+            return self._reach.resolve(path) == path
+        except ExternalPathError:
+            return False
+
+    def exists(self, path: str) -> bool:
+        """Whether a file exists; True for one outside the table that must not be opened.
+
+        Raises:
+            UnavailableError: The store failed.
+        """
+        try:
+            store, name = self._resolve(path)
+        except ExternalPathError:
+            return True
+        return store.stat(name) is not None
 
     def name(self, path: str) -> str:
         """The file's name in its store, which is what the store's errors call it."""

@@ -21,6 +21,7 @@ import polars as pl
 
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
+from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import honoured_mapping
@@ -172,6 +173,11 @@ class ReadPlan:
         """Without what is derived, so that a plan stays small on its way."""
         derived = ("schema", "fields", "arrow_schema")
         return {name: value for name, value in self.__dict__.items() if name not in derived}
+
+
+def location_reach(log: Log) -> Reach:
+    """What the paths in a log may lead to."""
+    return Reach(_absolute(log.table), log.external, log.storage_options)
 
 
 def _absolute(location: str) -> str:

@@ -138,6 +138,11 @@ class ActionBuffer:
             self._new_metadata or self._metadata, self._dialect, table, fields, **changed
         )
 
+    @property
+    def changes_metadata(self) -> bool:
+        """Whether the metadata differ from those that were read."""
+        return self._new_metadata is not None and self._new_metadata != self._metadata
+
     def put_protocol(self, table: Any, fields: Mapping[str, Any], features: Sequence[str]) -> None:
         """Take another protocol, as `metadata_changes.change_protocol` makes it."""
         self._new_protocol = metadata_changes.change_protocol(

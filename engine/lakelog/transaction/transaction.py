@@ -15,18 +15,19 @@ from lakelog.errors import (
     UnsupportedStoreError,
     VersionNotFoundError,
 )
-from lakelog.input_validation import checked_methods, require_choice
+from lakelog.input_validation import checked_methods, require_choice, require_version
 from lakelog.log.context import Log
 from lakelog.log.properties import transaction_retention_ms
 from lakelog.log.snapshot import LogSnapshot
-from lakelog.model.metadata import Metadata
+from lakelog.model.metadata import CLUSTERING, Metadata
 from lakelog.redaction import redact
-from lakelog.transaction import operations, validation
+from lakelog.transaction import operations, restoring, validation
 from lakelog.transaction.action_buffer import ActionBuffer
 from lakelog.transaction.commit_content import Description, after
 from lakelog.transaction.commit_loop import CommitLoop, Plan, Retry
 from lakelog.transaction.log_tail import LogTails
 from lakelog.transaction.pending_commit import ISOLATION_LEVELS, PendingCommit, Reads
+from lakelog.transaction.restoring import Restored
 from lakelog.transaction.runtime import Committed, Runtime
 from lakelog.transaction.schema_conversion import SchemaLike
 from lakelog.transaction.small_commit import SmallCommit
@@ -79,6 +80,7 @@ class LogTransaction:
         self._duplicate = False
         self._replaces = False
         self._rows_replaced = False
+        self._restored = False
         if app_id is not None or app_version is not None:
             self._identify(app_id, app_version)
 
@@ -130,6 +132,11 @@ class LogTransaction:
         is written. Known when the transaction starts, unless a concurrent writer commits it.
         """
         return self._duplicate
+
+    @property
+    def changes_metadata(self) -> bool:
+        """Whether the collected actions change schema, partitioning or properties."""
+        return self._buffer.changes_metadata
 
     @property
     def txn_id(self) -> str:
@@ -220,6 +227,46 @@ class LogTransaction:
         """
         self._require_open()
         self._rows_replaced = True
+
+    def restore(self, version: int) -> Restored:
+        """Stage the actions that make the table what it was at an earlier version: its files,
+        schema, partitioning, properties and clustering. Domains and versions of applications stay.
+
+        The whole table counts as read. The protocol is not downgraded. Whether the files still
+        exist is not checked; `Table.restore` does that.
+
+        Returns:
+            The files that are added again, and those that are removed, as `Snapshot.files`.
+
+        Raises:
+            VersionNotFoundError: The version can no longer be read.
+
+        Source: Delta Lake, RestoreTableCommand.
+        """
+        self._require_open()
+        require_version(version)
+        target, current = LogSnapshot.open(self._log, version), self.snapshot
+        self.read()
+        restored = restoring.file_differences(current, target)
+        self._restored = self._rows_replaced = True
+        if restored.removed.height:
+            self._buffer.put_files("remove", restored.removed, {})
+        if restored.added.height:
+            self._buffer.put_files("add", restored.added, {})
+        changes = restoring.metadata_changes_to(current.metadata, target.metadata)
+        if changes is not None:
+            self._buffer.put_metadata(None, **changes)
+        rules = self._log.dialect.protocol_rules
+        lost = rules.supported(target.protocol) - rules.supported(current.protocol)
+        if lost:
+            self._buffer.put_protocol(None, {}, sorted(lost))
+        before, clustering = (restoring.clustering_of(s) for s in (current, target))
+        if clustering is not None and clustering != before:
+            fields = {"domain": CLUSTERING, "configuration": clustering}
+            self._buffer.put_domains(None, fields)
+        elif clustering is None and before is not None:
+            self._buffer.drop_domain(CLUSTERING, self._tail.meta)
+        return restored
 
     def set_metadata(
         self,
@@ -396,9 +443,11 @@ class LogTransaction:
             return None
         pending = PendingCommit(reads, files, meta, self._isolation, self._table)
         table = after(pending)
-        self._replaces = validation.changes_columns(
-            self._metadata, table.metadata
-        ) and validation.removes_all(files, self.snapshot.files())
+        self._replaces = (
+            not self._restored
+            and validation.changes_columns(self._metadata, table.metadata)
+            and validation.removes_all(files, self.snapshot.files())
+        )
         if self._replaces:
             # The new columns depend on there being no other file.
             pending = replace(pending, reads=replace(reads, whole_table=True))
@@ -463,6 +512,7 @@ class LogTransaction:
             self._log.table,
             replaced=self._replaces,
             rows_replaced=self._rows_replaced,
+            restored=self._restored,
             live_files=self._live_files,
         )
 

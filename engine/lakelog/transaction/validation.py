@@ -57,6 +57,7 @@ def check_metadata(
     old: Metadata | None,
     *,
     replaced: bool = False,
+    restored: bool = False,
 ) -> None:
     """Refuse new metadata that no table may have, or that cannot follow the table's own.
 
@@ -77,9 +78,9 @@ def check_metadata(
     any_name = configured.column_mapping != "none" or not dialect.names_parquet_columns
     _check_names(schema, fields, any_name=any_name)
     _check_partition_columns(new, schema)
-    _check_rules_of_features(configured, old, schema, replaced=replaced)
+    _check_rules_of_features(configured, old, schema, replaced=replaced or restored)
     _check_types(schema, fields)
-    if old is not None:
+    if old is not None and not restored:  # restored files had this schema
         check_evolution(old, configured, replaced=replaced)
 
 
@@ -377,6 +378,7 @@ def check(
     *,
     replaced: bool,
     rows_replaced: bool = False,
+    restored: bool = False,
     live_files: Callable[[], pl.LazyFrame],
 ) -> None:
     """Refuse a transaction that is inconsistent, or that lakelog cannot validate."""
@@ -385,14 +387,19 @@ def check(
     if table_after.protocol != before.protocol:
         before.rules.check_change(before.protocol, table_after.protocol)
     if table_after.metadata != before.metadata:
-        check_metadata(table_after, before.metadata, replaced=replaced)
+        check_metadata(table_after, before.metadata, replaced=replaced, restored=restored)
         _check_row_tracking(pending, table_after.metadata, table, live_files)
     if table_after != before:
         write_support.check_writable(table_after, table)
     if pending.files.height:
         check_files(pending.files, table_after)
     write_support.check_actions(
-        table_after, pending.files, pending.meta, table, rows_replaced=rows_replaced
+        table_after,
+        pending.files,
+        pending.meta,
+        table,
+        rows_replaced=rows_replaced,
+        restored=restored,
     )
 
 

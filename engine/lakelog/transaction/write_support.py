@@ -99,13 +99,15 @@ def check_actions(
     table: str,
     *,
     rows_replaced: bool = False,
+    restored: bool = False,
 ) -> None:
     """Refuse actions that a feature of the table forbids, or that lakelog cannot validate;
-    ``found`` has the 0-based ``row`` of an example and its path.
+    ``found`` has the 0-based ``row`` of an example and its path. Files that are `restored` met the
+    table's rules before.
     """
     _check_kinds(files, meta, table, configured.dialect)
     _check_one_of_a_kind(meta, table)
-    _check_domains(configured, meta, table)
+    _check_domains(configured, meta, table, restored=restored)
     if not files.height:
         return
     adds = _of(files, "add")
@@ -128,10 +130,10 @@ def check_actions(
             hint="set delta.appendOnly to false first, if the table's owner agrees",
         )
     for name, what in _UNCHECKED_ROWS:
-        if configured.is_active(name):
+        if configured.is_active(name) and not restored:
             _refuse_rows_unseen(new, name, what, table)
     partitioned = configured.metadata.partition_columns
-    if partitioned and configured.supports("materializePartitionColumns"):
+    if partitioned and configured.supports("materializePartitionColumns") and not restored:
         what = "partition columns that must be stored in its files"
         _refuse_rows_unseen(adds, "materializePartitionColumns", what, table)
     _check_change_data(configured, files, new, gone, table, rows_replaced=rows_replaced)
@@ -268,7 +270,9 @@ def _check_one_of_a_kind(meta: pl.DataFrame, table: str) -> None:
             )
 
 
-def _check_domains(configured: TableConfiguration, meta: pl.DataFrame, table: str) -> None:
+def _check_domains(
+    configured: TableConfiguration, meta: pl.DataFrame, table: str, *, restored: bool
+) -> None:
     if not meta.height or "domain" not in meta.columns:
         return
     domains = actions.of_type(meta, "domainMetadata")["domain"]
@@ -283,7 +287,7 @@ def _check_domains(configured: TableConfiguration, meta: pl.DataFrame, table: st
             hint="add the feature to the protocol first",
         )
     system = domains.filter(domains.str.starts_with(_SYSTEM_DOMAIN))
-    if system.len():
+    if system.len() and not restored:
         raise InvalidTransactionError(
             f"domains that begin with {_SYSTEM_DOMAIN!r} are reserved for the system",
             path=table,

@@ -1,0 +1,159 @@
+"""`restore`: makes a table what it was at an earlier version, in one commit.
+
+Files that the earlier version has and the table lacks are added again; files that only the table
+has are removed. The files are checked before the commit: a version whose files were deleted cannot
+be restored.
+
+Source: Delta Lake, RestoreTableCommand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import polars as pl
+
+from lakelog.data.file_opening import Sources
+from lakelog.data.files import location_reach
+from lakelog.dialects.delta.deletion_vectors import vector_paths
+from lakelog.errors import NotFoundError
+from lakelog.log.context import Log
+from lakelog.log.display import size_text, table_html, table_text
+from lakelog.maintenance.vacuum import listed_files
+from lakelog.transaction.restoring import Restored
+from lakelog.transaction.transaction import LogTransaction
+
+_STATS_AT_MOST = 256
+_THREADS = 16
+_SHOWN = 10
+
+
+@dataclass(frozen=True)
+class RestoreReport:
+    """The result of `Table.restore`, or its plan.
+
+    Attributes:
+        restored_version: The version whose state the table has.
+        version: The version that was committed; None if nothing was, because it is a plan or the
+            table has that state already.
+        num_restored_files: Data files that are added again.
+        restored_bytes: Their length.
+        num_removed_files: Data files that are removed.
+        removed_bytes: Their length.
+        changes_metadata: Whether schema, partitioning or properties change.
+        num_files: Data files of the restored state.
+        num_bytes: Their length.
+    """
+
+    restored_version: int
+    version: int | None
+    num_restored_files: int
+    restored_bytes: int
+    num_removed_files: int
+    removed_bytes: int
+    changes_metadata: bool
+    num_files: int
+    num_bytes: int
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
+        return [
+            ("version", "nothing was written" if self.version is None else str(self.version)),
+            ("state of version", str(self.restored_version)),
+            ("files added again", f"{self.num_restored_files:,}, {size_text(self.restored_bytes)}"),
+            ("files removed", f"{self.num_removed_files:,}, {size_text(self.removed_bytes)}"),
+            ("metadata", "changes" if self.changes_metadata else "stays"),
+            ("files afterwards", f"{self.num_files:,}, {size_text(self.num_bytes)}"),
+        ]
+
+    def __str__(self) -> str:
+        return table_text("Restore", self.facts)
+
+    def _repr_html_(self) -> str:
+        return table_html("Restore", self.facts)
+
+
+def restore(
+    log: Log,
+    begin: Callable[..., LogTransaction],
+    version: int,
+    timestamp: str | None,
+    *,
+    plan: bool,
+) -> RestoreReport:
+    """Restore a version; see `lakelog.table.Table.restore`."""
+    metrics: dict[str, Any] = {}
+    at = {"version": None if timestamp else version, "timestamp": timestamp}
+    # Any commit in between would leave another state than the restored one.
+    tx = begin(
+        operation="RESTORE",
+        parameters={name: value for name, value in at.items() if value is not None},
+        metrics=metrics,
+        isolation="Serializable",
+    )
+    now = tx.snapshot
+    restored = tx.restore(version)
+    _require_files(log, restored.added, version)
+    changed = _totals(restored)
+    report = RestoreReport(
+        version,
+        None,
+        **changed,
+        changes_metadata=tx.changes_metadata,
+        num_files=now.num_files() + restored.added.height - restored.removed.height,
+        num_bytes=now.total_size() + changed["restored_bytes"] - changed["removed_bytes"],
+    )
+    metrics |= {
+        "numRestoredFiles": report.num_restored_files,
+        "restoredFilesSize": report.restored_bytes,
+        "numRemovedFiles": report.num_removed_files,
+        "removedFilesSize": report.removed_bytes,
+        "numOfFilesAfterRestore": report.num_files,
+        "tableSizeAfterRestore": report.num_bytes,
+    }
+    if plan:
+        return report
+    return replace(report, version=tx.commit())
+
+
+def _totals(restored: Restored) -> dict[str, Any]:
+    return {
+        "num_restored_files": restored.added.height,
+        "restored_bytes": int(restored.added["size"].sum()),
+        "num_removed_files": restored.removed.height,
+        "removed_bytes": int(restored.removed["size"].sum()),
+    }
+
+
+def _require_files(log: Log, added: pl.DataFrame, version: int) -> None:
+    """Refuse a version of which a data file or a deletion vector was deleted."""
+    if not added.height:
+        return
+    vectors = vector_paths(added).drop_nulls() if "dvStorageType" in added.columns else None
+    paths = added["path"] if vectors is None else pl.concat([added["path"], vectors.alias("path")])
+    missing = _missing(log, paths.unique(maintain_order=True))
+    if missing.len():
+        raise NotFoundError(
+            f"the version cannot be restored: {missing.len():,} of its files were not found",
+            path=missing[0],
+            version=version,
+            expected=f"all {paths.len():,} files that only this version has",
+            found=missing.head(_SHOWN).to_list(),
+            hint="the files were deleted, probably by a vacuum: restore a later version, or the "
+            "files from a copy",
+        )
+
+
+def _missing(log: Log, paths: pl.Series) -> pl.Series:
+    """Paths without a file: few files are looked up one by one, many in a listing."""
+    sources = Sources(location_reach(log), log.store)
+    own = pl.Series([sources.is_own(path) for path in paths], dtype=pl.Boolean)
+    if own.sum() > _STATS_AT_MOST:
+        paths = paths.filter(~(own & paths.is_in(listed_files(log).implode())))
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="lakelog-restore") as pool:
+        there = list(pool.map(sources.exists, paths))
+    return paths.filter(~pl.Series(there, dtype=pl.Boolean))

@@ -1,0 +1,70 @@
+"""The difference between a version and an earlier one that is restored.
+
+The protocol is never downgraded, because versions in between need it. Properties that describe the
+log itself, and the greatest column id, keep their values.
+
+Source: Delta Lake, RestoreTableCommand. Delta protocol, Protocol Evolution; In-Commit Timestamps;
+Column Mapping.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import polars as pl
+
+from lakelog.log.snapshot import LogSnapshot
+from lakelog.model import actions
+from lakelog.model.metadata import CLUSTERING, Metadata
+from lakelog.transaction.metadata_changes import MAX_COLUMN_ID
+
+_OF_THE_LOG = (
+    "delta.enableInCommitTimestamps",
+    "delta.inCommitTimestampEnablementVersion",
+    "delta.inCommitTimestampEnablementTimestamp",
+)
+
+
+class Restored(NamedTuple):
+    """Files that a restore adds again and files that it removes, as `Snapshot.files`."""
+
+    added: pl.DataFrame
+    removed: pl.DataFrame
+
+
+def file_differences(current: LogSnapshot, target: LogSnapshot) -> Restored:
+    """The files of each version that the other lacks, by path and deletion vector."""
+    now, then = current.files().collect(), target.files().collect()
+    key = [name for name in actions.KEY if name in now.columns]
+
+    def without(these: pl.DataFrame, those: pl.DataFrame) -> pl.DataFrame:
+        return these.join(those, on=key, how="anti", nulls_equal=True, maintain_order="left")
+
+    return Restored(without(then, now), without(now, then))
+
+
+def metadata_changes_to(current: Metadata, target: Metadata) -> dict[str, Any] | None:
+    """The arguments of `ActionBuffer.put_metadata`; None where nothing changes."""
+    now = current.configuration
+    configuration: dict[str, str | None] = dict.fromkeys(now) | dict(target.configuration)
+    configuration |= {key: now.get(key, configuration.get(key)) for key in _OF_THE_LOG}
+    ids = [m.configuration.get(MAX_COLUMN_ID) for m in (current, target)]
+    if known := [int(text) for text in ids if text and text.isdecimal()]:
+        configuration[MAX_COLUMN_ID] = str(max(known))
+    set_, kept = {k: v for k, v in configuration.items() if v is not None}, dict(now)
+    facts = ("schema_string", "partition_columns", "name", "description")
+    if set_ == kept and all(getattr(current, f) == getattr(target, f) for f in facts):
+        return None
+    return {
+        "fields": {"schemaString": target.schema_string},
+        "partition_by": list(target.partition_columns),
+        "configuration": {k: v for k, v in configuration.items() if v is not None or k in now},
+        "name": target.name,
+        "description": target.description,
+    }
+
+
+def clustering_of(snapshot: LogSnapshot) -> str | None:
+    """The configuration of the clustering domain, if it is set."""
+    found = snapshot.domains().filter(pl.col("domain") == CLUSTERING).collect()
+    return str(found["domainConfiguration"].item()) if found.height else None

@@ -1,0 +1,226 @@
+"""`Table.restore`: an earlier version becomes the state of the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import deltalake
+import polars as pl
+import pytest
+from polars.testing import assert_frame_equal
+
+import lakelog
+from lakelog import Snapshot, Table
+from lakelog.errors import (
+    ConflictError,
+    InvalidInputError,
+    InvalidTransactionError,
+    NotFoundError,
+    VersionNotFoundError,
+)
+from tests.budget import rng_of, share_of
+from tests.data.vector_writer import inline, vector_file
+
+SCHEMA = {"id": pl.Int64, "p": pl.String}
+
+
+def made(root: Path | str, **properties: str) -> Table:
+    configuration = {k.replace("__", "."): v for k, v in properties.items()}
+    return lakelog.create(root, SCHEMA, ["p"], configuration=configuration, upkeep=False)
+
+
+def rows(*ids: int, p: str = "a") -> pl.DataFrame:
+    return pl.DataFrame({"id": ids, "p": [p] * len(ids)}, schema=SCHEMA)
+
+
+def state(snapshot: Snapshot) -> object:
+    """What a restore brings back."""
+    files = snapshot.files().select("path", "dvId", "partitionValues", "stats").collect()
+    live = snapshot.scan().collect()
+    return (
+        sorted(map(repr, files.iter_rows())),
+        sorted(map(repr, live.iter_rows())),
+        snapshot.schema,
+        snapshot.metadata.partition_columns,
+    )
+
+
+@pytest.mark.parametrize("number", range(share_of(8, 4)))
+def test_any_version_of_a_random_history_can_be_restored(tmp_path: Path, number: int) -> None:
+    rng = rng_of(f"restore {number}")
+    table = made(tmp_path, delta__enableDeletionVectors="true", delta__enableChangeDataFeed="true")
+    states, columns = [state(table.snapshot())], 0
+    while len(states) < 14:
+        choice = rng.random()
+        snapshot = table.snapshot()
+        if choice < 0.35 or not snapshot.num_files():
+            given = rows(*range(len(states) * 10, len(states) * 10 + 8), p=rng.choice("abc"))
+            if rng.random() < 0.3:
+                columns += 1
+                given = given.with_columns(pl.lit(columns).alias(f"c{columns}"))
+            table.append(given, schema_mode="merge")
+        elif choice < 0.5:
+            table.overwrite(rows(), pl.col("p") == rng.choice("ab"))
+        elif choice < 0.6:
+            with table.transaction() as tx:
+                tx.set_metadata(configuration={"x": str(len(states))})
+        elif choice < 0.8:
+            files = snapshot.files().filter(pl.col("dvId").is_null()).collect()
+            if files.height:
+                file = files[rng.randrange(files.height)]
+                with table.transaction() as tx:
+                    tx.remove(file)
+                    tx.replace_rows()
+                    deleted = inline({rng.randrange(8)})
+                    fields = file.row(0, named=True)
+                    kept = {k: fields[k] for k in ("path", "size", "stats", "partitionValues")}
+                    tx.add(**kept, deletionVector=deleted)
+        else:
+            version = rng.randrange(len(states))
+            before = snapshot.scan().collect()
+            report = table.restore(version)
+            assert state(table.snapshot()) == states[version]
+            assert table.snapshot().metadata.configuration.get("x") == (
+                table.snapshot(version).metadata.configuration.get("x")
+            )
+            if report.version is not None:
+                assert report.num_files == table.snapshot().num_files()
+                assert report.num_bytes == table.snapshot().total_size()
+                feed = table.changes(report.version).collect()
+                kinds = feed.group_by("id").agg(
+                    (pl.col("_change_type") == "insert").sum().cast(pl.Int64)
+                    - (pl.col("_change_type") == "delete").sum().cast(pl.Int64)
+                )
+                now = set(table.snapshot().scan().collect()["id"])
+                was = set(before["id"])
+                expected = {i: (i in now) - (i in was) for i in now ^ was}
+                assert {i: n for i, n in kinds.iter_rows() if n} == expected
+        if table.version() == len(states):
+            states.append(state(table.snapshot()))
+
+
+def test_commit_is_that_of_delta(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(rows(1, 2))
+    table.overwrite(rows(3))
+    report = table.restore(1)
+    assert (report.version, report.num_restored_files, report.num_removed_files) == (3, 1, 1)
+    (commit,) = table.history(1).to_dicts()
+    assert (commit["operation"], commit["operationParameters"]) == ("RESTORE", {"version": "1"})
+    peer = deltalake.DeltaTable(tmp_path)
+    peer.restore(2)
+    theirs = peer.history(1)[0]
+    assert theirs["operation"] == commit["operation"]
+    ours = set(commit["operationMetrics"])
+    assert ours == {
+        *("numRestoredFiles", "restoredFilesSize", "numRemovedFiles", "removedFilesSize"),
+        *("numOfFilesAfterRestore", "tableSizeAfterRestore"),
+    }
+    assert table.snapshot().scan().collect()["id"].to_list() == [3]
+    at = table.history().filter(pl.col("version") == 1)["timestamp"].item()
+    table.restore(timestamp=at)
+    assert_frame_equal(pl.DataFrame(deltalake.DeltaTable(tmp_path).to_pyarrow_table()), rows(1, 2))
+    assert list(table.history(1)["operationParameters"].item()) == ["timestamp"]
+
+
+def test_plan_writes_nothing_and_the_present_state_needs_no_commit(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(rows(1))
+    table.append(rows(2))
+    plan = table.restore(1, plan=True)
+    assert (plan.version, plan.num_removed_files, table.version()) == (None, 1, 2)
+    assert table.restore(2).version is None
+    assert table.version() == 2
+
+
+def test_mapped_columns_and_ids_come_back(tmp_path: Path) -> None:
+    table = made(tmp_path, delta__columnMapping__mode="name")
+    table.append(rows(1))
+    table.append(rows(2).with_columns(x=pl.lit("x")), schema_mode="merge")
+    greatest = int(table.snapshot().metadata.configuration["delta.columnMapping.maxColumnId"] or 0)
+    table.restore(1)
+    assert state(table.snapshot()) == state(table.snapshot(1))
+    properties = table.snapshot().metadata.configuration
+    assert properties["delta.columnMapping.maxColumnId"] == str(greatest)
+    table.restore(2)
+    assert state(table.snapshot()) == state(table.snapshot(2))
+
+
+def test_protocol_is_not_downgraded(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(rows(1))
+    with table.transaction() as tx:
+        tx.set_metadata(configuration={"delta.enableDeletionVectors": "true"})
+    protocol = table.snapshot().protocol
+    table.restore(1)
+    assert table.snapshot().protocol == protocol
+    assert "delta.enableDeletionVectors" not in table.snapshot().metadata.configuration
+
+
+def test_deleted_files_are_named_before_anything_is_written(tmp_path: Path) -> None:
+    table = made(tmp_path, delta__enableDeletionVectors="true")
+    for number in range(2):
+        table.append(rows(number))
+    first, second = table.snapshot().files().sort("version").collect()["path"]
+    table.overwrite(rows(9))
+    (tmp_path / second).unlink()
+    table.restore(1)
+    with pytest.raises(NotFoundError, match="1 of its files") as caught:
+        table.restore(2)
+    assert (caught.value.path, caught.value.version, caught.value.found) == (second, 2, [second])
+    assert table.version() == 4
+    # The file of a deletion vector counts too.
+    vectors = vector_file(tmp_path, {"a": {0}})
+    with table.transaction() as tx:
+        tx.remove(tx.snapshot.files())
+        tx.add(
+            path=first,
+            size=(tmp_path / first).stat().st_size,
+            partitionValues={"p": "a"},
+            stats='{"numRecords":1}',
+            deletionVector=vectors["a"],
+        )
+    table.overwrite(rows())
+    (name,) = tmp_path.glob("deletion_vector_*.bin")
+    name.unlink()
+    with pytest.raises(NotFoundError) as caught:
+        table.restore(5)
+    assert caught.value.path == name.name
+
+
+def test_many_files_are_checked_in_one_listing(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    frame = pl.DataFrame({"id": range(300), "p": [f"p{n}" for n in range(300)]}, schema=SCHEMA)
+    table.append(frame)
+    table.overwrite(rows())
+    paths = table.snapshot(1).files().collect()["path"]
+    assert table.restore(1, plan=True).num_restored_files == 300
+    (tmp_path / paths[77]).unlink()
+    with pytest.raises(NotFoundError) as caught:
+        table.restore(1)
+    assert caught.value.path == paths[77]
+
+
+def test_wrong_calls_are_refused(tmp_path: Path) -> None:
+    table = made(tmp_path, delta__appendOnly="true")
+    table.append(rows(1))
+    with pytest.raises(InvalidInputError, match="either version or timestamp"):
+        table.restore()
+    with pytest.raises(VersionNotFoundError):
+        table.restore(9)
+    with pytest.raises(InvalidTransactionError, match="append-only"):
+        table.restore(0)
+
+
+def test_any_commit_in_between_is_a_conflict(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(rows(1))
+    table.append(rows(2))
+
+    other = lakelog.open(tmp_path, upkeep=False)
+    tx = table.transaction(isolation="Serializable")
+    tx.restore(1)
+    other.append(rows(3))
+    with pytest.raises(ConflictError):
+        tx.commit()
+    assert sorted(table.snapshot().scan().collect()["id"]) == [1, 2, 3]
