@@ -30,6 +30,7 @@ import pyarrow as pa
 
 import lakelog
 from lakelog.errors import LakelogError
+from lakelog.transaction.operations import CommitArguments
 
 MOST_BYTES = 6 << 30
 BAD = {b"\xff": b"\xff"}
@@ -189,7 +190,13 @@ def unlisted() -> list[str]:
 def _parameters(scope: str, function: str) -> list[inspect.Parameter]:
     owner = SCOPES[scope] or lakelog
     found = getattr(owner, function)
-    return [p for p in inspect.signature(found).parameters.values() if p.name != "self"]
+    parameters = [p for p in inspect.signature(found).parameters.values() if p.name != "self"]
+    if parameters and parameters[-1].annotation == "Unpack[CommitArguments]":
+        kind = inspect.Parameter.KEYWORD_ONLY
+        parameters[-1:] = [
+            inspect.Parameter(name, kind, default=None) for name in CommitArguments.__annotations__
+        ]
+    return parameters
 
 
 def calls(scope: str, function: str, rng: random.Random, share: int) -> Iterator[dict[str, Any]]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.registry import named, registered
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from lakelog.table_transaction import Transaction
     from lakelog.telemetry import Progress
     from lakelog.transaction.log_tail import LogTails
+    from lakelog.transaction.operations import CommitArguments
     from lakelog.transaction.schema_conversion import SchemaLike
 
 
@@ -418,7 +419,9 @@ class Table:
         operation: str | None = None,
         parameters: Mapping[str, Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
+        user_name: str | None = None,
         user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
         max_attempts: int | None = None,
         version: int | None = None,
     ) -> Transaction:
@@ -433,15 +436,18 @@ class Table:
             operation: Operation in commitInfo; None derives it from the actions.
             parameters: Parameters of the operation; values other than strings are written as JSON.
             metrics: Metrics of the operation; None counts files, bytes and rows.
-            user_metadata: Text stored in commitInfo.
+            user_name: ``userName`` in commitInfo.
+            user_metadata: ``userMetadata`` in commitInfo: any text.
+            commit_info: Further fields of commitInfo, by name; values that JSON can represent.
+                Fields that lakelog writes itself cannot be set.
             max_attempts: Maximum number of attempts; each commit of another writer costs one. None
                 uses the table's ``spark.indextables.transaction.retry.maxAttempts``, else 1,000.
             version: The version that the transaction reads; later commits are checked for
                 conflicts. None is the latest.
 
         Raises:
-            InvalidInputError: `version` does not exist, `max_attempts` is below 1, or a value
-                cannot be written as JSON.
+            InvalidInputError: `version` does not exist, `max_attempts` is below 1, a value cannot
+                be written as JSON, or `commit_info` has a field that lakelog writes.
             VersionNotFoundError: `version` can no longer be read.
             UnsupportedStoreError: The store has no atomic put-if-absent.
             UnsupportedFeatureError: The table needs a writer feature that lakelog does not support.
@@ -460,7 +466,9 @@ class Table:
             operation=operation,
             parameters=parameters,
             metrics=metrics,
+            user_name=user_name,
             user_metadata=user_metadata,
+            commit_info=commit_info,
             max_attempts=max_attempts,
             version=version,
         )
@@ -470,12 +478,10 @@ class Table:
         df: Any,
         *,
         schema_mode: SchemaMode | None = None,
-        app_id: str | None = None,
-        app_version: int | None = None,
-        user_metadata: str | None = None,
         target_file_bytes: int | None = None,
         compression: str | None = None,
         version: int | None = None,
+        **commit: Unpack[CommitArguments],
     ) -> WriteReport:
         """Append rows, in one commit.
 
@@ -485,10 +491,6 @@ class Table:
                 matched by name; missing columns are null or have their default. Only lossless
                 casts are applied.
             schema_mode: ``merge`` adds columns that the table lacks; None raises an error.
-            app_id: Application id for idempotent writes; needs `app_version`.
-            app_version: The application's version. If the table already has it or a later one,
-                nothing is written.
-            user_metadata: Text stored in commitInfo.
             target_file_bytes: Target size of a data file in bytes; None uses the table's
                 ``delta.targetFileSize``, else 128 MiB.
             compression: Parquet codec; None uses the table's ``delta.parquet.compression.codec``,
@@ -497,6 +499,9 @@ class Table:
                 at that version: a later commit that removed a file is a conflict, and so is one
                 that added a file, unless it is a blind append and the table is
                 ``WriteSerializable``. None is a blind append, which conflicts with neither.
+            commit: As `transaction`: ``app_id`` and ``app_version`` for idempotent writes,
+                ``isolation``, ``operation``, ``user_name``, ``user_metadata``, ``commit_info``,
+                ``max_attempts``.
 
         Returns:
             The version, rows and files written. Without rows nothing is committed.
@@ -522,9 +527,7 @@ class Table:
         from lakelog.data.append import append
         from lakelog.data.row_commit import WriteOptions
 
-        options = WriteOptions(
-            schema_mode, app_id, app_version, user_metadata, target_file_bytes, compression, version
-        )
+        options = WriteOptions(schema_mode, target_file_bytes, compression, version, commit)
         return append(self._log, self._runtime, self.transaction, df, options)
 
     def overwrite(
@@ -533,12 +536,10 @@ class Table:
         where: pl.Expr | str | None = None,
         *,
         schema_mode: SchemaMode | None = None,
-        app_id: str | None = None,
-        app_version: int | None = None,
-        user_metadata: str | None = None,
         target_file_bytes: int | None = None,
         compression: str | None = None,
         version: int | None = None,
+        **commit: Unpack[CommitArguments],
     ) -> WriteReport:
         """Replace rows, in one commit.
 
@@ -549,9 +550,6 @@ class Table:
                 removed; other files are rewritten with their remaining rows, so a predicate over
                 partition columns is cheapest.
             schema_mode: As `append`.
-            app_id: As `append`.
-            app_version: As `append`.
-            user_metadata: As `append`.
             target_file_bytes: As `append`.
             compression: As `append`.
             version: The version at which the rows were read, such as `Snapshot.version`. A later
@@ -559,6 +557,7 @@ class Table:
                 is not lost. Rows of later blind appends stay, unless the table is
                 ``Serializable``: then they are a conflict too. None checks only the commits made
                 during this call.
+            commit: As `append`.
 
         Returns:
             The version, and the rows and files written and removed.
@@ -584,9 +583,7 @@ class Table:
         from lakelog.data.append import overwrite
         from lakelog.data.row_commit import WriteOptions
 
-        options = WriteOptions(
-            schema_mode, app_id, app_version, user_metadata, target_file_bytes, compression, version
-        )
+        options = WriteOptions(schema_mode, target_file_bytes, compression, version, commit)
         return overwrite(self._log, self._runtime, self.transaction, df, where, options)
 
     def delete(

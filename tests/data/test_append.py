@@ -102,6 +102,24 @@ def test_the_commit_says_what_it_did_as_delta_does(tmp_path: Path) -> None:
     assert told["userMetadata"] == "nightly"
 
 
+def test_a_writing_call_takes_what_a_transaction_says_of_its_commit(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    fields = {"job": {"jobId": "7"}, "clusterId": "c", "run": {"try": 1}}
+    table.append(ROWS, operation="LOAD", user_name="ann", commit_info=fields, max_attempts=3)
+    table.overwrite(ROWS, user_name="ben", isolation="Serializable", app_id="a", app_version=1)
+    appended, overwritten = commit_info(tmp_path, 1), commit_info(tmp_path, 2)
+    assert appended.items() >= {"operation": "LOAD", "userName": "ann", **fields}.items()
+    assert appended["operationParameters"]["mode"] == "Append"
+    assert overwritten["userName"] == "ben"
+    assert overwritten["isolationLevel"] == "Serializable"
+    assert table.overwrite(ROWS, app_id="a", app_version=1).duplicate
+    history = table.history()
+    assert history["userName"].to_list() == ["ben", "ann", None]
+    assert json.loads(history["extra"][1]).items() >= fields.items()
+    with pytest.raises(TypeError, match="nonsense"):
+        table.append(ROWS, nonsense=1)  # type: ignore[call-arg] # the point
+
+
 def all_kinds(rows: pl.DataFrame) -> Iterator[Any]:
     yield rows.lazy()
     yield rows.to_arrow()

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import polars as pl
@@ -34,6 +34,7 @@ from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.metadata import Metadata
 from lakelog.transaction import write_support
+from lakelog.transaction.operations import CommitArguments
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.transaction import LogTransaction
 
@@ -49,21 +50,17 @@ class WriteOptions:
     Attributes:
         schema_mode: ``merge`` adds columns that the rows have and the table lacks; None refuses
             them.
-        app_id: An application that writes each of its versions once.
-        app_version: The application's version.
-        user_metadata: A text to keep with the commit.
         target_file_bytes: Length of a file that is aimed at; None is what the table says.
         compression: Codec; None is what the table says.
         version: The version that the rows were derived from; None where they were not.
+        commit: Arguments of the transaction.
     """
 
     schema_mode: SchemaMode | None = None
-    app_id: str | None = None
-    app_version: int | None = None
-    user_metadata: str | None = None
     target_file_bytes: int | None = None
     compression: str | None = None
     version: int | None = None
+    commit: CommitArguments = field(default_factory=CommitArguments)
 
     def __post_init__(self) -> None:
         if self.schema_mode not in {None, "merge"}:
@@ -156,12 +153,9 @@ class RowCommit:
         self.parameters: dict[str, Any] = {}
         self._writers: list[DataFileWriter | VectorWriter] = []
         self.tx = begin(
-            options.app_id,
-            options.app_version,
-            operation=operation,
+            **{"operation": operation, **options.commit},
             parameters=self.parameters,
             metrics=self.metrics,
-            user_metadata=options.user_metadata,
             version=options.version,
         )
 

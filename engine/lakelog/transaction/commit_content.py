@@ -32,7 +32,7 @@ _FEATURE = "inCommitTimestamp"
 @dataclass(frozen=True)
 class Description:
     """The commitInfo of a commit; parameters are written as JSON texts, metrics as text;
-    `blind_append`: adds only, without reads.
+    `blind_append`: adds only, without reads; `fields`: further fields of commitInfo.
     """
 
     operation: str
@@ -43,7 +43,9 @@ class Description:
     blind_append: bool
     read_version: int | None
     isolation: str
+    user_name: str | None = None
     user_metadata: str | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -137,9 +139,11 @@ def _commit_info(description: Description, now_ms: int) -> dict[str, Any]:
         "engineInfo": description.engine_info,
         "txnId": description.txn_id,
     }
+    if description.user_name is not None:
+        info["userName"] = description.user_name
     if description.user_metadata is not None:
         info["userMetadata"] = description.user_metadata
-    return info
+    return info | dict(description.fields)
 
 
 def _commit_time(

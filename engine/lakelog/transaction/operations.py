@@ -8,7 +8,7 @@ Source: Delta protocol, Commit Provenance Information; Delta's DeltaOperations.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import orjson
 import polars as pl
@@ -21,6 +21,40 @@ from lakelog.transaction.metadata_changes import protocol_row
 from lakelog.transaction.row_tracking import num_records
 
 
+class CommitArguments(TypedDict, total=False):
+    """Arguments that every call which commits takes, as `lakelog.Table.transaction`.
+
+    Attributes:
+        app_id: Application id for idempotent writes; needs `app_version`. If the table already has
+            this version or a later one, nothing is written.
+        app_version: The application's version.
+        isolation: ``WriteSerializable`` or ``Serializable``.
+        operation: Operation in commitInfo, in place of the call's own.
+        user_name: ``userName`` in commitInfo.
+        user_metadata: ``userMetadata`` in commitInfo: any text.
+        commit_info: Further fields of commitInfo, by name.
+        max_attempts: Maximum number of attempts.
+    """
+
+    app_id: str | None
+    app_version: int | None
+    isolation: str | None
+    operation: str | None
+    user_name: str | None
+    user_metadata: str | None
+    commit_info: Mapping[str, Any] | None
+    max_attempts: int | None
+
+
+_OWN_FIELDS = frozenset(
+    "version timestamp inCommitTimestamp operation operationParameters operationMetrics "
+    "readVersion isolationLevel isBlindAppend engineInfo txnId userName userMetadata tags".split()
+)
+"""Fields of commitInfo that lakelog writes."""
+_TEXT_FIELDS = frozenset(("userId", "clusterId"))
+_OBJECT_FIELDS = frozenset(("job", "notebook"))
+
+
 class Operation(NamedTuple):
     """An operation's name and parameters."""
 
@@ -29,12 +63,18 @@ class Operation(NamedTuple):
 
 
 def check_description(
-    operation: object, parameters: object, metrics: object, user_metadata: object
+    operation: object,
+    parameters: object,
+    metrics: object,
+    user_name: object,
+    user_metadata: object,
+    commit_info: object,
 ) -> None:
-    """Refuse what a caller says of a commit that readers could not take in: where Delta's wants a
-    text, one action that has none there makes the commit's history unreadable.
+    """Refuse a description of a commit that Delta's readers could not decode: a field of another
+    type makes the table's history unreadable.
     """
-    for name, value in (("operation", operation), ("user_metadata", user_metadata)):
+    texts = {"operation": operation, "user_name": user_name, "user_metadata": user_metadata}
+    for name, value in texts.items():
         if value is not None and not isinstance(value, str):
             raise InvalidInputError(
                 f"{name} must be a string",
@@ -44,11 +84,7 @@ def check_description(
     for name, values in (("parameters", parameters), ("metrics", metrics)):
         if values is None:
             continue
-        if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
-            raise InvalidInputError(
-                f"{name} must map strings to values", expected="a mapping", found=repr(values)[:200]
-            )
-        for key, value in values.items():
+        for key, value in _mapping(name, values).items():
             try:
                 text_of(value)
             except TypeError as cause:
@@ -57,6 +93,44 @@ def check_description(
                     expected="a string, or a value that JSON can represent",
                     found=repr(value)[:200],
                 ) from cause
+
+    if commit_info is not None:
+        _check_fields(_mapping("commit_info", commit_info))
+
+
+def _mapping(name: str, values: object) -> Mapping[str, Any]:
+    if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
+        raise InvalidInputError(
+            f"{name} must map strings to values", expected="a mapping", found=repr(values)[:200]
+        )
+    return values
+
+
+def _check_fields(fields: Mapping[str, Any]) -> None:
+    for name, value in fields.items():
+        if name in _OWN_FIELDS:
+            raise InvalidInputError(
+                f"commit_info cannot set {name!r}, which lakelog writes itself",
+                expected="other names",
+                found=name,
+                hint="use the argument of that name, such as operation, user_name or user_metadata",
+            )
+        is_valid = name not in _TEXT_FIELDS or isinstance(value, str)
+        if name in _OBJECT_FIELDS:
+            is_valid = isinstance(value, Mapping) and all(
+                isinstance(text, str) for part in value.items() for text in part
+            )
+        try:
+            orjson.dumps({name: value})
+        except TypeError:
+            is_valid = False
+        if not is_valid:
+            raise InvalidInputError(
+                f"{name!r} of commit_info cannot be written",
+                expected="a value that JSON can represent; userId and clusterId are strings, job "
+                "and notebook map strings to strings",
+                found=repr(value)[:200],
+            )
 
 
 def infer(

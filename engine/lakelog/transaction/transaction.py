@@ -55,7 +55,9 @@ class LogTransaction:
         operation: str | None = None,
         parameters: Mapping[str, Any] | None = None,
         metrics: Mapping[str, Any] | None = None,
+        user_name: str | None = None,
         user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
         max_attempts: int | None = None,
         version: int | None = None,
     ) -> None:
@@ -67,9 +69,12 @@ class LogTransaction:
         self._plain = tails.check_writable(self._table)
         self._isolation = _isolation(isolation, self._metadata)
         self._retry = Retry.of(self._metadata.configuration, max_attempts)
-        operations.check_description(operation, parameters, metrics, user_metadata)
-        self._operation, self._parameters = operation, parameters
-        self._metrics, self._user_metadata = metrics, user_metadata
+        operations.check_description(
+            operation, parameters, metrics, user_name, user_metadata, commit_info
+        )
+        self._operation, self._parameters, self._metrics = operation, parameters, metrics
+        self._user_name, self._user_metadata = user_name, user_metadata
+        self._commit_info = dict(commit_info or {})
         self._txn_id = runtime.new_id()
         self._over = False
         self._version: int | None = None
@@ -502,7 +507,9 @@ class LogTransaction:
             adds_only and reads.nothing,
             self._tail.version,
             self._isolation,
+            self._user_name,
             self._user_metadata,
+            self._commit_info,
         )
 
     def _check(self, pending: PendingCommit) -> None:
