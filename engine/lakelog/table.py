@@ -590,12 +590,10 @@ class Table:
         self,
         where: pl.Expr | str | None,
         *,
-        app_id: str | None = None,
-        app_version: int | None = None,
-        user_metadata: str | None = None,
         target_file_bytes: int | None = None,
         compression: str | None = None,
         version: int | None = None,
+        **commit: Unpack[CommitArguments],
     ) -> WriteReport:
         """Delete rows, in one commit.
 
@@ -608,12 +606,10 @@ class Table:
             where: The rows to delete: a Polars expression over the table's columns or SQL text, as
                 `Snapshot.files`; rows for which it is null stay. None, like ``"true"``, deletes all
                 rows.
-            app_id: As `append`.
-            app_version: As `append`.
-            user_metadata: As `append`.
             target_file_bytes: As `append`, for the files of copied rows.
             compression: As `append`, for the files of copied rows.
             version: The version at which the rows were read; conflicts are as for `overwrite`.
+            commit: As `append`.
 
         Returns:
             The version, and the rows and files deleted, copied and marked. Where no row matches,
@@ -641,9 +637,7 @@ class Table:
         from lakelog.data.row_commit import WriteOptions
         from lakelog.data.update import delete
 
-        options = WriteOptions(
-            None, app_id, app_version, user_metadata, target_file_bytes, compression, version
-        )
+        options = WriteOptions(None, target_file_bytes, compression, version, commit)
         return delete(self._log, self._runtime, self.transaction, where, options)
 
     def update(
@@ -651,12 +645,10 @@ class Table:
         values: Mapping[str, Any],
         where: pl.Expr | str | None = None,
         *,
-        app_id: str | None = None,
-        app_version: int | None = None,
-        user_metadata: str | None = None,
         target_file_bytes: int | None = None,
         compression: str | None = None,
         version: int | None = None,
+        **commit: Unpack[CommitArguments],
     ) -> WriteReport:
         """Assign new values to columns of rows, in one commit.
 
@@ -670,12 +662,10 @@ class Table:
                 (``"price * 2"``, ``"'a text'"``), or any other Python value as a literal. All see
                 the old values. Only lossless casts are applied.
             where: The rows to update, as `delete`; None is all rows.
-            app_id: As `append`.
-            app_version: As `append`.
-            user_metadata: As `append`.
             target_file_bytes: As `append`.
             compression: As `append`.
             version: As `delete`.
+            commit: As `append`.
 
         Returns:
             The version, and the rows and files updated, copied and marked. Where no row matches,
@@ -702,9 +692,7 @@ class Table:
         from lakelog.data.row_commit import WriteOptions
         from lakelog.data.update import update
 
-        options = WriteOptions(
-            None, app_id, app_version, user_metadata, target_file_bytes, compression, version
-        )
+        options = WriteOptions(None, target_file_bytes, compression, version, commit)
         return update(self._log, self._runtime, self.transaction, values, where, options)
 
     def _remove(self, paths: Sequence[str]) -> int | None:

@@ -67,8 +67,9 @@ def _run(
         return WriteReport(None, duplicate=True)
     ReadPlan.of(commit.snapshot, ())  # refuses a table without rows
     where = commit.snapshot.condition(condition)
-    predicate = None if condition is None else sql_text(condition)
-    commit.parameters["predicate"] = orjson.dumps([] if predicate is None else [predicate]).decode()
+    predicates = [] if condition is None else [sql_text(condition)]
+    if None not in predicates:  # an empty list would say that all rows were meant
+        commit.parameters["predicate"] = orjson.dumps(predicates).decode()
     change = change_of(where)
     rewriter = Rewriter(commit, change)
     with commit.guarded():
