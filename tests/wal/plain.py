@@ -1,5 +1,4 @@
-"""A reader of whole logs that does one thing after another, from ``schemas/wal.md`` alone. What is
-not whole, `plain_reading` judges.
+"""A reader of frames, one after another, from ``schemas/wal.md`` alone; `plain_reading` reads logs.
 
 The model for the vectorised one. Imports nothing of lakelog.
 """
@@ -7,7 +6,6 @@ The model for the vectorised one. Imports nothing of lakelog.
 from __future__ import annotations
 
 import struct
-from pathlib import Path
 from typing import NamedTuple
 
 import google_crc32c
@@ -99,23 +97,3 @@ def frame_records(frame: Frame) -> list[Record]:
         )
         for n in range(count)
     ]
-
-
-def read_log(directory: Path) -> list[Record]:
-    """All records of a sound log."""
-    found: list[Record] = []
-    truncated_to = 0
-    for path in sorted(directory.glob("*.wal")):
-        data = path.read_bytes()
-        log_id, _, _, truncated, _ = read_header(data)
-        truncated_to = max(truncated_to, truncated)
-        held: list[Record] = []
-        for frame in read_frames(data, log_id):
-            if frame.kind == 2:
-                truncated_to = max(truncated_to, int.from_bytes(frame.payload, "little"))
-            if frame.kind == 1:
-                held += frame_records(frame)
-                if not frame.flags & 1:
-                    found += held
-                    held = []
-    return [record for record in found if record.seq > truncated_to]

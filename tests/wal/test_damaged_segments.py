@@ -251,6 +251,7 @@ def test_a_segment_of_another_log_is_found(tmp_path: Path, directory: Path, segm
 
 def strangers() -> Iterator[tuple[str, bytes]]:
     yield "notes.txt", b"not a segment"
+    yield "notes.tmp", b"not a segment that was being made"
     yield f"{1:020d}.wal.bak", b"a copy"
     yield "12.wal", b"no such name"
     yield f"{5:020d}.wal.damaged", b"set aside before"

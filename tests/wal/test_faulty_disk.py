@@ -59,24 +59,25 @@ def keys(log: WriteAheadLog) -> list[str]:
 
 
 def runs(
-    prepare: Callable[[], CrashDisk], error: int, share: float, most: int = 60
+    prepare: Callable[[], CrashDisk], error: int, share: float, times: int = 1
 ) -> Iterator[tuple[CrashDisk, Counting]]:
     """A disk whose first operation fails, its second, and so on until none does."""
     for at in itertools.count(1):
-        assert at < most
+        assert at < 60
         disk = prepare()
-        disk.watch = counting = Counting(at, fail(error, share))
+        disk.watch = counting = Counting(at, fail(error, share), times)
         yield disk, counting
         if not counting.has_acted:
             return
 
 
-@pytest.mark.sampled(6, keep=("name", "error"))
+@pytest.mark.sampled(12, keep=("name", "error", "times"))
 @pytest.mark.parametrize("sync", ["sync", "batch", "none"])
+@pytest.mark.parametrize("times", [1, 2, 99])
 @pytest.mark.parametrize(("error", "share"), ERRORS)
 @pytest.mark.parametrize("name", list(ACTIONS))
 def test_after_a_fault_a_crash_leaves_what_was_promised(
-    name: str, error: int, share: float, sync: Any
+    name: str, error: int, share: float, times: int, sync: Any
 ) -> None:
     rng = seeded()
     made: list[WriteAheadLog] = []
@@ -88,8 +89,9 @@ def test_after_a_fault_a_crash_leaves_what_was_promised(
             made[-1].append("PUT", f"before {n}", "v" * 100)
         return disk
 
-    for disk, counting in runs(prepare, error, share):
+    for disk, counting in runs(prepare, error, share, times):
         log = made[-1]
+        last = log.current_seq_num()
         before = [f"before {n}" for n in range(8)]
         told: LakelogError | None = None
         try:
@@ -102,18 +104,18 @@ def test_after_a_fault_a_crash_leaves_what_was_promised(
         known: list[str] | None = None
         if isinstance(told, OutcomeUnknownError):
             if name != "close":
-                for use in (log.checkpoint, log.replay, log.sync):
+                for use in (log.checkpoint, log.replay, log.state, log.sync):
                     with pytest.raises(LogPoisonedError):
                         use()
         elif name != "close":
+            if told is not None and name != "rotation" and not truncates:
+                assert (keys(log), log.current_seq_num()) == (before, last)
             assert log.append("PUT", "later") == log.current_seq_num()
             if sync != "none":
                 log.checkpoint()  # from here on all is durable
             else:
                 log.sync()
             known = keys(log)
-            if told is not None and name != "rotation" and not truncates:
-                assert known == [*before, "later"], "told that it failed, and it is there"
         for _ in range(CLONES):
             with opened(disk.clone(rng)) as again:
                 assert again.recovery is None or again.recovery.damage is None
@@ -144,14 +146,60 @@ def found_again(disk: CrashDisk, rng: random.Random) -> list[str]:
     return there
 
 
+def test_a_short_write_is_continued_and_an_empty_one_fails() -> None:
+    disk = CrashDisk()
+    taken = 7
+
+    def short(operation: Operation) -> None:
+        if operation.kind == "write":
+            operation.taken = min(taken, operation.size_bytes)
+
+    disk.watch = short
+    with opened(disk) as log:
+        log.append_batch(LONG)
+        assert len(keys(log)) == len(LONG)
+        taken = 0
+        with pytest.raises(UnavailableError, match="no more"):
+            log.append("PUT", "k")
+        assert len(keys(log)) == len(LONG)
+
+
+@pytest.mark.parametrize("sync", ["sync", "batch", "none"])
+def test_each_mode_syncs_as_documented(sync: Any) -> None:
+    disk = CrashDisk()
+    log = opened(disk, sync=sync, segment_bytes=1 << 20, batch_appends=10)
+
+    def syncs(action: Callable[[], Any], times: int = 1) -> int:
+        kinds: list[str] = []
+        disk.watch = lambda operation: kinds.append(operation.kind)
+        for _ in range(times):
+            action()
+        return kinds.count("sync")
+
+    def append() -> int:
+        return log.append("PUT", "k")
+
+    assert syncs(append, 25) == {"sync": 25, "batch": 2, "none": 0}[sync]
+    assert syncs(log.checkpoint) == {"sync": 1, "batch": 1, "none": 0}[sync]
+    assert syncs(append) == {"sync": 1, "batch": 0, "none": 0}[sync]
+    assert syncs(log.sync) == {"sync": 0, "batch": 1, "none": 1}[sync]
+    log.append("PUT", "k")
+    assert syncs(log.close) == {"sync": 0, "batch": 1, "none": 0}[sync]
+
+
 def with_a_failed_sync() -> CrashDisk:
     """A log of two records, of which the sync of the second one failed."""
     disk = CrashDisk()
     log = opened(disk, segment_bytes=1 << 20)
     log.append("PUT", "before", "v" * 600)
     disk.watch = Counting(1, fail(errno.EIO), kinds=frozenset({"sync"}))
-    with pytest.raises(OutcomeUnknownError):
+    with pytest.raises(OutcomeUnknownError, match="fsync failed") as first:
         log.append("PUT", "unknown", "v" * 1200)
+    assert isinstance(first.value.__cause__, OSError)
+    assert first.value.path is not None
+    with pytest.raises(LogPoisonedError, match="fsync failed") as later:
+        log.append("PUT", "later")
+    assert later.value.hint is not None
     log.close()
     return disk
 
@@ -211,6 +259,18 @@ def test_only_what_is_not_known_to_be_durable_is_written_again() -> None:
         killed()
         assert keys(opened(disk)) == ["much", "last", "much more"]
     assert written == [48, 48]
+
+
+def test_closing_reports_a_failed_sync_and_closes() -> None:
+    disk = CrashDisk()
+    log = opened(disk, sync="batch")
+    log.append("PUT", "k")
+    disk.watch = Counting(1, fail(errno.EIO))
+    with pytest.raises(OutcomeUnknownError):
+        log.close()
+    log.close()
+    with opened(well(disk)) as again:
+        assert keys(again) == ["k"]
 
 
 @pytest.mark.parametrize("sync", ["sync", "batch", "none"])

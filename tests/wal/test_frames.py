@@ -22,8 +22,8 @@ from lakelog.wal.encode import Framing, columns_of, pack_columns, pack_records
 from lakelog.wal.frames import FLAG_BATCH, FrameHeader, Seal, SegmentHeader, frame_pieces
 from lakelog.wal.log import WriteAheadLog
 from tests.budget import share_of
-from tests.wal import plain
-from tests.wal.failing import settings
+from tests.wal import plain, plain_reading
+from tests.wal.damage import settings
 
 LOG_ID = bytes(range(16))
 SEAL = Seal.of(LOG_ID)
@@ -366,5 +366,5 @@ def test_a_log_on_disk_is_what_the_format_says(tmp_path: Path) -> None:
             log.append_batch([("PUT", "batch", str(n)), ("DELETE", "batch", None)] * n)
         log.truncate(50)
         log.checkpoint()
-        assert plain.read_log(tmp_path) == [tuple(record) for record in log.records()]
+        assert plain_reading.read(tmp_path).records == [tuple(record) for record in log.records()]
         assert len(list(tmp_path.glob("*.wal"))) > 2

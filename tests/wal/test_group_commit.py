@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from itertools import chain
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,22 +17,30 @@ from lakelog.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
-from lakelog.wal.disk import Bytes
 from lakelog.wal.log import WriteAheadLog
 from tests.wal import plain
-from tests.wal.failing import FailingDisk, FailingFile, settings
+from tests.wal.crash_disk import Counting, CrashDisk, Operation, fail
+from tests.wal.damage import LOG_ID, settings
 
 THREADS = 8
-FIRST = "00000000000000000001.wal"
 
 
-class SlowDisk(FailingDisk):
-    """An fsync takes a while, as it does; so the others queue."""
+DIRECTORY = "somewhere/log"
 
-    def step(self, what: str) -> None:
-        if what == "sync":
+
+def slow(watch: Callable[[Operation], None] = lambda operation: None) -> CrashDisk:
+    """An fsync takes a while, as on a real disk, so that the other threads queue."""
+
+    def wait(operation: Operation) -> None:
+        if operation.kind == "sync":
             time.sleep(0.003)
-        super().step(what)
+        watch(operation)
+
+    return CrashDisk(watch=wait)
+
+
+def opened(disk: CrashDisk, **how: Any) -> WriteAheadLog:
+    return WriteAheadLog(DIRECTORY, **settings(disk=disk, **how))
 
 
 def together(count: int, work: Callable[[int], Any]) -> list[Any]:
@@ -56,16 +63,16 @@ def together(count: int, work: Callable[[int], Any]) -> list[Any]:
     return outcomes
 
 
-def test_concurrent_appends_share_fsyncs_and_keep_their_order(tmp_path: Path) -> None:
-    disk = SlowDisk()
-    with WriteAheadLog(tmp_path, **settings(disk=disk)) as log:
-        disk.arm(0)
+def test_concurrent_appends_share_fsyncs_and_keep_their_order() -> None:
+    kinds: list[str] = []
+    with opened(slow(lambda operation: kinds.append(operation.kind))) as log:
+        kinds.clear()
 
         def work(thread: int) -> list[int]:
             return [log.append("PUT", f"{thread} {n}") for n in range(12)]
 
         numbers = together(THREADS, work)
-        assert disk.done.count("sync") < THREADS * 12 * 0.7
+        assert kinds.count("sync") < THREADS * 12 * 0.7
         assert sorted(chain(*numbers)) == list(range(1, THREADS * 12 + 1))
         by_number = {record.seq_num: record.key.decode() for record in log.records()}
     for thread, mine in enumerate(numbers):
@@ -73,8 +80,9 @@ def test_concurrent_appends_share_fsyncs_and_keep_their_order(tmp_path: Path) ->
         assert [by_number[seq] for seq in mine] == [f"{thread} {n}" for n in range(12)]
 
 
-def test_batches_and_single_records_of_one_group_have_frames_of_their_own(tmp_path: Path) -> None:
-    with WriteAheadLog(tmp_path, **settings(disk=SlowDisk(), frame_bytes=500)) as log:
+def test_batches_and_single_records_of_one_group_have_frames_of_their_own() -> None:
+    disk = slow()
+    with opened(disk, frame_bytes=500) as log:
 
         def work(thread: int) -> None:
             for n in range(6):
@@ -88,7 +96,7 @@ def test_batches_and_single_records_of_one_group_have_frames_of_their_own(tmp_pa
 
         assert together(THREADS, work) == [None] * THREADS
         seen = [tuple(record) for record in log.records()]
-    frames = plain.read_frames((tmp_path / FIRST).read_bytes(), bytes(range(16)))
+    frames = plain.read_frames(disk.contents()[f"{DIRECTORY}/{1:020d}.wal"], LOG_ID)
     assert [tuple(r) for frame in frames for r in plain.frame_records(frame)] == seen
     batch: list[plain.Record] = []
     for frame in frames:
@@ -104,25 +112,13 @@ def test_batches_and_single_records_of_one_group_have_frames_of_their_own(tmp_pa
     assert len(frames) < len(seen) / 4
 
 
-def test_a_group_that_does_not_fit_is_tried_one_by_one(tmp_path: Path) -> None:
-    class SmallDisk(SlowDisk):
-        """Takes writes of 2,000 bytes."""
+def test_a_group_that_does_not_fit_is_tried_one_by_one() -> None:
+    def full(operation: Operation) -> None:
+        """The disk takes writes of 2,000 bytes."""
+        if operation.kind == "write" and operation.size_bytes > 2000:
+            fail(errno.ENOSPC, 1999 / operation.size_bytes)(operation)
 
-        def open_append(self, path: str, *, create: bool = False) -> FailingFile:
-            file = super().open_append(path, create=create)
-            assert isinstance(file, FailingFile)
-            write = file.write
-
-            def small(data: Bytes) -> int:
-                if len(data) > 2000:
-                    write(data[:1999])
-                    raise OSError(errno.ENOSPC, "full")
-                return write(data)
-
-            file.write = small  # type: ignore[method-assign]
-            return file
-
-    with WriteAheadLog(tmp_path, **settings(disk=SmallDisk())) as log:
+    with opened(slow(full)) as log:
 
         def work(thread: int) -> list[int]:
             done = []
@@ -141,13 +137,12 @@ def test_a_group_that_does_not_fit_is_tried_one_by_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fail_at", [1, 2, 3, 6, 9])
-def test_a_failed_fsync_fails_all_who_share_it_and_all_later_ones(
-    tmp_path: Path, fail_at: int
-) -> None:
-    disk = SlowDisk()
-    log = WriteAheadLog(tmp_path, **settings(disk=disk))
+def test_a_failed_fsync_fails_all_who_share_it_and_all_later_ones(fail_at: int) -> None:
+    failing = Counting(0, fail(errno.EIO))
+    disk = slow(failing)
+    log = opened(disk)
     log.append("PUT", "before")
-    disk.arm(2 * fail_at, error=errno.EIO)  # the sync of that many writes
+    failing.at = failing.count + 2 * fail_at  # the sync of that many writes
 
     def work(thread: int) -> tuple[list[bytes], list[bytes], bool]:
         done: list[bytes] = []
@@ -168,13 +163,13 @@ def test_a_failed_fsync_fails_all_who_share_it_and_all_later_ones(
     unknown = {key for _, maybe, _ in outcomes for key in maybe}
     assert all(stopped for _, _, stopped in outcomes)
     assert unknown
-    with WriteAheadLog(tmp_path) as again:
+    with opened(disk) as again:
         found = set(again.replay()["key"].to_pylist())
     assert acknowledged | {b"before"} <= found <= acknowledged | unknown | {b"before"}
 
 
-def test_truncation_and_reading_take_their_turn(tmp_path: Path) -> None:
-    with WriteAheadLog(tmp_path, **settings(disk=SlowDisk(), segment_bytes=2000)) as log:
+def test_truncation_and_reading_take_their_turn() -> None:
+    with opened(slow(), segment_bytes=2000) as log:
 
         def work(thread: int) -> None:
             for n in range(12):
@@ -190,8 +185,9 @@ def test_truncation_and_reading_take_their_turn(tmp_path: Path) -> None:
         assert log.current_seq_num() == (THREADS - 2) * 12
 
 
-def test_closing_lets_those_finish_who_wait(tmp_path: Path) -> None:
-    log = WriteAheadLog(tmp_path, **settings(disk=SlowDisk()))
+def test_closing_lets_those_finish_who_wait() -> None:
+    disk = slow()
+    log = opened(disk)
 
     def work(thread: int) -> list[bytes]:
         done: list[bytes] = []
@@ -208,5 +204,5 @@ def test_closing_lets_those_finish_who_wait(tmp_path: Path) -> None:
 
     outcomes = together(THREADS, work)
     acknowledged = [key for done in outcomes for key in done]
-    with WriteAheadLog(tmp_path) as again:
+    with opened(disk) as again:
         assert sorted(again.replay()["key"].to_pylist()) == sorted(acknowledged)

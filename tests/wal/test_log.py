@@ -10,15 +10,10 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import settings as hypothesis_settings
-from hypothesis import strategies as st
 
 import lakelog
 from lakelog.errors import InvalidInputError, NotFoundError, UnsupportedError
 from lakelog.wal.log import WriteAheadLog
-from tests.budget import share_of
-from tests.wal.failing import settings
 
 
 def rows(log: WriteAheadLog, after_seq: int = 0) -> list[tuple[Any, ...]]:
@@ -195,11 +190,6 @@ def test_a_record_of_something_else_is_refused(tmp_path: Path, record: tuple[Any
         assert log.current_seq_num() == 0
 
 
-def test_a_batch_holds_no_marks(tmp_path: Path) -> None:
-    with WriteAheadLog(tmp_path) as log, pytest.raises(InvalidInputError, match="batch"):
-        log.append_batch([("COMMIT", "", None)])
-
-
 @pytest.mark.parametrize(
     "setting",
     [{"sync": "always"}, {"compression": "gzip"}, {"segment_bytes": 0}, {"batch_appends": 0}],
@@ -272,18 +262,9 @@ def test_the_last_number_survives_truncation_of_everything_and_opening(tmp_path:
         assert rows(log, 5) == [(6, "PUT", b"next", None)]
 
 
-def test_a_truncation_within_a_batch_hides_its_first_part_only(tmp_path: Path) -> None:
-    with WriteAheadLog(tmp_path) as log:
-        assert log.append_batch([("PUT", str(n), None) for n in range(10)]) == 11
-        log.truncate(4)
-        assert [row[0] for row in rows(log)] == list(range(5, 11))
-        assert [row[0] for row in rows(log, 7)] == list(range(8, 11))
-
-
 @pytest.mark.parametrize(
     ("up_to_seq", "message"),
     [
-        (-1, "up_to_seq must be an int >= 0, got -1"),
         (4, "cannot be truncated after its last record"),
         (1 << 80, "cannot be truncated after its last record"),
     ],
@@ -294,14 +275,6 @@ def test_truncation_beyond_the_log_is_refused(tmp_path: Path, up_to_seq: int, me
         with pytest.raises(InvalidInputError, match=message):
             log.truncate(up_to_seq)
         assert len(rows(log)) == 2
-
-
-def test_a_negative_number_to_replay_from_is_refused(tmp_path: Path) -> None:
-    with (
-        WriteAheadLog(tmp_path) as log,
-        pytest.raises(InvalidInputError, match="after_seq must be an int >= 0"),
-    ):
-        log.replay(-1)
 
 
 def test_compressed_frames_are_smaller_and_the_same(tmp_path: Path) -> None:
@@ -355,18 +328,6 @@ def test_a_log_of_an_earlier_program_is_not_written_to(tmp_path: Path) -> None:
         assert (directory / name).read_bytes() == b"\0" * 20
 
 
-def test_what_is_no_segment_is_left_alone(tmp_path: Path) -> None:
-    for name in ("notes.txt", "notes.tmp", "1.wal", "00000000000000000001.wal.damaged"):
-        (tmp_path / name).write_text("mine")
-    with WriteAheadLog(tmp_path) as log:
-        log.append("PUT", "k")
-        log.truncate(1)
-    with WriteAheadLog(tmp_path) as log:
-        assert log.current_seq_num() == 1
-    for name in ("notes.txt", "notes.tmp", "1.wal", "00000000000000000001.wal.damaged"):
-        assert (tmp_path / name).read_text() == "mine"
-
-
 def test_a_log_that_is_not_there_is_not_read(tmp_path: Path) -> None:
     for directory in (tmp_path, tmp_path / "none"):
         with pytest.raises(NotFoundError):
@@ -396,104 +357,3 @@ def test_a_large_batch_is_larger_than_a_segment_and_stays_one(tmp_path: Path) ->
         assert log.append("PUT", "next") == 502
         assert segments(tmp_path) == [1, 502]
         assert len(rows(log)) == 501
-
-
-operations = st.lists(
-    st.one_of(
-        st.tuples(st.just("append"), st.binary(max_size=3), st.none() | st.binary(max_size=9)),
-        st.tuples(st.just("delete"), st.binary(max_size=3)),
-        st.tuples(st.just("batch"), st.lists(st.binary(max_size=3), max_size=70)),
-        st.tuples(st.just("table"), st.lists(st.binary(max_size=3), max_size=70)),
-        st.tuples(st.just("truncate"), st.floats(0, 1)),
-        st.tuples(st.sampled_from(["checkpoint", "reopen", "sync", "replay"])),
-    ),
-    max_size=25,
-)
-
-
-@given(
-    operations,
-    st.sampled_from(["sync", "batch", "none"]),
-    st.sampled_from(["none", "zstd"]),
-    st.sampled_from([200, 1500, 1 << 20]),
-    st.sampled_from([60, 1 << 20]),
-)
-@hypothesis_settings(max_examples=share_of(60), deadline=None)
-def test_any_interleaving_of_operations_is_a_list(  # noqa: PLR0915 - one case an operation
-    tmp_path_factory: pytest.TempPathFactory,
-    steps: list[tuple[Any, ...]],
-    sync: Any,
-    compression: Any,
-    segment_bytes: int,
-    frame_bytes: int,
-) -> None:
-    directory = tmp_path_factory.mktemp("log")
-    how = settings(
-        sync=sync,
-        compression=compression,
-        segment_bytes=segment_bytes,
-        frame_bytes=frame_bytes,
-        batch_appends=3,
-    )
-    log = WriteAheadLog(directory, **how)
-    model: list[tuple[Any, ...]] = []
-    last = truncated = 0
-    for step in steps:
-        match step:
-            case ("append", key, value):
-                last += 1
-                assert log.append("PUT", key, value) == last
-                model.append((last, "PUT", key, value))
-            case ("delete", key):
-                last += 1
-                assert log.append("DELETE", key) == last
-                model.append((last, "DELETE", key, None))
-            case ("batch" | "table" as how_given, keys):
-                batch = [("PUT", key, key * 2) for key in keys]
-                model += [(last + n, *record) for n, record in enumerate(batch, 1)]
-                last += len(batch) + 1
-                model.append((last, "COMMIT", b"", None))
-                if how_given == "batch":
-                    assert log.append_batch(batch) == last
-                else:
-                    table = pa.table(
-                        {
-                            "op": pa.array(["PUT"] * len(keys), pa.string()),
-                            "key": pa.array(keys, pa.binary()),
-                            "value": pa.array([key * 2 for key in keys], pa.binary()),
-                        }
-                    )
-                    assert log.append_table(table) == last
-            case ("truncate", share):
-                truncated = max(truncated, int(last * share))
-                log.truncate(int(last * share))
-            case ("checkpoint",):
-                last += 1
-                assert log.checkpoint() == last
-                model.append((last, "CHECKPOINT", b"", None))
-            case ("reopen",):
-                log.close()
-                log = WriteAheadLog(directory, **how)
-                assert log.recovery is None
-            case ("sync",):
-                log.sync()
-            case _:
-                assert [tuple(r) for r in log.records()] == [r for r in model if r[0] > truncated]
-    model = [record for record in model if record[0] > truncated]
-    assert log.current_seq_num() == last
-    assert [tuple(record) for record in log.records()] == model
-    data = [record for record in model if record[1] in {"PUT", "DELETE"}]
-    assert rows(log) == data
-    state: dict[bytes, Any] = {}
-    for _, op, key, value in data:
-        state.pop(key, None)
-        if op == "PUT":
-            state[key] = value
-    got = log.state()
-    assert list(zip(got["key"].to_pylist(), got["value"].to_pylist(), strict=True)) == list(
-        state.items()
-    )
-    with WriteAheadLog(directory, read_only=True) as reader:
-        assert [tuple(record) for record in reader.records()] == model
-        assert reader.current_seq_num() == last
-    log.close()

@@ -11,7 +11,7 @@ import pytest
 from lakelog.errors import InvalidInputError, WalCorruptionError
 from lakelog.wal.disk import LocalDisk
 from lakelog.wal.log import WriteAheadLog
-from tests.wal.failing import settings
+from tests.wal.damage import settings
 
 
 def test_a_reader_sees_what_the_writer_adds(tmp_path: Path) -> None:
