@@ -22,7 +22,7 @@ from lakelog.keyed import manifest
 from lakelog.keyed.store import KeyedStore
 from lakelog.wal.log import WriteAheadLog
 from tests.budget import IS_WHOLE, points, seed_of
-from tests.keyed.disks import Killed, MemoryDisk
+from tests.wal.crash_disk import CHANGES, Counting, Crash, CrashDisk, Operation, crash, fail, quiet
 
 Step = tuple[Any, ...]
 State = dict[bytes, bytes]
@@ -81,9 +81,9 @@ def contents(store: KeyedStore) -> State:
     return state
 
 
-def check_without_manifest(disk: MemoryDisk, told: str) -> None:
+def check_without_manifest(disk: CrashDisk, told: str) -> None:
     """Whoever reads all files of the directory sees what the manifest's files hold, or more."""
-    files = {os.path.basename(name): data for name, data in disk.files().items()}
+    files = {os.path.basename(name): data for name, data in disk.contents().items()}
     current = manifest.StoreManifest()
     if manifest.NAME in files:
         current = manifest.decode(files[manifest.NAME], manifest.NAME)
@@ -102,14 +102,14 @@ def check_without_manifest(disk: MemoryDisk, told: str) -> None:
     assert view(every) == (view(named) if named else []), told
 
 
-def check_reopened(disk: MemoryDisk, allowed: Sequence[State], told: str) -> None:
+def check_reopened(disk: CrashDisk, allowed: Sequence[State], told: str) -> None:
     """Open what is left, look at it, and see that the store goes on from there."""
     check_without_manifest(disk, told)
     with KeyedStore(PATH, disk=disk) as store:
         found = contents(store)
         assert found in allowed, told
         named = {os.path.basename(file.path) for file in store.files}
-        left = {os.path.basename(name) for name in disk.files() if name.count("/") == 1}
+        left = {os.path.basename(name) for name in disk.contents() if name.count("/") == 1}
         assert left - {manifest.NAME} == named, f"{told}: leftovers"
         store.put(b"z", b"new")
         store.flush()
@@ -120,7 +120,7 @@ def check_reopened(disk: MemoryDisk, allowed: Sequence[State], told: str) -> Non
 
 
 @dataclass(frozen=True)
-class Crash:
+class Left:
     """What is left of a run that ended before an operation.
 
     Attributes:
@@ -129,36 +129,39 @@ class Crash:
         told: Which operation that was.
     """
 
-    disk: MemoryDisk
+    disk: CrashDisk
     allowed: Sequence[State]
     told: str
 
 
-Ways = Sequence[Callable[[MemoryDisk], MemoryDisk]]
+Ways = Sequence[Callable[[CrashDisk, Operation], CrashDisk]]
 
 
-def crashes(ways: Callable[[int], Ways], sync: Literal["sync", "none"] = "sync") -> list[Crash]:
+def crashes(ways: Callable[[int], Ways], sync: Literal["sync", "none"] = "sync") -> list[Left]:
     """All steps, and a crash before each operation of the disk, in ways that depend on its number.
 
     What was left once already, with the same to be allowed, is left out.
     """
-    disk = MemoryDisk()
+    disk = CrashDisk()
     states: list[State] = [{}]
     step: Step = ("open",)
-    found: list[Crash] = []
+    found: list[Left] = []
+    number = 0
     seen = set()
 
-    def crash(number: int, name: str) -> None:
+    def stop(operation: Operation) -> None:
+        nonlocal number
+        number += 1
         allowed = [*states, apply(states[-1], step)]
         for n, way in enumerate(ways(number)):
-            left = way(disk)
-            told = f"seed {SEED}, killed at operation {number}, {name} in {step}, way {n}"
-            key = repr((sorted(left.files().items()), allowed))
+            left = way(disk, operation)
+            told = f"seed {SEED}, killed at operation {number}, {operation.kind} in {step}, way {n}"
+            key = repr((sorted(left.contents().items()), allowed))
             if key not in seen:
                 seen.add(key)
-                found.append(Crash(left, allowed, told))
+                found.append(Left(left, allowed, told))
 
-    disk.fault = crash
+    disk.watch = stop
     store = KeyedStore(PATH, disk=disk, sync=sync)
     for each in STEPS:
         step = each
@@ -168,7 +171,7 @@ def crashes(ways: Callable[[int], Ways], sync: Literal["sync", "none"] = "sync")
             del states[:-1]
     step = ("close",)
     store.close()
-    assert disk.operations > 100
+    assert number > 100
     return found
 
 
@@ -177,87 +180,70 @@ def ways_of(rng: random.Random, random_ways: int) -> Callable[[int], Ways]:
     the rest once more.
     """
 
-    def all_of_it(disk: MemoryDisk) -> MemoryDisk:
-        return disk.crashed(None, keep=True)
+    def synced(disk: CrashDisk, operation: Operation) -> CrashDisk:
+        return disk.clone(None)
 
-    def synced(disk: MemoryDisk) -> MemoryDisk:
-        return disk.crashed(None)
+    def some(disk: CrashDisk, operation: Operation) -> CrashDisk:
+        return disk.clone(rng)
 
-    def some(disk: MemoryDisk) -> MemoryDisk:
-        return disk.crashed(rng)
-
-    return lambda number: [(all_of_it, synced, some)[number % 3], *[some] * random_ways]
+    return lambda number: [(CrashDisk.killed, synced, some)[number % 3], *[some] * random_ways]
 
 
-def share_of_all(found: list[Crash]) -> list[Crash]:
+def share_of_all(found: list[Left]) -> list[Left]:
     """One crash in three, from a start that changes by day."""
     return found if IS_WHOLE else found[seed_of("crashes") % 3 :: 3]
 
 
-def kill_at(number: int) -> Callable[[int, str], None]:
-    def fault(operation: int, name: str) -> None:
-        if operation == number:
-            raise Killed
-
-    return fault
+def interrupted(operation: Operation) -> None:
+    raise KeyboardInterrupt
 
 
-FAILURES: Sequence[BaseException] = (
-    OSError(errno.EIO, "it broke"),
-    OSError(errno.ENOSPC, "it is full"),
-    KeyboardInterrupt(),
-)
-
-
-def fail_at(number: int, failure: BaseException) -> Callable[[int, str], None]:
-    def fault(operation: int, name: str) -> None:
-        if operation == number:
-            raise failure
-
-    return fault
+FAILURES = {"EIO": fail(errno.EIO, 0.5), "ENOSPC": fail(errno.ENOSPC, 0.5), "Ctrl-C": interrupted}
+EVERY = CHANGES | {"list", "read", "lock"}
 
 
 def test_killed_at_any_operation_every_acknowledged_key_is_there() -> None:
-    for crash in share_of_all(crashes(ways_of(random.Random(SEED), ROUNDS))):
-        check_reopened(crash.disk, crash.allowed, crash.told)
+    for each in share_of_all(crashes(ways_of(random.Random(SEED), ROUNDS))):
+        check_reopened(each.disk, each.allowed, each.told)
 
 
 def test_without_syncs_a_crash_takes_the_last_records_and_nothing_that_was_flushed() -> None:
-    for crash in share_of_all(crashes(ways_of(random.Random(SEED), 0), "none")):
-        check_reopened(crash.disk, crash.allowed, crash.told)
+    for each in share_of_all(crashes(ways_of(random.Random(SEED), 0), "none")):
+        check_reopened(each.disk, each.allowed, each.told)
 
 
 def test_killed_again_while_it_opens_after_a_crash() -> None:
     rng = random.Random(SEED)
     some = ways_of(rng, 1)
-    for crash in share_of_all(crashes(lambda number: some(number)[1:] if number % 17 == 0 else ())):
-        disk = crash.disk
-        again: list[MemoryDisk] = []
-        disk.fault = lambda number, name: again.append(disk.crashed(rng))  # noqa: B023 - used before the next turn
+    for each in share_of_all(crashes(lambda number: some(number)[1:] if number % 17 == 0 else ())):
+        disk = each.disk
+        again: list[CrashDisk] = []
+        disk.watch = lambda operation: again.append(disk.clone(rng))  # noqa: B023 - used before the next turn
         KeyedStore(PATH, disk=disk).close()
         assert len(again) > 5
         for second, left in enumerate(again):
-            check_reopened(left, crash.allowed, f"{crash.told}, then at {second} of opening")
+            check_reopened(left, each.allowed, f"{each.told}, then at {second} of opening")
 
 
 @pytest.mark.parametrize("turn", range(min(ROUNDS, len(FAILURES))))
 def test_failing_or_interrupted_at_any_operation_it_loses_nothing_and_says_so(turn: int) -> None:
     operations: list[tuple[str, str]] = []
-    run_past_failures(MemoryDisk(lambda number, name: operations.append((name, ""))), "calm")
+    calm = CrashDisk(watch=lambda operation: operations.append((operation.kind, "")))
+    run_past_failures(calm, "calm")
     failed = True
     for number in points(operations):
-        failure = FAILURES[(number + turn) % len(FAILURES)]
-        disk = MemoryDisk(fail_at(number, failure))
-        told = f"operation {number} failed with {failure!r}"
+        name = list(FAILURES)[(number + turn) % len(FAILURES)]
+        disk = CrashDisk(watch=Counting(number, FAILURES[name], kinds=EVERY))
+        told = f"operation {number} failed with {name}"
         state, failed = run_past_failures(disk, told)
-        disk.fault = lambda operation, name: None
+        disk.watch = quiet
         (way,) = ways_of(random.Random(SEED), 0)(number)
-        check_reopened(way(disk), [state], told)
+        check_reopened(way(disk, Operation("end", "")), [state], told)
     assert not failed
     assert len(operations) > 100
 
 
-def run_past_failures(disk: MemoryDisk, told: str) -> tuple[State, bool]:
+def run_past_failures(disk: CrashDisk, told: str) -> tuple[State, bool]:
     """All steps, the failed one once more; a poisoned log is opened again.
 
     Returns:
@@ -288,7 +274,7 @@ def run_past_failures(disk: MemoryDisk, told: str) -> tuple[State, bool]:
     return state, bool(failures)
 
 
-def reopened_if_poisoned(store: KeyedStore, disk: MemoryDisk) -> KeyedStore:
+def reopened_if_poisoned(store: KeyedStore, disk: CrashDisk) -> KeyedStore:
     try:
         store._wal.sync()
     except LakelogError:
@@ -298,17 +284,15 @@ def reopened_if_poisoned(store: KeyedStore, disk: MemoryDisk) -> KeyedStore:
 
 
 def test_a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_there_is_room() -> None:
-    disk = MemoryDisk()
+    disk = CrashDisk()
     store = KeyedStore(PATH, disk=disk, memtable_bytes=300)
 
-    def full(operation: int, name: str) -> None:
-        if name == "create":
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    full = Counting(1, fail(errno.ENOSPC), times=1 << 30, kinds=frozenset({"create"}))
 
     expected = {}
     for number in range(20):
         if number == 5:
-            disk.fault = full
+            disk.watch = full
         expected[b"%02d" % number] = b"v" * 40
         store.put(b"%02d" % number, b"v" * 40)  # done, though it cannot flush
     assert isinstance(store.upkeep_error, UnavailableError)
@@ -316,7 +300,7 @@ def test_a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_there_is_room(
         store.flush()
     found = store.scan()
     assert dict(zip(found["key"], found["value"], strict=True)) == expected
-    disk.fault = lambda operation, name: None
+    disk.watch = quiet
     report = store.flush()
     assert report is not None
     store.put(b"99", b"v" * 400)
@@ -327,8 +311,8 @@ def test_a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_there_is_room(
         assert again.scan()["key"].to_list() == [*expected, b"99"]
 
 
-def flushed_disk() -> MemoryDisk:
-    disk = MemoryDisk()
+def flushed_disk() -> CrashDisk:
+    disk = CrashDisk()
     with KeyedStore(PATH, disk=disk) as store:
         for number in range(3):
             store.put(b"k%d" % number, b"v")
@@ -339,39 +323,39 @@ def flushed_disk() -> MemoryDisk:
 
 def test_a_missing_manifest_a_missing_file_and_an_older_log_are_found_out() -> None:
     disk = flushed_disk()
-    (name, *_) = sorted(name for name in disk.files() if name.endswith(".parquet"))
-    disk.damage(name, None)
+    (name, *_) = sorted(name for name in disk.contents() if name.endswith(".parquet"))
+    disk.put(name, None)
     with pytest.raises(CorruptionError, match="missing") as caught:
         KeyedStore(PATH, disk=disk)
     assert caught.value.path == name
 
     disk = flushed_disk()
-    for name in disk.files():
+    for name in disk.contents():
         if "/wal/" in name:
-            disk.damage(name, None)
-    before = disk.files()
+            disk.put(name, None)
+    before = disk.contents()
     with pytest.raises(CorruptionError, match="log of the keyed store is missing"):
         KeyedStore(PATH, disk=disk)
-    assert disk.files() == before, "the log is not made anew, nor are files taken for leftovers"
-    disk.damage(f"{PATH}/{manifest.NAME}", None)
+    assert disk.contents() == before, "the log is not made anew, nor are files taken for leftovers"
+    disk.put(f"{PATH}/{manifest.NAME}", None)
     with pytest.raises(CorruptionError, match="log of the keyed store is missing"):
         KeyedStore(PATH, disk=disk)
-    assert len(disk.files()) == len(before) - 1
+    assert len(disk.contents()) == len(before) - 1
 
     disk = flushed_disk()
-    for name in disk.files():
+    for name in disk.contents():
         if "/wal/" in name:
-            disk.damage(name, None)
+            disk.put(name, None)
     WriteAheadLog(f"{PATH}/wal", disk=disk).close()
     with pytest.raises(CorruptionError, match="log of the keyed store is older"):
         KeyedStore(PATH, disk=disk)
 
     disk = flushed_disk()
-    disk.damage(f"{PATH}/{manifest.NAME}", None)
-    before = disk.files()
+    disk.put(f"{PATH}/{manifest.NAME}", None)
+    before = disk.contents()
     with pytest.raises(CorruptionError, match="manifest of the keyed store is"):
         KeyedStore(PATH, disk=disk)
-    left = disk.files()
+    left = disk.contents()
     assert all(left[name] == data for name, data in before.items() if "/wal/" not in name)
 
 
@@ -380,39 +364,40 @@ def test_a_flush_truncates_what_a_crash_kept_the_one_before_from_truncating() ->
     truncated = 0
     while number < 60:
         number += 1
-        disk = MemoryDisk()
+        disk = CrashDisk()
         with KeyedStore(PATH, disk=disk) as store:
             store.put(b"k", b"v" * 5000)
-            disk.fault = kill_at(disk.operations + number)
+            disk.watch = Counting(number, crash, kinds=EVERY)
             try:
                 store.flush()
                 break
-            except Killed:
+            except Crash:
                 pass
-        disk = disk.crashed(None, keep=True)
+        disk = CrashDisk(disk.contents())
         with KeyedStore(PATH, disk=disk) as store:
             store.flush()
-            assert sum(len(data) for name, data in disk.files().items() if "/wal/" in name) < 1000
+            left = [data for name, data in disk.contents().items() if "/wal/" in name]
+            assert sum(map(len, left)) < 1000
             truncated += 1
     assert truncated > 10
 
 
 def test_an_older_manifest_is_found_out() -> None:
     disk = flushed_disk()
-    older = disk.files()[f"{PATH}/{manifest.NAME}"]
+    older = disk.contents()[f"{PATH}/{manifest.NAME}"]
     with KeyedStore(PATH, disk=disk) as store:
         store.flush()
-    disk.damage(f"{PATH}/{manifest.NAME}", older)
+    disk.put(f"{PATH}/{manifest.NAME}", older)
     with pytest.raises(CorruptionError, match="manifest of the keyed store is"):
         KeyedStore(PATH, disk=disk)
 
 
 def test_a_damaged_file_is_an_error_where_it_is_read_and_stays_as_it_is() -> None:
     disk = flushed_disk()
-    name = min(name for name in disk.files() if name.endswith(".parquet"))
-    data = bytearray(disk.files()[name])
+    name = min(name for name in disk.contents() if name.endswith(".parquet"))
+    data = bytearray(disk.contents()[name])
     data[8] ^= 1
-    disk.damage(name, bytes(data))
+    disk.put(name, bytes(data))
     with KeyedStore(PATH, disk=disk) as store:
         assert store.get(b"k1") == b"v"
         for read in (lambda: store.get(b"k0"), store.scan, store.compact):
@@ -420,8 +405,8 @@ def test_a_damaged_file_is_an_error_where_it_is_read_and_stays_as_it_is() -> Non
                 read()
             assert caught.value.path == name
             assert caught.value.byte_offset == 4
-        left = {path for path in disk.files() if path.count("/") == 1}
+        left = {path for path in disk.contents() if path.count("/") == 1}
         assert left == {file.path for file in store.files} | {f"{PATH}/{manifest.NAME}"}
         store.put(b"k0", b"again")
         assert store.get(b"k0") == b"again"
-    assert disk.files()[name] == bytes(data)
+    assert disk.contents()[name] == bytes(data)

@@ -20,7 +20,7 @@ from lakelog.errors import (
 from lakelog.keyed import manifest
 from lakelog.keyed.store import KeyedStore
 from tests.faults.killers import asked
-from tests.keyed.disks import MemoryDisk
+from tests.wal.crash_disk import CrashDisk, Operation, quiet
 
 KILLER = Path(__file__).with_name("keyed_killer.py")
 PATH = "store"
@@ -75,18 +75,18 @@ def test_a_reader_keeps_open_the_files_that_stay(tmp_path: Path) -> None:
 
 
 def test_a_reader_writes_nothing() -> None:
-    disk = MemoryDisk()
+    disk = CrashDisk()
     with KeyedStore(PATH, disk=disk) as store:
         store.put("a", "1")
         store.flush()
         store.put("b", "2")
-    disk._names[f"{PATH}/{7:020}.tmp"] = disk._names[f"{PATH}/manifest.json"]  # of a crash
-    before = disk.files()
+    disk.put(f"{PATH}/{7:020}.tmp", disk.contents()[f"{PATH}/manifest.json"])  # of a crash
+    before = disk.contents()
 
-    def fault(number: int, name: str) -> None:
-        assert name in {"list", "size", "read"}
+    def watch(operation: Operation) -> None:
+        assert operation.kind in {"list", "read"}
 
-    disk.fault = fault
+    disk.watch = watch
     with KeyedStore(PATH, read_only=True, disk=disk) as reader:
         reader.refresh()
         assert state(reader) == {b"a": b"1", b"b": b"2"}
@@ -101,7 +101,7 @@ def test_a_reader_writes_nothing() -> None:
                 use()
     with pytest.raises(InvalidInputError, match="closed"):
         reader.refresh()
-    assert disk.files() == before
+    assert disk.contents() == before
 
 
 def test_where_no_store_is_none_is_made(tmp_path: Path) -> None:
@@ -120,13 +120,13 @@ def test_what_is_missing_or_damaged_is_told_to_a_reader_as_to_a_writer() -> None
         (f"{1:020}.parquet", "sorted file of the keyed store is missing"),
         ("wal", "log of the keyed store is missing"),
     ):
-        disk = MemoryDisk()
+        disk = CrashDisk()
         with KeyedStore(PATH, disk=disk) as store:
             store.put("a", "1")
             store.flush()
-        for name in disk.files():
+        for name in disk.contents():
             if name.startswith(f"{PATH}/{lost}"):
-                disk.damage(name, None)
+                disk.put(name, None)
         for read_only in (True, False):
             with pytest.raises(CorruptionError, match=told):
                 KeyedStore(PATH, read_only=read_only, disk=disk)
@@ -144,22 +144,22 @@ STEPS: tuple[Callable[[KeyedStore], object], ...] = (
 
 
 def test_a_reader_that_opens_while_the_writer_is_at_any_operation() -> None:
-    disk = MemoryDisk()
+    disk = CrashDisk()
     acknowledged: list[State] = [{}]
     seen: list[State] = []
 
-    def look(number: int, name: str) -> None:
-        disk.fault = lambda number, name: None
+    def look(operation: Operation) -> None:
+        disk.watch = quiet
         with KeyedStore(PATH, read_only=True, disk=disk) as reader:
             seen.append(state(reader))
-        disk.fault = look
+        disk.watch = look
 
     with KeyedStore(PATH, disk=disk) as store:
         for step in STEPS:
             seen.clear()
-            disk.fault = look
+            disk.watch = look
             step(store)
-            disk.fault = lambda number, name: None
+            disk.watch = quiet
             acknowledged.append(state(store))
             assert seen
             assert all(each in acknowledged[-2:] for each in seen)
@@ -167,23 +167,23 @@ def test_a_reader_that_opens_while_the_writer_is_at_any_operation() -> None:
             assert order == sorted(order), "what was seen once stays"
 
 
-def seen_while(disk: MemoryDisk, store: KeyedStore, at: set[int]) -> tuple[State, int]:
+def seen_while(disk: CrashDisk, store: KeyedStore, at: set[int]) -> tuple[State, int]:
     """What a reader sees that the writer overtakes at some of its operations; how many it has."""
     turns = 0
 
-    def write(number: int, name: str) -> None:
+    def write(operation: Operation) -> None:
         nonlocal turns
         turns += 1
         if turns in at:
-            disk.fault = lambda number, name: None
+            disk.watch = quiet
             store.put("d", str(turns))
             store.compact()
-            disk.fault = write
+            disk.watch = write
 
-    disk.fault = write
+    disk.watch = write
     with KeyedStore(PATH, read_only=True, disk=disk) as reader:
         found = state(reader)
-    disk.fault = lambda number, name: None
+    disk.watch = quiet
     return found, turns
 
 
@@ -191,7 +191,7 @@ def test_a_writer_that_flushes_and_merges_while_a_reader_opens() -> None:
     number = turns = 0
     while number <= turns:
         number += 1
-        disk = MemoryDisk()
+        disk = CrashDisk()
         with KeyedStore(PATH, disk=disk) as store:
             for step in STEPS:
                 step(store)
@@ -205,26 +205,26 @@ def test_a_writer_that_flushes_and_merges_while_a_reader_opens() -> None:
 def test_a_reader_gives_up_on_a_store_that_never_holds_still(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    disk = MemoryDisk()
+    disk = CrashDisk()
     with KeyedStore(PATH, disk=disk) as store:
         store.put("a", "1")
         store.flush()
         room = store._room
         monkeypatch.setattr("lakelog.keyed.opening._ATTEMPTS", 3)
 
-        def write(operation: int, name: str) -> None:
-            disk.fault = lambda number, name: None
-            if name == "read":
+        def write(operation: Operation) -> None:
+            disk.watch = quiet
+            if operation.kind == "read":
                 room.publish(1, store._view.files)
-                for path in list(disk.files()):
+                for path in list(disk.contents()):
                     if path.endswith(".parquet"):
-                        disk.damage(path, b"another one")
-            disk.fault = write
+                        disk.put(path, b"another one")
+            disk.watch = write
 
-        disk.fault = write
+        disk.watch = write
         with pytest.raises(UnavailableError, match="changes too fast"):
             KeyedStore(PATH, read_only=True, disk=disk)
-        disk.fault = lambda number, name: None
+        disk.watch = quiet
 
 
 @pytest.mark.timeout(300)

@@ -10,7 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from lakelog.keyed.store import KeyedStore
 from tests.budget import share_of
-from tests.keyed.disks import MemoryDisk
+from tests.wal.crash_disk import CrashDisk
 
 KEYS = st.sampled_from([b"", b"a", b"a\0", b"ab", b"b", b"\xff", b"\xff\xff"]) | st.binary(
     max_size=2
@@ -23,7 +23,7 @@ class Store(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.disk = MemoryDisk()
+        self.disk = CrashDisk()
         self.store = self.opened()
         self.model: dict[bytes, bytes] = {}
 
@@ -67,7 +67,7 @@ class Store(RuleBasedStateMachine):
 
     @rule(seed=st.none() | st.integers(0, 2**32))
     def crash(self, seed: int | None) -> None:
-        self.disk = self.disk.crashed(None if seed is None else random.Random(seed))
+        self.disk = self.disk.clone(None if seed is None else random.Random(seed))
         self.store = self.opened()
 
     @rule(key=KEYS)

@@ -43,13 +43,19 @@ class Operation:
         kind: What.
         path: To which file.
         size_bytes: Of a write, how much.
-        taken: Of a write, how much is taken, if not all; whoever watches may set it.
+        taken: Of a write, how much is taken, if not all; the watching function may set it.
+        data: Of a write, what.
     """
 
     kind: str
     path: str
     size_bytes: int = 0
     taken: int | None = None
+    data: bytes = b""
+
+
+def quiet(operation: Operation) -> None:
+    """Watches nothing."""
 
 
 @dataclass(eq=False)
@@ -130,7 +136,7 @@ class CrashDisk:
     def __init__(
         self,
         files: dict[str, bytes] | None = None,
-        watch: Callable[[Operation], None] = lambda operation: None,
+        watch: Callable[[Operation], None] = quiet,
         *,
         sector_bytes: int = SECTOR_BYTES,
     ) -> None:
@@ -147,20 +153,43 @@ class CrashDisk:
         self._guard = threading.RLock()
         self._sector_bytes = sector_bytes
 
-    def clone(self, rng: random.Random, stale: bytes = b"") -> CrashDisk:
-        """What a crash at this moment leaves, as a disk of its own that nobody has locked."""
+    def clone(self, rng: random.Random | None, stale: bytes = b"") -> CrashDisk:
+        """What a crash at this moment leaves, as a disk of its own that no process has locked;
+        without `rng`, nothing but what was synced.
+        """
         with self._guard:
             names = dict(self._durable_names)
+            if rng is None:
+                return self._unlocked({path: node.durable for path, node in names.items()})
             keeps = rng.choice([0.0, 0.5, 0.9, 1.0])
             for source, target, node in self._pending:
                 if rng.random() < keeps and (source is None or names.get(source) is node):
                     _apply(names, source, target, node)
-            left = {path: node.after_crash(rng, stale) for path, node in names.items()}
-            clone = CrashDisk(left, sector_bytes=self._sector_bytes)
-            clone._directories |= self._directories
-            # What the lock's file says, nobody has synced: it may be of any time.
+            clone = self._unlocked(
+                {path: node.after_crash(rng, stale) for path, node in names.items()}
+            )
+            # What the lock's file says, no process has synced: it may be of any time.
             clone._left_well = {f"{each}/wal.lock" for each in rng.choice([[], self._directories])}
             return clone
+
+    def killed(self, operation: Operation) -> CrashDisk:
+        """What the end of the process before an operation leaves, or halfway through a write."""
+        files = self.contents()
+        if operation.kind == "write" and operation.path in files:
+            files[operation.path] += operation.data[: operation.size_bytes // 2]
+        return self._unlocked(files)
+
+    def _unlocked(self, files: dict[str, bytes]) -> CrashDisk:
+        clone = CrashDisk(files, sector_bytes=self._sector_bytes)
+        clone._directories |= self._directories
+        return clone
+
+    def put(self, path: str, data: bytes | None) -> None:
+        """Put durable bytes in a file's place; None removes it."""
+        for names in (self.names, self._durable_names):
+            names.pop(path, None)
+            if data is not None:
+                names[path] = Node(bytearray(data), data, sector_bytes=self._sector_bytes)
 
     def contents(self) -> dict[str, bytes]:
         """What readers see."""
@@ -208,13 +237,19 @@ class CrashDisk:
             self._change(path, None, self._at(path))
 
     def make_directory(self, path: str) -> None:
-        self._directories.add(path)
+        while path:
+            self._directories.add(path)
+            path = path.rpartition("/")[0]
 
     def sync_directory(self, path: str) -> None:
         with self._guard:
             self.watch(Operation("sync_directory", path))
-            self._durable_names = dict(self.names)
-            self._pending = []
+            pending, self._pending = self._pending, []
+            for source, target, node in pending:
+                if (target or source or "").rpartition("/")[0] == path:
+                    _apply(self._durable_names, source, target, node)
+                else:
+                    self._pending.append((source, target, node))
 
     def lock(self, path: str, owner: str) -> Held:
         self.watch(Operation("lock", path))
@@ -249,10 +284,10 @@ class Handle:
 
     def write(self, data: Bytes) -> int:
         with self._disk._guard:
-            operation = Operation("write", self._path, len(data))
+            operation = Operation("write", self._path, len(data), data=bytes(data))
             try:
                 self._do(operation)
-            except OSError:
+            except BaseException:
                 self._node.write(len(self._node.data), bytes(data)[: operation.taken or 0])
                 raise
             taken = len(data) if operation.taken is None else operation.taken

@@ -42,7 +42,7 @@ from lakelog.errors import (
     VersionNotFoundError,
 )
 from lakelog.log.context import Log
-from lakelog.log.display import size_text, table_html, table_text
+from lakelog.log.display import Displayed, size_text
 from lakelog.log.opening import open_state
 from lakelog.log.replay import Layers, reconcile_files, reconcile_meta
 from lakelog.model import actions
@@ -54,7 +54,7 @@ _COMPARED = tuple(c for c in actions.schema() if c not in (*actions.ORDER, "time
 
 
 @dataclass(frozen=True)
-class CompactionReport:
+class CompactionReport(Displayed):
     """A log compaction.
 
     Attributes:
@@ -68,6 +68,8 @@ class CompactionReport:
         num_removes: Tombstones in it.
         num_others: Its other actions.
     """
+
+    _title = "Log compaction"
 
     start: int
     end: int
@@ -94,12 +96,6 @@ class CompactionReport:
             ("removed files", f"{self.num_removes:,}"),
             ("other actions", f"{self.num_others:,}"),
         ]
-
-    def __str__(self) -> str:
-        return table_text("Log compaction", self._facts())
-
-    def _repr_html_(self) -> str:
-        return table_html("Log compaction", self._facts())
 
 
 def compact_log(

@@ -29,7 +29,7 @@ from lakelog.errors import (
     UnsupportedStoreError,
 )
 from lakelog.log.context import Log
-from lakelog.log.display import size_text, table_html, table_text
+from lakelog.log.display import Displayed, size_text
 from lakelog.log.opening import open_state
 from lakelog.storage import LogStore
 from lakelog.telemetry import Progress
@@ -38,7 +38,7 @@ _PIECE_BYTES = 8 << 20
 
 
 @dataclass(frozen=True)
-class ReplicaReport:
+class ReplicaReport(Displayed):
     """What became of a replica.
 
     Attributes:
@@ -53,6 +53,8 @@ class ReplicaReport:
         pointer_moved: Whether the pointer at the location names it now.
     """
 
+    _title = "Replica of a checkpoint"
+
     location: str
     version: int
     layout: str
@@ -62,7 +64,7 @@ class ReplicaReport:
     verdict: str
     pointer_moved: bool
 
-    def _described(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         return [
             ("location", self.location),
             ("version", str(self.version)),
@@ -72,12 +74,6 @@ class ReplicaReport:
             ("original", self.verdict),
             ("pointer moved", "yes" if self.pointer_moved else "no"),
         ]
-
-    def __str__(self) -> str:
-        return table_text("Replica of a checkpoint", self._described())
-
-    def _repr_html_(self) -> str:
-        return table_html("Replica of a checkpoint", self._described())
 
 
 def replicate(

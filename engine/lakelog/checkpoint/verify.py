@@ -53,7 +53,7 @@ from lakelog.errors import (
     VersionNotFoundError,
 )
 from lakelog.log.context import Log, list_again
-from lakelog.log.display import table_html, table_text
+from lakelog.log.display import Displayed
 from lakelog.log.files import file_columns, tombstone_columns
 from lakelog.log.opening import fall_back, log_paths, table_ids
 from lakelog.log.segment import LogSegment, choose_segment
@@ -68,7 +68,7 @@ _MOST_DIFFERENCES = 100
 
 
 @dataclass(frozen=True)
-class VerifyReport:
+class VerifyReport(Displayed):
     """What became of proving a checkpoint.
 
     Attributes:
@@ -84,6 +84,8 @@ class VerifyReport:
         error: What reading it raised, for ``broken``.
         seconds: How long it took.
     """
+
+    _title = "Verification of a checkpoint"
 
     checkpoint: Checkpoint
     verdict: str
@@ -157,12 +159,6 @@ class VerifyReport:
         if self.replayed:
             facts.append(("replayed", f"{len(self.replayed)} files"))
         return [*facts, ("took", f"{self.seconds:.2f} s")]
-
-    def __str__(self) -> str:
-        return table_text("Verification of a checkpoint", self._facts())
-
-    def _repr_html_(self) -> str:
-        return table_html("Verification of a checkpoint", self._facts())
 
 
 def _counts(held: Digest) -> str:

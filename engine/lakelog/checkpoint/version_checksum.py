@@ -30,7 +30,7 @@ from lakelog.errors import (
     UnsupportedError,
 )
 from lakelog.log.context import Log
-from lakelog.log.display import table_html, table_text
+from lakelog.log.display import Displayed
 from lakelog.log.properties import transaction_retention_ms
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.state import State
@@ -50,7 +50,7 @@ _PIECE_BYTES = 4 << 20
 
 
 @dataclass(frozen=True)
-class ChecksumReport:
+class ChecksumReport(Displayed):
     """A version's checksum.
 
     Attributes:
@@ -61,6 +61,8 @@ class ChecksumReport:
             it is, for the protocol forbids to replace it; no answer of lakelog's depends on it.
         body: What replay gives.
     """
+
+    _title = "Version checksum"
 
     version: int
     path: str
@@ -76,12 +78,6 @@ class ChecksumReport:
             ("disagrees on", ", ".join(name or "all" for name in self.disagreements) or "nothing"),
             *((name, str(self.body[name])) for name in _SHOWN if name in self.body),
         ]
-
-    def __str__(self) -> str:
-        return table_text("Version checksum", self._facts())
-
-    def _repr_html_(self) -> str:
-        return table_html("Version checksum", self._facts())
 
 
 def write_checksum(

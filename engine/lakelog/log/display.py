@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 _SHOWN_COLUMNS = 8
 
@@ -58,3 +58,18 @@ def table_html(title: str, facts: Sequence[tuple[str, str]]) -> str:
         for label, text in facts
     )
     return f"<table><caption>{html.escape(title)}</caption>{rows}</table>"
+
+
+class Displayed:
+    """Shows itself as a small table: text in a terminal, HTML in a notebook."""
+
+    _title: ClassVar[str]
+
+    def _facts(self) -> Sequence[tuple[str, str]]:
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return table_text(self._title, self._facts())
+
+    def _repr_html_(self) -> str:
+        return table_html(self._title, self._facts())

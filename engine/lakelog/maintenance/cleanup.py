@@ -44,7 +44,7 @@ from lakelog.errors import (
     UnsupportedStoreError,
 )
 from lakelog.log.context import Log
-from lakelog.log.display import size_text, table_html, table_text
+from lakelog.log.display import Displayed, size_text
 from lakelog.log.segment import rebuildable
 from lakelog.maintenance import retention_bounds as horizons
 from lakelog.maintenance.cleanup_checks import check_reopens, check_times, prove_checkpoint
@@ -208,7 +208,7 @@ _COVERED = ("commit", "checksum", "checkpoint", "compaction", "staged-commit")
 
 
 @dataclass(frozen=True)
-class CleanupReport:
+class CleanupReport(Displayed):
     """What a cleanup did.
 
     Attributes:
@@ -226,6 +226,8 @@ class CleanupReport:
         quarantine: Id of the quarantine that holds the files, or None where they are gone for good.
         seconds: How long it took.
     """
+
+    _title = "Cleanup"
 
     table: str
     files: pl.DataFrame
@@ -254,7 +256,7 @@ class CleanupReport:
             )
         return undo(self._log, self.quarantine)
 
-    def _described(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         rows = [
             ("path", self.table),
             ("gone", f"{self.files.height:,} files, {size_text(self.size_bytes)}"),
@@ -267,15 +269,9 @@ class CleanupReport:
         rows += _kept_by(self.gate, self.why)
         return rows
 
-    def __str__(self) -> str:
-        return table_text("Cleanup", self._described())
-
-    def _repr_html_(self) -> str:
-        return table_html("Cleanup", self._described())
-
 
 @dataclass(frozen=True)
-class CleanupPlan:
+class CleanupPlan(Displayed):
     """What a cleanup would do; nothing is deleted before `apply`.
 
     Attributes:
@@ -293,6 +289,8 @@ class CleanupPlan:
         gate: Gate that keeps everything, or None.
         why: What it found, in a sentence; without a gate, why more is kept than has to be.
     """
+
+    _title = "Cleanup plan"
 
     table: str
     files: pl.DataFrame
@@ -337,7 +335,7 @@ class CleanupPlan:
         """
         return _apply(self, progress)
 
-    def _described(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         deletable = self.deletable
         at = dt.datetime.fromtimestamp(self.cutoff_ms / 1000, dt.UTC)
         rows = [
@@ -350,12 +348,6 @@ class CleanupPlan:
         ]
         rows += _kept_by(self.gate, self.why)
         return rows
-
-    def __str__(self) -> str:
-        return table_text("Cleanup plan", self._described())
-
-    def _repr_html_(self) -> str:
-        return table_html("Cleanup plan", self._described())
 
 
 def _kept_by(gate: str | None, why: str) -> list[tuple[str, str]]:

@@ -21,7 +21,7 @@ from lakelog.checkpoint.version_checksum import write_checksum
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.errors import LakelogError, UnsoundRepairError, UnsupportedStoreError
 from lakelog.log.context import Log
-from lakelog.log.display import table_html, table_text
+from lakelog.log.display import Displayed
 from lakelog.maintenance.diagnose import (
     DELETE,
     KEEP,
@@ -57,7 +57,7 @@ _OPERATION = "FSCK"
 
 
 @dataclass(frozen=True)
-class RepairReport:
+class RepairReport(Displayed):
     """What a repair did.
 
     Attributes:
@@ -68,13 +68,15 @@ class RepairReport:
         version: The version that removed missing files; None where none was.
     """
 
+    _title = "Repair"
+
     table: str
     repaired: pl.DataFrame
     left: pl.DataFrame
     quarantine: str | None = None
     version: int | None = None
 
-    def _described(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         rows = [("path", self.table), ("repaired", _counted(self.repaired))]
         rows.append(("left", _counted(self.left)))
         if self.quarantine is not None:
@@ -83,15 +85,9 @@ class RepairReport:
             rows.append(("removed in version", str(self.version)))
         return rows
 
-    def __str__(self) -> str:
-        return table_text("Repair", self._described())
-
-    def _repr_html_(self) -> str:
-        return table_html("Repair", self._described())
-
 
 @dataclass(frozen=True)
-class RepairPlan:
+class RepairPlan(Displayed):
     """What is wrong, and what a repair would do; nothing is changed before `apply`.
 
     Attributes:
@@ -99,6 +95,8 @@ class RepairPlan:
         findings: One row per finding: ``kind``, ``path`` (String), ``version`` (Int64),
             ``problem``, ``action``, ``why`` (String); see `lakelog.maintenance.diagnose.Finding`.
     """
+
+    _title = "Repair plan"
 
     table: str
     findings: pl.DataFrame
@@ -120,19 +118,13 @@ class RepairPlan:
         """
         return self._repair.apply(strict=strict)
 
-    def _described(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         rows = [("path", self.table), ("findings", _counted(self.findings))]
         rows += [
             (f"{row['action']} {row['kind']}", f"{row['path']}: {row['problem']}")
             for row in self.findings.head(10).iter_rows(named=True)
         ]
         return rows
-
-    def __str__(self) -> str:
-        return table_text("Repair plan", self._described())
-
-    def _repr_html_(self) -> str:
-        return table_html("Repair plan", self._described())
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ from lakelog.errors import (
     UnsupportedStoreError,
 )
 from lakelog.log.context import Log
-from lakelog.log.display import size_text, table_html, table_text
+from lakelog.log.display import Displayed, size_text
 from lakelog.log.history import by_size, with_stable_listing
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import LogSnapshot
@@ -83,7 +83,7 @@ _TIMES = ("modified_ms", "modificationTime", "modification_time")
 
 
 @dataclass(frozen=True)
-class VacuumReport:
+class VacuumReport(Displayed):
     """What a vacuum did.
 
     Attributes:
@@ -95,6 +95,8 @@ class VacuumReport:
         errors: What could not be deleted, each with its ``path``.
     """
 
+    _title = "Vacuum"
+
     table: str
     version: int
     deleted: int
@@ -102,7 +104,7 @@ class VacuumReport:
     spared: int
     errors: tuple[LakelogError, ...] = ()
 
-    def _described(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         return [
             ("path", self.table),
             ("version", str(self.version)),
@@ -111,15 +113,9 @@ class VacuumReport:
             ("not deleted", f"{len(self.errors):,} files"),
         ]
 
-    def __str__(self) -> str:
-        return table_text("Vacuum", self._described())
-
-    def _repr_html_(self) -> str:
-        return table_html("Vacuum", self._described())
-
 
 @dataclass(frozen=True)
-class VacuumPlan:
+class VacuumPlan(Displayed):
     """What a vacuum would do; nothing is deleted before `apply`.
 
     Attributes:
@@ -131,6 +127,8 @@ class VacuumPlan:
             ``deletionVector`` or ``changeData``; ``action`` is ``delete``.
         kept: Files that stay, by reason: ``referenced``, ``young``, ``hidden``, ``nested table``.
     """
+
+    _title = "Vacuum plan"
 
     table: str
     version: int
@@ -154,7 +152,7 @@ class VacuumPlan:
         """
         return self._vacuum.delete(self, progress)
 
-    def _described(self) -> list[tuple[str, str]]:
+    def _facts(self) -> list[tuple[str, str]]:
         kept = ", ".join(f"{count:,} {why}" for why, count in self.kept.items() if count)
         cutoff = dt.datetime.fromtimestamp(self.cutoff_ms / 1000, dt.UTC)
         return [
@@ -164,12 +162,6 @@ class VacuumPlan:
             ("may go", f"{self.files.height:,} files, {size_text(self.size_bytes)}"),
             ("stay", kept or "nothing"),
         ]
-
-    def __str__(self) -> str:
-        return table_text("Vacuum plan", self._described())
-
-    def _repr_html_(self) -> str:
-        return table_html("Vacuum plan", self._described())
 
 
 class References:
