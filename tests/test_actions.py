@@ -29,12 +29,6 @@ def test_conforming_adds_what_is_missing_and_drops_what_is_not_asked_for() -> No
     assert found["tags"].to_list() == [None, None]
 
 
-def test_conforming_without_columns_gives_all() -> None:
-    found = actions.conform(pl.DataFrame({"path": ["a"]}))
-    assert found.schema == actions.schema()
-    assert found["path"].to_list() == ["a"]
-
-
 @pytest.mark.parametrize("height", [0, 1, 3])
 def test_conforming_keeps_the_height_when_every_column_is_missing(height: int) -> None:
     frame = pl.DataFrame({"scratch": [0] * height})
@@ -54,21 +48,6 @@ def test_stacking_fills_what_one_frame_lacks() -> None:
     found = actions.concat([a, actions.empty(), b])
     assert found.rows() == [("a", 1, None), ("b", None, "v")]
     assert actions.concat([a, a.clear()]) is a
-
-
-def test_nothing_stacks_to_nothing_that_can_be_asked_for_its_types() -> None:
-    found = actions.concat([])
-    assert found.height == 0
-    assert found.filter(pl.col("actionType") == "add").height == 0
-
-
-def test_an_empty_frame_has_the_columns_asked_for() -> None:
-    assert actions.empty().schema == actions.schema()
-    assert actions.empty(["dvId", "path"]).columns == ["dvId", "path"]
-
-
-def test_the_key_and_the_order_are_columns() -> None:
-    assert set(actions.KEY) | set(actions.ORDER) <= set(actions.schema())
 
 
 @given(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lakelog.dialects.log_content import CommitFile
 from lakelog.errors import TableNotFoundError, VersionNotFoundError
-from lakelog.log.context import commit_times, iso_text, now_ms, version_at
+from lakelog.log.context import commit_times, iso_text, version_at
 from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, info, metadata, protocol
 
 
@@ -25,18 +25,6 @@ def times(*modified_ms: int) -> list[int]:
     frame = commit_times(commits)
     assert frame["version"].to_list() == list(range(len(commits)))
     return frame["timestamp"].to_list()
-
-
-def test_file_times_that_increase_are_kept() -> None:
-    assert times(10, 20, 30) == [10, 20, 30]
-
-
-def test_a_file_time_that_turns_back_becomes_one_more_than_the_last() -> None:
-    assert times(10, 5, 11, 11, 40) == [10, 11, 12, 13, 40]
-
-
-def test_no_commits_have_no_times() -> None:
-    assert times() == []
 
 
 @given(st.lists(st.integers(0, 20)))
@@ -146,10 +134,6 @@ def test_an_in_commit_timestamp_that_is_no_time_is_none(made: Handmade, value: o
     made.commit(0, info(inCommitTimestamp=value), protocol(), metadata())
     assert made.table.snapshot().timestamp_ms == FIRST_MS
     assert version_at(made.context(), FIRST_MS) == 0
-
-
-def test_the_clock_counts_milliseconds_of_this_century() -> None:
-    assert 1_600_000_000_000 < now_ms() < 4_100_000_000_000
 
 
 def test_listings_that_start_late_hold_what_is_above(made: Handmade) -> None:

@@ -13,10 +13,11 @@ import pytest
 
 from lakelog import Table
 from lakelog.dialects.log_content import Checkpoint
-from lakelog.errors import CheckpointCorruptionError, MalformedLogError, MissingActionError
+from lakelog.errors import CheckpointCorruptionError, MalformedLogError
 from lakelog.log import state as module
-from lakelog.log.base_checkpoint import broken_checkpoint, map_ahead
+from lakelog.log.base_checkpoint import broken_checkpoint
 from lakelog.log.opening import open_state, update_state
+from lakelog.log.replay import Layers
 from lakelog.log.segment import choose_segment
 from lakelog.log.state import State
 from lakelog.model import actions
@@ -53,12 +54,6 @@ def test_making_a_state_reads_nothing(made: Handmade) -> None:
         _ = state.protocol
 
 
-def test_files_and_tombstones_are_the_checkpoints_under_the_commits(made: Handmade) -> None:
-    state = open_state(made.context())
-    assert live(state, "add") == [("b", None), ("c", None), ("v", "u2@1"), ("z", None)]
-    assert live(state, "remove") == [("a", None), ("v", "u1@1")]
-
-
 def test_batches_come_the_checkpoints_first(made: Handmade) -> None:
     state = open_state(made.context())
     batches = list(state.iter_live("add", ["path"]))
@@ -75,6 +70,14 @@ def test_an_update_shares_the_checkpoint_and_leaves_the_state_as_it_was(made: Ha
     assert live(state, "add") == before
     assert update_state(later) is later
     assert [c.version for c in later.new_commits] == [4]
+
+
+def test_the_number_of_layers_above_a_checkpoint_stays_logarithmic() -> None:
+    layers = Layers()
+    for n in range(500):
+        layers = layers.push(pl.DataFrame({"actionType": ["add"], "path": [f"f{n}"]}))
+    assert layers.height == 500
+    assert len(layers.frames) <= 9
 
 
 def test_provenance_names_every_file_once(made: Handmade) -> None:
@@ -129,25 +132,11 @@ def test_damage_within_a_checkpoint_is_told_as_the_checkpoints(made: Handmade) -
     assert isinstance(error.__cause__, MalformedLogError)
 
 
-def test_other_errors_pass_through_a_checkpoint_as_they_are() -> None:
-    checkpoint = Checkpoint(7, "classic", 0, ("c",))
-    with pytest.raises(MissingActionError), broken_checkpoint(checkpoint):
-        raise MissingActionError("no protocol")
-    with pytest.raises(KeyError), broken_checkpoint(checkpoint):
-        raise KeyError("x")
-
-
 def test_damage_in_a_commit_is_no_damage_of_the_checkpoint(made: Handmade) -> None:
     made.write(f"{3:020d}.json", b'{"add":')
     with pytest.raises(MalformedLogError) as refused:
         open_state(made.context())
     assert refused.value.version == 3
-
-
-def test_many_small_batches_come_in_order(made: Handmade) -> None:
-    frames = [pl.DataFrame({"n": [n]}) for n in range(50)]
-    found = map_ahead(lambda f: f.with_columns(pl.col("n") * 2), frames)
-    assert [f["n"].item() for f in found] == [2 * n for n in range(50)]
 
 
 def test_a_table_whose_store_hangs_does_not_block_another_table(made: Handmade) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import multiprocessing
 import os
@@ -24,6 +25,7 @@ from lakelog.storage.local import LocalStore
 
 OS = "lakelog.storage.durable.os"
 DATA = b"x" * 5000
+LARGE = bytes(range(256)) * 10_000  # more than two pieces of an upload
 Patch = pytest.MonkeyPatch
 
 
@@ -67,23 +69,103 @@ WAYS: dict[str, Callable[[Patch, LocalStore], None]] = {
 way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 
 
-@way
-def test_each_way_creates_once_durably_and_leaves_nothing_else(
-    store: LocalStore, monkeypatch: Patch, way: Callable[[Patch, LocalStore], None]
-) -> None:
-    way(monkeypatch, store)
-    synced: list[str] = []
+def upload(store: LocalStore, path: str = "log/1", data: bytes = LARGE) -> None:
+    with store.upload(path) as each:
+        each.write(data)
+
+
+@pytest.fixture
+def synced(monkeypatch: Patch) -> list[str]:
+    """The files and folders that were synced: ``file``, or the path of the folder."""
+    found: list[str] = []
     real = os.fsync
 
     def fsync(descriptor: int) -> None:
-        synced.append("folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
+        path = os.path.realpath(f"/proc/self/fd/{descriptor}")
+        found.append(path if os.path.isdir(path) else "file")
         real(descriptor)
 
     monkeypatch.setattr(f"{OS}.fsync", fsync)
-    assert store.put_if_absent("log/1", DATA)
-    assert synced[-2:] == ["file", "folder"]
-    assert store.put_if_absent("log/2", DATA)
-    assert synced[-2:] == ["file", "folder"]
+    return found
+
+
+CHANGES: dict[str, Callable[[LocalStore], object]] = {
+    "create": lambda store: store.put_if_absent("log/1", DATA),
+    "replace": lambda store: store.put("log/1", DATA),
+    "upload": lambda store: upload(store, data=DATA),
+    "move": lambda store: store.move("log/0", "log/1"),
+}
+change_of = pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+
+
+@change_of
+def test_a_folder_that_cannot_be_synced_leaves_the_outcome_open(
+    store: LocalStore, monkeypatch: Patch, change: Callable[[LocalStore], object]
+) -> None:
+    monkeypatch.setattr(durable, "_sync_descriptor", failing(errno.EIO))
+    with pytest.raises(OutcomeUnknownError, match="crash"):
+        change(store)
+    assert names(store) == (["1"] if change is CHANGES["move"] else ["0", "1"])
+
+
+@change_of
+@pytest.mark.parametrize("is_linked", [True, False])
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [
+        (errno.ENOSPC, UnavailableError),
+        (errno.EACCES, UnavailableError),
+        (errno.EROFS, UnavailableError),
+        (errno.EIO, OutcomeUnknownError),
+        (errno.ETIMEDOUT, OutcomeUnknownError),
+        (errno.ESTALE, OutcomeUnknownError),
+    ],
+)
+def test_naming_that_fails_is_certain_only_where_nothing_can_have_happened(
+    store: LocalStore,
+    monkeypatch: Patch,
+    change: Callable[[LocalStore], object],
+    is_linked: bool,
+    number: int,
+    error: type[Exception],
+) -> None:
+    without_anonymous_files(monkeypatch, store)
+    without_links(monkeypatch, store, number if is_linked else errno.EPERM)
+    monkeypatch.setattr(durable, "_renameat2", failing(number))
+    monkeypatch.setattr(f"{OS}.replace", failing(number))
+    with pytest.raises(error):
+        change(store)
+    assert names(store) == ["0"]
+
+
+@way
+@pytest.mark.parametrize("call", ["write", "fsync", "link", "replace"])
+def test_an_interrupt_leaves_no_temporary_file(
+    store: LocalStore, monkeypatch: Patch, way: Callable[[Patch, LocalStore], None], call: str
+) -> None:
+    way(monkeypatch, store)
+
+    def interrupt(*_: Any, **__: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"{OS}.{call}", interrupt)
+    for change in CHANGES.values():
+        with contextlib.suppress(KeyboardInterrupt):
+            change(store)
+    assert temporaries(store) == []
+
+
+@way
+def test_each_way_creates_once_durably_and_leaves_nothing_else(
+    store: LocalStore,
+    monkeypatch: Patch,
+    synced: list[str],
+    way: Callable[[Patch, LocalStore], None],
+) -> None:
+    way(monkeypatch, store)
+    for name in ("log/1", "log/2"):
+        assert store.put_if_absent(name, DATA)
+        assert synced[-2:] == ["file", f"{store.root}/log"]
     monkeypatch.setattr(f"{OS}.path.lexists", lambda _: False)  # a race that is lost at the end
     assert not store.put_if_absent("log/1", b"other")
     assert store.read("log/1") == DATA
@@ -168,19 +250,6 @@ def test_a_disk_that_fills_up_in_the_middle_leaves_nothing(
     assert names(store) == ["0"]
 
 
-@way
-def test_a_folder_that_cannot_be_synced_leaves_the_outcome_open(
-    store: LocalStore, monkeypatch: Patch, way: Callable[[Patch, LocalStore], None]
-) -> None:
-    way(monkeypatch, store)
-    monkeypatch.setattr(durable, "_sync_descriptor", failing(errno.EIO))
-    for n, write in enumerate((store.put_if_absent, store.put)):
-        with pytest.raises(OutcomeUnknownError, match="crash"):
-            write(f"log/w{n}", DATA)
-        assert store.read(f"log/w{n}") == DATA
-    assert names(store) == ["0", "w0", "w1"]
-
-
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
 def test_a_filesystem_that_syncs_no_folders_is_taken_as_it_is(
     store: LocalStore, monkeypatch: Patch, number: int
@@ -194,34 +263,6 @@ def test_a_filesystem_that_syncs_no_folders_is_taken_as_it_is(
 
     monkeypatch.setattr(f"{OS}.fsync", fsync)
     assert store.put_if_absent("log/1", DATA)
-
-
-@pytest.mark.parametrize(
-    ("number", "error"),
-    [
-        (errno.ENOSPC, UnavailableError),
-        (errno.EACCES, UnavailableError),
-        (errno.EROFS, UnavailableError),
-        (errno.EIO, OutcomeUnknownError),
-        (errno.ETIMEDOUT, OutcomeUnknownError),
-        (errno.ESTALE, OutcomeUnknownError),
-    ],
-)
-def test_naming_that_fails_is_certain_only_where_nothing_can_have_happened(
-    store: LocalStore, monkeypatch: Patch, number: int, error: type[Exception]
-) -> None:
-    without_anonymous_files(monkeypatch, store)
-    with monkeypatch.context() as patch:
-        patch.setattr(f"{OS}.link", failing(number))
-        with pytest.raises(error):
-            store.put_if_absent("log/1", DATA)
-    without_links(monkeypatch, store)
-    monkeypatch.setattr(durable, "_renameat2", failing(number))
-    monkeypatch.setattr(f"{OS}.replace", failing(number))
-    for write in (store.put_if_absent, store.put):
-        with pytest.raises(error):
-            write("log/1", DATA)
-    assert names(store) == ["0"]
 
 
 @pytest.mark.parametrize("number", [errno.EEXIST, errno.EIO, errno.ETIMEDOUT])
@@ -244,65 +285,30 @@ def test_a_link_that_was_made_although_it_failed_is_recognised(
     assert names(store) == ["0", "1"]
 
 
-@way
-@pytest.mark.parametrize("call", ["write", "fsync", "link", "replace"])
-def test_an_interrupt_leaves_no_temporary_file(
-    store: LocalStore, monkeypatch: Patch, way: Callable[[Patch, LocalStore], None], call: str
-) -> None:
-    way(monkeypatch, store)
-
-    def interrupt(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(f"{OS}.{call}", interrupt)
-    for write in (store.put_if_absent, store.put):
-        try:
-            write("log/1", DATA)
-        except KeyboardInterrupt:
-            continue
-    assert [n for n in names(store) if n.startswith(".")] == []
-
-
 def test_a_temporary_file_of_a_killed_writer_is_not_listed(store: LocalStore) -> None:
     Path(store.root, "log", f".lakelog-{'0' * 32}.tmp").write_bytes(b"half")
     Path(store.root, "log", ".other").write_bytes(b"x")
     assert [e.name for e in store.list_from("log")] == [".other", "0"]
 
 
-def test_new_folders_are_synced_in_those_above_them(tmp_path: Path, monkeypatch: Patch) -> None:
-    synced: list[str] = []
-    real = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        synced.append(os.path.realpath(f"/proc/self/fd/{descriptor}"))
-        real(descriptor)
-
-    monkeypatch.setattr(f"{OS}.fsync", fsync)
+def test_new_folders_are_synced_in_those_above_them(tmp_path: Path, synced: list[str]) -> None:
     store = LocalStore(str(tmp_path / "new" / "t"))
     store.put_if_absent("log/1", DATA)
-    folders = [Path(each) for each in synced if os.path.isdir(each)]
+    folders = [Path(each) for each in synced if each != "file"]
     table = tmp_path / "new" / "t"
     assert set(folders) == {tmp_path, tmp_path / "new", table, table / "log"}
     assert folders[-1] == table / "log"
 
 
 def test_folders_that_another_process_made_are_synced_once(
-    tmp_path: Path, monkeypatch: Patch
+    tmp_path: Path, synced: list[str]
 ) -> None:
     (tmp_path / "t" / "log").mkdir(parents=True)
-    count = [0]
-    real = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        count[0] += 1
-        real(descriptor)
-
-    monkeypatch.setattr(f"{OS}.fsync", fsync)
     store = LocalStore(str(tmp_path / "t"))
     store.put_if_absent("log/1", DATA)
-    assert count[0] == 4  # the file, its folder, the table, and the folder that the table is in
+    assert len(synced) == 4  # the file, its folder, the table, and the folder that the table is in
     store.put_if_absent("log/2", DATA)
-    assert count[0] == 6
+    assert len(synced) == 6
 
 
 def test_a_table_deleted_under_a_store_can_be_written_again(store: LocalStore) -> None:
@@ -343,29 +349,15 @@ def test_a_created_file_has_the_rights_that_the_umask_leaves(store: LocalStore) 
 
 # --- uploads -------------------------------------------------------------------------------------
 
-LARGE = bytes(range(256)) * 10_000  # more than two pieces
-
-
-def upload(store: LocalStore, path: str = "log/1", data: bytes = LARGE) -> None:
-    with store.upload(path) as each:
-        each.write(data)
-
 
 def temporaries(store: LocalStore) -> list[str]:
     return [name for name in names(store) if durable.TEMPORARY.fullmatch(name)]
 
 
 def test_an_upload_grows_under_a_hidden_name_and_is_durable_when_it_is_closed(
-    store: LocalStore, monkeypatch: Patch
+    store: LocalStore, synced: list[str]
 ) -> None:
-    synced: list[str] = []
-    real = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        synced.append("folder" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")
-        real(descriptor)
-
-    monkeypatch.setattr(f"{OS}.fsync", fsync)
+    synced.clear()
     each = store.upload("log/1")
     each.write(LARGE)
     (temporary,) = temporaries(store)
@@ -373,7 +365,7 @@ def test_an_upload_grows_under_a_hidden_name_and_is_durable_when_it_is_closed(
     assert [e.name for e in store.list_from("log")] == ["0"]
     assert synced == []
     each.close()
-    assert synced == ["file", "folder"]
+    assert synced == ["file", f"{store.root}/log"]
     assert names(store) == ["0", "1"]
     assert store.read("log/1") == LARGE
 
@@ -413,42 +405,6 @@ def test_an_upload_whose_write_failed_does_not_appear_when_it_is_closed_all_the_
     with pytest.raises(UnavailableError, match="earlier"):
         each.close()
     each.close()
-    assert names(store) == ["0"]
-
-
-@pytest.mark.parametrize(
-    ("number", "error"),
-    [(errno.ENOSPC, UnavailableError), (errno.EIO, OutcomeUnknownError)],
-)
-def test_an_upload_that_cannot_be_named_is_certain_only_where_nothing_can_have_happened(
-    store: LocalStore, monkeypatch: Patch, number: int, error: type[Exception]
-) -> None:
-    monkeypatch.setattr(f"{OS}.replace", failing(number))
-    with pytest.raises(error):
-        upload(store)
-    assert names(store) == ["0"]
-
-
-def test_an_upload_whose_folder_cannot_be_synced_is_of_unknown_outcome(
-    store: LocalStore, monkeypatch: Patch
-) -> None:
-    monkeypatch.setattr(durable, "_sync_descriptor", failing(errno.EIO))
-    with pytest.raises(OutcomeUnknownError, match="crash"):
-        upload(store)
-    assert store.read("log/1") == LARGE
-    assert names(store) == ["0", "1"]
-
-
-@pytest.mark.parametrize("call", ["write", "fsync", "replace"])
-def test_an_interrupted_upload_leaves_no_temporary_file(
-    store: LocalStore, monkeypatch: Patch, call: str
-) -> None:
-    def interrupt(*_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(f"{OS}.{call}", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        upload(store)
     assert names(store) == ["0"]
 
 
@@ -497,39 +453,21 @@ def test_a_killed_upload_leaves_a_temporary_file_that_a_walk_finds(store: LocalS
 
 
 def test_a_move_makes_the_new_name_durable_before_the_old_one_is_gone(
-    store: LocalStore, monkeypatch: Patch
+    store: LocalStore, synced: list[str]
 ) -> None:
     store.put("aside/x", b"x")
-    synced: list[str] = []
-    real = os.fsync
-
-    def fsync(descriptor: int) -> None:
-        synced.append(os.path.basename(os.path.realpath(f"/proc/self/fd/{descriptor}")))
-        real(descriptor)
-
-    monkeypatch.setattr(f"{OS}.fsync", fsync)
+    synced.clear()
     store.move("log/0", "aside/0")
-    assert synced == ["aside", "log"]
+    aside, log = (f"{store.root}/{name}" for name in ("aside", "log"))
+    assert synced == [aside, log]
     store.move("aside/0", "aside/1")
-    assert synced == ["aside", "log", "aside"]
+    assert synced == [aside, log, aside]
     assert store.read("aside/1") == b"first"
 
 
-@pytest.mark.parametrize(
-    ("number", "error"),
-    [
-        (errno.ENOSPC, UnavailableError),
-        (errno.EACCES, UnavailableError),
-        (errno.EXDEV, UnavailableError),
-        (errno.EIO, OutcomeUnknownError),
-        (errno.ESTALE, OutcomeUnknownError),
-    ],
-)
-def test_a_move_that_fails_is_certain_only_where_nothing_can_have_happened(
-    store: LocalStore, monkeypatch: Patch, number: int, error: type[Exception]
-) -> None:
-    monkeypatch.setattr(f"{OS}.replace", failing(number))
-    with pytest.raises(error):
+def test_a_move_to_another_filesystem_is_unavailable(store: LocalStore, monkeypatch: Patch) -> None:
+    monkeypatch.setattr(f"{OS}.replace", failing(errno.EXDEV))
+    with pytest.raises(UnavailableError):
         store.move("log/0", "log/1")
     assert names(store) == ["0"]
 
@@ -556,15 +494,6 @@ def test_a_move_whose_file_goes_away_meanwhile_finds_none(
     monkeypatch.setattr(f"{OS}.replace", failing(errno.ENOENT))
     with pytest.raises(NotFoundError):
         store.move("log/0", "log/1")
-
-
-def test_a_move_whose_folder_cannot_be_synced_is_of_unknown_outcome(
-    store: LocalStore, monkeypatch: Patch
-) -> None:
-    monkeypatch.setattr(durable, "_sync_descriptor", failing(errno.EIO))
-    with pytest.raises(OutcomeUnknownError, match="crash"):
-        store.move("log/0", "log/1")
-    assert names(store) == ["1"]
 
 
 def test_a_file_is_not_moved_over_a_folder(store: LocalStore) -> None:

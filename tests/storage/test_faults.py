@@ -12,6 +12,7 @@ import contextlib
 import importlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -58,28 +59,52 @@ def backend_name(request: pytest.FixtureRequest) -> str:
     return name
 
 
-@pytest.fixture
-def proxy(proxy_of: ProxyOf, backend_name: str) -> ChaosProxy:
-    return proxy_of(backend_name)
+@dataclass(frozen=True)
+class Cloud:
+    """A store of one kind, reached through a proxy.
+
+    Attributes:
+        name: Of its backend.
+        proxy: Does what a rule says to its requests.
+        direct: The way past the proxy.
+        location: Where the store is.
+        store: The store through the proxy, with time-outs that a test can wait for.
+    """
+
+    name: str
+    proxy: ChaosProxy
+    direct: Backend
+    location: str
+    store: LogStore
+
+    def past(self) -> LogStore:
+        """The same store past the proxy."""
+        return self.direct.open(self.location)
+
+    def content(self) -> bytes | None:
+        """What is there in truth."""
+        try:
+            return self.past().read(PATH)
+        except NotFoundError:
+            return None
+
+    def unfinished(self) -> int:
+        """How many uploads the server still holds parts of, where it can be asked."""
+        filesystem: Any = getattr(self.past(), "_filesystem", None)
+        if hasattr(filesystem, "call_s3"):
+            answer = filesystem.call_s3("list_multipart_uploads", Bucket=BUCKET)
+            key = self.location.removeprefix(f"s3://{BUCKET}/")
+            return sum(each["Key"].startswith(key) for each in answer.get("Uploads", ()))
+        return 0
 
 
 @pytest.fixture
-def direct(backend_of: BackendOf, backend_name: str) -> Backend:
-    """The way past the proxy."""
-    return backend_of(backend_name)
-
-
-@pytest.fixture
-def location(direct: Backend) -> str:
-    return direct.fresh()
-
-
-@pytest.fixture
-def store(direct: Backend, proxy: ChaosProxy, backend_name: str, location: str) -> LogStore:
-    """The store through the proxy, with time-outs that a test can wait for."""
+def cloud(proxy_of: ProxyOf, backend_of: BackendOf, backend_name: str) -> Cloud:
+    proxy, direct = proxy_of(backend_name), backend_of(backend_name)
+    location = direct.fresh()
     store = direct.through(proxy.url, **SHORT_TIMEOUTS[backend_name]).open(location)
     assert store.put_if_absent("warm", b"x") is True
-    return store
+    return Cloud(backend_name, proxy, direct, location, store)
 
 
 class ShortPauses:
@@ -110,14 +135,6 @@ def soon_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fsspec_store, "_WHOLE_DEADLINE_S", DEADLINE_S)
 
 
-def content(direct: Backend, location: str) -> bytes | None:
-    """What is there in truth."""
-    try:
-        return direct.open(location).read(PATH)
-    except NotFoundError:
-        return None
-
-
 def outcome(call: Callable[[], bool]) -> bool | type[LakelogError]:
     """What a write says."""
     try:
@@ -138,117 +155,100 @@ def effects(requests: list[Seen]) -> int:
 
 @pytest.mark.parametrize("fault", AFTER, ids=lambda f: f.value)
 def test_a_creation_whose_answer_is_lost_is_not_said_to_have_failed(
-    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, fault: Fault
+    cloud: Cloud, fault: Fault
 ) -> None:
-    with proxy.doing(Rule(fault, WRITES, ON_PATH)) as requests:
-        said = outcome(lambda: store.put_if_absent(PATH, OWN))
+    with cloud.proxy.doing(Rule(fault, WRITES, ON_PATH)) as requests:
+        said = outcome(lambda: cloud.store.put_if_absent(PATH, OWN))
     assert requests[0].fault is fault
     # It was written: by this call, as its content tells, whoever the driver believes it was.
-    assert content(direct, location) == OWN
+    assert cloud.content() == OWN
     assert effects(requests) == 1
     assert said in {True, False, OutcomeUnknownError}
 
 
 @pytest.mark.parametrize("fault", AFTER, ids=lambda f: f.value)
+@pytest.mark.usefixtures("soon_over")
 def test_a_creation_that_never_gets_an_answer_is_of_unknown_outcome(
-    proxy: ChaosProxy,
-    store: LogStore,
-    direct: Backend,
-    location: str,
-    fault: Fault,
-    soon_over: None,
+    cloud: Cloud, fault: Fault
 ) -> None:
     started = time.monotonic()
-    with proxy.doing(Rule(fault, WRITES, ON_PATH, times=ALWAYS)) as requests:
-        assert outcome(lambda: store.put_if_absent(PATH, OWN)) is OutcomeUnknownError
+    with cloud.proxy.doing(Rule(fault, WRITES, ON_PATH, times=ALWAYS)) as requests:
+        assert outcome(lambda: cloud.store.put_if_absent(PATH, OWN)) is OutcomeUnknownError
     assert time.monotonic() - started < SOON_S
-    assert content(direct, location) == OWN
+    assert cloud.content() == OWN
     assert effects(requests) == 1
 
 
 @pytest.mark.parametrize("fault", AFTER, ids=lambda f: f.value)
 def test_a_name_that_another_has_is_never_claimed_though_the_answer_is_lost(
-    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, fault: Fault
+    cloud: Cloud, fault: Fault
 ) -> None:
-    assert direct.open(location).put_if_absent(PATH, OTHER) is True
-    with proxy.doing(Rule(fault, WRITES, ON_PATH)) as requests:
-        said = outcome(lambda: store.put_if_absent(PATH, OWN))
+    assert cloud.past().put_if_absent(PATH, OTHER) is True
+    with cloud.proxy.doing(Rule(fault, WRITES, ON_PATH)) as requests:
+        said = outcome(lambda: cloud.store.put_if_absent(PATH, OWN))
     assert said in {False, OutcomeUnknownError}
-    assert content(direct, location) == OTHER
+    assert cloud.content() == OTHER
     assert effects(requests) == 0
 
 
 @pytest.mark.parametrize("fault", AFTER, ids=lambda f: f.value)
 def test_a_replacement_whose_answer_is_lost_is_done_again_or_of_unknown_outcome(
-    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, fault: Fault
+    cloud: Cloud, fault: Fault
 ) -> None:
-    direct.open(location).put(PATH, OTHER)
-    with proxy.doing(Rule(fault, WRITES, ON_PATH)), contextlib.suppress(OutcomeUnknownError):
-        store.put(PATH, OWN)
-    assert content(direct, location) == OWN
+    cloud.past().put(PATH, OTHER)
+    with cloud.proxy.doing(Rule(fault, WRITES, ON_PATH)), contextlib.suppress(OutcomeUnknownError):
+        cloud.store.put(PATH, OWN)
+    assert cloud.content() == OWN
 
 
 # --- faults before the effect --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("fault", BEFORE, ids=lambda f: f.value)
-def test_a_creation_survives_one_fault(
-    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, fault: Fault
-) -> None:
-    with proxy.doing(Rule(fault, WRITES, ON_PATH)) as requests:
-        assert store.put_if_absent(PATH, OWN) is True
-    assert content(direct, location) == OWN
+def test_a_creation_survives_one_fault(cloud: Cloud, fault: Fault) -> None:
+    with cloud.proxy.doing(Rule(fault, WRITES, ON_PATH)) as requests:
+        assert cloud.store.put_if_absent(PATH, OWN) is True
+    assert cloud.content() == OWN
     assert effects(requests) == 1
 
 
 @pytest.mark.parametrize("fault", BEFORE, ids=lambda f: f.value)
-def test_a_creation_ends_in_a_storm_and_claims_nothing(
-    proxy: ChaosProxy,
-    store: LogStore,
-    direct: Backend,
-    location: str,
-    fault: Fault,
-    soon_over: None,
-) -> None:
+@pytest.mark.usefixtures("soon_over")
+def test_a_creation_ends_in_a_storm_and_claims_nothing(cloud: Cloud, fault: Fault) -> None:
     started = time.monotonic()
-    with proxy.doing(Rule(fault, WRITES, ON_PATH, times=ALWAYS)):
-        said = outcome(lambda: store.put_if_absent(PATH, OWN))
+    with cloud.proxy.doing(Rule(fault, WRITES, ON_PATH, times=ALWAYS)):
+        said = outcome(lambda: cloud.store.put_if_absent(PATH, OWN))
     assert time.monotonic() - started < SOON_S
     assert said in {OutcomeUnknownError, UnavailableError}
     if fault in {Fault.RESET, Fault.HANG}:
         # Whether the server saw it is not to be known from here.
         assert said is OutcomeUnknownError
-    assert content(direct, location) is None
-    assert store.put_if_absent(PATH, OWN) is True  # the store is as usable as before
+    assert cloud.content() is None
+    assert cloud.store.put_if_absent(PATH, OWN) is True  # the store is as usable as before
 
 
 @pytest.mark.parametrize("backend_name", ["moto", "ministack"], indirect=True)
-def test_a_conflict_of_s3_with_a_request_in_flight_is_tried_again(
-    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str
-) -> None:
-    with proxy.doing(Rule(Fault.CONFLICT, WRITES, ON_PATH)):
-        assert store.put_if_absent(PATH, OWN) is True
-    assert content(direct, location) == OWN
+def test_a_conflict_of_s3_with_a_request_in_flight_is_tried_again(cloud: Cloud) -> None:
+    with cloud.proxy.doing(Rule(Fault.CONFLICT, WRITES, ON_PATH)):
+        assert cloud.store.put_if_absent(PATH, OWN) is True
+    assert cloud.content() == OWN
 
 
 @pytest.mark.parametrize("backend_name", ["moto", "ministack"], indirect=True)
-def test_a_conflict_of_s3_whose_other_request_won_is_a_taken_name(
-    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str
-) -> None:
-    direct.open(location).put(PATH, OTHER)
-    with proxy.doing(Rule(Fault.CONFLICT, WRITES, ON_PATH)):
-        assert store.put_if_absent(PATH, OWN) is False
-    assert content(direct, location) == OTHER
+def test_a_conflict_of_s3_whose_other_request_won_is_a_taken_name(cloud: Cloud) -> None:
+    cloud.past().put(PATH, OTHER)
+    with cloud.proxy.doing(Rule(Fault.CONFLICT, WRITES, ON_PATH)):
+        assert cloud.store.put_if_absent(PATH, OWN) is False
+    assert cloud.content() == OTHER
 
 
 @pytest.mark.parametrize("backend_name", ["moto", "ministack"], indirect=True)
-def test_conflicts_of_s3_without_end_are_no_claim_that_the_name_is_taken(
-    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, soon_over: None
-) -> None:
-    with proxy.doing(Rule(Fault.CONFLICT, WRITES, ON_PATH, times=ALWAYS)):
-        said = outcome(lambda: store.put_if_absent(PATH, OWN))
+@pytest.mark.usefixtures("soon_over")
+def test_conflicts_of_s3_without_end_are_no_claim_that_the_name_is_taken(cloud: Cloud) -> None:
+    with cloud.proxy.doing(Rule(Fault.CONFLICT, WRITES, ON_PATH, times=ALWAYS)):
+        said = outcome(lambda: cloud.store.put_if_absent(PATH, OWN))
     assert said in {UnavailableError, OutcomeUnknownError}
-    assert content(direct, location) is None
+    assert cloud.content() is None
 
 
 # --- reading -------------------------------------------------------------------------------------
@@ -274,63 +274,57 @@ GETS = "GET"
 
 
 @pytest.fixture
-def large(direct: Backend, location: str) -> bytes:
+def large(cloud: Cloud) -> bytes:
     data = bytes(range(256)) * 2000
-    direct.open(location).put(PATH, data)
+    cloud.past().put(PATH, data)
     return data
 
 
 @pytest.mark.parametrize("read", READERS)
 @pytest.mark.parametrize("times", [1, ALWAYS])
+@pytest.mark.usefixtures("soon_over")
 def test_an_answer_that_is_cut_short_is_never_taken_for_the_file(
-    proxy: ChaosProxy,
-    store: LogStore,
-    large: bytes,
-    read: Callable[[LogStore], bytes],
-    times: int,
-    soon_over: None,
+    cloud: Cloud, large: bytes, read: Callable[[LogStore], bytes], times: int
 ) -> None:
-    with proxy.doing(Rule(Fault.TRUNCATED, GETS, ON_PATH, times=times)) as requests:
+    with cloud.proxy.doing(Rule(Fault.TRUNCATED, GETS, ON_PATH, times=times)) as requests:
         try:
-            found = read(store)
+            found = read(cloud.store)
         except UnavailableError:
             found = None
     assert any(r.fault is Fault.TRUNCATED for r in requests)
     assert found in ((large, None) if times == 1 else (None,))
-    assert read(store) == large
+    assert read(cloud.store) == large
 
 
 @pytest.mark.parametrize("fault", [Fault.BUSY, Fault.RESET, Fault.HANG], ids=lambda f: f.value)
+@pytest.mark.usefixtures("soon_over")
 def test_reading_ends_in_a_storm_and_says_that_the_store_failed(
-    proxy: ChaosProxy, store: LogStore, large: bytes, fault: Fault, soon_over: None
+    cloud: Cloud, large: bytes, fault: Fault
 ) -> None:
     started = time.monotonic()
-    with proxy.doing(Rule(fault, "GET|HEAD", times=ALWAYS)), pytest.raises(UnavailableError):
-        store.read(PATH)
+    with cloud.proxy.doing(Rule(fault, "GET|HEAD", times=ALWAYS)), pytest.raises(UnavailableError):
+        cloud.store.read(PATH)
     assert time.monotonic() - started < SOON_S
-    assert store.read(PATH) == large
+    assert cloud.store.read(PATH) == large
 
 
 @pytest.mark.parametrize("fault", [Fault.BUSY, Fault.RESET], ids=lambda f: f.value)
-def test_reading_and_listing_survive_one_fault(
-    proxy: ChaosProxy, store: LogStore, large: bytes, fault: Fault
-) -> None:
-    with proxy.doing(Rule(fault, "GET|HEAD")):
-        assert store.read(PATH) == large
-    with proxy.doing(Rule(fault, "GET|HEAD")):
-        assert [e.size_bytes for e in store.list_from("log")] == [len(large)]
-    with proxy.doing(Rule(fault, "GET|HEAD")):
-        found = store.stat(PATH)
+def test_reading_and_listing_survive_one_fault(cloud: Cloud, large: bytes, fault: Fault) -> None:
+    with cloud.proxy.doing(Rule(fault, "GET|HEAD")):
+        assert cloud.store.read(PATH) == large
+    with cloud.proxy.doing(Rule(fault, "GET|HEAD")):
+        assert [e.size_bytes for e in cloud.store.list_from("log")] == [len(large)]
+    with cloud.proxy.doing(Rule(fault, "GET|HEAD")):
+        found = cloud.store.stat(PATH)
     assert found is not None
     assert found.size_bytes == len(large)
 
 
-def test_a_listing_that_fails_is_not_an_empty_one(
-    proxy: ChaosProxy, store: LogStore, large: bytes, soon_over: None
-) -> None:
-    with proxy.doing(Rule(Fault.BUSY, times=ALWAYS)), pytest.raises(UnavailableError):
-        store.list_from("log")
-    assert len(store.list_from("log")) == 1
+@pytest.mark.usefixtures("soon_over")
+def test_a_listing_that_fails_is_not_an_empty_one(cloud: Cloud, large: bytes) -> None:
+    with cloud.proxy.doing(Rule(Fault.BUSY, times=ALWAYS)), pytest.raises(UnavailableError):
+        cloud.store.list_from("log")
+    assert len(cloud.store.list_from("log")) == 1
 
 
 def test_a_server_that_is_gone_is_unavailable_and_nothing_was_written(
@@ -359,11 +353,11 @@ ENDS = {
 }
 
 
-def upload_but_the_end(proxy: ChaosProxy, store: LogStore, name: str) -> Upload:
+def upload_but_the_end(cloud: Cloud) -> Upload:
     """An upload whose first part has arrived, so that what comes is its last part and its end."""
-    method, target = PARTS[name]
-    with proxy.doing() as requests:
-        upload = store.upload(PATH)
+    method, target = PARTS[cloud.name]
+    with cloud.proxy.doing() as requests:
+        upload = cloud.store.upload(PATH)
         upload.write(PARTED)
         wanted = lambda r: r.method == method and target in r.target and r.status is not None
         until = time.monotonic() + 120
@@ -384,86 +378,57 @@ def closing(upload: Upload) -> Callable[[], bool]:
 
 @pytest.mark.parametrize("fault", AFTER, ids=lambda f: f.value)
 def test_an_upload_whose_last_answer_is_lost_is_not_said_to_have_failed(
-    proxy: ChaosProxy,
-    store: LogStore,
-    direct: Backend,
-    location: str,
-    backend_name: str,
-    fault: Fault,
+    cloud: Cloud, fault: Fault
 ) -> None:
-    upload = upload_but_the_end(proxy, store, backend_name)
-    with proxy.doing(Rule(fault, *ENDS[backend_name])) as requests:
+    upload = upload_but_the_end(cloud)
+    with cloud.proxy.doing(Rule(fault, *ENDS[cloud.name])) as requests:
         said = outcome(closing(upload))
     assert any(r.fault is fault for r in requests)
-    assert content(direct, location) == PARTED
+    assert cloud.content() == PARTED
     # Only S3 cannot be asked what became of an upload that it no longer knows.
-    assert said is True or (said is OutcomeUnknownError and backend_name in {"moto", "ministack"})
+    assert said is True or (said is OutcomeUnknownError and cloud.name in {"moto", "ministack"})
 
 
 @pytest.mark.parametrize("fault", BEFORE, ids=lambda f: f.value)
-def test_an_upload_survives_one_fault_at_its_end(
-    proxy: ChaosProxy,
-    store: LogStore,
-    direct: Backend,
-    location: str,
-    backend_name: str,
-    fault: Fault,
-) -> None:
-    upload = upload_but_the_end(proxy, store, backend_name)
-    with proxy.doing(Rule(fault, *ENDS[backend_name])):
+def test_an_upload_survives_one_fault_at_its_end(cloud: Cloud, fault: Fault) -> None:
+    upload = upload_but_the_end(cloud)
+    with cloud.proxy.doing(Rule(fault, *ENDS[cloud.name])):
         assert outcome(closing(upload)) is True
-    assert content(direct, location) == PARTED
+    assert cloud.content() == PARTED
 
 
 @pytest.mark.parametrize("fault", [Fault.BUSY, Fault.RESET], ids=lambda f: f.value)
+@pytest.mark.usefixtures("soon_over")
 def test_an_upload_that_cannot_be_ended_claims_nothing_and_leaves_nothing(
-    proxy: ChaosProxy,
-    store: LogStore,
-    direct: Backend,
-    location: str,
-    backend_name: str,
-    fault: Fault,
-    soon_over: None,
+    cloud: Cloud, fault: Fault
 ) -> None:
-    direct.open(location).put(PATH, OTHER)
-    upload = upload_but_the_end(proxy, store, backend_name)
-    with proxy.doing(Rule(fault, *ENDS[backend_name], times=ALWAYS)):
+    cloud.past().put(PATH, OTHER)
+    upload = upload_but_the_end(cloud)
+    with cloud.proxy.doing(Rule(fault, *ENDS[cloud.name], times=ALWAYS)):
         said = outcome(closing(upload))
     assert said in {OutcomeUnknownError, UnavailableError}
-    assert content(direct, location) == OTHER
-    assert unfinished(direct, location) == 0
+    assert cloud.content() == OTHER
+    assert cloud.unfinished() == 0
 
 
 @pytest.mark.parametrize("fault", [*BEFORE, *AFTER], ids=lambda f: f.value)
-def test_an_upload_survives_one_fault_of_a_part(
-    proxy: ChaosProxy,
-    store: LogStore,
-    direct: Backend,
-    location: str,
-    backend_name: str,
-    fault: Fault,
-) -> None:
+def test_an_upload_survives_one_fault_of_a_part(cloud: Cloud, fault: Fault) -> None:
     with (
-        proxy.doing(Rule(fault, *PARTS[backend_name])) as requests,
-        store.upload(PATH) as upload,
+        cloud.proxy.doing(Rule(fault, *PARTS[cloud.name])) as requests,
+        cloud.store.upload(PATH) as upload,
     ):
         upload.write(PARTED)
     assert any(r.fault is fault for r in requests)
-    assert content(direct, location) == PARTED
+    assert cloud.content() == PARTED
 
 
 @pytest.mark.parametrize("fault", [Fault.BUSY, Fault.RESET_AFTER], ids=lambda f: f.value)
+@pytest.mark.usefixtures("soon_over")
 def test_an_upload_whose_parts_fail_has_certainly_written_nothing(
-    proxy: ChaosProxy,
-    store: LogStore,
-    direct: Backend,
-    location: str,
-    backend_name: str,
-    fault: Fault,
-    soon_over: None,
+    cloud: Cloud, fault: Fault
 ) -> None:
-    upload = store.upload(PATH)
-    with proxy.doing(Rule(fault, *PARTS[backend_name], times=ALWAYS)):
+    upload = cloud.store.upload(PATH)
+    with cloud.proxy.doing(Rule(fault, *PARTS[cloud.name], times=ALWAYS)):
 
         def write_all() -> None:
             with upload:
@@ -473,18 +438,8 @@ def test_an_upload_whose_parts_fail_has_certainly_written_nothing(
         with pytest.raises(UnavailableError):
             write_all()
     assert upload.closed
-    assert content(direct, location) is None
-    assert unfinished(direct, location) == 0
-
-
-def unfinished(direct: Backend, location: str) -> int:
-    """How many uploads the server still holds parts of, where it can be asked."""
-    filesystem: Any = getattr(direct.open(location), "_filesystem", None)
-    if hasattr(filesystem, "call_s3"):
-        answer = filesystem.call_s3("list_multipart_uploads", Bucket=BUCKET)
-        key = location.removeprefix(f"s3://{BUCKET}/")
-        return sum(each["Key"].startswith(key) for each in answer.get("Uploads", ()))
-    return 0
+    assert cloud.content() is None
+    assert cloud.unfinished() == 0
 
 
 # --- moving, deleting, walking -------------------------------------------------------------------
@@ -494,81 +449,65 @@ COPIES = r"(aside(/|%2F)00000000000000000007\.json)"
 
 
 @pytest.mark.parametrize("fault", [*BEFORE, *AFTER], ids=lambda f: f.value)
-def test_a_move_survives_one_fault_of_its_copy(
-    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, fault: Fault
-) -> None:
-    store.put(PATH, OWN)
-    with proxy.doing(Rule(fault, WRITES, COPIES)) as requests:
-        store.move(PATH, ASIDE)
+def test_a_move_survives_one_fault_of_its_copy(cloud: Cloud, fault: Fault) -> None:
+    cloud.store.put(PATH, OWN)
+    with cloud.proxy.doing(Rule(fault, WRITES, COPIES)) as requests:
+        cloud.store.move(PATH, ASIDE)
     assert any(r.fault is fault for r in requests)
-    assert content(direct, location) is None
-    assert direct.open(location).read(ASIDE) == OWN
+    assert cloud.content() is None
+    assert cloud.past().read(ASIDE) == OWN
 
 
 @pytest.mark.parametrize("fault", BEFORE, ids=lambda f: f.value)
-def test_a_move_that_cannot_copy_leaves_the_file_where_it_is(
-    proxy: ChaosProxy,
-    store: LogStore,
-    direct: Backend,
-    location: str,
-    fault: Fault,
-    soon_over: None,
-) -> None:
-    store.put(PATH, OWN)
+@pytest.mark.usefixtures("soon_over")
+def test_a_move_that_cannot_copy_leaves_the_file_where_it_is(cloud: Cloud, fault: Fault) -> None:
+    cloud.store.put(PATH, OWN)
     with (
-        proxy.doing(Rule(fault, WRITES, COPIES, times=ALWAYS)),
+        cloud.proxy.doing(Rule(fault, WRITES, COPIES, times=ALWAYS)),
         pytest.raises((OutcomeUnknownError, UnavailableError)),
     ):
-        store.move(PATH, ASIDE)
-    assert content(direct, location) == OWN
-    assert direct.open(location).stat(ASIDE) is None
+        cloud.store.move(PATH, ASIDE)
+    assert cloud.content() == OWN
+    assert cloud.past().stat(ASIDE) is None
 
 
-def test_a_move_that_cannot_delete_is_of_unknown_outcome_and_both_stand(
-    proxy: ChaosProxy, store: LogStore, direct: Backend, location: str, soon_over: None
-) -> None:
-    store.put(PATH, OWN)
+@pytest.mark.usefixtures("soon_over")
+def test_a_move_that_cannot_delete_is_of_unknown_outcome_and_both_stand(cloud: Cloud) -> None:
+    cloud.store.put(PATH, OWN)
     with (
-        proxy.doing(Rule(Fault.BUSY, "DELETE", ON_PATH, times=ALWAYS)),
+        cloud.proxy.doing(Rule(Fault.BUSY, "DELETE", ON_PATH, times=ALWAYS)),
         pytest.raises(OutcomeUnknownError, match=ASIDE),
     ):
-        store.move(PATH, ASIDE)
-    assert content(direct, location) == OWN
-    assert direct.open(location).read(ASIDE) == OWN
+        cloud.store.move(PATH, ASIDE)
+    assert cloud.content() == OWN
+    assert cloud.past().read(ASIDE) == OWN
 
 
-def test_deletions_that_fail_are_named_and_the_others_are_done(
-    proxy: ChaosProxy,
-    store: LogStore,
-    direct: Backend,
-    location: str,
-    backend_name: str,
-    soon_over: None,
-) -> None:
+@pytest.mark.usefixtures("soon_over")
+def test_deletions_that_fail_are_named_and_the_others_are_done(cloud: Cloud) -> None:
     paths = [PATH, *(f"log/{i}" for i in range(20))]
     for path in paths:
-        store.put(path, OWN)
-    in_bulk = backend_name in {"moto", "ministack"}
+        cloud.store.put(path, OWN)
+    in_bulk = cloud.name in {"moto", "ministack"}
     rule = (
         Rule(Fault.BUSY, "POST", r"\?delete", times=ALWAYS)
         if in_bulk
         else Rule(Fault.BUSY, "DELETE", ON_PATH, times=ALWAYS)
     )
-    with proxy.doing(rule):
-        errors = store.delete_many(paths)
+    with cloud.proxy.doing(rule):
+        errors = cloud.store.delete_many(paths)
     assert all(isinstance(error, UnavailableError) for error in errors)
     assert [error.path for error in errors] == (paths if in_bulk else [PATH])
-    left = [f"log/{e.name}" for e in direct.open(location).list_from("log")]
+    left = [f"log/{e.name}" for e in cloud.past().list_from("log")]
     assert sorted(left) == sorted(str(error.path) for error in errors)
-    assert store.delete_many(paths) == []
-    assert direct.open(location).list_from("log") == []
+    assert cloud.store.delete_many(paths) == []
+    assert cloud.past().list_from("log") == []
 
 
-def test_a_walk_survives_a_fault_and_fails_rather_than_miss_files_in_a_storm(
-    proxy: ChaosProxy, store: LogStore, soon_over: None
-) -> None:
-    store.put(PATH, OWN)
-    with proxy.doing(Rule(Fault.BUSY, "GET")):
-        assert [e.name for batch in store.walk("log") for e in batch] == [PATH.split("/")[1]]
-    with proxy.doing(Rule(Fault.BUSY, times=ALWAYS)), pytest.raises(UnavailableError):
-        list(store.walk("log"))
+@pytest.mark.usefixtures("soon_over")
+def test_a_walk_survives_a_fault_and_fails_rather_than_miss_files_in_a_storm(cloud: Cloud) -> None:
+    cloud.store.put(PATH, OWN)
+    with cloud.proxy.doing(Rule(Fault.BUSY, "GET")):
+        assert [e.name for batch in cloud.store.walk("log") for e in batch] == [PATH.split("/")[1]]
+    with cloud.proxy.doing(Rule(Fault.BUSY, times=ALWAYS)), pytest.raises(UnavailableError):
+        list(cloud.store.walk("log"))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from lakelog.errors import UnsupportedError, WalCorruptionError
 from lakelog.wal.historic import reader
 from lakelog.wal.historic.log import Finding, HistoricLog
-from lakelog.wal.historic.reader import LEAST_BYTES, decode
+from lakelog.wal.historic.reader import decode
 from tests.budget import share_of
 from tests.wal.historic_model import Record, Writer002, decode_002, record_002, table
 
@@ -404,10 +404,6 @@ def test_damage_far_before_the_end_is_found_behind_many_bytes() -> None:
     log = read(bytes(damaged), strict=False)
     assert only(log).is_damage
     assert only(log).found == 2
-
-
-def test_nothing_smaller_than_a_record_is_one() -> None:
-    assert len(record_002(1, "COMMIT")) == LEAST_BYTES
 
 
 def test_a_value_that_arrow_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

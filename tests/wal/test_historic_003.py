@@ -231,15 +231,3 @@ def test_a_value_that_arrow_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPat
         with pytest.raises(UnsupportedError, match="2 GiB") as caught:
             read(data, is_checked=is_checked)
         assert caught.value.path == "wal.log"
-
-
-@BOTH
-def test_a_file_in_many_chunks_keeps_its_order(
-    is_checked: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(reader, "_CHUNK_BYTES", 300)
-    data = file_003(RECORDS, is_checked=is_checked)
-    log = read(data, is_checked=is_checked)
-    assert log.records["key"].num_chunks > 5
-    assert pairs(log) == RECORDS
-    assert log.records["seqNum"].to_pylist() == list(range(1, 21))

@@ -98,7 +98,7 @@ def last_of(meta: pl.DataFrame, kind: str) -> pl.DataFrame:
     return actions.of_type(meta, kind)[-1:]
 
 
-def last_by(meta: pl.DataFrame, kind: str, key: str) -> pl.DataFrame:
+def _last_by(meta: pl.DataFrame, kind: str, key: str) -> pl.DataFrame:
     """The last row of `kind` for each value of `key`, in order of first appearance of the kept."""
     rows = actions.of_type(meta, kind)
     if not rows.height or key not in rows.columns:
@@ -110,7 +110,7 @@ def last_by(meta: pl.DataFrame, kind: str, key: str) -> pl.DataFrame:
 
 def live_domains(meta: pl.DataFrame) -> pl.DataFrame:
     """The last domainMetadata of each domain, without those that were removed."""
-    rows = last_by(meta, "domainMetadata", "domain")
+    rows = _last_by(meta, "domainMetadata", "domain")
     if "domainRemoved" not in rows.columns:
         return rows
     return rows.filter(~pl.col("domainRemoved").fill_null(False))
@@ -145,9 +145,9 @@ def reconcile_meta(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
         [
             last_of(meta, "protocol"),
             last_of(meta, "metaData"),
-            last_by(meta, "domainMetadata", "domain"),
-            last_by(meta, "txn", "appId"),
-            last_by(meta, "mergeskip", "path"),
+            _last_by(meta, "domainMetadata", "domain"),
+            _last_by(meta, "txn", "appId"),
+            _last_by(meta, "mergeskip", "path"),
         ]
     )
 
