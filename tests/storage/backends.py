@@ -71,6 +71,15 @@ class Backend:
         """The store of a location."""
         return open_store(location, self.options)
 
+    def unfinished(self, location: str) -> int:
+        """How many uploads the server still holds parts of, where it can be asked."""
+        filesystem: Any = getattr(self.open(location), "_filesystem", None)
+        if hasattr(filesystem, "call_s3"):
+            answer = filesystem.call_s3("list_multipart_uploads", Bucket=BUCKET)
+            key = location.removeprefix(f"s3://{BUCKET}/")
+            return sum(each["Key"].startswith(key) for each in answer.get("Uploads", ()))
+        return 0
+
     def through(self, endpoint: str, **options: Any) -> Backend:
         """The same store by another way, such as a proxy, with further options."""
         options_of = self.options_of

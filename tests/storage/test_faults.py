@@ -21,7 +21,7 @@ from lakelog.errors import LakelogError, NotFoundError, OutcomeUnknownError, Una
 from lakelog.storage import LogStore, azure, conditional, fsspec_store
 from lakelog.storage.base import Upload
 from lakelog.storage.cloud import PART_BYTES
-from tests.storage.backends import BUCKET, Backend
+from tests.storage.backends import Backend
 from tests.storage.chaos_proxy import ChaosProxy, Fault, Rule, Seen
 from tests.storage.conftest import CLOUDS, BackendOf, ProxyOf
 
@@ -88,15 +88,6 @@ class Cloud:
         except NotFoundError:
             return None
 
-    def unfinished(self) -> int:
-        """How many uploads the server still holds parts of, where it can be asked."""
-        filesystem: Any = getattr(self.past(), "_filesystem", None)
-        if hasattr(filesystem, "call_s3"):
-            answer = filesystem.call_s3("list_multipart_uploads", Bucket=BUCKET)
-            key = self.location.removeprefix(f"s3://{BUCKET}/")
-            return sum(each["Key"].startswith(key) for each in answer.get("Uploads", ()))
-        return 0
-
 
 @pytest.fixture
 def cloud(proxy_of: ProxyOf, backend_of: BackendOf, backend_name: str) -> Cloud:
@@ -129,8 +120,11 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def soon_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a storm the drivers repeat requests until a deadline, which a test cannot wait for."""
+def soon_over(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a storm the drivers repeat requests until a deadline, which a test cannot wait for.
+
+    The deadline applies to the test and not to the preparation of its store.
+    """
     monkeypatch.setattr(conditional, "_DEADLINE_S", DEADLINE_S)
     monkeypatch.setattr(fsspec_store, "_WHOLE_DEADLINE_S", DEADLINE_S)
 
@@ -328,8 +322,9 @@ def test_a_listing_that_fails_is_not_an_empty_one(cloud: Cloud, large: bytes) ->
 
 
 def test_a_server_that_is_gone_is_unavailable_and_nothing_was_written(
-    direct: Backend, backend_name: str
+    backend_of: BackendOf, backend_name: str
 ) -> None:
+    direct = backend_of(backend_name)
     gone = direct.through("http://127.0.0.1:9", **SHORT_TIMEOUTS[backend_name])
     store = gone.open(direct.fresh())
     with pytest.raises(UnavailableError):
@@ -408,7 +403,7 @@ def test_an_upload_that_cannot_be_ended_claims_nothing_and_leaves_nothing(
         said = outcome(closing(upload))
     assert said in {OutcomeUnknownError, UnavailableError}
     assert cloud.content() == OTHER
-    assert cloud.unfinished() == 0
+    assert cloud.direct.unfinished(cloud.location) == 0
 
 
 @pytest.mark.parametrize("fault", [*BEFORE, *AFTER], ids=lambda f: f.value)
@@ -439,7 +434,7 @@ def test_an_upload_whose_parts_fail_has_certainly_written_nothing(
             write_all()
     assert upload.closed
     assert cloud.content() is None
-    assert cloud.unfinished() == 0
+    assert cloud.direct.unfinished(cloud.location) == 0
 
 
 # --- moving, deleting, walking -------------------------------------------------------------------

@@ -18,7 +18,6 @@ from lakelog.storage.conditional import UNKNOWN, Verdict
 from tests.storage.backends import Backend
 from tests.storage.conftest import BackendOf
 from tests.storage.gcs_double import gcs_double
-from tests.storage.test_faults import unfinished
 
 MIB = 1 << 20
 
@@ -125,7 +124,7 @@ def test_s3_an_abandoned_upload_leaves_no_parts(s3_backend: Backend) -> None:
     upload = s3_backend.open(location).upload("log/1")
     upload.write(bytes(2 * PART_BYTES + 1))
     upload.abandon()
-    assert unfinished(s3_backend, location) == 0
+    assert s3_backend.unfinished(location) == 0
 
 
 def test_s3_what_is_too_large_for_one_copy_is_copied_in_parts(
@@ -141,7 +140,7 @@ def test_s3_what_is_too_large_for_one_copy_is_copied_in_parts(
         store.move("log/1", "aside/1")
         assert store.read("aside/1") == content
         assert store.stat("log/1") is None
-    assert unfinished(s3_backend, location) == 0
+    assert s3_backend.unfinished(location) == 0
 
 
 def test_s3_files_that_may_not_be_deleted_are_named(

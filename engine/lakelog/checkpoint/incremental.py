@@ -1,48 +1,26 @@
-"""Writes incremental V2 checkpoints, which keep unchanged sidecars.
+"""Writes incremental V2 checkpoints, which keep unchanged sidecars of the newest checkpoint.
 
-What is kept and what is written
-    The commits above an earlier V2 checkpoint speak of some logical files. A sidecar that holds
-    one of them is written again without it; for a reader takes every add of every sidecar for
-    live. The others are kept as they are. What the commits leave of their files goes, in the order
-    of the log, into new sidecars, so a table that is only appended to never rewrites an old one.
-    Small sidecars are merged as they pile up: each is more than twice as large as the next smaller
-    one, so there are few, and a row is written a logarithmic number of times before it rests
-    (`plan_reuse`).
+- A sidecar that holds a logical file of a later commit is rewritten without it, because readers
+  treat every add of every sidecar as live. The remaining actions of the commits go to new sidecars.
+- Small sidecars are merged so that each is more than twice as large as the next smaller one: a row
+  is rewritten a logarithmic number of times (`plan_reuse`).
+- Sidecars are known by the fingerprint in the manifest
+  (`lakelog.dialects.delta.sidecar_fingerprints`). A hit of a path filter is confirmed by reading
+  the paths. Without fingerprints of this form, the plan is `Unfit`, and a complete checkpoint is
+  written.
+- Only the newest checkpoint is used, because cleanup may delete the sidecars of an older one at any
+  time.
+- Expired tombstones are dropped when their sidecar is rewritten, or if they are at least half of
+  it. Others may stay: only vacuum reads them, by their time (Delta protocol, Action
+  Reconciliation).
 
-How a sidecar is known without reading it
-    By its fingerprint (`lakelog.dialects.delta.sidecar_fingerprints`), which the manifest records:
-    counts, digest, shape, and a checksum of its path filters. A filter's hit is confirmed by
-    reading the sidecar's paths, so a false one only costs. A sidecar of which nothing is known, or
-    of another shape, or digests of another algorithm, make the plan `Unfit`, and the whole
-    checkpoint is written once.
+New sidecars are read back and compared with their recorded digest. A kept sidecar must have the
+recorded length, counts and filter checksum, and all recorded digests must sum to the total in the
+manifest; its other columns are protected by Parquet's page checksums, and `Table.verify` reads
+them. The new total is the old one, minus the rows that were read and left out, plus those of the
+commits.
 
-Which checkpoint is built upon
-    The newest one only. Cleanup keeps that checkpoint, and every sidecar that it names; an
-    older one's may go at any moment, and a new manifest that is not yet there protects nothing.
-
-Tombstones
-    Those that have expired are dropped where a sidecar is written anyway, or when they are at
-    least half of one by its footer. Others may stay in a kept sidecar: a tombstone serves vacuum
-    alone, and vacuum looks at its time (Delta protocol, Action Reconciliation). So two checkpoints
-    of one state may differ in expired tombstones, and a process that compares them leaves those
-    out.
-
-What is proved when
-    When a sidecar is written, it is read back, and its rows have the digest that is recorded.
-    When it is kept, it has the length, the counts by its footer, and the filters' checksum that
-    are recorded, and all records together have the digest that the manifest records as their
-    total: so none was lost, added, cut short or replaced by one with other paths. That its other
-    columns are as they were, bit for bit, is not looked at again: Parquet's page checksums show
-    that to each reader, and `Table.verify` reads them all.
-    The new total is the old one, less the rows that were read and left out, plus those that the
-    commits brought; the new sidecars are read back and have to make up exactly that, and each of
-    those that are written again has to be, before, what its record says.
-    Digests are of no use against what both sides were given wrong: that no kept sidecar holds a
-    file that the commits speak of depends on the filters, whose checksum is proved, or on its
-    paths.
-
-Source: Delta protocol, V2 Spec; Sidecar File Information. Delta protocol, V2 Spec; Sidecar Files;
-Action Reconciliation.
+Source: Delta protocol, V2 Spec; Sidecar Files; Sidecar File Information; Action Reconciliation.
 """
 
 from __future__ import annotations

@@ -1,20 +1,15 @@
 """`Scheduler`: writes checkpoints in the background after commits, one at a time per table.
 
-What it promises:
+- A commit neither waits nor fails. Errors are logged, warned of (`LakelogWarning`), and kept as
+  `Scheduler.last_error`.
+- After each run the scheduler pauses for nine times its duration, at most a minute, so that a busy
+  table spends a tenth of its time on checkpoints. Requests in the meantime become one, for the
+  newest version.
+- A program that ends waits for the current run for a limited time, then asks it to stop. An
+  unpublished checkpoint is a leftover that no reader reads and cleanup deletes.
 
-- A commit neither waits nor fails. What goes wrong is logged, warned of (`LakelogWarning`), and
-  kept as `Scheduler.last_error`.
-- At most one checkpoint runs for a table handle, and after it comes a rest of nine times as long as
-  it took, of a minute at most: so a table that is committed to without a pause gives a tenth of its
-  time to checkpoints. Commits that ask meanwhile are remembered as one: the newest. Who waits for
-  the checkpoints does not wait for the rest.
-- A program that ends waits for the checkpoint that runs, for a bounded time, then asks it to stop,
-  and then leaves it. That is harmless: a checkpoint has no name before it is proved, so what is
-  left behind is a file that no reader looks at and that cleanup removes.
-
-Whether a checkpoint is due is reported by a pure function, `is_due`. Where that needs to know what
-is in the log, the log is listed in the background, and again before a checkpoint is written:
-another writer may have written one.
+`is_due` is pure. The log is listed in the background, and again before a checkpoint is written,
+because another writer may have written one.
 
 Source: Delta Lake, Checkpoints (every ``delta.checkpointInterval`` commits, never at 0);
 IndexTables4Spark, TransactionLogCheckpoint (so many versions after the last one).

@@ -1,10 +1,9 @@
 """`StateSource`: yields the rows of one version for a checkpoint, in bounded memory.
 
-Without a memory limit, the commits above the checkpoint are held in memory, and the checkpoint
-below goes by in batches. Within a limit they are decoded a piece at a time; where they are more
-than the limit leaves room for, their rows are dealt to partitions on disk by a hash of the path,
-and reconciled one partition after another. Rows of the checkpoint of which those commits certainly
-do not speak pass by; the others are dealt out too, so that each partition is settled exactly.
+Without a limit, the commits above the checkpoint are held in memory, and the checkpoint is read in
+batches. With a limit, commits that exceed it are partitioned on disk by a hash of the path,
+together with the checkpoint's rows that they may affect, and reconciled partition by partition; all
+other rows of the checkpoint pass through.
 
 Source: Delta protocol, Action Reconciliation; Checkpoints.
 """

@@ -1,22 +1,17 @@
 """`Digest`: action counts per type and an order-independent hash.
 
-Two collections of actions are the same, whatever their order, their batches and the columns of
-nulls that they leave out, if their digests are equal: each row becomes a 128-bit hash, and the
-hashes of one action type are summed. A row's hash is two 64-bit lanes with seeds of their own, and
-each lane is summed modulo 2^64, so two collections that differ agree with a chance of about one in
-2^128. That holds against damage and mistakes, not against an attacker who searches for a collision.
+Two collections of actions are equal, whatever their order, batches and all-null columns, if their
+digests are equal: each row has a 128-bit hash of two lanes, summed modulo 2^64 per action type.
+Different collections agree with a probability of about 2^-128; this detects damage and mistakes,
+not attacks.
 
-A row's hash, in each lane, from the columns that count:
+- Values are hashed with a seed of their column: texts and numbers by Polars, floats by their bits,
+  lists with positions, maps as a sum over entries, structs by field. A null counts as nothing.
+- The values' hashes are multiplied by an odd number of the column, summed, and mixed with a seed of
+  the action type (the finaliser of MurmurHash3).
 
-1. Every value is hashed with a seed of its column: texts and numbers by Polars, floats by their
-   bits, a list with the positions of its elements, a map as the sum over its entries, so that
-   their order does not matter, a struct field by field.
-2. A null counts as nothing, so that a column of nulls is the same as none.
-3. The values' hashes are multiplied by an odd number of the column, summed, and mixed with a seed
-   of the action type (the finaliser of MurmurHash3).
-
-Digests are kept only next to the name of the algorithm that made them (`algorithm`), for Polars may
-change its hash: one that another algorithm made is not compared.
+A digest is stored with its algorithm's name (`algorithm`), because Polars may change its hash;
+digests of different algorithms are not compared.
 """
 
 from __future__ import annotations

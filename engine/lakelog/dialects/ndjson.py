@@ -1,14 +1,11 @@
 """The columnar NDJSON decoder: many commits in one parse.
 
-Commits are joined into chunks of some megabytes and each chunk is parsed once by Arrow's JSON
-reader, several chunks at a time. What the parse cannot prove goes to
-`lakelog.dialects.strict_decoder`, which decides: the two give equal frames, and a property test
-holds them to it.
-
-Why a chunk may be handed over: bytes that Arrow's reader passes over or trips on (a NUL, invalid
-UTF-8, NaN, deep nesting, a file that does not begin with an object), a row count that differs from
-the line count, a line without an action, a field whose type varies, a null in a map that may be
-either an entry or an absent key, a required field that is missing.
+Commits are joined into chunks of some megabytes, which Arrow's JSON reader parses in parallel.
+`lakelog.dialects.strict_decoder` decides what the parse cannot prove: bytes on which Arrow's reader
+is lenient or fails (NUL, invalid UTF-8, NaN, deep nesting, a file that does not begin with an
+object), a row count other than the line count, a line without an action, a field of several types,
+a null in a map that may be an entry or an absent key, or a missing required field. A property test
+compares both decoders.
 """
 
 from __future__ import annotations

@@ -1,13 +1,10 @@
 """Checks of Parquet footers: consistent column chunks, a decoded size that fits the file's length.
 
-Parquet keeps a value that repeats once, however many rows have it, so that a kilobyte can promise
-a billion rows. Rows of a log do not repeat: each names a file, an application or a domain that no
-other row names. Paths that count upwards take a byte for some 17 rows, other paths 16 and more
-bytes for each.
+Parquet stores a repeated value once, so a kilobyte can promise a billion rows. Rows of a log do not
+repeat: ascending paths take a byte per 17 rows, other paths 16 bytes and more each.
 
-pyarrow builds a chunk's metadata, when `RowGroupMetaData.column` asks for it, and its statistics
-in code that must not throw: where a damaged footer contradicts itself, the process ends. A reader
-of the same chunks builds them under guard first.
+pyarrow ends the process on some contradictions in a damaged footer, because it builds chunk
+metadata and statistics in code that must not throw. So chunks are checked before they are read.
 """
 
 from __future__ import annotations

@@ -1,13 +1,12 @@
 """The table properties of all dialects, and how a dialect declares its own.
 
-Of ``spark.indextables.*`` the known keys are checked and the others taken as they are: the
-reference adds options with each release, reads them by name, and none of them changes what a log
-means. Only what would govern commits, checkpoints, retention and cleanup is refused where it is
-unknown: a misspelt retention must not pass for the default one. A known key without an effect here
-is accepted with a warning (`PropertyRules.without_effect`). Keys of no known family are the user's
-and free. ``schemas/properties.md`` lists them all.
+Known keys of ``spark.indextables.*`` are checked; unknown ones are accepted, because the reference
+adds options with each release, except those that would govern commits, checkpoints, retention or
+cleanup: a misspelt retention must not become the default. Known keys without effect are accepted
+with a warning (`PropertyRules.without_effect`). Other families belong to the user.
+``schemas/properties.md`` lists all keys. Values are texts.
 
-Values are texts, as the log holds them. Source: IndexTables4Spark, Checkpoint Configuration.
+Source: IndexTables4Spark, Checkpoint Configuration.
 """
 
 from __future__ import annotations

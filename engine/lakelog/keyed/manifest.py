@@ -1,16 +1,11 @@
-"""The manifest of a keyed store: its current files, published and deleted atomically and durably.
+"""The manifest of a keyed store, its current files, and the order of operations that publishes
+them.
 
-One small JSON file, replaced as a whole: written under another name, fsynced, renamed, and the
-directory fsynced. Its first field is the CRC-32C of the file with the field's digits as zeros.
-What the manifest does not name is not a part of the store. `schemas/keyed.md` has every field.
-
-Owns: the manifest's text and its checks. Leaves to others: disks, and the files that it names.
+The manifest is one small JSON file. Its first field is the CRC-32C of the file with the field's
+digits as zeros (`schemas/keyed.md`). Files that it does not name are not part of the store.
 
 Every file is written under a temporary name, fsynced, renamed, and its directory fsynced. A crash
-before the rename leaves a temporary file, one after it a file that no manifest names: both are
-leftovers, which `FileRoom.take_over` removes.
-
-Owns: names on the disk and the order of operations. Leaves to others: what is in the files.
+leaves a temporary file or a file that no manifest names, which `FileRoom.take_over` deletes.
 """
 
 from __future__ import annotations

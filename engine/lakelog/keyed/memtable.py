@@ -1,11 +1,8 @@
 """The memtable: records that are not yet in a sorted file; the last record of a key wins.
 
-Single records go into a dictionary; tables of them are kept as they come. What was replayed from
-the log is one such table: it is sorted when reading has cost as much as sorting would, not when the
-store opens.
-
-Invariants: every record given is found until the memtable is dropped, whatever its order; a record
-never changes. All methods may be called by many threads.
+Single records go into a dictionary; tables are kept as given, and a replayed log is sorted only
+when reads have cost as much as sorting would. Every record given is found until the memtable is
+dropped. All methods are thread-safe.
 """
 
 from __future__ import annotations

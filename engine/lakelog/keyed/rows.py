@@ -1,12 +1,8 @@
 """Rows of a keyed store: layout, precedence, key ranges; the validation of callers' rows.
 
-One schema serves the memtable, the sorted files and everything between: ``seqNum`` int64, ``key``
-binary, ``value`` binary. A tombstone is a row whose value is null; an empty value is a value.
-
-Invariants: the record of a key with the highest sequence number counts. Keys order as unsigned
-bytes, a prefix before what it begins.
-
-Owns: the schema and the kernels. Leaves to others: where rows come from.
+One schema is used everywhere: ``seqNum`` int64, ``key`` binary, ``value`` binary; a null value is a
+tombstone, an empty one a value. The record of a key with the highest sequence number wins. Keys
+order as unsigned bytes, a prefix before longer keys.
 """
 
 from __future__ import annotations

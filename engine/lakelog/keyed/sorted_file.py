@@ -1,14 +1,9 @@
 """A sorted Parquet file with one row per key; the plan of row groups, merges and compaction.
 
-Columns are those of the log's replay, ``seqNum``, ``op``, ``key`` and ``value``, so that any engine
-reads it as it is. The footer's metadata carries an index under `_INDEX_KEY`: for each row group its
-first key, its length in bytes and their CRC-32C. With the footer's own checksum, which the manifest
-holds, no byte of a file is trusted before it was checked. `schemas/keyed.md` has the details.
-
-Invariants: a file never changes once it has its name. A row group is decoded at most once while the
-cache holds it.
-
-Owns: the bytes of a file. Leaves to others: which files count, and what a file's name is.
+Columns are those of the log's replay, so any engine can read the file. The footer's metadata has an
+index under `_INDEX_KEY`: first key, length and CRC-32C of each row group. With the footer's
+checksum in the manifest, every byte is verified before use (`schemas/keyed.md`). A file never
+changes once it has its name.
 """
 
 from __future__ import annotations

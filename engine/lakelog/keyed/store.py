@@ -2,18 +2,12 @@
 
 A record is durable in the log before it is acknowledged, and in the memtable before the call
 returns. A flush freezes the memtable, writes it as a sorted Parquet file, adds the file to the
-manifest, and then truncates the log. At any crash point the manifest records up to which sequence
+manifest, and then truncates the log. After a crash, the manifest records up to which sequence
 number the files are complete, and the log has the later records.
 
-Invariants:
-
-- The files contain exactly the records up to the manifest's ``flushedSeqNum``. Sequence numbers
-  ascend from file to file, and those of the memtable are higher. So the newest source that has a
-  key decides.
-- Readers take an immutable view and never wait for a writer's I/O.
-
-Owns the order of steps and the concurrency of the store. Does not know the format of the log, the
-memtable or the files.
+The files contain exactly the records up to ``flushedSeqNum``. Sequence numbers ascend from file to
+file and to the memtable, so the newest source with a key wins. Readers use an immutable view and
+never wait for a writer's I/O.
 """
 
 from __future__ import annotations

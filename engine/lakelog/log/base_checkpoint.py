@@ -1,13 +1,11 @@
 """`Base`: the checkpoint that a state starts from, its counts, and the handling of its damage.
 
-The counts keep 24 bytes per file: two hashes of (path, dvId) with different seeds, and the size.
-The layers above the checkpoint are looked up in it, and what they override is taken off. Two files
-that agree in both hashes would be counted as one; among a billion files the odds of that are below
-one in 10^19.
+Counts keep 24 bytes per file: two hashes of (path, dvId) and the size, from which overridden files
+are subtracted. Two files with equal hashes would count as one; among a billion files the
+probability is below 1 in 10^19.
 
-File columns are kept when they are read a second time, within a limit of bytes: a process that asks
-for the same columns of the same checkpoint, because a commit was added or another version depends
-on it, finds them from the third time on. A million paths and sizes then take a third of the time.
+File columns are kept, within a limit, from their second read on, for updates and other versions
+with the same checkpoint.
 """
 
 from __future__ import annotations

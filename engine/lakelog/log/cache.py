@@ -1,22 +1,15 @@
 """`StateCache`: the cached state of one table handle, updated by listing the log.
 
-A check is a listing, the very one that opening again begins with, and it chooses the files of the
-version as opening again would. What is held is used where those files are the ones that it was
-read from: same names, lengths and times. The same files give the same state; further commits are
-decoded on top of it; another checkpoint is opened. So an answer never differs from a fresh
-handle's, whatever others did in between: a table that was dropped and made again, a commit written
-over, a clean-up. A `max_staleness` allows to do without the look for that long.
+Each check lists the log and chooses the files of the version as opening does. A cached state is
+used if it was read from the same files (names, lengths, times); further commits are decoded on top
+of it, and another checkpoint is opened. So an answer equals that of a new handle, even if the table
+was replaced, a commit overwritten or the log cleaned up. `max_staleness` allows answers without a
+check.
 
-A file's time shows two contents apart only if some time is between them. So a state is used
-again only if its files were older, when it was read, than the store's clock ticks: 0.1 seconds, or
-3 where times are in whole seconds. Of a log that has just been written to, the last commits are
-therefore decoded once more; their predecessors are not. That takes it that a remote store's clock
-is not seconds behind ours; and a file that is written over, as long as before, and given its old
-time, is noticed only when the time to live has passed.
-
-Specification 001 keeps five caches. Here protocol, metadata and versions (decoded commits) live in
-states, which share their checkpoint and their layers; the versions list is the last look; files are
-the columns of a checkpoint that were asked for twice (`lakelog.log.base_checkpoint`).
+File times distinguish two contents only if the clock ticked in between. So a state is reused only
+if its files were older than one tick when they were read: 0.1 seconds, or 3 if times are whole
+seconds. This assumes that a remote store's clock is at most seconds behind; a file replaced by one
+of equal length and time is noticed when the time to live has passed.
 """
 
 from __future__ import annotations

@@ -1,18 +1,13 @@
 """`DiskCache`: decoded file columns of checkpoints, kept in a local folder for other processes.
 
-An entry is a folder named after a checkpoint's identity: the location of the table, the paths,
-lengths and modification times of the checkpoint's files, and the versions of lakelog and Polars. A
-checkpoint that was written over has another identity. An entry has one Arrow IPC file per column,
-with the batches in the order in which the reader gave them, so that the columns of several files
-make frames. A read maps the files into memory and copies nothing.
+An entry is a folder named after a checkpoint's identity: location, paths, lengths and modification
+times of its files, and the versions of lakelog and Polars. It has one Arrow IPC file per column,
+with the reader's batches, which reads map into memory without copying.
 
-Each file ends with its length and a CRC-32C over its name and content. A file whose checksum does
-not match, that is not a regular file, or that another user owns is deleted, and the checkpoint is
-read. Processes map the files for as long as they hold frames of them: files are deleted or
-replaced, and never changed in place.
-
-Files get their names when they are whole. Nothing is locked and nothing is fsynced, because a file
-that is lost or damaged is only decoded again. No failure of the cache fails a read.
+Each file ends with its length and a CRC-32C over its name and content. A file with a wrong
+checksum, of another kind, or of another owner is deleted, and the checkpoint is read. Files are
+created whole, and deleted or replaced but never changed, because processes map them. There are no
+locks and no fsyncs: a lost file is decoded again. No failure of the cache fails a read.
 """
 
 from __future__ import annotations

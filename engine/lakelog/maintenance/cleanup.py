@@ -1,25 +1,21 @@
-"""Log cleanup: planned per file, proved before a deletion, in an order that may stop anywhere.
+"""Log cleanup: planned per file, verified before deletion, in an order that may stop anywhere.
 
-The order: first what only speeds reading up (compactions, leftovers, staged commits), then commits
-from the oldest, each with its checksum, then of each old checkpoint the file without which it is
-not complete, then its other files, then sidecars that no checkpoint names any more, looked up
-again.
+`plan_cleanup` lists the log, decides what the retention protects
+(`lakelog.maintenance.retention_bounds`), checks that the cut-off checkpoint is complete, and
+returns one row per file. Applying the plan lists again, and continues with the files that both
+listings allow to go:
 
-Whenever that stops, what is left is a table with all promised versions: commits below the cut-off
-checkpoint are needed by none of them, a checkpoint is either whole or seen to be incomplete, and a
-sidecar goes after every manifest that named it.
+- It verifies the cut-off checkpoint against a replay of the files below it
+  (`lakelog.maintenance.cleanup_checks`).
+- It opens the table without these files: every promised version must exist, and the oldest and the
+  latest must be unchanged.
+- It deletes or quarantines, first files that only speed up reads (compactions, leftovers, staged
+  commits), then commits with their checksums from the oldest, then per checkpoint the file that
+  completes it and its other files, then sidecars that no checkpoint names, after another check.
 
-`plan_cleanup` walks the log folder once, decides what the retention promises
-(`lakelog.maintenance.retention_bounds`), looks whether the cut-off checkpoint is whole, and gives
-one row per file. Applying the plan walks the folder again and takes what both walks let go; it then
-
-1. proves the cut-off checkpoint against replay of the files below it
-   (`lakelog.maintenance.cleanup_checks`),
-2. opens the table without the files that are to go: every promised version must still be there, and
-   the oldest and the latest must hold what they hold now,
-3. deletes, or moves to quarantine, in the order above.
-
-Another cleaner may be at work: one that takes files away while this one looks makes it retry.
+Any prefix of this order leaves all promised versions: they need no commit below the cut-off
+checkpoint, a checkpoint is complete or visibly incomplete, and a sidecar goes after every manifest
+that names it. If another cleaner deletes files at the same time, the check is repeated.
 
 Source: Delta protocol, Metadata Cleanup.
 """

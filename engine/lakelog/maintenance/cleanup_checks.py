@@ -1,10 +1,9 @@
-"""What has to be true before a log may be cleaned up; each function raises where it is not.
+"""The conditions for deleting log files; each function raises if one does not hold.
 
-The cut-off checkpoint takes the place of everything below it, for good. So every complete
-checkpoint of its version (another engine may take another one) is compared with replay of the
-files below it. An earlier cleanup may have taken these: then there is nothing to compare with, and
-a checkpoint is accepted if all of it can be read, its protocol, metadata and sidecars are there,
-and the version's ``.crc``, where there is one, counts the same files and bytes.
+The cut-off checkpoint replaces everything below it. So every complete checkpoint of its version,
+since other engines may use another one, is compared with a replay of the files below. If an earlier
+cleanup deleted those, a checkpoint is accepted if it can be read completely, has protocol, metadata
+and sidecars, and agrees with the version's ``.crc``, if any.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Lists a log once and classifies every file.
 
-A check walks the log folder once, and a process that looks further sees what that walk found
-(`lakelog.maintenance.inventory.ListedStore`), so that a plan is of one moment. It reads the latest
-protocol and metadata, the cut-off checkpoint's, and, where a sidecar might go, the manifests that
-stay; never a file action.
+All checks of a plan use the same listing (`lakelog.maintenance.inventory.ListedStore`). They read
+the latest protocol and metadata, those of the cut-off checkpoint, and, if a sidecar might go, the
+remaining manifests; never file actions.
 """
 
 from __future__ import annotations

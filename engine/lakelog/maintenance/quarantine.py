@@ -1,13 +1,12 @@
 """Quarantine: log files that were moved instead of deleted, and can be restored.
 
-A quarantine is a folder ``<log folder>/.lakelog-quarantine/<time>-<id>/`` that holds the files
-under the names that they had below the log folder, and a record, ``quarantine.json``. The record is
-written before the first file is moved, so an interrupted cleanup can be undone as well. Names that
-begin with a dot are no reader's business.
+A quarantine is a folder ``<log folder>/.lakelog-quarantine/<time>-<id>/`` with the files under
+their names and a record, ``quarantine.json``, which is written before the first file is moved, so
+that an interrupted cleanup can be undone. Readers ignore names that begin with a dot.
 
-Moving a file back gives it its name again, never over a file that has it. On local disk it keeps
-its time; an object store copies, so a commit moved back is as new as that: without in-commit
-timestamps the times of later versions move with it, and cleanup only keeps more.
+Restoring never replaces an existing file. Local files keep their modification times; an object
+store copies, so a restored commit is new: without in-commit timestamps, later versions' times move
+with it, and cleanup only keeps more.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Repairs the damage that `diagnose` found, from the remaining files.
 
-Nothing is lost: the files of a broken checkpoint are moved to quarantine first, where
-`Table.undo_cleanup` finds them. Once they are moved the version is read from older files, which is
-what was found valid; the new checkpoint is proved before it is seen, as every one is. The pointer
-comes last.
+Files of a broken checkpoint are quarantined first (`Table.undo_cleanup` restores them). The version
+is then read from older files, which `diagnose` found valid; the new checkpoint is verified before
+publication, and the pointer is written last.
 """
 
 from __future__ import annotations

@@ -1,16 +1,14 @@
 """The versions that retention protects, and the files that may be deleted. Pure.
 
-A *horizon* is decided first. The *cut-off commit* is the newest commit that is not newer than the
-cut-off time: it made the version that was the table at that time, so it and every later version is
-promised. The *cut-off checkpoint* is the newest complete checkpoint at or below it, from which all
-of them can be rebuilt. Nothing at or above the cut-off checkpoint is ever deleted. Then each file
-is judged by itself, by gates that have names (`GATES`): the gate says why it goes or stays.
+The *cut-off commit* is the newest commit not newer than the cut-off time: it and every later
+version are promised. The *cut-off checkpoint* is the newest complete checkpoint at or below it,
+from which they can be rebuilt; nothing at or above it is ever deleted. Then each file is judged by
+named gates (`GATES`), which explain why it goes or stays.
 
-Times: a commit's is its in-commit timestamp where the table has them, else its file's, forced to
-increase from commit to commit. A clock that jumped forward makes what follows look young. A file
-that is older than one before it was written by a clock that had jumped back, so its commit counts
-as made with the next one that is not; and a commit without the timestamp that it should have counts
-as young. So clocks that jump only ever keep files.
+A commit's time is its in-commit timestamp if the table has them, else its file's, forced to
+increase. A file older than an earlier one was written by a clock that had jumped back, so it counts
+as made with the next one that is not; a commit without an expected timestamp counts as young. So
+clocks that jump only ever keep files.
 
 Source: Delta protocol, Metadata Cleanup; Delta RFC Checkpoint Protection; Delta Lake,
 MetadataCleanup.

@@ -1,21 +1,15 @@
 """Statistics of files: typed, as maps of text, as JSON text.
 
-Typed statistics are one frame, one row per file, in the given order, from JSON text, from a
-checkpoint's struct, or from maps of text::
+Typed statistics are a frame with one row per file: ``numRecords`` (Int64), ``tightBounds``
+(Boolean), and the structs ``min``, ``max`` and ``nullCount``, keyed by logical names, in the types
+of the current schema. They come from JSON text, from a checkpoint's struct or from maps of text.
+Null means unknown: an invalid text is a row of nulls, a value without an exact conversion one null.
+`lakelog.skipping.prune` interprets them.
 
-    numRecords Int64, tightBounds Boolean, min Struct, max Struct, nullCount Struct
-
-with structs keyed by logical column names, nested as the schema is, in the current schema's
-dtypes. Null means unknown: a text that is missing, truncated or not JSON gives a row of nulls, a
-value that does not convert exactly gives one null. `lakelog.skipping.prune` decides what a
-statistic means for a predicate.
-
-Maps of text are the form of the flattened action table. They need no schema: the texts name their
-columns. Flat statistics are read many at a time, with every bare number and Boolean put in quotes
-first, so that it keeps its digits; others row by row.
-
-JSON text is encoded from typed statistics for checkpoints that have only the struct, column by
-column, as Spark writes it.
+Maps of text, the form of the flattened action table, need no schema. Flat statistics are read many
+at a time, with bare numbers and Booleans quoted first to keep their digits; others row by row. JSON
+text is encoded from typed statistics, as Spark writes it, for checkpoints that have only the
+struct.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """`checkpoint`: writes the checkpoint of a version, its parts in executors.
 
-The driver replays for planning, distributes the rows to parts, and collects the answers of the
-tasks: digests of the rows of replay and of those in the files. The job around it is that of every
-checkpoint (`lakelog.checkpoint.job`). A task that fails publishes nothing; the files that it or
-another attempt left have names that no reader opens.
+The driver plans, distributes rows to parts, and collects from the tasks digests of the replayed
+rows and of the rows in the files. All other steps are those of `lakelog.checkpoint.job`. Files of
+failed or repeated tasks have names that no reader opens.
 
 Source: Delta protocol, Checkpoints; Multi-part checkpoint; V2 Spec.
 """

@@ -1,10 +1,9 @@
 """The executor's part of a checkpoint: writes the rows of a partition to files with the dialect's
 writers, and reads each file back.
 
-A file's name holds an identifier of this one attempt, so that a task that is run again, or twice at
-a time, never meets what another attempt wrote: who loses leaves an orphan under a name that no
-reader looks at, and cleanup takes it. What a task answers is small: names, lengths, counts, and two
-digests, of the rows that came out of replay and of those that are in its files.
+File names have an identifier of the attempt, so that repeated or concurrent attempts of a task
+never collide; unused files are leftovers that cleanup deletes. A task returns names, lengths,
+counts and two digests.
 
 Source: Delta protocol, Checkpoints; Sidecar Files; ``schemas/checkpoint.md``.
 """

@@ -1,11 +1,9 @@
 """Reads a checkpoint's Parquet as flattened rows, with Spark expressions only.
 
-Spark reads the files itself, so a query costs the columns that it names. Each column of the
-flattened schema is an expression over ``add`` and ``remove``; what only lakelog can say (statistics
-spread into maps, or made into text from another type than Spark spells alike) is a function over
-Arrow that no query pays for unless it asks.
-
-A row that is not a valid file action fails the query, as it fails lakelog's own readers.
+Each flattened column is an expression over ``add`` and ``remove``, so a query reads only the
+columns that it names. What needs lakelog (statistics as maps, or as text that Spark spells
+differently) is an Arrow function that only queries of it run. An invalid file action fails the
+query.
 
 Source: Delta protocol, Checkpoint Schema; ``schemas/checkpoint.md``, Flattened Parquet.
 """

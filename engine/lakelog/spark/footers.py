@@ -1,10 +1,9 @@
 """Reads the footers of a checkpoint: whether it is complete, its size, and whether Spark can read
 it directly.
 
-Spark reads a column by its name in any case, takes types for others that are like them, and passes
-over files without a word where the session says so. Each of that is looked for here, before Spark
-is asked, and makes an *obstacle*: the checkpoint is then decoded by lakelog's own readers, on the
-executors or on the driver. A part that is missing or no Parquet is damage, as everywhere.
+Spark matches column names in any case, accepts similar types, and may skip files silently. If that
+could matter, there is an *obstacle*, and lakelog's own readers decode the checkpoint. A missing or
+invalid part is damage.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """`replay`: a version's state as a Spark DataFrame in the flattened schema.
 
-The log stays lakelog's: which files make the version, whether the protocol is honoured, and what a
-broken checkpoint means are decided on the driver, as everywhere. The rows are Spark's work; how it
-goes about them is chosen by size (`lakelog.spark.strategy`) and reported.
+The driver chooses the files, checks the protocol and handles a broken checkpoint as everywhere;
+Spark processes the rows, by a strategy chosen by size (`lakelog.spark.strategy`).
 
 Source: Delta protocol, Action Reconciliation.
 """

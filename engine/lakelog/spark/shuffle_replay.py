@@ -1,9 +1,9 @@
 """Replay in executors: they decode the log's files with lakelog's readers, rows are shuffled by
 path, and each partition is reconciled with Polars.
 
-What travels is the flattened columns that are wanted, and where each row is in the log's order:
-the checkpoint's rows first, then (version, position). Columns are taken by name wherever rows come
-out of Spark, for ``mapInArrow`` itself goes by position and would swap two of one type in silence.
+Rows carry the requested columns and their position in the log: checkpoint rows first, then
+(version, position). Columns are selected by name after each Spark step, because ``mapInArrow``
+matches by position and would swap columns of one type silently.
 
 Source: Delta protocol, Action Reconciliation.
 """

@@ -1,14 +1,12 @@
 """The data source ``lakelog``: name, schema, its readers and writers, and tables by name.
 
-Spark asks the source for a schema when such a table is created, keeps that, and later hands
-nothing but the schema to readers: neither the location nor any option. So both travel in the
-schema, as metadata of its columns. Dataframes that were loaded by path carry nothing.
+Spark keeps the schema of an SQL table, and passes readers neither location nor options. So both are
+stored in the schema, as metadata of its columns; dataframes loaded by path carry nothing. Writers
+receive the schema of the query, possibly with another table's location, so writes by an SQL name
+are not supported.
 
-Writers get the schema of the query, whose columns may carry the location of the table that it
-reads: so no process writes to such a table by its name.
-
-Spark makes one of these for every load and save, in a Python process next to the driver. Readers
-and writers live in modules of their own, and are imported when they are wanted.
+Spark creates an instance per load and save, in a Python process next to the driver. Readers and
+writers are imported on demand.
 """
 
 from __future__ import annotations

@@ -1,20 +1,16 @@
 """The stream writer of the data source: writes each batch exactly once.
 
-A batch and the fact that it was written are one commit: its transaction identifiers. Spark runs the
-last batch of a query once more after a restart; the identifier shows that it is there. Two of them
-are recorded, for a query is known by its checkpoint:
+A batch and its transaction identifiers are one commit, which shows after a restart that the batch
+was written:
 
-- ``<app>``, the option ``txnAppId`` (default: the identifier of the query, which is in its
-  checkpoint), with the number of the batch: what any other writer of the protocol records.
-- ``<app>@<query>`` with the same number, where ``txnAppId`` was given: which checkpoint that was.
+- ``<app>`` (option ``txnAppId``, default: the query's id, which is in its checkpoint) with the
+  number of the batch, as other writers of the protocol record it.
+- ``<app>@<query>`` with the same number, if ``txnAppId`` was given: the checkpoint's identity.
 
-A checkpoint that was made again begins again at batch 0. With the same ``txnAppId`` every batch up
-to the last one that the table knows would be taken for a repetition, and its rows lost in silence:
-so a batch of another checkpoint is refused, and so is one older than the last (a checkpoint that
-was restored from a copy), and the error says what to do.
-
-Both identifiers are state of the table: they outlive checkpoints and clean-up of the log. Where
-``delta.setTransactionRetentionDuration`` lets them expire, a query that rests for longer forgets.
+A new checkpoint begins again at batch 0; with the same ``txnAppId``, its batches would count as
+repetitions and their rows would be lost silently. So batches of another checkpoint are refused, and
+so are batches older than the last. If ``delta.setTransactionRetentionDuration`` lets the
+identifiers expire, a query that pauses for longer is not recognised.
 
 Source: Delta protocol, Transaction Identifiers.
 """

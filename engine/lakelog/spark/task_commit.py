@@ -1,15 +1,12 @@
 """Commits the files of many tasks as one version.
 
-A task writes data files under names that no other process has (`write_task_files`) and sends what
-the log has to say of them to the driver (`Landed`); the driver puts all of it into one transaction
-(`publish`), which depends on the version that the tasks prepared the files for. A task that ran
-twice, by a retry or by speculation, left files that no message names: nothing reads them, and
-vacuum takes them away.
+Tasks write data files under unique names (`write_task_files`) and send the adds to the driver
+(`Landed`), which commits them in one transaction (`publish`) based on the version that they were
+prepared for. Files of repeated tasks are in no message; vacuum deletes them.
 
-**What is deleted, and when.** Files are deleted only after the log was read once more, and only
-those that none of its versions names. That is still not enough while a request to commit them may
-be on its way to the store: so nothing is deleted after a commit whose outcome is unknown, or whose
-process went away. Orphans cost bytes until the next vacuum; a missing file costs the table.
+Files of a failed job are deleted only after the log was read again and no version names them, and
+never after a commit with an unknown outcome or a lost process, because the commit may still arrive:
+an orphan costs bytes, a missing file costs the table.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """`BoundedStore`: limits concurrent reads, and stops reads that make no progress.
 
-Every call that lists or reads is made in a daemon thread of its own, so that one that never returns
-keeps neither its caller nor the end of the process waiting. A store that cannot hang, such as local
-disk, is called directly unless the caller or the table asked for a limit.
+Each read or listing runs in a daemon thread, so that a hanging call blocks neither the caller nor
+the end of the process. Stores that cannot hang, such as local disk, are called directly unless a
+limit was requested.
 
-Progress is a file, a page of a listing or a range that arrived. A large file arrives as a whole: a
-read that is late asks for the file's size, and is given another second per MiB.
-
-Calls that write are not given up here: what is written would be acknowledged before it is durable,
-or reported as unknown while it is under way. The stores have deadlines for them.
+Progress is a file, a page of a listing or a range. A late read of a whole file gets another second
+per MiB of the file. Writes are not limited here, because a write in progress would be reported as
+unknown; the stores have their own deadlines.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Restricts the files that a log may refer to: the table's folder, and what the caller allows.
 
-A path in a log is relative to the table, or absolute: a URL, or a path on the table's own store, as
-those of a shallow clone are. Relative paths stay below the folder, since a part ``..`` is refused.
-An absolute one that leads into the folder names the same file as the relative one. Every other one
-is external: it is opened only where the caller allows it, and `storage_options` of the table's
-store, which may hold credentials, go to no other one.
+A path in a log is relative to the table, or absolute: a URL, or a path on the table's store, as in
+a shallow clone. ``..`` is refused. An absolute path into the folder equals the relative one; every
+other is external, is opened only if the caller allows it, and never gets the `storage_options` of
+another store, which may contain credentials.
 
 Source: Delta protocol, Add File and Remove File; Deletion Vectors.
 """

@@ -1,22 +1,17 @@
 """Atomic and durable file creation on local disk.
 
-A file is written and fsynced without a name, or under a hidden temporary one, and then given its
-name in one step that fails if the name is taken; then the folder is fsynced. Tried in this order,
-what a filesystem cannot do being remembered:
+A file is written and fsynced, then named in one step that fails if the name is taken, then its
+folder is fsynced. The first of these that the filesystem supports is used:
 
-1. ``O_TMPFILE`` and ``linkat``: no temporary name, so a killed writer leaves nothing behind.
-2. A hidden temporary name and ``link``.
-3. A hidden temporary name and ``renameat2(RENAME_NOREPLACE)``, where hard links are missing.
+- ``O_TMPFILE`` and ``linkat``: no temporary name, so a killed writer leaves nothing.
+- A hidden temporary name and ``link``.
+- A hidden temporary name and ``renameat2(RENAME_NOREPLACE)``.
 
-Where none works nothing is written: a check followed by a rename would let two writers win.
+Otherwise nothing is written, because a check followed by a rename would let two writers win.
+Replacements are renamed over the file.
 
-What may replace a file is renamed over it. An upload is written under a hidden temporary name
-until it is closed.
-
-Hadoop's local filesystem keeps a checksum of a file ``x`` in ``.x.crc``, verifies every read by it
-where it exists, and takes a file without one as it is. So a checksum must never exist next to other
-content than its own: it is deleted, durably, before its file gets other content, another name, or
-is deleted.
+Hadoop's local filesystem verifies ``x`` by a checksum in ``.x.crc`` if that exists. So the checksum
+is deleted durably before its file is replaced, renamed or deleted.
 """
 
 from __future__ import annotations

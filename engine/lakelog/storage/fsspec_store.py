@@ -1,11 +1,8 @@
 """`FsspecStore` reads through any fsspec filesystem; `MemoryStore` also writes, to ``memory://``.
 
-Drivers that are asynchronous inside are driven on their own event loop, many requests at a time;
-the others in threads.
-
-fsspec's memory filesystem looks before it creates and gives all readers one file object with one
-position. So every write takes one lock of the process, and readers get copies. A process that
-writes to ``memory://`` past a `MemoryStore` is not held by that lock.
+Asynchronous drivers run on their own event loop, with many requests at a time; others in threads.
+fsspec's memory filesystem is not atomic and shares one file position among readers, so writes take
+a process-wide lock and readers get copies. Other writers of ``memory://`` do not take that lock.
 """
 
 from __future__ import annotations

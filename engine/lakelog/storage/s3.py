@@ -1,11 +1,11 @@
 """Amazon S3 and compatible stores through s3fs: ``If-None-Match: *`` on PutObject.
 
-s3fs retries on its own, and so does botocore under it, and the last error says nothing of the
-attempts before. So botocore's own events before and after each attempt are recorded, and a call
-that writes counts as not carried out only if every one of them was refused, or never connected.
+s3fs and botocore retry on their own, and the last error does not describe earlier attempts. So
+botocore's events record every attempt, and a write counts as not carried out only if each was
+refused or never connected.
 
-A server that ignores the condition cannot be distinguished from one that honours it. Amazon S3,
-MinIO, Cloudflare R2 and Ceph (since Squid) document that they honour it.
+A server that ignores the condition cannot be detected. Amazon S3, MinIO, Cloudflare R2 and Ceph
+(since Squid) document that they honour it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Computes the content of one commit from a pending commit and its version. Pure.
 
-Done again at every attempt, for a version that is lost to another writer takes its row ids, its
-time and its count of skips with it.
+It is computed again for each attempt, because row ids, time and skip counts depend on the version.
 
 Source: Delta protocol, Commit Provenance Information; In-Commit Timestamps; Row Tracking.
 """

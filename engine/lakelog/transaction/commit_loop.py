@@ -1,20 +1,17 @@
 """The retry loop that writes a pending commit as the next version, exactly once or not at all.
 
-One attempt creates the commit after the log tail, if nothing has its name. Three things may come of
-it:
+An attempt creates the commit after the log tail if its name is free. It has one of three outcomes:
 
-- It was written. The log tail moves on by what was written; nothing is read.
-- The name is taken. The file is read back: if its ``txnId`` is ours (a driver repeated a request
-  whose answer it had lost), it was written. Otherwise another process came first: all commits since
-  the log tail are decoded at once and checked one after another, and the pending commit is rebased
-  or refused.
-- It is unknown. The version is read back until it shows. As long as it is not there, the very same
-  bytes are put again: whichever of the requests arrives, it is one commit. Only if it cannot be
-  read back is `CommitOutcomeUnknown` raised.
+- Written: the log tail advances by the commit; nothing is read.
+- The name is taken: the file is read back. If its ``txnId`` is ours (a driver repeated a request
+  whose response was lost), it was written. Otherwise all commits since the log tail are decoded at
+  once and checked in order, and the pending commit is rebased or refused.
+- Unknown: the version is read until it appears, and the same bytes are put again while it is
+  missing, so that only one commit can result. `CommitOutcomeUnknown` is raised only if it cannot be
+  read.
 
-A version is tried only when the one before it is known to be the end of the log, so there is never
-a hole; and the version after it only when it is known to be another's, so a transaction is never
-written twice.
+A version is tried only if the one before it is known to be the end of the log, so there is no gap,
+and the next one only if it is known to be another's, so a transaction is never written twice.
 """
 
 from __future__ import annotations

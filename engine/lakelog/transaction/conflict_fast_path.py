@@ -1,10 +1,8 @@
 """A fast conflict check for small concurrent commits that only add and remove files.
 
-Busy tables see many small commits, and a writer that lost its version to one of them asks two
-things only: did it change anything but files, and does it speak of a path that we speak of? For a
-few lines that is found by parsing them one by one, at a tenth of the price of decoding them into
-frames. Whatever is not plainly harmless takes the general path, which decides; a property test
-holds the two together.
+It parses the few lines of a winning commit, a tenth of the cost of decoding them into frames, and
+asks two questions: did it change anything but files, and does it mention a path of ours? Anything
+not clearly harmless takes the general path. A property test compares both.
 """
 
 from __future__ import annotations

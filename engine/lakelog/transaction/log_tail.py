@@ -1,29 +1,20 @@
 """`LogTail`: the end of a log as a writer needs it; `LogTails` caches and refreshes it.
 
-A log tail knows a version, its protocol and metadata, and the few facts that the next commit
-depends on. It moves on by what a commit says, its own or another's, at the cost of that commit and
-never of the table: file rows are read only by a process that asks for its state.
+A log tail has a version, its protocol and metadata, and the few facts that the next commit depends
+on. It advances by single commits, at their cost; file rows are read only if its state is used.
 
-**Why a log tail has to be fresh.** A commit is created only if its name is free. That keeps two
-writers apart as long as every version that was ever written is still there; but old commits are
-cleaned up, so a writer whose log tail is far back could find the next name free again, and its
-commit would vanish below the checkpoint that took the place of the real one. So a log tail is
-confirmed before it is built upon, when a transaction begins and again before it is written: a
-listing that starts at its version shows nothing later. On local disk, where a check costs
-microseconds, two looks do: its own commit is still there, the next one is not, and less than a
-minute has passed since it was known to be the end (written by us, or listed). Clean-up deletes only
-below a checkpoint, oldest first, so a process that deletes the next commit has deleted the log
-tail's own; the minute covers a clean-up that is in the middle of it. On other stores a confirmation
-holds for five seconds, to spare a round
-trip: no clean-up removes commits that young. It holds for the version that was confirmed and for no
-other: a transaction that was open while the same table committed others is confirmed by itself.
+**It must be current.** A commit is created only if its name is free, which separates two writers
+only while all commits exist. Cleanup deletes old ones, so a writer far behind could reuse a deleted
+version, and its commit would be lost below a checkpoint. So a log tail is confirmed when a
+transaction begins and before it is written, by a listing from its version. On local disk two reads
+are enough: its own commit exists, the next does not, and it was known to be the end less than a
+minute ago. Cleanup deletes oldest first, so it would have deleted the tail's own commit; the minute
+covers a cleanup in progress. On other stores a confirmation holds for five seconds, since no
+cleanup removes commits that young, and for that version only.
 
-**Why a log tail has to be whole.** Its snapshot reads files only when it is asked for something,
-which may be long after it was made. So once a minute a check of the oldest files that it depends on
-shows whether clean-up has been there; then the table is opened again. So it is after `MOST_STEPS`
-commits, for a log tail remembers all that it has moved over: a stream that commits for weeks would
-never let go of any, and who asked for its snapshot would read them all where a checkpoint has them
-long since.
+**It must be complete.** Its snapshot may read files long after it was made. So once a minute the
+oldest files that it depends on are checked, and after cleanup, or after `MOST_STEPS` commits, which
+it all remembers, the table is opened again.
 """
 
 from __future__ import annotations

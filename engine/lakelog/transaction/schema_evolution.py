@@ -1,9 +1,8 @@
 """The schema changes that are allowed while existing files stay in the table.
 
-A file is read under the schema of today. So a new schema may say more than the old one (columns
-that read as null in old files, nulls where there were none, wider types where the table records
-them), and never something that an old file contradicts. Where every file is replaced in the same
-commit, only what outlives files is held to: ids and physical names of columns.
+Files are read with the current schema. A new schema may extend the old one (columns that old files
+read as null, nulls, wider types that the table records) but not contradict an old file. If every
+file is replaced in the same commit, only ids and physical names of columns are checked.
 
 Source: Delta protocol, Consistency Between Table Metadata and Data Files; Column Mapping; Type
 Widening; Default Columns; Identity Columns. Delta Lake, SchemaUtils.

@@ -1,10 +1,10 @@
 """A shorter commit path for transactions that only add and remove a few files, without special
 table features.
 
-Most commits of a busy table are one file or two. Frames are made for many rows: of one, each of the
-dozens of queries that check and spell it costs as much as of thousands. Here the rows are gone
-through one by one, at a tenth of the price. What is not plainly right takes the general path, which
-decides, and says what is wrong; property tests hold the two together, to the byte.
+Most commits of a busy table have one or two files, for which the dozens of queries over frames cost
+as much as for thousands. Here rows are processed one by one, at a tenth of the cost. Anything not
+clearly valid takes the general path, which decides and reports; property tests compare both, byte
+by byte.
 
 Source: Delta protocol, Add File and Remove File; Partition Value Serialization; Transaction
 Identifiers.

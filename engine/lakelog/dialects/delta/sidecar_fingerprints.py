@@ -1,16 +1,10 @@
 """The V2 manifest's record of each sidecar: action counts, digest and path filter.
 
-A footer takes a third of a millisecond to parse, and a large table has hundreds of sidecars. So
-a process that has looked at a footer once records its checksum, and what it said is true as long as
-the file ends with the same bytes.
-
-The record is in the sidecar action's ``tags`` under ``lakelog.fingerprint``. Whether a path may
-be in a sidecar is for the sidecar's own filters to say (`lakelog.dialects.delta.path_filters`); the
-record has a checksum of their bytes, which Parquet keeps none of. As they depend on every path, it
-also binds the record to the file's content.
-
-A sidecar without a fingerprint, or one of another format version, was written by another process,
-and nothing is known of it.
+The record is in the sidecar action's ``tags`` under ``lakelog.fingerprint``. It has a checksum of
+the sidecar's path filters (`lakelog.dialects.delta.path_filters`), for which Parquet has none; as
+they depend on every path, it also binds the record to the content. The facts of a parsed footer are
+recorded with its checksum, so that hundreds of footers need not be parsed again. Of a sidecar
+without a record of this version, nothing is assumed.
 
 Source: Delta protocol, Sidecar File Information; Checkpoint Metadata.
 """

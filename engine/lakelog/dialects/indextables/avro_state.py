@@ -1,29 +1,25 @@
 """Reads Avro states: a state manifest that references shared manifests of file entries, and
 tombstones.
 
-A state is what the v0.5.4 writer commits, and what the Rust writer adds next to a JSON commit. Live
+A state is a commit of the v0.5.4 writer, or accompanies a JSON commit of the Rust writer. Live
 files are the entries of all manifests whose path is not a tombstone.
 
-**Protocol and metadata.** A state may cache the metadata (JSON text). Where it does not, metadata
-is the last metaData of the JSON commits at or below the state's version that are on disk: a writer
-that has cached metadata once carries it into every later state, so an uncached one was never
-superseded. The protocol is the last one of those commits, with both versions raised to the state's
-``protocolVersion``, by which alone the reference decides who may read and write. Skips come from
-the same commits, and from those that hold nothing but skips after the last other commit: their
-numbers have nothing to do with the states'.
+**Protocol and metadata.** A state may cache the metadata. Otherwise metadata is the last metaData
+of the JSON commits at or below the state's version: a writer that cached it once carries it into
+every later state. The protocol is the last one of those commits, with both versions raised to the
+state's ``protocolVersion``. Skips come from the same commits, and from skip-only commits after the
+last other commit, whose numbers are independent of the states'.
 
-**One history.** The reference's writer starts its first state without any of the files that JSON
-commits hold, and numbers it 1. Such a state and the commits are two histories of one table, and no
-mixture of them is a version that any writer wrote: the state, and every later one, is refused.
+**One history.** The reference's writer starts its first state without the files of JSON commits,
+and numbers it 1. Such a state and the commits are two histories; the state and every later one are
+refused.
 
-**Version of a file.** ``addedAtVersion`` cannot be trusted: the Scala writer leaves 0 when it
-appends and puts the version of the state when it compacts. So ``version`` stays null, and the
-field is kept in ``extra`` with ``addedAtTimestamp`` (when the entry was written: no commit time).
+**Version of a file.** ``addedAtVersion`` is unreliable (the Scala writer writes 0 on append and the
+state's version on compaction), so ``version`` is null, and the field is kept in ``extra``.
 
-**Counts.** Each manifest must hold as many entries as the state says. ``numFiles`` must be the
-number of live entries, or the entries less the tombstones, which is how writers count (it differs
-where a tombstone's path is in no manifest). ``totalBytes`` may exceed the live files' size, as
-writers add what they append and subtract nothing until they compact, but never fall below it.
+**Counts.** Each manifest must have the recorded number of entries. ``numFiles`` must be the number
+of live entries, or of entries minus tombstones, as writers count. ``totalBytes`` may exceed the
+live files' size, since writers subtract only on compaction, but not be less.
 """
 
 from __future__ import annotations

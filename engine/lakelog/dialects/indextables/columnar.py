@@ -1,8 +1,8 @@
 """Columnar commits: one Parquet file in the flattened schema, with the name of the commit.
 
-Rows are the actions in order, the commitInfo first with its body whole in ``extra``. Eight bytes
-before the footer hold a checksum of all others: Parquet has none for its footer and its page
-headers, and a commit that is damaged there could pass for one with fewer actions.
+Rows are the actions in order, the commitInfo first with its body in ``extra``. Eight bytes before
+the footer hold a checksum of all others: Parquet has none for footer and page headers, whose damage
+could remove actions.
 
 Source: ``schemas/log.md``, Columnar commits.
 """
