@@ -11,7 +11,6 @@ from lakelog.dialects.strict_decoder import (
     Blob,
     Line,
     decode_exact,
-    decode_rows,
     parse_object,
     text_of,
 )
@@ -190,15 +189,6 @@ def test_nesting_is_taken_to_its_limit_and_refused_beyond() -> None:
 def test_a_line_that_is_no_object_is_refused(line: bytes) -> None:
     with pytest.raises(MalformedLogError):
         parse_object(Line(line, "p", 1, 0, 0))
-
-
-def test_parsed_rows_are_checked_as_lines_are() -> None:
-    decoded = decode_rows([ADD, {"txn": {"appId": "a", "version": 1}}], DELTA, "p")
-    assert (decoded.files.height, decoded.meta.height) == (1, 1)
-    assert "version" not in decoded.files.columns
-    with pytest.raises(InvalidActionError) as refused:
-        decode_rows([ADD, {"add": {}}], DELTA, "p")
-    assert (refused.value.path, refused.value.line) == ("p", 2)
 
 
 def test_the_text_of_a_value_is_itself_or_its_json() -> None:

@@ -18,7 +18,7 @@ from lakelog.spark.strategy import (
     choose,
 )
 
-LARGE = Sizes(base_rows=5_000_000, base_bytes=1 << 30, tail_bytes=3_000_000, layout="classic")
+LARGE = Sizes(base_rows=5_000_000, tail_bytes=3_000_000, layout="classic")
 
 
 @pytest.mark.parametrize(

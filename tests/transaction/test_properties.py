@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lakelog.dialects.delta import DIALECT as DELTA
-from lakelog.dialects.delta.properties import DELTA_PROPERTIES, without_requests
+from lakelog.dialects.delta.properties import DELTA_PROPERTIES
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.dialects.properties import INDEXTABLES_PROPERTIES, changed
 from lakelog.dialects.registry import named
@@ -101,11 +101,6 @@ def test_row_tracking_is_not_on_and_suspended() -> None:
     both = {"delta.enableRowTracking": "true", "delta.rowTrackingSuspended": "true"}
     with pytest.raises(InvalidPropertyError, match="suspended"):
         DELTA.properties.check(both)
-
-
-def test_requests_for_features_are_taken_out_and_nothing_else() -> None:
-    asked = {"delta.feature.clustering": "supported", "delta.appendOnly": "true", "a": None}
-    assert without_requests(asked) == {"delta.appendOnly": "true", "a": None}
 
 
 def test_only_what_is_new_or_changed_counts() -> None:

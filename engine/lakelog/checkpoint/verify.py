@@ -212,16 +212,8 @@ def _in_use(log: Log, listing: LogListing, version: int | None) -> Checkpoint:
     return there[-1]
 
 
-def verify_one(
-    log: Log,
-    checkpoint: Checkpoint,
-    memory_limit: int | None = None,
-    *,
-    most: int = _MOST_DIFFERENCES,
-) -> VerifyReport:
-    """Verify one listed checkpoint; errors as `verify_checkpoint`. `most` limits
-    `VerifyReport.differences`.
-    """
+def verify_one(log: Log, checkpoint: Checkpoint, memory_limit: int | None = None) -> VerifyReport:
+    """Verify one listed checkpoint; errors as `verify_checkpoint`."""
     begin = time.perf_counter()
     # The proof is a replay, and shows which files differ; recorded counts are not needed for it.
     checkpoint = replace(checkpoint, recorded=None, checksum_path=None)
@@ -229,7 +221,7 @@ def verify_one(
         # What had expired when it was written is not in it, even if the clock was set back since.
         file = log.store.stat(checkpoint.paths[0])
         now_ms = max(log.clock(), file.modified_ms if file is not None else 0)
-        report = _Proof(log, checkpoint, memory_limit, now_ms, most).run()
+        report = _Proof(log, checkpoint, memory_limit, now_ms).run()
         span.set(verdict=report.verdict)
     report = replace(report, seconds=time.perf_counter() - begin)
     telemetry.event(
@@ -274,7 +266,6 @@ class _Proof:
     checkpoint: Checkpoint
     memory_limit: int | None
     now_ms: int
-    most: int
 
     def run(self) -> VerifyReport:
         report = VerifyReport(self.checkpoint, "broken")
@@ -360,7 +351,7 @@ class _Proof:
             shown,
             lambda: self._files(other[0], shown),
             lambda: self._files(own[0], shown),
-            self.most,
+            _MOST_DIFFERENCES,
         )
         return replace(report, verdict="wrong", reason=reason, differences=rows)
 

@@ -85,14 +85,6 @@ def no_action(blob: Blob) -> MalformedLogError:
     )
 
 
-def decode_rows(rows: Sequence[dict[str, Any]], wire: Wire, path: str) -> Actions:
-    """Flatten action objects that are already parsed, with the same checks as `decode_exact`."""
-    out = _Rows()
-    for number, row in enumerate(rows):
-        _decode_object(row, Line(b"", path, None, number, 0), wire, out, files=True)
-    return Actions(_frame(out.files), _frame(out.meta), _frame(out.other), tuple(out.commit_infos))
-
-
 class Line(NamedTuple):
     """One line of a log file: bytes without line end, file, version or None, and 0-based number and
     offset in the decompressed file.

@@ -249,7 +249,7 @@ def _sizes(state: State, footers: Footers, paths: Sequence[str | None]) -> Sizes
         obstacle = "it has no Parquet files"
     tail = sum(c.size_bytes for c in state.segment.commits)
     layout = checkpoint.layout if checkpoint is not None else None
-    return Sizes(footers.rows, footers.size_bytes, tail, layout, obstacle)
+    return Sizes(footers.rows, tail, layout, obstacle)
 
 
 def _verify(state: State, footers: Footers, verify: bool | None) -> None:

@@ -51,12 +51,11 @@ _TEXT_OF_ACTION = 300  # approximate bytes of a commit's text
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes for a replay: checkpoint rows (from footers, else an estimate) and bytes, bytes of the
+    """Sizes for a replay: checkpoint rows (from footers, else an estimate), bytes of the
     commits above, layout, and the obstacle that prevents Spark from reading the checkpoint.
     """
 
     base_rows: int = 0
-    base_bytes: int = 0
     tail_bytes: int = 0
     layout: str | None = None
     obstacle: str | None = None

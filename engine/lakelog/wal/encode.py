@@ -179,7 +179,6 @@ def pack_columns(
     commit: int | None = None,
     goes_on: bool = False,
     is_batch: bool = True,
-    flags: int = 0,
 ) -> Iterator[tuple[list[Bytes], int]]:
     """Frames of many records, each in pieces, with its number of records."""
     key_offsets, key_data = _parts(columns.keys)
@@ -196,7 +195,7 @@ def pack_columns(
         if ends:
             ops = np.append(ops, np.uint8(commit or 0))
         validity = b""
-        own = flags if low == 0 else 0
+        own = 0
         if is_batch:
             own |= FLAG_BATCH | (FLAG_CONTINUES if goes_on or not is_last else 0)
         if ends or (valid is not None and not valid[low:high].all()):

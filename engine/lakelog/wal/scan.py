@@ -160,11 +160,11 @@ class Scan:
     gap: Break | None
 
 
-def scan(data: pa.Buffer, seal: Seal, start: int = SEGMENT_HEADER_BYTES) -> Scan:
+def scan(data: pa.Buffer, seal: Seal) -> Scan:
     """Find the frames of a segment."""
     parts = [NO_FRAMES]
-    at = start
-    for offsets, end in _chain(data, start):
+    at = SEGMENT_HEADER_BYTES
+    for offsets, end in _chain(data, at):
         part = _headers(data, offsets, np.append(offsets[1:], end))
         # One checksum over all says whether one of them is bad, and each one's says which.
         if google_crc32c.extend(seal.start, data.slice(at, end - at)) != seal.start:

@@ -2,8 +2,8 @@
 
 Keys of ``delta.*`` are the format's own: one that is not known is refused, since a writer that does
 not know it could not honour it. ``delta.constraints.*`` and ``delta.universalFormat.config.*`` hold
-any text. ``delta.feature.<name>`` is ``supported`` or ``enabled`` for a known feature: a request
-that `without_requests` takes out before the metadata is written.
+any text. ``delta.feature.<name>`` is ``supported`` or ``enabled`` for a known feature; such a
+request is not written to the metadata.
 
 Source: Delta Lake, DeltaConfig; Delta protocol, Table Properties.
 """
@@ -177,17 +177,6 @@ class DeltaProperties(PropertyRules):
             _check_delta(key, lower, value)
         else:
             super().check_one(key, lower, value)
-
-
-def without_requests(configuration: Mapping[str, str | None]) -> dict[str, str | None]:
-    """The properties without ``delta.feature.*``: those ask for features when a table is made or
-    altered, and what they asked for is in the protocol afterwards.
-    """
-    return {
-        key: value
-        for key, value in configuration.items()
-        if not key.lower().startswith(FEATURE_PROPERTY)
-    }
 
 
 def _check_delta(key: str, lower: str, value: str | None) -> None:

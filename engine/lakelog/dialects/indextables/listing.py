@@ -75,9 +75,9 @@ FILE_KINDS = (
 """As `lakelog.dialects.base.Dialect.file_kinds`."""
 
 
-def list_commits(store: LogStore, start: int = 0, end: int | None = None) -> list[CommitFile]:
-    """Commits from version `start` to `end` (both inclusive), by version."""
-    return _commits(store.list_from(LOG_FOLDER, f"{start:020d}"), end)
+def list_commits(store: LogStore, end: int | None = None) -> list[CommitFile]:
+    """Commits up to version `end`, inclusive, by version."""
+    return _commits(store.list_from(LOG_FOLDER), end)
 
 
 def _commits(entries: Iterable[FileEntry], end: int | None = None) -> list[CommitFile]:
