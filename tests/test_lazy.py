@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import inspect
+import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -14,6 +16,24 @@ import pytest
 import lakelog
 import lakelog.wal
 from lakelog import lazy
+from tests.handmade import Handmade, add
+
+OPENING = {
+    "": "errors input_validation lazy redaction snapshot table telemetry version",
+    "dialects": "arrow_json base commit_chunks commit_info commit_reader features gc_pause "
+    "json_layout log_content ndjson properties protocol_rules registry row_validation "
+    "strict_decoder truncation_marks",
+    "dialects.delta": "dialect last_checkpoint names paths properties protocol",
+    "log": "base_checkpoint cache checksum_conflicts context display files opening properties "
+    "repeated_files replay segment snapshot state",
+    "model": "actions contract durations metadata reconcile",
+    "skipping": "intervals json_texts prune sql_predicate statistics values",
+    "storage": "base bounded containment durable local ranged resolve upload",
+}
+"""What the first answer from a small Delta table imports, by package: not what writes, maintains,
+compares or exports, no other dialect, and no code for checkpoints.
+"""
+SLOW_TO_IMPORT = ("pandas", "fsspec", "adlfs", "gcsfs", "pyarrow.dataset", "pyarrow.parquet")
 
 
 def test_a_name_is_what_its_module_says(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,6 +62,24 @@ def test_type_checkers_are_told_the_same_modules(package: ModuleType) -> None:
         assert getattr(package, name) is getattr(sys.modules[module], name)
         assert name in package.__all__
     assert all(hasattr(package, name) for name in package.__all__)
+
+
+def test_the_first_answer_from_a_small_table_imports_only_what_reads_it(tmp_path: Path) -> None:
+    Handmade(tmp_path / "t").start(add("a"))
+    code = (
+        "import sys, lakelog\n"
+        "files = lakelog.open(sys.argv[1]).snapshot().files().collect()\n"
+        "assert files.height == 1\n"
+        "print(*sys.modules)"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path / "t")]
+    found = set(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    allowed = {"lakelog"}
+    for package, modules in OPENING.items():
+        below = f"lakelog.{package}".rstrip(".")
+        allowed |= {below, *(f"{below}.{module}" for module in modules.split())}
+    assert {name for name in found if name.split(".")[0] == "lakelog"} - allowed == set()
+    assert found.isdisjoint(SLOW_TO_IMPORT)
 
 
 def test_threads_compute_a_property_of_one_instance_once_and_no_other_instance_waits() -> None:

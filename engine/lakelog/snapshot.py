@@ -11,10 +11,8 @@ import polars as pl
 from lakelog.errors import InvalidInputError, LakelogError, MissingDependencyError
 from lakelog.input_validation import checked_methods, require_version
 from lakelog.log.display import described, table_html, table_text
-from lakelog.log.export import ExportManifest, write_state
 from lakelog.log.opening import update_state
 from lakelog.log.snapshot import LogSnapshot
-from lakelog.log.version_checksum import compare_checksum_file
 from lakelog.model.metadata import Metadata
 from lakelog.redaction import redact
 
@@ -23,6 +21,8 @@ if TYPE_CHECKING:
 
     import pandas as pd
     import pyarrow as pa
+
+    from lakelog.log.export import ExportManifest
 
 
 @checked_methods()
@@ -75,6 +75,8 @@ class Snapshot(LogSnapshot):
             One row per field: ``field``, ``recorded``, ``found`` (JSON text), ``agrees`` (Boolean);
             None if the version has no readable checksum file.
         """
+        from lakelog.log.version_checksum import compare_checksum_file
+
         return compare_checksum_file(self)
 
     def num_rows(self) -> int:
@@ -184,6 +186,8 @@ class Snapshot(LogSnapshot):
         See `lakelog.log.export.write_state` for the layout, errors and memory.
         """
         at = self.timestamp_ms
+        from lakelog.log.export import write_state
+
         return self.read_state(lambda state: write_state(state, directory, max_part_bytes, at))
 
     # --- display -----------------------------------------------------------------------------

@@ -10,11 +10,10 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from lakelog.dialects.base import Dialect
-from lakelog.dialects.registry import named, registered
+from lakelog.dialects.registry import log_folders, named, registered
 from lakelog.errors import ArgumentTypeError, InvalidInputError, TableNotFoundError
 from lakelog.input_validation import checked, checked_methods, require_version
 from lakelog.lazy import cached_property
-from lakelog.log import blame, diff, history
 from lakelog.log.cache import CacheStats, StateCache
 from lakelog.log.context import Log, Timestamp, iso_text, to_ms
 from lakelog.log.display import table_html
@@ -35,7 +34,6 @@ from lakelog.storage.bounded import (
     require_by_location,
 )
 from lakelog.storage.containment import Allowed, External
-from lakelog.transaction.runtime import Runtime
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,6 +58,7 @@ if TYPE_CHECKING:
     from lakelog.telemetry import Progress
     from lakelog.transaction.log_tail import LogTails
     from lakelog.transaction.operations import CommitArguments
+    from lakelog.transaction.runtime import Runtime
     from lakelog.transaction.schema_conversion import SchemaLike
 
 
@@ -91,7 +90,7 @@ class Table:
         cache: DiskCache | None = None,
     ) -> None:
         self._log = log
-        self._given_runtime = runtime or Runtime()
+        self._custom_runtime = runtime
         self._upkeep = upkeep and log.store.refusal is None
         self._bounded = bounded(log.store)
         self._disk_cache = cache
@@ -116,6 +115,12 @@ class Table:
             return write_checkpoint(log, version, progress=lambda *_: check())
 
         return Scheduler(log, write, cleanup=HourlyCleanup(log, self._given_runtime.monotonic))
+
+    @cached_property
+    def _given_runtime(self) -> Runtime:
+        from lakelog.transaction.runtime import Runtime
+
+        return self._custom_runtime or Runtime()
 
     @cached_property
     def _runtime(self) -> Runtime:
@@ -267,18 +272,26 @@ class Table:
 
     def history(self, limit: int | None = None) -> pl.DataFrame:
         """The commits that are still in the log, newest first; see `lakelog.log.history`."""
+        from lakelog.log import history
+
         return history.history(self._log, limit)
 
     def actions(self, start: int = 0, end: int | None = None) -> pl.LazyFrame:
         """Every action of the commits `start` to `end`, inclusive; see `lakelog.log.history`."""
+        from lakelog.log import history
+
         return history.lazy_actions(self._log, start, end)
 
     def diff(self, a: int, b: int) -> pl.DataFrame:
         """The changes from version `a` to `b`, each with its commit; see `lakelog.log.diff`."""
+        from lakelog.log import diff
+
         return diff.diff(self._log, a, b, self._open)
 
     def blame(self, path: str) -> pl.DataFrame:
         """The history of one file, one row per commit; see `lakelog.log.blame`."""
+        from lakelog.log import blame
+
         return blame.blame(self._log, path, self._open)
 
     def restore(
@@ -1336,6 +1349,7 @@ def create(
     files = _opened(path, storage_options, store, DEFAULT_LIMITS)
     log = Log(files, dialect, storage_options=storage_options)
     from lakelog.transaction.create import create_table
+    from lakelog.transaction.runtime import Runtime
 
     create_table(
         log,
@@ -1395,33 +1409,33 @@ def detect_dialect(store: LogStore) -> Dialect:
         TableNotFoundError: No log folder exists.
         InvalidInputError: Log folders of several dialects exist.
     """
-    dialects = registered()
-    there = store.has_folders([dialect.log_folder for dialect in dialects])
-    found = [dialect for dialect, is_there in zip(dialects, there, strict=True) if is_there]
+    folders = log_folders()
+    there = store.has_folders([*folders.values()])
+    found = [name for name, is_there in zip(folders, there, strict=True) if is_there]
     if not found:
         raise TableNotFoundError(
             "log folder not found",
             path=store.root,
-            expected=" or ".join(d.log_folder for d in dialects),
+            expected=" or ".join(folders.values()),
             hint="pass the table's own folder; lakelog.create creates a table",
         )
     if len(found) > 1:
         raise InvalidInputError(
             "the location contains logs of two dialects",
             path=store.root,
-            found=", ".join(d.log_folder for d in found),
+            found=", ".join(folders[name] for name in found),
             hint="move one of them to another location",
         )
-    return found[0]
+    return named(found[0])
 
 
 def _without_log_folder(location: str) -> str:
     trimmed = location.rstrip("/")
-    for dialect in registered():
-        if trimmed == dialect.log_folder:
+    for folder in log_folders().values():
+        if trimmed == folder:
             return "."
-        if trimmed.endswith("/" + dialect.log_folder):
-            return trimmed[: -len(dialect.log_folder) - 1]
+        if trimmed.endswith("/" + folder):
+            return trimmed[: -len(folder) - 1]
     return location
 
 

@@ -6,13 +6,15 @@ A dialect of your own is registered once, before its tables are opened:
 
 from __future__ import annotations
 
-from lakelog.dialects import delta, indextables
+from importlib import import_module
+
 from lakelog.dialects.base import Dialect
 from lakelog.errors import InvalidInputError
 
-_DIALECTS: dict[str, Dialect] = {
-    dialect.name: dialect for dialect in (delta.DIALECT, indextables.DIALECT)
-}
+_FOLDERS = {"delta": "_delta_log", "indextables": "_transaction_log"}
+"""Log folders by dialect; a built-in dialect is imported with the first table that needs it."""
+
+_LOADED: dict[str, Dialect] = {}
 
 
 def register(dialect: Dialect) -> None:
@@ -24,29 +26,37 @@ def register(dialect: Dialect) -> None:
     Raises:
         InvalidInputError: Another dialect has the same log folder.
     """
-    for other in _DIALECTS.values():
-        if other.name != dialect.name and other.log_folder == dialect.log_folder:
+    for name, folder in _FOLDERS.items():
+        if name != dialect.name and folder == dialect.log_folder:
             raise InvalidInputError(
-                f"the dialect {other.name!r} has the same log folder",
+                f"the dialect {name!r} has the same log folder",
                 expected="a log folder of its own",
                 found=dialect.log_folder,
             )
-    _DIALECTS[dialect.name] = dialect
+    _FOLDERS[dialect.name] = dialect.log_folder
+    _LOADED[dialect.name] = dialect
 
 
 def unregister(name: str) -> None:
     """Forget the dialect `name`; nothing where there is none."""
-    _DIALECTS.pop(name, None)
+    _FOLDERS.pop(name, None)
+    _LOADED.pop(name, None)
+
+
+def log_folders() -> dict[str, str]:
+    """The log folder of every known dialect by its name, in the order of registration."""
+    return dict(_FOLDERS)
 
 
 def registered() -> tuple[Dialect, ...]:
     """Every known dialect, in the order in which they were registered."""
-    return tuple(_DIALECTS.values())
+    return tuple(map(named, _FOLDERS))
 
 
 def named(name: str) -> Dialect:
     """The dialect called `name`; raises InvalidInputError for an unknown one."""
-    dialect = _DIALECTS.get(name)
-    if dialect is None:
-        raise InvalidInputError("unknown table format", expected=" or ".join(_DIALECTS), found=name)
-    return dialect
+    if name not in _FOLDERS:
+        raise InvalidInputError("unknown table format", expected=" or ".join(_FOLDERS), found=name)
+    if name not in _LOADED:
+        _LOADED[name] = import_module(f"lakelog.dialects.{name}").DIALECT
+    return _LOADED[name]

@@ -26,7 +26,6 @@ from lakelog.lazy import cached_property
 from lakelog.log import properties
 from lakelog.log.base_checkpoint import Transform
 from lakelog.log.context import MOST_ATTEMPTS, Log, state_times
-from lakelog.log.export import iter_state
 from lakelog.log.files import FilesPlan, FilesQuery, lazy_files, tombstone_columns
 from lakelog.log.opening import open_state, reopened
 from lakelog.log.replay import is_expired, live_domains, retained_tombstones
@@ -334,4 +333,6 @@ class LogSnapshot:
                 expected=", ".join(known),
                 found=repr(unknown[0]),
             )
+        from lakelog.log.export import iter_state
+
         return iter_state(self._state, columns)

@@ -43,6 +43,11 @@ def paths(opened: lakelog.Table, version: int | None = None) -> list[str]:
     return sorted(opened.snapshot(version).files().collect()["path"])
 
 
+def test_the_registry_knows_the_log_folder_of_every_dialect() -> None:
+    assert registry.log_folders() == {d.name: d.log_folder for d in registry.registered()}
+    assert list(registry.log_folders()) == ["delta", "indextables", "toy"]
+
+
 def test_a_table_is_created_opened_and_committed_to(tmp_path: Path) -> None:
     made = table(tmp_path)
     assert {p.name for p in (tmp_path / FOLDER).iterdir()} == {

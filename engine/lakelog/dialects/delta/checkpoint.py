@@ -25,7 +25,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.delta.checkpoint_manifest import require_whole
 from lakelog.dialects.delta.checkpoint_sources import CheckpointParquet, CheckpointSources
 from lakelog.dialects.delta.last_checkpoint import read_version_checksum
 from lakelog.dialects.delta.names import LAST_CHECKPOINT, SIDECAR_FOLDER
@@ -47,7 +46,6 @@ from lakelog.dialects.delta.parquet import (
 from lakelog.dialects.delta.partition_dictionaries import partition_leaves
 from lakelog.dialects.delta.paths import decode_path, decode_with_texts
 from lakelog.dialects.delta.row_group_records import RECORD_KEY, parse_records
-from lakelog.dialects.delta.sidecar_fingerprints import Fingerprint
 from lakelog.dialects.json_layout import Wire
 from lakelog.dialects.log_content import (
     CHECKPOINT_META,
@@ -200,6 +198,8 @@ class DeltaCheckpointReader:
     def _json_manifest(self) -> Actions | None:
         if self.checkpoint.layout != "v2-json":
             return None
+        from lakelog.dialects.delta.checkpoint_manifest import require_whole
+
         (path,) = self.checkpoint.paths
         data = self._store.read(path)
         decoded = decode_lines([Blob(None, path, data)], _WIRE)
@@ -215,6 +215,8 @@ class DeltaCheckpointReader:
     @cached_property
     def _manifest_rows(self) -> pl.DataFrame:
         """The sidecar and checkpointMetadata actions of a Parquet manifest."""
+        from lakelog.dialects.delta.checkpoint_manifest import require_whole
+
         path = self.checkpoint.paths[0]
         with self._sources.opened(path) as (source, file):
             if self.checkpoint.layout.startswith("v2-"):
@@ -352,6 +354,8 @@ class DeltaCheckpointReader:
         """
         if not self._sidecars:
             return {}
+        from lakelog.dialects.delta.sidecar_fingerprints import Fingerprint
+
         rows = actions.conform(self._manifest_sidecars, ("size", "tags"))
         tags = [dict(found or {}) for found in rows["tags"].to_list()]
         fingerprints = [Fingerprint.of_tags(found) for found in tags]

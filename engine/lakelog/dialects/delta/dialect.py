@@ -10,17 +10,14 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import polars as pl
 
 from lakelog.dialects.base import AUTO, Dialect, LayoutRequest
-from lakelog.dialects.checkpoint_counts import count_held
 from lakelog.dialects.commit_info import flatten_commit_infos
 from lakelog.dialects.commit_reader import Counts, read_commits, read_pieces
-from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
-from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
 from lakelog.dialects.delta.last_checkpoint import (
     checksum,
     parse_last_checkpoint,
@@ -47,7 +44,6 @@ from lakelog.dialects.delta.paths import (
 )
 from lakelog.dialects.delta.properties import DELTA_PROPERTY_RULES
 from lakelog.dialects.delta.protocol import DELTA_PROTOCOL
-from lakelog.dialects.encode import encode_rows, ordered_content, require_content
 from lakelog.dialects.json_layout import Wire
 from lakelog.dialects.log_content import (
     NO_TEXTS,
@@ -69,6 +65,13 @@ from lakelog.errors import InternalError
 from lakelog.model.actions import PATH_TEXT, with_dv_id
 from lakelog.storage import LogStore
 
+if TYPE_CHECKING:
+    from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
+    from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
+
+# Readers and writers of checkpoints, and the encoder of commits, are imported when one is needed:
+# a process that opens a small table starts sooner.
+
 _DELTA = "delta"
 
 
@@ -85,6 +88,8 @@ def encode_commit(content: CommitContent, *, columnar_above: int | None = None) 
     """The NDJSON of one commit; see `lakelog.dialects.base.Dialect.encode`."""
     if columnar_above is not None:
         raise InternalError("a Delta log has no columnar commits")
+    from lakelog.dialects.encode import encode_rows, ordered_content, require_content
+
     require_content(content)
     meta, files = ordered_content(content, _DELTA)
     info = [b'{"commitInfo":', encode_info(content.info), b"}\n"] if content.info else []
@@ -264,10 +269,14 @@ class DeltaDialect(Dialect):
         self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None
     ) -> DeltaCheckpointReader:
         """A reader over one checkpoint."""
+        from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
+
         return DeltaCheckpointReader(store, checkpoint, batch_bytes)
 
     def checkpoint_writer(self, store: LogStore, plan: CheckpointPlan) -> DeltaCheckpointWriter:
         """A writer of one checkpoint."""
+        from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
+
         return DeltaCheckpointWriter(store, plan)
 
     def pointed_version(self, pointer: bytes) -> int | None:
@@ -281,6 +290,8 @@ class DeltaDialect(Dialect):
         created_ms: int,  # noqa: ARG002 - the protocol gives it; Delta's pointer has no time
     ) -> tuple[str, bytes]:
         """``_last_checkpoint``, with its checksum; see `Dialect.pointer_to`."""
+        from lakelog.dialects.checkpoint_counts import count_held
+
         held = count_held(store, self.open_checkpoint(store, checkpoint))
         body: dict[str, Any] = {"version": checkpoint.version, "size": held.actions}
         if checkpoint.layout == "multipart":
