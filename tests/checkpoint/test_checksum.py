@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +30,10 @@ from tests.handmade import Handmade
 from tests.loggen import Options, generate
 from tests.model import replay
 
+pytestmark = pytest.mark.filterwarnings("ignore::lakelog.LakelogWarning")
+
 EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "6"))
 CORPUS = Path(os.environ.get("LAKELOG_CORPUS", "../shared/corpus")) / "delta"
-
-
-@pytest.fixture(autouse=True)
-def _warnings_of_the_log_are_expected() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LakelogWarning)
-        yield
 
 
 @pytest.mark.sampled(4)

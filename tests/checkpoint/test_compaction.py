@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +19,6 @@ from lakelog.errors import (
     CheckpointValidationError,
     CorruptionError,
     InvalidInputError,
-    LakelogWarning,
     OutcomeUnknownError,
     UnavailableError,
     UnsupportedError,
@@ -36,15 +33,10 @@ from tests.loggen import Options, generate
 from tests.model import replay
 from tests.model.observe import disagreements
 
+pytestmark = pytest.mark.filterwarnings("ignore::lakelog.LakelogWarning")
+
 EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "6"))
 SPILL = Budget(1 << 12, 300, -1, 2_000, 4_000, 1 << 5, 64, 1 << 30)
-
-
-@pytest.fixture(autouse=True)
-def _warnings_of_the_log_are_expected() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LakelogWarning)
-        yield
 
 
 @pytest.fixture(params=["memory", "disk"])

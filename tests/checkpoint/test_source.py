@@ -9,8 +9,6 @@ import gc
 import json
 import os
 import tempfile
-import warnings
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,6 @@ from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointWriteError,
     InvalidInputError,
-    LakelogWarning,
 )
 from lakelog.log.files import statistics_text
 from lakelog.log.opening import open_state
@@ -50,6 +47,8 @@ from tests.loggen import FIRST_COMMIT_MS, Options, generate
 from tests.model import indextables, replay
 from tests.model.compare import Row, differences, normal, rows_of
 
+pytestmark = pytest.mark.filterwarnings("ignore::lakelog.LakelogWarning")
+
 EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "8"))
 NOW_MS = FIRST_COMMIT_MS + 604_800_000 + 500_000  # half of the generated tombstones are expired
 # Rows out of a compaction do not say which commit wrote them.
@@ -58,13 +57,6 @@ FREE = None
 LAYERS = Budget(1 << 12, 300, 1 << 30, 1 << 20, 1 << 20, 1 << 10, 64, 1 << 30)
 SPILL = Budget(1 << 12, 300, -1, 2_000, 4_000, 1 << 5, 64, 1 << 30)
 ROADS = {"free": FREE, "layers": LAYERS, "spill": SPILL}
-
-
-@pytest.fixture(autouse=True)
-def _warnings_of_the_log_are_expected() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LakelogWarning)
-        yield
 
 
 def source_of(root: Path, budget: Budget | None, version: int | None = None) -> StateSource:

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from zlib import crc32
@@ -20,14 +18,13 @@ from lakelog.errors import (
     InvalidInputError,
     InvalidPropertyError,
     LakelogError,
-    LakelogWarning,
 )
 from tests.conformance.tables import delta_path, delta_tables, each, indextables, snapshot_facts
 from tests.conftest import find_corpus
 from tests.model import replay
 from tests.model.compare import differences, normal, rows_of
 
-pytestmark = pytest.mark.corpus
+pytestmark = [pytest.mark.corpus, pytest.mark.filterwarnings("ignore::lakelog.LakelogWarning")]
 
 DELTA = delta_tables()
 INDEXTABLES = indextables()
@@ -36,13 +33,6 @@ ASKED = ("multipart", "v2-parquet")
 APPLICATIONS_EXPIRE = "delta.setTransactionRetentionDuration"
 NO_TEXT = "delta.checkpoint.writeStatsAsJson"
 APART = ("stats", "dataChange", "tags")
-
-
-@pytest.fixture(autouse=True)
-def _log_warnings_are_for_damage() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LakelogWarning)
-        yield
 
 
 def copied(root: Path, folder: str, target: Path) -> Path:

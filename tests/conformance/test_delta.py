@@ -29,7 +29,7 @@ from tests.model.compare import differences, normal, rows_of
 from tests.model.observe import disagreements, replay_from_its_base
 from tests.model.statistics import with_statistics
 
-pytestmark = pytest.mark.corpus
+pytestmark = [pytest.mark.corpus, pytest.mark.filterwarnings("ignore::lakelog.LakelogWarning")]
 
 TABLES = delta_tables()
 
@@ -46,14 +46,6 @@ def _few_lines_are_decoded_by_columns() -> Iterator[None]:
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where packed tables are unpacked."""
     return tmp_path_factory.mktemp("unpacked")
-
-
-@pytest.fixture(autouse=True)
-def _log_warnings_are_for_damage() -> Iterator[None]:
-    """Real logs warn of much (corrupt pointers, unsound compactions); state is judged alone."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LakelogWarning)
-        yield
 
 
 def _loads(entry: dict[str, Any]) -> bool:

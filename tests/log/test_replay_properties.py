@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ import pytest
 
 import lakelog
 from lakelog.dialects import ndjson
-from lakelog.errors import LakelogError, LakelogWarning, VersionNotFoundError
+from lakelog.errors import LakelogError, VersionNotFoundError
 from tests.loggen import Options, generate
 from tests.model import replay
 from tests.model.compare import Row, differences, normal, rows_of
@@ -27,7 +26,7 @@ from tests.model.observe import disagreements, replay_from_its_base
 from tests.model.statistics import with_statistics
 from tests.model.strict_json import RefusedError
 
-pytestmark = pytest.mark.sampled(10)
+pytestmark = [pytest.mark.sampled(10), pytest.mark.filterwarnings("ignore::lakelog.LakelogWarning")]
 
 EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "25"))
 SEEDS = pytest.mark.parametrize("seed", range(EXAMPLES))
@@ -40,13 +39,6 @@ def _half_of_the_logs_are_decoded_by_columns(
     """As large ones are; small ones are decoded line by line."""
     if request.node.callspec.params["seed"] % 2:
         monkeypatch.setattr(ndjson, "_FEW_BYTES", 0)
-
-
-@pytest.fixture(autouse=True)
-def _warnings_of_the_log_are_expected() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LakelogWarning)
-        yield
 
 
 def _versions(root: Path) -> list[int]:

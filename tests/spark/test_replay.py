@@ -6,8 +6,6 @@ import json
 import os
 import random
 import re
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
@@ -21,7 +19,7 @@ import lakelog.spark
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.delta.paths import decode_path, encode_path
-from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning, UnsupportedFeatureError
+from lakelog.errors import InvalidInputError, LakelogError, UnsupportedFeatureError
 from lakelog.log.files import file_columns, tombstone_columns
 from lakelog.model import contract
 from lakelog.spark.checkpoint_rows import decoded_path, decoded_sound_path, encoded_path
@@ -36,18 +34,13 @@ from tests.model.compare import differences, normal, rows_of
 from tests.spark.configured import configured
 from tests.spark.replayed import by_tag, comparable, local_state, out_of_spark, tagged
 
+pytestmark = pytest.mark.filterwarnings("ignore::lakelog.LakelogWarning")
+
 SEED = int(os.environ.get("LAKELOG_SPARK_SEED", "7"))
 EVERY_TABLE = os.environ.get("LAKELOG_SPARK_CORPUS") == "all"
 """Whether the whole corpus is replayed, and not only the smallest table of each kind."""
 
 STATE = tuple(dict.fromkeys(("actionType", *file_columns(DELTA), *tombstone_columns(DELTA))))
-
-
-@pytest.fixture(autouse=True)
-def _warnings_of_the_log_are_expected() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LakelogWarning)
-        yield
 
 
 def test_sound_paths_are_decoded_as_lakelog_does_and_others_refused(spark: Any) -> None:
