@@ -27,7 +27,7 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], An
         modules: The module of each name.
 
     Returns:
-        A function that gives what a name represents.
+        A function that returns the value of a name.
 
     Raises:
         AttributeError: The name does not exist.

@@ -108,7 +108,7 @@ def release() -> None:
 
 @cache
 def _malloc_trim() -> Callable[[int], int] | None:
-    """The way of glibc to give memory back; other C libraries have none, or need none."""
+    """The function of glibc to release memory; other C libraries have none, or need none."""
     if sys.platform != "linux":
         return None
     try:

@@ -5,7 +5,7 @@ below the range is left out: tombstones stay however old, and so do domains that
 transaction identifiers that have expired. commitInfo and cdc are history and not state, so they
 stay in the commits, which readers need all the same.
 
-The file is written under a name that no reader looks at, read back, compared with the commits by
+The file is written under a name that readers ignore, read back, compared with the commits by
 a digest of every action, and only then gets its name, if nothing has it. Its last line counts the
 others, so that a file that was cut at a line end is not taken for a whole one.
 

@@ -265,7 +265,7 @@ _NO_DIFFERENCES = pl.DataFrame(
 
 
 def no_differences() -> pl.DataFrame:
-    """What `find_differences` gives where there are none."""
+    """The empty result of `find_differences`."""
     return _NO_DIFFERENCES.clone()
 
 

@@ -161,7 +161,7 @@ def _paths(log: Log, checkpoint: Checkpoint, files: tuple[str, ...]) -> list[str
 
 
 def _copy(source: LogStore, target: LogStore, path: str) -> tuple[bool, int]:
-    """Copy one file, unless it is there; gives whether it was copied, and its length."""
+    """Copy one file unless it exists; return whether it was copied, and its length."""
     entry, there = source.stat(path), target.stat(path)
     if entry is not None and there is not None and there.size_bytes == entry.size_bytes:
         with source.open(path) as original:

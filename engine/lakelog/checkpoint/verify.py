@@ -110,7 +110,7 @@ class VerifyReport(Displayed):
 
     @property
     def is_proved(self) -> bool:
-        """Whether replay without it gives the same state."""
+        """Whether replay without it returns the same state."""
         return self.verdict == "proved"
 
     def raise_for_verdict(self, *, unprovable: bool = False) -> None:
@@ -191,7 +191,7 @@ def verify_checkpoint(
 
 
 class _UndecidedError(Exception):
-    """A report without a verdict, which another listing may give."""
+    """A report without a verdict, which another listing may change."""
 
     def __init__(self, report: VerifyReport) -> None:
         super().__init__(report.verdict)

@@ -117,7 +117,7 @@ def make_table(directory: str | os.PathLike[str], commits: int = 300, seed: int 
     A Delta table of orders, partitioned by ``day`` and ``region``, with JSON statistics: appends
     by a stream (with a txn) and a nightly batch, compactions, deletions, one of them restored, a
     column added, properties set, and a classic checkpoint at two thirds. The data files that its
-    log speaks of do not exist.
+    log mentions do not exist.
 
     >>> import lakelog
     >>> lakelog.open(make_table("orders", commits=60)).version()

@@ -35,7 +35,7 @@ def require_content(content: CommitContent) -> None:
 
 
 def ordered_content(content: CommitContent, dialect: str) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """The meta and file rows of a commit as `conform_rows` gives them, meta rows in order."""
+    """The meta and file rows of a commit, conformed by `conform_rows`, meta rows in order."""
     meta = conform_rows(content.meta, dialect)
     if meta.height > 1:
         rank = meta[ACTION_TYPE].replace_strict(

@@ -9,11 +9,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def gc_paused() -> Iterator[None]:
-    """Thousands of small objects come to stay, and none is part of a cycle: Python's collector,
-    which starts whenever so many have come, would look at every object in vain.
-
-    It is held still for the whole process. Within another one, and where it is off, this does
-    nothing.
+    """Pause the collector of the whole process while many small objects without cycles are
+    allocated, which it would examine repeatedly. Nested, or if it is disabled, this does nothing.
 
     >>> with gc_paused():
     ...     gc.isenabled()

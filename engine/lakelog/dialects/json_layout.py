@@ -67,7 +67,7 @@ class Wire:
     @staticmethod
     @cache
     def of(dialect: str) -> Wire:
-        """The spelling that the contract gives for ``delta`` or ``indextables``."""
+        """The spelling in the contract for ``delta`` or ``indextables``."""
         tree: dict[str, Any] = {}
         required: dict[str, list[str]] = {}
         names: set[str] = set()

@@ -29,7 +29,7 @@ NOT_IN_REMOVES = frozenset(("stats", "tags", STRUCT_STATISTICS))
 """Columns of an add that a checkpoint does not keep of a remove."""
 
 NO_TEXTS = pl.DataFrame(schema={"path": pl.String, actions.PATH_TEXT: pl.String})
-"""What `Dialect.path_texts` gives where there is nothing to give."""
+"""The empty result of `Dialect.path_texts`."""
 
 CHECKPOINT_META = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 """Action types of a state that are not file actions, in the order in which they are written."""
@@ -242,7 +242,7 @@ class StagedCheckpoint:
 
 
 class CheckpointWriter(Protocol):
-    """Writes the files of one checkpoint under names that no reader looks at.
+    """Writes the files of one checkpoint under names that readers ignore.
 
     Rows come flattened and narrow, paths decoded, ``dvId`` where there are deletion vectors.
     """

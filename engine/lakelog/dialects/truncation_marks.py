@@ -64,7 +64,7 @@ class Marker:
         self._crc = 0
 
     def add(self, lines: bytes) -> bytes:
-        """The next lines, each ended; gives what may be written, all but the last line."""
+        """Add lines; return those that may be written, all but the last."""
         if not lines:
             return b""
         if not self._lines:

@@ -245,7 +245,7 @@ class Base:
     def read_files(
         self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
     ) -> Iterator[pl.DataFrame]:
-        """File actions as `CheckpointReader.iter_files` gives them, or the disk cache."""
+        """File actions from `CheckpointReader.iter_files` or the disk cache."""
         if self.disk is None:
             return self.reader.iter_files(columns, kinds)
         return self.disk.iter_files(columns, kinds, lambda: self.reader.iter_files(columns, kinds))
@@ -364,7 +364,7 @@ class Base:
 
     @cached_property
     def removed_hashes(self) -> pl.Series:
-        """`removed`, as `hash_identities` gives them."""
+        """`removed`, hashed by `hash_identities`."""
         return hash_identities(self.removed)
 
     @cached_property

@@ -34,7 +34,7 @@ _REMOVED = ("numRemovedFiles", "numTargetFilesRemoved", "num_removed_files")
 
 
 def hold_against_checksum(state: State, found: Mapping[str, Any]) -> None:
-    """Compare what replay gives with the version checksum."""
+    """Compare the replayed state with the version checksum."""
     recorded = state.recorded
     if recorded is None:
         return

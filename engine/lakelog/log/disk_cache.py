@@ -406,7 +406,7 @@ class _Entry:
             return None, None
 
     def delete(self) -> int:
-        """Delete it; gives the bytes."""
+        """Delete it; return its bytes."""
         for name in self.files:
             with suppress(OSError):
                 os.unlink(os.path.join(self.folder, name))
@@ -415,7 +415,7 @@ class _Entry:
         return self.size_bytes
 
     def delete_temporary(self, before_s: float) -> int:
-        """Delete temporary files that were written last before a time; gives their bytes."""
+        """Delete temporary files last written before a time; return their bytes."""
         deleted = 0
         for name, status in self.files.items():
             if name.endswith(_TEMPORARY) and status.st_mtime < before_s:
@@ -443,7 +443,7 @@ def _to_batch(series: pl.Series | None, height: int) -> pa.RecordBatch:
 
 
 def _is_kept_as_it_is(dtype: pl.DataType) -> bool:
-    """Whether Arrow gives back the dtype that it was given."""
+    """Whether a dtype survives the conversion to Arrow and back."""
     empty = pl.Series("", [], dtype=dtype)
     back = pl.from_arrow(empty.to_arrow(compat_level=_NEWEST))
     return isinstance(back, pl.Series) and back.dtype == dtype

@@ -69,7 +69,7 @@ def lazy_frame(
 
 
 _STATISTICS = ("numRecords", "min", "max", "nullCount")
-"""Columns that ``stats=True`` gives in place of the statistics' text."""
+"""Columns of ``stats=True``, in place of the statistics' text."""
 
 _TEXT_STATISTICS = ("stats", "numRecords", "minValues", "maxValues")
 _MAP_STATISTICS = ("numRecords", "minValues", "maxValues")

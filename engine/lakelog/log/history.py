@@ -1,6 +1,6 @@
 """History: the commits of a log as dataframes.
 
-What `history` and `lazy_actions` give is read from commit files, never from checkpoints: a
+`history` and `lazy_actions` read commit files, never checkpoints: a
 checkpoint keeps state, and forgets who made it.
 """
 

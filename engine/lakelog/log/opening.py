@@ -101,7 +101,7 @@ def choose(log: Log, version: int | None, *, hint: bool) -> tuple[LogListing, Lo
 def open_segment(
     log: Log, segment: LogSegment, notes: tuple[str, ...] = (), base: Base | None = None
 ) -> State:
-    """The state that files give; it is checked now if that is cheap."""
+    """The state of these files; checked now if that is cheap."""
     source = "json" if segment.checkpoint is None else "checkpoint"
     facts = {"source": source, "format": log.dialect.name, "stage": "open"}
     commits = len(segment.commits)

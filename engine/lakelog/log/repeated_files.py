@@ -148,7 +148,7 @@ def _holds_all(keys: pl.DataFrame, files: pl.DataFrame) -> bool:
 
 
 def _can_be_replayed(state: State) -> bool:
-    """Whether older files give the version without the checkpoint, where a listing shows."""
+    """Whether older files rebuild the version without the checkpoint, by the listing."""
     barred = (*state.excluded, state.segment.checkpoint)
     try:
         choose_segment(

@@ -2,7 +2,7 @@
 
 The last add or remove of a logical file, in the order (version, position), wins: an add clears the
 tombstone and a remove clears the file. State is kept as layers, oldest first. A layer holds one
-row for each logical file that it speaks of, and a row counts unless a later layer speaks of the
+row for each logical file that it mentions, and a row counts unless a later layer mentions the
 same file. So a new commit is a new, small layer, and the checkpoint below is never rewritten.
 
 Source: Delta protocol, Action Reconciliation.

@@ -94,7 +94,7 @@ def with_stable_files(
     look: Callable[[list[FileEntry]], _T],
     signs: tuple[type[Exception], ...] = (CorruptionError, NotFoundError),
 ) -> _T:
-    """What a check of the files of a log gives, next to writers and cleaners."""
+    """The result of a check of log files, repeated if writers or cleaners interfere."""
     entries: list[FileEntry] = []
 
     def attempt() -> _T:

@@ -46,7 +46,7 @@ _FIRST_BACK = ("sidecar", "checkpoint", "commit", "checksum")
 UNDONE_SCHEMA = pl.Schema(
     {"path": pl.String, "kind": pl.String, "size_bytes": pl.Int64, "outcome": pl.String}
 )
-"""Columns of what `undo` gives: ``outcome`` is ``back``, ``kept`` (another file has the name; the
+"""Columns of `undo`: ``outcome`` is ``back``, ``kept`` (another file has the name; the
 quarantine keeps its own), ``there`` (it had never been moved) or ``missing`` (it is in neither
 place)."""
 
@@ -235,7 +235,7 @@ def _described(log: Log, lying: Mapping[str, list[tuple[str, int]]]) -> pl.DataF
 
 
 def _created(quarantine: str) -> dt.datetime | None:
-    """When a quarantine was begun, as its id gives it; None where that is not a valid id."""
+    """When a quarantine was begun, by its id; None if the id is invalid."""
     if not _ID.fullmatch(quarantine):
         return None
     try:

@@ -62,7 +62,7 @@ class RepairReport(Displayed):
     Attributes:
         table: Location of the table.
         repaired: Findings that are repaired; columns as `RepairPlan.findings`.
-        left: Findings that are not: refused, or failed (``why`` then gives the error).
+        left: Findings that are not: refused, or failed (``why`` is the error).
         quarantine: Where files of broken checkpoints lie now; None where none was moved.
         version: The version that removed missing files; None where none was.
     """

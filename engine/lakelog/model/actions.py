@@ -26,7 +26,7 @@ FILE_ACTIONS = ("add", "remove")
 
 PATH_TEXT = "pathText"
 """A column that the flattened table does not have: the text of a path in the log where
-`lakelog.dialects.delta.paths.encode_paths` gives another text, else null."""
+`lakelog.dialects.delta.paths.encode_paths` returns another text, else null."""
 
 DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
 """Columns of a deletion vector; the first two are required."""

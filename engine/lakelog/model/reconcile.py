@@ -1,8 +1,4 @@
-"""Reconciliation: the last row of each key wins.
-
-The kernel that the table log's replay and the write-ahead log's state share. Pure; knows nothing
-of what the rows mean.
-"""
+"""Reconciliation: the last row of each key wins; shared by table logs and write-ahead logs."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ def last_wins(frame: pl.DataFrame, key: Sequence[str]) -> pl.DataFrame:
     >>> last_wins(rows, ["key"]).rows()
     [('b', 2), ('a', 3)]
     """
-    # Most often no two rows speak of one thing, and hashes show it at a fifth of the cost.
+    # Keys rarely repeat, and hashes show that at a fifth of the cost.
     if frame.height < 2 or frame[key[0]].hash().n_unique() == frame.height:
         return frame
     return frame.unique(subset=list(key), keep="last", maintain_order=True)

@@ -63,7 +63,7 @@ def _chunk(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
 
 
 def _placed(parts: Sequence[tuple[pl.DataFrame, pl.Series]]) -> pl.DataFrame:
-    """Stack frames, each row at the position that its part gives for it."""
+    """Stack frames, each row at the position in its part."""
     positions = pl.concat([rows for _, rows in parts])
     return pl.concat([frame for frame, _ in parts])[positions.arg_sort()]
 

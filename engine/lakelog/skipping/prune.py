@@ -311,7 +311,7 @@ class _Walker:
         )
 
     def _bounds(self, path: tuple[str, ...]) -> Values | None:
-        """The interval that statistics give for a column or a struct's field."""
+        """The interval of a column or a struct's field, by statistics."""
         type_: contract.DataType = self.schema
         metadata: Mapping[str, Any] = {}
         for name in path:

@@ -308,7 +308,7 @@ _SCALAR = r":\s*(-?[0-9][0-9.eE+-]*|true|false)\s*([,}])"
 
 
 class _Digits(str):
-    """A number in the digits that the text gives it."""
+    """A number with the digits of its text."""
 
     __slots__ = ()
 

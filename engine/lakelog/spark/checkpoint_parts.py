@@ -163,7 +163,7 @@ def _by_kind(batches: Iterable[pa.RecordBatch], dialect: Dialect) -> Iterator[pl
 
 
 def _with_other_texts(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows with `PATH_TEXT` only where `encode_paths` gives another text."""
+    """Rows with `PATH_TEXT` only where it differs from `encode_paths`."""
     if PATH_TEXT not in rows.columns:
         return rows
     texts = other_texts(rows[PATH_TEXT], rows["path"])

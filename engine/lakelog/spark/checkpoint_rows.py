@@ -166,7 +166,7 @@ def _quoted_characters() -> str:
 
 
 _PLAIN_PATH = "^[A-Za-z0-9_./=-]*+$"
-"""Texts that `encode_paths` gives for the paths that they say."""
+"""Texts that equal `encode_paths` of their paths."""
 _LONE_PERCENT = "%(?![0-9A-Fa-f]{2})"
 _REPLACEMENT = "�"
 _H, _NEXT = "[0-9A-Fa-f]", "%[89ABab][0-9A-Fa-f]"

@@ -1,7 +1,6 @@
 """The ``pyspark.sql.functions`` module of a classic or Connect session.
 
-``pyspark.sql.functions`` asks the environment whether it is to make columns of the JVM or of Spark
-Connect. One process may hold sessions of both kinds, so here the session is asked.
+``pyspark.sql.functions`` chooses by the environment; one process may have sessions of both kinds.
 """
 
 from __future__ import annotations

@@ -421,7 +421,7 @@ def _timed(
 
 
 class _TimedFile(FileWrapper):
-    """A seekable reader that gives up on a read that takes too long."""
+    """A seekable reader that stops a read that takes too long."""
 
     def __init__(
         self, file: BinaryIO, path: str, timeout_s: float, extra_s: Callable[[], float]

@@ -38,7 +38,7 @@ class ScratchFile:
         self.size_bytes = 0
 
     def append(self, data: bytes | memoryview, what: str) -> ScratchRange:
-        """Write at the end; gives the place."""
+        """Write at the end; return the range."""
         place = ScratchRange(self.size_bytes, len(data))
         rest = memoryview(data)
         try:

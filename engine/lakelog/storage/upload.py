@@ -106,7 +106,7 @@ class BufferedUpload(ClosedOrAbandoned):
         raise NotImplementedError
 
     def _finish(self, rest: bytes) -> None:
-        """Append the rest, and give the file its name."""
+        """Append the rest, and name the file."""
         raise NotImplementedError
 
     def _discard(self) -> None:

@@ -195,7 +195,7 @@ class Spelling:
     @staticmethod
     @cache
     def of(dialect: str, kind: str) -> Spelling:
-        """The spelling that the contract gives."""
+        """The spelling in the contract."""
         wrappers = Wire.of(dialect).wrappers
         if kind not in wrappers:
             raise InvalidInputError(

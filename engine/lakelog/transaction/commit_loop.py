@@ -397,7 +397,7 @@ class CommitLoop:
     def _passed_quickly(
         self, tail: LogTail, commits: Sequence[CommitFile], before_s: float
     ) -> bool:
-        """Move over commits that only speak of other files; False leaves them to be decoded."""
+        """Move over commits that only mention other files; False leaves them to be decoded."""
         if self._own_paths is None:
             return False
         files_only = read_files_only(self._plan.log, commits)

@@ -54,7 +54,7 @@ _NOTHING: pl.DataFrame = actions.concat([])
 
 
 class FilesOnlyCommit(NamedTuple):
-    """A commit that only adds and removes files: its step, and the paths that it speaks of."""
+    """A commit that only adds and removes files: its step, and the paths that it mentions."""
 
     step: CommitEffect
     paths: frozenset[str]

@@ -242,7 +242,7 @@ def change_protocol(
 
 
 def _fields(kind: str, dialect: str, table: Any, fields: Mapping[str, Any]) -> dict[str, Any]:
-    """The columns that a caller gives, by keywords or as a table of one row."""
+    """The columns of a call, from keywords or a table of one row."""
     if table is None:
         row = stage_one(dialect, kind, fields)
     else:

@@ -11,7 +11,7 @@ them out, each part padded with zero bytes to eight:
 6. the bytes of the values.
 
 Few records, given one by one, are packed as they come (`pack_records`); many are cut out of Arrow
-columns (`pack_columns`). Both give the same bytes for the same records.
+columns (`pack_columns`). Both write the same bytes for the same records.
 """
 
 from __future__ import annotations

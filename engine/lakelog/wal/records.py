@@ -187,7 +187,7 @@ def batch_of(
 
 
 def arrow_table(table: Any) -> pa.Table:
-    """What gives its columns to Arrow, as a table of Arrow's."""
+    """An object with an Arrow stream, as an Arrow table."""
     if type(table).__module__.startswith("polars.") and hasattr(table, "collect_schema"):
         table = getattr(table, "collect", lambda: table)()
         require_exportable(table.columns)

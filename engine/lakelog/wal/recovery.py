@@ -192,7 +192,7 @@ def _begins_at(segment: Segment) -> int:
 
 
 def _seen(segment: Segment, log_id: bytes | None) -> int:
-    """What follows the highest sequence number that a segment gives, wherever in it."""
+    """One more than the highest sequence number anywhere in a segment."""
     if segment.header is not None and segment.header.log_id != log_id:
         return 0
     both = Frames.concat([segment.frames, segment.followers])

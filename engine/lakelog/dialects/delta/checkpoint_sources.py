@@ -29,7 +29,7 @@ _KEPT_BYTES = 64 << 20  # of files on a remote store, for as long as the reader 
 _KEPT_FILES = 32
 
 _Identity = tuple[int, ...] | None
-"""Identifies a file that was open before; None where a store gives nothing to identify it by."""
+"""Identifies a file that was open before; None if the store has no identity for it."""
 
 Prefetch = Callable[[Iterable[Range]], None]
 """Fetches ranges of a file that will be read, in one round trip."""

@@ -32,7 +32,7 @@ from lakelog.model.actions import DV_ID_COLUMNS, PATH_TEXT, with_dv_id
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema with every type as `plain_type` gives it; equal to it where nothing differs."""
+    """The schema with every type converted by `plain_type`."""
     return pa.schema([field.with_type(plain_type(field.type)) for field in schema])
 
 
@@ -128,7 +128,7 @@ class Part:
     extra: dict[int, dict[str, Any]]
 
     def keep(self, mask: pa.BooleanArray) -> Part:
-        """Those rows of its type that `mask` names, as `_of_rows` gives it; without `extra`."""
+        """The rows of its type that `mask` selects (see `_of_rows`); without `extra`."""
         if not _same(self.valid, mask.is_valid() if mask.null_count else None):
             raise pa.ArrowInvalid("the columns have different rows of one type")
         own = pl.Series(mask.drop_null())

@@ -56,7 +56,7 @@ _HEADER_START = 0x15
 _HEADER_END = bytes.fromhex("1c1c00001c1c00001c1c000000")
 
 Hashes = npt.NDArray[np.uint64]
-"""What `hash_paths` gives: one number a path."""
+"""The result of `hash_paths`: one number per path."""
 
 Span = tuple[int, int]
 """Offset and length in bytes of a filter in its file."""

@@ -144,7 +144,7 @@ def encode_path(path: str) -> str:
 
 
 def encode_paths(paths: pl.Series) -> pl.Series:
-    """Percent-encode a column of paths; nulls stay null, and `decode_paths` gives them back."""
+    """Percent-encode a column of paths; nulls stay null; `decode_paths` is the inverse."""
     if len(paths) <= _FEW:
         few = [None if path is None else encode_path(path) for path in paths.to_list()]
         return pl.Series(paths.name, few, pl.String)
@@ -163,7 +163,7 @@ def encode_paths(paths: pl.Series) -> pl.Series:
 
 
 def decode_with_texts(files: pl.DataFrame) -> pl.DataFrame:
-    """File actions with their paths decoded, and `PATH_TEXT` where `other_texts` gives any."""
+    """File actions with their paths decoded, and `PATH_TEXT` if `other_texts` returns any."""
     paths = decode_paths(files["path"])
     others = other_texts(files["path"], paths)
     return files.with_columns(paths, *(() if others is None else (others,)))
