@@ -232,7 +232,10 @@ def _field(name: str, type_: Any) -> dict[str, Any]:
     return {"name": name, "type": type_, "nullable": True, "metadata": {}}
 
 
-def test_files_of_a_clustered_table_are_sorted_by_its_clustering_columns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("indexed", ["32", "0"])
+def test_files_of_a_clustered_table_are_sorted_by_its_clustering_columns(
+    tmp_path: Path, indexed: str
+) -> None:
     made = Handmade(tmp_path / "t")
     domain = {"clusteringColumns": [["d"], ["b", "c"]]}
     clustered = {"domain": "delta.clustering", "configuration": json.dumps(domain)}
@@ -248,7 +251,7 @@ def test_files_of_a_clustered_table_are_sorted_by_its_clustering_columns(tmp_pat
     made.commit(
         0,
         protocol(1, 7, writerFeatures=features),
-        metadata(*fields),
+        metadata(*fields, properties={"delta.dataSkippingNumIndexedCols": indexed}),
         {"domainMetadata": {**clustered, "removed": False}},
         *files,
     )

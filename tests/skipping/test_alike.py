@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import orjson
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -121,6 +122,46 @@ def texts_of_one_shape(draw: st.DrawFn) -> list[str | None]:
 @given(texts=texts_of_one_shape())
 def test_the_pattern_and_the_parser_read_the_same(texts: list[str | None]) -> None:
     both(texts)
+
+
+@settings(
+    max_examples=share_of(80),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+@given(
+    texts=texts_of_one_shape(),
+    asked=st.sets(st.sampled_from(["id", "na me", "flag", "in"]), min_size=1),
+)
+def test_the_beginning_of_a_valid_text_is_read_as_the_whole_is(
+    texts: list[str | None], asked: set[str]
+) -> None:
+    schema = pa.schema({"minValues": pa.struct([f for f in BOUNDS if f.name in asked])})
+    column = pl.Series(texts, dtype=pl.String)
+    whole = json_texts._parsed(column, schema)["minValues"]
+    begun = json_texts.decode(column, schema, to_end=False)["minValues"]
+    for here, there in zip(leaves(begun), leaves(whole), strict=True):
+        for text, found, expected in zip(texts, here, there, strict=True):
+            if expected is not None or (text is not None and is_valid(text)):
+                assert found == expected, (here.name, text)
+
+
+def is_valid(text: str) -> bool:
+    try:
+        orjson.loads(text)
+    except ValueError:
+        return False
+    return True
+
+
+def test_a_text_that_breaks_off_later_has_its_beginning() -> None:
+    texts = pl.Series([compact(FULL | {"numRecords": n}) for n in range(3)])
+    torn = pl.concat([texts, pl.Series([texts[0][:40], texts[0][:-20]])])
+    asked = pa.schema({"minValues": pa.struct({"id": pa.int64()})})
+    found = json_texts.decode(torn, asked, to_end=False)["minValues"].struct.field("id")
+    assert found.to_list() == [-1] * 5
+    whole = json_texts.decode(torn, asked)["minValues"].struct.field("id")
+    assert whole.to_list() == [-1, -1, -1, None, None]
 
 
 def test_rows_of_one_shape_never_reach_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:

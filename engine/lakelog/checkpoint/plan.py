@@ -228,6 +228,7 @@ SIDECAR_ACTIONS = 50_000
 
 _ACTION_BYTES = 256  # of a file action in compressed Parquet, generously
 _ROW_BYTES = 2_048  # of one that waits for its row group: its columns, and what is made from them
+_BATCH_ROWS = 1 << 15
 _ROW_GROUP_ROWS = 10_000
 _LEAST_ROW_GROUP_ROWS = 2_000
 _MOST_PARTS = 10_000
@@ -271,6 +272,7 @@ def plan_checkpoint(
         and schema is not None,
         compression=options.compression,
         row_group_rows=rows,
+        batch_rows=0 if bounded else _BATCH_ROWS,
         created_ms=now_ms,
         part_actions=part_actions(chosen, options),
     )

@@ -55,6 +55,7 @@ from lakelog.storage.bounded import on_local_disk
 _META_ORDER = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 _BATCH_ROWS = 1 << 16
 _NEAR_BATCH_BYTES = 7 << 20
+_FREE_BATCH_BYTES = 32 << 20  # where all rows are held, to be sorted
 _READ_WHOLE = ("v2-json", "json", "json-multipart", "avro-state")
 _DECODED_PER_BYTE = 1  # bytes of rows for each byte of a commit's text, about
 _COMPRESSED = 8  # text in a byte of a framed commit, at worst
@@ -176,7 +177,7 @@ class StateSource:
             return None
         log = self._state.log
         if self._budget is None:
-            return open_in_batches(log, checkpoint)
+            return open_in_batches(log, checkpoint, near_batch_bytes=_FREE_BATCH_BYTES)
         _require_batches(log, checkpoint, self._budget)
         return log.dialect.open_checkpoint(log.store, checkpoint, self._budget.batch)
 

@@ -39,6 +39,7 @@ from lakelog.checkpoint.plan import CheckpointOptions, choose_layout, plan_check
 from lakelog.checkpoint.state_source import ReplayMode, StateSource, open_in_batches
 from lakelog.checkpoint.version_checksum import FileCounts, checksum_of, put_checksum
 from lakelog.dialects.base import AUTO
+from lakelog.dialects.delta.checkpoint_rows import file_action_columns
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import (
     STRUCT_STATISTICS,
@@ -145,6 +146,7 @@ class _LocalPartWriter:
         self._incremental: Incremental | None = None
         self._writer: CheckpointWriter | None = None
         self._counts: FileCounts | None = None
+        self._expected = Digest()
         try:
             self.plan = self._planned(layout, options)
         except BaseException:
@@ -217,16 +219,14 @@ class _LocalPartWriter:
         written = 0
         with self._writing():
             writer.write_meta(meta)
-        for frame, found in prefetch(self._hashed(), is_large=_is_large):
+        for frame in prefetch(self._ordered(), is_large=_is_large):
             with self._writing():
                 writer.write_files(frame)
-            expected += found
             written += frame.height
             self._tell("write", written, None)
         with self._writing():
             staged = writer.finish()
-        if self._incremental is not None:
-            expected += self._incremental.expected
+        expected += self._expected if self._incremental is None else self._incremental.expected
         if self._counts is not None:
             self._state.hold_against_checksum(
                 numFiles=self._counts.files, tableSizeBytes=self._counts.size_bytes
@@ -265,7 +265,8 @@ class _LocalPartWriter:
             hint="the previous checkpoint is unchanged; try again",
         )
 
-    def _files(self) -> Iterator[pl.DataFrame]:
+    def _files(self) -> Iterable[pl.DataFrame]:
+        """File actions as they come out of replay."""
         assert self._writer is not None
         columns = dict.fromkeys((*self._writer.columns, *self._comparison.columns))
         base = self._state.base
@@ -274,29 +275,33 @@ class _LocalPartWriter:
         elif "stats" in columns:
             columns[STRUCT_STATISTICS] = None  # the text may have to be made from them
         files = self._source if self._incremental is None else self._incremental
-        frames = files.files(tuple(columns))
+        return files.files(tuple(columns))
+
+    def _counted(self) -> Iterator[pl.DataFrame]:
+        """`_files`, counted before they are sorted: text is hashed faster where it was read."""
+        counts = None
+        if self._verify and self._incremental is None:
+            counts = self._counts = FileCounts()
+        for frame in self._files():
+            if counts is not None:
+                counts.add(frame)
+                self._expected += self._comparison.digest(frame)
+            elif self._incremental is None:  # which counts its files itself
+                self._expected += Digest({frame["actionType"][0]: frame.height})
+            yield frame
+
+    def _ordered(self) -> Iterator[pl.DataFrame]:
+        """The files in the order of a checkpoint, as the writer takes them."""
+        frames: Iterable[pl.DataFrame] = self._counted()
+        _, typed = file_action_columns(self.plan, self._source.metadata.configuration)
+        if typed is not None and self._memory_limit is None:
+            frames = map(typed.with_statistics, frames)  # or the texts are read twice
         order = FileOrder.of_plan(self.plan, self._source.meta, self._log.dialect)
         held = self._source.held_bytes
         for frame in in_order(frames, order, held_bytes=held, error=CheckpointWriteError):
-            yield frame
+            yield self._with_text(frame)
             if self._memory_limit is not None:
                 release()
-
-    def _hashed(self) -> Iterator[tuple[pl.DataFrame, Digest]]:
-        if self._verify and self._incremental is None:
-            self._counts = FileCounts()
-        for frame in self._files():
-            whole = self._with_text(frame)
-            if self._counts is not None:
-                self._counts.add(whole)
-            yield whole, self._counted(whole)
-
-    def _counted(self, frame: pl.DataFrame) -> Digest:
-        if self._incremental is not None:
-            return Digest()  # it counts itself
-        if not self._verify:
-            return Digest({frame["actionType"][0]: frame.height})
-        return self._comparison.digest(frame)
 
     def _with_text(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Adds with the text of statistics that the checkpoint below keeps typed alone."""
@@ -318,7 +323,8 @@ class _LocalPartWriter:
                     parts.staged, reader, lambda frame: self._require_unchanging(frame, parts)
                 )
             else:
-                for frame, each in prefetch(self._read_files(reader), is_large=_is_large):
+                read = self._read_files(reader)
+                for frame, each in prefetch(read, is_large=lambda found: _is_large(found[0])):
                     found += each
                     self._tell("verify", found.total, parts.expected.total)
                     self._require_unchanging(frame, parts)
@@ -379,16 +385,13 @@ class _LocalPartWriter:
         try:
             rows = find_differences(
                 self._comparison,
-                self._prepared_files,
+                lambda: map(self._with_text, self._files()),
                 lambda: self._reader(parts).iter_files(self._comparison.columns),
                 most=1,
             )
         except LakelogError:  # the difference that was found is the one that is raised
             return None
         return rows["path"][0] if rows.height else None
-
-    def _prepared_files(self) -> Iterable[pl.DataFrame]:
-        return (self._with_text(frame) for frame in self._files())
 
     # --- afterwards ----------------------------------------------------------------------------
 
@@ -413,8 +416,8 @@ class _LocalPartWriter:
             self._progress(step, done, total)
 
 
-def _is_large(item: tuple[pl.DataFrame, Digest]) -> bool:
-    return item[0].height > _FEW_ROWS
+def _is_large(frame: pl.DataFrame) -> bool:
+    return frame.height > _FEW_ROWS
 
 
 def _fits_one_file(state: State, options: CheckpointOptions) -> bool:

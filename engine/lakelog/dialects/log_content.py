@@ -25,6 +25,10 @@ STRUCT_STATISTICS = "stats_parsed"
 """Name under which `CheckpointReader.iter_files` hands out statistics that are kept as a struct;
 no column of the flattened table."""
 
+TYPED_STATISTICS = "stats_typed"
+"""Name of statistics that were read from their texts for what is written, as a struct of the
+columns of `lakelog.skipping.statistics`; no column of the flattened table."""
+
 NOT_IN_REMOVES = frozenset(("stats", "tags", STRUCT_STATISTICS))
 """Columns of an add that a checkpoint does not keep of a remove."""
 
@@ -191,6 +195,7 @@ class CheckpointPlan:
         stats_as_struct: Whether statistics and partition values are written typed.
         compression: Parquet codec, as pyarrow spells it.
         row_group_rows: Most rows of a row group.
+        batch_rows: Rows that are converted at a time, where they are more than a row group.
         created_ms: The present, milliseconds since the Unix epoch, where the layout records it.
         kept: V2 only: sidecars of an earlier checkpoint whose file actions stay as they are; the
             manifest names them next to the new ones.
@@ -207,6 +212,7 @@ class CheckpointPlan:
     stats_as_struct: bool = False
     compression: str = "zstd"
     row_group_rows: int = 50_000
+    batch_rows: int = 0
     created_ms: int = 0
     part_actions: int = PART_ACTIONS
     kept: tuple[SidecarFile, ...] = ()

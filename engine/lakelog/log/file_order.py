@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.delta.checkpoint_rows import indexed_columns
-from lakelog.dialects.log_content import STRUCT_STATISTICS, CheckpointPlan
+from lakelog.dialects.log_content import STRUCT_STATISTICS, TYPED_STATISTICS, CheckpointPlan
 from lakelog.errors import CorruptionError, InvalidPropertyError, UnavailableError
 from lakelog.log.replay import live_domains
 from lakelog.log.state import State
@@ -29,7 +29,7 @@ from lakelog.model import actions, contract
 from lakelog.model.metadata import CLUSTERING, Metadata, clustering_paths
 from lakelog.skipping.statistics import (
     has_bounds,
-    stats_from_json,
+    least_from_json,
     stats_from_maps,
     stats_from_struct,
 )
@@ -109,14 +109,18 @@ class FileOrder:
             return stats_from_maps(counts, least, greatest, wanted)["min"]
         texts = _column(files, "stats")
         if STRUCT_STATISTICS not in files.columns:
-            return stats_from_json(texts, wanted, mapping=self.mapping)["min"]
+            if TYPED_STATISTICS in files.columns:
+                least = files[TYPED_STATISTICS].struct.field("min")
+                if all(_has(least.dtype, path) for path in self.leading):
+                    return least
+            return least_from_json(texts, wanted, mapping=self.mapping)
         structs = files[STRUCT_STATISTICS]
         least = stats_from_struct(structs, wanted, mapping=self.mapping)["min"]
         kept = structs.is_not_null()
         texts = texts.set(kept, None)
         if texts.null_count() == files.height:
             return least
-        return least.zip_with(kept, stats_from_json(texts, wanted, mapping=self.mapping)["min"])
+        return least.zip_with(kept, least_from_json(texts, wanted, mapping=self.mapping))
 
     def positions(self, keys: pl.DataFrame, paths: pl.Series) -> Positions:
         """The rows' numbers in their order; only among equal keys are paths looked at."""
@@ -203,6 +207,16 @@ def _pruned(schema: contract.Struct, paths: Iterable[Column]) -> contract.Struct
             type_ = _pruned(type_, inner)
         found.append(contract.Field(field.name, type_, field.nullable, field.metadata))
     return contract.Struct(tuple(found))
+
+
+def _has(dtype: object, path: Column) -> bool:
+    """Whether a type is one of a struct with this field inside it."""
+    for name in path:
+        fields = dtype.to_schema() if isinstance(dtype, pl.Struct) else {}
+        if name not in fields:
+            return False
+        dtype = fields[name]
+    return True
 
 
 def _leaf(struct: pl.Series, path: Column) -> pl.Series:

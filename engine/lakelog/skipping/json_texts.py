@@ -37,10 +37,10 @@ _BY_ROW_BELOW = 512
 _BLOCK_BYTES = 1 << 20
 
 
-def decode(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
-    """Read JSON objects as rows of `schema`; fields that it does not name are ignored."""
+def decode(texts: pl.Series, schema: pa.Schema, *, to_end: bool = True) -> pl.DataFrame:
+    """Read JSON objects as rows of `schema`, without `to_end` only up to the last of its fields."""
     frames = [
-        _chunk(texts.slice(start, CHUNK_ROWS), schema)
+        _chunk(texts.slice(start, CHUNK_ROWS), schema, to_end=to_end)
         for start in range(0, texts.len(), CHUNK_ROWS)
     ]
     if not frames:
@@ -49,9 +49,9 @@ def decode(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
     return pl.concat(frames, rechunk=True)
 
 
-def _chunk(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
+def _chunk(texts: pl.Series, schema: pa.Schema, *, to_end: bool) -> pl.DataFrame:
     """One chunk: texts that are spelled alike by their shape, the others by the parser."""
-    alike = decode_alike(texts, schema)
+    alike = decode_alike(texts, schema, to_end=to_end)
     if alike is None:
         return _parsed(texts, schema)
     frame, rows = alike
@@ -214,15 +214,17 @@ _SCALAR = rf'(?:null|true|false|{_NUMBER}|"{_TEXT}")'
 _Path = tuple[str, ...]
 
 
-def decode_alike(texts: pl.Series, schema: pa.Schema) -> tuple[pl.DataFrame, pl.Series] | None:
-    """Read the texts that have one of a few shapes."""
+def decode_alike(
+    texts: pl.Series, schema: pa.Schema, *, to_end: bool = True
+) -> tuple[pl.DataFrame, pl.Series] | None:
+    """Read the texts that have one of a few shapes; `to_end` as in `decode`."""
     frames: list[pl.DataFrame] = []
     found: list[pl.Series] = []
     waiting = pl.int_range(texts.len(), dtype=pl.UInt32, eager=True)
     for _ in range(_MOST_SHAPES):
         if texts.len() < _LEAST_ROWS:
             break
-        shape = _Shape.of(texts.drop_nulls().first(), schema)
+        shape = _Shape.of(texts.drop_nulls().first(), schema, to_end=to_end)
         if shape is None:
             break
         groups = shape.match(texts)
@@ -252,8 +254,8 @@ class _Shape:
     structs: frozenset[_Path]
 
     @staticmethod
-    def of(text: Any, schema: pa.Schema) -> _Shape | None:
-        """The shape of `text`, or None where a pattern cannot say it."""
+    def of(text: Any, schema: pa.Schema, *, to_end: bool) -> _Shape | None:
+        """The shape of `text`; None where a pattern cannot say it."""
         try:
             parsed = orjson.loads(text) if text is not None else None
             if not isinstance(parsed, dict):
@@ -262,6 +264,13 @@ class _Shape:
             tokens = list(_tokens(parsed, {f.name: f.type for f in schema}, (), structs))
         except (orjson.JSONDecodeError, _NoPatternError):
             return None
+        end = r"()$"
+        needed = set() if to_end else {*_leaf_paths(schema)}
+        # A field that this text lacks may be anywhere in the others.
+        if needed and needed <= {path for _, path in tokens}:
+            while tokens[-1][1] is None:
+                tokens.pop()
+            end = r"[,}]()"
         patterns = [""]
         slots: list[list[_Path]] = [[]]
         for pattern, path in tokens:
@@ -271,7 +280,7 @@ class _Shape:
             patterns[-1] += pattern
             if path is not None:
                 slots[-1].append(path)
-        ends = [r"(.*)$"] * (len(patterns) - 1) + [r"()$"]
+        ends = [r"(.*)$"] * (len(patterns) - 1) + [end]
         whole = tuple(f"^{p}{end}" for p, end in zip(patterns, ends, strict=True))
         return _Shape(whole, tuple(map(tuple, slots)), frozenset(structs))
 
@@ -335,6 +344,15 @@ def _tokens(
         else:
             yield _grammar(type_), path
     yield r"\}", None
+
+
+def _leaf_paths(fields: Iterable[pa.Field], above: _Path = ()) -> Iterator[_Path]:
+    for field in fields:
+        path = (*above, field.name)
+        if pa.types.is_struct(field.type):
+            yield from _leaf_paths(field.type, path)
+        else:
+            yield path
 
 
 def _grammar(type_: pa.DataType) -> str:

@@ -71,6 +71,20 @@ def stats_from_json(
     return _typed(decode(texts, pa.schema(fields)), wanted, mapping)
 
 
+def least_from_json(
+    texts: pl.Series, schema: contract.Struct, *, mapping: str = "none"
+) -> pl.Series:
+    """The ``min`` of `stats_from_json`; a text need not be valid after the last of the values.
+
+    Source: Delta protocol, Per-file Statistics.
+    """
+    raw = None
+    if (bounds := _raw_bounds(schema, mapping)) is not None:
+        fields = pa.schema([pa.field("minValues", bounds)])
+        raw = _child(decode(texts, fields, to_end=False), "minValues")
+    return _mirror(raw, schema, mapping, texts.len(), _bound).alias("min")
+
+
 def stats_from_struct(
     structs: pl.Series,
     schema: contract.Struct,

@@ -180,6 +180,19 @@ def test_statistics_that_came_typed_are_taken_over_and_the_others_read() -> None
         assert typed.columns(partly)[STRUCT_STATISTICS].to_pylist() == expected.to_pylist()
 
 
+def test_statistics_that_were_read_before_are_taken_over() -> None:
+    typed = TypedCopies.of(plan(), {})
+    files = pl.DataFrame({"actionType": ["add"] * 4, "path": list("abcd"), "stats": TEXTS})
+    read = typed.with_statistics(files)
+    assert typed.columns(read.reverse()) == typed.columns(files.reverse())
+    garbled = read.with_columns(stats=pl.lit("garbage"))
+    found = typed.columns(garbled)[STRUCT_STATISTICS]
+    assert found[0] == typed.columns(files)[STRUCT_STATISTICS][0], "a text was read again"
+    structs = pl.Series(STRUCT_STATISTICS, typed.columns(files)[STRUCT_STATISTICS])
+    kept = files.with_columns(structs)
+    assert typed.with_statistics(kept) is kept
+
+
 def test_texts_are_made_where_statistics_came_typed_alone() -> None:
     typed = TypedCopies.of(plan(), {})
     files = pl.DataFrame({"path": list("abcd"), "stats": TEXTS})

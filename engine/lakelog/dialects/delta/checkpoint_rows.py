@@ -26,7 +26,7 @@ import pyarrow as pa
 from lakelog.dialects.delta.checkpoint_schema import PARTITIONS_PARSED, file_columns
 from lakelog.dialects.delta.paths import spell_paths, text_array
 from lakelog.dialects.json_layout import Leaf, Node, Wire
-from lakelog.dialects.log_content import STRUCT_STATISTICS, CheckpointPlan
+from lakelog.dialects.log_content import STRUCT_STATISTICS, TYPED_STATISTICS, CheckpointPlan
 from lakelog.errors import InvalidPropertyError
 from lakelog.model import contract
 from lakelog.skipping.statistics import (
@@ -192,13 +192,21 @@ class TypedCopies:
         return TypedCopies(indexed, pa.struct(fields), _partitions_type(plan), plan)
 
     def columns(self, files: pl.DataFrame) -> dict[str, pa.Array]:
-        """The typed copies of live files. Statistics in `STRUCT_STATISTICS` are used as they are,
-        those of other rows parsed, 64 Ki rows at a time.
+        """The typed copies of live files. `STRUCT_STATISTICS` and `TYPED_STATISTICS` are used as
+        they are, the texts of other rows parsed, 64 Ki rows at a time.
         """
         typed = {STRUCT_STATISTICS: self._statistics(files)}
         if self.partitions is not None:
             typed[PARTITIONS_PARSED] = self._partitions(files)
         return typed
+
+    def with_statistics(self, files: pl.DataFrame) -> pl.DataFrame:
+        """Live files with parsed statistics (`TYPED_STATISTICS`), unless they have a struct."""
+        is_add = files.height and files["actionType"][0] == "add"
+        if not is_add or "stats" not in files.columns or STRUCT_STATISTICS in files.columns:
+            return files
+        parsed = stats_from_json(files["stats"], self.indexed, mapping=self.plan.mapping)
+        return files.with_columns(parsed.to_struct(TYPED_STATISTICS))
 
     def _statistics(self, files: pl.DataFrame) -> pa.Array:
         height = files.height
@@ -210,6 +218,9 @@ class TypedCopies:
             kept = structs.is_not_null()
             frame = stats_from_struct(structs, self.indexed, mapping=self.plan.mapping)
             texts, known = texts.set(kept & known, None), known | kept
+        elif TYPED_STATISTICS in files.columns:
+            frame = files[TYPED_STATISTICS].struct.unnest()
+            texts = texts.clear(height)
         if frame is None or texts.null_count() < height:
             parsed = stats_from_json(texts, self.indexed, mapping=self.plan.mapping)
             if frame is None:

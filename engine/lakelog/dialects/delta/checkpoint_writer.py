@@ -99,8 +99,8 @@ class DeltaCheckpointWriter:
     closed after `CheckpointPlan.part_actions` file actions, in the order given; each carries
     filters of its paths.
 
-    Memory: two row groups, or three batches of rows and a row group where batches are larger; for
-    a multi-part checkpoint, four row groups.
+    Memory: two row groups, or three batches of rows and a row group where batches are larger
+    (`CheckpointPlan.batch_rows`); for a multi-part checkpoint, four row groups.
     """
 
     digest_of: Callable[[pl.DataFrame], Digest] | None = None
@@ -119,7 +119,8 @@ class DeltaCheckpointWriter:
         self._plan = plan
         self._unique = unique
         self._counts = _Counts()
-        self._lanes = Lanes(2 * plan.row_group_rows)
+        self._batch_rows = max(plan.row_group_rows, plan.batch_rows)
+        self._lanes = Lanes(2 * self._batch_rows)
         self._tops: list[CheckpointFile] = []
         self._sidecars: list[_Sidecar] = []
         self._files: list[pa.Field] = []
@@ -205,7 +206,7 @@ class DeltaCheckpointWriter:
 
     def _put(self, file: CheckpointFile, rows: pl.DataFrame) -> None:
         kind = rows["actionType"][0]
-        for part in rows.iter_slices(self._plan.row_group_rows):
+        for part in rows.iter_slices(self._batch_rows):
             self._lanes.put(file, part.height, partial(file.prepare, part, kind), file.append)
 
     def write_files(self, files: pl.DataFrame) -> None:
@@ -275,7 +276,7 @@ class DeltaCheckpointWriter:
                 sidecar.record.add(part)
             sidecar.file.append(prepared)
 
-        for part in rows.iter_slices(self._plan.row_group_rows):
+        for part in rows.iter_slices(self._batch_rows):
             prepare = partial(sidecar.file.prepare, part, kind)
             self._lanes.put(sidecar.file, part.height, prepare, partial(append, part))
 

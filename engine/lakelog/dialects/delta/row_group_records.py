@@ -240,7 +240,7 @@ def _bounds_of(live: pa.ChunkedArray, type_: pa.StructType) -> pa.StructArray:
     partitions = {field.name for field in _partitions(live.type)}
 
     def leaf(*path: str) -> pa.ChunkedArray:
-        values = pc.struct_field(live, list(path))
+        values = pa.chunked_array([_field(chunk, path) for chunk in live.chunks])
         return values if valid is None else values.filter(valid)
 
     def below(type_: pa.StructType, *path: str) -> pa.StructArray:
@@ -265,6 +265,15 @@ def _bounds_of(live: pa.ChunkedArray, type_: pa.StructType) -> pa.StructArray:
         for field in type_
     ]
     return pa.StructArray.from_arrays(children, fields=list(type_))
+
+
+def _field(values: pa.Array, path: Sequence[str]) -> pa.Array:
+    """A field inside a struct; null where one of the structs is."""
+    for number, name in enumerate(path):
+        if values.null_count:
+            return pc.struct_field(values, list(path[number:]))
+        values = values.field(name)
+    return values
 
 
 def _has_records(add: pa.StructType) -> bool:
