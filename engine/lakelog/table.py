@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from lakelog.checkpoint.schedule import Scheduler
     from lakelog.checkpoint.verify import VerifyReport
     from lakelog.checkpoint.version_checksum import ChecksumReport
+    from lakelog.data.merge import Merge
     from lakelog.data.restore import RestoreReport
     from lakelog.data.row_commit import SchemaMode, WriteReport
     from lakelog.log.disk_cache import DiskCache
@@ -707,6 +708,96 @@ class Table:
 
         options = WriteOptions(None, target_file_bytes, compression, version, commit)
         return update(self._log, self._runtime, self.transaction, values, where, options)
+
+    def merge(
+        self,
+        source: Any,
+        on: str | Sequence[str] | Mapping[str, str],
+        *,
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+        version: int | None = None,
+        memory_limit: int | None = None,
+        **commit: Unpack[CommitArguments],
+    ) -> Merge:
+        """Compare the table with other rows, and insert, update and delete rows in one commit.
+
+        Args:
+            source: The other rows, as `append` takes them. A column that the table has too is cast
+                to its type without loss.
+            on: The columns that are compared: a name, several names, a mapping of table columns to
+                source columns, or SQL text of equalities
+                (``"target.id = source.id AND target.day = source.day"``). Nulls match nothing.
+            target_file_bytes: As `append`.
+            compression: As `append`.
+            version: The version at which the rows were read; conflicts are as for `overwrite`.
+            memory_limit: Bytes; the rows of the source may take half of them. None sets no limit.
+            commit: As `append`.
+
+        Returns:
+            A `Merge`, whose methods add clauses; its `execute` runs the merge.
+
+        Memory: the source, and per batch of table rows, their join with it; otherwise as `update`.
+
+        Source: Delta Lake, MERGE INTO.
+
+        >>> merge = table.merge(rows, on="id").when_matched_update_all()  # doctest: +SKIP
+        >>> merge.when_not_matched_insert_all().execute()  # doctest: +SKIP
+        """
+        from lakelog.data.merge import Merge
+        from lakelog.data.row_commit import WriteOptions
+
+        options = WriteOptions(None, target_file_bytes, compression, version, commit)
+        return Merge(self._log, self._runtime, self.transaction, source, on, options, memory_limit)
+
+    def upsert(
+        self,
+        df: Any,
+        on: str | Sequence[str],
+        *,
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+        version: int | None = None,
+        memory_limit: int | None = None,
+        **commit: Unpack[CommitArguments],
+    ) -> WriteReport:
+        """Update the rows whose key the table has, and insert the others, in one commit.
+
+        Args:
+            df: The rows, as `append` takes them; their keys must be unique. Columns that they lack
+                keep their values in updated rows.
+            on: The key columns, as `merge`.
+            target_file_bytes: As `append`.
+            compression: As `append`.
+            version: As `merge`.
+            memory_limit: As `merge`.
+            commit: As `append`.
+
+        Returns:
+            As `Merge.execute`.
+
+        Raises:
+            InvalidInputError: As `Merge.execute`.
+            UnsupportedFeatureError: As `update`.
+            InvalidTransactionError: As `update`.
+            ConflictError: As `update`.
+            CommitOutcomeUnknown: As `append`.
+            UnavailableError: As `append`.
+
+        Memory: as `merge`.
+
+        Source: Delta Lake, MERGE INTO.
+        """
+        merge = self.merge(
+            df,
+            on,
+            target_file_bytes=target_file_bytes,
+            compression=compression,
+            version=version,
+            memory_limit=memory_limit,
+            **commit,
+        )
+        return merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
     def _remove(self, paths: Sequence[str]) -> int | None:
         """Remove missing files from the table; returns the new version."""

@@ -16,6 +16,7 @@ Runs on one machine and does not import Spark; Spark's executors use it.
 | `targets` | files with rows for which a condition is true |
 | `rewrite` | changes of rows: deletion vectors, or copies without them; change data |
 | `update` | deletes and updates |
+| `merge` | merges: rows compared with other rows by key |
 | `row_commit` | transaction and files of one call that writes rows; options and report |
 | `change_feed` | rows that commits changed |
 | `restore` | an earlier version restored |

@@ -5,6 +5,7 @@ Source: Delta protocol, Add File and Remove File; Deletion Vectors; Add CDC File
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -53,14 +54,14 @@ class Change(Selection):
     """Which rows change, and how; this one deletes all rows for which a condition is true.
 
     Attributes:
-        updates: Whether `outcome` may give other than deleted rows, and so reads all columns.
+        updates: Whether `outcomes` may give other than deleted rows, and so reads all columns.
     """
 
     updates = False
 
-    def outcome(self, rows: pa.Table) -> Outcome:
+    def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:
         """What becomes of rows that change."""
-        return Outcome(deleted=rows)
+        yield Outcome(deleted=rows)
 
 
 def require_rows_copyable(snapshot: LogSnapshot) -> None:
@@ -100,6 +101,8 @@ class _Marking:
 
     def take(self, batch: pa.Table) -> None:
         """Take the positions of rows, as `read_files` gives them."""
+        if not batch.num_rows:
+            return
         files, rows = batch[FILE_INDEX].to_numpy(), batch[ROW_INDEX].to_numpy()
         self.rows_matched += len(rows)
         starts = np.flatnonzero(np.diff(files, prepend=-1))
@@ -270,15 +273,15 @@ class Rewriter:
         """Write what becomes of rows that change."""
         if not rows.num_rows:
             return
-        outcome = self._change.outcome(rows)
-        if outcome.deleted is not None:
-            self._deleted += outcome.deleted.num_rows
-            self._record("delete", outcome.deleted)
-        if outcome.before is not None and outcome.after is not None:
-            self._updated += outcome.after.num_rows
-            self._write(outcome.after)
-            self._record("update_preimage", outcome.before)
-            self._record("update_postimage", outcome.after)
+        for outcome in self._change.outcomes(rows):
+            if outcome.deleted is not None:
+                self._deleted += outcome.deleted.num_rows
+                self._record("delete", outcome.deleted)
+            if outcome.before is not None and outcome.after is not None:
+                self._updated += outcome.after.num_rows
+                self._write(outcome.after)
+                self._record("update_preimage", outcome.before)
+                self._record("update_postimage", outcome.after)
 
     def _write(self, rows: pa.Table) -> None:
         if not rows.num_rows:

@@ -6,7 +6,7 @@ DeleteCommand and UpdateCommand.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import orjson
@@ -95,6 +95,7 @@ class Assignments:
         values: By column: a Polars expression, SQL text, or any other value as a literal.
         schema: The table's schema.
         partition_columns: Its partition columns.
+        seen: The columns that expressions may name; None is those of the table.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class Assignments:
         values: Mapping[str, Any],
         schema: contract.Struct,
         partition_columns: tuple[str, ...],
-        readable: contract.Struct | None = None,
+        seen: contract.Struct | None = None,
     ) -> None:
         if not values:
             raise InvalidInputError(
@@ -110,7 +111,7 @@ class Assignments:
                 expected='a mapping such as {"price": pl.col("price") * 2}',
                 found=repr(values)[:200],
             )
-        readable = readable or schema
+        seen = seen or schema
         fields = {field.name: field for field in schema.fields}
         self._expressions: dict[str, pl.Expr] = {}
         self._roots: set[str] = set()
@@ -123,7 +124,7 @@ class Assignments:
                     found=name,
                 )
             expr = _expression(name, value)
-            dtype, roots = row_wise(expr, readable, f"the new value of {name!r}")
+            dtype, roots = row_wise(expr, seen, f"the new value of {name!r}")
             if isinstance(value, str):
                 expr = _as_assigned(expr, dtype, fields[name].type)
             self._roots |= set(roots)
@@ -131,12 +132,13 @@ class Assignments:
         changed = [field for name, field in fields.items() if name in self._expressions]
         self._conform = Conform(changed, partition_columns)
         # A wrong type is reported before a row is read.
-        self.values(_empty(readable))
+        self.values(pl.DataFrame(schema={f.name: contract.to_polars(f.type) for f in seen.fields}))
 
-    def values(self, rows: pa.Table) -> pa.Table:
+    def values(self, rows: pl.DataFrame) -> pa.Table:
         """The new values of rows, in the types of their columns."""
-        columns = [name for name in rows.column_names if name in self._roots]
-        frame = pl.DataFrame(rows.select(columns)) if columns else pl.DataFrame(height=len(rows))
+        frame = rows.select(name for name in rows.columns if name in self._roots)
+        if not frame.width:
+            frame = pl.DataFrame(height=rows.height)
         names = self._expressions
         try:
             # An expression without columns still has a value for every row.
@@ -150,9 +152,14 @@ class Assignments:
             ) from cause
         return self._conform.table(found.select(pl.col(f"\x00{n}").alias(n) for n in names))
 
-    def apply(self, rows: pa.Table) -> pa.Table:
-        """The rows with their new values."""
-        new = self.values(rows)
+    def apply(self, rows: pa.Table, seen: pl.DataFrame | None = None) -> pa.Table:
+        """The rows with their new values; `seen` are the columns of the expressions, if they are
+        not those of the rows.
+        """
+        if seen is None:
+            columns = [name for name in rows.column_names if name in self._roots]
+            seen = pl.DataFrame(rows.select(columns)) if columns else pl.DataFrame(height=len(rows))
+        new = self.values(seen)
         for name in new.column_names:
             rows = rows.set_column(rows.column_names.index(name), name, new.column(name))
         return rows
@@ -193,10 +200,6 @@ def _as_assigned(expr: pl.Expr, dtype: pl.DataType, type_: contract.DataType) ->
     return expr
 
 
-def _empty(schema: contract.Struct) -> pa.Table:
-    return pa.schema(list(contract.to_arrow(schema))).empty_table()
-
-
 class _Update(Change):
     """Assigns new values to all rows for which a condition is true."""
 
@@ -206,6 +209,6 @@ class _Update(Change):
         super().__init__(where)
         self._assigned = assigned
 
-    def outcome(self, rows: pa.Table) -> Outcome:
+    def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:
         """What becomes of rows that change."""
-        return Outcome(before=rows, after=self._assigned.apply(rows))
+        yield Outcome(before=rows, after=self._assigned.apply(rows))

@@ -1,0 +1,554 @@
+"""`Merge`: inserts, updates and deletes rows by comparing the table with other rows, in one commit.
+
+The source is held in memory, by key. Files of the target that cannot hold one of the keys are not
+opened; the others are read batch by batch, and each batch is joined with the source. Source rows
+that found a row are remembered, and the others are inserted at the end.
+
+Source: Delta Lake, MERGE INTO (MergeIntoCommand). Delta protocol, Deletion Vectors; Add CDC File.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+import numpy as np
+import orjson
+import polars as pl
+import pyarrow as pa
+
+from lakelog.data.conform import Conform, Incoming
+from lakelog.data.files import ReadPlan
+from lakelog.data.rewrite import Change, Outcome, Rewriter, Rewritten
+from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
+from lakelog.data.targets import holds, touched_rows
+from lakelog.data.update import Assignments
+from lakelog.errors import InvalidInputError
+from lakelog.log.context import Log
+from lakelog.log.snapshot import LogSnapshot
+from lakelog.model import contract
+from lakelog.skipping.prune import referenced_columns
+from lakelog.skipping.sql_predicate import condition, sql_text
+from lakelog.skipping.statistics import stats_from_json
+from lakelog.transaction.runtime import Runtime
+from lakelog.transaction.schema_conversion import struct_of
+from lakelog.transaction.transaction import LogTransaction
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+Kind = Literal["update", "delete", "insert"]
+
+_SOURCE, _TARGET = "source", "target"
+_T, _S = "\0target row", "\0source row"
+_MOST_LISTED = 64  # keys that a condition lists; of more, it has the least and the greatest
+
+
+@dataclass(frozen=True)
+class _Clause:
+    """What happens to rows for which its predicate is true, and no earlier one's."""
+
+    kind: Kind
+    predicate: pl.Expr | str | None
+    values: Mapping[str, Any] | None
+    skipped: frozenset[str] = frozenset()
+
+
+class Merge:
+    """A merge that is described clause by clause; `execute` runs it. Made by `Table.merge`.
+
+    The first clause of its kind whose predicate is true decides over a row. In predicates and
+    values, ``source`` and ``target`` are struct columns with a row of each: ``source.x`` in SQL
+    text, ``pl.col("source").struct.field("x")`` in Polars. A plain name is a column of the target
+    in clauses of target rows, and a column of the source in those of inserted rows. Values are
+    given as in `Table.update`.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        runtime: Runtime,
+        begin: Callable[..., LogTransaction],
+        source: Any,
+        on: str | Sequence[str] | Mapping[str, str],
+        options: WriteOptions,
+        memory_limit: int | None = None,
+    ) -> None:
+        self._log, self._runtime, self._begin = log, runtime, begin
+        self._source, self._on, self._options = source, on, options
+        self._memory_limit = memory_limit
+        self._matched: list[_Clause] = []
+        self._not_matched: list[_Clause] = []
+        self._by_source: list[_Clause] = []
+        self._is_over = False
+
+    def when_matched_update(
+        self, updates: Mapping[str, Any], predicate: pl.Expr | str | None = None
+    ) -> Self:
+        """Update target rows that a source row matches."""
+        self._matched.append(_Clause("update", predicate, updates))
+        return self
+
+    def when_matched_update_all(
+        self, predicate: pl.Expr | str | None = None, except_cols: Sequence[str] = ()
+    ) -> Self:
+        """Update target rows that a source row matches, with all columns of the source but
+        `except_cols`; other columns keep their values.
+        """
+        self._matched.append(_Clause("update", predicate, None, frozenset(except_cols)))
+        return self
+
+    def when_matched_delete(self, predicate: pl.Expr | str | None = None) -> Self:
+        """Delete target rows that a source row matches."""
+        self._matched.append(_Clause("delete", predicate, {}))
+        return self
+
+    def when_not_matched_insert(
+        self, updates: Mapping[str, Any], predicate: pl.Expr | str | None = None
+    ) -> Self:
+        """Insert a row for each source row that matches no target row; columns without a value
+        are null or have their default.
+        """
+        self._not_matched.append(_Clause("insert", predicate, updates))
+        return self
+
+    def when_not_matched_insert_all(
+        self, predicate: pl.Expr | str | None = None, except_cols: Sequence[str] = ()
+    ) -> Self:
+        """Insert the source rows that match no target row, without the columns `except_cols`."""
+        self._not_matched.append(_Clause("insert", predicate, None, frozenset(except_cols)))
+        return self
+
+    def when_not_matched_by_source_update(
+        self, updates: Mapping[str, Any], predicate: pl.Expr | str | None = None
+    ) -> Self:
+        """Update target rows that no source row matches."""
+        self._by_source.append(_Clause("update", predicate, updates))
+        return self
+
+    def when_not_matched_by_source_delete(self, predicate: pl.Expr | str | None = None) -> Self:
+        """Delete target rows that no source row matches."""
+        self._by_source.append(_Clause("delete", predicate, {}))
+        return self
+
+    def execute(self) -> WriteReport:
+        """Run the merge in one commit.
+
+        Returns:
+            The version, and the rows inserted (`num_rows`), updated, deleted and copied. Where no
+            row changes, nothing is committed.
+
+        Raises:
+            InvalidInputError: No clause was given, or the merge ran before; a clause names an
+                unknown column, or a value does not fit; two source rows match and change one
+                target row; or the source does not fit into the memory limit.
+            UnsupportedFeatureError: As `Table.update`.
+            InvalidTransactionError: The table is append-only, and a clause changes rows.
+            ConflictError: Another commit changed rows that the merge read.
+            CommitOutcomeUnknown: As `Table.append`.
+            UnavailableError: As `Table.append`.
+        """
+        if self._is_over or not (self._matched or self._not_matched or self._by_source):
+            raise InvalidInputError(
+                "a merge runs once, and needs at least one clause",
+                hint="call a method when_... of a new Table.merge(...) before execute",
+            )
+        self._is_over = True
+        commit = RowCommit(self._log, self._runtime, self._begin, self._options, "MERGE")
+        if commit.tx.duplicate:
+            return WriteReport(None, duplicate=True)
+        ReadPlan.of(commit.snapshot, ())  # refuses a table without rows
+        schema = commit.snapshot.schema
+        incoming = Incoming.of(self._source)
+        keys = _keys(self._on, schema.names, incoming.schema.names)
+        source = _Source.of(incoming, schema, keys, self._memory_limit)
+        commit.parameters |= {
+            "predicate": orjson.dumps(
+                [" AND ".join(f"({_TARGET}.`{t}` = {_SOURCE}.`{s}`)" for t, s in keys.items())]
+            ).decode(),
+            **_told("matchedPredicates", self._matched),
+            **_told("notMatchedPredicates", self._not_matched),
+            **_told("notMatchedBySourcePredicates", self._by_source),
+        }
+        change = _Merging(
+            commit.snapshot, source, keys, self._matched, self._not_matched, self._by_source
+        )
+        rewriter = Rewriter(commit, change)
+        with commit.guarded():
+            files = change.holding(commit.tx.read(change.where).collect())
+            if self._matched or self._by_source:
+                rewriter.change(files)
+            elif files.height:
+                plan = ReadPlan.of(commit.snapshot, change.columns)
+                for _ in touched_rows(plan, files, change, self._log.store):
+                    pass  # only the source rows that match are of interest
+            for rows in change.inserted():
+                rewriter.insert(rows)
+            done = rewriter.finish()
+        if done.is_nothing:
+            return WriteReport(None)
+        commit.metrics |= _metrics(done, source.rows.height)
+        return commit.commit(done.report())
+
+
+def _told(name: str, clauses: Sequence[_Clause]) -> dict[str, str]:
+    """Clauses as Delta writes them into ``operationParameters``; none if one has no SQL text."""
+    found = []
+    for clause in clauses:
+        text = None if clause.predicate is None else sql_text(clause.predicate)
+        if clause.predicate is not None and text is None:
+            return {}
+        found.append(({} if text is None else {"predicate": text}) | {"actionType": clause.kind})
+    return {name: orjson.dumps(found).decode()}
+
+
+def _metrics(done: Rewritten, source_rows: int) -> dict[str, int]:
+    names = {
+        "numAddedFiles": "numTargetFilesAdded",
+        "numRemovedFiles": "numTargetFilesRemoved",
+        "numAddedBytes": "numTargetBytesAdded",
+        "numRemovedBytes": "numTargetBytesRemoved",
+        "numAddedChangeFiles": "numTargetChangeFilesAdded",
+        "numCopiedRows": "numTargetRowsCopied",
+        "numDeletionVectorsAdded": "numTargetDeletionVectorsAdded",
+        "numDeletionVectorsRemoved": "numTargetDeletionVectorsRemoved",
+        "numDeletionVectorsUpdated": "numTargetDeletionVectorsUpdated",
+    }
+    return {names[name]: count for name, count in done.metrics().items()} | {
+        "numSourceRows": source_rows,
+        "numTargetRowsInserted": done.inserted,
+        "numTargetRowsUpdated": done.updated,
+        "numTargetRowsDeleted": done.deleted,
+        "numOutputRows": done.inserted + done.updated + done.copied,
+    }
+
+
+@dataclass(frozen=True)
+class _Source:
+    """The rows to merge; keys, and columns that the target has too, are in its types."""
+
+    rows: pl.DataFrame
+    schema: contract.Struct
+
+    @staticmethod
+    def of(
+        incoming: Incoming,
+        target: contract.Struct,
+        keys: Mapping[str, str],
+        memory_limit: int | None,
+    ) -> _Source:
+        known = {field.name: field.type for field in target.fields}
+        known |= {ours: known[name] for name, ours in keys.items()}
+        own = struct_of(pa.schema([f for f in incoming.schema if f.name not in known]))
+        types = known | {field.name: field.type for field in own.fields}
+        fields = [contract.Field(name, types[name]) for name in incoming.schema.names]
+        conform = Conform(fields)
+        tables: list[pa.Table] = []
+        held = 0
+        for batch in incoming.batches:
+            tables.append(conform.table(batch))
+            held += tables[-1].nbytes
+            if memory_limit is not None and held > memory_limit // 2:
+                raise InvalidInputError(
+                    "the source of the merge does not fit into the memory limit",
+                    expected=f"at most {memory_limit // 2} bytes of rows",
+                    found=f"at least {held} bytes",
+                    hint="merge it in parts, or allow more memory",
+                )
+        table = pa.concat_tables([conform.schema.empty_table(), *tables])
+        return _Source(pl.DataFrame(table), contract.Struct(tuple(fields)))
+
+
+def _keys(
+    on: str | Sequence[str] | Mapping[str, str], target: Sequence[str], source: Sequence[str]
+) -> dict[str, str]:
+    """Columns of the target that are compared, with those of the source."""
+    if isinstance(on, str):
+        found = {on: on} if on in target else _keys_of_text(on)
+    elif isinstance(on, Mapping):
+        found = dict(on)
+    else:
+        found = {name: name for name in on}
+    for side, names, known in ((_TARGET, found, target), (_SOURCE, found.values(), source)):
+        for name in names:
+            if name not in known:
+                raise InvalidInputError(
+                    f"the {side} of the merge has no column {name!r}",
+                    column=str(name),
+                    expected=", ".join(known),
+                    found=name,
+                )
+    if not found:
+        raise InvalidInputError("a merge needs a column to compare", expected="on=['id']", found=on)
+    return found
+
+
+def _keys_of_text(text: str) -> dict[str, str]:
+    """The columns that a condition of equalities compares."""
+    found: dict[str, str] = {}
+    try:
+        pending = [json.loads(pl.sql_expr(text).meta.serialize(format="json"))]
+        while pending:
+            match pending.pop():
+                case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
+                    pending += [right, left]
+                case {"BinaryExpr": {"left": left, "op": "Eq", "right": right}}:
+                    sides = dict([_side(left), _side(right)])
+                    found[sides[_TARGET]] = sides[_SOURCE]
+                case other:
+                    found |= dict([_side(other)])  # not an equality, which it refuses
+    except (LookupError, TypeError, ValueError, pl.exceptions.PolarsError) as cause:
+        raise InvalidInputError(
+            "the condition of the merge cannot be used",
+            expected="a column, a list of columns, or equalities such as "
+            "'target.id = source.id AND target.day = source.day'",
+            found=text,
+            hint="put other conditions into the predicates of the clauses",
+        ) from cause
+    return found
+
+
+def _side(node: Any) -> tuple[str, str]:
+    match node:
+        case {
+            "Function": {
+                "input": [{"Column": str(side)}],
+                "function": {"StructExpr": {"FieldByName": str(name)}},
+            }
+        }:
+            return side, name
+    raise LookupError(node)
+
+
+class _Effect:
+    """A clause, checked against the columns that it can see."""
+
+    def __init__(self, clause: _Clause, commit_schema: _Schemas, seen: contract.Struct) -> None:
+        self.kind = clause.kind
+        self.where = condition(clause.predicate, seen)
+        if self.where is not None:
+            referenced_columns(self.where, seen)
+        values = clause.values
+        if values is None:
+            values = {
+                name: pl.col(_SOURCE).struct.field(name)
+                for name in commit_schema.source.names
+                if name not in clause.skipped
+            }
+        self.assigned: Assignments | None = None
+        if clause.kind != "delete":
+            self.assigned = Assignments(
+                values, commit_schema.target, commit_schema.partition_columns, seen
+            )
+
+    @property
+    def roots(self) -> list[str]:
+        """Columns of its predicate."""
+        return [] if self.where is None else self.where.meta.root_names()
+
+
+@dataclass(frozen=True)
+class _Schemas:
+    """The schemas of both sides."""
+
+    target: contract.Struct
+    partition_columns: tuple[str, ...]
+    source: contract.Struct
+
+
+class _Merging(Change):
+    """The merge as a change of target rows."""
+
+    updates = True
+
+    def __init__(
+        self,
+        snapshot: LogSnapshot,
+        source: _Source,
+        keys: Mapping[str, str],
+        matched: Sequence[_Clause],
+        not_matched: Sequence[_Clause],
+        by_source: Sequence[_Clause],
+    ) -> None:
+        self._snapshot, self._source, self._keys = snapshot, source.rows, keys
+        schema = snapshot.schema
+        sides = _Schemas(schema, snapshot.metadata.partition_columns, source.schema)
+        target_row = _beside(schema, contract.Field(_TARGET, schema))
+        pair = _beside(target_row, contract.Field(_SOURCE, source.schema))
+        source_row = _beside(source.schema, contract.Field(_SOURCE, source.schema))
+        self._matched = [_Effect(each, sides, pair) for each in matched]
+        self._by_source = [_Effect(each, sides, target_row) for each in by_source]
+        self._inserts = [_Effect(each, sides, source_row) for each in not_matched]
+        effects = [*self._matched, *self._by_source]
+        self.updates = any(each.kind == "update" for each in effects)
+        self._is_only_delete = len(matched) == 1 and matched[0] == _Clause("delete", None, {})
+        roots = {root for each in effects for root in each.roots} | set(keys)
+        sees_all = _TARGET in roots
+        self.columns = [name for name in schema.names if sees_all or name in roots]
+        self._structs = source.rows.to_struct(_SOURCE)
+        self._index = source.rows.select(pl.col(s).alias(t) for t, s in keys.items())
+        self._index = self._index.with_row_index(_S).drop_nulls()
+        self._found = np.zeros(source.rows.height, bool)
+        super().__init__(self._condition())
+
+    def _condition(self) -> pl.Expr | None:
+        """Rows for which it is not true do not change, and match no source row."""
+        parts = []
+        if self._matched or self._inserts:
+            parts.append(self._key_condition())
+        parts += [each.where for each in self._by_source]
+        if any(part is None or _TARGET in part.meta.root_names() for part in parts):
+            return None
+        return reduce(lambda a, b: a | b, [part for part in parts if part is not None])
+
+    def _key_condition(self) -> pl.Expr | None:
+        """What holds of every key of the source; None where nothing can be said."""
+        if not self._index.height:
+            return pl.lit(value=False)
+        found = None
+        for name in self._keys:
+            values = self._index[name].unique()
+            if not (values.dtype.is_integer() or values.dtype in _ORDERED):
+                continue
+            if values.len() <= _MOST_LISTED:
+                part = pl.col(name).is_in(values.implode())
+            else:
+                low, high = (pl.lit(v, values.dtype) for v in (values.min(), values.max()))
+                part = pl.col(name).is_between(low, high)
+            found = part if found is None else found & part
+        return found
+
+    def holding(self, files: pl.DataFrame) -> pl.DataFrame:
+        """The files whose bounds have a key of the source between them; all where rows without a
+        source row change too.
+        """
+        if self._by_source or not files.height:
+            return files
+        snapshot = self._snapshot
+        mapping = snapshot.table_configuration.column_mapping
+        for name in self._keys:
+            keys = self._index[name]
+            if name in snapshot.metadata.partition_columns or not (
+                keys.dtype.is_integer() or keys.dtype == pl.Date
+            ):
+                continue
+            stats = stats_from_json(
+                files["stats"], snapshot.schema, columns=[name], mapping=mapping
+            )
+            low, high = stats["min"].struct.field(name), stats["max"].struct.field(name)
+            unknown = low.is_null() | high.is_null()
+            sorted_ = keys.unique().sort()
+            first = sorted_.search_sorted(low, "left")
+            may = unknown | (first < sorted_.search_sorted(high, "right"))
+            files = files.filter(may)
+        return files
+
+    def touches(self, rows: pa.Table) -> NDArray[np.bool_]:
+        """Which rows change; remembers the source rows that match one."""
+        return self._decide(rows)[0] >= 0
+
+    def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:
+        """What becomes of rows that change, clause by clause."""
+        chosen, partners = self._decide(rows)
+        for number, effect in enumerate([*self._matched, *self._by_source]):
+            mask = chosen == number
+            if not mask.any():
+                continue
+            hit = rows.filter(pa.array(mask))
+            if effect.assigned is None:
+                yield Outcome(deleted=hit)
+                continue
+            of = partners[mask] if number < len(self._matched) else None
+            seen = self._seen(pl.DataFrame(hit), of)
+            yield Outcome(before=hit, after=effect.assigned.apply(hit, seen))
+
+    def inserted(self) -> Iterator[pa.Table]:
+        """The rows to insert for source rows that match none."""
+        if not self._inserts:
+            return
+        left = np.flatnonzero(~self._found)
+        rows = self._source[left]
+        frame = rows.with_columns(rows.to_struct(_SOURCE))
+        chosen = _choose(self._inserts, frame)
+        for number, effect in enumerate(self._inserts):
+            part = frame.filter(pl.Series(chosen == number))
+            if part.height and effect.assigned is not None:
+                yield effect.assigned.values(part)
+
+    def _decide(self, rows: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """For each row the number of the clause that changes it, or -1, and its source row."""
+        target = pl.DataFrame(rows.select(self.columns))
+        keys = list(self._keys)
+        pairs = target.select(keys).with_row_index(_T).join(self._index, on=keys)
+        ours, theirs = pairs[_T].to_numpy(), pairs[_S].to_numpy()
+        self._found[theirs] = True
+        chosen = np.full(target.height, -1)
+        partners = np.full(target.height, -1)
+        if self._matched and len(ours):
+            clauses = _choose(self._matched, self._seen(target[ours], theirs))
+            hit = clauses >= 0
+            self._require_single(target, ours[hit])
+            chosen[ours[hit]], partners[ours[hit]] = clauses[hit], theirs[hit]
+        if self._by_source:
+            alone = np.ones(target.height, bool)
+            alone[ours] = False
+            clauses = _choose(self._by_source, self._seen(target.filter(pl.Series(alone))))
+            clauses[clauses >= 0] += len(self._matched)
+            chosen[alone] = clauses
+        return chosen, partners
+
+    def _seen(
+        self, target: pl.DataFrame, partners: NDArray[np.int64] | None = None
+    ) -> pl.DataFrame:
+        """The columns that clauses see."""
+        found = [*target.get_columns(), target.to_struct(_TARGET)]
+        if partners is not None:
+            found.append(self._structs.gather(partners))
+        return pl.DataFrame(found)
+
+    def _require_single(self, target: pl.DataFrame, hit: NDArray[np.int64]) -> None:
+        """Refuse two source rows that change one target row."""
+        if self._is_only_delete or len(hit) < 2:
+            return
+        rows, counts = np.unique(hit, return_counts=True)
+        if counts.max() > 1:
+            row = int(rows[counts.argmax()])
+            raise InvalidInputError(
+                "several rows of the merge's source match and change one row of the table",
+                expected="at most one",
+                found={
+                    "rows": int(counts.max()),
+                    **target.select(list(self._keys)).row(row, named=True),
+                },
+                hint="make the keys of the source unique, or exclude rows by a predicate",
+            )
+
+
+_ORDERED = (pl.Date, pl.String, pl.Boolean)
+"""Types of keys, in addition to integers, of which files are left out."""
+
+
+def _beside(schema: contract.Struct, field: contract.Field) -> contract.Struct:
+    if field.name in schema.names:
+        raise InvalidInputError(
+            f"a column of the merge is named {field.name!r}, as the struct of its side",
+            column=field.name,
+            expected="other names than 'source' and 'target'",
+            found=field.name,
+            hint="rename the column",
+        )
+    return contract.Struct((*schema.fields, field))
+
+
+def _choose(effects: Sequence[_Effect], frame: pl.DataFrame) -> NDArray[np.int64]:
+    """For each row the number of the first clause whose predicate is true, or -1."""
+    chosen = np.full(frame.height, -1)
+    for number, effect in enumerate(effects):
+        mask = chosen < 0
+        if effect.where is not None:
+            mask &= holds(frame, effect.where).to_numpy()
+        chosen[mask] = number
+    return chosen

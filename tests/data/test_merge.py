@@ -1,0 +1,260 @@
+"""`Table.merge` and `Table.upsert`: the rows that deltalake's merge leaves, and what is refused."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import lakelog
+from lakelog import ConflictError, Table
+from lakelog.errors import InvalidInputError, UnsupportedFeatureError
+from tests.budget import rng_of, share_of
+from tests.data.test_append import SCHEMA, changes_of, commit_info, frame, made
+from tests.data.test_write import data_files
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
+FEED = {"delta.enableChangeDataFeed": "true"}
+ON = "target.id = source.id"
+ALL: list[tuple[str, dict[str, Any]]] = [
+    ("when_matched_update", {"updates": {"x": "source.x + target.x"}}),
+    ("when_matched_update", {"updates": {"p": "'m'"}, "predicate": "source.x > 20"}),
+    ("when_matched_update_all", {"predicate": "target.p = 'a'"}),
+    ("when_matched_update_all", {"except_cols": ["p"]}),
+    ("when_matched_delete", {"predicate": "source.x < target.x"}),
+    ("when_matched_delete", {}),
+    ("when_not_matched_insert", {"updates": {"id": "source.id", "x": "source.x * 2"}}),
+    ("when_not_matched_insert_all", {"predicate": "source.id > 30"}),
+    ("when_not_matched_insert_all", {}),
+    (
+        "when_not_matched_by_source_update",
+        {"updates": {"x": "target.x - 1"}, "predicate": "target.x > 9"},
+    ),
+    ("when_not_matched_by_source_update", {"updates": {"p": "'n'"}, "predicate": "target.p = 'b'"}),
+    ("when_not_matched_by_source_delete", {"predicate": "target.id > 40"}),
+]
+
+
+def some_rows(rng: random.Random, ids: list[int | None]) -> pl.DataFrame:
+    xs = [rng.choice([None, rng.randrange(50) / 2]) for _ in ids]
+    ps = [rng.choice(["a", "b", "c", None]) for _ in ids]
+    return pl.DataFrame({"p": ps, "id": ids, "x": xs}, schema=SCHEMA)
+
+
+def bag(rows: pl.DataFrame) -> Counter[Any]:
+    return Counter(rows.select("p", "id", "x").rows())
+
+
+def peer_rows(path: Path) -> pl.DataFrame:
+    query = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(path))
+    return pl.DataFrame(pa.table(query.execute("select * from t")))
+
+
+def with_clauses(merge: Any, clauses: list[tuple[str, dict[str, Any]]]) -> Any:
+    for name, arguments in clauses:
+        merge = getattr(merge, name)(**arguments)
+    return merge
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_random_merges_leave_the_rows_that_deltalake_leaves(tmp_path: Path, vectors: bool) -> None:
+    rng = rng_of(f"merges {vectors}")
+    for round_ in range(share_of(80)):
+        by = rng.choice([(), ("p",)])
+        ours = made(tmp_path / f"ours {round_}", by=by, **FEED, **(VECTORS if vectors else {}))
+        peer = made(tmp_path / f"peer {round_}", by=by)
+        for _ in range(2):
+            rows = some_rows(rng, [rng.choice([rng.randrange(50), None]) for _ in range(20)])
+            ours.append(rows)
+            peer.append(rows)
+        clauses = sorted(
+            rng.sample(ALL, rng.randrange(1, 5)), key=lambda each: ALL.index(each) // 6
+        )
+        before = ours.snapshot().scan().collect()
+        source = some_rows(rng, [*rng.sample(range(60), rng.randrange(25)), None])
+        report = with_clauses(ours.merge(source, ON), clauses).execute()
+        merged = deltalake.DeltaTable(peer.path).merge(
+            source.to_arrow(), ON, source_alias="source", target_alias="target"
+        )
+        with_clauses(merged, clauses).execute()
+        after = ours.snapshot().scan().collect()
+        assert bag(after) == bag(peer.snapshot().scan().collect()), clauses
+        assert bag(after) == bag(peer_rows(Path(ours.path))), clauses
+        if report.version is None:
+            assert bag(after) == bag(before), clauses
+            continue
+        feed = ours.changes(report.version, report.version).collect()
+        kinds = Counter(feed["_change_type"].to_list())
+        counts = {
+            "insert": report.num_rows,
+            "delete": report.num_deleted_rows,
+            "update_preimage": report.num_updated_rows,
+            "update_postimage": report.num_updated_rows,
+        }
+        assert kinds == Counter({kind: count for kind, count in counts.items() if count})
+        gone = feed.filter(pl.col("_change_type").is_in(["delete", "update_preimage"]))
+        new = feed.filter(pl.col("_change_type").is_in(["insert", "update_postimage"]))
+        assert bag(before) + bag(new) == bag(after) + bag(gone), clauses
+
+
+def test_upsert_updates_known_keys_and_inserts_the_others(tmp_path: Path) -> None:
+    table = made(tmp_path, **VECTORS)
+    table.append(frame(("a", 1, 0.5), ("b", 2, 1.5)))
+    report = table.upsert(pl.DataFrame({"id": [2, 3], "x": [9.0, 9.5]}), "id")
+    assert (report.num_rows, report.num_updated_rows) == (1, 1)
+    found = table.snapshot().scan().sort("id").collect()
+    assert found.rows() == [("a", 1, 0.5), ("b", 2, 9.0), (None, 3, 9.5)]
+    told = commit_info(tmp_path, 2)
+    assert told["operation"] == "MERGE"
+    assert told["operationParameters"] == {
+        "predicate": '["(target.`id` = source.`id`)"]',
+        "matchedPredicates": '[{"actionType":"update"}]',
+        "notMatchedPredicates": '[{"actionType":"insert"}]',
+        "notMatchedBySourcePredicates": "[]",
+    }
+    metrics = told["operationMetrics"]
+    assert (metrics["numTargetRowsInserted"], metrics["numTargetRowsUpdated"]) == ("1", "1")
+    assert metrics["numSourceRows"] == "2"
+
+
+def test_two_source_rows_that_change_one_row_are_an_error(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(frame(("a", 1, 0.5), ("b", 2, 1.5)))
+    files = data_files(tmp_path)
+    twice = frame(("a", 1, 7.0), ("a", 1, 8.0), ("c", 3, 0.0), ("c", 3, 0.0))
+    with pytest.raises(InvalidInputError, match="several rows of the merge's source") as caught:
+        table.upsert(twice, ["id"])
+    assert caught.value.found == {"rows": 2, "id": 1}
+    assert data_files(tmp_path) == files
+    one = table.merge(twice, "id").when_matched_update_all("source.x > 7.5")
+    assert one.execute().num_updated_rows == 1
+    # An unconditional delete does the same for every source row; both others are inserted.
+    merge = table.merge(twice, "id").when_matched_delete().when_not_matched_insert_all()
+    report = merge.execute()
+    assert (report.num_deleted_rows, report.num_rows) == (1, 2)
+
+
+def test_files_without_a_key_of_the_source_are_not_opened(tmp_path: Path) -> None:
+    table = made(tmp_path, by=())
+    for start in range(0, 500, 100):
+        table.append(frame(*(("a", start + n, 0.5) for n in range(100))))
+    files = sorted(tmp_path.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
+    for number in (0, 2, 3):
+        files[number].unlink()
+    # More keys than a condition lists, from 100 to 450, but none from 200 to 399.
+    keys = [*range(100, 200), *range(410, 451)]
+    report = table.upsert(frame(*(("b", key, 1.0) for key in keys)), "id")
+    assert (report.num_updated_rows, report.num_removed_files) == (141, 2)
+
+
+def test_columns_of_other_names_and_types_are_compared(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(frame(("a", 1, 0.5), ("b", 2, 1.5)))
+    source = pl.DataFrame({"key": pl.Series([2, 7], dtype=pl.Int16), "part": ["b", "b"]})
+    merge = table.merge(source, {"id": "key", "p": "part"})
+    merge.when_matched_update({"x": pl.col("source").struct.field("key")})
+    merge.when_not_matched_insert({"id": pl.col("key"), "p": "part", "x": 0.25})
+    merge.execute()
+    found = table.snapshot().scan().sort("id").collect()
+    assert found.rows() == [("a", 1, 0.5), ("b", 2, 2.0), ("b", 7, 0.25)]
+
+
+@pytest.mark.parametrize(
+    ("on", "message"),
+    [
+        ("nope", "the condition of the merge cannot be used"),
+        ("target.id > source.id", "the condition of the merge cannot be used"),
+        ("target.id = source.id OR target.p = source.p", "the condition of the merge cannot"),
+        (["y"], "the target of the merge has no column 'y'"),
+        ({"id": "y"}, "the source of the merge has no column 'y'"),
+        ([], "needs a column to compare"),
+    ],
+)
+def test_conditions_that_are_no_equalities_are_refused(
+    tmp_path: Path, on: Any, message: str
+) -> None:
+    table = made(tmp_path)
+    with pytest.raises(InvalidInputError, match=message):
+        table.merge(frame(("a", 1, 0.5)), on).when_matched_delete().execute()
+
+
+def test_clauses_that_do_not_fit_are_refused_before_anything_is_written(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(frame(("a", 1, 0.5)))
+    rows = frame(("a", 1, 7.0))
+    files = data_files(tmp_path)
+    merges: list[tuple[Callable[[], Any], str]] = [
+        (lambda: table.merge(rows, "id"), "at least one clause"),
+        (lambda: table.merge(rows, "id").when_matched_delete("y > 1"), "does not have"),
+        (lambda: table.merge(rows, "id").when_matched_update({"y": 1}), "no column 'y'"),
+        (
+            lambda: table.merge(rows, "id").when_not_matched_by_source_update({"x": "source.x"}),
+            "does not have",
+        ),
+        (
+            lambda: table.merge(rows.with_columns(y=1), "id").when_matched_update_all(),
+            "no column 'y'",
+        ),
+        (
+            lambda: table.merge(rows.with_columns(source=1), "id").when_matched_delete(),
+            "named 'source'",
+        ),
+        (
+            lambda: table.merge(rows, "id", memory_limit=8).when_matched_delete(),
+            "does not fit into the memory limit",
+        ),
+    ]
+    for merge, message in merges:
+        with pytest.raises(InvalidInputError, match=message):
+            merge().execute()
+    done = table.merge(rows, "id").when_matched_delete()
+    done.execute()
+    with pytest.raises(InvalidInputError, match="runs once"):
+        done.execute()
+    assert files <= data_files(tmp_path)
+
+
+def test_a_merge_that_only_inserts_may_write_an_append_only_table(tmp_path: Path) -> None:
+    table = made(tmp_path, **{"delta.appendOnly": "true"}, **FEED)
+    table.append(frame(("a", 1, 0.5)))
+    new = frame(("a", 1, 7.0), ("b", 2, 7.0))
+    assert table.merge(new, "id").when_not_matched_insert_all().execute().num_rows == 1
+    assert changes_of(tmp_path, 2) == [("insert", 2)]
+    assert table.merge(new, "id").when_not_matched_insert_all().execute().version is None
+
+
+def test_merges_of_the_same_rows_conflict_and_of_others_do_not(tmp_path: Path) -> None:
+    table = made(tmp_path, **VECTORS)
+    table.append(frame(("a", 1, 0.5), ("a", 2, 0.5), ("b", 7, 1.5), ("b", 8, 1.5)))
+    table.upsert(frame(("a", 1, 3.0)), "id")
+    assert table.upsert(frame(("b", 7, 3.0)), "id", version=1).version == 3
+    kept = data_files(tmp_path)
+    with pytest.raises(ConflictError):
+        table.upsert(frame(("a", 1, 4.0)), "id", version=1)
+    assert data_files(tmp_path) == kept
+
+
+def test_row_ids_are_not_lost(tmp_path: Path) -> None:
+    table = made(tmp_path, **VECTORS, **{"delta.enableRowTracking": "true"})
+    table.append(frame(("a", 1, 0.5), ("a", 2, 0.5)))
+    with pytest.raises(UnsupportedFeatureError, match="row tracking"):
+        table.upsert(frame(("a", 1, 3.0)), "id")
+    assert table.merge(frame(("a", 1, 3.0)), "id").when_matched_delete().execute().version == 2
+
+
+def reopened(table: Table) -> Table:
+    return lakelog.open(table.path, upkeep=False)
+
+
+def test_an_application_merges_once(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    rows = frame(("a", 1, 0.5))
+    assert table.upsert(rows, "id", app_id="job", app_version=1).version == 1
+    assert reopened(table).upsert(rows, "id", app_id="job", app_version=1).duplicate
