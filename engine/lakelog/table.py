@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.registry import log_folders, named, registered
 from lakelog.errors import ArgumentTypeError, InvalidInputError, TableNotFoundError
-from lakelog.input_validation import checked, checked_methods, require_version
+from lakelog.input_validation import checked, checked_methods, require_int, require_version
 from lakelog.lazy import cached_property
 from lakelog.log.cache import CacheStats, StateCache
 from lakelog.log.context import Log, Timestamp, iso_text, to_ms
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from lakelog.checkpoint.schedule import Scheduler
     from lakelog.checkpoint.verify import VerifyReport
     from lakelog.checkpoint.version_checksum import ChecksumReport
+    from lakelog.data.compact import CompactReport
     from lakelog.data.merge import Merge
     from lakelog.data.restore import RestoreReport
     from lakelog.data.row_commit import SchemaMode, WriteReport
@@ -294,6 +295,75 @@ class Table:
         from lakelog.log import blame
 
         return blame.blame(self._log, path, self._open)
+
+    def compact(
+        self,
+        *,
+        target_bytes: int | None = None,
+        where: pl.Expr | str | None = None,
+        order_by: str | Sequence[str] = (),
+        zorder_by: str | Sequence[str] = (),
+        deleted_share: float = 0.05,
+        sort_bytes: int = 268_435_456,
+        commit_bytes: int = 4_294_967_296,
+        progress: Progress | None = None,
+    ) -> CompactReport:
+        """Merge small files by partition, and drop the rows that deletion vectors delete.
+
+        No row changes: the commits have ``dataChange`` false, so that streams and change feeds skip
+        them. Files are taken in order of age, until no candidate of the version at the start is
+        left. A second call finds nothing to do.
+
+        Args:
+            target_bytes: Target size of a file; None uses the table's ``delta.targetFileSize``,
+                else 128 MiB. Files below three quarters of it are small.
+            where: Only files that can contain a matching row.
+            order_by: Sort rows by these columns, nulls first, and write all files of a partition
+                that are not sorted so yet. Rows are sorted within groups of files of `sort_bytes`.
+            zorder_by: Sort rows along a Z-order curve through these columns, so that conditions on
+                any of them skip files.
+            deleted_share: Large files are rewritten too if a larger share of their rows is deleted.
+            sort_bytes: Bytes of the files whose rows are sorted together, about.
+            commit_bytes: Bytes of files that are rewritten for one commit, about.
+            progress: Called with ``("compact", files done, files)``.
+
+        Returns:
+            Files and rows, commits, and skipped files. A file that cannot be read is skipped with a
+            `LakelogWarning` and stays in the table; for a day, compaction does not try it again.
+
+        Raises:
+            InvalidInputError: A column is unknown, is a partition column or has a nested type; both
+                orders are given; a size is not positive.
+            UnsupportedFeatureError: The table has row tracking (row ids would be lost), or another
+                feature that lakelog cannot write; or its rows are not in Parquet files.
+            CommitOutcomeUnknown: A commit may have succeeded; its files are kept.
+            UnavailableError: The store failed. Earlier commits are kept.
+
+        If other writers remove files of a group, the group is planned again.
+
+        Memory: as `append`; with an order, the rows of one group.
+
+        Source: Delta protocol, Add File and Remove File; Delta Lake, OPTIMIZE.
+        """
+        from lakelog.data.bin_rewrite import RowOrder
+        from lakelog.data.compact import Compaction, compact
+
+        by, zorder = (
+            (given,) if isinstance(given, str) else tuple(given) for given in (order_by, zorder_by)
+        )
+        if by and zorder:
+            raise InvalidInputError(
+                "pass either order_by or zorder_by", found=f"{', '.join(by)}; {', '.join(zorder)}"
+            )
+        asked = Compaction(
+            target_bytes=target_bytes,
+            where=where,
+            deleted_share=deleted_share,
+            sort_bytes=require_int("sort_bytes", sort_bytes, 1),
+            commit_bytes=require_int("commit_bytes", commit_bytes, 1),
+            order=RowOrder(zorder or by, bool(zorder)) if zorder or by else None,
+        )
+        return compact(self._log, self.transaction, asked, progress)
 
     def restore(
         self,

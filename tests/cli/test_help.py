@@ -15,8 +15,8 @@ import pytest
 from lakelog.cli.app import app
 
 READING = "actions blame cache changes demo diff files history info replay".split()
-UPKEEP = "checkpoint checksum cleanup compact repair replicate simulate undo vacuum verify".split()
-ROWS = ["restore"]
+UPKEEP = "checkpoint checksum cleanup repair replicate simulate undo vacuum verify".split()
+ROWS = ["compact", "compact-log", "restore"]
 COMMANDS = tuple(sorted([*READING, *UPKEEP, *ROWS, "spark", "wal"]))
 HEAVY = ("polars", "pyarrow", "fsspec", "numpy", "orjson", "rich", "asyncio")
 

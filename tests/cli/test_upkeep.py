@@ -228,14 +228,14 @@ def test_what_is_broken_is_found_and_mended(lakelog: Any, orders: Path) -> None:
 
 
 def test_commits_are_compacted(lakelog: Any, orders: Path) -> None:
-    outcome = lakelog("compact", orders, 45, 54)
+    outcome = lakelog("compact-log", orders, 45, 54)
     assert outcome.code == 0
     assert "versions       45 to 54" in outcome.text
-    (row,) = rows(lakelog("compact", orders, 45, 54, "-o", "json").text)
+    (row,) = rows(lakelog("compact-log", orders, 45, 54, "-o", "json").text)
     assert (row["start"], row["end"], row["written"]) == (45, 54, False)
-    assert "it was there already" in lakelog("compact", orders, 45, 54).text
+    assert "it was there already" in lakelog("compact-log", orders, 45, 54).text
     assert engine.open(orders).snapshot().provenance.compactions == (row["path"],)
-    assert lakelog("compact", orders, 9, 3).code == 2
+    assert lakelog("compact-log", orders, 9, 3).code == 2
 
 
 # --- checksum and replicate -----------------------------------------------------------------------
@@ -351,6 +351,23 @@ def test_a_bar_tells_the_step(
 
 
 # --- rows -----------------------------------------------------------------------------------------
+
+
+def test_small_files_are_compacted_and_damaged_ones_are_a_finding(
+    lakelog: Any, tmp_path: Path
+) -> None:
+    table = engine.create(tmp_path, {"n": pl.Int64}, upkeep=False)
+    for number in range(3):
+        table.append(pl.DataFrame({"n": [2 - number]}))
+    (row,) = rows(lakelog("compact", tmp_path, "--order-by", "n", "-o", "json").text)
+    assert (row["num_files"], row["num_removed_files"]) == (1, 3)
+    assert table.snapshot().scan().collect()["n"].to_list() == [0, 1, 2]
+    assert "nothing was to do" in lakelog("compact", tmp_path).text
+    table.append(pl.DataFrame({"n": [3]}))
+    table.append(pl.DataFrame({"n": [4]}))
+    (tmp_path / table.snapshot().files().sort("version").collect()["path"][-1]).unlink()
+    outcome = lakelog("compact", tmp_path)
+    assert (outcome.code, "was not found" in outcome.text) == (1, True)
 
 
 def test_restore_plans_first_and_applies_when_asked(lakelog: Any, tmp_path: Path) -> None:

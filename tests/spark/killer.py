@@ -23,7 +23,7 @@ from lakelog import table as tables
 from lakelog.data import write as data_write
 from lakelog.spark import stream_sink
 from lakelog.spark.options import parse_options
-from lakelog.spark.pipeline import rewrite
+from lakelog.spark.pipeline import compact as compact_step
 from lakelog.spark.stream_source import stream_reader
 from lakelog.storage import LogStore, open_store
 from lakelog.testing import InjectingStore, Rule
@@ -105,7 +105,7 @@ def with_faults(order: dict[str, Any]) -> None:
     with (
         mock.patch.object(tables, "open_bounded", open_faulty),
         mock.patch.object(data_write, "open_store", open_faulty),
-        mock.patch.object(rewrite, "open_bounded", open_faulty),
+        mock.patch.object(compact_step, "open_bounded", open_faulty),
     ):
         JOBS[order["job"]](order)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from lakelog.spark.pipeline.compact import (
+from lakelog.data.compact import (
     COMPACTED,
     SKIP,
     Sizes,

@@ -25,10 +25,10 @@ from lakelog import (
     UnavailableError,
     UnsupportedFeatureError,
 )
+from lakelog.data import compact as module
+from lakelog.data.compact import SKIP
 from lakelog.data.read import read_files
 from lakelog.data.write import DataFileWriter, WritePlan
-from lakelog.spark.pipeline import compact as module
-from lakelog.spark.pipeline.compact import SKIP
 from lakelog.testing import Fault, InjectingStore, Rule
 from tests.spark.pipeline_side import (
     DAY_MS,
@@ -211,7 +211,7 @@ def test_a_file_whose_store_fails_is_passed_over_without_a_cooldown(
             raise UnavailableError("not now", path=bad)
         return real(plan, files, **more)
 
-    monkeypatch.setattr("lakelog.spark.pipeline.rewrite.read_files", failing)
+    monkeypatch.setattr("lakelog.data.bin_rewrite.read_files", failing)
     report = run_compact(table)
     assert (report.status, report.removed, report.skips) == ("incomplete", 2, 1)
     assert skips(table) == {}
@@ -323,11 +323,11 @@ def test_a_run_killed_between_commits_is_finished_by_the_next(
     before = contents(table)
     real, done = module._commit, list[int]()
 
-    def killed(*args: Any) -> None:
+    def killed(*args: Any) -> int | None:
         if done:
             raise KeyboardInterrupt
-        real(*args)
         done.append(1)
+        return real(*args)
 
     monkeypatch.setattr(module, "_commit", killed)
     with pytest.raises(KeyboardInterrupt):

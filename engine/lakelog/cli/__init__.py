@@ -5,8 +5,9 @@ Modules that help imports are light: Polars, rich and the engine are imported wh
 | module | owns |
 |---|---|
 | `app` | the group; exit codes, error messages, notes |
-| `table` | commands that read a table: info, files, history, actions, diff, blame, replay |
-| `log_files` | checkpoint, verify, repair, compact, checksum, replicate |
+| `table` | commands that read a table: info, files, history, actions, changes, diff, ... |
+| `table_writing` | compact, restore |
+| `log_files` | checkpoint, verify, repair, compact-log, checksum, replicate |
 | `retention` | cleanup, vacuum, simulate, undo |
 | `wal`, `spark` | commands for write-ahead logs; pipelines on Spark |
 | `demo` | ``lakelog demo`` |

@@ -78,8 +78,9 @@ def app() -> None:
     """Read and maintain the log of a lake table.
 
     State, history, checkpoints, cleanup, repair. TABLE is a folder with a Delta or an IndexTables
-    log, as a path or an fsspec URL. Only checkpoint, checksum, compact, undo, spark, and commands
-    with --apply, write to it. wal reads and maintains write-ahead logs, which need no table.
+    log, as a path or an fsspec URL. Only checkpoint, checksum, compact, compact-log, undo, spark,
+    and commands with --apply, write to it. wal reads and maintains write-ahead logs, which need no
+    table.
     """
 
 

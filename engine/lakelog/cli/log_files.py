@@ -237,7 +237,10 @@ def repair(
 
 
 @click.command(
-    epilog=examples("lakelog compact orders 10 19", "lakelog compact orders 0 99 --output json")
+    "compact-log",
+    epilog=examples(
+        "lakelog compact-log orders 10 19", "lakelog compact-log orders 0 99 --output json"
+    ),
 )
 @options.target
 @click.argument("a", type=click.IntRange(min=0), metavar="A")
@@ -245,7 +248,7 @@ def repair(
 @options.memory
 @options.output
 @options.debug
-def compact(target: Target, a: int, b: int, memory_limit: int | None, output: Output) -> None:
+def compact_log(target: Target, a: int, b: int, memory_limit: int | None, output: Output) -> None:
     """Write the log compaction file of versions A to B.
 
     Readers may use it instead of the commits, which are kept. It is read back and compared with
@@ -358,4 +361,4 @@ def replicate(
     write_report(report, facts, _REPLICA, output)
 
 
-COMMANDS = (checkpoint, verify, repair, compact, checksum, replicate)
+COMMANDS = (checkpoint, verify, repair, compact_log, checksum, replicate)

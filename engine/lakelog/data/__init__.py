@@ -20,4 +20,5 @@ Runs on one machine and does not import Spark; Spark's executors use it.
 | `row_commit` | transaction and files of one call that writes rows; options and report |
 | `change_feed` | rows that commits changed |
 | `restore` | an earlier version restored |
+| `compact`, `bin_rewrite` | small files merged, rows sorted; the rewrite of one group of files |
 """

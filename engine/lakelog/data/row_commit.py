@@ -11,7 +11,8 @@ Source: Delta protocol, Add File and Remove File.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -21,12 +22,14 @@ import polars as pl
 from lakelog.data.deletion_vectors import VectorWriter
 from lakelog.data.write import DataFileWriter, WritePlan, discard
 from lakelog.data.write_plan import clustering_columns
+from lakelog.dialects.commit_reader import group_commits
 from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.errors import (
     CommitOutcomeUnknown,
     ConcurrentDeleteReadError,
     InvalidInputError,
     LakelogError,
+    LakelogWarning,
     NotFoundError,
 )
 from lakelog.log.context import Log
@@ -41,6 +44,7 @@ from lakelog.transaction.transaction import LogTransaction
 SchemaMode = Literal["merge"]
 
 _MOST_WORKERS = 4
+_CHUNK_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
@@ -312,3 +316,50 @@ def _named(snapshot: LogSnapshot, paths: list[str]) -> bool:
     vectors = live.filter(pl.col("dvStorageType") == "u")
     named = live["path"].is_in(paths).any()
     return bool(named) or bool(vector_paths(vectors).is_in(paths).any())
+
+
+def discard_unnamed(log: Log, paths: Sequence[str], version: int) -> list[str]:
+    """Delete new files where it is certain that no commit after `version` names them; gives the
+    deleted ones.
+
+    Never raises `LakelogError`: what cannot be settled or deleted is left for vacuum, with a
+    `LakelogWarning`.
+    """
+    if not paths:
+        return []
+    try:
+        named = _named_since(log, version, pl.Series(paths))
+        if named is None:
+            return []
+        lost = [path for path in paths if path not in named]
+        failures = discard(log.store, lost)
+    except LakelogError as error:
+        _leave(len(paths), error)
+        return []
+    if failures:
+        _leave(len(failures), failures[0])
+    kept = {failure.path for failure in failures}
+    return [path for path in lost if path not in kept]
+
+
+def _leave(count: int, error: LakelogError) -> None:
+    warnings.warn(
+        f"{count} data files of a failed write remain for vacuum: {error}",
+        LakelogWarning,
+        stacklevel=4,
+    )
+
+
+def _named_since(log: Log, version: int, paths: pl.Series) -> set[str] | None:
+    """Which of the paths a commit after a version adds or removes, as the log is now."""
+    listing = log.list_since(version)
+    latest = max((f[-1].version for f in (listing.commits, listing.checkpoints) if f), default=-1)
+    commits = [c for c in listing.commits if c.version > version]
+    if [c.version for c in commits] != list(range(version + 1, latest + 1)):
+        return None
+    named: set[str] = set()
+    for chunk in group_commits(commits, _CHUNK_BYTES):
+        files = log.dialect.decode(log.store, chunk).files
+        if files.height:
+            named.update(files["path"].filter(files["path"].is_in(paths.implode())))
+    return named

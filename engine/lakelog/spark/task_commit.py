@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import functools
 import json
-import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,16 +20,15 @@ from typing import Any
 import polars as pl
 
 from lakelog.data.conform import Rows
+from lakelog.data.row_commit import discard_unnamed
 from lakelog.data.write import DataFileWriter, WritePlan
-from lakelog.dialects.commit_reader import group_commits
-from lakelog.errors import LakelogError, LakelogWarning, OutcomeUnknownError, UnavailableError
+from lakelog.errors import LakelogError, OutcomeUnknownError, UnavailableError
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.reading import serialize_frame, unpack
 from lakelog.storage.bounded import DEFAULT_TIMEOUT_S
 from lakelog.table import Table, open  # noqa: A004 - the design's name
 from lakelog.table_transaction import Transaction
 
-_CHUNK_BYTES = 64 << 20
 _CHECKPOINT_WAIT_S = 300.0
 
 
@@ -129,48 +127,8 @@ def publish(
 
 
 def discard(table: Table, written: Sequence[pl.DataFrame], version: int) -> list[str]:
-    """Delete files that were written for nothing, where it is certain that no version names them.
-
-    Never raises `LakelogError`: what cannot be settled or deleted is left for vacuum, with a
-    `LakelogWarning`.
+    """Delete files that were written for nothing, where it is certain that no version names them;
+    gives the deleted ones.
     """
     paths = [path for frame in written if frame.height for path in frame["path"]]
-    if not paths:
-        return []
-    try:
-        named = _named_since(table, version, pl.Series(paths))
-        if named is None:
-            return []
-        lost = [path for path in paths if path not in named]
-        failures = table.log.store.delete_many(lost)
-    except LakelogError as error:
-        _leave(len(paths), error)
-        return []
-    if failures:
-        _leave(len(failures), failures[0])
-    kept = {failure.path for failure in failures}
-    return [path for path in lost if path not in kept]
-
-
-def _leave(count: int, error: LakelogError) -> None:
-    warnings.warn(
-        f"{count} data files of a failed write remain for vacuum: {error}",
-        LakelogWarning,
-        stacklevel=3,
-    )
-
-
-def _named_since(table: Table, version: int, paths: pl.Series) -> set[str] | None:
-    """Which of the paths a commit after a version adds or removes, as the log is now."""
-    log = table.log
-    listing = log.list_since(version)
-    latest = max((f[-1].version for f in (listing.commits, listing.checkpoints) if f), default=-1)
-    commits = [c for c in listing.commits if c.version > version]
-    if [c.version for c in commits] != list(range(version + 1, latest + 1)):
-        return None
-    named: set[str] = set()
-    for chunk in group_commits(commits, _CHUNK_BYTES):
-        files = log.dialect.decode(log.store, chunk).files
-        if files.height:
-            named.update(files["path"].filter(files["path"].is_in(paths.implode())))
-    return named
+    return discard_unnamed(table.log, paths, version)

@@ -10,7 +10,7 @@ that cannot be read is skipped for a cooldown, and the job continues; see `compa
 |---|---|
 | `pipeline`, `steps` | `Pipeline`, which runs the steps; their settings and reports |
 | `ingest` | rows from any Spark source; strict NDJSON |
-| `compact`, `rewrite` | compaction: the step and its plan; the work of executors |
+| `compact` | compaction by executors |
 | `upkeep` | checkpoint, cleanup and vacuum |
 """
 
