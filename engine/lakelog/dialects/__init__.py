@@ -15,6 +15,8 @@
 | `digest` | action counts and an order-independent hash |
 | `truncation_marks` | line counts that reveal a file cut at a line end |
 | `checkpoint_counts` | the counts that a pointer records of a checkpoint |
+| `checkpoint_sources` | files of checkpoints opened; footers and fetched ranges kept |
+| `row_group_records` | what the row groups of a checkpoint contain, recorded with a checksum |
 | `parquet_footers` | Parquet footers checked before they are trusted |
 | `gc_pause` | the garbage collector paused |
 """

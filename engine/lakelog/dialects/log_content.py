@@ -374,6 +374,11 @@ class SkippingReader(CheckpointReader, Protocol):
         """
         ...
 
+
+@runtime_checkable
+class MatchingReader(CheckpointReader, Protocol):
+    """A reader that decodes the columns of a condition first."""
+
     def iter_matching(
         self,
         columns: Sequence[str],

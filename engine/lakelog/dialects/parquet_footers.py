@@ -84,6 +84,25 @@ def require_sound_chunks(
                 raise pa.ArrowInvalid(f"a column chunk of {expected} records {found}")
 
 
+def chunk_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """The bytes of a column chunk: the first one, and the one after the last."""
+    start = chunk.dictionary_page_offset or chunk.data_page_offset
+    return start, start + chunk.total_compressed_size
+
+
+def chunk_ranges(
+    metadata: pq.FileMetaData, groups: Iterable[int], fields: Iterable[str]
+) -> Iterator[tuple[int, int]]:
+    """As `chunk_range`, of all leaves of some fields in some row groups; checks them first."""
+    groups = list(groups)
+    prefixes = tuple(f"{field}." for field in fields)
+    paths = (metadata.schema.column(i).path for i in range(metadata.num_columns))
+    leaves = [i for i, path in enumerate(paths) if f"{path}.".startswith(prefixes)]
+    require_sound_chunks(metadata, groups, leaves)
+    for group in map(metadata.row_group, groups):
+        yield from (chunk_range(group.column(leaf)) for leaf in leaves)
+
+
 def data_end(metadata: pq.FileMetaData) -> int:
     """Where the last row group's data end, in bytes."""
     last = metadata.num_row_groups - 1
@@ -91,11 +110,7 @@ def data_end(metadata: pq.FileMetaData) -> int:
         return len(_MAGIC)
     leaves = range(metadata.num_columns)
     require_sound_chunks(metadata, [last], leaves)
-    chunks = [metadata.row_group(last).column(leaf) for leaf in leaves]
-    ends: Iterator[int] = (
-        (c.dictionary_page_offset or c.data_page_offset) + c.total_compressed_size for c in chunks
-    )
-    return max(ends)
+    return max(chunk_range(metadata.row_group(last).column(leaf))[1] for leaf in leaves)
 
 
 class _Zeros(io.RawIOBase):

@@ -26,6 +26,7 @@ from lakelog.dialects.log_content import (
     Checkpoint,
     CheckpointReader,
     FileCondition,
+    MatchingReader,
     RowGroups,
     SkippingReader,
 )
@@ -256,7 +257,7 @@ class Base:
             return RowGroupChoice(
                 None,
                 "the checkpoint does not record what its row groups contain; lakelog records it in "
-                "Parquet checkpoints of Delta tables, with typed statistics",
+                "Parquet checkpoints, on Delta tables only with typed statistics",
             )
         chosen: dict[str, list[int]] = {}
         for _, rows in groupby(self.row_groups, key=lambda groups: groups.frame["bounds"].dtype):
@@ -302,7 +303,7 @@ class Base:
         condition: FileCondition,
         seen: Callable[[pl.DataFrame], None],
     ) -> Iterator[pl.DataFrame]:
-        """See `SkippingReader`; uses kept columns if these were requested before, or if there is a
+        """See `MatchingReader`; uses kept columns if these were requested before, or if there is a
         disk cache, which keeps whole columns only.
         """
 
@@ -311,7 +312,7 @@ class Base:
             return frame.filter(condition.may_match(frame))
 
         kept = self.projections is not None and self.projections.keeps(self, columns, ("add",))
-        if isinstance(self.reader, SkippingReader) and not kept and self.disk is None:
+        if isinstance(self.reader, MatchingReader) and not kept and self.disk is None:
             return self.reader.iter_matching(columns, condition, seen)
         return map_ahead(matching, self.iter_files(columns, ("add",)))
 

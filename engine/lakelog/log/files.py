@@ -72,7 +72,8 @@ _STATISTICS = ("numRecords", "min", "max", "nullCount")
 """Columns of ``stats=True``, in place of the statistics' text."""
 
 _TEXT_STATISTICS = ("stats", "numRecords", "minValues", "maxValues")
-_MAP_STATISTICS = ("numRecords", "minValues", "maxValues")
+_BOUNDS = ("minValues", "maxValues")
+_MAP_STATISTICS = ("numRecords", *_BOUNDS)
 
 
 class TextNeededError(Exception):
@@ -359,7 +360,7 @@ class FilesQuery:
         """Which of some `RowGroups.frame` bounds may belong to a file that `where` keeps."""
         assert self.where is not None
         schema = self.metadata.schema
-        columns = self._referenced
+        columns = [column for column in self._referenced if not self._was_text(bounds, column)]
         nothing = pl.DataFrame(height=bounds.len())
         return keep_mask(
             self.where,
@@ -368,6 +369,18 @@ class FilesQuery:
             partitions=TypedPartitions(nothing, nothing),
             stats=stats_from_struct(bounds, schema, columns=columns, mapping=self.mapping),
         )
+
+    def _was_text(self, bounds: pl.Series, column: str) -> bool:
+        """Whether bounds of a column are texts and its values are not, any more: the least text
+        need not be that of the least value.
+        """
+        field = self.metadata.schema.field(column)
+        assert field is not None
+        name = contract.physical_name(field, self.mapping)
+        sides = [bounds.struct.field(n) for n in _BOUNDS if n in bounds.struct.fields]
+        found = [side.struct.field(name) for side in sides if name in side.struct.fields]
+        is_text = any(side.dtype == pl.String for side in found)
+        return is_text and contract.to_polars(field.type) != pl.String
 
     def _statistics(
         self, batch: pl.DataFrame, columns: Sequence[str] | None = None, *, text: bool

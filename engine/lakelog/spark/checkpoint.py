@@ -38,6 +38,7 @@ from lakelog.dialects.log_content import (
     StagedCheckpoint,
 )
 from lakelog.dialects.protocol_rules import TableConfiguration
+from lakelog.dialects.row_group_records import RECORD_KEY
 from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointWriteError,
@@ -299,7 +300,9 @@ class _SparkPartWriter:
         plan, counts = self.plan, held.counts
         files = [w.staged for w in self._written]
         if plan.layout == "flattened":
-            staging = Staging(self._log.store, plan, files=files, num_adds=counts.get("add", 0))
+            records = [str(orjson.loads(w.tags)[RECORD_KEY]) for w in self._written]
+            adds = counts.get("add", 0)
+            staging = Staging(self._log.store, plan, files=files, num_adds=adds, records=records)
             staging.learn(meta)
             return stage_parts(staging)
         columns, _ = file_action_columns(plan, self._state.metadata.configuration)

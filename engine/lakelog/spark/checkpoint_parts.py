@@ -30,7 +30,6 @@ from lakelog.dialects.delta.murmur3 import part_of, part_of_others
 from lakelog.dialects.delta.names import LOG_FOLDER, SIDECAR_FOLDER, part_name
 from lakelog.dialects.delta.path_filters import filter_options
 from lakelog.dialects.delta.paths import other_texts, spell_paths
-from lakelog.dialects.delta.row_group_records import RECORD_KEY
 from lakelog.dialects.delta.sidecar_fingerprints import SidecarRecord, shape_of
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.indextables.docmapping import registry_of_meta, without_registered
@@ -47,6 +46,7 @@ from lakelog.dialects.log_content import (
     SidecarFile,
     StagedFile,
 )
+from lakelog.dialects.row_group_records import RECORD_KEY
 from lakelog.errors import InternalError, LakelogError
 from lakelog.lazy import cached_property
 from lakelog.log.file_order import FileOrder, in_order
@@ -412,7 +412,8 @@ class _FlattenedPart(_Part):
     def finish(self) -> list[Written]:
         """The one file."""
         self.file.close()
-        return [self.written(self.staging.files[-1], self.expected)]
+        tags = orjson.dumps({RECORD_KEY: self.file.record}).decode()
+        return [self.written(self.staging.files[-1], self.expected, tags=tags)]
 
     def abandon(self) -> None:
         """Also what has been closed."""

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakelog.dialects.checkpoint_sources import unreadable_is_malformed
 from lakelog.dialects.delta.checkpoint import recorded_adds, require_adds
 from lakelog.dialects.delta.checkpoint_schema import PARTITIONS_PARSED, spark_schema
-from lakelog.dialects.delta.checkpoint_sources import unreadable_is_malformed
 from lakelog.dialects.delta.parquet import find_rows
 from lakelog.dialects.indextables.flattened_writer import FOOTER_KEY
 from lakelog.dialects.json_layout import Leaf, Node, Wire

@@ -16,9 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 
+from lakelog.dialects.checkpoint_sources import CheckpointSources, unreadable_is_malformed
 from lakelog.dialects.delta import parquet
 from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
-from lakelog.dialects.delta.checkpoint_sources import CheckpointSources, unreadable_is_malformed
 from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint
 from lakelog.errors import CorruptionError, InvalidActionError, MalformedLogError, NotFoundError
 from lakelog.model import actions

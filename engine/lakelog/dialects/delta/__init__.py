@@ -7,11 +7,11 @@
 | `protocol`, `properties` | table features; table properties |
 | `last_checkpoint` | ``_last_checkpoint`` and ``.crc`` |
 | `checkpoint`, `parquet` | checkpoints of every layout read; their Parquet as frames |
-| `checkpoint_sources` | their files opened; footers and fetched ranges kept |
 | `checkpoint_writer`, `checkpoint_files` | checkpoints written; their files, encoded in parallel |
 | `checkpoint_rows`, `checkpoint_schema` | rows and Arrow schemas of a checkpoint |
 | `checkpoint_manifest`, `sidecar_fingerprints` | V2 manifests, and their record of each sidecar |
 | `path_filters` | Bloom filters of paths |
+| `typed_bounds` | bounds of row groups, from typed columns |
 | `deletion_vectors`, `murmur3` | deletion vector descriptors; Spark's hash |
 """
 

@@ -25,7 +25,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.delta.checkpoint_sources import CheckpointParquet, CheckpointSources
+from lakelog.dialects.checkpoint_sources import CheckpointParquet, CheckpointSources
 from lakelog.dialects.delta.last_checkpoint import read_version_checksum
 from lakelog.dialects.delta.names import LAST_CHECKPOINT, SIDECAR_FOLDER
 from lakelog.dialects.delta.parquet import (
@@ -45,7 +45,6 @@ from lakelog.dialects.delta.parquet import (
 )
 from lakelog.dialects.delta.partition_dictionaries import partition_leaves
 from lakelog.dialects.delta.paths import decode_path, decode_with_texts
-from lakelog.dialects.delta.row_group_records import RECORD_KEY, parse_records
 from lakelog.dialects.json_layout import Wire
 from lakelog.dialects.log_content import (
     CHECKPOINT_META,
@@ -57,6 +56,13 @@ from lakelog.dialects.log_content import (
 )
 from lakelog.dialects.ndjson import Blob, decode_lines
 from lakelog.dialects.parquet_footers import Bound, child_type, require_sound_chunks
+from lakelog.dialects.row_group_records import (
+    RECORD_KEY,
+    BoundsType,
+    parse_records,
+    require_held,
+    require_row_groups,
+)
 from lakelog.errors import InvalidActionError, MalformedLogError
 from lakelog.lazy import cached_property
 from lakelog.model import actions
@@ -189,7 +195,7 @@ class DeltaCheckpointReader:
         self.checkpoint = checkpoint
         self._batch_bytes = batch_bytes
         self._store = store
-        self._sources = CheckpointSources(store, checkpoint, batch_bytes)
+        self._sources = CheckpointSources(store, checkpoint, batch_bytes, _bounds_type)
         self._features: frozenset[str] | None = None  # of the protocol, once it was read
         self._sidecar_actions: int | None = None  # in all sidecars, by the manifest
         self._counts: dict[str, int] = {}  # rows of each file that was opened for its files
@@ -364,7 +370,7 @@ class DeltaCheckpointReader:
             return {}
         records = {p: str(t.get(RECORD_KEY)) for p, t in zip(self._sidecars, tags, strict=True)}
         with self._sources.parquet(self._sidecars[0]) as file:
-            frames = parse_records(records, file.schema_arrow) or {}
+            frames = parse_records(records, _bounds_type(file.schema_arrow)) or {}
         sizes = dict(zip(self._sidecars, rows["size"].fill_null(0), strict=True))
         return {path: RowGroups(path, sizes[path], frame) for path, frame in frames.items()}
 
@@ -409,13 +415,11 @@ class DeltaCheckpointReader:
         held = 0
         rows = int(recorded.frame["rows"].gather(list(groups)).sum())
         with self._file_actions(recorded.path, pool, rows=rows) as (file, reader):
-            self._require_row_groups(recorded, file)
+            require_row_groups(recorded, file, self.checkpoint.version)
             for _, frame in reader.read(columns, (kind,), groups):
                 held += frame.height
                 yield frame
-        expected = int(recorded.frame[f"{kind}s"].gather(list(groups)).sum())
-        if held != expected:
-            raise self._replaced(recorded.path, f"{expected} {kind} actions", f"{held}")
+        require_held(recorded, groups, kind, held, self.checkpoint.version)
 
     def iter_matching(
         self,
@@ -423,7 +427,7 @@ class DeltaCheckpointReader:
         condition: FileCondition,
         seen: Callable[[pl.DataFrame], None],
     ) -> Iterator[pl.DataFrame]:
-        """See `SkippingReader`. Memory: matching files of two row groups, 32 bytes per other file,
+        """See `MatchingReader`. Memory: matching files of two row groups, 32 bytes per other file,
         and two batches.
         """
         heights: list[int] = []
@@ -538,25 +542,6 @@ class DeltaCheckpointReader:
                 ),
             )
 
-    def _require_row_groups(self, recorded: RowGroups, file: pq.ParquetFile) -> None:
-        """Refuse a file whose row groups are not those that were chosen from."""
-        rows = recorded.frame["rows"].to_list()
-        found = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
-        if rows != found:
-            raise self._replaced(
-                recorded.path, f"{len(rows)} row groups", f"{len(found)} row groups"
-            )
-
-    def _replaced(self, path: str, expected: str, found: str) -> MalformedLogError:
-        return MalformedLogError(
-            "a file of the checkpoint was replaced while it was read, or is damaged",
-            path=path,
-            version=self.checkpoint.version,
-            expected=expected,
-            found=found,
-            hint="restore it, or remove the checkpoint's files if its commits exist",
-        )
-
     def _read_parquet_meta(self, kinds: Sequence[str]) -> pl.DataFrame:
         """The non-file actions of the types in `kinds`, of all parts, which are opened at once."""
         paths = self.checkpoint.paths
@@ -667,3 +652,10 @@ def _decoded(files: pl.DataFrame) -> pl.DataFrame:
     if "path" not in files.columns:
         return files
     return with_dv_id(decode_with_texts(files))
+
+
+def _bounds_type(schema: pa.Schema) -> BoundsType:
+    """See `lakelog.dialects.delta.typed_bounds`."""
+    from lakelog.dialects.delta.typed_bounds import bounds_type
+
+    return lambda _: bounds_type(schema)

@@ -17,9 +17,10 @@ import pyarrow.parquet as pq
 from lakelog.dialects.delta.checkpoint_rows import TypedCopies, action_rows, encoded, with_texts
 from lakelog.dialects.delta.parquet import RECONCILED, reconciled_mark
 from lakelog.dialects.delta.paths import spell_paths
-from lakelog.dialects.delta.row_group_records import RECORD_KEY, RowGroupRecorder
+from lakelog.dialects.delta.typed_bounds import TypedBoundsRecorder
 from lakelog.dialects.encode import encode_rows
 from lakelog.dialects.log_content import StagedFile
+from lakelog.dialects.row_group_records import RECORD_KEY
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
 from lakelog.storage.upload import UploadSink
@@ -149,7 +150,7 @@ class ParquetFile:
     _upload: Upload | None = None
     _writer: pq.ParquetWriter | None = None
     _sink: UploadSink = field(init=False)
-    _recorder: RowGroupRecorder = field(init=False)
+    _recorder: TypedBoundsRecorder = field(init=False)
     _buffered: pa.BufferedOutputStream = field(init=False)
 
     def prepare(self, rows: pl.DataFrame, kind: str) -> pa.Table:
@@ -189,7 +190,7 @@ class ParquetFile:
     def _start(self) -> pq.ParquetWriter:
         self._upload = self.store.upload(self.path)
         self._sink = UploadSink(self._upload)
-        self._recorder = RowGroupRecorder(self.schema)
+        self._recorder = TypedBoundsRecorder(self.schema)
         leaves = _leaves(self.schema)
         self._buffered = pa.BufferedOutputStream(pa.PythonFile(self._sink, "w"), _WRITE_BYTES)
         self._writer = pq.ParquetWriter(

@@ -48,7 +48,6 @@ from lakelog.dialects.delta.names import (
 )
 from lakelog.dialects.delta.path_filters import filter_options
 from lakelog.dialects.delta.paths import spell_paths
-from lakelog.dialects.delta.row_group_records import RECORD_KEY
 from lakelog.dialects.delta.sidecar_fingerprints import SidecarRecord, shape_of
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import (
@@ -59,6 +58,7 @@ from lakelog.dialects.log_content import (
     StagedCheckpoint,
     StagedFile,
 )
+from lakelog.dialects.row_group_records import RECORD_KEY
 from lakelog.errors import InvalidInputError, LakelogError
 from lakelog.model import actions
 from lakelog.storage import LogStore

@@ -25,7 +25,15 @@ from lakelog.dialects.delta.partition_dictionaries import distinct_partitions
 from lakelog.dialects.delta.paths import decode_paths, other_texts
 from lakelog.dialects.json_layout import Leaf, Node, Wire
 from lakelog.dialects.log_content import STRUCT_STATISTICS, FileCondition
-from lakelog.dialects.parquet_footers import Bound, child_type, data_end, require_sound_chunks
+from lakelog.dialects.parquet_footers import (
+    Bound,
+    child_type,
+    chunk_range,
+    chunk_ranges,
+    data_end,
+    require_sound_chunks,
+)
+from lakelog.dialects.row_group_records import groups_of, groups_of_others
 from lakelog.errors import InvalidActionError
 from lakelog.model import actions, contract
 from lakelog.model.actions import DV_ID_COLUMNS, PATH_TEXT, with_dv_id
@@ -203,8 +211,7 @@ def groups_with(
     row.
     """
     if record is not None:
-        wanted = pl.any_horizontal(pl.col(f"{kind}s") > 0 for kind in kinds)
-        return record.select(wanted.alias("wanted"))["wanted"].arg_true().to_list()
+        return groups_of(record, kinds)
     leaves = [i for i, c in enumerate(_columns(file)) if c.path.split(".", 1)[0] in kinds]
     groups = range(file.num_row_groups)
     if len(groups) < 2 or not leaves:
@@ -335,11 +342,7 @@ class FileActionReader:
 
     def _prefetch(self, leaves: Sequence[str], groups: Sequence[int]) -> None:
         if self.prefetch is not None:
-            fields = tuple(f"{leaf}." for leaf in leaves)
-            columns = enumerate(_columns(self.files[0]))
-            wanted = [i for i, column in columns if f"{column.path}.".startswith(fields)]
-            require_sound_chunks(self.files[0].metadata, groups, wanted)
-            self.prefetch(_ranges(self.files[0], groups, wanted))
+            self.prefetch(chunk_ranges(self.files[0].metadata, groups, leaves))
 
     def _rows(self, leaves: Sequence[str]) -> int:
         return _batch_rows(self.files[0], leaves, self.batch_bytes)
@@ -547,13 +550,13 @@ def find_rows(
     looked_up = [index for kind in alone for index in leaves[kind]]
     groups = list(range(file.num_row_groups))
     if record is not None:
-        others = record["rows"] > record["adds"] + record["removes"]
-        groups = others.arg_true().to_list()
+        groups = groups_of_others(record)
     if prefetch is not None:
         looked_up = [index for kind in present for index in leaves[kind]]
     require_sound_chunks(file.metadata, groups, looked_up)
     if prefetch is not None:
-        prefetch(_ranges(file, groups, looked_up, with_values=True))
+        every = (file.metadata.row_group(group).column(i) for group in groups for i in looked_up)
+        prefetch(chunk_range(chunk) for chunk in every if not _holds_nulls_only(chunk))
     for group in groups:
         chunks = file.metadata.row_group(group)
         empty = [
@@ -584,17 +587,6 @@ def _filled(file: pq.ParquetFile, leaves: Sequence[str], group: int) -> list[str
         if not all(_holds_nulls_only(chunks.column(index)) for index in found)
     }
     return [leaf for leaf in leaves if _field_of(leaf) in filled]
-
-
-def _ranges(
-    file: pq.ParquetFile, groups: Iterable[int], leaves: Sequence[int], *, with_values: bool = False
-) -> Iterator[tuple[int, int]]:
-    """Byte ranges of column chunks that were checked; `with_values`, without chunks of nulls."""
-    for group in map(file.metadata.row_group, groups):
-        for chunk in map(group.column, leaves):
-            if not (with_values and _holds_nulls_only(chunk)):
-                start = chunk.dictionary_page_offset or chunk.data_page_offset
-                yield start, start + chunk.total_compressed_size
 
 
 def _field_of(leaf: str) -> str:

@@ -10,6 +10,7 @@
 | `json_checkpoint`, `checkpoint_writer` | JSON checkpoints read and written |
 | `avro`, `avro_state` | Avro containers; Avro states |
 | `flattened`, `flattened_writer` | flattened Parquet checkpoints read and written |
+| `text_bounds` | bounds of row groups, from maps of texts |
 | `docmapping` | document mappings: hashes and references |
 """
 

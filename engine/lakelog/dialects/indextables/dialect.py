@@ -218,13 +218,13 @@ class IndexTablesDialect(Dialect):
         self,
         store: LogStore,
         checkpoint: Checkpoint,
-        batch_bytes: int | None = None,  # noqa: ARG002 - flattened batches are small, others come whole
+        batch_bytes: int | None = None,
     ) -> CheckpointReader:
         """A reader over one checkpoint."""
         if checkpoint.layout == "avro-state":
             return AvroStateReader(store, checkpoint)
         if checkpoint.layout == "flattened":
-            return FlattenedReader(store, checkpoint)
+            return FlattenedReader(store, checkpoint, batch_bytes)
         return JsonCheckpointReader(store, checkpoint)
 
     def checkpoint_writer(self, store: LogStore, plan: CheckpointPlan) -> CheckpointWriter:

@@ -5,33 +5,43 @@ spec 004, whose metadata rows have ``actionType`` ``metadata`` and a ``format`` 
 holds neither protocol nor skips (they come from the commits that the checkpoint covers).
 
 The ``<v>.checkpoint.json`` next to them is a hint: which parts belong together is in their
-names, and whether they are whole in their footers.
+names, and whether they are whole in their footers. What it records of the row groups of a part
+(`lakelog.dialects.row_group_records`) counts if the part has the length that it names; a condition
+then opens only parts that can hold a match.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 
+import orjson
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from lakelog.dialects.checkpoint_sources import CheckpointParquet, CheckpointSources
 from lakelog.dialects.indextables.commits import (
     compose_meta,
     meta_at_or_below,
-    missing_file,
     one_protocol,
     project,
     wire,
 )
 from lakelog.dialects.indextables.docmapping import registry_of_meta, resolve_references
-from lakelog.dialects.indextables.listing import list_commits
-from lakelog.dialects.log_content import CHECKPOINT_META, Checkpoint
-from lakelog.dialects.parquet_footers import Bound
-from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError, NotFoundError
+from lakelog.dialects.indextables.listing import list_commits, metadata_path
+from lakelog.dialects.indextables.text_bounds import bounds_type
+from lakelog.dialects.log_content import CHECKPOINT_META, Checkpoint, RowGroups
+from lakelog.dialects.parquet_footers import Bound, chunk_ranges
+from lakelog.dialects.row_group_records import (
+    RECORD_KEY,
+    groups_of,
+    groups_of_others,
+    parse_records,
+    require_held,
+    require_row_groups,
+)
+from lakelog.errors import InvalidActionError, LakelogError, MalformedLogError
 from lakelog.lazy import cached_property
 from lakelog.model import actions
 from lakelog.model.contract import without_metadata
@@ -41,6 +51,8 @@ _BATCH_ROWS = 1 << 16
 _TYPE = "actionType"
 _FORMAT = "format"
 _ROW_COLUMNS = ("version", "position", "timestamp", "extra")
+FILES_KEY = "lakelog.files"
+"""Key of the metadata under which it describes each Parquet file of the checkpoint, in order."""
 _STATE_TYPES = (*actions.FILE_ACTIONS, *CHECKPOINT_META)
 _SPEC_NAMES = {"metadata": "metaData"}
 
@@ -48,12 +60,16 @@ _SPEC_NAMES = {"metadata": "metaData"}
 class FlattenedReader:
     """Reads one flattened checkpoint, column by column.
 
-    Memory: one batch of at most 65,536 rows of the wanted columns.
+    Memory: one batch of at most 65,536 rows of the wanted columns, and the footers.
     """
 
-    def __init__(self, store: LogStore, checkpoint: Checkpoint) -> None:
+    def __init__(
+        self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None
+    ) -> None:
         self.checkpoint = checkpoint
         self._store = store
+        self._sizes = dict(zip(checkpoint.paths, checkpoint.sizes_bytes, strict=False))
+        self._sources = CheckpointSources(store, checkpoint, batch_bytes, lambda _: bounds_type)
 
     def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
         """Protocol, metaData, skips; those that a plain checkpoint lacks come from the JSON
@@ -61,6 +77,8 @@ class FlattenedReader:
         """
         own: list[pl.DataFrame] = []
         for path in self.checkpoint.paths:
+            if path in self._described and not groups_of_others(self._described[path].frame):
+                continue
             with self._parquet(path) as (file, _):
                 own.extend(self._read_meta_rows(file, path, kinds))
         return compose_meta(
@@ -75,6 +93,8 @@ class FlattenedReader:
     def _is_complete(self) -> bool:
         """Whether every part has lakelog's schema, which keeps what spec 004's leaves out."""
         for path in self.checkpoint.paths:
+            if path in self._described:
+                continue
             with self._parquet(path) as (file, _):
                 if "skipTimestamp" not in file.schema_arrow.names:
                     return False
@@ -84,25 +104,99 @@ class FlattenedReader:
         self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
     ) -> Iterator[pl.DataFrame]:
         """File actions in batches, in the order of the parts."""
-        wanted = {_TYPE, "path", *columns}
-        registry: dict[str, str] = {}
-        if "docMappingJson" in wanted:
-            wanted.add("docMappingRef")
-            registry = registry_of_meta(self.read_meta(("metaData",)))
+        registry = self._registry(columns)
         for path in self.checkpoint.paths:
             with self._parquet(path) as (file, bound):
-                names = [n for n in file.schema_arrow.names if n in wanted]
-                rows_read = 0
-                for batch in file.iter_batches(_BATCH_ROWS, columns=names):
-                    rows_read += batch.num_rows
-                    frame = self._frame(pa.Table.from_batches([batch]), path)
-                    rows = resolve_references(frame, registry)
-                    for part in project([rows], columns, kinds):
-                        _require_path(part, path)
-                        bound.check(part)
-                        if part.height:
-                            yield part
-                self._check_rows(path, file.metadata.num_rows, rows_read)
+                groups: Sequence[int] = range(file.num_row_groups)
+                if file.record is not None:
+                    groups = groups_of(file.record, kinds)
+                yield from self._read_files(file, path, bound, columns, kinds, groups, registry)
+
+    def _registry(self, columns: Sequence[str]) -> dict[str, str]:
+        """Document mappings that rows refer to, where they are asked for."""
+        if "docMappingJson" not in columns:
+            return {}
+        return registry_of_meta(self.read_meta(("metaData",)))
+
+    def _read_files(
+        self,
+        file: CheckpointParquet,
+        path: str,
+        bound: Bound,
+        columns: Sequence[str],
+        kinds: Sequence[str],
+        groups: Sequence[int],
+        registry: Mapping[str, str],
+    ) -> Iterator[pl.DataFrame]:
+        wanted = {_TYPE, "path", *columns}
+        if "docMappingJson" in wanted:
+            wanted.add("docMappingRef")
+        names = [n for n in file.schema_arrow.names if n in wanted]
+        for frame in self._batches(file, groups, names, path):
+            rows = resolve_references(frame, registry)
+            for part in project([rows], columns, kinds):
+                _require_path(part, path)
+                bound.check(part)
+                if part.height:
+                    yield part
+
+    def row_groups(self) -> tuple[RowGroups, ...]:
+        """See `lakelog.dialects.log_content.SkippingReader`."""
+        found: list[RowGroups] = []
+        for path in self.checkpoint.paths:
+            known = self._described.get(path)
+            if known is None:
+                with self._parquet(path) as (file, _):
+                    if file.record is None or "bounds" not in file.record.columns:
+                        return ()
+                    known = RowGroups(path, self._sizes.get(path, 0), file.record)
+            found.append(known)
+        return tuple(found)
+
+    def iter_row_groups(
+        self, columns: Sequence[str], chosen: Iterable[tuple[RowGroups, Sequence[int]]], kind: str
+    ) -> Iterator[pl.DataFrame]:
+        """See `lakelog.dialects.log_content.SkippingReader`. Memory: as `iter_files`."""
+        registry = self._registry(columns)
+        for recorded, groups in chosen:
+            path = recorded.path
+            with self._parquet(path) as (file, bound):
+                require_row_groups(recorded, file, self.checkpoint.version)
+                held = 0
+                for frame in self._read_files(
+                    file, path, bound, columns, (kind,), groups, registry
+                ):
+                    held += frame.height
+                    yield frame
+                require_held(recorded, groups, kind, held, self.checkpoint.version)
+
+    @cached_property
+    def _described(self) -> Mapping[str, RowGroups]:
+        """What the metadata records of the row groups of the parts; empty unless it describes
+        every one of them, and each has the length that it names.
+
+        A single part is opened in any case, and its own record is as good.
+        """
+        parts = self.checkpoint.paths
+        if len(parts) < 2 or len(self._sizes) < len(parts):
+            return {}
+        try:
+            body = orjson.loads(self._store.read(metadata_path(self.checkpoint.version)))
+            described = body[FILES_KEY]
+            sizes = [each["sizeInBytes"] for each in described]
+            records = [str(each[RECORD_KEY]) for each in described]
+        except (LakelogError, ValueError, TypeError, KeyError):
+            return {}
+        if sizes != [self._sizes[path] for path in parts]:
+            return {}
+        found: dict[str, RowGroups] = {}
+        for path, size, record in zip(parts, sizes, records, strict=True):
+            # One at a time: parts may have bounds of different columns.
+            frames = parse_records({path: record}, bounds_type)
+            if frames is None:
+                return {}
+            found[path] = RowGroups(path, size, frames[path])
+        return found
 
     def files_read(self) -> tuple[str, ...]:
         """The parts, in order; below a plain checkpoint also the commits that it covers."""
@@ -120,31 +214,35 @@ class FlattenedReader:
         return None
 
     def _read_meta_rows(
-        self, file: pq.ParquetFile, path: str, kinds: Sequence[str]
+        self, file: CheckpointParquet, path: str, kinds: Sequence[str]
     ) -> Iterator[pl.DataFrame]:
         """Rows of `kinds`; the other columns of a row group are read only if it has such rows."""
         names = file.schema_arrow.names
         if _TYPE not in names:
             self._frame(pa.table({}), path)
-        for group in range(file.num_row_groups):
+        groups = range(file.num_row_groups)
+        for group in groups if file.record is None else groups_of_others(file.record):
             found: set[str] = set()
-            for types in self._batches(file, group, [_TYPE], path):
+            for types in self._batches(file, [group], [_TYPE], path):
                 found |= set(types[_TYPE].unique()).intersection(kinds)
             if not found:
                 continue
             wanted = {_TYPE, *_ROW_COLUMNS}.union(*(_columns_of(kind) for kind in found))
             columns = [name for name in names if name in wanted]
-            for frame in self._batches(file, group, columns, path):
+            for frame in self._batches(file, [group], columns, path):
                 yield actions.of_type(frame, *kinds)
 
     def _batches(
-        self, file: pq.ParquetFile, group: int, columns: list[str], path: str
+        self, file: CheckpointParquet, groups: Sequence[int], columns: list[str], path: str
     ) -> Iterator[pl.DataFrame]:
         rows_read = 0
-        for batch in file.iter_batches(_BATCH_ROWS, row_groups=[group], columns=columns):
+        if file.prefetch is not None:
+            file.prefetch(chunk_ranges(file.metadata, groups, columns))
+        for batch in file.iter_batches(_BATCH_ROWS, row_groups=list(groups), columns=columns):
             rows_read += batch.num_rows
             yield self._frame(pa.Table.from_batches([batch]), path)
-        self._check_rows(path, file.metadata.row_group(group).num_rows, rows_read)
+        expected = sum(file.metadata.row_group(group).num_rows for group in groups)
+        self._check_rows(path, expected, rows_read)
 
     def _check_rows(self, path: str, expected: int, found: int) -> None:
         # Arrow ends a read early, without a word, where a damaged page header makes a column short.
@@ -200,34 +298,9 @@ class FlattenedReader:
         return rows
 
     @contextmanager
-    def _parquet(self, path: str) -> Iterator[tuple[pq.ParquetFile, Bound]]:
-        version = self.checkpoint.version
-        try:
-            with self._store.open(path) as source:
-                size_bytes = source.seek(0, os.SEEK_END)
-                file = pq.ParquetFile(source, page_checksum_verification=True)
-                yield file, Bound(file.metadata, size_bytes)
-        except NotFoundError as cause:
-            raise missing_file(
-                "a file of the checkpoint was not found", path, version, cause
-            ) from cause
-        except LakelogError:
-            raise
-        except (
-            pa.ArrowException,
-            pl.exceptions.PolarsError,
-            pl.exceptions.PanicException,
-            OSError,
-            ValueError,
-            MemoryError,
-        ) as cause:
-            raise MalformedLogError(
-                "the checkpoint is not a complete Parquet file",
-                path=path,
-                version=version,
-                found=str(cause)[:200],
-                hint="restore the file, or remove it if the commits below it exist",
-            ) from cause
+    def _parquet(self, path: str) -> Iterator[tuple[CheckpointParquet, Bound]]:
+        with self._sources.opened(path) as (_, file):
+            yield file, Bound(file.metadata, file.size_bytes)
 
 
 @cache

@@ -10,6 +10,7 @@ Flattened Parquet.
 
 from __future__ import annotations
 
+import posixpath
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,14 +26,17 @@ import pyarrow.parquet as pq
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.indextables.columnar import arrow_field, dictionary_columns
 from lakelog.dialects.indextables.docmapping import registry_of_meta, without_registered
+from lakelog.dialects.indextables.flattened import FILES_KEY
 from lakelog.dialects.indextables.framing import unframe
 from lakelog.dialects.indextables.listing import (
     CHECKPOINT_FOLDER,
     LAST_CHECKPOINT,
     LOG_FOLDER,
     RANK,
+    metadata_path,
 )
 from lakelog.dialects.indextables.protocol import STATE_PROTOCOL, knows_flattened
+from lakelog.dialects.indextables.text_bounds import TextBoundsRecorder
 from lakelog.dialects.log_content import (
     CHECKPOINT_META,
     Checkpoint,
@@ -40,6 +44,7 @@ from lakelog.dialects.log_content import (
     StagedCheckpoint,
     StagedFile,
 )
+from lakelog.dialects.row_group_records import RECORD_KEY
 from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
@@ -63,6 +68,7 @@ class Staging:
         unique: Gives UUIDs for the names.
         files: Files that are whole, in the order in which they are to get their names.
         num_adds: Live files among the actions.
+        records: What is recorded of the row groups of each Parquet file, in the same order.
         registry: Document mappings that the table's properties hold, by hash.
         configuration: The table's properties.
     """
@@ -72,6 +78,7 @@ class Staging:
     unique: Callable[[], uuid.UUID] = uuid.uuid4
     files: list[StagedFile] = field(default_factory=list)
     num_adds: int = 0
+    records: list[str] = field(default_factory=list)
     registry: dict[str, str] = field(default_factory=dict)
     configuration: dict[str, str | None] = field(default_factory=dict)
     _reader_version: int = 1
@@ -275,11 +282,13 @@ def stage_parts(staging: Staging) -> StagedCheckpoint:
         "createdTime": plan.created_ms,
         "numActions": staging.num_actions,
         "sizeInBytes": staging.size_bytes,
+        FILES_KEY: [
+            {"sizeInBytes": file.size_bytes, RECORD_KEY: record}
+            for file, record in zip(data, staging.records, strict=True)
+        ],
     }
     pointer = staging.pointer(**more, format=_LAYOUT)
-    manifest = staging.put(
-        f"{CHECKPOINT_FOLDER}/{plan.version:020d}.checkpoint.json", orjson.dumps(body)
-    )
+    manifest = staging.put(metadata_path(plan.version), orjson.dumps(body))
     checkpoint = Checkpoint(
         plan.version,
         _LAYOUT,
@@ -298,7 +307,9 @@ def part_target(version: int, number: int, count: int) -> str:
 
 @dataclass(eq=False)
 class ParquetPart:
-    """A Parquet file that grows by row groups."""
+    """A Parquet file of a checkpoint that grows by row groups; `record` describes these once it is
+    closed.
+    """
 
     staging: Staging
     target: str
@@ -307,10 +318,12 @@ class ParquetPart:
     schema: pa.Schema
     pending: int = 0
     num_actions: int = 0
+    record: str = ""
     _frames: list[pl.DataFrame] = field(default_factory=list)
     _path: str = ""
     _sink: UploadSink | None = None
     _writer: pq.ParquetWriter | None = None
+    _recorder: TextBoundsRecorder = field(init=False)
 
     def append(self, rows: pl.DataFrame) -> None:
         """Take rows; whole row groups are written, the rest waits."""
@@ -330,7 +343,10 @@ class ParquetPart:
     def _write(self, rows: int) -> None:
         waiting = pl.concat(self._frames, how="diagonal")
         table = actions.conform(waiting[:rows]).to_arrow().cast(self.schema)
-        self._started().write_table(table, row_group_size=max(1, self.staging.plan.row_group_rows))
+        most = max(1, self.staging.plan.row_group_rows)
+        self._started().write_table(table, row_group_size=most)
+        for group in waiting[:rows].iter_slices(most):
+            self._recorder.add(group)
         rest = waiting[rows:]
         self.num_actions += rows
         self.pending = rest.height
@@ -340,11 +356,13 @@ class ParquetPart:
         if self._writer is None:
             self._path = self.staging.hidden()
             self._sink = UploadSink(self.staging.begin(self._path))
+            plan = self.staging.plan
+            self._recorder = TextBoundsRecorder(plan.schema, plan.partition_columns)
             # Without Arrow's own schema, every reader sees the same plain Parquet types.
             self._writer = pq.ParquetWriter(
                 self._sink,
                 self.schema,
-                compression=self.staging.plan.compression,
+                compression=plan.compression,
                 use_dictionary=[n for n in dictionary_columns(self.schema) if n not in _UNLIKE],
                 store_schema=False,
                 write_page_checksum=True,
@@ -361,12 +379,16 @@ class ParquetPart:
             "parts": self.count,
             "numActions": self.num_actions,
         }
-        writer.add_key_value_metadata({FOOTER_KEY: orjson.dumps(said).decode()})
-        writer.close()
         assert self._sink is not None
         upload = self._sink.upload
+        self.record = self._recorder.record(posixpath.basename(self.target), upload.tell())
+        writer.add_key_value_metadata(
+            {FOOTER_KEY: orjson.dumps(said).decode(), RECORD_KEY: self.record}
+        )
+        writer.close()
         staged = StagedFile(self._path, self.target, upload.tell(), self.num_actions)
         self.staging.close(upload, staged)
+        self.staging.records.append(self.record)
 
     def drop(self) -> None:
         """Let go of an unfinished file: what the Parquet writer still has goes nowhere."""

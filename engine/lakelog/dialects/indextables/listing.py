@@ -213,8 +213,12 @@ class _Found:
     checkpoints: list[Checkpoint] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def add(self, version: int, layout: str, paths: Iterable[str]) -> None:
-        self.checkpoints.append(Checkpoint(version, layout, RANK[layout], tuple(paths)))
+    def add(
+        self, version: int, layout: str, paths: Iterable[str], sizes_bytes: Iterable[int] = ()
+    ) -> None:
+        self.checkpoints.append(
+            Checkpoint(version, layout, RANK[layout], tuple(paths), tuple(sizes_bytes))
+        )
 
 
 def _version(pattern: re.Pattern[str], name: str) -> int | None:
@@ -335,19 +339,27 @@ def state_manifest_path(version: int) -> str:
     return f"{LOG_FOLDER}/state-v{version:020d}/{_STATE_MANIFEST}"
 
 
+def metadata_path(version: int) -> str:
+    """Path of the file that says what a flattened checkpoint holds."""
+    return f"{CHECKPOINT_FOLDER}/{version:020d}.checkpoint.json"
+
+
 def _find_flattened(store: LogStore, start: int, found: _Found) -> None:
     parts: dict[tuple[int, int], dict[int, str]] = {}
+    sizes: dict[str, int] = {}
     for entry in store.list_from(CHECKPOINT_FOLDER, f"{start:020d}"):
         path = f"{CHECKPOINT_FOLDER}/{entry.name}"
+        sizes[path] = entry.size_bytes
         version = _version(_PARQUET, entry.name)
         if version is not None:
-            found.add(version, "flattened", [path])
+            found.add(version, "flattened", [path], [entry.size_bytes])
         elif part := _PARQUET_PART.fullmatch(entry.name):
             key = (int(part[1]), int(part[3]))
             parts.setdefault(key, {})[int(part[2])] = path
     for (version, count), paths in parts.items():
         if sorted(paths) == list(range(1, count + 1)):
-            found.add(version, "flattened", [paths[n] for n in range(1, count + 1)])
+            ordered = [paths[n] for n in range(1, count + 1)]
+            found.add(version, "flattened", ordered, [sizes[path] for path in ordered])
         else:
             found.notes.append(
                 f"flattened checkpoint {version} is incomplete: {len(paths)} of {count} parts"

@@ -17,8 +17,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.delta.row_group_records import read_record
 from lakelog.dialects.log_content import Checkpoint
+from lakelog.dialects.row_group_records import BoundsType, read_record
 from lakelog.errors import LakelogError, MalformedLogError, NotFoundError
 from lakelog.storage import LogStore
 from lakelog.storage.ranged import Range, RangedFile
@@ -53,12 +53,21 @@ class CheckpointParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no 
 
 
 class CheckpointSources:
-    """The files of one checkpoint; with `batch_bytes`, memory is bounded and nothing is kept."""
+    """The files of one checkpoint; with `batch_bytes`, memory is bounded and nothing is kept.
+    `bounds_type` gives the type of the bounds in a file's record from its schema.
+    """
 
-    def __init__(self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None) -> None:
+    def __init__(
+        self,
+        store: LogStore,
+        checkpoint: Checkpoint,
+        batch_bytes: int | None,
+        bounds_type: Callable[[pa.Schema], BoundsType],
+    ) -> None:
         self._store = store
         self._version = checkpoint.version
         self._is_bounded = batch_bytes is not None
+        self._bounds_type = bounds_type
         self._sizes = dict(zip(checkpoint.paths, checkpoint.sizes_bytes, strict=False))
         self._recorded: dict[str, int] = {}
         self._sources: dict[str, RangedFile] = {}
@@ -146,7 +155,7 @@ class CheckpointSources:
             file.record = before.record
         else:
             file = self._parsed(source, footer)
-            file.record = read_record(file, path)
+            file.record = read_record(file, path, self._bounds_type(file.schema_arrow))
             if remote is not None and len(self._sources) < _KEPT_FILES:
                 identity = (id(self._sources.setdefault(path, remote)),)
             self._keep_footer(path, _Footer(identity, file.metadata, file.record))
@@ -194,6 +203,7 @@ def unreadable_is_malformed(path: str, version: int) -> Iterator[None]:
         raise
     except (
         pa.ArrowException,
+        pl.exceptions.PolarsError,
         pl.exceptions.PanicException,  # of metadata that is not UTF-8, for one
         OSError,
         ValueError,
