@@ -114,6 +114,7 @@ VALID: dict[str, Any] = {
     "table": pl.DataFrame({"key": ["k"], "value": ["v"]}),
     "up_to_seq": 1,
     "value": "v",
+    "values": {"n": "n + 1"},
     "version": 0,
     "where": pl.col("n") > 0,
 }

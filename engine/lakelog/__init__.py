@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from lakelog.keyed.store import KeyedStore
     from lakelog.log.disk_cache import DiskCache
     from lakelog.snapshot import Snapshot
-    from lakelog.table import Table, create, open
+    from lakelog.table import Table, create, open, write
     from lakelog.table_transaction import Transaction
     from lakelog.wal.log import WriteAheadLog
 
@@ -134,6 +134,7 @@ __all__ = [
     "__version__",
     "create",
     "open",
+    "write",
 ]
 
 __getattr__ = lazy.lazy_exports(
@@ -147,6 +148,7 @@ __getattr__ = lazy.lazy_exports(
         "WriteAheadLog": "lakelog.wal.log",
         "create": "lakelog.table",
         "open": "lakelog.table",
+        "write": "lakelog.table",
     },
 )
 

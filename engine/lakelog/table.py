@@ -7,18 +7,30 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.registry import log_folders, named, registered
-from lakelog.errors import ArgumentTypeError, InvalidInputError, TableNotFoundError
-from lakelog.input_validation import checked, checked_methods, require_int, require_version
+from lakelog.errors import (
+    ArgumentTypeError,
+    InvalidInputError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from lakelog.input_validation import (
+    checked,
+    checked_methods,
+    require_choice,
+    require_int,
+    require_version,
+)
 from lakelog.lazy import cached_property
 from lakelog.log.cache import CacheStats, StateCache
 from lakelog.log.context import Log, Timestamp, iso_text, to_ms
 from lakelog.log.display import table_html
 from lakelog.log.properties import read_limits
 from lakelog.log.segment import rebuildable
+from lakelog.model.contract import Struct
 from lakelog.model.durations import Duration, to_duration_ms
 from lakelog.redaction import redact
 from lakelog.snapshot import Snapshot
@@ -620,6 +632,7 @@ class Table:
         where: pl.Expr | str | None = None,
         *,
         schema_mode: SchemaMode | None = None,
+        partition_by: Sequence[str] | None = None,
         target_file_bytes: int | None = None,
         compression: str | None = None,
         version: int | None = None,
@@ -633,7 +646,10 @@ class Table:
                 `Snapshot.files`; None replaces all rows. Files whose rows are all replaced are
                 removed; other files are rewritten with their remaining rows, so a predicate over
                 partition columns is cheapest.
-            schema_mode: As `append`.
+            schema_mode: ``merge`` as for `append`. ``overwrite`` replaces the columns of the table
+                by those of `df`, all of them nullable, in the same commit; not with `where`.
+            partition_by: With `schema_mode` ``overwrite``: the new partition columns, in order;
+                None keeps those of the table.
             target_file_bytes: As `append`.
             compression: As `append`.
             version: The version at which the rows were read, such as `Snapshot.version`. A later
@@ -648,7 +664,8 @@ class Table:
 
         Raises:
             InvalidInputError: As `append`; or `where` names an unknown column, or a given row does
-                not match it.
+                not match it; or `schema_mode` is ``overwrite`` with `where`, or `partition_by`
+                differs without it.
             UnsupportedFeatureError: As `append`; or rows of a table with row tracking would be
                 copied.
             InvalidTransactionError: The table is append-only.
@@ -667,7 +684,9 @@ class Table:
         from lakelog.data.append import overwrite
         from lakelog.data.row_commit import WriteOptions
 
-        options = WriteOptions(schema_mode, target_file_bytes, compression, version, commit)
+        options = WriteOptions(
+            schema_mode, target_file_bytes, compression, version, commit, partition_by
+        )
         return overwrite(self._log, self._runtime, self.transaction, df, where, options)
 
     def delete(
@@ -1477,6 +1496,7 @@ def create(
     store: LogStore | None = None,
     name: str | None = None,
     description: str | None = None,
+    mode: Literal["error", "ignore"] = "error",
     upkeep: bool = True,
 ) -> Table:
     """Create an empty table and open it.
@@ -1494,10 +1514,11 @@ def create(
         store: As `open`.
         name: Name of the table.
         description: Description of the table.
+        mode: If a table exists: ``error`` raises an error, ``ignore`` opens it as it is.
         upkeep: As `open`.
 
     Raises:
-        TableExistsError: A table exists, possibly created concurrently.
+        TableExistsError: A table exists, possibly created concurrently, and `mode` is ``error``.
         InvalidTransactionError: The metadata is invalid; subclasses give the reason.
         InvalidInputError: The format or the schema is unknown; or both `path` and `store` are
             given, or neither.
@@ -1506,23 +1527,161 @@ def create(
         CommitOutcomeUnknown: The table may have been created, and cannot be read back.
         UnavailableError: The store failed; nothing was written.
     """
+    require_choice("mode", mode, ("error", "ignore"))
     dialect = named(format)
     files = _opened(path, storage_options, store, DEFAULT_LIMITS)
     log = Log(files, dialect, storage_options=storage_options)
     from lakelog.transaction.create import create_table
     from lakelog.transaction.runtime import Runtime
 
-    create_table(
-        log,
-        Runtime(),
-        registered(),
-        schema=schema,
-        partition_by=partition_by,
-        configuration=configuration,
-        name=name,
-        description=description,
-    )
+    try:
+        create_table(
+            log,
+            Runtime(),
+            registered(),
+            schema=schema,
+            partition_by=partition_by,
+            configuration=configuration,
+            name=name,
+            description=description,
+        )
+    except TableExistsError:
+        if mode == "error":
+            raise
+        log = Log(files, detect_dialect(files), storage_options=storage_options)
     return Table(log, upkeep=upkeep)
+
+
+WriteMode = Literal["append", "overwrite", "error", "ignore"]
+
+
+@checked
+def write(
+    path: str | os.PathLike[str] | None,
+    df: Any,
+    mode: WriteMode = "append",
+    partition_by: Sequence[str] | None = None,
+    *,
+    where: pl.Expr | str | None = None,
+    schema_mode: SchemaMode | None = None,
+    configuration: Mapping[str, str] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    store: LogStore | None = None,
+    target_file_bytes: int | None = None,
+    compression: str | None = None,
+    version: int | None = None,
+    upkeep: bool = True,
+    **commit: Unpack[CommitArguments],
+) -> WriteReport:
+    """Write rows to a Delta table, which is created if it does not exist.
+
+    A new table is created by one commit, with the columns of `df`, and the rows are written by the
+    next; if that fails, the table remains, without rows. If another writer creates the table at the
+    same time, one of the two creates it, and both write as to an existing table.
+
+    Args:
+        path: The table's folder, as `create`. None with `store`.
+        df: The rows, as `Table.append`.
+        mode: For an existing table: ``append`` adds the rows, ``overwrite`` replaces all rows, or
+            those of `where`, ``error`` raises an error, ``ignore`` writes nothing.
+        partition_by: Partition columns of a new table. An existing one must have the same, unless
+            `mode` and `schema_mode` are ``overwrite``. None accepts those of the table.
+        where: As `Table.overwrite`.
+        schema_mode: As `Table.append` and `Table.overwrite`.
+        configuration: Properties of a new table.
+        name: Name of a new table.
+        description: Description of a new table.
+        storage_options: As `open`.
+        store: As `open`.
+        target_file_bytes: As `Table.append`.
+        compression: As `Table.append`.
+        version: As `Table.append` and `Table.overwrite`.
+        upkeep: As `open`.
+        commit: As `Table.append`.
+
+    Returns:
+        The version, and the rows and files written and removed; its version is None with ``ignore``
+        if the table exists.
+
+    Raises:
+        TableExistsError: The table exists, and `mode` is ``error``.
+        TableNotFoundError: The table does not exist, and `version` is given.
+        InvalidInputError: As `create`, `Table.append` and `Table.overwrite`; or `where` is given
+            and `mode` is not ``overwrite``.
+        UnsupportedFeatureError: As `Table.append`.
+        ConflictError: As `Table.append`.
+        CommitOutcomeUnknown: As `Table.append`.
+        UnavailableError: As `Table.append`.
+
+    Memory: as `Table.append`.
+
+    Example:
+        >>> import polars as pl
+        >>> rows = pl.DataFrame({"id": [1, 2], "day": ["a", "b"]})
+        >>> write("orders", rows, partition_by=["day"]).version
+        1
+    """
+    from lakelog.data.append import require_partitioning
+    from lakelog.data.conform import Incoming, merged_schema
+    from lakelog.data.row_commit import WriteReport
+
+    require_choice("mode", mode, get_args(WriteMode))
+    if where is not None and mode != "overwrite":
+        raise InvalidInputError("where needs mode 'overwrite'", expected="overwrite", found=mode)
+    rows = Incoming.of(df)  # before a table is created
+    table = None
+    if mode in {"append", "overwrite"}:
+        table = _existing(path, storage_options, store, upkeep=upkeep)
+    if table is None and version is None:
+        try:
+            table = create(
+                path,
+                merged_schema(Struct(()), rows.schema),
+                partition_by or (),
+                configuration=configuration,
+                storage_options=storage_options,
+                store=store,
+                name=name,
+                description=description,
+                upkeep=upkeep,
+            )
+        except TableExistsError:
+            if mode == "error":
+                raise
+            if mode == "ignore":
+                return WriteReport(None)
+        else:
+            schema_mode = partition_by = None
+    if table is None:
+        table = open(path, storage_options, store=store, upkeep=upkeep)
+    more: Any = {
+        "schema_mode": schema_mode,
+        "target_file_bytes": target_file_bytes,
+        "compression": compression,
+        "version": version,
+    }
+    if mode == "overwrite":
+        return table.overwrite(rows, where, partition_by=partition_by, **more, **commit)
+    require_partitioning(table.snapshot(version), partition_by)
+    return table.append(rows, **more, **commit)
+
+
+def _existing(
+    path: str | os.PathLike[str] | None,
+    storage_options: Mapping[str, Any] | None,
+    store: LogStore | None,
+    *,
+    upkeep: bool,
+) -> Table | None:
+    """The table, if it has a version."""
+    try:
+        table = open(path, storage_options, store=store, upkeep=upkeep)
+        table.version()
+    except TableNotFoundError:
+        return None
+    return table
 
 
 def _opened(

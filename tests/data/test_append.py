@@ -198,7 +198,7 @@ def test_columns_are_not_added_unless_it_is_asked_for(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="no column 'y'"):
         table.append(wider)
     with pytest.raises(InvalidInputError, match="schema_mode"):
-        table.append(wider, schema_mode="overwrite")  # type: ignore[arg-type]
+        table.append(wider, schema_mode="replace")  # type: ignore[arg-type] # the point
     table.append(wider.head(1), schema_mode="merge")
     assert table.snapshot().schema.names == ("p", "id", "x", "y", "z")
     assert rows_of(table)["y"].null_count() == 4

@@ -11,7 +11,7 @@ Source: Delta protocol, Add File and Remove File; Add CDC File. Delta Lake, Writ
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any
@@ -30,6 +30,7 @@ from lakelog.data.write import DataFileWriter, WritePlan, slices
 from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
+from lakelog.model.contract import Struct
 from lakelog.model.metadata import Metadata
 from lakelog.skipping.sql_predicate import sql_text
 from lakelog.skipping.values import PREFIX, typed_partitions
@@ -61,6 +62,19 @@ def overwrite(
     return _Write(log, runtime, begin, rows, options).run("Overwrite", where)
 
 
+def require_partitioning(snapshot: LogSnapshot, partition_by: Sequence[str] | None) -> None:
+    """Refuse partition columns other than those of the table; None accepts them."""
+    current = snapshot.metadata.partition_columns
+    if partition_by is not None and tuple(partition_by) != current:
+        raise InvalidInputError(
+            "the table is partitioned by other columns",
+            path=snapshot.path,
+            expected=", ".join(current) or "no columns",
+            found=", ".join(partition_by) or "no columns",
+            hint="overwrite the table with schema_mode='overwrite' to change its partitioning",
+        )
+
+
 class _Write:
     """One call of `append` or `overwrite`."""
 
@@ -82,6 +96,7 @@ class _Write:
             return WriteReport(None, duplicate=True)
         if mode == "Append" and self._options.version is not None:
             tx.read()
+        self._require_consistent(mode, condition)
         before = tx.snapshot.metadata
         metadata = self._evolved(tx.snapshot)
         partition_by = orjson.dumps(list(metadata.partition_columns)).decode()
@@ -93,22 +108,57 @@ class _Write:
         with commit.guarded():
             targets = self._targets(where) if mode != "Append" else None
             if metadata != before:
-                tx.set_metadata(schema=metadata.schema, configuration=_changed(before, metadata))
+                tx.set_metadata(
+                    schema=metadata.schema,
+                    partition_by=metadata.partition_columns,
+                    configuration=_changed(before, metadata),
+                )
             report = self._write(plan, _Replacing(where, targets))
         return commit.commit(report)
 
     # --- before ------------------------------------------------------------------------------
+
+    def _require_consistent(self, mode: str, condition: pl.Expr | str | None) -> None:
+        """Refuse options that contradict each other."""
+        options, snapshot = self._options, self._commit.snapshot
+        replaces = options.schema_mode == "overwrite"
+        if replaces and (mode == "Append" or condition is not None):
+            raise InvalidInputError(
+                "schema_mode 'overwrite' replaces all rows of a table",
+                path=snapshot.path,
+                expected="overwrite without where",
+                found="append" if mode == "Append" else f"where={condition}",
+                hint="use schema_mode 'merge' to add columns",
+            )
+        if not replaces:
+            require_partitioning(snapshot, options.partition_by)
 
     def _evolved(self, snapshot: LogSnapshot) -> Metadata:
         """The metadata under which the rows are written."""
         metadata = snapshot.metadata
         if self._options.schema_mode is None:
             return metadata
-        schema = merged_schema(metadata.schema, self._rows.schema)
-        if schema == metadata.schema:
+        replaces = self._options.schema_mode == "overwrite"
+        schema = merged_schema(Struct(()) if replaces else metadata.schema, self._rows.schema)
+        partition_by = self._options.partition_by if replaces else None
+        for name in metadata.partition_columns if partition_by is None else partition_by:
+            if name not in schema.names:
+                raise InvalidInputError(
+                    "the rows lack a partition column",
+                    path=snapshot.path,
+                    column=name,
+                    expected=", ".join(schema.names),
+                    hint="pass other columns as partition_by",
+                )
+        if schema == metadata.schema and partition_by is None:
             return metadata
         wanted = metadata_changes.change_metadata(
-            metadata, snapshot.table_configuration.dialect, None, {}, schema=schema
+            metadata,
+            snapshot.table_configuration.dialect,
+            None,
+            {},
+            schema=schema,
+            partition_by=partition_by,
         )
         # Ids and physical names of new columns are settled now, for the files need them.
         return metadata_changes.settled_metadata(wanted, metadata, self._runtime)
@@ -131,7 +181,9 @@ class _Write:
         data = commit.writer(plan)
         gone = replacing.files
         changed: DataFileWriter | None = None
-        if gone.height and commit.keeps_changes:
+        if self._options.schema_mode == "overwrite":
+            tx.replace_rows()  # readers of the change feed derive the changes, under each schema
+        elif gone.height and commit.keeps_changes:
             changed = commit.writer(plan.of_changes())
         for table in self._given(plan, replacing.where):
             data.write(table)

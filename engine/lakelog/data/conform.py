@@ -64,6 +64,8 @@ class Incoming:
 
         Memory: of streams a batch.
         """
+        if isinstance(rows, Incoming):
+            return rows
         if isinstance(rows, pl.LazyFrame):
             schema = rows.collect_schema()
             empty = pl.DataFrame(schema=schema)

@@ -41,7 +41,7 @@ from lakelog.transaction.operations import CommitArguments
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.transaction import LogTransaction
 
-SchemaMode = Literal["merge"]
+SchemaMode = Literal["merge", "overwrite"]
 
 _MOST_WORKERS = 4
 _CHUNK_BYTES = 64 << 20
@@ -52,12 +52,13 @@ class WriteOptions:
     """What the calls that write rows have in common.
 
     Attributes:
-        schema_mode: ``merge`` adds columns that the rows have and the table lacks; None refuses
-            them.
+        schema_mode: ``merge`` adds columns that the rows have and the table lacks, ``overwrite``
+            replaces the table's columns by those of the rows; None refuses other columns.
         target_file_bytes: Length of a file that is aimed at; None is what the table says.
         compression: Codec; None is what the table says.
         version: The version that the rows were derived from; None where they were not.
         commit: Arguments of the transaction.
+        partition_by: Partition columns; None leaves them as they are.
     """
 
     schema_mode: SchemaMode | None = None
@@ -65,11 +66,14 @@ class WriteOptions:
     compression: str | None = None
     version: int | None = None
     commit: CommitArguments = field(default_factory=CommitArguments)
+    partition_by: Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        if self.schema_mode not in {None, "merge"}:
+        if self.schema_mode not in {None, "merge", "overwrite"}:
             raise InvalidInputError(
-                "unknown schema_mode", expected="'merge' or None", found=self.schema_mode
+                "unknown schema_mode",
+                expected="'merge', 'overwrite' or None",
+                found=self.schema_mode,
             )
 
 

@@ -1,0 +1,178 @@
+"""`lakelog.write` and `lakelog.create`: modes; overwriting the schema and the partitioning."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog.errors import (
+    InvalidInputError,
+    LakelogError,
+    TableExistsError,
+    TableNotFoundError,
+)
+from lakelog.storage import open_store
+from lakelog.testing import InjectingStore, Rule
+
+ROWS = pl.DataFrame({"id": [1, 2], "day": ["a", "b"]})
+MORE = pl.DataFrame({"id": [3], "day": ["b"]})
+
+
+def ids(root: Path) -> list[int]:
+    return lakelog.open(root).to_polars()["id"].sort().to_list()
+
+
+def test_a_new_table_has_the_columns_partitions_and_properties_that_are_given(
+    tmp_path: Path,
+) -> None:
+    properties = {"delta.appendOnly": "true"}
+    report = lakelog.write(
+        tmp_path, ROWS.lazy(), partition_by=["day"], name="t", configuration=properties
+    )
+    assert (report.version, report.num_rows, report.num_files) == (1, 2, 2)
+    metadata = lakelog.open(tmp_path).snapshot().metadata
+    assert (metadata.name, metadata.partition_columns) == ("t", ("day",))
+    assert metadata.configuration == properties
+    assert pl.read_delta(str(tmp_path)).sort("id").equals(ROWS)
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "error", "ignore"])
+def test_the_mode_decides_what_becomes_of_an_existing_table(tmp_path: Path, mode: Any) -> None:
+    assert lakelog.write(tmp_path, ROWS, mode).num_rows == 2
+    if mode == "error":
+        with pytest.raises(TableExistsError):
+            lakelog.write(tmp_path, MORE, mode)
+        assert ids(tmp_path) == [1, 2]
+        return
+    report = lakelog.write(tmp_path, MORE, mode, user_metadata="second")
+    kept = {"append": [1, 2, 3], "overwrite": [3], "ignore": [1, 2]}
+    assert ids(tmp_path) == kept[mode]
+    assert report.version == (None if mode == "ignore" else 2)
+
+
+def test_rows_of_a_condition_are_replaced(tmp_path: Path) -> None:
+    lakelog.write(tmp_path, ROWS, "overwrite", where="day = 'a' or day = 'b'")
+    lakelog.write(tmp_path, MORE, "overwrite", where="day = 'b'")
+    assert ids(tmp_path) == [1, 3]
+    with pytest.raises(InvalidInputError, match="overwrite"):
+        lakelog.write(tmp_path, MORE, where="day = 'b'")
+
+
+def test_what_contradicts_the_table_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TableNotFoundError):
+        lakelog.write(tmp_path / "none", ROWS, version=3)
+    lakelog.write(tmp_path, ROWS, partition_by=["day"])
+    for mode in ("append", "overwrite"):
+        with pytest.raises(InvalidInputError, match="partitioned by other columns"):
+            lakelog.write(tmp_path, MORE, mode, ["id"])
+    with pytest.raises(InvalidInputError, match="mode must be"):
+        lakelog.write(tmp_path, MORE, "upsert")  # type: ignore[arg-type] # the point
+    assert not (tmp_path / "none").exists()
+
+
+def test_writers_that_create_the_table_at_the_same_time_all_write(tmp_path: Path) -> None:
+    start, failed = threading.Barrier(4), []
+
+    def work(number: int) -> None:
+        start.wait()
+        try:
+            lakelog.write(tmp_path, pl.DataFrame({"id": [number], "day": ["a"]}), upkeep=False)
+        except LakelogError as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failed
+    assert ids(tmp_path) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("kind", ["fail", "lost"])
+def test_whatever_operation_fails_a_repeated_write_completes(tmp_path: Path, kind: Any) -> None:
+    for nth in range(1, 40):
+        inner = open_store(str(tmp_path / str(nth)))
+        store = InjectingStore(inner, [Rule(kind, nth=nth)])
+        try:
+            lakelog.write(None, ROWS, store=store, upkeep=False, app_id="w", app_version=1)
+        except (LakelogError, OSError):
+            lakelog.write(None, ROWS, store=inner, upkeep=False, app_id="w", app_version=1)
+        assert ids(tmp_path / str(nth)) == [1, 2]
+        if len(store.operations) < nth:
+            return
+    pytest.fail("a write has fewer operations")
+
+
+def test_creating_an_existing_table_again_is_refused_or_ignored(tmp_path: Path) -> None:
+    lakelog.create(tmp_path, ROWS.schema, ["day"]).append(ROWS)
+    with pytest.raises(TableExistsError):
+        lakelog.create(tmp_path, MORE.schema)
+    opened = lakelog.create(tmp_path, {"other": pl.Int64}, mode="ignore")
+    assert opened.to_polars().sort("id").equals(ROWS)
+    lakelog.create(tmp_path / "i", ROWS.schema, format="indextables")
+    assert lakelog.create(tmp_path / "i", ROWS.schema, mode="ignore").format == "indextables"
+
+
+# --- schema_mode="overwrite" ---------------------------------------------------------------------
+
+OTHER = pl.DataFrame({"day": [1.5], "id": ["x"], "new": [True]})
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {},
+        {"delta.columnMapping.mode": "name"},
+        {"delta.enableChangeDataFeed": "true"},
+        {"delta.enableRowTracking": "true"},
+    ],
+    ids=["plain", "mapped", "feed", "tracked"],
+)
+def test_schema_and_partitioning_change_with_the_rows_in_one_commit(
+    tmp_path: Path, properties: dict[str, str]
+) -> None:
+    table = lakelog.create(tmp_path, ROWS.schema, ["day"], configuration=properties)
+    table.append(ROWS)
+    report = table.overwrite(OTHER, schema_mode="overwrite", partition_by=["new"])
+    assert (report.version, report.num_removed_files) == (2, 2)
+    assert table.snapshot().metadata.partition_columns == ("new",)
+    assert table.to_polars().equals(OTHER)
+    assert table.snapshot(1).to_polars().sort("id").equals(ROWS)
+    if not properties:
+        assert pl.read_delta(str(tmp_path)).equals(OTHER)
+    log = (tmp_path / "_delta_log" / f"{2:020}.json").read_text()
+    info = next(json.loads(line) for line in log.splitlines() if "commitInfo" in line)
+    assert info["commitInfo"]["operationParameters"]["partitionBy"] == '["new"]'
+
+
+def test_partitioning_is_kept_unless_it_is_given(tmp_path: Path) -> None:
+    lakelog.write(tmp_path, ROWS, partition_by=["day"])
+    wide = ROWS.with_columns(more=pl.lit(1))
+    lakelog.write(tmp_path, wide, "overwrite", schema_mode="overwrite")
+    assert lakelog.open(tmp_path).snapshot().metadata.partition_columns == ("day",)
+    lakelog.write(tmp_path, wide, "overwrite", [], schema_mode="overwrite")
+    assert lakelog.open(tmp_path).snapshot().metadata.partition_columns == ()
+    assert deltalake.DeltaTable(tmp_path).metadata().partition_columns == []
+
+
+def test_a_schema_is_not_replaced_where_rows_stay(tmp_path: Path) -> None:
+    lakelog.write(tmp_path, ROWS, partition_by=["day"])
+    table = lakelog.open(tmp_path)
+    with pytest.raises(InvalidInputError, match="replaces all rows"):
+        table.overwrite(OTHER, "day = 'a'", schema_mode="overwrite")
+    with pytest.raises(InvalidInputError, match="replaces all rows"):
+        table.append(OTHER, schema_mode="overwrite")
+    with pytest.raises(InvalidInputError, match="partitioned by other columns"):
+        table.overwrite(ROWS, partition_by=["id"])
+    with pytest.raises(InvalidInputError, match="lack a partition column"):
+        table.overwrite(OTHER.drop("day"), schema_mode="overwrite")
+    assert ids(tmp_path) == [1, 2]
+    assert table.version() == 1
