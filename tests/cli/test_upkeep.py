@@ -380,3 +380,21 @@ def test_restore_plans_first_and_applies_when_asked(lakelog: Any, tmp_path: Path
     (row,) = rows(lakelog("restore", tmp_path, "--version", 1, "--apply", "-o", "json").text)
     assert (row["version"], row["num_files"], row["num_removed_files"]) == (4, 1, 2)
     assert lakelog("restore", tmp_path).code == 2
+
+
+def test_delete_plans_first_and_applies_when_asked(lakelog: Any, tmp_path: Path) -> None:
+    table = engine.create(tmp_path, {"n": pl.Int64}, upkeep=False)
+    table.append(pl.DataFrame({"n": [1, 2]}))
+    table.append(pl.DataFrame({"n": [3, 4]}))
+    where = ("--where", "n BETWEEN 2 AND 4 AND n % 5 > 0")
+    plan = lakelog("delete", tmp_path, *where)
+    assert (plan.code, table.version()) == (0, 2)
+    assert "3 rows may go" in plan.text
+    assert "nothing is changed without --apply" in plan.text
+    planned = rows(lakelog("delete", tmp_path, *where, "-o", "json").text)
+    assert sorted(row["action"] for row in planned) == ["copy", "remove"]
+    (row,) = rows(lakelog("delete", tmp_path, *where, "--apply", "-o", "json").text)
+    assert (row["version"], row["num_deleted_rows"], row["num_copied_rows"]) == (3, 3, 1)
+    again = lakelog("delete", tmp_path, *where, "--apply")
+    assert "no row matches" in again.text
+    assert lakelog("delete", tmp_path).code == 2

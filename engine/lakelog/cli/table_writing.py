@@ -12,7 +12,8 @@ import click
 
 from lakelog.cli import options
 from lakelog.cli.options import Output, Target, examples
-from lakelog.cli.output import FINDINGS, GOOD, PLANNED, write_report
+from lakelog.cli.output import FINDINGS, GOOD, PLANNED, View, emit, write_report
+from lakelog.cli.text import count
 from lakelog.cli.watch import open_metered, progress
 from lakelog.errors import LakelogWarning
 
@@ -26,6 +27,10 @@ _COMPACTED = (
 _RESTORE = (
     "restored_version version num_restored_files restored_bytes num_removed_files removed_bytes "
     "changes_metadata num_files num_bytes"
+)
+_DELETE = (
+    "version num_deleted_rows num_removed_files num_deletion_vectors num_copied_rows num_files "
+    "num_bytes"
 )
 
 
@@ -123,5 +128,50 @@ def _reasons_type() -> pl.DataType:
     return pl.Map(pl.String(), pl.String())
 
 
-COMMANDS = (compact, restore)
+@click.command(
+    epilog=examples(
+        "lakelog delete orders --where \"day < '2025-01-01'\"",
+        'lakelog delete orders --where "customer = 7" --apply',
+    )
+)
+@options.target
+@click.option(
+    "--where",
+    required=True,
+    metavar="SQL",
+    help="Condition over the table's columns; `true` deletes all rows.",
+)
+@options.apply
+@options.rows
+@options.debug
+def delete(target: Target, where: str, apply: bool, output: Output) -> None:
+    """Delete the rows for which a condition is true.
+
+    The plan lists the files that change, and counts the rows: `remove` for a file all of whose rows
+    match, otherwise `mark` (a deletion vector) or `copy` (the other rows).
+    """
+    from lakelog.data.update import delete_plan
+    from lakelog.log.display import size_text
+
+    table, meter = open_metered(target)
+    if not apply:
+        with progress("reading", meter):
+            files, rows = delete_plan(table.snapshot(), where)
+        summary = [f"{count(rows, 'row')} may go", PLANNED]
+        emit(files.lazy(), output, View("file", tuple(files.columns), (), lambda _: summary))
+        return
+    with progress("deleting", meter):
+        report = table.delete(where)
+    facts = [
+        ("version", "no row matches" if report.version is None else str(report.version)),
+        ("deleted", count(report.num_deleted_rows, "row")),
+        ("removed", count(report.num_removed_files, "file")),
+        ("marked", count(report.num_deletion_vectors, "file")),
+        ("copied", count(report.num_copied_rows, "row")),
+        ("written", f"{count(report.num_files, 'file')}, {size_text(report.num_bytes)}"),
+    ]
+    write_report(report, facts, _DELETE, output)
+
+
+COMMANDS = (compact, restore, delete)
 """The commands of this module."""

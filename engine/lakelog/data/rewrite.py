@@ -64,6 +64,13 @@ class Change(Selection):
         yield Outcome(deleted=rows)
 
 
+def marks_rows(snapshot: LogSnapshot) -> bool:
+    """Whether rows that change are marked by deletion vectors, and the others not copied."""
+    table = snapshot.table_configuration
+    is_wanted = is_on(table.metadata.configuration, _VECTORS)
+    return is_wanted and table.supports("deletionVectors")
+
+
 def require_rows_copyable(snapshot: LogSnapshot) -> None:
     """Refuse to copy or update rows whose ids would be lost."""
     if is_on(snapshot.metadata.configuration, ENABLED):
@@ -184,9 +191,7 @@ class Rewriter:
     def __init__(self, commit: RowCommit, change: Change) -> None:
         self._commit, self._change = commit, change
         self._snapshot, self._store = commit.snapshot, commit.log.store
-        table = self._snapshot.table_configuration
-        on = is_on(table.metadata.configuration, _VECTORS)
-        self._has_vectors = on and table.supports("deletionVectors")
+        self._marks_rows = marks_rows(self._snapshot)
         self._plan: WritePlan | None = None
         self._data: DataFileWriter | None = None
         self._changes: DataFileWriter | None = None
@@ -217,7 +222,7 @@ class Rewriter:
             require_rows_copyable(self._snapshot)
         keeps_changes = self._commit.keeps_changes
         self._commit.require_allowed("add", "remove", *(["cdc"] if keeps_changes else []))
-        if self._has_vectors:
+        if self._marks_rows:
             self._mark(files)
         else:
             self._copy(files)

@@ -15,11 +15,12 @@ import pyarrow as pa
 
 from lakelog.data.conform import Conform
 from lakelog.data.files import ReadPlan
-from lakelog.data.rewrite import Change, Outcome, Rewriter
+from lakelog.data.rewrite import Change, Outcome, Rewriter, marks_rows
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
-from lakelog.data.targets import split_whole
+from lakelog.data.targets import find_targets, live_rows, split_whole
 from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.skipping.prune import row_wise
 from lakelog.skipping.sql_predicate import sql_text
@@ -39,6 +40,26 @@ def delete(
     """Delete rows; see `lakelog.table.Table.delete`."""
     commit = RowCommit(log, runtime, begin, options, "DELETE")
     return _run(commit, where, Change)
+
+
+def delete_plan(snapshot: LogSnapshot, where: pl.Expr | str | None) -> tuple[pl.DataFrame, int]:
+    """The files that a delete would change, and the number of rows that it would delete.
+
+    The frame has ``path``, ``size_bytes`` and ``action``: ``remove`` for a file all of whose rows
+    match, else ``mark`` (a deletion vector) or ``copy`` (its other rows). Reads the condition's
+    columns of files that the log does not settle.
+    """
+    condition = snapshot.condition(where)
+    store = snapshot.read_state(lambda state: state.log.store)
+    ReadPlan.of(snapshot, ())  # refuses a table without rows
+    targets = find_targets(snapshot, snapshot.files(condition).collect(), condition, store)
+    partly = "mark" if marks_rows(snapshot) else "copy"
+    files = pl.concat(
+        files.select("path", size_bytes="size", action=pl.lit(action))
+        for files, action in ((targets.whole, "remove"), (targets.partly, partly))
+    )
+    rows = int(live_rows(snapshot, targets.whole, store).sum()) + targets.rows_matched
+    return files.sort("path"), rows
 
 
 def update(
