@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakelog.dialects.log_content import Checkpoint, CommitFile, CompactionFile, LogListing
-from lakelog.errors import LogGapError, TableNotFoundError, VersionNotFoundError
+from lakelog.errors import LogGapError, VersionNotFoundError
 from lakelog.log.segment import (
     LogSegment,
     choose_segment,
     has_hole,
-    latest_version,
     rebuildable,
     validate_contiguous,
 )
@@ -47,10 +46,6 @@ def shape(segment: LogSegment) -> tuple[int, int | None, list[int], list[tuple[i
     )
 
 
-def test_without_a_checkpoint_replay_starts_from_nothing() -> None:
-    assert shape(choose_segment(listing(range(3)))) == (2, None, [0, 1, 2], [])
-
-
 def test_the_latest_checkpoint_at_or_below_the_target_is_chosen() -> None:
     found = listing(range(10), (2, 5, 8))
     assert shape(choose_segment(found)) == (9, 8, [9], [])
@@ -66,20 +61,11 @@ def test_of_one_version_the_highest_rank_is_chosen_unless_it_is_excluded() -> No
     assert choose_segment(found, excluded=[best]).checkpoint is worse
 
 
-def test_a_checkpoint_alone_makes_its_version() -> None:
-    assert shape(choose_segment(listing([], (7,)))) == (7, 7, [], [])
-
-
 def test_a_gap_below_the_checkpoint_is_nothing_and_one_above_is_named() -> None:
     assert shape(choose_segment(listing([0, 1, 6], (5,)))) == (6, 5, [6], [])
     with pytest.raises(LogGapError) as refused:
         choose_segment(listing([0, 1, 7], (5,)), table="t")
     assert (refused.value.expected, refused.value.found, refused.value.path) == (6, 7, "t")
-
-
-def test_a_log_that_does_not_begin_at_zero_has_a_gap() -> None:
-    with pytest.raises(LogGapError):
-        choose_segment(listing([1, 2]))
 
 
 def test_a_version_that_cannot_be_rebuilt_names_the_ranges_that_can() -> None:
@@ -89,18 +75,6 @@ def test_a_version_that_cannot_be_rebuilt_names_the_ranges_that_can() -> None:
             choose_segment(found, version, table="t")
         assert refused.value.expected == "0 to 1, 4 to 5, 7"
         assert refused.value.version == version
-
-
-def test_an_empty_listing_is_no_table() -> None:
-    with pytest.raises(TableNotFoundError):
-        choose_segment(LogListing(), table="t")
-    with pytest.raises(TableNotFoundError):
-        latest_version(LogListing(), "t")
-
-
-def test_the_latest_version_is_the_greater_of_commits_and_checkpoints() -> None:
-    assert latest_version(listing(range(3)), "t") == 2
-    assert latest_version(listing(range(3), (9,)), "t") == 9
 
 
 def test_compactions_are_used_above_the_checkpoint_up_to_the_target_without_overlap() -> None:

@@ -17,7 +17,7 @@ from lakelog.errors import CheckpointCorruptionError, MalformedLogError
 from lakelog.log import state as module
 from lakelog.log.base_checkpoint import broken_checkpoint
 from lakelog.log.opening import open_state, update_state
-from lakelog.log.replay import Layers
+from lakelog.log.replay import Layers, retained_tombstones
 from lakelog.log.segment import choose_segment
 from lakelog.log.state import State
 from lakelog.model import actions
@@ -78,6 +78,12 @@ def test_the_number_of_layers_above_a_checkpoint_stays_logarithmic() -> None:
         layers = layers.push(pl.DataFrame({"actionType": ["add"], "path": [f"f{n}"]}))
     assert layers.height == 500
     assert len(layers.frames) <= 9
+
+
+def test_tombstones_without_a_column_of_times_count_from_zero() -> None:
+    """The removes that a checkpoint takes from commits may have no time at all."""
+    rows = pl.DataFrame({"path": ["a"]})
+    assert [retained_tombstones(rows, ms).height for ms in (None, -1, 0)] == [1, 1, 0]
 
 
 def test_provenance_names_every_file_once(made: Handmade) -> None:
