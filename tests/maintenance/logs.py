@@ -106,7 +106,7 @@ class MadeLog:
     writer_features: tuple[str, ...] = ()
     clock: Clock = field(default_factory=Clock)
     in_commit: Callable[[int], int | None] | None = None
-    _states: list[list[dict[str, Any]]] = field(default_factory=list)
+    states: list[list[dict[str, Any]]] = field(default_factory=list)
 
     @property
     def folder(self) -> Path:
@@ -132,14 +132,14 @@ class MadeLog:
         """Write the next commit, so many days old; without actions it adds a file and, every third
         time, removes one.
         """
-        version = len(self._states)
-        state = list(self._states[-1]) if self._states else []
+        version = len(self.states)
+        state = list(self.states[-1]) if self.states else []
         lines = list(actions) or self._usual(version, state, days)
         if version == 0:
             lines = [{"protocol": self.protocol()}, {"metaData": self.metadata()}, *lines]
         for line in lines:
             state = _applied(state, line)
-        self._states.append(state)
+        self.states.append(state)
         info: dict[str, Any] = {"operation": "WRITE", "timestamp": version}
         if self.in_commit is not None and (at := self.in_commit(version)) is not None:
             info["inCommitTimestamp"] = at
@@ -201,7 +201,7 @@ class MadeLog:
 
     def state(self, version: int) -> list[dict[str, Any]]:
         """The actions of a version's state; file actions last, without dataChange."""
-        return [_settled(action) for action in self._states[version]]
+        return [_settled(action) for action in self.states[version]]
 
     def checkpoint(
         self,
@@ -238,13 +238,13 @@ class MadeLog:
         meta = [row for row in rows if not row.keys() & {"add", "remove"}]
         files = [row for row in rows if row.keys() & {"add", "remove"}]
         if layout == "classic":
-            return [self._parquet(f"{stem}.parquet", rows, days)]
+            return [self.parquet(f"{stem}.parquet", rows, days)]
         shares = [files[i::parts] for i in range(parts)]
         if layout == "multipart":
             shares[0] = meta + shares[0]
             names = [f"{stem}.{i + 1:010d}.{parts:010d}.parquet" for i in range(parts)]
-            return [self._parquet(n, s, days) for n, s in zip(names, shares, strict=True)]
-        sidecars = [self._parquet(f"_sidecars/{uuid.uuid4()}.parquet", s, days) for s in shares]
+            return [self.parquet(n, s, days) for n, s in zip(names, shares, strict=True)]
+        sidecars = [self.parquet(f"_sidecars/{uuid.uuid4()}.parquet", s, days) for s in shares]
         top: list[dict[str, Any]] = [{"checkpointMetadata": {"version": version}}, *meta]
         top += [
             {"sidecar": {"path": s.name, "sizeInBytes": s.stat().st_size, "modificationTime": 1}}
@@ -254,9 +254,9 @@ class MadeLog:
         if layout == "v2-json":
             text = "".join(json.dumps(row) + "\n" for row in top)
             return [self.put(f"{name}.json", text.encode(), days), *sidecars]
-        return [self._parquet(f"{name}.parquet", top, days), *sidecars]
+        return [self.parquet(f"{name}.parquet", top, days), *sidecars]
 
-    def _parquet(self, name: str, rows: list[dict[str, Any]], days: float) -> Path:
+    def parquet(self, name: str, rows: list[dict[str, Any]], days: float) -> Path:
         present = {kind for row in rows for kind in row} or {"add"}
         schema = pa.schema([(kind, type_) for kind, type_ in _FIELDS.items() if kind in present])
         table = pa.Table.from_pylist([_with_pairs(row) for row in rows], schema)

@@ -163,7 +163,7 @@ def test_any_log_reads_the_same_after_cleanup(tmp_path_factory: Any, seed: int) 
     for _ in range(rng.randrange(5, 30)):
         age -= rng.choice([0, 0.5, 2, 5])
         made.commit(rng.choice([age, age, age, 900, -10, age + 3]))
-    versions = len(made._states)
+    versions = len(made.states)
     for version in range(versions):
         if rng.random() < 0.3:
             layout = rng.choice(["classic", "multipart", "v2-json", "v2-parquet"])

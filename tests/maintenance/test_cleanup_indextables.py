@@ -179,7 +179,7 @@ def test_skips_that_no_checkpoint_keeps_are_not_lost_while_they_count(
         "skipCount": 2,
     }
     made.commit(88, {"mergeskip": skip})
-    made._states[2] = made._states[1]
+    made.states[2] = made.states[1]
     made.commits(80 - i for i in range(60))
     made.checkpoint(20, 60)
     made.checkpoint(50, 30)

@@ -147,7 +147,7 @@ def test_a_catalog_managed_table_is_refused(tmp_path: Path) -> None:
         made.table().snapshot()
     made.commits([59, 58])
     made.put("_last_checkpoint", b"{}", 1)
-    made._states[2][0] = {
+    made.states[2][0] = {
         "protocol": {
             "minReaderVersion": 3,
             "minWriterVersion": 7,

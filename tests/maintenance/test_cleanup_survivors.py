@@ -133,7 +133,7 @@ def test_sidecars_that_kept_checkpoints_share_with_old_ones_stay(tmp_path: Path)
     lines = manifest.read_text().splitlines()
     named = [i for i, line in enumerate(lines) if '"sidecar"' in line]
     shared = old[0]
-    extra = made._parquet(f"_sidecars/{uuid.uuid4()}.parquet", _rest(made, shared), 40)
+    extra = made.parquet(f"_sidecars/{uuid.uuid4()}.parquet", _rest(made, shared), 40)
     lines = [line for i, line in enumerate(lines) if i not in named]
     for path in (shared, extra):
         size = path.stat().st_size
@@ -167,7 +167,7 @@ def _rest(made: MadeLog, shared: Path) -> list[dict[str, Any]]:
         if row.get(kind) and now.get(row[kind]["path"], ("",))[0] == kind
     ]
     shared.unlink()
-    made._parquet(f"_sidecars/{shared.name}", kept, 50)
+    made.parquet(f"_sidecars/{shared.name}", kept, 50)
     return [{kind: body} for kind, body in now.values()]
 
 

@@ -184,6 +184,10 @@ class CrashDisk:
         clone._directories |= self._directories
         return clone
 
+    def unlock(self) -> None:
+        """The process that has the lock is killed."""
+        self._locks.clear()
+
     def put(self, path: str, data: bytes | None) -> None:
         """Put durable bytes in a file's place; None removes it."""
         for names in (self.names, self._durable_names):

@@ -236,27 +236,24 @@ def test_only_what_is_not_known_to_be_durable_is_written_again() -> None:
         if operation.kind == "rewrite":
             written.append(operation.size_bytes)
 
-    def killed() -> None:
-        disk._locks.clear()
-
     disk.watch = note
     how = {"segment_bytes": 1 << 30, "frame_bytes": 1 << 29}
     log = opened(disk, **how)
     log.append("PUT", "much", "v" * (3 << 20))
     log.append("PUT", "last", "v" * 100)
     for _ in range(2):
-        killed()
+        disk.unlock()
         log = opened(disk, **how)
     assert written == [176, 176]
     log.append_batch([("PUT", "much more", "v" * (5 << 19))])
-    killed()
+    disk.unlock()
     written.clear()
     opened(disk)
     assert sum(written) > 5 << 19
     # That much is said to be durable, and is not written a third time.
     written.clear()
     for _ in range(2):
-        killed()
+        disk.unlock()
         assert keys(opened(disk)) == ["much", "last", "much more"]
     assert written == [48, 48]
 

@@ -110,8 +110,9 @@ def test_a_reader_looks_again_when_segments_come_and_go(tmp_path: Path, changes:
     with WriteAheadLog(tmp_path, segment_bytes=300) as log:
         for n in range(20):
             log.append("PUT", str(n), "v" * 50)
-        reader = WriteAheadLog(tmp_path, read_only=True)
-        reader._disk = ChangingDisk(log, changes)
+        disk = ChangingDisk(log, 0)
+        reader = WriteAheadLog(tmp_path, read_only=True, disk=disk)
+        disk.changes = changes
         assert reader.replay().num_rows == 0
         assert reader.current_seq_num() == 20 * (changes + 1)
 

@@ -27,7 +27,11 @@ class Bench:
         self.groups: list[list[Any]] = []
         self.seconds = seconds
         self.serving = 0
-        self.turns: Turns[Work] = Turns(self.serve)
+        self.serving_as = self.serve
+        self.turns: Turns[Work] = Turns(self.served)
+
+    def served(self, works: Sequence[Work]) -> None:
+        self.serving_as(works)
 
     def serve(self, works: Sequence[Work]) -> None:
         self.serving += 1
@@ -95,9 +99,9 @@ def test_who_writes_does_not_wait_for_himself() -> None:
             bench.turns.take(Work("in between"))
         serve(works)
 
-    bench.turns._serve = again
+    bench.serving_as = again
     bench.turns.take(Work("first"))
-    bench.turns._serve = serve
+    bench.serving_as = serve
     bench.turns.take(Work("last"))
     assert bench.groups == [["first"], ["last"]]
 
@@ -111,7 +115,7 @@ def test_an_interrupt_of_who_writes_lets_the_others_go_on() -> None:
         if works[0].name == "first":
             raise KeyboardInterrupt
 
-    bench.turns._serve = interrupted
+    bench.serving_as = interrupted
     others = [threading.Thread(target=bench.turns.take, args=(Work(n),)) for n in range(3)]
 
     def begin() -> None:
@@ -166,7 +170,7 @@ def served_beside(bench: Bench, impatient: Impatient, after: threading.Thread) -
             time.sleep(0.002)  # longer than anybody leads, and time to be interrupted in
         serve(works)
 
-    bench.turns._serve = slowly
+    bench.serving_as = slowly
     bench.turns.take(Work("first"))
     for thread in (impatient, after):
         thread.join(120)
