@@ -14,7 +14,7 @@ import pytest
 
 from lakelog.cli.app import app
 
-READING = "actions blame cache changes demo diff files history info replay".split()
+READING = "actions blame cache changes demo diff files history info replay rows".split()
 UPKEEP = "checkpoint checksum cleanup repair replicate simulate undo vacuum verify".split()
 ROWS = ["compact", "compact-log", "delete", "restore"]
 COMMANDS = tuple(sorted([*READING, *UPKEEP, *ROWS, "spark", "wal"]))

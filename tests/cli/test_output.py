@@ -192,3 +192,18 @@ def test_changes_are_filtered_by_range_and_condition(lakelog: Any, tmp_path: Pat
     assert "2 changes" in text
     assert "2 insert" in text
     assert lakelog("changes", tmp_path, "--start", "monday").code == 2
+
+
+def test_rows_are_shown_by_condition_columns_and_version(lakelog: Any, tmp_path: Path) -> None:
+    table = engine.create(tmp_path, {"n": pl.Int64, "day": pl.String}, ["day"], upkeep=False)
+    for day in ("a", "b"):
+        table.append(pl.DataFrame({"n": range(60), "day": [day] * 60}))
+    words = ("--where", "day = 'b' and n < 2", "--columns", "n", "--output", "json")
+    assert sorted(row["n"] for row in json.loads(lakelog("rows", tmp_path, *words).raw)) == [0, 1]
+    text = lakelog("rows", tmp_path).text
+    assert "50 rows" in text
+    assert "of 120 rows in the table" in text
+    frame = pl.read_csv(lakelog("rows", tmp_path, "--version", 1, "--output", "csv").raw)
+    assert frame.height == 60
+    assert "3 rows" in lakelog("rows", tmp_path, "--limit", 3).text
+    assert lakelog("rows", tmp_path, "--where", "nothing = 1").code == 2

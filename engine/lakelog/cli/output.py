@@ -28,7 +28,7 @@ that could not be deleted.
 
 PLANNED = "nothing is changed without --apply"
 
-_TABLE_ROWS = 50
+TABLE_ROWS = 50
 """Number of rows of a text table without ``--limit``."""
 
 _PIPE_CLOSED = "Broken pipe"
@@ -94,7 +94,7 @@ def _table(frame: pl.DataFrame, output: Output, shown: View) -> str:
     chosen = output.columns or tuple(c for c in shown.columns if c in frame.columns)
     if shown.sort:
         frame = frame.sort(shown.sort)
-    limit = _TABLE_ROWS if output.limit is None else output.limit
+    limit = TABLE_ROWS if output.limit is None else output.limit
     top = frame.head(limit).select(chosen)
     if not output.columns:
         # Computed from all rows, so that another limit shows the same columns.

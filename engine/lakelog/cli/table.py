@@ -16,7 +16,7 @@ import click
 
 from lakelog.cli import options
 from lakelog.cli.options import Output, Target, examples
-from lakelog.cli.output import View, collect, emit, write, write_facts, write_report
+from lakelog.cli.output import TABLE_ROWS, View, collect, emit, write, write_facts, write_report
 from lakelog.cli.text import count, seconds_text, time_text
 from lakelog.cli.watch import Meter, Watch, open_metered, progress
 from lakelog.errors import LakelogWarning
@@ -297,6 +297,46 @@ def files(
         shown = View("file", columns, ("path",), summary, _redundant_with_path)
         rows = collect(live, output, shown)
     write(rows, output, shown)
+
+
+@click.command(
+    epilog=examples(
+        "lakelog rows orders",
+        "lakelog rows orders --where \"day >= '2026-01-05' and amount > 1000\" --columns id,amount",
+        "lakelog rows orders --version 10 --limit 1000 --output csv",
+        "lakelog rows orders --output parquet --to orders.parquet",
+    )
+)
+@options.target
+@options.travel
+@click.option(
+    "--where",
+    metavar="SQL",
+    help="SQL condition over the table's columns. Files that cannot contain a matching row are "
+    "not opened.",
+)
+@options.rows
+@options.debug
+def rows(
+    target: Target, version: int | None, timestamp: str | None, where: str | None, output: Output
+) -> None:
+    """Show rows of a table.
+
+    On the terminal, the first rows that are read, 50 without --limit; the order is undefined.
+    Other formats have all rows, which are held in memory.
+    """
+    table, meter = open_metered(target)
+    with progress("reading", meter):
+        snapshot = table.snapshot(version, timestamp)
+        lazy = snapshot.scan(where)
+        facts = [f"version {snapshot.version}"]
+        if output.format == "table":
+            if where is None:
+                facts.insert(0, f"of {count(snapshot.num_rows(), 'row')} in the table")
+            lazy = lazy.head(TABLE_ROWS if output.limit is None else output.limit)
+        shown = View("row", tuple(snapshot.schema.names), summary=lambda _: facts)
+        found = collect(lazy, output, shown)
+    write(found, output, shown)
 
 
 _PLAN = (
@@ -584,5 +624,5 @@ def _expect_checkpoint(watch: Watch, meter: Meter, table: Table, snapshot: Snaps
     watch.expect(watch.done_bytes(meter) + sum(s.size_bytes for s in sizes if s is not None))
 
 
-COMMANDS = (info, files, history, actions, changes, diff, blame, replay)
+COMMANDS = (info, rows, files, history, actions, changes, diff, blame, replay)
 """The commands of this module."""

@@ -1,7 +1,10 @@
-"""Opens the store of a location."""
+"""Opens the store of a location. Storage options have the names of the fsspec driver, or those of
+object_store and deltalake.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -42,21 +45,114 @@ def _load_gcs() -> _Driver:
     return _Driver(gcs.with_defaults, gcs.Gcs)
 
 
+class _Alias(NamedTuple):
+    """What an option of object_store is to the fsspec driver: a name, in which a dot leads into a
+    mapping, and the value; None is left out.
+    """
+
+    option: str
+    convert: Callable[[Any], Any] = lambda value: value
+
+
+def _is_on(value: Any) -> bool:
+    return str(value).strip().lower() in {"true", "1", "yes", "y", "on", "t"}
+
+
+def _spelled(aliases: Mapping[str, _Alias], *prefixes: str) -> dict[str, _Alias]:
+    return {prefix + name: alias for name, alias in aliases.items() for prefix in ("", *prefixes)}
+
+
+_UNUSED = _Alias("", lambda _value: None)  # lakelog's driver needs no such setting
+_TOKEN, _REGION = _Alias("token"), _Alias("client_kwargs.region_name")
+_S3 = _spelled(
+    {
+        "access_key_id": _Alias("key"),
+        "secret_access_key": _Alias("secret"),
+        "session_token": _TOKEN,
+        "token": _TOKEN,
+        "region": _REGION,
+        "default_region": _REGION,
+        "endpoint": _Alias("endpoint_url"),
+        "endpoint_url": _Alias("endpoint_url"),
+        "skip_signature": _Alias("anon", _is_on),
+        "virtual_hosted_style_request": _Alias(
+            "config_kwargs.s3",
+            lambda value: {"addressing_style": "virtual" if _is_on(value) else "path"},
+        ),
+        "allow_http": _UNUSED,
+        "conditional_put": _UNUSED,
+        "s3_allow_unsafe_rename": _UNUSED,
+    },
+    "aws_",
+)
+_AZURE = _spelled(
+    {
+        "account_name": _Alias("account_name"),
+        "account_key": _Alias("account_key"),
+        "access_key": _Alias("account_key"),
+        "sas_token": _Alias("sas_token"),
+        "sas_key": _Alias("sas_token"),
+        "tenant_id": _Alias("tenant_id"),
+        "authority_id": _Alias("tenant_id"),
+        "client_id": _Alias("client_id"),
+        "client_secret": _Alias("client_secret"),
+        "connection_string": _Alias("connection_string"),
+        "skip_signature": _Alias("anon", _is_on),
+    },
+    "azure_storage_",
+    "azure_",
+)
+_GCS = _spelled(
+    {
+        "service_account": _TOKEN,
+        "service_account_path": _TOKEN,
+        "application_credentials": _TOKEN,
+        "service_account_key": _Alias("token", json.loads),
+        "skip_signature": _Alias("token", lambda value: "anon" if _is_on(value) else None),
+    },
+    "google_",
+)
+
+
 class _Kind(NamedTuple):
     """A kind of object store: protocols, package and class of its fsspec driver, loader of
-    lakelog's store, and the extra that installs the driver.
+    lakelog's store, names of options by object_store, and the extra that installs the driver.
     """
 
     protocols: tuple[str, ...]
     driver: tuple[str, str]
     load: Callable[[], _Driver]
+    aliases: Mapping[str, _Alias]
     extra: str | None = None
+
+    def options(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Storage options by the names of the driver; unknown ones are kept."""
+        found = {name: v for name, v in given.items() if str(name).lower() not in self.aliases}
+        names: dict[str, str] = {}
+        for name in given.keys() - found.keys():
+            option, convert = self.aliases[name.lower()]
+            value = convert(given[name])
+            if value is None:
+                continue
+            outer, _, inner = option.partition(".")
+            place = found
+            if inner:
+                place = found[outer] = dict(found.get(outer) or {})
+            if (inner or outer) in place:
+                raise InvalidInputError(
+                    "two storage options have the same meaning",
+                    expected="one of them",
+                    found=" and ".join(sorted((name, names.get(option, option)))),
+                )
+            names[option] = name
+            place[inner or outer] = value
+        return found
 
 
 _KINDS = (
-    _Kind(("s3", "s3a"), ("s3fs", "S3FileSystem"), _load_s3, "s3"),
-    _Kind(("abfs", "abfss", "az"), ("adlfs", "AzureBlobFileSystem"), _load_azure),
-    _Kind(("gs", "gcs"), ("gcsfs", "GCSFileSystem"), _load_gcs),
+    _Kind(("s3", "s3a"), ("s3fs", "S3FileSystem"), _load_s3, _S3, "s3"),
+    _Kind(("abfs", "abfss", "az"), ("adlfs", "AzureBlobFileSystem"), _load_azure, _AZURE),
+    _Kind(("gs", "gcs"), ("gcsfs", "GCSFileSystem"), _load_gcs, _GCS),
 )
 
 
@@ -67,10 +163,13 @@ def open_store(
 
     Args:
         location: Path or URL of the table, not of its log folder.
-        storage_options: Passed to the fsspec filesystem; not used on local disk.
+        storage_options: Passed to the fsspec filesystem; not used on local disk. Options of S3,
+            Azure and Google Cloud Storage may have the names that object_store and deltalake use
+            (``AWS_REGION``, ``azure_storage_account_name``), in upper or lower case.
 
     Raises:
-        InvalidInputError: The location is empty, or its protocol is unknown.
+        InvalidInputError: The location is empty, its protocol is unknown, or two options have the
+            same meaning.
         MissingDependencyError: The protocol's driver is not installed.
         UnavailableError: The driver refuses the options.
     """
@@ -118,7 +217,8 @@ def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
     try:
         if kind is not None:
             # The time-outs that a driver lacks; what the caller gives wins.
-            options = kind.load().with_defaults(options)
+            options = kind.load().with_defaults(kind.options(options))
+            register_secrets(options)
         filesystem, base = fsspec.core.url_to_fs(url, **options)
     except ImportError as cause:
         extra = kind.extra if kind is not None else None
