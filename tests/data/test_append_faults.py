@@ -28,6 +28,14 @@ SCHEMA = {"p": pl.String, "id": pl.Int64}
 BEFORE = pl.DataFrame({"p": ["a", "a", "b"], "id": [1, 2, 3]}, schema=SCHEMA)
 NEW = pl.DataFrame({"p": ["a"], "id": [10]}, schema=SCHEMA)
 
+
+def merged(table: Table) -> Any:
+    """Deletes the row 1, moves the row 3 to another partition, and keeps the row 2."""
+    merge = table.merge(pl.DataFrame({"id": [1, 3]}), "id")
+    merge = merge.when_matched_update({"id": "10", "p": "'c'"}, "id = 3")
+    return merge.when_matched_delete().execute()
+
+
 Write = Callable[[Table], Any]
 WAYS: dict[str, tuple[Write, list[int]]] = {
     "append": (lambda table: table.append(NEW), [1, 2, 3, 10]),
@@ -42,8 +50,10 @@ WAYS: dict[str, tuple[Write, list[int]]] = {
     "delete": (lambda t: t.delete("id = 1 OR id > 3"), [2, 3]),
     "update": (lambda t: t.update({"id": pl.col("id") + 9}, "id = 1 OR id > 3"), [2, 3, 10]),
     "restore": (lambda table: table.restore(0), []),
+    "merge by copying": (merged, [2, 10]),
+    "merge": (merged, [2, 10]),
 }
-VECTORS = {"delete", "update"}
+VECTORS = {"delete", "update", "merge"}
 """Ways that are tried on a table with deletion vectors."""
 FAULTS: dict[Fault, tuple[Kind, ...]] = {"fail": (), "unknown": WRITES, "lost": WRITES}
 

@@ -19,7 +19,7 @@ from lakelog.data.file_opening import Sources
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import FILE_INDEX, ROW_INDEX, read_files
 from lakelog.data.row_commit import RowCommit, WriteReport
-from lakelog.data.targets import Selection, Targets, holds, live_rows, read_targets, touched_rows
+from lakelog.data.targets import Selection, Targets, live_rows, touched_rows
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.data.write_plan import CHANGE_TYPE
 from lakelog.errors import UnsupportedFeatureError
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _VECTORS = "delta.enableDeletionVectors"
+_GROUP, _GROUP_ROWS = "\x00group", 4_000_000
+_ROW_BITS = 40
 _TIGHT_BOUNDS = '"tightBounds"'
 
 
@@ -245,34 +247,37 @@ class Rewriter:
         self._gone.append(targets.files)
 
     def _copy(self, files: pl.DataFrame) -> None:
-        targets = read_targets(self._snapshot, files, self._change, self._store)
-        if targets.partly.height:
+        # The positions of a group's rows are in memory, and its pages still in the disk's cache.
+        rows = num_records(files["stats"]).fill_null(_GROUP_ROWS)
+        groups = files.with_columns(((rows.cum_sum() - rows) // _GROUP_ROWS).alias(_GROUP))
+        for group in groups.partition_by(_GROUP, maintain_order=True, include_key=False):
+            self._copy_group(group)
+
+    def _copy_group(self, files: pl.DataFrame) -> None:
+        plan = ReadPlan.of(self._snapshot, self._change.columns)
+        found = [_places(rows) for rows in touched_rows(plan, files, self._change, self._store)]
+        touched = np.concatenate([np.empty(0, np.int64), *found])
+        counts = np.bincount(touched >> _ROW_BITS, minlength=files.height)
+        hit = np.flatnonzero(counts)
+        is_whole = counts[hit] == live_rows(self._snapshot, files[hit], self._store).to_numpy()
+        if not is_whole.all():
             require_rows_copyable(self._snapshot)
-        self._gone.append(targets.files)
-        read = targets.files
+        self._gone.append(files[hit])
         if not self._change.updates and not self._commit.keeps_changes:
-            self._deleted += int(live_rows(self._snapshot, targets.whole, self._store).sum())
-            read = targets.partly
-        for batch in read_files(ReadPlan.of(self._snapshot), read, store=self._store):
-            rows = pa.Table.from_batches([batch])
-            mask = self._mask(rows)
+            self._deleted += int(counts[hit][is_whole].sum())
+            hit = hit[~is_whole]
+        plan = ReadPlan.of(self._snapshot)
+        for batch in read_files(plan, files[hit], store=self._store, positions=True):
+            table = pa.Table.from_batches([batch])
+            places = _places(table, hit)
+            rows = table.drop_columns([FILE_INDEX, ROW_INDEX])
+            low, high = np.searchsorted(touched, (places[0], places[-1] + 1))
+            mask = np.zeros(len(places), bool)
+            mask[np.searchsorted(places, touched[low:high])] = True
             kept = rows.filter(pa.array(~mask))
             self._copied += kept.num_rows
             self._write(kept)
             self._put(rows.filter(pa.array(mask)))
-
-    def _mask(self, rows: pa.Table) -> NDArray[np.bool_]:
-        """Which of all rows change."""
-        where = self._change.where
-        mask = np.ones(rows.num_rows, bool)
-        if where is not None:
-            names = list(dict.fromkeys(where.meta.root_names()))
-            columns = pl.DataFrame(rows.select(names)) if names else pl.DataFrame(height=len(mask))
-            mask = holds(columns, where).to_numpy().copy()
-        touched = self._change.touches(rows.filter(pa.array(mask)))
-        if touched is not None:
-            mask[mask] = touched
-        return mask
 
     def _put(self, rows: pa.Table) -> None:
         """Write what becomes of rows that change."""
@@ -331,6 +336,14 @@ class Rewriter:
             copied=self._copied,
             inserted=self._inserted,
         )
+
+
+def _places(rows: pa.Table, files: NDArray[np.intp] | None = None) -> NDArray[np.int64]:
+    """The positions of rows as one ascending number each; `files` are the numbers of the files."""
+    numbers = rows[FILE_INDEX].to_numpy()
+    numbers = numbers if files is None else files[numbers]
+    places: NDArray[np.int64] = (numbers << _ROW_BITS) + rows[ROW_INDEX].to_numpy()
+    return places
 
 
 @dataclass(frozen=True)

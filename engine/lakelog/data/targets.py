@@ -79,11 +79,11 @@ def find_targets(
     that the log does not settle.
     """
     whole, unsettled = split_whole(snapshot, candidates, where)
-    found = read_targets(snapshot, unsettled, Selection(where), store)
+    found = _read_targets(snapshot, unsettled, Selection(where), store)
     return Targets(pl.concat([whole, found.whole]), found.partly, found.rows_matched)
 
 
-def read_targets(
+def _read_targets(
     snapshot: LogSnapshot, files: pl.DataFrame, selection: Selection, store: LogStore
 ) -> Targets:
     """Judge files by their rows."""
