@@ -58,6 +58,7 @@ if TYPE_CHECKING:
     from lakelog.checkpoint.schedule import Scheduler
     from lakelog.checkpoint.verify import VerifyReport
     from lakelog.checkpoint.version_checksum import ChecksumReport
+    from lakelog.data.alter import Alter
     from lakelog.data.compact import CompactReport
     from lakelog.data.merge import Merge
     from lakelog.data.restore import RestoreReport
@@ -308,6 +309,15 @@ class Table:
 
         return blame.blame(self._log, path, self._open)
 
+    @property
+    def alter(self) -> Alter:
+        """Changes of schema, properties, constraints and protocol, each in one commit; see
+        `lakelog.data.alter.Alter`.
+        """
+        from lakelog.data.alter import Alter
+
+        return Alter(self.transaction)
+
     def compact(
         self,
         *,
@@ -368,7 +378,9 @@ class Table:
                 "pass either order_by or zorder_by", found=f"{', '.join(by)}; {', '.join(zorder)}"
             )
         asked = Compaction(
-            target_bytes=target_bytes,
+            target_bytes=None
+            if target_bytes is None
+            else require_int("target_bytes", target_bytes, 1),
             where=where,
             deleted_share=deleted_share,
             sort_bytes=require_int("sort_bytes", sort_bytes, 1),

@@ -19,6 +19,7 @@ Runs on one machine and does not import Spark; Spark's executors use it.
 | `merge` | merges: rows compared with other rows by key |
 | `row_commit` | transaction and files of one call that writes rows; options and report |
 | `change_feed` | rows that commits changed |
+| `alter` | changes of schema, properties, constraints and protocol |
 | `restore` | an earlier version restored |
 | `compact`, `bin_rewrite` | small files merged, rows sorted; the rewrite of one group of files |
 """

@@ -370,6 +370,8 @@ def compact_bins(
         if not bins.height:
             break
         expected = max(expected, total.removed + bins.height)
+        if progress is not None:
+            progress("compact", total.removed, expected)
         source = ReadPlan.of(snapshot, storage_options=asked.storage_options)
         rewriter = BinRewriter(source, target, asked.order, asked.workers)
         made = _rewritten(rewriter, snapshot, first_bins(bins, asked.commit_bytes), run)
@@ -401,7 +403,10 @@ def _require_compactable(snapshot: LogSnapshot, asked: Compaction) -> None:
             found="rowTracking",
             hint="compact it with an engine that preserves row ids",
         )
-    for name in asked.order.columns if asked.order is not None else ():
+    columns = asked.order.columns if asked.order is not None else ()
+    if len(set(columns)) < len(columns):
+        raise InvalidInputError("a column is requested twice", found=", ".join(columns))
+    for name in columns:
         column = {f.name: f for f in snapshot.schema.fields}.get(name)
         if column is None or name in snapshot.metadata.partition_columns:
             raise InvalidInputError(

@@ -86,6 +86,7 @@ class LogTransaction:
         self._replaces = False
         self._rows_replaced = False
         self._restored = False
+        self._constraints_hold = False
         if app_id is not None or app_version is not None:
             self._identify(app_id, app_version)
 
@@ -232,6 +233,16 @@ class LogTransaction:
         """
         self._require_open()
         self._rows_replaced = True
+
+    def declare_constraints_hold(self) -> None:
+        """Declare that all existing rows satisfy the CHECK constraints that the transaction adds.
+
+        Read the whole table with `read` first, so that a concurrent append conflicts.
+
+        Source: Delta protocol, CHECK Constraints.
+        """
+        self._require_open()
+        self._constraints_hold = True
 
     def restore(self, version: int) -> Restored:
         """Stage the actions that make the table what it was at an earlier version: its files,
@@ -520,6 +531,7 @@ class LogTransaction:
             replaced=self._replaces,
             rows_replaced=self._rows_replaced,
             restored=self._restored,
+            constraints_hold=self._constraints_hold,
             live_files=self._live_files,
         )
 

@@ -58,6 +58,7 @@ def check_metadata(
     *,
     replaced: bool = False,
     restored: bool = False,
+    constraints_hold: bool = False,
 ) -> None:
     """Refuse new metadata that no table may have, or that cannot follow the table's own.
 
@@ -78,7 +79,8 @@ def check_metadata(
     any_name = configured.column_mapping != "none" or not dialect.names_parquet_columns
     _check_names(schema, fields, any_name=any_name)
     _check_partition_columns(new, schema)
-    _check_rules_of_features(configured, old, schema, replaced=replaced or restored)
+    settled = replaced or restored or constraints_hold
+    _check_rules_of_features(configured, old, schema, constraints_hold=settled)
     _check_types(schema, fields)
     if old is not None and not restored:  # restored files had this schema
         check_evolution(old, configured, replaced=replaced)
@@ -232,7 +234,7 @@ def _check_rules_of_features(
     old: Metadata | None,
     schema: contract.Struct,
     *,
-    replaced: bool,
+    constraints_hold: bool,
 ) -> None:
     new = configured.metadata
     _check_features(configured, old)
@@ -256,7 +258,7 @@ def _check_rules_of_features(
                 )
     if configured.supports("rowTracking") and is_on(new.configuration, "delta.enableRowTracking"):
         _check_row_id_columns(new, old, schema)
-    if old is None or replaced or not configured.supports("checkConstraints"):
+    if old is None or constraints_hold or not configured.supports("checkConstraints"):
         return
     for key in changed(constraints(new), constraints(old)):
         raise UnsupportedFeatureError(
@@ -379,6 +381,7 @@ def check(
     replaced: bool,
     rows_replaced: bool = False,
     restored: bool = False,
+    constraints_hold: bool = False,
     live_files: Callable[[], pl.LazyFrame],
 ) -> None:
     """Refuse a transaction that is inconsistent, or that lakelog cannot validate."""
@@ -387,7 +390,13 @@ def check(
     if table_after.protocol != before.protocol:
         before.rules.check_change(before.protocol, table_after.protocol)
     if table_after.metadata != before.metadata:
-        check_metadata(table_after, before.metadata, replaced=replaced, restored=restored)
+        check_metadata(
+            table_after,
+            before.metadata,
+            replaced=replaced,
+            restored=restored,
+            constraints_hold=constraints_hold,
+        )
         _check_row_tracking(pending, table_after.metadata, table, live_files)
     if table_after != before:
         write_support.check_writable(table_after, table)

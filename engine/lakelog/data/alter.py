@@ -1,0 +1,334 @@
+"""`Alter`: changes of schema, properties, constraints and protocol, each in one commit."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import orjson
+import polars as pl
+
+from lakelog.data.scan import scan_rows
+from lakelog.dialects.delta.protocol import constraints
+from lakelog.errors import InvalidInputError, InvalidTransactionError, SchemaEvolutionError
+from lakelog.input_validation import checked_methods
+from lakelog.model import contract
+from lakelog.model.metadata import Metadata
+from lakelog.skipping.sql_predicate import condition, sql_text
+from lakelog.transaction import schema_edits
+from lakelog.transaction.schema_conversion import SchemaLike, struct_of
+from lakelog.transaction.transaction import LogTransaction
+
+_MAPPING = "delta.columnMapping.mode"
+_WIDENING = "delta.enableTypeWidening"
+_CONSTRAINT = "delta.constraints."
+_STATISTICS = "delta.dataSkippingStatsColumns"
+_GENERATION = "delta.generationExpression"
+
+
+@checked_methods()
+class Alter:
+    """Changes of one table's schema, properties, constraints and protocol.
+
+    Get one from `Table.alter`. Each method makes one commit and returns its version; None if the
+    table needs no change. A concurrent change of the metadata is a conflict.
+
+    Columns are given by name; a field of a struct by the names of the path with dots between them.
+
+    All methods raise:
+        InvalidInputError: A column does not exist, or an argument is invalid.
+        InvalidTransactionError: The table would become inconsistent; `SchemaEvolutionError` if
+            existing files could not be read with the new schema.
+        UnsupportedFeatureError: The table needs a writer feature that lakelog does not support.
+        ConflictError: A concurrent commit changed the metadata or the protocol.
+        CommitOutcomeUnknown: The commit may have succeeded.
+        UnavailableError: The store failed; nothing was written.
+
+    Source: Delta protocol, Change Metadata; Protocol Evolution.
+    """
+
+    def __init__(self, begin: Callable[..., LogTransaction]) -> None:
+        self._begin = begin
+
+    def add_columns(self, columns: SchemaLike, *, after: str | None = None) -> int | None:
+        """Add nullable columns; they are null in existing rows.
+
+        Args:
+            columns: Names and types, as `lakelog.create` takes a schema.
+            after: The column before them; None adds them at the end.
+        """
+        fields = struct_of(columns).fields
+
+        def edit(schema: contract.Struct) -> contract.Struct:
+            return schema_edits.add_fields(schema, fields, after)
+
+        texts = [{"column": contract.to_json(contract.Struct((f,)))["fields"][0]} for f in fields]
+        return self._schema("ADD COLUMNS", {"columns": orjson.dumps(texts).decode()}, edit)
+
+    def rename_column(self, column: str, to: str, *, enable: bool = False) -> int | None:
+        """Rename a column. Data files are not rewritten, so this needs column mapping by name.
+
+        Args:
+            column: The column.
+            to: The new name, without the path of a nested field.
+            enable: Enable column mapping first, in a commit of its own; older readers then cannot
+                read the table.
+
+        Raises:
+            SchemaEvolutionError: Column mapping is off and `enable` is false; or a constraint, a
+                generated column or a property refers to the column.
+        """
+        self._require_mapping(column, enable=enable)
+
+        def edit(schema: contract.Struct) -> contract.Struct:
+            return schema_edits.rename_field(schema, column, to)
+
+        parameters = {"oldColumnPath": column, "newColumnPath": _renamed(column, to)}
+        return self._schema("RENAME COLUMN", parameters, edit, column=column, to=to)
+
+    def drop_column(self, column: str, *, enable: bool = False) -> int | None:
+        """Drop a column. Data files keep its values, so this needs column mapping by name.
+
+        Args:
+            column: The column; not a partition column.
+            enable: As `rename_column`.
+
+        Raises:
+            SchemaEvolutionError: As `rename_column`; or it is a partition column or the last one.
+        """
+        self._require_mapping(column, enable=enable)
+
+        def edit(schema: contract.Struct) -> contract.Struct:
+            return schema_edits.drop_field(schema, column)
+
+        parameters = {"columns": orjson.dumps([column]).decode()}
+        return self._schema("DROP COLUMNS", parameters, edit, column=column)
+
+    def widen_column(self, column: str, type: object, *, enable: bool = False) -> int | None:  # noqa: A002 - the word of the field
+        """Give a column a wider type. Existing files are read with a cast.
+
+        Args:
+            column: The column.
+            type: A Polars or pyarrow type, or the name of a type such as ``long``.
+            enable: Set ``delta.enableTypeWidening``; older readers then cannot read the table.
+
+        Raises:
+            SchemaEvolutionError: The type is not wider, or type widening is off and `enable` is
+                false.
+
+        Source: Delta protocol, Type Widening.
+        """
+        wider = _type_of(type)
+
+        def edit(schema: contract.Struct) -> contract.Struct:
+            return schema_edits.widen_field(schema, column, wider)
+
+        properties = {_WIDENING: "true"} if enable else {}
+        parameters = {
+            "column": orjson.dumps({"name": column, "type": contract.to_json(wider)}).decode()
+        }
+        return self._schema("CHANGE COLUMN", parameters, edit, properties=properties)
+
+    def set_nullable(self, column: str) -> int | None:
+        """Allow nulls in a column. The reverse is not possible, because files may have nulls."""
+        parameters = {"column": orjson.dumps({"name": column, "nullable": True}).decode()}
+        return self._schema(
+            "CHANGE COLUMN", parameters, lambda schema: schema_edits.allow_nulls(schema, column)
+        )
+
+    def set_comment(self, comment: str | None, column: str | None = None) -> int | None:
+        """Set the comment of a column, or without `column` the description of the table; None
+        removes it.
+        """
+        if column is not None:
+            parameters = {"column": orjson.dumps({"name": column, "comment": comment}).decode()}
+            return self._schema(
+                "CHANGE COLUMN",
+                parameters,
+                lambda schema: schema_edits.comment_on(schema, column, comment),
+            )
+        parameters = {"properties": orjson.dumps({"comment": comment}).decode()}
+        tx = self._begin(operation="SET TBLPROPERTIES", parameters=parameters)
+        tx.set_metadata(description=comment)
+        return tx.commit()
+
+    def set_properties(self, properties: Mapping[str, str]) -> int | None:
+        """Set table properties. The protocol is upgraded if they need features."""
+        tx = self._begin()
+        tx.set_metadata(configuration=dict(properties))
+        return tx.commit()
+
+    def unset_properties(self, names: Sequence[str]) -> int | None:
+        """Remove table properties; properties that are not set are ignored."""
+        tx = self._begin()
+        tx.set_metadata(configuration=dict.fromkeys(names))
+        return tx.commit()
+
+    def add_constraint(self, name: str, expression: str) -> int | None:
+        """Add a CHECK constraint, after all existing rows have been checked.
+
+        lakelog does not write rows to a table with CHECK constraints yet; other engines check them.
+
+        Args:
+            name: The name of the constraint.
+            expression: SQL condition over the table's columns, of the subset that lakelog writes as
+                Spark SQL. A row for which it is false or null violates the constraint.
+
+        Raises:
+            InvalidTransactionError: An existing row violates the constraint (``found``), or a
+                constraint with this name exists.
+            InvalidInputError: The expression cannot be parsed, or means something else in Spark.
+
+        Memory: as `Snapshot.scan`.
+
+        Source: Delta protocol, CHECK Constraints.
+        """
+        key = f"{_CONSTRAINT}{_plain_name(name)}"
+        tx = self._begin(operation="ADD CONSTRAINT", parameters={"name": name, "expr": expression})
+        snapshot = tx.snapshot
+        if key.lower() in {known.lower() for known in constraints(snapshot.metadata)}:
+            raise InvalidTransactionError(
+                "a constraint with this name exists", path=snapshot.path, found=name
+            )
+        check = condition(expression, snapshot.schema)
+        if check is None or sql_text(check) is None:
+            raise InvalidInputError(
+                "the expression has a part that cannot be written as Spark SQL",
+                expected="comparisons, IN, BETWEEN, LIKE, IS NULL, AND, OR and NOT",
+                found=expression,
+            )
+        tx.read()
+        broken = scan_rows(snapshot, check.fill_null(value=False).not_()).head(1).collect()
+        if broken.height:
+            raise InvalidTransactionError(
+                "an existing row violates the constraint",
+                path=snapshot.path,
+                version=snapshot.version,
+                expected=expression,
+                found=broken.row(0, named=True),
+                hint="delete or update these rows first",
+            )
+        tx.set_metadata(configuration={key: expression})
+        tx.declare_constraints_hold()
+        return tx.commit()
+
+    def drop_constraint(self, name: str) -> int | None:
+        """Remove a CHECK constraint.
+
+        Raises:
+            InvalidInputError: The table has no constraint with this name.
+        """
+        tx = self._begin(operation="DROP CONSTRAINT", parameters={"name": name})
+        known = constraints(tx.snapshot.metadata)
+        key = next((k for k in known if k.lower() == f"{_CONSTRAINT}{name}".lower()), None)
+        if key is None:
+            names = ", ".join(k[len(_CONSTRAINT) :] for k in known)
+            raise InvalidInputError("constraint not found", expected=names or "none", found=name)
+        tx.set_metadata(configuration={key: None})
+        return tx.commit()
+
+    def upgrade(self, features: Sequence[str]) -> int | None:
+        """Add table features to the protocol, with those that they require.
+
+        A feature cannot be removed again; older readers and writers may not support it.
+
+        Raises:
+            UnsupportedFeatureError: lakelog does not support a feature.
+        """
+        tx = self._begin()
+        tx.set_protocol(features=features)
+        return tx.commit()
+
+    # --- in common ---------------------------------------------------------------------------
+
+    def _schema(
+        self,
+        operation: str,
+        parameters: Mapping[str, Any],
+        edit: Callable[[contract.Struct], contract.Struct],
+        *,
+        properties: Mapping[str, str] | None = None,
+        column: str | None = None,
+        to: str | None = None,
+    ) -> int | None:
+        """Commit an edit of the schema; `column` is renamed to `to`, or dropped."""
+        tx = self._begin(operation=operation, parameters=parameters)
+        metadata = tx.snapshot.metadata
+        schema = edit(metadata.schema)
+        if column is not None:
+            _require_unreferenced(metadata, column, is_dropped=to is None)
+        partition_by = [
+            to if name == column and to else name for name in metadata.partition_columns
+        ]
+        tx.set_metadata(schema=schema, partition_by=partition_by, configuration=properties)
+        return tx.commit()
+
+    def _require_mapping(self, column: str, *, enable: bool) -> None:
+        """Refuse a table without column mapping, or enable it."""
+        tx = self._begin()
+        if tx.snapshot.table_configuration.column_mapping != "none":
+            return
+        schema_edits.rename_field(tx.snapshot.schema, column, column)  # refuses an unknown one
+        if not enable:
+            raise SchemaEvolutionError(
+                "columns can be renamed and dropped only with column mapping",
+                path=tx.snapshot.path,
+                column=column,
+                expected=f"{_MAPPING}=name",
+                found="none",
+                hint="pass enable=True to enable it; older readers then cannot read the table",
+            )
+        tx.set_metadata(configuration={_MAPPING: "name"})
+        tx.commit()
+
+
+def _renamed(column: str, to: str) -> str:
+    return ".".join((*column.split(".")[:-1], to))
+
+
+def _plain_name(name: str) -> str:
+    if not re.fullmatch(r"\w+", name):
+        raise InvalidInputError(
+            "invalid name of a constraint", expected="letters, digits and underscores", found=name
+        )
+    return name
+
+
+def _type_of(type_: object) -> contract.DataType:
+    """A type from its name, or from Polars or pyarrow."""
+    import pyarrow as pa
+
+    if isinstance(type_, str):
+        field = {"name": "type", "type": type_}
+        return struct_of({"type": "struct", "fields": [field]}).fields[0].type
+    if isinstance(type_, pa.DataType):
+        return struct_of(pa.schema([("type", type_)])).fields[0].type
+    if isinstance(type_, pl.DataType) or (
+        isinstance(type_, type) and issubclass(type_, pl.DataType)
+    ):
+        return struct_of({"type": type_}).fields[0].type
+    raise InvalidInputError(
+        "invalid type", expected="a Polars or pyarrow type, or a type's name", found=repr(type_)
+    )
+
+
+def _require_unreferenced(metadata: Metadata, column: str, *, is_dropped: bool) -> None:
+    """Refuse to rename or drop a column that something else in the metadata refers to."""
+    name = schema_edits.path_of(metadata.schema, column)[-1]
+    word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
+    texts = {key: str(text) for key, text in constraints(metadata).items()}
+    texts[_STATISTICS] = metadata.configuration.get(_STATISTICS) or ""
+    for at in contract.fields_of(metadata.schema):
+        texts[f"the generated column {at.text}"] = str(at.field.metadata.get(_GENERATION) or "")
+    if is_dropped and column in metadata.partition_columns:
+        texts["partitionColumns"] = column
+    for where, text in texts.items():
+        if word.search(text):
+            raise SchemaEvolutionError(
+                "the column is referred to elsewhere in the table's metadata",
+                column=column,
+                expected="no reference to it",
+                found=f"{where}: {text}",
+                hint="remove the reference first",
+            )

@@ -1,0 +1,226 @@
+"""`Table.alter`: one commit for each change, and rows that stay readable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import lakelog
+from lakelog import Table
+from lakelog.data.alter import Alter
+from lakelog.errors import (
+    ConflictError,
+    InvalidInputError,
+    InvalidTransactionError,
+    SchemaEvolutionError,
+    UnsupportedFeatureError,
+)
+from tests.budget import rng_of, share_of
+
+SCHEMA: dict[str, Any] = {
+    "id": pl.Int32,
+    "p": pl.String,
+    "s": pl.Struct({"a": pl.Int32, "b": pl.String}),
+}
+
+
+def made(root: Path, **properties: str) -> Table:
+    configuration = {k.replace("__", "."): v for k, v in properties.items()}
+    table = lakelog.create(root, SCHEMA, ["p"], configuration=configuration, upkeep=False)
+    table.append(frame(1))
+    return table
+
+
+def frame(number: int) -> pl.DataFrame:
+    return pl.DataFrame({"id": [number], "p": ["x"], "s": [{"a": number, "b": "t"}]}, schema=SCHEMA)
+
+
+def rows(table: Table) -> list[dict[str, Any]]:
+    return table.snapshot().scan().collect().to_dicts()
+
+
+def test_columns_are_added_in_place_and_null_in_existing_rows(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    assert table.alter.add_columns({"x": pl.Float64, "y": pl.Date}, after="id") == 2
+    assert table.snapshot().schema.names == ("id", "x", "y", "p", "s")
+    assert rows(table) == [{"id": 1, "x": None, "y": None, "p": "x", "s": {"a": 1, "b": "t"}}]
+    assert table.history(1)["operation"].item() == "ADD COLUMNS"
+    assert deltalake.DeltaTable(tmp_path).schema().fields[1].name == "x"
+    with pytest.raises(SchemaEvolutionError, match="has a column with this name"):
+        table.alter.add_columns({"ID": pl.Int64})
+    with pytest.raises(InvalidInputError, match="column not found"):
+        table.alter.add_columns({"z": pl.Int64}, after="nope")
+
+
+def test_columns_are_renamed_and_dropped_under_column_mapping(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    with pytest.raises(SchemaEvolutionError, match="column mapping") as caught:
+        table.alter.rename_column("id", "number")
+    assert "enable=True" in str(caught.value)
+    with pytest.raises(SchemaEvolutionError, match="column mapping"):
+        table.alter.drop_column("id")
+    assert table.version() == 1
+    assert table.alter.rename_column("id", "number", enable=True) == 3
+    assert table.alter.rename_column("p", "part") == 4
+    assert table.alter.rename_column("s.a", "c") == 5
+    table.append(
+        pl.DataFrame({"number": [2], "part": ["y"], "s": [{"c": 2, "b": "u"}]}),
+    )
+    assert sorted(rows(table), key=str) == [
+        {"number": 1, "part": "x", "s": {"c": 1, "b": "t"}},
+        {"number": 2, "part": "y", "s": {"c": 2, "b": "u"}},
+    ]
+    assert table.snapshot().metadata.partition_columns == ("part",)
+    assert table.alter.drop_column("s.b") == 7
+    assert table.alter.drop_column("number") == 8
+    # A new column with an old name is another column.
+    table.alter.add_columns({"number": pl.String})
+    assert sorted(rows(table), key=str) == [
+        {"part": "x", "s": {"c": 1}, "number": None},
+        {"part": "y", "s": {"c": 2}, "number": None},
+    ]
+    with pytest.raises(SchemaEvolutionError, match="last column"):
+        table.alter.drop_column("s.c")
+    with pytest.raises(SchemaEvolutionError, match="referred to elsewhere"):
+        table.alter.drop_column("part")
+    with pytest.raises(SchemaEvolutionError, match="has a column with this name"):
+        table.alter.rename_column("number", "PART")
+
+
+@pytest.mark.parametrize("wider", [pl.Int64, pa.int64(), "long", "decimal(20,2)", "double"])
+def test_columns_are_widened(tmp_path: Path, wider: object) -> None:
+    table = made(tmp_path)
+    with pytest.raises(SchemaEvolutionError) as caught:
+        table.alter.widen_column("id", wider)
+    assert "enableTypeWidening" in str(caught.value)
+    assert table.alter.widen_column("id", wider, enable=True) == 2
+    assert rows(table)[0]["id"] == 1
+    changes = table.snapshot().schema.fields[0].metadata["delta.typeChanges"]
+    assert changes[0]["fromType"] == "integer"
+    table.alter.widen_column("s.a", "long")
+    assert rows(table)[0]["s"] == {"a": 1, "b": "t"}
+    with pytest.raises(SchemaEvolutionError, match="not wider"):
+        table.alter.widen_column("p", "long")
+    with pytest.raises(InvalidInputError):
+        table.alter.widen_column("id", 5)
+
+
+def test_nulls_comments_and_properties(tmp_path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
+    table = lakelog.create(tmp_path, schema, upkeep=False)
+    assert table.alter.set_nullable("id") == 1
+    assert table.alter.set_nullable("id") is None
+    table.append(pl.DataFrame({"id": [None]}, schema={"id": pl.Int64}))
+    table.alter.set_comment("the key", "id")
+    table.alter.set_comment("a table")
+    snapshot = table.snapshot()
+    assert snapshot.schema.fields[0].metadata == {"comment": "the key"}
+    assert snapshot.metadata.description == "a table"
+    table.alter.set_comment(None, "id")
+    assert table.snapshot().schema.fields[0].metadata == {}
+    table.alter.set_properties({"delta.enableDeletionVectors": "true", "mine": "1"})
+    assert "deletionVectors" in (table.snapshot().protocol.writer_features or ())
+    table.alter.unset_properties(["mine", "other"])
+    assert dict(table.snapshot().metadata.configuration) == {"delta.enableDeletionVectors": "true"}
+    assert table.alter.unset_properties(["other"]) is None
+    assert table.alter.upgrade(["timestampNtz"]) == 8
+    assert "timestampNtz" in (table.snapshot().protocol.reader_features or ())
+
+
+def test_constraint_is_added_only_if_all_rows_satisfy_it(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(frame(5).with_columns(p=pl.lit(None, pl.String)))
+    for expression, found in (("id < 5", 5), ("p = 'x'", None)):
+        with pytest.raises(InvalidTransactionError, match="violates") as caught:
+            table.alter.add_constraint("c", expression)
+        assert found in dict(caught.value.found or {}).values()
+    assert table.alter.add_constraint("small", "id < 10 AND id >= 0") == 3
+    metadata = table.snapshot().metadata
+    assert metadata.configuration["delta.constraints.small"] == "id < 10 AND id >= 0"
+    with pytest.raises(InvalidTransactionError, match="exists"):
+        table.alter.add_constraint("SMALL", "id < 11")
+    with pytest.raises(SchemaEvolutionError, match="referred to elsewhere"):
+        table.alter.rename_column("id", "number", enable=True)
+    for wrong in ("nope > 1", "id", "id < (SELECT 1)", "max(id) > 1"):
+        with pytest.raises(InvalidInputError):
+            table.alter.add_constraint("w", wrong)
+    with pytest.raises(InvalidInputError, match="name of a constraint"):
+        table.alter.add_constraint("a b", "id < 10")
+    with pytest.raises(InvalidInputError, match="constraint not found"):
+        table.alter.drop_constraint("nope")
+    table.alter.drop_constraint("Small")
+    assert "delta.constraints.small" not in table.snapshot().metadata.configuration
+    table.append(frame(50))
+
+
+def test_row_appended_while_a_constraint_is_checked_is_a_conflict(tmp_path: Path) -> None:
+    table, other = made(tmp_path), lakelog.open(tmp_path, upkeep=False)
+    begin = table.transaction
+
+    def late(**more: Any) -> Any:
+        tx = begin(**more)
+        other.append(frame(100))
+        return tx
+
+    with pytest.raises(ConflictError):
+        Alter(late).add_constraint("small", "id < 10")
+    assert table.version() == 2
+
+
+def test_features_that_lakelog_lacks_are_refused_by_name(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    for feature in ("catalogManaged", "noSuchFeature"):
+        with pytest.raises(UnsupportedFeatureError, match=feature):
+            table.alter.upgrade([feature])
+
+
+@pytest.mark.parametrize("number", range(share_of(6, 3)))
+def test_random_changes_of_the_schema_keep_the_rows_of_a_model(tmp_path: Path, number: int) -> None:
+    rng = rng_of(f"alter {number}")
+    table = lakelog.create(
+        tmp_path,
+        {"k": pl.Int32, "c0": pl.Int32},
+        configuration={"delta.columnMapping.mode": "name", "delta.enableTypeWidening": "true"},
+        upkeep=False,
+    )
+    model: list[dict[str, Any]] = []
+    names, count = ["k", "c0"], 1
+
+    def change(edit: Callable[[dict[str, Any]], None]) -> None:
+        for row in model:
+            edit(row)
+
+    for step in range(16):
+        choice = rng.random()
+        name = rng.choice(names)
+        if choice < 0.4:
+            row = {n: (step if n == "k" else rng.choice([None, step])) for n in names}
+            table.append(pl.DataFrame([row], schema=dict.fromkeys(names, pl.Int32)))
+            model.append(row)
+        elif choice < 0.6:
+            new, count = f"c{count}", count + 1
+            table.alter.add_columns({new: pl.Int32}, after=name)
+            names.insert(names.index(name) + 1, new)
+            change(lambda row, new=new: row.update({new: None}))  # type: ignore[misc]
+        elif choice < 0.75 and name != "k":
+            new, count = f"c{count}", count + 1
+            table.alter.rename_column(name, new)
+            names[names.index(name)] = new
+            change(lambda row, name=name, new=new: row.update({new: row.pop(name)}))  # type: ignore[misc]
+        elif choice < 0.85 and name != "k":
+            table.alter.drop_column(name)
+            names.remove(name)
+            change(lambda row, name=name: row.pop(name))  # type: ignore[misc]
+        else:
+            table.alter.widen_column(name, "long")
+        found = table.snapshot().scan().collect()
+        assert found.columns == names
+        assert sorted(found.to_dicts(), key=repr) == sorted(
+            ({n: row[n] for n in names} for row in model), key=repr
+        )
