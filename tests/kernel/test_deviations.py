@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,14 @@ def test_a_checkpoint_forgets_the_removes_of_the_checkpoint_before(
     made.commit(2, remove("b", deletionTimestamp=NOW_MS))
     kernel.checkpoint(tmp_path)
     assert paths(tmp_path, 2, "remove") == ["b"]
+
+
+def test_the_pointer_counts_live_files_alone(kernel: Kernel, tmp_path: Path) -> None:
+    made = Handmade(tmp_path).start(add("a"), add("b"))
+    kernel.checkpoint(tmp_path)
+    pointer = json.loads((made.log / "_last_checkpoint").read_bytes())
+    assert pointer["size"] == 2
+    assert not {"sizeInBytes", "numOfAddFiles", "checksum"} & {*pointer}
 
 
 def test_paths_are_compared_as_the_text_of_a_uri(kernel: Kernel, tmp_path: Path) -> None:

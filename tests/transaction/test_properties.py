@@ -142,6 +142,12 @@ def test_an_indextables_property_of_another_kind_is_refused(key: str, value: str
         INDEXTABLES.properties.check({key: value})
 
 
+@pytest.mark.parametrize("family", ["transaction", "transaction.cache", "checkpoint", "cleanup"])
+def test_an_unknown_key_of_a_family_of_indextables_is_refused(family: str) -> None:
+    with pytest.raises(InvalidPropertyError, match="unknown table property"):
+        INDEXTABLES.properties.check({f"spark.indextables.{family}.nosuch": "1"})
+
+
 @pytest.mark.parametrize("format_", ["delta", "indextables"])
 @pytest.mark.parametrize(
     "key",

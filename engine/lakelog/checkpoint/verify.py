@@ -216,7 +216,7 @@ def verify_one(log: Log, checkpoint: Checkpoint, memory_limit: int | None = None
     """Verify one listed checkpoint; errors as `verify_checkpoint`."""
     begin = time.perf_counter()
     # The proof is a replay, and shows which files differ; recorded counts are not needed for it.
-    checkpoint = replace(checkpoint, recorded=None, checksum_path=None)
+    checkpoint = checkpoint.without_records()
     with telemetry.span("checkpoint.verify", path=log.table, version=checkpoint.version) as span:
         # What had expired when it was written is not in it, even if the clock was set back since.
         file = log.store.stat(checkpoint.paths[0])

@@ -401,6 +401,17 @@ class Dialect(ABC):
     def pointed_version(self, pointer: bytes) -> int | None:
         """The version that a pointer's content names; None where no sense can be made of it."""
 
+    def pointer_contradiction(
+        self,
+        store: LogStore,  # noqa: ARG002 - as the others
+        checkpoint: Checkpoint,  # noqa: ARG002 - as the others
+        pointer: bytes,  # noqa: ARG002 - as the others
+    ) -> str | None:
+        """How a pointer contradicts a checkpoint of its version, in a sentence, or None; all of the
+        checkpoint is read.
+        """
+        return None
+
     @abstractmethod
     def pointer_to(
         self, store: LogStore, checkpoint: Checkpoint, created_ms: int

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import FileIO
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 import polars as pl
 import pyarrow as pa
@@ -30,6 +30,22 @@ _KEPT_FILES = 32
 
 _Identity = tuple[int, ...] | None
 """Identifies a file that was open before; None if the store has no identity for it."""
+
+
+class Held(NamedTuple):
+    """Rows, or lines, of files of a checkpoint, and the length of these files."""
+
+    actions: int
+    size_bytes: int
+
+
+def add_up(held: Mapping[str, Held], paths: Sequence[str]) -> Held | None:
+    """What files hold together; None if one of them was not opened."""
+    found = [held[path] for path in paths if path in held]
+    if len(found) < len(paths):
+        return None
+    return Held(sum(each.actions for each in found), sum(each.size_bytes for each in found))
+
 
 Prefetch = Callable[[Iterable[Range]], None]
 """Fetches ranges of a file that will be read, in one round trip."""
@@ -53,8 +69,9 @@ class CheckpointParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no 
 
 
 class CheckpointSources:
-    """The files of one checkpoint; with `batch_bytes`, memory is bounded and nothing is kept.
-    `bounds_type` gives the type of the bounds in a file's record from its schema.
+    """The files of one checkpoint, and in `held` what those that were opened hold; with
+    `batch_bytes`, memory is bounded and nothing is kept. `bounds_type` gives the type of the bounds
+    in a file's record from its schema.
     """
 
     def __init__(
@@ -72,6 +89,7 @@ class CheckpointSources:
         self._recorded: dict[str, int] = {}
         self._sources: dict[str, RangedFile] = {}
         self._footers: dict[str, _Footer] = {}
+        self.held: dict[str, Held] = {}
 
     def expect(self, sizes: Mapping[str, int]) -> None:
         """Open these files by the lengths that a manifest records, while that works: it spares a
@@ -160,6 +178,7 @@ class CheckpointSources:
                 identity = (id(self._sources.setdefault(path, remote)),)
             self._keep_footer(path, _Footer(identity, file.metadata, file.record))
         file.size_bytes = _length(source)
+        self.held[path] = Held(file.metadata.num_rows, file.size_bytes)
         if remote is not None:
             remote.keep_at_most(_KEPT_BYTES // _KEPT_FILES)
             file.prefetch = remote.prefetch

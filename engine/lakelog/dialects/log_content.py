@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import polars as pl
 import pyarrow as pa
 
+from lakelog.errors import MalformedLogError
 from lakelog.model import actions
 from lakelog.model.contract import Struct
 
@@ -60,10 +61,14 @@ class CompactionFile:
 
 @dataclass(frozen=True, slots=True)
 class RecordedCounts:
-    """The pointer's counts of a checkpoint: all actions, and live files."""
+    """The pointer's counts of a checkpoint: actions, live files, length of its files, and whether a
+    checksum covers them; None is not recorded.
+    """
 
-    actions: int
-    adds: int
+    actions: int | None = None
+    adds: int | None = None
+    size_bytes: int | None = None
+    is_checked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +85,7 @@ class Checkpoint:
         sizes_bytes: Their listed lengths, or empty; a hint, which spares a remote store a question.
         recorded: The counts that the pointer records, if it was read.
         checksum_path: The version checksum of its version, if one is listed.
+        pointer_path: The pointer, if it is listed, may name this checkpoint, and was not read.
     """
 
     version: int
@@ -89,6 +95,19 @@ class Checkpoint:
     sizes_bytes: tuple[int, ...] = field(default=(), compare=False, repr=False)
     recorded: RecordedCounts | None = field(default=None, compare=False, repr=False)
     checksum_path: str | None = field(default=None, compare=False, repr=False)
+    pointer_path: str | None = field(default=None, compare=False, repr=False)
+
+    def without_records(self) -> Checkpoint:
+        """The checkpoint, to be read without a comparison with what other files record of it."""
+        return replace(self, recorded=None, checksum_path=None, pointer_path=None)
+
+
+class RecordMismatchError(MalformedLogError):
+    """A checkpoint holds something else than a hint records; `accepted` is the checkpoint to use if
+    no older files give its version, None if the evidence is against it.
+    """
+
+    accepted: Checkpoint | None = None
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,12 @@ from dataclasses import replace
 import polars as pl
 
 from lakelog import telemetry
-from lakelog.dialects.log_content import Checkpoint, CommitFile, LogListing
+from lakelog.dialects.log_content import (
+    Checkpoint,
+    CommitFile,
+    LogListing,
+    RecordMismatchError,
+)
 from lakelog.errors import (
     CheckpointCorruptionError,
     CorruptionError,
@@ -141,9 +146,7 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
     listing = state.log.list_all()
     excluded = state.excluded
     broken = error.__cause__
-    checkpoint = state.segment.checkpoint
-    checksum = None if checkpoint is None else checkpoint.checksum_path
-    checksum_state = state if checksum is not None and error.path == checksum else None
+    accepted = _despite_records(state, error)
     while True:
         assert state.segment.checkpoint is not None
         # One found broken earlier stays out: two of them would otherwise take turns for ever.
@@ -153,8 +156,8 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
                 listing, state.version, table=state.log.table, excluded=excluded
             )
         except VersionNotFoundError as gap:
-            if checksum_state is not None:
-                return _despite_checksum(checksum_state, error)
+            if accepted is not None:
+                return _warned(accepted)
             error.hint = (
                 f"older files cannot rebuild this version ({gap.found}); restore the checkpoint"
             )
@@ -171,8 +174,8 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
             state, broken = candidate, another
             continue
         if len(ids) != 1:
-            if checksum_state is not None:
-                return _despite_checksum(checksum_state, error)
+            if accepted is not None:
+                return _warned(accepted)
             error.hint = (
                 "the older files have several table ids "
                 f"({', '.join(sorted(map(str, ids)))}), so replay may return another "
@@ -183,18 +186,23 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
         return candidate
 
 
-def _despite_checksum(state: State, error: CheckpointCorruptionError) -> State:
-    """The state from its checkpoint if only a version checksum contradicts it, and no older files
-    decide which is wrong.
+def _despite_records(state: State, error: CheckpointCorruptionError) -> State | None:
+    """The state from its checkpoint if a hint contradicts it that may itself be wrong, for the case
+    that no older files decide; None if the evidence is against the checkpoint.
     """
-    assert state.segment.checkpoint is not None
+    cause = error.__cause__
+    if not isinstance(cause, RecordMismatchError) or cause.accepted is None:
+        return None
     note = (
         f"{error.message} (expected {error.expected}, found {error.found}); the checkpoint is used"
     )
-    warnings.warn(note, LakelogWarning, stacklevel=3)
-    checkpoint = replace(state.segment.checkpoint, checksum_path=None)
-    segment = replace(state.segment, checkpoint=checkpoint)
+    segment = replace(state.segment, checkpoint=cause.accepted)
     return State.of(state.log, segment, (*state.notes, note), state.excluded)
+
+
+def _warned(state: State) -> State:
+    warnings.warn(state.notes[-1], LakelogWarning, stacklevel=4)
+    return state
 
 
 def table_ids(state: State) -> set[object]:

@@ -7,8 +7,9 @@ kind           wrong is                                      repaired by
                                                              restored is said
 ``checkpoint`` it cannot be read, or is not what replay      writing it again from replay, where
                that gives                                         is valid
-``pointer``    it is damaged, behind, or names a version     naming the newest valid checkpoint
-               without a complete checkpoint
+``pointer``    it is damaged, behind, names a version        naming the newest valid checkpoint
+               without a complete checkpoint, or records
+               other counts than that has
 ``checksum``   it is damaged, or not what replay gives       writing it again
 ``data``       a live file is not there                      removing it from the table, on request
 =============  ============================================  ======================================
@@ -119,11 +120,15 @@ def _why_unsound(log: Log, report: VerifyReport) -> str | None:
 
 
 def look_at_pointer(
-    log: Log, listing: LogListing, unsound: Collection[Checkpoint]
+    log: Log,
+    listing: LogListing,
+    unsound: Collection[Checkpoint],
+    wrong: Collection[Checkpoint],
 ) -> Iterator[Finding]:
     """Compare the pointer with the newest checkpoint that is correct, or will be."""
     path = log.dialect.pointer_path
     sound = [c for c in listing.checkpoints if c not in unsound]
+    valid = [c for c in sound if c not in wrong]
     newest = next((c for c in reversed(sound) if _may_be_named(log, c)), None)
     try:
         content: bytes | None = log.store.read(path)
@@ -148,6 +153,12 @@ def look_at_pointer(
         problem = (
             f"it names version {pointed}, but the newest checkpoint has version {newest.version}"
         )
+    elif (contradiction := _contradiction(log, valid, pointed, content)) is not None:
+        problem = contradiction
+        if independent_state(log, pointed) is None:
+            why = "the checkpoint may have lost actions: restore it, or delete the pointer"
+            yield Finding("pointer", path, pointed, problem, REFUSE, why)
+            return
     else:
         return
     if newest is None:
@@ -159,6 +170,15 @@ def look_at_pointer(
     else:
         why = "the pointer is only a hint, and the checkpoint that it will name is complete"
         yield Finding("pointer", path, newest.version, problem, WRITE, why, newest)
+
+
+def _contradiction(
+    log: Log, sound: Collection[Checkpoint], pointed: int, content: bytes
+) -> str | None:
+    """How the pointer contradicts the checkpoints that it may name."""
+    named = (c for c in sound if c.version == pointed)
+    found = (log.dialect.pointer_contradiction(log.store, c, content) for c in named)
+    return next((problem for problem in found if problem is not None), None)
 
 
 def _may_be_named(log: Log, checkpoint: Checkpoint) -> bool:

@@ -151,8 +151,8 @@ class Repair:
         checkpoints = list(look_at_checkpoints(self.log, listing, tell))
         lost = {f.checkpoint for f in checkpoints if f.action == REFUSE and f.checkpoint}
         found += checkpoints
-        found += look_at_pointer(self.log, listing, lost)
         wrong = {f.checkpoint for f in checkpoints if f.action != KEEP and f.checkpoint}
+        found += look_at_pointer(self.log, listing, lost, wrong)
         found += look_at_checksums(self.log, listing, wrong)
         if (self.check_files or self.remove_missing) and not any(f.kind == "log" for f in found):
             listed = listed_files(self.log, self.files)

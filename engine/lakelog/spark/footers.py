@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.checkpoint_sources import unreadable_is_malformed
-from lakelog.dialects.delta.checkpoint import recorded_adds, require_adds
+from lakelog.dialects.checkpoint_sources import Held, unreadable_is_malformed
 from lakelog.dialects.delta.checkpoint_schema import PARTITIONS_PARSED, spark_schema
 from lakelog.dialects.delta.parquet import find_rows
+from lakelog.dialects.delta.recorded_counts import RecordedContent
 from lakelog.dialects.indextables.flattened_writer import FOOTER_KEY
 from lakelog.dialects.json_layout import Leaf, Node, Wire
 from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS, Checkpoint
@@ -105,18 +105,24 @@ def read_footers(state: State) -> Footers:
         every, own = state.base.files, len(checkpoint.paths)
         if checkpoint.layout == "flattened":
             return _survey(_open_all(store, checkpoint, checkpoint.paths, ()), _flattened_obstacle)
-        inline = adds = 0
+        inline = adds = lines = size_bytes = 0
         if checkpoint.layout == "v2-json":
-            manifest = Blob(None, every[0], store.read(every[0]))
-            own_files = decode_lines([manifest], _WIRE).files
+            data = store.read(every[0])
+            lines, size_bytes = sum(bool(line.strip()) for line in data.split(b"\n")), len(data)
+            own_files = decode_lines([Blob(None, every[0], data)], _WIRE).files
             inline, adds = own_files.height, of_type(own_files, "add").height
             every = every[1:]
             own = 0
         files = _open_all(store, checkpoint, every, every[own:])
+        recorded = RecordedContent(store, checkpoint)
+        held = Held(
+            lines + sum(file.footer.num_rows for file in files),
+            size_bytes + sum(file.size_bytes for file in files),
+        )
+        recorded.require_actions(held)
         counts = [_adds(file) for file in files]
         if None not in counts:
-            adds += sum(count for count in counts if count is not None)
-            require_adds(checkpoint, recorded_adds(store, checkpoint), adds)
+            recorded.require_files(adds + sum(count for count in counts if count is not None), held)
         found = _survey(files, _delta_obstacle)
     if inline:
         obstacle = "a JSON manifest contains file actions"

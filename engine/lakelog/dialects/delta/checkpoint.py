@@ -25,9 +25,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.checkpoint_sources import CheckpointParquet, CheckpointSources
-from lakelog.dialects.delta.last_checkpoint import read_version_checksum
-from lakelog.dialects.delta.names import LAST_CHECKPOINT, SIDECAR_FOLDER
+from lakelog.dialects.checkpoint_sources import (
+    CheckpointParquet,
+    CheckpointSources,
+    Held,
+    add_up,
+)
+from lakelog.dialects.delta.names import SIDECAR_FOLDER
 from lakelog.dialects.delta.parquet import (
     FILE_READERS,
     META_READERS,
@@ -45,6 +49,7 @@ from lakelog.dialects.delta.parquet import (
 )
 from lakelog.dialects.delta.partition_dictionaries import partition_leaves
 from lakelog.dialects.delta.paths import decode_path, decode_with_texts
+from lakelog.dialects.delta.recorded_counts import RecordedContent
 from lakelog.dialects.json_layout import Wire
 from lakelog.dialects.log_content import (
     CHECKPOINT_META,
@@ -199,6 +204,7 @@ class DeltaCheckpointReader:
         self._features: frozenset[str] | None = None  # of the protocol, once it was read
         self._sidecar_actions: int | None = None  # in all sidecars, by the manifest
         self._counts: dict[str, int] = {}  # rows of each file that was opened for its files
+        self._recorded = RecordedContent(store, checkpoint)
 
     @cached_property
     def _json_manifest(self) -> Actions | None:
@@ -213,6 +219,8 @@ class DeltaCheckpointReader:
         bodies = actions.conform(own, ["extra"])["extra"]
         self._check_versions([orjson.loads(body or "{}").get("version") for body in bodies])
         lines = data.count(b"\n")
+        rows = sum(bool(line.strip()) for line in data.split(b"\n"))
+        self._sources.held[path] = Held(rows, len(data))
         self._sidecar_actions = require_whole(
             decoded.meta, lines - 1, path, self.checkpoint.version
         )
@@ -297,6 +305,10 @@ class DeltaCheckpointReader:
                 _ = self._manifest_rows
             meta = self._read_parquet_meta(kinds)
         self._refuse_repeats(meta)
+        is_read = self.checkpoint.recorded is not None and not self._sidecars
+        if is_read and _is_whole_state(meta, kinds):  # else more files would have to be opened
+            self._recorded.require_actions(add_up(self._sources.held, self.checkpoint.paths))
+        self._recorded.require_others(meta, kinds)
         return meta
 
     def _refuse_repeats(self, meta: pl.DataFrame) -> None:
@@ -351,7 +363,10 @@ class DeltaCheckpointReader:
             sum(int(g.frame["rows"].sum()) for g in found if g.path in self._sidecars)
         )
         adds = sum(int(groups.frame["adds"].sum()) for groups in found)
-        require_adds(self.checkpoint, self._recorded_adds, adds)
+        rows = {g.path: Held(int(g.frame["rows"].sum()), g.size_bytes) for g in found}
+        held = add_up(self._sources.held | rows, self.files_read())
+        self._recorded.require_files(adds, held)
+        self._recorded.require_actions(held)
         return tuple(found)
 
     def _sidecar_row_groups(self) -> dict[str, RowGroups]:
@@ -442,12 +457,15 @@ class DeltaCheckpointReader:
             count(inline)
             yield inline.filter(condition.may_match(inline))
         with self._pool() as pool:
+            self._recorded.load(pool)
             for path in self._parquet_files:
                 with self._file_actions(path, pool, by_values=by_values) as (file, reader):
                     groups = groups_with(file, ("add",), file.record)
                     yield from reader.read_matching(columns, condition, groups, count)
         self._require_sidecar_actions(self._sidecar_rows)
-        require_adds(self.checkpoint, self._recorded_adds, sum(heights))
+        held = add_up(self._sources.held, self.files_read())
+        self._recorded.require_files(sum(heights), held)
+        self._recorded.require_actions(held)
 
     def iter_files(
         self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
@@ -455,25 +473,27 @@ class DeltaCheckpointReader:
         """File actions in batches of at most 65,536 rows, decoded one ahead, in two threads for a
         large file. Memory: two batches.
         """
-        adds = 0
+        adds = size_bytes = 0
         inline = self._inline(columns, kinds)
         if inline.height:
-            adds += actions.of_type(inline, "add").height
+            own = actions.of_type(inline, "add")
+            adds, size_bytes = own.height, _sizes(own)
             yield inline
         with self._pool() as pool:
+            self._recorded.load(pool)
             for path in self._parquet_files:
                 with self._file_actions(path, pool) as (file, reader):
                     groups = groups_with(file, kinds, file.record)
                     for kind, frame in reader.read(columns, kinds, groups):
-                        adds += frame.height if kind == "add" else 0
+                        if kind == "add":
+                            adds += frame.height
+                            size_bytes += _sizes(frame)
                         yield frame
         self._require_sidecar_actions(self._sidecar_rows)
+        held = add_up(self._sources.held, self.files_read())
         if "add" in kinds:
-            require_adds(self.checkpoint, self._recorded_adds, adds)
-
-    @cached_property
-    def _recorded_adds(self) -> tuple[str, int | None]:
-        return recorded_adds(self._store, self.checkpoint)
+            self._recorded.require_files(adds, held, size_bytes if "size" in columns else None)
+        self._recorded.require_actions(held)
 
     @property
     def _sidecar_rows(self) -> int:
@@ -602,33 +622,6 @@ class DeltaCheckpointReader:
         )
 
 
-def recorded_adds(store: LogStore, checkpoint: Checkpoint) -> tuple[str, int | None]:
-    """The recorded number of live files, and the file (pointer, checksum) that records it."""
-    if checkpoint.recorded is not None:
-        return LAST_CHECKPOINT, checkpoint.recorded.adds
-    if checkpoint.checksum_path is None:
-        return "", None
-    files = (read_version_checksum(store, checkpoint.version) or {}).get("numFiles")
-    return checkpoint.checksum_path, files if type(files) is int else None
-
-
-def require_adds(checkpoint: Checkpoint, recorded: tuple[str, int | None], found: int) -> None:
-    """Compare the number of live files with `recorded_adds`: a truncated manifest or replaced file
-    looks complete. Checkpoints of one version agree in it, unlike in `size`, because writers keep
-    different tombstones.
-    """
-    source, expected = recorded
-    if expected is not None and found != expected:
-        raise MalformedLogError(
-            f"the number of files in the checkpoint differs from {source}",
-            path=source,
-            version=checkpoint.version,
-            expected=f"{expected} add actions",
-            found=f"{found} in {checkpoint.paths[0]}",
-            hint="restore the checkpoint's files, or remove them if its commits exist",
-        )
-
-
 def _refuse_other_actions(file: CheckpointParquet, path: str) -> None:
     """Refuse a sidecar with other than file actions: a file was copied over it (Delta protocol,
     Sidecar Files).
@@ -640,6 +633,20 @@ def _refuse_other_actions(file: CheckpointParquet, path: str) -> None:
             expected="add and remove",
             found=kind,
         )
+
+
+def _is_whole_state(meta: pl.DataFrame, kinds: Sequence[str]) -> bool:
+    """Whether protocol and metaData, if they were read, are there; a checkpoint without them is
+    refused by name.
+    """
+    return all(actions.of_type(meta, kind).height for kind in ONE_EACH if kind in kinds)
+
+
+def _sizes(files: pl.DataFrame) -> int:
+    """Bytes of the data files, if their column was read."""
+    if "size" not in files.columns:
+        return 0
+    return int(files["size"].cast(pl.Int128).sum())
 
 
 def _sidecar_path(path: str) -> str:

@@ -56,6 +56,7 @@ from lakelog.dialects.log_content import (
     CommitInfo,
     CompactionFile,
     LogListing,
+    RecordMismatchError,
 )
 from lakelog.dialects.ndjson import Blob, decode_lines, decode_pieces
 from lakelog.dialects.protocol_rules import TableConfiguration
@@ -177,7 +178,7 @@ class DeltaDialect(Dialect):
                 listing = parse_listing(store.list_from(LOG_FOLDER, f"{pointer.version:020d}"))
                 if any(c.version >= pointer.version for c in listing.checkpoints):
                     checkpoints = (
-                        replace(c, recorded=pointer.recorded) if c.version == pointer.version else c
+                        replace(c, recorded=pointer.counts_of(c), pointer_path=None)
                         for c in listing.checkpoints
                     )
                     return replace(listing, checkpoints=tuple(checkpoints))
@@ -283,6 +284,20 @@ class DeltaDialect(Dialect):
         """The version that ``_last_checkpoint`` names."""
         return parse_last_checkpoint(pointer).version
 
+    def pointer_contradiction(
+        self, store: LogStore, checkpoint: Checkpoint, pointer: bytes
+    ) -> str | None:
+        """Another number of actions or files; see `Dialect.pointer_contradiction`."""
+        from lakelog.dialects.checkpoint_counts import count_held
+
+        recorded = parse_last_checkpoint(pointer).counts_of(checkpoint)
+        alone = replace(checkpoint.without_records(), recorded=recorded)
+        try:
+            count_held(store, self.open_checkpoint(store, alone))
+        except RecordMismatchError as error:
+            return f"{error.message}: {error.expected}, but {error.found}"
+        return None
+
     def pointer_to(
         self,
         store: LogStore,
@@ -292,7 +307,7 @@ class DeltaDialect(Dialect):
         """``_last_checkpoint``, with its checksum; see `Dialect.pointer_to`."""
         from lakelog.dialects.checkpoint_counts import count_held
 
-        held = count_held(store, self.open_checkpoint(store, checkpoint))
+        held = count_held(store, self.open_checkpoint(store, checkpoint.without_records()))
         body: dict[str, Any] = {"version": checkpoint.version, "size": held.actions}
         if checkpoint.layout == "multipart":
             body["parts"] = len(checkpoint.paths)

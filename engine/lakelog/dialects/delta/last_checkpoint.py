@@ -11,26 +11,45 @@ from __future__ import annotations
 import hashlib
 import json
 import string
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lakelog.dialects.delta.names import LAST_CHECKPOINT, LOG_FOLDER
-from lakelog.dialects.log_content import RecordedCounts
+from lakelog.dialects.log_content import Checkpoint, RecordedCounts
 from lakelog.errors import LakelogError, NotFoundError
 from lakelog.storage import LogStore
 
 _COUNT_DIGITS = 20
+_NOTHING = RecordedCounts()
 
 
 @dataclass(frozen=True)
 class LastCheckpoint:
-    """The content of ``_last_checkpoint``: version (None: unusable, see `note`), and counts if its
-    checksum covers them.
+    """The content of ``_last_checkpoint``: version (None: unusable, see `note`), counts, and the V2
+    file or number of parts that it names.
     """
 
     version: int | None
     note: str | None = None
-    recorded: RecordedCounts | None = None
+    recorded: RecordedCounts = _NOTHING
+    name: str | None = None
+    parts: int | None = None
+
+    def counts_of(self, checkpoint: Checkpoint) -> RecordedCounts | None:
+        """What it records of a checkpoint; of another one of the same version, the number of live
+        files.
+        """
+        if checkpoint.version != self.version:
+            return None
+        if self.name is not None:
+            is_named = checkpoint.paths[0].endswith(f"/{self.name}")
+        elif self.parts is not None:
+            is_named = checkpoint.layout == "multipart" and len(checkpoint.paths) == self.parts
+        else:
+            is_named = checkpoint.layout == "classic"
+        if is_named:
+            return self.recorded
+        return replace(self.recorded, actions=None, size_bytes=None)
 
 
 class _Number(str):
@@ -60,14 +79,23 @@ def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
     if not 0 <= version < 10**20:
         return LastCheckpoint(None, f"{LAST_CHECKPOINT} names the invalid version {version}")
     written = pointer.get("checksum")
-    if not isinstance(written, str):
-        return LastCheckpoint(version)
-    if written != checksum(pointer):
+    if isinstance(written, str) and written != checksum(pointer):
         return LastCheckpoint(None, f"{LAST_CHECKPOINT} does not match its own checksum")
-    counts = [pointer.get("size"), pointer.get("numOfAddFiles")]
-    if not all(isinstance(n, _Number) and n.isdecimal() and len(n) < _COUNT_DIGITS for n in counts):
-        return LastCheckpoint(version)
-    return LastCheckpoint(version, recorded=RecordedCounts(*map(int, counts)))
+    v2 = pointer.get("v2Checkpoint")
+    recorded = RecordedCounts(
+        actions=_count(pointer.get("size")),
+        adds=_count(pointer.get("numOfAddFiles")),
+        size_bytes=_count(pointer.get("sizeInBytes")),
+        is_checked=isinstance(written, str),
+    )
+    name = str(v2.get("path")) if isinstance(v2, dict) else None
+    return LastCheckpoint(version, None, recorded, name, _count(pointer.get("parts")))
+
+
+def _count(value: object) -> int | None:
+    if isinstance(value, _Number) and value.isdecimal() and len(value) < _COUNT_DIGITS:
+        return int(value)
+    return None
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -116,11 +116,13 @@ def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
     parts: dict[tuple[int, int], dict[int, tuple[str, int]]] = {}
     notes: list[str] = []
     checksums: set[int] = set()
+    has_pointer = False
     for entry in entries:
         name, size_bytes, modified_ms = entry
-        if name[:20] > _LAST:
-            continue
         path = f"{LOG_FOLDER}/{name}"
+        if name[:20] > _LAST:
+            has_pointer = has_pointer or path == LAST_CHECKPOINT
+            continue
         if match := _COMMIT.fullmatch(name):
             commits.append(CommitFile(int(match[1]), path, size_bytes, modified_ms))
             continue
@@ -151,10 +153,15 @@ def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
                 f"the checkpoint of version {version} in {total} parts has only "
                 f"{len(found)} and was ignored"
             )
+    newest = max((c.version for c in checkpoints), default=None)
     checkpoints = [
-        replace(c, checksum_path=f"{LOG_FOLDER}/{checksum_name(c.version)}")
-        if c.version in checksums
-        else c
+        replace(
+            c,
+            checksum_path=(
+                f"{LOG_FOLDER}/{checksum_name(c.version)}" if c.version in checksums else None
+            ),
+            pointer_path=LAST_CHECKPOINT if has_pointer and c.version == newest else None,
+        )
         for c in checkpoints
     ]
     return LogListing(

@@ -118,7 +118,9 @@ class JsonCheckpointReader:
         if recorded is None:
             pointer = read_pointer(self._store)
             recorded = None if pointer is None else recorded_counts(pointer, version)
-        if recorded is not None and held < recorded.actions and adds < recorded.adds:
+        if recorded is None or recorded.actions is None or recorded.adds is None:
+            return
+        if held < recorded.actions and adds < recorded.adds:
             raise CorruptionError(
                 f"the checkpoint has fewer actions than {LAST_CHECKPOINT} records",
                 path=self.checkpoint.paths[0],

@@ -1,0 +1,121 @@
+"""Files of Delta checkpoints that another program wrote again with fewer rows, at random.
+
+Each is valid Parquet. What another file records shows it. With the commits, the answer is the
+truth. Without, it is the truth, a refusal, or (if one hint alone contradicts the checkpoint, which
+may be the wrong one) what the checkpoint holds, with a warning. Without any record, no reader can
+detect it.
+
+``LAKELOG_SEED`` repeats a run; ``LAKELOG_MUTATIONS`` is the number of mutations.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import lakelog
+from lakelog.errors import LakelogError, LakelogWarning
+from tests.faults.subjects import SUBJECTS, Content, made, read_table
+from tests.faults.test_mutations import MUTATIONS, SEED, judge
+
+LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet")
+
+
+def read(root: Path, *, tombstones: bool) -> tuple[Content | LakelogError, bool]:
+    """State and rows, and whether a warning was given."""
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        found: Content | LakelogError
+        try:
+            found = read_table(root)
+            if tombstones:
+                gone = lakelog.open(root, upkeep=False).snapshot().tombstones().collect()
+                found["tombstones"] = sorted(gone["path"])
+        except LakelogError as refusal:
+            found = refusal
+    return found, any(issubclass(warning.category, LakelogWarning) for warning in given)
+
+
+def keep_pointer(root: Path) -> None:
+    """As Spark writes it."""
+    for path in root.glob("_delta_log/*.crc"):
+        path.unlink()
+
+
+def keep_plain_pointer(root: Path) -> None:
+    """As deltalake writes it, without a checksum of its own."""
+    keep_pointer(root)
+    path = root / "_delta_log" / "_last_checkpoint"
+    body = json.loads(path.read_bytes())
+    body.pop("checksum")
+    path.write_text(json.dumps(body))
+
+
+def keep_checksum(root: Path) -> None:
+    (root / "_delta_log" / "_last_checkpoint").unlink()
+
+
+def keep_all(_: Path) -> None:
+    """As lakelog writes it."""
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("keep", [keep_all, keep_pointer, keep_plain_pointer, keep_checksum])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_checkpoint_with_fewer_rows_than_recorded_gives_no_other_answer(
+    layout: str, keep: Callable[[Path], None], tmp_path: Path
+) -> None:
+    rng = random.Random(f"{SEED} {layout} {keep.__name__}")
+    print(f"LAKELOG_SEED={SEED}")
+    subject = SUBJECTS[f"Delta {layout}"]
+    roots = [shutil.copytree(made(f"Delta {layout}"), tmp_path / name) for name in ("all", "none")]
+    assert subject.forget is not None
+    subject.forget(roots[1])
+    for root in roots:
+        keep(root)
+    # A checksum records no tombstones; the tags of a manifest count those in sidecars.
+    counts_all = keep is not keep_checksum or layout.startswith("v2")
+    truth, _ = read(roots[0], tombstones=counts_all)
+    assert not isinstance(truth, LakelogError)
+    verdicts: Counter[str] = Counter()
+    for number in range(-(-MUTATIONS // 30)):
+        root = roots[number % 2]
+        files = [
+            *root.glob("_delta_log/*.checkpoint*.parquet"),
+            *root.glob("_delta_log/_sidecars/*.parquet"),
+        ]
+        rows = {path: pq.read_table(path) for path in files}
+        path = rng.choice([path for path in sorted(rows) if rows[path].num_rows])
+        table, before = rows[path], path.read_bytes()
+        if rng.random() < 0.5:
+            start = rng.randrange(table.num_rows)
+            dropped = set(range(start, start + rng.choice((1, 2, 8))))
+        else:
+            dropped = set(rng.sample(range(table.num_rows), rng.randint(1, table.num_rows)))
+        kept = [row for row in range(table.num_rows) if row not in dropped]
+        less = table.take(pa.array(kept, pa.int64()))
+        pq.write_table(less, path, row_group_size=rng.choice((1, 3, 1000)))
+        found, warned = read(root, tombstones=counts_all)
+        verdict = judge(found, truth)
+        about = f"LAKELOG_SEED={SEED}, {root.name}, {path.name} without {sorted(dropped)}: {found}"
+        assert verdict != "internal error", about
+        if root is roots[0]:
+            # A checkpoint without protocol or metadata is refused even with all commits.
+            is_known = isinstance(found, LakelogError) and found.kind == "missing_action"
+            assert verdict == "truth" or is_known, about
+        elif verdict == "another answer":
+            assert warned, about
+            assert not isinstance(found, LakelogError)
+            assert keep is not keep_all or found["files"] == truth["files"], about
+        verdicts[f"{root.name}: {verdict}"] += 1
+        path.write_bytes(before)
+    print(layout, keep.__name__, dict(verdicts))
