@@ -35,6 +35,7 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.checkpoint.compare import Comparison, differs_from_replay
+from lakelog.checkpoint.sidecar_ranges import SidecarCuts, SidecarRanges
 from lakelog.dialects.delta.checkpoint_rows import file_action_columns
 from lakelog.dialects.delta.names import SIDECAR_FOLDER
 from lakelog.dialects.delta.path_filters import Hashes, PathFilter, hash_paths
@@ -63,6 +64,7 @@ from lakelog.errors import CheckpointValidationError, MalformedLogError
 from lakelog.log import properties
 from lakelog.log.base_checkpoint import broken_checkpoint
 from lakelog.log.context import Log
+from lakelog.log.file_order import FileOrder
 from lakelog.log.replay import exclude, retained_tombstones
 from lakelog.log.state import State
 from lakelog.model import actions
@@ -91,6 +93,11 @@ class Sidecar:
         """Actions in it."""
         return self.adds + self.removes
 
+    @property
+    def remaining(self) -> int:
+        """Those that are left when it is written again."""
+        return max(0, self.rows - self.superseded - self.expired)
+
 
 @dataclass(frozen=True)
 class Reuse:
@@ -114,9 +121,7 @@ def plan_reuse(sidecars: Sequence[Sidecar], incoming_rows: int, target_rows: int
         for index, sidecar in enumerate(sidecars)
         if sidecar.superseded or sidecar.expired * 2 >= sidecar.rows
     }
-    pool = incoming_rows + sum(
-        max(0, sidecars[i].rows - sidecars[i].superseded - sidecars[i].expired) for i in rewritten
-    )
+    pool = incoming_rows + sum(sidecars[i].remaining for i in rewritten)
     small = sorted(
         (
             index
@@ -329,16 +334,30 @@ def plan_incremental(
     reuse = plan_reuse(seen, adds.height + removes.height, plan.part_actions)
     if not reuse.kept:
         return Unfit("every sidecar has changed, or is small enough to be merged")
+    order = FileOrder.of_plan(plan, state.meta, log.dialect)
+    ranges = SidecarRanges.of(state.base.row_groups, order)
+    if ranges.overlap_too_much():
+        return Unfit("the sidecars overlap in the order of files, so that conditions read many")
+    large = [s.file.path for s in reuse.rewritten if s.remaining * 2 >= plan.part_actions]
+    order = replace(order, ranges=ranges.to_keep(large, [s.file.path for s in reuse.kept]))
     kept = tuple(sidecar.file for sidecar in reuse.kept)
-    decided = replace(plan, parts=reuse.parts, part_actions=reuse.part_rows, kept=kept)
+    num_removes = removes.height + sum(s.removes for s in reuse.rewritten)
+    cuts = SidecarCuts(order, plan.part_actions, num_removes)
+    decided = replace(
+        plan,
+        parts=reuse.parts,
+        part_actions=reuse.part_rows,
+        kept=kept,
+        sidecar_starts=cuts.starts,
+    )
     with broken_checkpoint(previous):
         schema = read_sidecar_schema(log.store, kept[0].path)
-    return Incremental(log, previous, decided, reuse, keys, incoming, minimum, schema)
+    return Incremental(log, previous, decided, reuse, keys, incoming, minimum, schema, order, cuts)
 
 
 class Incremental:
-    """A planned V2 checkpoint that keeps sidecars: write `files` by `plan`, then `verify` what was
-    staged.
+    """A planned V2 checkpoint that keeps sidecars: write `files`, sorted by `order` and cut by
+    `cuts`, by `plan`, then `verify` what was staged.
     """
 
     def __init__(
@@ -351,10 +370,14 @@ class Incremental:
         incoming: dict[str, pl.DataFrame],
         minimum_ms: int,
         schema: pa.Schema,
+        order: FileOrder,
+        cuts: SidecarCuts,
     ) -> None:
         self.previous = previous
         self.plan = plan
         self.reuse = reuse
+        self.order = order
+        self.cuts = cuts
         self._log = log
         self._keys = keys
         self._incoming = incoming

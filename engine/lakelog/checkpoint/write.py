@@ -296,7 +296,11 @@ class _LocalPartWriter:
         _, typed = file_action_columns(self.plan, self._source.metadata.configuration)
         if typed is not None and self._memory_limit is None:
             frames = map(typed.with_statistics, frames)  # or the texts are read twice
-        order = FileOrder.of_plan(self.plan, self._source.meta, self._log.dialect)
+        if self._incremental is not None:
+            order = self._incremental.order
+            frames = self._incremental.cuts.counted(frames)
+        else:
+            order = FileOrder.of_plan(self.plan, self._source.meta, self._log.dialect)
         held = self._source.held_bytes
         for frame in in_order(frames, order, held_bytes=held, error=CheckpointWriteError):
             yield self._with_text(frame)

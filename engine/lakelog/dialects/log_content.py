@@ -218,6 +218,9 @@ class CheckpointPlan:
         created_ms: The present, milliseconds since the Unix epoch, where the layout records it.
         kept: V2 only: sidecars of an earlier checkpoint whose file actions stay as they are; the
             manifest names them next to the new ones.
+        sidecar_starts: V2 only: how many actions new sidecars have, by the number of live files
+            before the first of them; filled before the first live file is written. Empty where
+            `part_actions` decides.
     """
 
     version: int
@@ -235,6 +238,7 @@ class CheckpointPlan:
     created_ms: int = 0
     part_actions: int = PART_ACTIONS
     kept: tuple[SidecarFile, ...] = ()
+    sidecar_starts: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

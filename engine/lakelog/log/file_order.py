@@ -47,13 +47,40 @@ _MAPS = "partitionValues"
 _KEY = "order."
 
 Column = tuple[str, ...]
+Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+@dataclass(frozen=True)
+class KeyRanges:
+    """Ranges of the first keys of an order, ascending, both ends inclusive; two may share an end
+    and no more.
+    """
+
+    least: pl.DataFrame
+    greatest: pl.DataFrame
+
+    def numbers(self, keys: pl.DataFrame) -> Numbers:
+        """For each row of keys the number of its range; how many there are where it is in none."""
+        count = self.least.height
+        first = keys.select(self.least.columns)
+        every = pl.concat(
+            frame.with_columns(pl.lit(side, dtype=pl.Int8).alias("side"))
+            for side, frame in enumerate((self.least, first, self.greatest))
+        )
+        positions = _sorted_by(every)
+        side_of = every["side"].gather(positions).to_numpy()
+        begun, ended = np.cumsum(side_of == 0), np.cumsum(side_of == 2)
+        is_row = side_of == 1
+        found: Numbers = np.empty(keys.height, np.int64)
+        found[positions[is_row] - count] = np.where(begun > ended, begun - 1, count)[is_row]
+        return found
 
 
 @dataclass(frozen=True)
 class FileOrder:
     """The sort key of file actions: typed partition values, minimum values of the `leading` columns
     (live files only), then paths by UTF-8 bytes, as `spell` encodes them. Nulls, missing and
-    invalid values come first.
+    invalid values come first. Live files in `ranges` precede all others.
     """
 
     schema: contract.Struct
@@ -62,6 +89,7 @@ class FileOrder:
     dialect: Dialect | None = None
     spell: Callable[[pl.Series], pl.Series] | None = None
     leading: tuple[Column, ...] = ()
+    ranges: KeyRanges | None = None
 
     @staticmethod
     def of_plan(plan: CheckpointPlan, meta: pl.DataFrame, dialect: Dialect) -> FileOrder:
@@ -85,6 +113,39 @@ class FileOrder:
 
     def keys(self, files: pl.DataFrame) -> pl.DataFrame:
         """The typed columns to sort rows of one kind by, before the path."""
+        keys = self._own_keys(files)
+        if self.ranges is None or files["actionType"][0] != "add":
+            return keys
+        numbers = pl.Series(f"{_KEY}range", self.ranges.numbers(keys))
+        return keys.insert_column(0, numbers)
+
+    @property
+    def num_ranges(self) -> int:
+        """How many ranges there are, and what is in none."""
+        return 1 if self.ranges is None else self.ranges.least.height + 1
+
+    def count_ranges(self, files: pl.DataFrame) -> Numbers:
+        """How many of some live files are in each range, and in none."""
+        if self.ranges is None:
+            return np.array([files.height], np.int64)
+        numbers = self.ranges.numbers(self._own_keys(files))
+        return np.bincount(numbers, minlength=self.num_ranges).astype(np.int64)
+
+    def keys_of_bounds(self, bounds: pl.Series) -> pl.DataFrame:
+        """The keys of live files from one side of their bounds, a struct under logical names that
+        has the partition columns, too.
+        """
+        columns = [*((name,) for name in self.partition_columns), *self.leading]
+        found = []
+        for number, path in enumerate(columns):
+            leaf = bounds
+            for name in path:
+                fields = leaf.struct.fields if isinstance(leaf.dtype, pl.Struct) else []
+                leaf = leaf.struct.field(name) if name in fields else leaf.clear(leaf.len())
+            found.append(leaf.alias(f"{_KEY}{number}"))
+        return pl.DataFrame(found)
+
+    def _own_keys(self, files: pl.DataFrame) -> pl.DataFrame:
         found: list[pl.Series] = []
         if self.partition_columns:
             values, _ = typed_partitions(
@@ -122,7 +183,7 @@ class FileOrder:
             return least
         return least.zip_with(kept, least_from_json(texts, wanted, mapping=self.mapping))
 
-    def positions(self, keys: pl.DataFrame, paths: pl.Series) -> Positions:
+    def positions(self, keys: pl.DataFrame, paths: pl.Series) -> Numbers:
         """The rows' numbers in their order; only among equal keys are paths looked at."""
         height = len(paths)
         positions = np.arange(height)
@@ -146,9 +207,6 @@ class FileOrder:
     def sorted(self, files: pl.DataFrame) -> pl.DataFrame:
         """File actions of one kind, sorted in memory."""
         return files[self.positions(self.keys(files), files["path"])]
-
-
-Positions = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def leading_columns(
@@ -368,7 +426,7 @@ def _plain(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.drop(_keys(rows).columns)
 
 
-def _sorted_by(keys: pl.DataFrame) -> Positions:
+def _sorted_by(keys: pl.DataFrame) -> Numbers:
     """The rows' numbers, in the order of their keys, nulls first; stable."""
     expression = pl.arg_sort_by(keys.columns, nulls_last=False, maintain_order=True)
     return keys.select(expression).to_series().to_numpy().astype(np.int64)

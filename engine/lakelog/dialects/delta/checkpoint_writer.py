@@ -14,6 +14,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import pairwise
 
 import polars as pl
 import pyarrow as pa
@@ -79,6 +80,7 @@ class _Sidecar:
     file: ParquetFile
     record: SidecarRecord | None
     given: int = 0
+    is_full: bool = False
     action: SidecarFile | None = None
     staged: StagedFile | None = None
 
@@ -126,6 +128,7 @@ class DeltaCheckpointWriter:
         self._files: list[pa.Field] = []
         self._typed: TypedCopies | None = None
         self._closed: list[str] = []
+        self._part_actions = max(1, plan.part_actions)
         wanted = {
             column
             for kind in actions.FILE_ACTIONS
@@ -213,17 +216,30 @@ class DeltaCheckpointWriter:
         """File actions of one kind, some 65,536 rows at a time, after `write_meta`."""
         if not files.height:
             return
-        if files["actionType"][0] == "add":
-            self._counts.adds += files.height
-        else:
-            self._counts.removes += files.height
+        is_add = files["actionType"][0] == "add"
         if self._has_sidecars:
-            self._write_sidecars(files)
+            starts = sorted(self._plan.sidecar_starts) if is_add else []
+            first = self._counts.adds
+            cuts = [start for start in starts if first <= start < first + files.height]
+            for cut, end in pairwise([first, *cuts, first + files.height]):
+                if cut in cuts:
+                    self._begin_sidecar(cut)
+                self._write_sidecars(files[cut - first : end - first])
         elif self._plan.layout == "multipart":
             for number, rows in self._dealt(files):
                 self._put(self._tops[number], rows)
         else:
             self._put(self._tops[0], files)
+        if is_add:
+            self._counts.adds += files.height
+        else:
+            self._counts.removes += files.height
+
+    def _begin_sidecar(self, start: int) -> None:
+        """Close the sidecar that is open, if any; see `CheckpointPlan.sidecar_starts`."""
+        if self._sidecars and not self._sidecars[-1].is_full:
+            self._close_sidecar(self._sidecars[-1])
+        self._part_actions = self._plan.sidecar_starts[start]
 
     def _dealt(self, files: pl.DataFrame) -> Iterator[tuple[int, pl.DataFrame]]:
         """Rows by their part, in the order of the rows."""
@@ -237,10 +253,10 @@ class DeltaCheckpointWriter:
             start += count
 
     def _write_sidecars(self, files: pl.DataFrame) -> None:
-        most = max(1, self._plan.part_actions)
+        most = self._part_actions
         start = 0
         while start < files.height:
-            if not self._sidecars or self._sidecars[-1].given >= most:
+            if not self._sidecars or self._sidecars[-1].is_full:
                 self._sidecars.append(self._new_sidecar())
             sidecar = self._sidecars[-1]
             rows = files[start : start + most - sidecar.given]
@@ -281,6 +297,8 @@ class DeltaCheckpointWriter:
             self._lanes.put(sidecar.file, part.height, prepare, partial(append, part))
 
     def _close_sidecar(self, sidecar: _Sidecar) -> None:
+        sidecar.is_full = True
+
         def close(_: None) -> None:
             # Reported before, for a close whose answer is lost may have left the file.
             self._closed.append(sidecar.file.path)
@@ -296,7 +314,7 @@ class DeltaCheckpointWriter:
 
     def finish(self) -> StagedCheckpoint:
         """Close the files."""
-        if self._sidecars and self._sidecars[-1].given < self._plan.part_actions:
+        if self._sidecars and not self._sidecars[-1].is_full:
             self._close_sidecar(self._sidecars[-1])
         self._lanes.wait()
         if self._is_v2:
