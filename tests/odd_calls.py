@@ -122,7 +122,7 @@ VALID: dict[str, Any] = {
 }
 """Valid arguments of the parameters that have no default."""
 
-OWN = frozenset(("clock", "disk", "log", "new_id", "read", "state", "stop"))
+OWN = frozenset(("clock", "disk", "log", "new_id", "part", "read", "state", "stop"))
 """Parameters for objects and functions of lakelog's own, which its tests pass."""
 
 ENDING: dict[str, dict[str, Any]] = {"follow": {"stop": lambda: True}}

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from lakelog.errors import InvalidInputError
+from lakelog.input_validation import checked_methods
 from lakelog.lazy import cached_property
 from lakelog.snapshot import Snapshot
 from lakelog.transaction.transaction import LogTransaction
 
+if TYPE_CHECKING:
+    import polars as pl
 
+    from lakelog.data.row_commit import SchemaMode, WriteReport
+
+
+@checked_methods()
 class Transaction(LogTransaction):
     """A set of actions that is committed atomically as the table's next version.
 
@@ -17,6 +28,11 @@ class Transaction(LogTransaction):
     other writers commit in between, it is rebased onto their commits, unless one of them changed
     a file that it removes, data that it read (`read`), the metadata, the protocol, or a domain or
     application version that it writes. Then a `ConflictError` names the commit and the rule.
+
+    Rows are read by `scan` and written by `append`, `overwrite`, `delete` and `update`, in one
+    commit: a commit of another writer that changed the rows read is a conflict. All calls see the
+    version that the transaction reads, not each other's changes. Two calls that change the same
+    file raise `DuplicateFileError` on commit.
 
     An empty transaction commits nothing, and its `version` stays None.
 
@@ -31,3 +47,89 @@ class Transaction(LogTransaction):
         data that the actions depend on.
         """
         return Snapshot(super().snapshot.read_state(lambda state: state))
+
+    def scan(self, where: pl.Expr | str | None = None) -> pl.LazyFrame:
+        """The rows of the version that the transaction reads, as `Snapshot.scan`; records the read
+        of `where`, as `read`. A filter on the returned frame does not narrow what is recorded.
+        """
+        rows = self.snapshot.scan(where)
+        self.read(where)
+        return rows
+
+    def append(
+        self,
+        df: Any,
+        *,
+        schema_mode: SchemaMode | None = None,
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+    ) -> WriteReport:
+        """Append rows, as `Table.append`. The files are written now, and deleted if nothing is
+        committed.
+        """
+        from lakelog.data.append import append
+        from lakelog.data.row_commit import WriteOptions
+
+        options = WriteOptions(schema_mode, target_file_bytes, compression)
+        return self._part(lambda: append(self._log, self._runtime, self, df, options))
+
+    def overwrite(
+        self,
+        df: Any,
+        where: pl.Expr | str | None = None,
+        *,
+        schema_mode: SchemaMode | None = None,
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+    ) -> WriteReport:
+        """Replace rows, as `Table.overwrite`; files as `append`."""
+        from lakelog.data.append import overwrite
+        from lakelog.data.row_commit import WriteOptions
+
+        options = WriteOptions(schema_mode, target_file_bytes, compression)
+        return self._part(lambda: overwrite(self._log, self._runtime, self, df, where, options))
+
+    def delete(
+        self,
+        where: pl.Expr | str | None,
+        *,
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+    ) -> WriteReport:
+        """Delete rows, as `Table.delete`; files as `append`."""
+        from lakelog.data.row_commit import WriteOptions
+        from lakelog.data.update import delete
+
+        options = WriteOptions(None, target_file_bytes, compression)
+        return self._part(lambda: delete(self._log, self._runtime, self, where, options))
+
+    def update(
+        self,
+        values: Mapping[str, Any],
+        where: pl.Expr | str | None = None,
+        *,
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+    ) -> WriteReport:
+        """Assign new values to columns of rows, as `Table.update`; files as `append`."""
+        from lakelog.data.row_commit import WriteOptions
+        from lakelog.data.update import update
+
+        options = WriteOptions(None, target_file_bytes, compression)
+        return self._part(lambda: update(self._log, self._runtime, self, values, where, options))
+
+    def _part(self, write: Callable[[], WriteReport]) -> WriteReport:
+        """One call that writes rows; if it fails, the transaction has ended."""
+        self._require_open()
+        if self.changes_metadata:
+            raise InvalidInputError(
+                "rows cannot be written after the metadata was changed in the same transaction",
+                path=self._log.table,
+                hint="commit the change of the metadata first",
+            )
+        try:
+            return write()
+        except BaseException:
+            self._over = True
+            self._settle(None)
+            raise

@@ -42,7 +42,7 @@ from lakelog.transaction.transaction import LogTransaction
 def append(
     log: Log,
     runtime: Runtime,
-    begin: Callable[..., LogTransaction],
+    begin: Callable[..., LogTransaction] | LogTransaction,
     rows: Any,
     options: WriteOptions,
 ) -> WriteReport:
@@ -53,7 +53,7 @@ def append(
 def overwrite(
     log: Log,
     runtime: Runtime,
-    begin: Callable[..., LogTransaction],
+    begin: Callable[..., LogTransaction] | LogTransaction,
     rows: Any,
     where: pl.Expr | str | None,
     options: WriteOptions,
@@ -82,7 +82,7 @@ class _Write:
         self,
         log: Log,
         runtime: Runtime,
-        begin: Callable[..., LogTransaction],
+        begin: Callable[..., LogTransaction] | LogTransaction,
         rows: Any,
         options: WriteOptions,
     ) -> None:

@@ -39,7 +39,7 @@ from lakelog.model.metadata import Metadata
 from lakelog.transaction import write_support
 from lakelog.transaction.operations import CommitArguments
 from lakelog.transaction.runtime import Runtime
-from lakelog.transaction.transaction import LogTransaction
+from lakelog.transaction.transaction import LogTransaction, Part
 
 SchemaMode = Literal["merge", "overwrite"]
 
@@ -152,7 +152,7 @@ class RowCommit:
         self,
         log: Log,
         runtime: Runtime,
-        begin: Callable[..., LogTransaction],
+        begin: Callable[..., LogTransaction] | LogTransaction,
         options: WriteOptions,
         operation: str,
     ) -> None:
@@ -160,6 +160,11 @@ class RowCommit:
         self.metrics: dict[str, Any] = {}
         self.parameters: dict[str, Any] = {}
         self._writers: list[DataFileWriter | VectorWriter] = []
+        self._joins = isinstance(begin, LogTransaction)
+        if isinstance(begin, LogTransaction):
+            self.tx = begin
+            begin.join(Part(operation, self.parameters, self.metrics, self._settle))
+            return
         self.tx = begin(
             **{"operation": operation, **options.commit},
             parameters=self.parameters,
@@ -265,30 +270,35 @@ class RowCommit:
     # --- the end -----------------------------------------------------------------------------
 
     def commit(self, report: WriteReport) -> WriteReport:
-        """Commit the transaction; gives the report with its outcome.
+        """Commit the transaction, unless it is the caller's; gives the report with its outcome.
 
         Raises:
             ConflictError: Another commit conflicts; the files are deleted.
             CommitOutcomeUnknown: The commit may have succeeded; the files are kept.
             UnavailableError: The store failed; the files are deleted if possible.
         """
+        if self._joins:
+            return report
         try:
             self.tx.commit()
-        except CommitOutcomeUnknown as unknown:
-            unknown.add_note(f"lakelog: {self._kept()}, because the commit may refer to them")
+        except BaseException as error:
+            self._settle(error)
             raise
-        except LakelogError as error:
-            if not self.tx.committed:
-                self._give_up(error)
-            raise
-        except BaseException as interrupt:
-            if not self.tx.committed:
-                interrupt.add_note(f"lakelog: {self._kept()}, because the commit may refer to them")
-            raise
+        self._settle(None)
         if not self.tx.committed:
-            self._give_up(None)
             return WriteReport(None, duplicate=self.tx.duplicate)
         return replace(report, version=self.tx.version)
+
+    def _settle(self, error: BaseException | None) -> None:
+        """Delete the files if the commit certainly failed, or was never sent (None)."""
+        if isinstance(error, CommitOutcomeUnknown):
+            error.add_note(f"lakelog: {self._kept()}, because the commit may refer to them")
+        elif self.tx.committed:
+            return
+        elif error is None or isinstance(error, LakelogError):
+            self._give_up(error)
+        else:
+            error.add_note(f"lakelog: {self._kept()}, because the commit may refer to them")
 
     def _give_up(self, error: LakelogError | None) -> None:
         """Delete the files of a commit that was not written, once the log has been read again."""

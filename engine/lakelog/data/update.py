@@ -33,7 +33,7 @@ _ROW = "\x00row"
 def delete(
     log: Log,
     runtime: Runtime,
-    begin: Callable[..., LogTransaction],
+    begin: Callable[..., LogTransaction] | LogTransaction,
     where: pl.Expr | str | None,
     options: WriteOptions,
 ) -> WriteReport:
@@ -65,7 +65,7 @@ def delete_plan(snapshot: LogSnapshot, where: pl.Expr | str | None) -> tuple[pl.
 def update(
     log: Log,
     runtime: Runtime,
-    begin: Callable[..., LogTransaction],
+    begin: Callable[..., LogTransaction] | LogTransaction,
     values: Mapping[str, Any],
     where: pl.Expr | str | None,
     options: WriteOptions,

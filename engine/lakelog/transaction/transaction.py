@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import EllipsisType, TracebackType
 from typing import Any, Self
 
@@ -39,7 +39,19 @@ COLUMNAR_ABOVE_BYTES = 1 << 20
 ``columnarCommits``."""
 
 
-@checked_methods()
+@dataclass(frozen=True)
+class Part:
+    """A call that writes rows in a transaction: its description, and `settle`, which is called once
+    after the end with the error of the commit, or None, and deletes files that no commit names.
+    """
+
+    operation: str
+    parameters: Mapping[str, Any]
+    metrics: Mapping[str, Any]
+    settle: Callable[[BaseException | None], None]
+
+
+@checked_methods("join")
 class LogTransaction:
     """A set of actions that is committed atomically; see `lakelog.Transaction`."""
 
@@ -77,6 +89,7 @@ class LogTransaction:
         self._commit_info = dict(commit_info or {})
         self._txn_id = runtime.new_id()
         self._over = False
+        self._parts: list[Part] = []
         self._version: int | None = None
         self._buffer = ActionBuffer(log, self._table)
         self._where: list[pl.Expr] = []
@@ -422,6 +435,25 @@ class LogTransaction:
         """
         self._require_open()
         self._over = True
+        try:
+            version = self._commit()
+        except BaseException as error:
+            self._settle(error)
+            raise
+        self._settle(None)
+        return version
+
+    def join(self, part: Part) -> None:
+        """Take part in the commit."""
+        self._require_open()
+        self._parts.append(part)
+
+    def _settle(self, error: BaseException | None) -> None:
+        parts, self._parts = self._parts, []
+        for part in parts:
+            part.settle(error)
+
+    def _commit(self) -> int | None:
         if self._duplicate:
             return None
         plan = self._plan()
@@ -509,10 +541,15 @@ class LogTransaction:
         adds_only: bool,
         reads: Reads,
     ) -> Description:
+        parameters, counted = self._parameters, self._metrics
+        if len(self._parts) == 1:  # the commit is that call
+            (part,) = self._parts
+            inferred = operations.Operation(part.operation, dict(part.parameters))
+            counted = part.metrics if counted is None else counted
         return Description(
             self._operation or inferred.name,
-            inferred.parameters if self._parameters is None else self._parameters,
-            metrics() if self._metrics is None else self._metrics,
+            inferred.parameters if parameters is None else parameters,
+            metrics() if counted is None else counted,
             self._txn_id,
             f"lakelog/{__version__}",
             adds_only and reads.nothing,
@@ -557,6 +594,7 @@ class LogTransaction:
         if kind is None and not self._over:
             self.commit()
         self._over = True
+        self._settle(None)
 
     def __repr__(self) -> str:
         state = "open"

@@ -1,0 +1,158 @@
+"""Rows read and written by one transaction."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog import Table
+from lakelog.errors import (
+    ConflictError,
+    DuplicateFileError,
+    InvalidInputError,
+    LakelogError,
+    OutcomeUnknownError,
+)
+from lakelog.storage import open_store
+from lakelog.testing import InjectingStore, Rule
+
+ROWS = pl.DataFrame({"id": [1, 2, 3], "x": [10, 20, 30], "p": ["a", "b", "c"]})
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Table:
+    made = lakelog.create(tmp_path / "t", ROWS.schema, ["p"], upkeep=False)
+    made.append(ROWS)
+    return made
+
+
+def data_files(table: Table) -> list[str]:
+    return sorted(str(path) for path in Path(table.path).rglob("*.parquet"))
+
+
+def values(table: Table) -> dict[int, int]:
+    return dict(table.to_polars().sort("id").select("id", "x").rows())
+
+
+def info(table: Table, version: int) -> dict[str, Any]:
+    log = Path(table.path, "_delta_log", f"{version:020}.json").read_text()
+    found: dict[str, Any] = next(
+        json.loads(line)["commitInfo"] for line in log.splitlines() if "commitInfo" in line
+    )
+    return found
+
+
+def test_several_calls_are_one_commit(table: Table) -> None:
+    with table.transaction(operation="JOB", user_name="ann") as tx:
+        most = tx.scan("p = 'c'").select(pl.col("x").max()).collect().item()
+        tx.append(pl.DataFrame({"id": [4], "x": [most + 1], "p": ["d"]}))
+        tx.delete("p = 'a'")
+        report = tx.update({"x": "x * 2"}, "id = 2")
+        assert (report.version, report.num_updated_rows) == (None, 1)
+        assert values(table) == {1: 10, 2: 20, 3: 30}  # not yet
+    assert tx.version == 2
+    assert values(table) == {2: 40, 3: 30, 4: 31}
+    assert info(table, 2)["operation"] == "JOB"
+
+
+def test_a_single_call_describes_the_commit_as_on_the_table(table: Table) -> None:
+    with table.transaction() as tx:
+        tx.delete("id = 1")
+    with table.transaction() as tx:
+        tx.overwrite(ROWS.tail(1), "p = 'c'")
+    assert info(table, 2)["operation"] == "DELETE"
+    assert info(table, 2)["operationParameters"] == {"predicate": '["id = 1"]'}
+    written = info(table, 3)
+    assert written["operationParameters"]["mode"] == "Overwrite"
+    assert written["operationMetrics"]["numOutputRows"] == "1"
+
+
+def test_a_commit_that_changed_the_rows_read_is_a_conflict(table: Table) -> None:
+    before = data_files(table)
+    tx = table.transaction()
+    found = tx.scan("p = 'b'").collect()
+    table.update({"x": "x + 1"}, "p = 'b'")
+    theirs = data_files(table)
+    tx.append(found.with_columns(pl.lit("z").alias("p")))
+    assert len(data_files(table)) == len(theirs) + 1
+    with pytest.raises(ConflictError):
+        tx.commit()
+    assert data_files(table) == theirs != before
+    assert values(table) == {1: 10, 2: 21, 3: 30}
+
+
+def test_a_commit_to_other_rows_is_none(table: Table) -> None:
+    with table.transaction() as tx:
+        found = tx.scan("p = 'b'").collect()
+        table.update({"x": "x + 1"}, "p = 'c'")
+        tx.append(found.with_columns(id=pl.lit(9)))
+    assert values(table) == {1: 10, 2: 20, 3: 31, 9: 20}
+
+
+def test_two_calls_do_not_change_one_file(table: Table) -> None:
+    before = data_files(table)
+    tx = table.transaction()
+    tx.update({"x": "1"}, "id = 2")
+    tx.update({"x": "2"}, "id = 2")
+    with pytest.raises(DuplicateFileError):
+        tx.commit()
+    assert data_files(table) == before
+    assert values(table) == {1: 10, 2: 20, 3: 30}
+
+
+def test_an_error_in_the_block_leaves_no_file(table: Table) -> None:
+    before = data_files(table)
+
+    def interrupted() -> None:
+        with table.transaction() as tx:
+            tx.append(ROWS)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        interrupted()
+    assert data_files(table) == before
+    assert table.version() == 1
+
+
+def test_a_call_that_failed_ends_the_transaction(table: Table) -> None:
+    before = data_files(table)
+    tx = table.transaction()
+    tx.append(ROWS)
+    with pytest.raises(InvalidInputError, match="no column"):
+        tx.append(ROWS.with_columns(more=1))
+    assert data_files(table) == before
+    with pytest.raises(InvalidInputError, match="has ended"):
+        tx.commit()
+
+
+def test_rows_are_not_written_under_metadata_that_is_not_committed(table: Table) -> None:
+    tx = table.transaction()
+    tx.append(ROWS.with_columns(more=1), schema_mode="merge")
+    with pytest.raises(InvalidInputError, match="metadata was changed"):
+        tx.append(ROWS)
+    assert tx.commit() == 2
+
+
+@pytest.mark.parametrize("fault", ["fail", "lost", "unknown"])
+def test_whatever_operation_fails_all_or_nothing_is_written(tmp_path: Path, fault: Any) -> None:
+    for nth in range(1, 60):
+        root = tmp_path / str(nth)
+        lakelog.create(root, ROWS.schema, ["p"], upkeep=False).append(ROWS)
+        store = InjectingStore(open_store(str(root)), [Rule(fault, nth=nth)])
+        try:
+            with lakelog.open(store=store, upkeep=False).transaction() as tx:
+                tx.append(ROWS.head(1).with_columns(id=pl.lit(9)))
+                tx.delete("id = 3")
+        except (LakelogError, OSError, OutcomeUnknownError):
+            pass
+        table = lakelog.open(root)
+        assert values(table) in ({1: 10, 2: 20, 3: 30}, {1: 10, 2: 20, 9: 10})
+        if len(store.operations) < nth:
+            assert table.version() == 2
+            return
+    pytest.fail("a transaction has fewer operations")
