@@ -272,6 +272,10 @@ class Rewriter:
             places = _places(table, hit)
             rows = table.drop_columns([FILE_INDEX, ROW_INDEX])
             low, high = np.searchsorted(touched, (places[0], places[-1] + 1))
+            if low == high:
+                self._copied += rows.num_rows
+                self._write(rows)
+                continue
             mask = np.zeros(len(places), bool)
             mask[np.searchsorted(places, touched[low:high])] = True
             kept = rows.filter(pa.array(~mask))
