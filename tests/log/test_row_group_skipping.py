@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from urllib.parse import unquote
 
 import polars as pl
 import pyarrow as pa
@@ -21,10 +22,13 @@ from polars.testing import assert_frame_equal
 import lakelog
 from lakelog.checkpoint.plan import CheckpointOptions, plan_checkpoint
 from lakelog.dialects.delta import parquet
+from lakelog.log import state as log_state
 from lakelog.log.file_order import FileOrder
+from lakelog.log.files import find_files
 from lakelog.log.opening import open_state
 from lakelog.model import actions
 from tests.budget import share_of
+from tests.handmade import vector
 from tests.skipping.test_prune import PARTITIONS, SCHEMA, Written, files, keep, predicates
 
 LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet")
@@ -47,18 +51,29 @@ def commit(root: Path, version: int, lines: Sequence[dict[str, Any]]) -> None:
     (root / "_delta_log" / f"{version:020d}.json").write_text(text, "utf-8")
 
 
-def adds(written: Sequence[Written], start: int = 0) -> list[dict[str, Any]]:
-    shared = {"size": 1, "modificationTime": 0, "dataChange": True}
+def adds(
+    written: Sequence[Written], start: int = 0, name: Callable[[int], str] = "{:03d}".format
+) -> list[dict[str, Any]]:
+    shared = {"modificationTime": 0, "dataChange": True}
     return [
-        {"add": {"path": f"{n:03d}", "partitionValues": partition, "stats": stats, **shared}}
+        {
+            "add": {
+                "path": name(n),
+                "partitionValues": partition,
+                "stats": stats,
+                "size": 1 + n,
+                **shared,
+            }
+        }
         for n, (_, partition, stats) in enumerate(written, start)
     ]
 
 
-def removes(numbers: Sequence[int]) -> list[dict[str, Any]]:
+def removes(
+    numbers: Sequence[int], name: Callable[[int], str] = "{:03d}".format
+) -> list[dict[str, Any]]:
     return [
-        {"remove": {"path": f"{n:03d}", "deletionTimestamp": 0, "dataChange": True}}
-        for n in numbers
+        {"remove": {"path": name(n), "deletionTimestamp": 0, "dataChange": True}} for n in numbers
     ]
 
 
@@ -123,6 +138,83 @@ def test_what_is_read_of_some_row_groups_is_what_is_read_of_all(
         for where in asked:
             assert paths(snapshot, where) == plain(snapshot, where), str(where)
             assert snapshot.plan(where).reason is None
+
+
+def odd_name(number: int) -> str:
+    """A path in a log; some are long or have an escape, and the order is not that of numbers."""
+    start = f"{number % 5}/{'%F4%8F%BF%BF' if number % 3 else 'x'}"
+    return start * (1 + 20 * (number % 2)) + f"{number:03d}"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@settings(max_examples=share_of(60))
+@given(data=st.data())
+def test_files_found_by_path_and_totals_are_those_of_a_read_of_all(
+    layout: str, data: st.DataObject
+) -> None:
+    few = data.draw(st.sampled_from(["i", "s"]))
+    below = data.draw(st.lists(files(few), min_size=1, max_size=24))
+    above = data.draw(st.lists(files(few), max_size=3))
+    removed = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=3, unique=True))
+    again = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=2, unique=True))
+    asked = data.draw(st.lists(st.integers(0, 40), max_size=8))
+    with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_state, "_SMALL_SHARE", data.draw(st.sampled_from([0.0, 0.5, 1.0])))
+        root = Path(folder)
+        table = created(root, layout)
+        commit(root, 1, adds(below, name=odd_name))
+        rows = data.draw(st.integers(1, 4))
+        typed = data.draw(st.booleans())
+        write_small_groups(table, layout, rows, ordered=data.draw(st.booleans()), typed=typed)
+        restored = [line for n in again for line in adds(below[n : n + 1], n, odd_name)]
+        gone = removes([n for n in removed if n not in again], odd_name)
+        if lines := [*gone, *restored, *adds(above, len(below), odd_name)]:
+            commit(root, 2, lines)
+        every = lakelog.open(root).snapshot().files().collect()
+        snapshot = lakelog.open(root).snapshot()
+        wanted = [unquote(odd_name(number)) for number in asked] + ["", "x", "zz"]
+        found = find_files(snapshot, wanted, ("path", "size", "partitionValues"))
+        expected = every.filter(pl.col("path").is_in(wanted)).select(found.columns)
+        assert_frame_equal(found.sort("path"), expected.sort("path"))
+        assert snapshot.num_files() == every.height
+        assert snapshot.total_size() == every["size"].sum()
+
+
+def test_a_lookup_by_path_reads_row_groups_that_may_hold_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = created(tmp_path, "classic")
+    commit(tmp_path, 1, adds(by_number(60)))
+    write_small_groups(made, "classic", 5, ordered=True)
+    commit(tmp_path, 2, removes([7]))
+    decoded = Leaves(monkeypatch)
+    snapshot = lakelog.open(tmp_path).snapshot()
+    assert find_files(snapshot, ["033"], ("path", "size"))["size"].to_list() == [34]
+    assert decoded.count("add.path") == 1
+    decoded.clear()
+    assert (snapshot.num_files(), snapshot.total_size()) == (59, sum(range(1, 61)) - 8)
+    assert decoded.count("add.path") == 1  # of the removed file's row group
+    decoded.clear()
+    blamed = lakelog.open(tmp_path).blame("033")
+    assert blamed["size"].to_list() == [34]
+    assert decoded.count("add.path") <= 2
+
+
+def test_the_number_of_rows_is_recorded_without_those_that_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    properties = {"delta.enableDeletionVectors": "true"}
+    made = lakelog.create(tmp_path, SCHEMA, partition_by=PARTITIONS, configuration=properties)
+    lines = adds([(f, p, '{"numRecords":10}') for f, p, _ in by_number(20)])
+    for line in lines[:4]:
+        line["add"] |= vector("vBn[lx{q8@P<9BNH/isA", 3)
+    commit(tmp_path, 1, lines)
+    made.checkpoint()
+    decoded = Leaves(monkeypatch)
+    assert lakelog.open(tmp_path).snapshot().num_rows() == 20 * 10 - 4 * 3
+    assert decoded.count("add.path") == 0
+    commit(tmp_path, 2, removes([5]))
+    assert lakelog.open(tmp_path).snapshot().num_rows() == 19 * 10 - 4 * 3
 
 
 def foreign(root: Path, data: st.DataObject) -> None:

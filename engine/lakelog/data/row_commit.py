@@ -34,6 +34,7 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
+from lakelog.log.files import find_files
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.metadata import Metadata
 from lakelog.transaction import write_support
@@ -253,7 +254,7 @@ class RowCommit:
             return
         live = LogSnapshot.open(self.log)
         then, now = (
-            snapshot.files().filter(pl.col("path") == missing.path).collect().height
+            find_files(snapshot, [missing.path or ""], ("path",)).height
             for snapshot in (self.snapshot, live)
         )
         if now or not then:

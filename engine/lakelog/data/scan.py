@@ -64,6 +64,9 @@ def read_rows(
 
 def num_rows(snapshot: LogSnapshot) -> int:
     """The number of rows of a version; see `Snapshot.num_rows`."""
+    recorded = snapshot.read_state(lambda state: state.num_rows)
+    if recorded is not None:
+        return recorded
     rows, deleted = pl.col("numRecords"), pl.lit(0)
     if snapshot.table_configuration.dialect.has_deletion_vectors:
         has_none = pl.col("dvStorageType").is_null()

@@ -347,12 +347,12 @@ class FileCondition:
         columns: Flattened columns that `may_match` takes.
         may_match: Says of a frame of live files with these columns which rows may match; a column
             that the checkpoint lacks is left out.
-        may_hold: Says of `RowGroups` bounds which may belong to a file that matches.
+        may_hold: Says of a `RowGroups` frame which row groups may have a file that matches.
     """
 
     columns: tuple[str, ...]
     may_match: Callable[[pl.DataFrame], pl.Series]
-    may_hold: Callable[[pl.Series], pl.Series]
+    may_hold: Callable[[pl.DataFrame], pl.Series]
 
 
 @dataclass(frozen=True)
@@ -364,7 +364,10 @@ class RowGroups:
         size_bytes: Its length.
         frame: One row per row group, in order: ``rows``, ``adds`` (live files), ``removes``
             (tombstones), Int64, and ``bounds``, a struct as `STRUCT_STATISTICS` has it, which
-            holds for all of its live files together, partition columns included.
+            holds for all of its live files together, partition columns included. Of checkpoints
+            that record it, also ``firstPath`` and ``lastPath`` (String), which no decoded path of
+            its live files is below or above, and their ``sizeInBytes`` and ``numRows`` (Int64),
+            without deleted rows; null where one is unknown.
     """
 
     path: str

@@ -12,6 +12,9 @@ every file is, else null. A bound is null where it is unknown for one of the fil
 compute them: from typed statistics (`lakelog.dialects.delta.typed_bounds`) or from maps of texts
 (`lakelog.dialects.indextables.text_bounds`).
 
+Delta's records also have the least and the greatest decoded path of the live files, shortened, and
+the sums of their sizes and rows.
+
 Source: Delta protocol, Checkpoint Schema.
 """
 
@@ -39,6 +42,9 @@ RECORDS = "numRecords"
 BOUNDS = ("minValues", "maxValues")
 NULL_COUNT = "nullCount"
 ZERO, ONE = pl.Series([0, 1]).to_arrow()  # `pyarrow.scalar` would import pandas
+
+PATHS = ("firstPath", "lastPath")
+SUMS = ("sizeInBytes", "numRows")
 
 _COUNTS = ("rows", "adds", "removes")
 _MALFORMED = (
@@ -85,8 +91,8 @@ def encode_record(
 
 
 def read_record(file: pq.ParquetFile, path: str, bounds_type: BoundsType) -> pl.DataFrame | None:
-    """The recorded row groups of a file (``rows``, ``adds``, ``removes``, and ``bounds`` if known);
-    None without a valid record.
+    """The recorded row groups of a file, as `RowGroups.frame`, ``bounds`` only if known; None
+    without a valid record.
     """
     record = (file.metadata.metadata or {}).get(RECORD_KEY.encode())
     content = None if record is None else _content(record, path)
@@ -183,6 +189,10 @@ def _frame(contents: Sequence[dict[str, Any]], type_: pa.StructType | None) -> p
         pl.Series(name, [count for content in contents for count in content[name]], dtype=pl.Int64)
         for name in _COUNTS
     ]
+    for names, dtype in ((PATHS, pl.String()), (SUMS, pl.Int64())):
+        for name in names if all(names[0] in content for content in contents) else ():
+            values = [value for content in contents for value in content[name]]
+            columns.append(pl.Series(name, values, dtype=dtype))
     trees = [content["bounds"] for content in contents]
     if type_ is not None and None not in trees:
         columns.append(_typed(trees, _polars_type(type_)).alias("bounds"))

@@ -260,9 +260,9 @@ class Base:
                 "Parquet checkpoints, on Delta tables only with typed statistics",
             )
         chosen: dict[str, list[int]] = {}
-        for _, rows in groupby(self.row_groups, key=lambda groups: groups.frame["bounds"].dtype):
+        for _, rows in groupby(self.row_groups, key=lambda groups: groups.frame.schema):
             same = list(rows)
-            kept = condition.may_hold(pl.concat(groups.frame["bounds"] for groups in same))
+            kept = condition.may_hold(pl.concat(groups.frame for groups in same))
             start = 0
             for groups in same:
                 own = kept[start : start + groups.frame.height] & (groups.frame["adds"] > 0)
@@ -279,15 +279,22 @@ class Base:
         with broken_checkpoint(self.checkpoint):
             return self.reader.row_groups()
 
-    @property
-    def recorded_adds(self) -> int | None:
-        """Number of live files by the records of row groups; None without them, or if a tombstone
-        may cancel a live file.
+    def share_of(self, chosen: Mapping[str, Sequence[int]]) -> float:
+        """Share of the checkpoint's file actions that are in some row groups."""
+        rows = {groups.path: groups.frame["rows"] for groups in self.row_groups}
+        read = sum(int(rows[path].gather(list(groups)).sum()) for path, groups in chosen.items())
+        return read / max(1, sum(int(each.sum()) for each in rows.values()))
+
+    def recorded(self, column: str) -> int | None:
+        """Sum of a column of the records of row groups, over all live files; None if it is not
+        recorded, or if a tombstone may cancel a live file.
         """
         frames = [groups.frame for groups in self.row_groups]
         if not frames or any(frame["removes"].sum() for frame in frames):
             return None
-        return sum(int(frame["adds"].sum()) for frame in frames)
+        if any(column not in frame.columns or frame[column].null_count() for frame in frames):
+            return None
+        return sum(int(frame[column].sum()) for frame in frames)
 
     def iter_row_groups(
         self, columns: Sequence[str], chosen: Mapping[str, Sequence[int]], kind: str
@@ -390,6 +397,21 @@ class Base:
         """Files that a full read depends on."""
         with broken_checkpoint(self.checkpoint):
             return self.reader.files_read()
+
+
+def path_condition(paths: pl.Series) -> FileCondition:
+    """The condition that a live file has one of some decoded paths."""
+    wanted = paths.unique().sort()
+
+    def may_hold(groups: pl.DataFrame) -> pl.Series:
+        if "firstPath" not in groups.columns or not len(wanted):
+            return pl.repeat(bool(len(wanted)), groups.height, dtype=pl.Boolean, eager=True)
+        first, last = groups["firstPath"].fill_null(""), groups["lastPath"]
+        at = wanted.search_sorted(first)
+        follows = wanted.gather(at.clip(0, len(wanted) - 1))
+        return (at < len(wanted)) & (last.is_null() | (follows <= last).fill_null(value=True))
+
+    return FileCondition(("path",), lambda files: files["path"].is_in(wanted.implode()), may_hold)
 
 
 def map_ahead(function: Transform, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:

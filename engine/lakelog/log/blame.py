@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
-from functools import partial
 
 import polars as pl
 
 from lakelog.dialects.log_content import LogListing
 from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.log.context import Log
+from lakelog.log.files import find_files
 from lakelog.log.history import LAST_TIME_MS, as_time, by_size, history, with_stable_listing
 from lakelog.log.properties import deleted_file_retention_ms
 from lakelog.log.snapshot import LogSnapshot
-from lakelog.log.state import State
 from lakelog.model import actions
 
 BLAME_SCHEMA = {
@@ -90,25 +89,14 @@ def _life(log: Log, listing: LogListing, names: Sequence[str]) -> pl.DataFrame:
 
 
 def _remembered(snapshot: LogSnapshot, names: Sequence[str]) -> pl.DataFrame:
-    """What the checkpoint alone still says of a file."""
-    wanted = [c for c in BLAME_SCHEMA if c in actions.schema()]
+    """What only the checkpoint records of a file."""
+    wanted = ("path", *(c for c in BLAME_SCHEMA if c in actions.schema()))
 
     def finish(batch: pl.DataFrame) -> pl.DataFrame:
-        rows = batch.filter(pl.col("path").is_in(list(names)))
-        return actions.conform(
-            rows, ("path", "actionType", *(c for c in wanted if c != "actionType"))
-        )
+        return actions.conform(batch.filter(pl.col("path").is_in(list(names))), wanted)
 
-    def live(kind: str, state: State) -> list[pl.DataFrame]:
-        return state.live(kind, wanted, finish)
-
-    frames = [
-        frame
-        for kind in actions.FILE_ACTIONS
-        for frame in snapshot.read_state(partial(live, kind))
-        if frame.height
-    ]
-    return actions.concat(frames)
+    removed = snapshot.read_state(lambda state: state.live("remove", wanted, finish))
+    return actions.concat([find_files(snapshot, names, wanted), *removed])
 
 
 def _actions_frame(log: Log, rows: pl.DataFrame) -> pl.DataFrame:
@@ -133,7 +121,7 @@ def _actions_frame(log: Log, rows: pl.DataFrame) -> pl.DataFrame:
 def _with_vacuum_date(
     rows: pl.DataFrame, latest: LogSnapshot, names: Sequence[str]
 ) -> pl.DataFrame:
-    live = latest.files().select("path").filter(pl.col("path").is_in(list(names))).collect()
+    live = find_files(latest, names, ("path",))
     date: list[dt.datetime | None] = [None] * rows.height
     last = rows.row(rows.height - 1, named=True)
     if not live.height and last["actionType"] == "remove":

@@ -17,7 +17,7 @@ from polars.io.plugins import register_io_source
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.log_content import STRUCT_STATISTICS, FileCondition
 from lakelog.lazy import cached_property
-from lakelog.log.base_checkpoint import RowGroupChoice, Transform
+from lakelog.log.base_checkpoint import RowGroupChoice, Transform, path_condition
 from lakelog.log.display import size_text, table_html, table_text
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol, honoured_mapping
@@ -31,6 +31,7 @@ from lakelog.skipping.statistics import (
 from lakelog.skipping.values import PREFIX, TypedPartitions, typed_partitions
 
 if TYPE_CHECKING:
+    from lakelog.log.snapshot import LogSnapshot
     from lakelog.log.state import State
 
 
@@ -356,9 +357,10 @@ class FilesQuery:
             stats=self._statistics(batch, bounded, text=text) if bounded else None,
         )
 
-    def may_hold(self, bounds: pl.Series) -> pl.Series:
-        """Which of some `RowGroups.frame` bounds may belong to a file that `where` keeps."""
+    def may_hold(self, groups: pl.DataFrame) -> pl.Series:
+        """Which row groups of a `RowGroups.frame` may have a file that `where` keeps."""
         assert self.where is not None
+        bounds = groups["bounds"]
         schema = self.metadata.schema
         columns = [column for column in self._referenced if not self._was_text(bounds, column)]
         nothing = pl.DataFrame(height=bounds.len())
@@ -416,6 +418,19 @@ class FilesQuery:
         order = pl.Series(range(typed.height), dtype=pl.UInt32)
         source = order.scatter(rows, pl.Series(range(rows.len()), dtype=pl.UInt32) + typed.height)
         return pl.concat([typed, parsed])[source]
+
+
+def find_files(snapshot: LogSnapshot, paths: Sequence[str], columns: Sequence[str]) -> pl.DataFrame:
+    """Some columns (not statistics) of the live files of some decoded paths. Of a checkpoint that
+    records paths, only row groups that may hold one of them are read.
+    """
+    condition = path_condition(pl.Series("path", list(paths), dtype=pl.String))
+
+    def finish(batch: pl.DataFrame) -> pl.DataFrame:
+        return actions.conform(batch, columns)
+
+    frames = snapshot.read_state(lambda state: state.live("add", columns, finish, condition))
+    return pl.concat([actions.empty(columns), *frames])
 
 
 def statistics_text(batch: pl.DataFrame) -> pl.Series:

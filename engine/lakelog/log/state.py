@@ -40,6 +40,7 @@ from lakelog.log.base_checkpoint import (
     map_ahead,
     may_meet,
     may_repeat,
+    path_condition,
     sum_sizes,
 )
 from lakelog.log.checksum_conflicts import hold_against_checksum, may_be_cut
@@ -52,6 +53,7 @@ from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage.bounded import on_local_disk
 
 _FEW_TAIL_BYTES = 1 << 20
+_SMALL_SHARE = 0.125  # of a checkpoint's file actions
 _SMALL_TAIL_BYTES = 16 << 20
 
 
@@ -500,6 +502,10 @@ class State:
         """
         base = self.base
         chosen = self.choose(condition).chosen if condition is not None else None
+        if chosen is not None and base is not None and condition is not None:
+            # Of many row groups, the condition's columns are read first.
+            is_path = condition.columns == ("path",)
+            chosen = None if is_path and base.share_of(chosen) > _SMALL_SHARE else chosen
         hashes: list[pl.Series] = []
         counts: list[int] = []
         identities: list[pl.Series] = []
@@ -525,8 +531,12 @@ class State:
         if base is None or not may_repeat(hashes):
             if kind == "add" and chosen is None:
                 self.hold_against_checksum(numFiles=sum(counts))
-            elif base is not None and not self.layers.height and base.recorded_adds is not None:
-                self.hold_against_checksum(numFiles=base.recorded_adds)
+            elif (
+                base is not None
+                and not self.layers.height
+                and (recorded := base.recorded("adds")) is not None
+            ):
+                self.hold_against_checksum(numFiles=recorded)
             return frames
         if self.log.dialect.reconciled_checkpoints:
             self._refuse_repeats()
@@ -560,7 +570,9 @@ class State:
         self.ensure_readable()
         above = layers.live("add", (*actions.KEY, "size"))
         files, size = above.height, sum_sizes(above)
-        if self.base is not None:
+        if (recorded := self._recorded_below()) is not None:
+            files, size = files + recorded[0], size + recorded[1]
+        elif self.base is not None:
             tally = self.base.tally
             removed = exclude(self.base.removed, layers.keys())
             clash = removed.height > 0 and tally.holds_any(removed)
@@ -583,10 +595,61 @@ class State:
         if base is None or "totals" in vars(self) or self.layers.height:
             return self.totals[0]
         self.ensure_readable()
-        if (found := base.recorded_adds) is None:
+        if (found := base.recorded("adds")) is None:
             return self.totals[0]
         self.hold_against_checksum(numFiles=found)
         return found
+
+    @property
+    def num_rows(self) -> int | None:
+        """Number of rows that are not deleted, if the checkpoint records it and no commit is above
+        it.
+        """
+        if self.base is None or self.layers.height or not self._is_settled:
+            return None
+        self.ensure_readable()
+        return self.base.recorded("numRows")
+
+    @property
+    def _is_settled(self) -> bool:
+        """Whether the state is that of its checkpoint and the commits above, without a doubt."""
+        return not self.settled.height and not (
+            self.segment.has_checksum and self.commits_may_be_cut
+        )
+
+    def _recorded_below(self) -> tuple[int, int] | None:
+        """Number and bytes of the checkpoint's live files that no later commit overrides, from the
+        records of its row groups; None if they do not decide it, or counting costs less.
+        """
+        base = self.base
+        if base is None or "tally" in vars(base) or not self._is_settled:
+            return None
+        files, size = base.recorded("adds"), base.recorded("sizeInBytes")
+        if files is None or size is None:
+            return None
+        keys = self.layers.keys()
+        if not keys.height:
+            return files, size
+        hidden = self._found_below(keys)
+        return None if hidden is None else (files - hidden.height, size - sum_sizes(hidden))
+
+    def _found_below(self, keys: pl.DataFrame) -> pl.DataFrame | None:
+        """The checkpoint's live files of some (path, dvId); None if they may be in many of its row
+        groups.
+        """
+        assert self.base is not None
+        condition = path_condition(keys["path"])
+        chosen = self.base.choose(condition).chosen
+        if chosen is None or self.base.share_of(chosen) > _SMALL_SHARE:
+            return None
+        columns = (*actions.KEY, "size")
+        with broken_checkpoint(self.base.checkpoint):
+            frames = [
+                actions.conform(frame.filter(condition.may_match(frame)), columns)
+                for frame in self.base.iter_row_groups(columns, chosen, "add")
+            ]
+        found = pl.concat([actions.empty(columns), *frames])
+        return found.join(keys.unique(), on=actions.KEY, how="semi", nulls_equal=True)
 
     def path_texts(self, paths: pl.Series | None = None) -> pl.DataFrame:
         """See `lakelog.dialects.base.Dialect.path_texts`."""

@@ -5,18 +5,23 @@ Source: Delta protocol, Checkpoint Schema.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 
+import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakelog.dialects.delta.checkpoint_schema import PARTITIONS_PARSED
+from lakelog.dialects.delta.paths import decode_paths
 from lakelog.dialects.log_content import STRUCT_STATISTICS
 from lakelog.dialects.row_group_records import (
     BOUNDS,
     NULL_COUNT,
     ONE,
+    PATHS,
     RECORDS,
+    SUMS,
     ZERO,
     bound_of,
     encode_record,
@@ -25,6 +30,9 @@ from lakelog.dialects.row_group_records import (
 )
 from lakelog.model.actions import FILE_ACTIONS
 
+_PATH_CHARACTERS = 48
+_VECTOR_ROWS = ("deletionVector", "cardinality")
+
 
 class TypedBoundsRecorder:
     """Collects the record of one file while it is written."""
@@ -32,6 +40,7 @@ class TypedBoundsRecorder:
     def __init__(self, schema: pa.Schema) -> None:
         self._type = bounds_type(schema)
         self._counts: list[tuple[int, int, int]] = []
+        self._facts: list[tuple[str | None, str | None, int | None, int | None]] = []
         self._bounds: list[pa.StructArray] = []
 
     def add(self, rows: pa.Table) -> None:
@@ -41,6 +50,7 @@ class TypedBoundsRecorder:
             for kind in FILE_ACTIONS
         )
         self._counts.append((rows.num_rows, adds, removes))
+        self._facts.append(_facts_of(rows["add"]) if adds else (None, None, 0, 0))
         if self._type is not None:
             bounds = _bounds_of(rows["add"], self._type) if adds else pa.nulls(1, self._type)
             self._bounds.append(bounds)
@@ -51,7 +61,8 @@ class TypedBoundsRecorder:
         if self._type is not None:
             nothing = pa.nulls(0, self._type)
             bounds = pa.concat_arrays(self._bounds) if self._bounds else nothing
-        return encode_record(name, end, self._counts, bounds)
+        facts = dict(zip((*PATHS, *SUMS), zip(*self._facts, strict=True), strict=False))
+        return encode_record(name, end, self._counts, bounds, **facts)
 
 
 def bounds_type(schema: pa.Schema) -> pa.StructType | None:
@@ -88,6 +99,52 @@ def _partitions(add: pa.StructType) -> Iterator[pa.Field]:
     for field in _fields(add, PARTITIONS_PARSED):
         if has_partition_bounds(field.type):
             yield field
+
+
+def _facts_of(adds: pa.ChunkedArray) -> tuple[str | None, str | None, int | None, int | None]:
+    """Least and greatest path, bytes and rows of live files; None where one is unknown."""
+    valid = adds.is_valid() if adds.null_count else None
+
+    def values(*path: str) -> pl.Series | None:
+        type_: pa.DataType = adds.type
+        for name in path:
+            if not pa.types.is_struct(type_) or type_.get_field_index(name) < 0:
+                return None
+            type_ = type_.field(name).type
+        found = pa.chunked_array([_field(chunk, path) for chunk in adds.chunks])
+        return pl.Series(path[-1], found if valid is None else found.filter(valid))
+
+    def total(numbers: pl.Series | None) -> int | None:
+        if numbers is None or numbers.null_count():
+            return None
+        found = int(numbers.cast(pl.Int128).sum())
+        return found if 0 <= found < 1 << 63 else None
+
+    paths = values("path")
+    assert paths is not None
+    paths = decode_paths(paths)
+    rows = values(STRUCT_STATISTICS, RECORDS)
+    deleted = values(*_VECTOR_ROWS)
+    if rows is not None and deleted is not None:
+        deleted = deleted.fill_null(0)
+        is_known = bool(((deleted >= 0) & (deleted <= rows)).all())
+        rows = rows - deleted if is_known else None
+    return _prefix(paths.min()), _after_prefix(paths.max()), total(values("size")), total(rows)
+
+
+def _prefix(path: object) -> str | None:
+    return path[:_PATH_CHARACTERS] if isinstance(path, str) else None
+
+
+def _after_prefix(path: object) -> str | None:
+    """A text that is not below a path, in the order of UTF-8."""
+    if not isinstance(path, str) or len(path) <= _PATH_CHARACTERS:
+        return path if isinstance(path, str) else None
+    last = ord(path[_PATH_CHARACTERS - 1]) + 1
+    if last > sys.maxunicode:
+        return None
+    last = 0xE000 if last == 0xD800 else last  # surrogates are not characters
+    return path[: _PATH_CHARACTERS - 1] + chr(last)
 
 
 def _bounds_of(live: pa.ChunkedArray, type_: pa.StructType) -> pa.StructArray:
