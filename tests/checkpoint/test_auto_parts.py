@@ -49,6 +49,19 @@ def test_a_delta_checkpoint_is_split_at_the_size_limit(
     assert tables.state_of(table.log) != before
 
 
+def test_a_flattened_checkpoint_is_split_at_the_size_limit(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    limit = {**NEVER, FORMAT: "parquet", MAX_FILE: "2560"}
+    table = lakelog.create(root, {"id": pl.Int64}, format="indextables", configuration=limit)
+    with table.transaction() as tx:
+        for number in range(40):
+            tx.add(path=f"{number}.split", partitionValues={}, size=1, modificationTime=1)
+    report = table.checkpoint()
+    assert (report.layout, report.verified) == ("flattened", True)
+    assert report.parts >= 3
+    assert lakelog.open(root, upkeep=False).snapshot().num_files() == 40
+
+
 def _batch(table: lakelog.Table, number: int) -> None:
     with table.transaction() as tx:
         tx.add(path=f"batch_{number}.split", size=100, modificationTime=1, numRecords=100)

@@ -25,6 +25,7 @@ from lakelog.errors import (
     CheckpointWriteError,
     InvalidInputError,
 )
+from lakelog.log.state import State
 from lakelog.spark import checkpoint_parts as spark_parts
 from lakelog.spark.strategy import BROADCAST, HASH, POLARS
 from tests.checkpoint import tables
@@ -291,3 +292,54 @@ def test_a_checkpoint_of_one_file_is_for_one_machine(spark: Any, tmp_path: Path)
             lakelog.spark.checkpoint(spark, root, layout=layout)
     with pytest.raises(InvalidInputError, match="more parts"):
         lakelog.spark.checkpoint(spark, root, layout="multipart", parts=1)
+
+
+def by_day(root: Path, properties: dict[str, str]) -> lakelog.Table:
+    """A table of 400 files of twenty days, committed in no order."""
+    table = lakelog.create(
+        root,
+        {"day": pl.Int32, "x": pl.Int64},
+        partition_by=["day"],
+        configuration={"spark.indextables.checkpoint.enabled": "false", **properties},
+    )
+    rows = {"size": 1, "modificationTime": 1}
+    with table.transaction() as tx:
+        for number in range(400):
+            day = str(number * 7 % 20)
+            tx.add(path=f"{number}.parquet", partitionValues={"day": day}, **rows)
+    return table
+
+
+def test_sidecars_are_ranges_of_partition_values(either: Any, tmp_path: Path) -> None:
+    table = by_day(tmp_path / "t", {"delta.checkpointPolicy": "v2"})
+    report = lakelog.spark.checkpoint(either, table, parts=5)
+    assert report.parts >= 5
+    snapshot = lakelog.open(tmp_path / "t").snapshot()
+    for day in range(20):
+        where = pl.col("day") == day
+        assert snapshot.files(where=where).collect().height == 20
+        plan = snapshot.plan(where)
+        assert plan.reason is None
+        assert plan.checkpoint_files_read <= 3
+
+
+def test_executors_look_for_files_that_are_there_twice(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.modules["lakelog.spark.replay"], "_ROWS_OF_DRIVER", 0)
+    root = tmp_path / "t"
+    table = by_day(root, {})
+    table.checkpoint(layout="multipart")
+    with table.transaction() as tx:
+        tx.add(path="new", partitionValues={"day": "1"}, size=1, modificationTime=1)
+    never = mock.PropertyMock(side_effect=AssertionError("the driver reads all paths"))
+    with mock.patch.object(State, "base_is_unique", never):
+        report = lakelog.spark.checkpoint(spark, root, parts=3, strategy=BROADCAST)
+    assert report.verified
+    first, second = sorted(log_of(root).glob(f"{1:020d}.checkpoint.*.parquet"))
+    shutil.copyfile(first, second)
+    for path in log_of(root).glob(f"{2:020d}.checkpoint*"):
+        path.unlink()
+    (log_of(root) / f"{1:020d}.json").unlink()
+    with pytest.raises(lakelog.CorruptionError):
+        lakelog.spark.checkpoint(spark, root, parts=3, strategy=BROADCAST)

@@ -48,11 +48,13 @@ from lakelog.errors import (
     NotFoundError,
 )
 from lakelog.log.context import Log
+from lakelog.log.file_order import FileOrder
 from lakelog.log.opening import has_left
 from lakelog.log.properties import deleted_file_retention_ms
 from lakelog.log.state import State
 from lakelog.model import actions
 from lakelog.model.actions import PATH_TEXT
+from lakelog.model.contract import DataType, Decimal, Primitive, Struct, physical_name
 from lakelog.spark.checkpoint_parts import (
     WRITTEN_SCHEMA,
     TaskWriter,
@@ -246,7 +248,8 @@ class _SparkPartWriter:
     def _run_tasks(self, writer: TaskWriter) -> list[Written]:
         """Let the tasks write, exactly once: a second action on the rows would write again."""
         plan = self.plan
-        rows = _dealt(_kept_rows(self._replayed.frame, plan, self._state), plan)
+        order = FileOrder.of_plan(plan, writer.meta, self._log.dialect)
+        rows = _dealt(_kept_rows(self._replayed.frame, plan, self._state), plan, order)
         try:
             table = rows.mapInArrow(writer, WRITTEN_SCHEMA).toArrow()
         except LakelogError:
@@ -407,7 +410,7 @@ def _kept_rows(frame: Any, plan: CheckpointPlan, state: State) -> Any:
     return frame.filter(add | (remove & deleted))
 
 
-def _dealt(rows: Any, plan: CheckpointPlan) -> Any:
+def _dealt(rows: Any, plan: CheckpointPlan, order: FileOrder) -> Any:
     """Rows in one partition a part, as the format demands; sidecars hold any."""
     sql = functions_of(rows)
     if plan.layout == "multipart":
@@ -418,4 +421,43 @@ def _dealt(rows: Any, plan: CheckpointPlan) -> Any:
     if plan.layout == "flattened" and plan.parts > 1:
         number = sql.crc32(sql.col("path").cast("binary")) % sql.lit(plan.parts)
         return rows.repartitionById(plan.parts, number.cast("int"))
-    return rows.coalesce(max(1, plan.parts))
+    if plan.parts <= 1:
+        return rows.coalesce(1)
+    # By the order of files, about, as a sample of the rows decides; each task sorts its own rows.
+    return rows.repartitionByRange(plan.parts, *_order_keys(order, rows))
+
+
+def _order_keys(order: FileOrder, rows: Any) -> list[Any]:
+    """The keys of an order as columns of Spark, which only distribute rows by them."""
+    sql = functions_of(rows)
+    keys = []
+    for name in order.partition_columns:
+        field = order.schema.field(name)
+        physical = name if field is None else physical_name(field, order.mapping)
+        text = sql.try_element_at(sql.col("partitionValues"), sql.lit(physical))
+        keys.append(_typed(text, None if field is None else field.type))
+    for path in order.leading if "stats" in rows.columns else ():
+        type_: DataType = order.schema
+        position = "$.minValues"
+        for name in path:
+            field = type_.field(name) if isinstance(type_, Struct) else None
+            assert field is not None
+            position += f"['{physical_name(field, order.mapping)}']"
+            type_ = field.type
+        keys.append(_typed(sql.get_json_object(sql.col("stats"), position), type_))
+    return [*keys, sql.col("path")]
+
+
+def _typed(text: Any, type_: DataType | None) -> Any:
+    """A text as a value that orders as its type does, where Spark has it."""
+    if isinstance(type_, Decimal):
+        return text.try_cast(f"decimal({type_.precision},{type_.scale})")
+    if isinstance(type_, Primitive) and type_.name in _ORDERED_TYPES:
+        return text.try_cast(_SPARK_NAMES.get(type_.name, type_.name))
+    return text
+
+
+_SPARK_NAMES = {"long": "bigint", "integer": "int", "short": "smallint", "byte": "tinyint"}
+_ORDERED_TYPES = frozenset(
+    "long integer short byte float double boolean date timestamp timestamp_ntz".split()
+)

@@ -332,7 +332,8 @@ class _Sidecars(_Delta):
 
     def take(self, rows: pl.DataFrame) -> None:
         """Rows of one kind."""
-        most = max(1, self.job.plan.part_actions)
+        # Ranges are cut by a sample of the rows, and may be somewhat larger than a part.
+        most = max(1, self.job.plan.part_actions * 5 // 4)
         rest = rows
         while rest.height:
             file = self.file or self._begin()

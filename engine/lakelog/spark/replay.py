@@ -49,6 +49,9 @@ _VERIFIED_ROWS = 1_000_000
 being asked, and oddly encoded paths are decoded rather than refused.
 """
 
+_ROWS_OF_DRIVER = 100_000
+"""Rows of a checkpoint up to which the driver looks for repeated files faster than a job."""
+
 _LOCAL_BYTES = "spark.sql.execution.arrow.localRelationThreshold"
 _turn = Lock()
 
@@ -190,8 +193,8 @@ def replay_state(
     if choice.strategy == POLARS:
         frame = frame_of(spark, list(_state_rows(state, columns)), columns)
     elif choice.strategy == BROADCAST:
-        _verify(state, footers, verify)
         known = [path for path in paths if path is not None]
+        _verify(spark, state, footers, known, verify)
         frame = _broadcast(spark, state, footers, known, columns)
     else:
         place = TableLocation.of(log.table, storage_options, log.dialect.name)
@@ -252,13 +255,34 @@ def _sizes(state: State, footers: Footers, paths: Sequence[str | None]) -> Sizes
     return Sizes(footers.rows, tail, layout, obstacle)
 
 
-def _verify(state: State, footers: Footers, verify: bool | None) -> None:
+def _verify(
+    spark: Any, state: State, footers: Footers, paths: Sequence[str], verify: bool | None
+) -> None:
     """Look for repeated files; raises `CheckpointCorruptionError`."""
     wanted = footers.may_repeat or footers.rows <= _VERIFIED_ROWS if verify is None else verify
     if wanted or footers.may_repeat:
-        _ = state.base_is_unique
+        few = footers.rows <= _ROWS_OF_DRIVER
+        if few or _may_repeat(spark, state, footers, paths):
+            _ = state.base_is_unique
     elif verify is None:
         state.require_settled()
+
+
+def _may_repeat(spark: Any, state: State, footers: Footers, paths: Sequence[str]) -> bool:
+    """Whether the checkpoint may hold a logical file twice, found by executors: the driver would
+    need memory for each file. False is certain.
+    """
+    sql = functions_of(spark)
+    dialect = state.log.dialect
+    key = ["path", "dvId"] if dialect.has_deletion_vectors and has_vectors(footers) else ["path"]
+    odd = footers.rows <= _VERIFIED_ROWS
+    rows = read_base(spark, paths, footers, key, dialect=dialect, registry={}, odd_paths=odd)
+    hashes = rows.select(sql.xxhash64(*map(sql.col, key)).alias("hash"))
+    try:
+        found = hashes.groupBy("hash").count().filter("count > 1").limit(1).toArrow()
+    except Exception:  # noqa: BLE001 - of a damaged file, for one: the driver reports it better
+        return True
+    return bool(found.num_rows)
 
 
 def _meta(state: State, columns: Sequence[str]) -> Sequence[pl.DataFrame]:
