@@ -324,7 +324,7 @@ class _End:
 
 def prefetch(
     items: Iterable[_T], depth: int = 1, *, is_large: Callable[[_T], bool] | None = None
-) -> Iterator[_T]:
+) -> Generator[_T, None, None]:
     """Iterate in another thread, at most `depth` items ahead, in order. Errors are raised in place;
     leaving early stops the thread first.
 

@@ -11,8 +11,8 @@ Source: Delta protocol, Checkpoints.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
 from pathlib import PurePosixPath
 
 import polars as pl
@@ -292,20 +292,27 @@ class _LocalPartWriter:
 
     def _ordered(self) -> Iterator[pl.DataFrame]:
         """The files in the order of a checkpoint, as the writer takes them."""
-        frames: Iterable[pl.DataFrame] = self._counted()
+        with closing(self._parsed()) as parsed:
+            frames: Iterable[pl.DataFrame] = parsed
+            if self._incremental is not None:
+                order = self._incremental.order
+                frames = self._incremental.cuts.counted(parsed)
+            else:
+                order = FileOrder.of_plan(self.plan, self._source.meta, self._log.dialect)
+            held = self._source.held_bytes
+            for frame in in_order(frames, order, held_bytes=held, error=CheckpointWriteError):
+                yield self._with_text(frame)
+                if self._memory_limit is not None:
+                    release()
+
+    def _parsed(self) -> Generator[pl.DataFrame, None, None]:
+        """`_counted`, with parsed statistics for the order and the typed copies alike."""
         _, typed = file_action_columns(self.plan, self._source.metadata.configuration)
-        if typed is not None and self._memory_limit is None:
-            frames = map(typed.with_statistics, frames)  # or the texts are read twice
-        if self._incremental is not None:
-            order = self._incremental.order
-            frames = self._incremental.cuts.counted(frames)
-        else:
-            order = FileOrder.of_plan(self.plan, self._source.meta, self._log.dialect)
-        held = self._source.held_bytes
-        for frame in in_order(frames, order, held_bytes=held, error=CheckpointWriteError):
-            yield self._with_text(frame)
-            if self._memory_limit is not None:
-                release()
+        if typed is None or self._memory_limit is not None:
+            yield from self._counted()
+            return
+        with closing(prefetch(self._counted(), is_large=_is_large)) as ahead:
+            yield from map(typed.with_statistics, ahead)
 
     def _with_text(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Adds with the text of statistics that the checkpoint below keeps typed alone."""
