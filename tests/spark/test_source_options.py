@@ -30,6 +30,8 @@ def test_options_are_found_in_any_case_and_read() -> None:
     assert options.table == "files"
     assert options.get("version") == 7
     assert options.get("columns") == ("path", "size")
+    assert parsed(versionAsOf="3").get("version") == 3
+    assert parsed(TIMESTAMPASOF="1970-01-02").get("timestamp") == 86_400_000
     assert parsed().table == "rows"
     assert parsed(path="t").path == os.path.abspath("t")
     assert parsed(path="file:/t%20t").path == "file:/t%20t"
@@ -84,6 +86,8 @@ def test_options_of_the_store_are_passed_by_prefix_and_never_printed() -> None:
         ("read", {"parallelism": "0"}, "parallelism is malformed"),
         ("stream", {"maxBytesPerTrigger": "0k"}, "maxBytesPerTrigger is malformed"),
         ("read", {"version": "1", "timestamp": "2026-01-01"}, "version or timestamp, not both"),
+        ("read", {"version": "1", "versionAsOf": "1"}, "version is passed twice"),
+        ("read", {"versionAsOf": "1", "timestampAsOf": "2026-01-01"}, "or timestamp, not both"),
         ("write", {"txnVersion": "1"}, "txnVersion needs txnAppId"),
         ("read", {"limit": "1"}, "limit does not apply to table rows.*history"),
         ("read", {"table": "history", "version": "1"}, "version does not apply to table history"),

@@ -171,6 +171,8 @@ OPTIONS = (
     _option("failOnDataLoss", _flag, "true or false", "stream"),
 )
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
+_OF_DELTA = {"versionasof": "version", "timestampasof": "timestamp"}
+"""Names of Delta's data source, in lower case, for options of the same meaning."""
 
 
 @dataclass(frozen=True)
@@ -224,6 +226,10 @@ def parse_options(given: Mapping[str, str], use: Use | None = None) -> SourceOpt
             )
         elif lower not in _PASSED_BY_SPARK:
             option = _known(key, use)
+            if option.name in values:
+                raise InvalidInputError(
+                    f"option {option.name} is passed twice", found=key, hint="remove one of them"
+                )
             values[option.name] = _parsed(option, text)
     path = values.pop("path", "")
     if not path:
@@ -250,7 +256,8 @@ def _is_url(path: str) -> bool:
 
 def _known(key: str, use: Use | None) -> Option:
     """The option called `key`, if `use` takes it."""
-    option = _BY_KEY.get(key.lower())
+    lower = key.lower()
+    option = _BY_KEY.get(_OF_DELTA.get(lower, lower))
     if option is not None and (use is None or use in option.uses):
         return option
     names = [each.name for each in OPTIONS if use is None or use in each.uses]
