@@ -22,7 +22,7 @@ from lakelog.transaction.row_tracking import num_records
 
 
 class CommitArguments(TypedDict, total=False):
-    """Arguments that every call which commits takes, as `lakelog.Table.transaction`.
+    """Arguments of the calls that write rows, as `lakelog.Table.transaction`.
 
     Attributes:
         app_id: Application id for idempotent writes; needs `app_version`. If the table already has
