@@ -106,7 +106,6 @@ _conditions = st.recursive(
         st.builds(lambda x, y: x & y, inner, inner),
         st.builds(lambda x, y: x | y, inner, inner),
         st.builds(lambda xs: reduce(pl.any_horizontal, xs), st.lists(inner, min_size=1)),
-        st.builds(lambda x, y: pl.when(x).then(y).otherwise(x), inner, inner),
     ),
     max_leaves=6,
 )
