@@ -481,16 +481,16 @@ def _counted(made: _Round) -> _Round:
     """
     left = pl.col("numRecords") - pl.col("dvCardinality").fill_null(0)
     recorded = made.gone.group_by(_BIN).agg(
-        pl.when(left.is_null().any()).then(None).otherwise(left.sum()).alias("told")
+        pl.when(left.is_null().any()).then(None).otherwise(left.sum()).alias("recorded")
     )
     found = pl.DataFrame(
         {_BIN: list(made.rows), "found": list(made.rows.values())},
         schema={_BIN: pl.UInt32, "found": pl.Int64},
     )
-    wrong = recorded.join(found, on=_BIN).filter(pl.col("told") != pl.col("found"))
+    wrong = recorded.join(found, on=_BIN).filter(pl.col("recorded") != pl.col("found"))
     if not wrong.height:
         return made
-    reason = pl.format("{} rows in its group of files, and {} by the statistics", "found", "told")
+    reason = pl.format("{} rows in its group of files, {} by the statistics", "found", "recorded")
     unread = made.gone.join(wrong, on=_BIN).select(
         "path", reason.alias("reason"), pl.lit(value=False).alias("lasting")
     )

@@ -169,9 +169,9 @@ class Merge:
             "predicate": orjson.dumps(
                 [" AND ".join(f"({_TARGET}.`{t}` = {_SOURCE}.`{s}`)" for t, s in keys.items())]
             ).decode(),
-            **_told("matchedPredicates", self._matched),
-            **_told("notMatchedPredicates", self._not_matched),
-            **_told("notMatchedBySourcePredicates", self._by_source),
+            **_clause_parameters("matchedPredicates", self._matched),
+            **_clause_parameters("notMatchedPredicates", self._not_matched),
+            **_clause_parameters("notMatchedBySourcePredicates", self._by_source),
         }
         change = _Merging(
             commit.snapshot, source, keys, self._matched, self._not_matched, self._by_source
@@ -194,8 +194,8 @@ class Merge:
         return commit.commit(done.report())
 
 
-def _told(name: str, clauses: Sequence[_Clause]) -> dict[str, str]:
-    """Clauses as Delta writes them into ``operationParameters``; none if one has no SQL text."""
+def _clause_parameters(name: str, clauses: Sequence[_Clause]) -> dict[str, str]:
+    """The clauses in ``operationParameters``; empty if a predicate cannot be written as SQL."""
     found = []
     for clause in clauses:
         text = None if clause.predicate is None else sql_text(clause.predicate)

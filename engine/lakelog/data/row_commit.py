@@ -80,7 +80,7 @@ class WriteOptions:
 
 @dataclass(frozen=True)
 class WriteReport:
-    """What came of writing rows.
+    """The result of a call that wrote rows.
 
     Attributes:
         version: The version that was committed; None where nothing was.

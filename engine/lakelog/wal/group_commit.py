@@ -172,7 +172,7 @@ class Entry(Turn):
         self.size_bytes = size_bytes
 
     def outcome(self) -> Any:
-        """What came of it: the last sequence number, or what the action gave."""
+        """The result: the last sequence number, or what the action returned."""
         if self.error is not None:
             raise self.error
         if not self.seq:
