@@ -50,8 +50,8 @@ being asked, and oddly encoded paths are decoded rather than refused.
 """
 
 _ROWS_OF_DRIVER = 4_000_000
-"""Rows of a checkpoint up to which the driver looks for repeated files, with some 45 bytes for each:
-a job on the executors takes several times longer on one machine.
+"""Rows of a checkpoint up to which the driver looks for repeated files, 45 bytes each: a job on
+the executors takes several times longer on one machine.
 """
 
 _LOCAL_BYTES = "spark.sql.execution.arrow.localRelationThreshold"
