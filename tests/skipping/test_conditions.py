@@ -139,7 +139,7 @@ def test_every_call_that_takes_a_condition_takes_sql_text(tmp_path: Path) -> Non
     assert f'"predicate":"{text}"' in log.read_text()
 
 
-@pytest.mark.parametrize("text", ["nothing = 1", "n +", "n", "sum(n) > 1"])
+@pytest.mark.parametrize("text", ["nothing = 1", "n +", "n", "1", "2.5", "'x'", "sum(n) > 1"])
 def test_a_text_that_is_not_a_condition_of_the_table_is_refused(tmp_path: Path, text: str) -> None:
     table = lakelog.create(tmp_path / "t", ROWS.schema)
     table.append(ROWS)

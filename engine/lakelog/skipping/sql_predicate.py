@@ -74,6 +74,7 @@ def _parsed(sql: str, schema: contract.Struct) -> pl.Expr:
     if not set(raw.meta.root_names()) <= set(schema.names):
         referenced_columns(raw, schema)  # refuses, and names the closest columns
     typed = _typed(sql, schema)
+    _require_boolean(raw, sql, schema)
     # What Polars would not push down to the rows (an aggregate, a window) is refused by name.
     return raw if typed is None else typed
 
@@ -103,6 +104,24 @@ def _typed(text: str, schema: contract.Struct) -> pl.Expr | None:
         return None
     pl.DataFrame(schema=columns).filter(pushed[0])  # some types are not compared before here
     return pushed[0]
+
+
+def _require_boolean(expr: pl.Expr, text: str, schema: contract.Struct) -> None:
+    """Refuse a number, which Polars' SQL takes as a truth value: ``delete("1")`` would delete all
+    rows.
+    """
+    columns = pl.Schema({f.name: contract.to_polars(f.type) for f in schema.fields})
+    try:
+        dtype = pl.LazyFrame(schema=columns).select(expr).collect_schema().dtypes()[0]
+    except pl.exceptions.PolarsError:
+        return  # refused where it is evaluated, by name
+    if dtype not in {pl.Boolean(), pl.Null()}:
+        raise InvalidInputError(
+            "where must be a condition that is true or false",
+            expected="a Boolean expression",
+            found=f"{text}, of type {dtype}",
+            hint=_HINT,
+        )
 
 
 def _refusal(text: str, cause: Exception) -> InvalidInputError:
