@@ -507,7 +507,7 @@ def test_types_that_are_not_read_are_refused_by_name(tmp_path: Path) -> None:
 
 def test_tables_whose_rows_are_in_no_parquet_files_are_refused(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, {"n": pl.Int64}, format="indextables")
-    with pytest.raises(UnsupportedFeatureError, match="splits"):
+    with pytest.raises(UnsupportedFeatureError, match="not in Parquet files"):
         ReadPlan.of(table.snapshot())
 
 

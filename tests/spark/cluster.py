@@ -89,6 +89,10 @@ class Mortal:
     marks: str
     ends: Mapping[str, Callable[[], None]]
 
+    @property
+    def meta(self) -> Any:
+        return self.step.meta
+
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for answer in self.step(batches):
             ends = (end for name, end in self.ends.items() if first_time(self.marks, name))

@@ -77,7 +77,7 @@ def test_skips_are_those_of_the_snapshot(spark: Any, table: lakelog.Table) -> No
 
 
 def test_rows_of_search_splits_are_refused(spark: Any, table: lakelog.Table) -> None:
-    with pytest.raises(Exception, match="in search index splits"):
+    with pytest.raises(Exception, match="rows are not in Parquet files"):
         load(spark, table, "rows").collect()
 
 

@@ -161,7 +161,7 @@ def test_one_partition_takes_seven_round_trips_and_a_small_part_of_the_checkpoin
 
     store, sizes = ask(0.0)
     assert sizes == list(range(31, FILES, DAYS))
-    assert len(store.operations) <= {"classic": 9, "multipart": 12, "v2": 9}[layout]
+    assert len(store.operations) <= {"classic": 10, "multipart": 13, "v2": 10}[layout]
     checkpoint = sum(p.stat().st_size for p in root.rglob("*.parquet"))
     assert store.bytes_read < {"classic": 0.15, "multipart": 0.25, "v2": 0.15}[layout] * checkpoint
     assert trips(ask, 7.5) < 7.5

@@ -308,7 +308,8 @@ class _LocalPartWriter:
     def _parsed(self) -> Generator[pl.DataFrame, None, None]:
         """`_counted`, with parsed statistics for the order and the typed copies alike."""
         _, typed = file_action_columns(self.plan, self._source.metadata.configuration)
-        if typed is None or self._memory_limit is not None:
+        takes_typed = STRUCT_STATISTICS in self._writer.columns
+        if typed is None or not takes_typed or self._memory_limit is not None:
             yield from self._counted()
             return
         with closing(prefetch(self._counted(), is_large=_is_large)) as ahead:

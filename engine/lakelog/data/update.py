@@ -192,11 +192,11 @@ def _expression(name: str, value: Any) -> pl.Expr:
     if isinstance(value, str):
         try:
             return pl.sql_expr(value)
-        except pl.exceptions.PolarsError as cause:
+        except (pl.exceptions.PolarsError, UnicodeEncodeError) as cause:
             raise InvalidInputError(
                 f"the new value of {name!r} is not a SQL expression: {str(cause).splitlines()[0]}",
                 column=name,
-                found=value,
+                found=repr(value)[:200],
                 hint="text is SQL: write a string literal in single quotes, or as pl.lit(...)",
             ) from cause
     try:

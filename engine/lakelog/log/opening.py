@@ -146,7 +146,7 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
     listing = state.log.list_all()
     excluded = state.excluded
     broken = error.__cause__
-    accepted = _despite_records(state, error)
+    accepted = _despite_records(state, error) or state.doubted
     while True:
         assert state.segment.checkpoint is not None
         # One found broken earlier stays out: two of them would otherwise take turns for ever.
@@ -167,6 +167,7 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
             f"{error.message}"
         )
         candidate = State.of(state.log, segment, (*state.notes, note), excluded)
+        candidate = replace(candidate, doubted=accepted)  # its files may be damaged further on
         try:
             candidate.ensure_readable()
             ids = table_ids(candidate)

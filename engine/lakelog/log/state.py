@@ -109,7 +109,8 @@ class Past:
 class State:
     """The state of one version, over the checkpoint `base` and its commits, or over a `past` state
     and `new_commits`. `excluded` are damaged checkpoints; `settled` are decided actions of repeated
-    files.
+    files; `doubted` is the state to use if this one proves to be damaged, although a hint
+    contradicts it.
     """
 
     log: Log
@@ -120,6 +121,7 @@ class State:
     notes: tuple[str, ...] = ()
     excluded: tuple[Checkpoint, ...] = ()
     settled: Layers = field(default_factory=Layers)
+    doubted: State | None = field(default=None, repr=False)
 
     @staticmethod
     def of(
