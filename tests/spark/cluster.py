@@ -248,7 +248,7 @@ def compact_and_wait(spark: Any, table: str, marks: str) -> dict[str, Any]:
 
 
 def _mortal_compaction(marks: str, **ends: Callable[[], None]) -> Any:
-    return mortal(compaction, "Rewriter", marks, **ends)
+    return mortal(compaction, "_RewriteTask", marks, **ends)
 
 
 def _compacted(spark: Any, table: str) -> dict[str, Any]:

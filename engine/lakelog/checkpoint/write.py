@@ -308,6 +308,7 @@ class _LocalPartWriter:
     def _parsed(self) -> Generator[pl.DataFrame, None, None]:
         """`_counted`, with parsed statistics for the order and the typed copies alike."""
         _, typed = file_action_columns(self.plan, self._source.metadata.configuration)
+        assert self._writer is not None
         takes_typed = STRUCT_STATISTICS in self._writer.columns
         if typed is None or not takes_typed or self._memory_limit is not None:
             yield from self._counted()

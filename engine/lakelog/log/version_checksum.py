@@ -6,12 +6,12 @@ protocol, Version Checksum File, State Validation.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
-import orjson
 import polars as pl
 
 from lakelog.log.snapshot import LogSnapshot
@@ -224,4 +224,5 @@ def _bounds(histogram: Any) -> list[int] | None:
 
 
 def _text(value: Any) -> str:
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS).decode()
+    """JSON text; a damaged checksum may hold integers of more than 64 bits, which orjson refuses."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
