@@ -224,5 +224,5 @@ def _bounds(histogram: Any) -> list[int] | None:
 
 
 def _text(value: Any) -> str:
-    """JSON text; a damaged checksum may hold integers of more than 64 bits, which orjson refuses."""
+    """JSON text. orjson refuses integers over 64 bits, which a damaged checksum may have."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
