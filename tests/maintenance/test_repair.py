@@ -269,7 +269,7 @@ def test_a_checksum_that_lies_is_written_anew(tmp_path: Path) -> None:
     table = checkpointed(where)
     wrong = {"tableSizeBytes": 1, "numFiles": 6, "numMetadata": 1, "numProtocol": 1}
     path = where / "_delta_log" / f"{8:020d}.crc"
-    for content in (json.dumps(wrong), "{"):
+    for content in (json.dumps(wrong), json.dumps(wrong | {"tableSizeBytes": 1 << 64}), "{"):
         path.write_text(content)
         assert told(plan_of(table)) == [("checksum", "write")]
         assert repaired(table).left.height == 0
