@@ -246,7 +246,7 @@ def test_a_checkpoint_that_only_a_checksum_contradicts_is_reported(made: Handmad
     assert "7 add actions" in " ".join(snapshot.provenance.warnings)
 
 
-# --- what is no contradiction ---------------------------------------------------------------------
+# --- hints that agree with the checkpoint ---------------------------------------------------------
 
 
 def silently(made: Handmade) -> Snapshot:

@@ -406,25 +406,23 @@ def _require_compactable(snapshot: LogSnapshot, asked: Compaction) -> None:
     columns = asked.order.columns if asked.order is not None else ()
     if len(set(columns)) < len(columns):
         raise InvalidInputError("a column is requested twice", found=", ".join(columns))
+    fields = {field.name: field for field in snapshot.schema.fields}
     for name in columns:
-        column = {f.name: f for f in snapshot.schema.fields}.get(name)
-        if column is None or name in snapshot.metadata.partition_columns:
+        expected, found = "a column of the table that is not a partition column", None
+        if name not in fields:
+            found = "no such column"
+        elif name in snapshot.metadata.partition_columns:
+            found = "a partition column"
+        elif contract.is_nested(fields[name].type):
+            expected, found = "a column of a primitive type", contract.to_json(fields[name].type)
+        if found is not None:
             raise InvalidInputError(
                 "rows cannot be sorted by this column",
                 path=snapshot.path,
                 version=snapshot.version,
                 column=name,
-                expected="a column of the table that is not a partition column",
-                found="no such column" if column is None else "a partition column",
-            )
-        if contract.is_nested(column.type):
-            raise InvalidInputError(
-                "rows cannot be sorted by this column",
-                path=snapshot.path,
-                version=snapshot.version,
-                column=name,
-                expected="a column of a primitive type",
-                found=contract.to_json(column.type),
+                expected=expected,
+                found=found,
             )
 
 

@@ -87,7 +87,7 @@ def inspect(
     modified: Callable[[str], int | None] = modified_ms,
 ) -> WalReport:
     """Inspect a log, historic ones too. Damage is reported in the result and never raised; raises
-    NotFoundError if there is no log, UnsupportedError for a log of a later version of lakelog.
+    NotFoundError without a log, UnsupportedError for a log of a later version of lakelog.
     """
     path = os.fspath(directory)
     disk = disk or LocalDisk()
