@@ -176,6 +176,14 @@ def test_files_found_by_path_and_totals_are_those_of_a_read_of_all(
         found = find_files(snapshot, wanted, ("path", "size", "partitionValues"))
         expected = every.filter(pl.col("path").is_in(wanted)).select(found.columns)
         assert_frame_equal(found.sort("path"), expected.sort("path"))
+        for predicate in (
+            pl.col("path").is_in(wanted),
+            (pl.col("size") > 9) & (pl.col("path") == wanted[0]),
+            (pl.lit(wanted[0]) == pl.col("path")) | (pl.col("size") > 9),
+            ~pl.col("path").is_in([*wanted, None], nulls_equal=True),
+        ):
+            kept = snapshot.files().filter(predicate).collect()
+            assert_frame_equal(kept.sort("path"), every.filter(predicate).sort("path"))
         assert snapshot.num_files() == every.height
         assert snapshot.total_size() == every["size"].sum()
 
@@ -190,6 +198,10 @@ def test_a_lookup_by_path_reads_row_groups_that_may_hold_it(
     decoded = Leaves(monkeypatch)
     snapshot = lakelog.open(tmp_path).snapshot()
     assert find_files(snapshot, ["033"], ("path", "size"))["size"].to_list() == [34]
+    assert decoded.count("add.path") == 1
+    decoded.clear()
+    lazy = lakelog.open(tmp_path).snapshot().files().filter(pl.col("path") == "033")
+    assert lazy.select("size").collect().item() == 34
     assert decoded.count("add.path") == 1
     decoded.clear()
     assert (snapshot.num_files(), snapshot.total_size()) == (59, sum(range(1, 61)) - 8)

@@ -21,7 +21,7 @@ from lakelog.log.base_checkpoint import RowGroupChoice, Transform, path_conditio
 from lakelog.log.display import size_text, table_html, table_text
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol, honoured_mapping
-from lakelog.skipping.prune import keep_mask, referenced_columns
+from lakelog.skipping.prune import keep_mask, referenced_columns, required_values
 from lakelog.skipping.statistics import (
     stats_from_json,
     stats_from_maps,
@@ -37,12 +37,14 @@ if TYPE_CHECKING:
 
 def lazy_frame(
     schema: pl.Schema,
-    read: Callable[[Sequence[str]], Iterator[pl.DataFrame]],
+    read: Callable[[Sequence[str], pl.Expr | None], Iterator[pl.DataFrame]],
     name: str,
     *,
     is_pure: bool = False,
 ) -> pl.LazyFrame:
-    """A lazy frame that reads on collect, and only the columns that the query needs."""
+    """A lazy frame that reads on collect, and only the columns that the query needs. `read` may
+    leave out rows that do not match the predicate that it is given.
+    """
 
     def scan(
         with_columns: list[str] | None,
@@ -53,7 +55,7 @@ def lazy_frame(
         chosen = list(schema) if with_columns is None else with_columns
         roots = [] if predicate is None else predicate.meta.root_names()
         yielded = False
-        for batch in read([c for c in schema if c in chosen or c in roots]):
+        for batch in read([c for c in schema if c in chosen or c in roots], predicate):
             frame = batch if predicate is None else batch.filter(predicate)
             if n_rows is not None:
                 frame = frame.head(n_rows)
@@ -466,13 +468,16 @@ def lazy_files(
     query.check()  # now, not on collect
     schema = query.schema()
 
-    def read(wanted: Sequence[str]) -> Iterator[pl.DataFrame]:
+    def read(wanted: Sequence[str], predicate: pl.Expr | None) -> Iterator[pl.DataFrame]:
+        paths = None if predicate is None else required_values(predicate, "path")
         needed = where is not None or any(c in (*_STATISTICS, "stats") for c in wanted)
         typed = needed and struct_statistics()
 
         def derived(text: bool) -> list[pl.DataFrame]:
             sources = query.sources(wanted, typed, text)
-            condition = None if where is None else query.condition(typed, text)
+            condition = None if paths is None else path_condition(paths)
+            if where is not None:
+                condition = query.condition(typed, text)
             return live(sources, lambda batch: query.derive(batch, wanted, text), condition)
 
         try:

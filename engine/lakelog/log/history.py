@@ -192,7 +192,7 @@ def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFra
     Memory: the columns asked for; decoding holds about 64 MB of commits at a time.
     """
 
-    def read(wanted: Sequence[str]) -> Iterator[pl.DataFrame]:
+    def read(wanted: Sequence[str], _predicate: pl.Expr | None) -> Iterator[pl.DataFrame]:
         def begin(
             listing: LogListing,
         ) -> tuple[pl.DataFrame, list[list[CommitFile]], Sequence[CommitFile]]:

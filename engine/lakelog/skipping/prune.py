@@ -117,6 +117,34 @@ def keep_mask(
         return pl.Series("keep", [True]).new_from_index(0, height)
 
 
+def required_values(predicate: pl.Expr, column: str) -> pl.Series | None:
+    """Texts of which a column must have one for `predicate` to be true; None if unknown."""
+    return _required(predicate, _json(predicate), column)
+
+
+def _required(expr: pl.Expr, node: Any, column: str) -> pl.Series | None:
+    children = list(reversed(expr.meta.pop()))
+    listed: pl.Series | None = None
+    match node:
+        case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
+            found = _required(children[0], left, column)
+            return found if found is not None else _required(children[1], right, column)
+        case {"BinaryExpr": {"left": {"Column": name}, "op": "Eq"}} if name == column:
+            listed = _literal(children[1])
+        case {"BinaryExpr": {"op": "Eq", "right": {"Column": name}}} if name == column:
+            listed = _literal(children[0])
+        case {
+            "Function": {
+                "input": [{"Column": name}, _],
+                "function": {"Boolean": {"IsIn": {"nulls_equal": False}}},
+            }
+        } if name == column:
+            listed = _literal(children[1])
+            if listed is not None and isinstance(listed.dtype, pl.List | pl.Array):
+                listed = listed.explode()
+    return listed if listed is not None and listed.dtype == pl.String else None
+
+
 def _refuse_beyond_row(expr: pl.Expr, node: Any, name: str, *, listed: bool = False) -> None:
     """Refuse every node that looks beyond its own row; `listed` allows a list of literals."""
     children = list(reversed(expr.meta.pop()))
