@@ -19,7 +19,7 @@ from lakelog import lazy
 from tests.handmade import Handmade, add
 
 OPENING = {
-    "": "errors input_validation lazy redaction snapshot table telemetry version",
+    "": "errors input_validation lazy redaction snapshot table table_functions telemetry version",
     "dialects": "arrow_json base commit_chunks commit_info commit_reader features gc_pause "
     "json_layout log_content ndjson properties protocol_rules registry row_validation "
     "strict_decoder truncation_marks",

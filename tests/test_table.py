@@ -11,11 +11,12 @@ import pytest
 
 import lakelog
 from lakelog.cli import main
+from lakelog.dialects.registry import detect_dialect
 from lakelog.errors import InvalidInputError, TableNotFoundError, VersionNotFoundError
 from lakelog.log.context import to_ms
 from lakelog.storage.base import StoreWrapper
 from lakelog.storage.fsspec_store import FsspecStore
-from lakelog.table import Table, detect_dialect
+from lakelog.table import Table
 from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, metadata, protocol, remove
 
 

@@ -69,7 +69,8 @@ if TYPE_CHECKING:
     from lakelog.keyed.store import KeyedStore
     from lakelog.log.disk_cache import DiskCache
     from lakelog.snapshot import Snapshot
-    from lakelog.table import Table, create, open, write
+    from lakelog.table import Table
+    from lakelog.table_functions import create, open, write
     from lakelog.table_transaction import Transaction
     from lakelog.wal.log import WriteAheadLog
 
@@ -146,9 +147,9 @@ __getattr__ = lazy.lazy_exports(
         "Table": "lakelog.table",
         "Transaction": "lakelog.table_transaction",
         "WriteAheadLog": "lakelog.wal.log",
-        "create": "lakelog.table",
-        "open": "lakelog.table",
-        "write": "lakelog.table",
+        "create": "lakelog.table_functions",
+        "open": "lakelog.table_functions",
+        "write": "lakelog.table_functions",
     },
 )
 

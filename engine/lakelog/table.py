@@ -7,20 +7,14 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Literal, Unpack, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from lakelog.dialects.base import Dialect
-from lakelog.dialects.registry import log_folders, named, registered
+from lakelog.dialects.registry import named, without_log_folder
 from lakelog.errors import (
-    ArgumentTypeError,
     InvalidInputError,
-    TableExistsError,
-    TableNotFoundError,
 )
 from lakelog.input_validation import (
-    checked,
     checked_methods,
-    require_choice,
     require_int,
     require_version,
 )
@@ -30,22 +24,18 @@ from lakelog.log.context import Log, Timestamp, iso_text, to_ms
 from lakelog.log.display import table_html
 from lakelog.log.properties import read_limits
 from lakelog.log.segment import rebuildable
-from lakelog.model.contract import Struct
 from lakelog.model.durations import Duration, to_duration_ms
 from lakelog.redaction import redact
 from lakelog.snapshot import Snapshot
-from lakelog.storage import LogStore, open_store
+from lakelog.storage import open_store
 from lakelog.storage.bounded import (
-    DEFAULT_LIMITS,
-    DEFAULT_TIMEOUT_S,
-    BoundedStore,
     ReadLimits,
     bounded,
     on_local_disk,
     open_bounded,
     require_by_location,
 )
-from lakelog.storage.containment import Allowed, External
+from lakelog.storage.containment import External
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -62,7 +52,7 @@ if TYPE_CHECKING:
     from lakelog.data.compact import CompactReport
     from lakelog.data.merge import Merge
     from lakelog.data.restore import RestoreReport
-    from lakelog.data.row_commit import SchemaMode, WriteReport
+    from lakelog.data.row_commit import SchemaMode, WriteOptions, WriteReport
     from lakelog.log.disk_cache import DiskCache
     from lakelog.log.state import State
     from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
@@ -74,11 +64,7 @@ if TYPE_CHECKING:
     from lakelog.transaction.log_tail import LogTails
     from lakelog.transaction.operations import CommitArguments
     from lakelog.transaction.runtime import Runtime
-    from lakelog.transaction.schema_conversion import SchemaLike
 
-
-_CACHE_VARIABLE = "LAKELOG_CACHE"
-"""Environment variable that names the folder of the disk cache."""
 
 # Methods that write or maintain import their implementation, because most handles only read and
 # should open quickly.
@@ -633,9 +619,8 @@ class Table:
         Source: Delta protocol, Add File and Remove File.
         """
         from lakelog.data.append import append
-        from lakelog.data.row_commit import WriteOptions
 
-        options = WriteOptions(schema_mode, target_file_bytes, compression, version, commit)
+        options = _options("append", commit, schema_mode, target_file_bytes, compression, version)
         return append(self._log, self._runtime, self.transaction, df, options)
 
     def overwrite(
@@ -694,10 +679,15 @@ class Table:
         ``replaceWhere``.
         """
         from lakelog.data.append import overwrite
-        from lakelog.data.row_commit import WriteOptions
 
-        options = WriteOptions(
-            schema_mode, target_file_bytes, compression, version, commit, partition_by
+        options = _options(
+            "overwrite",
+            commit,
+            schema_mode,
+            target_file_bytes,
+            compression,
+            version,
+            partition_by,
         )
         return overwrite(self._log, self._runtime, self.transaction, df, where, options)
 
@@ -749,10 +739,9 @@ class Table:
 
         Source: Delta protocol, Deletion Vectors; Add CDC File. Delta Lake, DELETE.
         """
-        from lakelog.data.row_commit import WriteOptions
         from lakelog.data.update import delete
 
-        options = WriteOptions(None, target_file_bytes, compression, version, commit)
+        options = _options("delete", commit, None, target_file_bytes, compression, version)
         return delete(self._log, self._runtime, self.transaction, where, options)
 
     def update(
@@ -804,10 +793,9 @@ class Table:
 
         >>> table.update({"price": "price * 2"}, where="kind = 'book'")  # doctest: +SKIP
         """
-        from lakelog.data.row_commit import WriteOptions
         from lakelog.data.update import update
 
-        options = WriteOptions(None, target_file_bytes, compression, version, commit)
+        options = _options("update", commit, None, target_file_bytes, compression, version)
         return update(self._log, self._runtime, self.transaction, values, where, options)
 
     def merge(
@@ -846,9 +834,8 @@ class Table:
         >>> merge.when_not_matched_insert_all().execute()  # doctest: +SKIP
         """
         from lakelog.data.merge import Merge
-        from lakelog.data.row_commit import WriteOptions
 
-        options = WriteOptions(None, target_file_bytes, compression, version, commit)
+        options = _options("merge", commit, None, target_file_bytes, compression, version)
         return Merge(self._log, self._runtime, self.transaction, source, on, options, memory_limit)
 
     def upsert(
@@ -889,15 +876,10 @@ class Table:
 
         Source: Delta Lake, MERGE INTO.
         """
-        merge = self.merge(
-            df,
-            on,
-            target_file_bytes=target_file_bytes,
-            compression=compression,
-            version=version,
-            memory_limit=memory_limit,
-            **commit,
-        )
+        from lakelog.data.merge import Merge
+
+        options = _options("upsert", commit, None, target_file_bytes, compression, version)
+        merge = Merge(self._log, self._runtime, self.transaction, df, on, options, memory_limit)
         return merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
     def _remove(self, paths: Sequence[str]) -> int | None:
@@ -1399,7 +1381,7 @@ class Table:
         """
         from lakelog.checkpoint.replicate import replicate
 
-        store = open_store(_without_log_folder(os.fspath(location)), storage_options)
+        store = open_store(without_log_folder(os.fspath(location)), storage_options)
         other = Log(store, self._log.dialect, self._log.clock)
         return replicate(self._log, other, version, progress)
 
@@ -1425,299 +1407,6 @@ class Table:
         return table_html("Table", facts)
 
 
-@checked
-def open(
-    path: str | os.PathLike[str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    *,
-    store: LogStore | None = None,
-    parallelism: int | None = None,
-    read_timeout: float | None = DEFAULT_TIMEOUT_S,
-    upkeep: bool = True,
-    allow_external: Allowed = False,
-    cache: str | os.PathLike[str] | None = None,
-) -> Table:
-    """Open a table. The dialect is detected from the log folder.
-
-    Args:
-        path: The table's folder, on local disk or as any fsspec URL. The log folder itself
-            (``_delta_log``, ``_transaction_log``) is accepted too.
-        storage_options: Passed to the fsspec filesystem.
-        store: The table's folder as a `lakelog.storage.LogStore`, in place of `path` and
-            `storage_options`. Log, data files and deletion vectors are read and written through it.
-            Such a table cannot be pickled. `lakelog.testing.StoreContract` tests a store.
-        parallelism: Number of log files that are read concurrently; None uses the table's
-            ``spark.indextables.checkpoint.parallelism``, else the default of the store.
-        read_timeout: Seconds without progress after which a listing or read raises
-            `ReadTimeoutError`, which names the missing files. Each file, range or page of a listing
-            that arrives is progress; a large file gets one more second per MiB. None disables the
-            limit. The table's ``spark.indextables.checkpoint.read.timeoutSeconds`` overrides the
-            default once it has been read. On local disk the default applies only to network and
-            FUSE mounts.
-        upkeep: Whether commits through this handle are followed by checkpoints and log cleanup in
-            the background, as the table's properties specify (``delta.checkpointInterval``, default
-            10; ``delta.enableExpiredLogCleanup``, default true).
-        allow_external: Data files, change data files and deletion vectors outside of the table's
-            folder that may be opened, such as those of a shallow clone. False: none; opening one
-            raises `ExternalPathError`. A list of folders (URLs or paths): the files below them.
-            True: all, including files of this machine. `storage_options` are used only for the
-            table's own bucket, container or host. A path that contains ``..`` is always refused.
-            Listing external files needs no permission.
-        cache: A local folder that keeps decoded columns of checkpoints for later processes, which
-            then read only the commits above: a path, or a `lakelog.DiskCache`, which also takes a
-            limit in bytes (default 10 GiB). None uses the folder in the environment variable
-            ``LAKELOG_CACHE``, if it is set; an empty text uses none. Columns are kept when all of a
-            checkpoint's files are read, and conditions on a checkpoint without lakelog's records of
-            row groups then read all of them once. A checkpoint is identified by location, paths,
-            lengths and modification times. One that is seconds old is not kept.
-
-    Raises:
-        TableNotFoundError: No log folder exists at the location.
-        InvalidInputError: The location is an empty string, or has logs of two dialects; or both
-            `path` and `store` are given, or neither; or other users can write to the folder of
-            `cache`, or it cannot be created.
-        UnavailableError: The store failed.
-    """
-    limits = ReadLimits(parallelism, read_timeout)
-    external = External.of(allow_external)
-    files = _opened(path, storage_options, store, limits)
-    log = Log(files, detect_dialect(files), external=external, storage_options=storage_options)
-    return Table(log, upkeep=upkeep, cache=_disk_cache(cache))
-
-
-def _disk_cache(
-    given: str | os.PathLike[str] | None,
-) -> DiskCache | None:
-    chosen = os.environ.get(_CACHE_VARIABLE) if given is None else given
-    if not chosen:
-        return None
-    from lakelog.log.disk_cache import DiskCache
-
-    return chosen if isinstance(chosen, DiskCache) else DiskCache(chosen)
-
-
-@checked
-def create(
-    path: str | os.PathLike[str] | None,
-    schema: SchemaLike,
-    partition_by: Sequence[str] = (),
-    format: str = "delta",
-    configuration: Mapping[str, str] | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    *,
-    store: LogStore | None = None,
-    name: str | None = None,
-    description: str | None = None,
-    mode: Literal["error", "ignore"] = "error",
-    upkeep: bool = True,
-) -> Table:
-    """Create an empty table and open it.
-
-    Args:
-        path: The table's folder, on local disk or as any fsspec URL; created if it does not exist.
-            None with `store`.
-        schema: The columns: a Polars schema (or a dict of names to Polars dtypes), a pyarrow
-            schema, StructType JSON as text or parsed, or `lakelog.model.contract.Struct`.
-        partition_by: Partition columns, in order.
-        format: ``delta`` or ``indextables``.
-        configuration: Table properties. The protocol is the lowest that these and the schema
-            require.
-        storage_options: Passed to the fsspec filesystem.
-        store: As `open`.
-        name: Name of the table.
-        description: Description of the table.
-        mode: If a table exists: ``error`` raises an error, ``ignore`` opens it as it is.
-        upkeep: As `open`.
-
-    Raises:
-        TableExistsError: A table exists, possibly created concurrently, and `mode` is ``error``.
-        InvalidTransactionError: The metadata is invalid; subclasses give the reason.
-        InvalidInputError: The format or the schema is unknown; or both `path` and `store` are
-            given, or neither.
-        UnsupportedFeatureError: The table would need a writer feature that lakelog lacks.
-        UnsupportedStoreError: The store has no atomic put-if-absent.
-        CommitOutcomeUnknown: The table may have been created, and cannot be read back.
-        UnavailableError: The store failed; nothing was written.
-    """
-    require_choice("mode", mode, ("error", "ignore"))
-    dialect = named(format)
-    files = _opened(path, storage_options, store, DEFAULT_LIMITS)
-    log = Log(files, dialect, storage_options=storage_options)
-    from lakelog.transaction.create import create_table
-    from lakelog.transaction.runtime import Runtime
-
-    try:
-        create_table(
-            log,
-            Runtime(),
-            registered(),
-            schema=schema,
-            partition_by=partition_by,
-            configuration=configuration,
-            name=name,
-            description=description,
-        )
-    except TableExistsError:
-        if mode == "error":
-            raise
-        log = Log(files, detect_dialect(files), storage_options=storage_options)
-    return Table(log, upkeep=upkeep)
-
-
-WriteMode = Literal["append", "overwrite", "error", "ignore"]
-
-
-@checked
-def write(
-    path: str | os.PathLike[str] | None,
-    df: Any,
-    mode: WriteMode = "append",
-    partition_by: Sequence[str] | None = None,
-    *,
-    where: pl.Expr | str | None = None,
-    schema_mode: SchemaMode | None = None,
-    configuration: Mapping[str, str] | None = None,
-    name: str | None = None,
-    description: str | None = None,
-    storage_options: Mapping[str, Any] | None = None,
-    store: LogStore | None = None,
-    target_file_bytes: int | None = None,
-    compression: str | None = None,
-    version: int | None = None,
-    upkeep: bool = True,
-    **commit: Unpack[CommitArguments],
-) -> WriteReport:
-    """Write rows to a Delta table, which is created if it does not exist.
-
-    A new table is created by one commit, with the columns of `df`, and the rows are written by the
-    next; if that fails, the table remains, without rows. If another writer creates the table at the
-    same time, one of the two creates it, and both write as to an existing table.
-
-    Args:
-        path: The table's folder, as `create`. None with `store`.
-        df: The rows, as `Table.append`.
-        mode: For an existing table: ``append`` adds the rows, ``overwrite`` replaces all rows, or
-            those of `where`, ``error`` raises an error, ``ignore`` writes nothing.
-        partition_by: Partition columns of a new table. An existing one must have the same, unless
-            `mode` and `schema_mode` are ``overwrite``. None accepts those of the table.
-        where: As `Table.overwrite`.
-        schema_mode: As `Table.append` and `Table.overwrite`.
-        configuration: Properties of a new table.
-        name: Name of a new table.
-        description: Description of a new table.
-        storage_options: As `open`.
-        store: As `open`.
-        target_file_bytes: As `Table.append`.
-        compression: As `Table.append`.
-        version: As `Table.append` and `Table.overwrite`.
-        upkeep: As `open`.
-        commit: As `Table.append`.
-
-    Returns:
-        The version, and the rows and files written and removed; its version is None with ``ignore``
-        if the table exists.
-
-    Raises:
-        TableExistsError: The table exists, and `mode` is ``error``.
-        TableNotFoundError: The table does not exist, and `version` is given.
-        InvalidInputError: As `create`, `Table.append` and `Table.overwrite`; or `where` is given
-            and `mode` is not ``overwrite``.
-        UnsupportedFeatureError: As `Table.append`.
-        ConflictError: As `Table.append`.
-        CommitOutcomeUnknown: As `Table.append`.
-        UnavailableError: As `Table.append`.
-
-    Memory: as `Table.append`.
-
-    Example:
-        >>> import polars as pl
-        >>> rows = pl.DataFrame({"id": [1, 2], "day": ["a", "b"]})
-        >>> write("orders", rows, partition_by=["day"]).version
-        1
-    """
-    from lakelog.data.append import require_partitioning
-    from lakelog.data.conform import Incoming, merged_schema
-    from lakelog.data.row_commit import WriteReport
-
-    require_choice("mode", mode, get_args(WriteMode))
-    if where is not None and mode != "overwrite":
-        raise InvalidInputError("where needs mode 'overwrite'", expected="overwrite", found=mode)
-    rows = Incoming.of(df)  # before a table is created
-    table = None
-    if mode in {"append", "overwrite"}:
-        table = _existing(path, storage_options, store, upkeep=upkeep)
-    if table is None and version is None:
-        try:
-            table = create(
-                path,
-                merged_schema(Struct(()), rows.schema),
-                partition_by or (),
-                configuration=configuration,
-                storage_options=storage_options,
-                store=store,
-                name=name,
-                description=description,
-                upkeep=upkeep,
-            )
-        except TableExistsError:
-            if mode == "error":
-                raise
-            if mode == "ignore":
-                return WriteReport(None)
-        else:
-            schema_mode = partition_by = None
-    if table is None:
-        table = open(path, storage_options, store=store, upkeep=upkeep)
-    more: Any = {
-        "schema_mode": schema_mode,
-        "target_file_bytes": target_file_bytes,
-        "compression": compression,
-        "version": version,
-    }
-    if mode == "overwrite":
-        return table.overwrite(rows, where, partition_by=partition_by, **more, **commit)
-    require_partitioning(table.snapshot(version), partition_by)
-    return table.append(rows, **more, **commit)
-
-
-def _existing(
-    path: str | os.PathLike[str] | None,
-    storage_options: Mapping[str, Any] | None,
-    store: LogStore | None,
-    *,
-    upkeep: bool,
-) -> Table | None:
-    """The table, if it has a version."""
-    try:
-        table = open(path, storage_options, store=store, upkeep=upkeep)
-        table.version()
-    except TableNotFoundError:
-        return None
-    return table
-
-
-def _opened(
-    path: str | os.PathLike[str] | None,
-    storage_options: Mapping[str, Any] | None,
-    store: object,
-    limits: ReadLimits,
-) -> BoundedStore:
-    """The store of a location, or the store that the caller passed."""
-    if store is None:
-        if path is None:
-            raise InvalidInputError("pass path or store")
-        return open_bounded(_without_log_folder(os.fspath(path)), storage_options, limits)
-    if path is not None or storage_options is not None:
-        raise InvalidInputError("pass either path and storage_options, or store")
-    if isinstance(store, type) or not isinstance(store, LogStore):
-        raise ArgumentTypeError(
-            f"store must be a lakelog.storage.LogStore, got {type(store).__name__}",
-            expected="an object with the methods of lakelog.storage.LogStore",
-            found=type(store).__name__,
-        )
-    return BoundedStore(store, limits)
-
-
 def _reopened(
     location: str,
     format: str,
@@ -1734,41 +1423,21 @@ def _reopened(
     return Table(log, upkeep=upkeep, cache=cache)
 
 
-def detect_dialect(store: LogStore) -> Dialect:
-    """The dialect whose log folder exists.
+def _options(
+    verb: str,
+    commit: CommitArguments,
+    schema_mode: SchemaMode | None,
+    target_file_bytes: int | None,
+    compression: str | None,
+    version: int | None,
+    partition_by: Sequence[str] | None = None,
+) -> WriteOptions:
+    """The options of a verb that writes rows."""
+    from lakelog.data.row_commit import WriteOptions
+    from lakelog.transaction.operations import CommitArguments, require_arguments
 
-    Raises:
-        TableNotFoundError: No log folder exists.
-        InvalidInputError: Log folders of several dialects exist.
-    """
-    folders = log_folders()
-    there = store.has_folders([*folders.values()])
-    found = [name for name, is_there in zip(folders, there, strict=True) if is_there]
-    if not found:
-        raise TableNotFoundError(
-            "log folder not found",
-            path=store.root,
-            expected=" or ".join(folders.values()),
-            hint="pass the table's own folder; lakelog.create creates a table",
-        )
-    if len(found) > 1:
-        raise InvalidInputError(
-            "the location contains logs of two dialects",
-            path=store.root,
-            found=", ".join(folders[name] for name in found),
-            hint="move one of them to another location",
-        )
-    return named(found[0])
-
-
-def _without_log_folder(location: str) -> str:
-    trimmed = location.rstrip("/")
-    for folder in log_folders().values():
-        if trimmed == folder:
-            return "."
-        if trimmed.endswith("/" + folder):
-            return trimmed[: -len(folder) - 1]
-    return location
+    require_arguments(f"Table.{verb}", commit, CommitArguments)
+    return WriteOptions(schema_mode, target_file_bytes, compression, version, commit, partition_by)
 
 
 def _ms(duration: Duration | None) -> int | None:

@@ -1,7 +1,7 @@
 """lakelog on every workload, through its public API only.
 
-`lakelog.table` is imported by name because `lakelog` imports it lazily, and imports are not
-measured.
+`lakelog.table_functions` is imported by name because `lakelog` imports it lazily, and imports are
+not measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 import polars as pl
 
 import lakelog
-import lakelog.table
+import lakelog.table_functions
 from lakelog.storage import open_store
 from lakelog.testing import InjectingStore
 from perf.cases.base import ONE_DATE, Answer, Case, WritableCopy, paths_answer

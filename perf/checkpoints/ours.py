@@ -11,7 +11,7 @@ from typing import Any
 
 import lakelog
 import lakelog.checkpoint.write  # imported before the measurement, like every module
-import lakelog.table
+import lakelog.table_functions
 from lakelog.storage import LogStore, StoreWrapper
 from lakelog.testing import InjectingStore
 from perf.cases import ours as reading

@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 import lakelog
-import lakelog.table
+import lakelog.table_functions
 from perf import answers, columns
 from perf.answers import Answer
 from perf.writing import contents

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 import lakelog
-import lakelog.table
+import lakelog.table_functions
 from perf.writing import contended, contents
 from perf.writing.base import Case, Figures, Job, timed
 from perf.writing.syncs import disk_waits

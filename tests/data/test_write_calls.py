@@ -176,3 +176,30 @@ def test_a_schema_is_not_replaced_where_rows_stay(tmp_path: Path) -> None:
         table.overwrite(OTHER.drop("day"), schema_mode="overwrite")
     assert ids(tmp_path) == [1, 2]
     assert table.version() == 1
+
+
+@pytest.mark.parametrize(
+    ("verb", "given"),
+    [
+        ("append", [MORE]),
+        ("overwrite", [MORE]),
+        ("delete", ["id = 1"]),
+        ("update", [{"id": 1}]),
+        ("merge", [MORE, "id"]),
+        ("upsert", [MORE, "id"]),
+    ],
+)
+def test_an_unknown_argument_of_a_verb_is_an_error_of_that_verb(
+    tmp_path: Path, verb: str, given: list[Any]
+) -> None:
+    table = lakelog.create(tmp_path / "t", MORE.schema)
+    with pytest.raises(TypeError, match=rf"^Table\.{verb}\(\) got an unexpected .* 'colour'$"):
+        getattr(table, verb)(*given, colour=1)
+    assert table.version() == 0
+
+
+def test_an_unknown_argument_of_write_creates_no_table(tmp_path: Path) -> None:
+    unknown: Any = {"colour": 1}
+    with pytest.raises(TypeError, match=r"^write\(\) got an unexpected keyword argument 'colour'$"):
+        lakelog.write(tmp_path / "t", pl.DataFrame({"id": [1]}), **unknown)
+    assert not (tmp_path / "t").exists()

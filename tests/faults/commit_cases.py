@@ -162,7 +162,7 @@ def _overtaken(location: str) -> int | None:
 
 def _quiet(location: str) -> Table:
     """The table, over a store without faults."""
-    with mock.patch("lakelog.table.open_bounded", open_bounded):
+    with mock.patch("lakelog.table_functions.open_bounded", open_bounded):
         return lakelog.open(location)
 
 
@@ -356,5 +356,5 @@ def store_replaced(replace: Callable[[LogStore], LogStore]) -> Iterator[None]:
         below = replace(open_store(location, storage_options))
         return BoundedStore(below, limits, by_location=True)
 
-    with mock.patch("lakelog.table.open_bounded", opened):
+    with mock.patch("lakelog.table_functions.open_bounded", opened):
         yield

@@ -15,7 +15,7 @@ import traceback
 import warnings
 from typing import Any
 
-import lakelog.table
+import lakelog.table_functions
 
 
 def keep(order: dict[str, Any]) -> None:

@@ -205,7 +205,7 @@ def main() -> int:
     race = json.load(sys.stdin)
     for driver in DRIVERS.get(race["location"].partition("://")[0], ()):
         importlib.import_module(driver)
-    for module in ("lakelog.table", "deltalake.transaction"):
+    for module in ("lakelog.table_functions", "deltalake.transaction"):
         importlib.import_module(module)
     warnings.simplefilter("error")
     context = multiprocessing.get_context("fork")

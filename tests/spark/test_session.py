@@ -171,7 +171,7 @@ def test_the_archive_is_imported_as_it_is_with_its_contract(tmp_path: Path) -> N
     archive = package_archive()
     assert package_archive() is archive
     code = (
-        "import sys, json, lakelog, lakelog.table, pyspark_lakelog\n"
+        "import sys, json, lakelog, lakelog.table_functions, pyspark_lakelog\n"
         "from lakelog.model import contract\n"
         "print(lakelog.__file__)\n"
         "print(pyspark_lakelog.DefaultSource.name())\n"

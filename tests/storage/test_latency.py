@@ -19,9 +19,10 @@ import pytest
 
 import lakelog
 from lakelog.checkpoint import plan
+from lakelog.dialects.registry import detect_dialect
 from lakelog.log.context import Log
 from lakelog.storage import FileEntry, StoreWrapper, open_store
-from lakelog.table import Table, detect_dialect
+from lakelog.table import Table
 from lakelog.testing import InjectingStore
 from tests.handmade import Handmade, add, info, metadata, protocol
 

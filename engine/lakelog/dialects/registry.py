@@ -9,7 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 
 from lakelog.dialects.base import Dialect
-from lakelog.errors import InvalidInputError
+from lakelog.errors import InvalidInputError, TableNotFoundError
+from lakelog.storage import LogStore
 
 _FOLDERS = {"delta": "_delta_log", "indextables": "_transaction_log"}
 """Log folders by dialect; a built-in dialect is imported with the first table that needs it."""
@@ -60,3 +61,41 @@ def named(name: str) -> Dialect:
     if name not in _LOADED:
         _LOADED[name] = import_module(f"lakelog.dialects.{name}").DIALECT
     return _LOADED[name]
+
+
+def detect_dialect(store: LogStore) -> Dialect:
+    """The dialect whose log folder exists.
+
+    Raises:
+        TableNotFoundError: No log folder exists.
+        InvalidInputError: Log folders of several dialects exist.
+    """
+    folders = log_folders()
+    there = store.has_folders([*folders.values()])
+    found = [name for name, is_there in zip(folders, there, strict=True) if is_there]
+    if not found:
+        raise TableNotFoundError(
+            "log folder not found",
+            path=store.root,
+            expected=" or ".join(folders.values()),
+            hint="pass the table's own folder; lakelog.create creates a table",
+        )
+    if len(found) > 1:
+        raise InvalidInputError(
+            "the location contains logs of two dialects",
+            path=store.root,
+            found=", ".join(folders[name] for name in found),
+            hint="move one of them to another location",
+        )
+    return named(found[0])
+
+
+def without_log_folder(location: str) -> str:
+    """The table's folder, where the location is its log folder."""
+    trimmed = location.rstrip("/")
+    for folder in log_folders().values():
+        if trimmed == folder:
+            return "."
+        if trimmed.endswith("/" + folder):
+            return trimmed[: -len(folder) - 1]
+    return location

@@ -70,7 +70,7 @@ from lakelog.spark.sql_functions import functions_of
 from lakelog.spark.strategy import AUTO as ANY_STRATEGY
 from lakelog.storage.bounded import require_openable_elsewhere
 from lakelog.table import Table
-from lakelog.table import open as open_table
+from lakelog.table_functions import open as open_table
 
 
 def checkpoint(

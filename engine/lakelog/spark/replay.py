@@ -42,7 +42,7 @@ from lakelog.spark.sql_functions import functions_of
 from lakelog.spark.strategy import AUTO, BROADCAST, HASH, POLARS, Choice, Sizes, choose
 from lakelog.storage.bounded import require_openable_elsewhere
 from lakelog.table import Table
-from lakelog.table import open as open_table
+from lakelog.table_functions import open as open_table
 
 _VERIFIED_ROWS = 1_000_000
 """Rows of a checkpoint up to which care is cheap: it is looked through for repeated files without

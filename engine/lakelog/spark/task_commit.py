@@ -26,7 +26,8 @@ from lakelog.errors import LakelogError, OutcomeUnknownError, UnavailableError
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.reading import serialize_frame, unpack
 from lakelog.storage.bounded import DEFAULT_TIMEOUT_S
-from lakelog.table import Table, open  # noqa: A004 - the design's name
+from lakelog.table import Table
+from lakelog.table_functions import open  # noqa: A004 - the name of the public function
 from lakelog.table_transaction import Transaction
 
 _CHECKPOINT_WAIT_S = 300.0

@@ -46,6 +46,13 @@ class CommitArguments(TypedDict, total=False):
     max_attempts: int | None
 
 
+def require_arguments(function: str, given: Mapping[str, Any], known: type) -> None:
+    """Refuse a keyword argument that a typed dict lacks, as Python does for a signature."""
+    for name in given:
+        if name not in known.__annotations__:
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+
+
 _OWN_FIELDS = frozenset(
     "version timestamp inCommitTimestamp operation operationParameters operationMetrics "
     "readVersion isolationLevel isBlindAppend engineInfo txnId userName userMetadata tags".split()

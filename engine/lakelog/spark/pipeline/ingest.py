@@ -35,7 +35,8 @@ from lakelog.spark.options import STORAGE
 from lakelog.spark.pipeline.steps import Status, StepReport
 from lakelog.spark.sql_functions import functions_of
 from lakelog.spark.types import spark_schema
-from lakelog.table import Table, create
+from lakelog.table import Table
+from lakelog.table_functions import create
 
 if TYPE_CHECKING:
     from lakelog.spark.pipeline.steps import Ingest, Target
@@ -300,7 +301,7 @@ def _created(frame: Any, target: Target) -> Table:
             upkeep=False,
         )
     except TableExistsError:
-        from lakelog.table import open as open_table
+        from lakelog.table_functions import open as open_table
 
         return open_table(target.path, dict(target.storage_options), upkeep=False)
 

@@ -30,7 +30,7 @@ from lakelog.spark.pipeline.steps import (
     require_known,
 )
 from lakelog.table import Table
-from lakelog.table import open as open_table
+from lakelog.table_functions import open as open_table
 
 if TYPE_CHECKING:
     from lakelog.telemetry import Progress
