@@ -116,8 +116,9 @@ def small_commits(log: Path, scale: float, *, commits: int, least: int = 20) -> 
     return _facts(live, held, last_version=commits - 1)
 
 
-def multipart_checkpoint(log: Path, scale: float) -> Facts:
-    """10M files of short paths in a multi-part checkpoint of 20 parts, no statistics.
+def multipart_checkpoint(log: Path, scale: float, *, partitioned: bool = False) -> Facts:
+    """10M files in a multi-part checkpoint of 20 parts: of short paths and without statistics, or
+    `partitioned`, with statistics.
 
     Rows are assigned to parts by number. The protocol requires Spark's hash of the path, but no
     reader depends on it, and it would make the generator slow.
@@ -126,9 +127,9 @@ def multipart_checkpoint(log: Path, scale: float) -> Facts:
     size = 0
     for k in range(parts):
         first, end = count * k // parts, count * (k + 1) // parts
-        own = columns.narrow_files(first, end - first)
+        own = (columns.files if partitioned else columns.narrow_files)(first, end - first)
         path = log / (f"{CHECKPOINT_VERSION:020d}.checkpoint.{k + 1:010d}.{parts:010d}.parquet")
-        _write_checkpoint(path, ([_head(partitioned=False)] if k == 0 else []) + [_adds(own)])
+        _write_checkpoint(path, ([_head(partitioned=partitioned)] if k == 0 else []) + [_adds(own)])
         size += int(own["size"].sum())
     _write_hint(log, size=count + 2, parts=parts)
     _write_commit(log, CHECKPOINT_VERSION, _commit_info(CHECKPOINT_VERSION, "WRITE"))
