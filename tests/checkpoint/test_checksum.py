@@ -262,3 +262,43 @@ def test_a_checkpoint_brings_its_checksum_and_does_not_depend_on_it(
     assert (found is None) == (fault is not None)
     assert found is None or found["agrees"].all()
     assert not (log.log / f"{0:020d}.crc").exists() or fault is None
+
+
+def _sized(root: Path, sizes: list[int]) -> lakelog.Table:
+    table = lakelog.create(root, {"id": pl.Int64}, format="delta")
+    with table.transaction() as tx:
+        for number, size in enumerate(sizes):
+            tx.add(path=f"{number}.parquet", partitionValues={}, size=size)
+    return table
+
+
+@pytest.mark.parametrize("recorded", ["nothing", "right", "wrong", "malformed"])
+def test_files_are_counted_by_size(recorded: str, tmp_path: Path) -> None:
+    table = _sized(tmp_path, [1, 8191, 8192, 300 << 30])
+    table.write_checksum()
+    path = tmp_path / f"_delta_log/{1:020d}.crc"
+    body = json.loads(path.read_bytes())
+    if recorded == "nothing":
+        path.unlink()
+    elif recorded == "wrong":  # in the counts, or for another state
+        body["fileSizeHistogram"]["fileCounts"][0] += 1
+        path.write_text(json.dumps(body))
+    elif recorded == "malformed":
+        body["fileSizeHistogram"]["totalBytes"] = [None]
+        path.write_text(json.dumps(body))
+    assert lakelog.open(tmp_path).snapshot().size_histogram().rows() == [
+        (0, 8192, 2, 8192),
+        (8192, 16384, 1, 8192),
+        (256 << 30, None, 1, 300 << 30),
+    ]
+
+
+def test_sizes_are_not_read_if_the_checksum_has_counted_them(tmp_path: Path) -> None:
+    table = _sized(tmp_path, [5] * 20)
+    table.write_checksum()
+    path = tmp_path / f"_delta_log/{1:020d}.crc"
+    body = json.loads(path.read_bytes())
+    body["fileSizeHistogram"]["fileCounts"][:2] = [19, 1]  # with the totals of the log
+    path.write_text(json.dumps(body))
+    rows = lakelog.open(tmp_path).snapshot().size_histogram().rows()
+    assert rows == [(0, 8192, 19, 100), (8192, 16384, 1, 0)]

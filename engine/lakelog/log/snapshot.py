@@ -316,6 +316,26 @@ class LogSnapshot:
         """Total size of the live files in bytes, as recorded in the log. Memory: as `num_files`."""
         return self.read_state(lambda state: state.totals)[1]
 
+    def size_histogram(self) -> pl.DataFrame:
+        """Live files by size, in the bins that Delta on Spark uses for version checksums.
+
+        The histogram of the version's ``.crc`` is used if its totals equal `num_files` and
+        `total_size`; otherwise the sizes of all live files are read and counted.
+
+        Returns:
+            One row per bin that is not empty, ascending: ``min_bytes`` (inclusive) and
+            ``max_bytes`` (exclusive; null for the last bin), ``num_files`` and ``total_bytes``, all
+            Int64. Files whose size is missing or negative are not counted.
+
+        Raises:
+            InvalidInputError: The sizes add up to more than 64 bits.
+
+        Memory: 8 bytes per file, if the sizes are read.
+        """
+        from lakelog.log.version_checksum import size_histogram
+
+        return size_histogram(self)
+
     def iter_state(self, columns: Sequence[str] | None = None) -> Iterator[pl.DataFrame]:
         """The whole state in batches of the flattened action table.
 

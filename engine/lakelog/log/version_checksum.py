@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from lakelog.errors import InvalidInputError
 from lakelog.log.snapshot import LogSnapshot
 
 _LOW = (1 << 32) - 1
@@ -189,6 +190,46 @@ def _found(snapshot: LogSnapshot, recorded: Mapping[str, Any]) -> dict[str, Any]
         "deletedRecordCountsHistogramOpt": count_deleted([deleted]),
         "allFiles": snapshot.num_files(),
     }
+
+
+_HISTOGRAM_SCHEMA = {
+    "min_bytes": pl.Int64(),
+    "max_bytes": pl.Int64(),
+    "num_files": pl.Int64(),
+    "total_bytes": pl.Int64(),
+}
+
+
+def size_histogram(snapshot: LogSnapshot) -> pl.DataFrame:
+    """See `LogSnapshot.size_histogram`."""
+    recorded = snapshot.read_state(lambda s: s.log.dialect.version_checksum(s.log.store, s.version))
+    body = recorded or {}
+    found = body.get("fileSizeHistogram") or body.get("histogramOpt")
+    totals = (snapshot.num_files(), snapshot.total_size())
+    if _bounds(found) != list(_SIZE_BOUNDS) or _totals(found) != totals:
+        sizes = snapshot.files().select("size").filter(pl.col("size") >= 0).collect()["size"]
+        found = _size_histogram(sizes, list(_SIZE_BOUNDS))
+    if found is None:
+        raise InvalidInputError("the sizes of the live files add up to more than 64 bits")
+    columns = (
+        _SIZE_BOUNDS,
+        [*_SIZE_BOUNDS[1:], None],
+        found["fileCounts"],
+        found["totalBytes"],
+    )
+    frame = pl.DataFrame(columns, schema=_HISTOGRAM_SCHEMA, orient="col")
+    return frame.filter(pl.col("num_files") > 0)
+
+
+def _totals(histogram: Any) -> tuple[int, int] | None:
+    """Files and bytes in all bins of a recorded histogram; None if it is malformed."""
+    columns = [_member(histogram, name) for name in ("fileCounts", "totalBytes")]
+    for values in columns:
+        if not isinstance(values, list) or len(values) != len(histogram["sortedBinBoundaries"]):
+            return None
+        if not all(type(value) is int and 0 <= value < 1 << 63 for value in values):
+            return None
+    return sum(columns[0]), sum(columns[1])
 
 
 def _size_histogram(sizes: pl.Series, bounds: list[int] | None) -> dict[str, Any] | None:
