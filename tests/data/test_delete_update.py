@@ -89,6 +89,15 @@ def test_short_vectors_are_in_the_log_and_long_ones_in_one_file(tmp_path: Path) 
     assert len(ids(table)) == 9_998
 
 
+def test_rows_of_small_files_around_files_that_match_whole_are_copied(tmp_path: Path) -> None:
+    table = made(tmp_path, **{"delta.dataSkippingNumIndexedCols": "0"})
+    table.append(frame(*((f"{n // 3:02}", n, 0.5) for n in range(60))))  # three rows per file
+    kept = [n for n in range(60) if n % 6 in {3, 4}]
+    report = table.delete(~pl.col("id").is_in(kept))
+    assert ids(table) == kept
+    assert report.num_copied_rows == len(kept)
+
+
 @pytest.mark.parametrize("where", [None, "true", pl.lit(True)])
 def test_all_rows_are_deleted_only_if_that_is_said(tmp_path: Path, where: Any) -> None:
     table = made(tmp_path)

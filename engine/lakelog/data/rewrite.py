@@ -212,7 +212,7 @@ class Rewriter:
         self._gone.append(files)
         counts = num_records(files["stats"]) - files["dvCardinality"].fill_null(0)
         self._deleted += int(counts.sum())
-        if self._changes is not None:
+        if self._changes is not None or (self._commit.joins and self._commit.keeps_changes):
             for batch in read_files(ReadPlan.of(self._snapshot), files, store=self._store):
                 self._record("delete", pa.Table.from_batches([batch]))
 
@@ -266,6 +266,8 @@ class Rewriter:
         if not self._change.updates and not self._commit.keeps_changes:
             self._deleted += int(counts[hit][is_whole].sum())
             hit = hit[~is_whole]
+            # Rows of files that are not read again would stand for rows of a file behind them.
+            touched = touched[np.isin(touched >> _ROW_BITS, hit)]
         plan = ReadPlan.of(self._snapshot)
         for batch in read_files(plan, files[hit], store=self._store, positions=True):
             table = pa.Table.from_batches([batch])
