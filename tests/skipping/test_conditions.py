@@ -80,9 +80,10 @@ def test_an_expression_without_a_counterpart_has_no_sql(where: pl.Expr) -> None:
     assert sql_text(where) is None
 
 
-def test_sql_text_of_a_caller_is_kept_unless_spark_would_read_its_names_as_strings() -> None:
+def test_sql_text_of_a_caller_is_kept_with_its_names_in_backquotes() -> None:
     assert sql_text("region='eu'  and day > '2026-01-01'") == "region='eu'  and day > '2026-01-01'"
-    assert sql_text("\"region\" = 'eu'") == "(`region` = 'eu')"
+    assert sql_text('"re`g""n" = \'"eu"\'') == '`re``g"n` = \'"eu"\''
+    assert sql_text("\"at\" < TIMESTAMP_NTZ '2026-01-01'") == "`at` < TIMESTAMP_NTZ '2026-01-01'"
 
 
 _numbers = st.sampled_from([n, n + 1, n * 2, -n, n.abs()])

@@ -26,6 +26,8 @@ _TIMESTAMP = re.compile(
     r"""('(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`)|\bTIMESTAMP(?:_NTZ)?\s*(?=')""", re.IGNORECASE
 )
 """What is quoted, or the word before a literal."""
+_QUOTED = re.compile(r"""('(?:[^']|'')*'|`[^`]*`)|"((?:[^"]|"")*)\"""")
+"""A text, or a name in backquotes or in double quotes."""
 
 
 def condition(where: pl.Expr | str | None, schema: contract.Struct) -> pl.Expr | None:
@@ -40,17 +42,15 @@ def condition(where: pl.Expr | str | None, schema: contract.Struct) -> pl.Expr |
 def sql_text(where: pl.Expr | str) -> str | None:
     """A condition as SQL text that Spark parses, for ``operationParameters``.
 
-    SQL text of the caller is kept, unless it has double quotes: to Spark they delimit strings, not
-    names. Names are in backquotes, and literals show their type. None if an expression has a part
-    without a counterpart in Spark SQL; the parameter is then left out.
+    SQL text of the caller is kept, with names in backquotes instead of double quotes, which to
+    Spark delimit strings. Of an expression, literals show their type. None if it has a part without
+    a counterpart in Spark SQL; the parameter is then left out.
 
     >>> sql_text((pl.col("day") >= dt.date(2026, 1, 2)) & pl.col("n").is_in([1, 2]))
     "((`day` >= DATE '2026-01-02') AND (`n` IN (1, 2)))"
     """
     if isinstance(where, str):
-        if '"' not in where:
-            return where
-        where = pl.sql_expr(where)
+        return _QUOTED.sub(lambda found: found[1] or _quoted(found[2].replace('""', '"')), where)
     try:
         return _sql(where, json.loads(where.meta.serialize(format="json")))
     except _NOT_SQL:
