@@ -135,6 +135,8 @@ def test_two_source_rows_that_change_one_row_are_an_error(tmp_path: Path) -> Non
     assert data_files(tmp_path) == files
     one = table.merge(twice, "id").when_matched_update_all("source.x > 7.5")
     assert one.execute().num_updated_rows == 1
+    only_delete = table.merge(twice, "id").when_matched_delete(pl.col("source").struct["x"] < 0)
+    assert only_delete.execute().version is None
     # An unconditional delete does the same for every source row; both others are inserted.
     merge = table.merge(twice, "id").when_matched_delete().when_not_matched_insert_all()
     report = merge.execute()

@@ -384,7 +384,9 @@ class _Merging(Change):
         self._inserts = [_Effect(each, sides, source_row) for each in not_matched]
         effects = [*self._matched, *self._by_source]
         self.updates = any(each.kind == "update" for each in effects)
-        self._is_only_delete = len(matched) == 1 and matched[0] == _Clause("delete", None, {})
+        self._is_only_delete = [(c.kind, c.predicate is None) for c in matched] == [
+            ("delete", True)
+        ]
         roots = {root for each in effects for root in each.roots} | set(keys)
         sees_all = _TARGET in roots
         self.columns = [name for name in schema.names if sees_all or name in roots]
