@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import polars as pl
 import pytest
 
@@ -92,6 +93,51 @@ def test_a_commit_to_other_rows_is_none(table: Table) -> None:
         table.update({"x": "x + 1"}, "p = 'c'")
         tx.append(found.with_columns(id=pl.lit(9)))
     assert values(table) == {1: 10, 2: 20, 3: 31, 9: 20}
+
+
+@pytest.mark.parametrize("vectors", ["false", "true"])
+@pytest.mark.parametrize("gone", ["p = 'a'", "id = 2", "id = 2 OR p = 'a'", "id = 99"])
+def test_the_change_feed_of_several_calls_has_the_changes_of_each(
+    tmp_path: Path, gone: str, vectors: str
+) -> None:
+    properties = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": vectors}
+    table = lakelog.create(tmp_path, ROWS.schema, ["p"], configuration=properties, upkeep=False)
+    table.append(pl.concat([ROWS, ROWS.with_columns(pl.col("id") + 10)]), target_file_bytes=1 << 20)
+    before = table.to_polars()
+    deleted = before.filter(pl.sql_expr(gone))
+    with table.transaction() as tx:
+        tx.append(ROWS.head(1).with_columns(id=pl.lit(7)))
+        tx.delete(gone)
+        tx.overwrite(ROWS.tail(1), "p = 'c'")
+        tx.append(ROWS.head(1).with_columns(id=pl.lit(8)))
+    changes = table.changes(2).collect()
+    kinds = changes.group_by("_change_type").agg(pl.col("id").sort())
+    assert dict(kinds.rows()) == {
+        "insert": [3, 7, 8],
+        "delete": sorted([*deleted["id"], 3, 13]),
+    }
+    peer = deltalake.DeltaTable(tmp_path).load_cdf(starting_version=2).read_all()
+    assert (
+        pl.DataFrame(peer)
+        .select("_change_type", "id")
+        .sort("id", "_change_type")
+        .equals(changes.select("_change_type", "id").sort("id", "_change_type"))
+    )
+
+
+def test_the_schema_is_overwritten_by_the_only_call_of_a_table_with_a_change_feed(
+    tmp_path: Path,
+) -> None:
+    feed = {"delta.enableChangeDataFeed": "true"}
+    table = lakelog.create(tmp_path, ROWS.schema, configuration=feed, upkeep=False)
+    tx = table.transaction()
+    tx.append(ROWS)
+    with pytest.raises(InvalidInputError, match="under two schemas"):
+        tx.overwrite(ROWS.drop("x"), schema_mode="overwrite")
+    with table.transaction() as tx:
+        tx.overwrite(ROWS, schema_mode="overwrite")
+        tx.append(ROWS)
+    assert table.changes(1).collect().height == 6
 
 
 def test_two_calls_do_not_change_one_file(table: Table) -> None:

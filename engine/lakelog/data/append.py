@@ -105,6 +105,13 @@ class _Write:
         if condition is not None and (predicate := sql_text(condition)) is not None:
             commit.parameters["predicate"] = predicate
         plan = commit.write_plan(metadata)
+        # Readers of the change feed then derive the changes, under each schema.
+        changes_schema = self._options.schema_mode == "overwrite" and (
+            metadata != before or not commit.joins
+        )
+        if changes_schema:
+            self._require_no_change_data()
+            tx.replace_rows()
         with commit.guarded():
             targets = self._targets(where) if mode != "Append" else None
             if metadata != before:
@@ -113,7 +120,8 @@ class _Write:
                     partition_by=metadata.partition_columns,
                     configuration=_changed(before, metadata),
                 )
-            report = self._write(plan, _Replacing(where, targets))
+            records = commit.keeps_changes and not changes_schema
+            report = self._write(plan, _Replacing(where, targets), records=records)
         return commit.commit(report)
 
     # --- before ------------------------------------------------------------------------------
@@ -132,6 +140,18 @@ class _Write:
             )
         if not replaces:
             require_partitioning(snapshot, options.partition_by)
+
+    def _require_no_change_data(self) -> None:
+        commit = self._commit
+        if commit.follows and commit.keeps_changes:
+            raise InvalidInputError(
+                "the table has a change data feed, and one commit cannot record changes under two "
+                "schemas",
+                path=commit.snapshot.path,
+                expected="an overwrite with schema_mode='overwrite' as the only call that writes "
+                "rows of its transaction",
+                hint="commit the other calls first",
+            )
 
     def _evolved(self, snapshot: LogSnapshot) -> Metadata:
         """The metadata under which the rows are written."""
@@ -176,14 +196,12 @@ class _Write:
 
     # --- rows --------------------------------------------------------------------------------
 
-    def _write(self, plan: WritePlan, replacing: _Replacing) -> WriteReport:
+    def _write(self, plan: WritePlan, replacing: _Replacing, *, records: bool) -> WriteReport:
         commit, tx = self._commit, self._commit.tx
         data = commit.writer(plan)
         gone = replacing.files
         changed: DataFileWriter | None = None
-        if self._options.schema_mode == "overwrite":
-            tx.replace_rows()  # readers of the change feed derive the changes, under each schema
-        elif gone.height and commit.keeps_changes:
+        if records and (gone.height or commit.joins):
             changed = commit.writer(plan.of_changes())
         for table in self._given(plan, replacing.where):
             data.write(table)

@@ -147,6 +147,9 @@ class RowCommit:
             may be filled in until it ends.
         metrics: The operation's metrics, likewise.
         tx: The transaction.
+        joins: Whether it is the caller's. Other calls may then add change data to the commit, which
+            readers use alone: each call has to record all of its changes.
+        follows: Whether it has had another call before.
     """
 
     def __init__(
@@ -161,9 +164,11 @@ class RowCommit:
         self.metrics: dict[str, Any] = {}
         self.parameters: dict[str, Any] = {}
         self._writers: list[DataFileWriter | VectorWriter] = []
-        self._joins = isinstance(begin, LogTransaction)
+        self.joins = isinstance(begin, LogTransaction)
+        self.follows = False
         if isinstance(begin, LogTransaction):
             self.tx = begin
+            self.follows = begin.has_parts
             begin.join(Part(operation, self.parameters, self.metrics, self._settle))
             return
         self.tx = begin(
@@ -278,7 +283,7 @@ class RowCommit:
             CommitOutcomeUnknown: The commit may have succeeded; the files are kept.
             UnavailableError: The store failed; the files are deleted if possible.
         """
-        if self._joins:
+        if self.joins:
             return report
         try:
             self.tx.commit()

@@ -443,6 +443,11 @@ class LogTransaction:
         self._settle(None)
         return version
 
+    @property
+    def has_parts(self) -> bool:
+        """Whether a call takes part in the commit."""
+        return bool(self._parts)
+
     def join(self, part: Part) -> None:
         """Take part in the commit."""
         self._require_open()
