@@ -7,6 +7,8 @@ from decimal import Decimal
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from lakelog.data.layout import (
     CODECS,
     codec_of,
+    dictionary_paths,
     file_name,
     partition_folder,
     partition_texts,
@@ -138,3 +141,39 @@ def test_sizes_have_units() -> None:
     for wrong in ("0", "much", ""):
         with pytest.raises(InvalidPropertyError):
             size_of(wrong)
+
+
+def test_a_dictionary_is_for_columns_whose_values_repeat() -> None:
+    count = 70_000
+    numbers = pl.int_range(count, eager=True)
+    frame = pl.DataFrame(
+        {
+            "unique": numbers,
+            "few": numbers % 9,
+            "runs": numbers // 50,
+            "text": numbers.cast(pl.String),
+            "nothing": pl.repeat(None, count, dtype=pl.String, eager=True),
+            "pair": pl.select(pl.struct(a=numbers, b=numbers)).to_series(),
+            "list": pl.select(pl.concat_list(numbers)).to_series(),
+        }
+    )
+    rows = frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+    names = [name for name in frame.columns if name not in {"pair", "list"}]
+    nested = ["pair.a", "pair.b", "list.list.element"]
+    assert dictionary_paths(rows) == ["few", "runs", "nothing", *nested]
+    assert dictionary_paths(rows.select(names)[:1000]) == ["few", "runs", "nothing"]
+    assert dictionary_paths(rows.select(names)[:0]) == names
+
+
+@given(st.lists(st.integers(0, 40_000), max_size=300), st.integers(1, 300))
+def test_files_read_the_same_with_and_without_dictionaries(
+    values: list[int], repeated: int
+) -> None:
+    rows = pa.table({"n": pa.array(values * repeated, pa.int64())})
+    sink = pa.BufferOutputStream()
+    paths = dictionary_paths(rows)
+    pq.write_table(rows, sink, use_dictionary=paths)
+    file = pq.ParquetFile(pa.BufferReader(sink.getvalue()))
+    assert file.read().equals(rows)
+    groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+    assert all(group.column(0).has_dictionary_page == bool(paths) for group in groups)

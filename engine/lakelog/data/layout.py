@@ -1,4 +1,5 @@
-"""Partition folders, file names and compression of new data files; rows grouped by partition.
+"""Partition folders, file names, compression and dictionaries of new data files; rows grouped by
+partition.
 
 Pure. Partition values are serialised once per partition, never per row.
 
@@ -14,12 +15,13 @@ import decimal
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakelog.errors import InvalidInputError, InvalidPropertyError
 from lakelog.model import contract
@@ -77,6 +79,48 @@ def codec_of(name: str | None) -> Codec:
             found=name,
         )
     return found
+
+
+_SAMPLED_ROWS, _STRETCHES = 1 << 15, 16
+_MOST_DISTINCT = 0.75  # of the sampled values
+
+
+def dictionary_paths(rows: pa.Table) -> list[str]:
+    """Parquet paths of the columns whose values repeat, by a sample of the rows.
+
+    A dictionary of other columns costs time, and mostly bytes. Columns inside structs, lists and
+    maps are not sampled: they always have one.
+    """
+    count = rows.num_rows
+    step, length = max(1, count // _STRETCHES), _SAMPLED_ROWS // _STRETCHES
+    starts = range(0, count, step) if count > _SAMPLED_ROWS else (0,)
+    length = length if count > _SAMPLED_ROWS else count
+    found: list[str] = []
+    for field, column in zip(rows.schema, rows.columns, strict=True):
+        if pa.types.is_nested(field.type):
+            found += _leaf_paths(field.name, field.type)
+            continue
+        sample = pa.chunked_array(
+            [chunk for start in starts for chunk in column.slice(start, length).chunks],
+            type=field.type,
+        )
+        if pc.count_distinct(sample, mode="all").as_py() <= _MOST_DISTINCT * len(sample):
+            found.append(field.name)
+    return found
+
+
+def _leaf_paths(path: str, type_: pa.DataType) -> Iterator[str]:
+    if pa.types.is_struct(type_):
+        for number in range(type_.num_fields):
+            field = type_.field(number)
+            yield from _leaf_paths(f"{path}.{field.name}", field.type)
+    elif pa.types.is_map(type_):
+        yield from _leaf_paths(f"{path}.key_value.key", type_.key_type)
+        yield from _leaf_paths(f"{path}.key_value.value", type_.item_type)
+    elif pa.types.is_large_list(type_):
+        yield from _leaf_paths(f"{path}.list.element", type_.value_type)
+    else:
+        yield path
 
 
 def size_of(text: str | None) -> int:

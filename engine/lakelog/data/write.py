@@ -432,22 +432,22 @@ class ParquetFile:
         self._upload = store.upload(path)
         self._sink = UploadSink(self._upload)
         self._stats = FileStats(stats)
+        self._schema, self._codec = schema, codec
         self._footers: list[pq.FileMetaData] = []
-        try:
+        self._writer: pq.ParquetWriter | None = None
+
+    def write(self, rows: pa.Table) -> None:
+        """Append one row group; the rows of the first decide which columns have dictionaries."""
+        if self._writer is None:
             self._writer = pq.ParquetWriter(
                 self._sink,
-                schema,
-                compression=codec.name,
-                compression_level=codec.level,
+                self._schema,
+                use_dictionary=layout.dictionary_paths(rows),
+                compression=self._codec.name,
+                compression_level=self._codec.level,
                 metadata_collector=self._footers,
                 **_OPTIONS,
             )
-        except BaseException:
-            self._upload.abandon()
-            raise
-
-    def write(self, rows: pa.Table) -> None:
-        """Append one row group."""
         self._stats.see(rows)
         self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
 
@@ -457,14 +457,15 @@ class ParquetFile:
         return self._upload.tell()
 
     def close(self) -> str:
-        """Make the file appear; gives its statistics as JSON."""
+        """Make the file appear, after a first `write`; gives its statistics as JSON."""
+        assert self._writer is not None
         self._writer.close()
         self._upload.close()
         return self._stats.json(self._footers[0])
 
     def abandon(self) -> None:
         """Leave nothing behind; after `close` it does nothing."""
-        if self._writer.is_open:
+        if self._writer is not None and self._writer.is_open:
             self._sink.give_up(self._writer)
         self._upload.abandon()
 
