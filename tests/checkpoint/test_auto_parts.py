@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
+from random import Random
 
 import polars as pl
 import pytest
@@ -47,6 +49,25 @@ def test_a_delta_checkpoint_is_split_at_the_size_limit(
     fresh = lakelog.open(tmp_path / "t", upkeep=False).snapshot()
     assert fresh.num_files() == 199
     assert tables.state_of(table.log) != before
+
+
+def test_wide_statistics_are_split_at_the_size_limit(tmp_path: Path) -> None:
+    root, limit = tmp_path / "t", 150_000
+    properties = {**NEVER, MAX_FILE: str(limit), "delta.checkpoint.writeStatsAsStruct": "false"}
+    table = lakelog.create(root, {"id": pl.Int64}, configuration=properties)
+    texts = [Random(number).randbytes(2_500).hex() for number in range(200)]
+    with table.transaction() as tx:
+        for number, text in enumerate(texts):
+            stats = json.dumps({"numRecords": 1, "of another writer": text})
+            tx.add(path=f"{number}.parquet", partitionValues={}, size=1, stats=stats)
+    # First by the commit's text, of which Parquet is at most half; then by the checkpoint itself.
+    for times in (3, 1.3):
+        report = table.checkpoint()
+        assert report.layout == "multipart"
+        assert max((root / path).stat().st_size for path in report.paths) < times * limit
+        with table.transaction() as tx:
+            tx.remove(path=f"{report.version}.parquet", partitionValues={})
+    assert lakelog.open(root, upkeep=False).snapshot().num_files() == 198
 
 
 def test_a_flattened_checkpoint_is_split_at_the_size_limit(tmp_path: Path) -> None:

@@ -226,7 +226,9 @@ def _of_checkpoints(
 SIDECAR_ACTIONS = 50_000
 """Actions of a sidecar, about; Spark's own number."""
 
-_ACTION_BYTES = 256  # of a file action in compressed Parquet, generously
+ACTION_BYTES = 256
+"""Length of a file action in compressed Parquet, where nothing longer is known."""
+
 _ROW_BYTES = 2_048  # of one that waits for its row group: its columns, and what is made from them
 _BATCH_ROWS = 1 << 15
 _ROW_GROUP_ROWS = 10_000
@@ -242,15 +244,18 @@ def plan_checkpoint(
     *,
     num_files: int,
     num_others: int = 0,
+    action_bytes: int = ACTION_BYTES,
     layout: str = AUTO,
     memory_limit: int | None = None,
     now_ms: int = 0,
 ) -> CheckpointPlan:
-    """Decide what a checkpoint is to look like."""
+    """Decide layout, parts and columns of a checkpoint."""
     check_writers(table, path)
     bounded = memory_limit is not None
-    chosen = choose_layout(table, path, options, num_files, num_others, layout, bounded=bounded)
-    parts = count_parts(chosen, options, num_files)
+    chosen = choose_layout(
+        table, path, options, num_files, num_others, action_bytes, layout, bounded=bounded
+    )
+    parts = count_parts(chosen, options, num_files, action_bytes)
     schema = _schema(table.metadata)
     rows = _ROW_GROUP_ROWS
     if memory_limit is not None:
@@ -274,7 +279,7 @@ def plan_checkpoint(
         row_group_rows=rows,
         batch_rows=0 if bounded else _BATCH_ROWS,
         created_ms=now_ms,
-        part_actions=part_actions(chosen, options),
+        part_actions=part_actions(chosen, options, action_bytes),
     )
 
 
@@ -284,6 +289,7 @@ def choose_layout(
     options: CheckpointOptions,
     num_files: int,
     num_others: int = 0,
+    action_bytes: int = ACTION_BYTES,
     layout: str = AUTO,
     *,
     bounded: bool = False,
@@ -296,24 +302,28 @@ def choose_layout(
         options.policy,
         num_files,
         num_others,
-        options.multi_part and num_files > part_actions("multipart", options),
+        options.multi_part and num_files > part_actions("multipart", options, action_bytes),
         options.part_actions,
         bounded,
     )
     return table.dialect.choose_layout(table, request)
 
 
-def count_parts(layout: str, options: CheckpointOptions, num_files: int) -> int:
+def count_parts(
+    layout: str, options: CheckpointOptions, num_files: int, action_bytes: int = ACTION_BYTES
+) -> int:
     """How many files the file actions are spread over."""
     if layout in {"classic", "json", "json-multipart"}:
         return 1
     least = 2 if layout == "multipart" else 1
-    return min(_MOST_PARTS, max(least, -(-num_files // part_actions(layout, options))))
+    return min(
+        _MOST_PARTS, max(least, -(-num_files // part_actions(layout, options, action_bytes)))
+    )
 
 
-def part_actions(layout: str, options: CheckpointOptions) -> int:
+def part_actions(layout: str, options: CheckpointOptions, action_bytes: int = ACTION_BYTES) -> int:
     """Most actions per file, by the properties and the maximum file length."""
-    by_bytes = max(1, options.max_file_bytes // _ACTION_BYTES)
+    by_bytes = max(1, options.max_file_bytes // action_bytes)
     match layout:
         case "json-multipart":
             return options.part_actions or PART_ACTIONS

@@ -35,7 +35,12 @@ from lakelog.checkpoint.job import (
     StagedParts,
     run_checkpoint_job,
 )
-from lakelog.checkpoint.plan import CheckpointOptions, choose_layout, plan_checkpoint
+from lakelog.checkpoint.plan import (
+    ACTION_BYTES,
+    CheckpointOptions,
+    choose_layout,
+    plan_checkpoint,
+)
 from lakelog.checkpoint.state_source import ReplayMode, StateSource, open_in_batches
 from lakelog.checkpoint.version_checksum import FileCounts, checksum_of, put_checksum
 from lakelog.dialects.base import AUTO
@@ -67,6 +72,8 @@ _CHECKED_BYTES = 16 << 20  # of a batch: while it is read back, nothing else is 
 _FEW_ROWS = 4_096  # are done before another thread has begun
 _COMMIT_ACTION_BYTES = 300  # of a commit's text, for an estimate
 _STATE_ACTION_BYTES = 150
+_TEXT_RATIO = 4  # a commit's text to Parquet
+_FEW_ROWS = 100  # of which a footer may be the greater part
 
 
 def write_checkpoint(
@@ -169,17 +176,19 @@ class _LocalPartWriter:
         options = options or CheckpointOptions.of(source.metadata.configuration, dialect)
         others = source.meta.height
         # Sidecars are closed when they are full, whatever the number of files.
-        chosen = choose_layout(table, path, options, 0, others, layout)
+        chosen = choose_layout(table, path, options, 0, others, layout=layout)
         sized = chosen not in {"classic", "v2-json", "v2-parquet"}
         if chosen == "classic" and layout == AUTO:
             sized = not _fits_one_file(self._state, options)
+        files, action_bytes = _estimate(self._state, source) if sized else (0, ACTION_BYTES)
         return plan_checkpoint(
             table,
             path,
             self._state.version,
             options,
-            num_files=_estimate_files(self._state, source) if sized else 0,
+            num_files=files,
             num_others=others,
+            action_bytes=action_bytes,
             layout=layout,
             memory_limit=self._memory_limit,
             now_ms=self._log.clock(),
@@ -448,21 +457,29 @@ def _fits_one_file(state: State, options: CheckpointOptions) -> bool:
     return sum(sizes) + tail <= options.max_file_bytes
 
 
-def _estimate_files(state: State, source: StateSource) -> int:
-    """File actions of a state, about."""
-    commits = sum(c.size_bytes for c in state.segment.commits) // _COMMIT_ACTION_BYTES
+def _estimate(state: State, source: StateSource) -> tuple[int, int]:
+    """About how many file actions a state has, and the length of one in Parquet: at least
+    `ACTION_BYTES`, more if the previous checkpoint or the commits have wide statistics.
+    """
+    text = sum(c.size_bytes for c in state.segment.commits)
+    commits = text // _COMMIT_ACTION_BYTES
+    action_bytes = ACTION_BYTES
     if source.replay_mode is ReplayMode.FREE:
         commits = state.layers.height
+        action_bytes = max(action_bytes, text // max(1, commits) // _TEXT_RATIO)
     if state.base is None:
-        return commits
+        return commits, action_bytes
     below = 0
     checkpoint = state.base.checkpoint
     # Only a manifest of Delta's or an Avro state names more files; the commits below are no rows.
     is_listed = checkpoint.layout in {"json", "json-multipart", "flattened"}
     for path in checkpoint.paths if is_listed else state.base.files:
         with suppress(pa.ArrowException, OSError, ValueError), state.log.store.open(path) as file:
+            length = file.seek(0, 2)
             if PurePosixPath(path).suffix == ".parquet":
-                below += pq.read_metadata(file).num_rows
+                rows = pq.read_metadata(file).num_rows
+                below += rows
+                action_bytes = max(action_bytes, length // max(_FEW_ROWS, rows))
             else:
-                below += file.seek(0, 2) // _STATE_ACTION_BYTES
-    return below + commits
+                below += length // _STATE_ACTION_BYTES
+    return below + commits, action_bytes
