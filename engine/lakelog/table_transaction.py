@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lakelog.errors import InvalidInputError
@@ -14,6 +14,7 @@ from lakelog.transaction.transaction import LogTransaction
 if TYPE_CHECKING:
     import polars as pl
 
+    from lakelog.data.merge import Merge
     from lakelog.data.row_commit import SchemaMode, WriteReport
 
 
@@ -29,10 +30,10 @@ class Transaction(LogTransaction):
     a file that it removes, data that it read (`read`), the metadata, the protocol, or a domain or
     application version that it writes. Then a `ConflictError` names the commit and the rule.
 
-    Rows are read by `scan` and written by `append`, `overwrite`, `delete` and `update`, in one
-    commit: a commit of another writer that changed the rows read is a conflict. All calls see the
-    version that the transaction reads, not each other's changes. Two calls that change the same
-    file raise `DuplicateFileError` on commit.
+    Rows are read by `scan` and written by `append`, `overwrite`, `delete`, `update`, `merge` and
+    `upsert`, in one commit: a commit of another writer that changed the rows read is a conflict.
+    All calls see the version that the transaction reads, not each other's changes. Two calls that
+    change the same file raise `DuplicateFileError` on commit.
 
     An empty transaction commits nothing, and its `version` stays None.
 
@@ -117,6 +118,43 @@ class Transaction(LogTransaction):
 
         options = WriteOptions(None, target_file_bytes, compression)
         return self._part(lambda: update(self._log, self._runtime, self, values, where, options))
+
+    def merge(
+        self,
+        source: Any,
+        on: str | Sequence[str] | Mapping[str, str],
+        *,
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+        memory_limit: int | None = None,
+    ) -> Merge:
+        """Compare the table with other rows, as `Table.merge`; `Merge.execute` writes the files,
+        as `append`.
+        """
+        from lakelog.data.merge import Merge
+        from lakelog.data.row_commit import WriteOptions
+
+        options = WriteOptions(None, target_file_bytes, compression)
+        return Merge(self._log, self._runtime, self, source, on, options, memory_limit, self._part)
+
+    def upsert(
+        self,
+        df: Any,
+        on: str | Sequence[str],
+        *,
+        target_file_bytes: int | None = None,
+        compression: str | None = None,
+        memory_limit: int | None = None,
+    ) -> WriteReport:
+        """Update or insert rows by key, as `Table.upsert`; files as `append`."""
+        merge = self.merge(
+            df,
+            on,
+            target_file_bytes=target_file_bytes,
+            compression=compression,
+            memory_limit=memory_limit,
+        )
+        return merge.when_matched_update_all().when_not_matched_insert_all().execute()
 
     def _part(self, write: Callable[[], WriteReport]) -> WriteReport:
         """One call that writes rows; if it fails, the transaction has ended."""

@@ -184,9 +184,52 @@ def test_rows_are_not_written_under_metadata_that_is_not_committed(table: Table)
     assert tx.commit() == 2
 
 
+def test_a_merge_is_a_part_of_the_commit(table: Table) -> None:
+    newer = pl.DataFrame({"id": [2, 4], "x": [21, 40], "p": ["b", "d"]})
+    with table.transaction() as tx:
+        merge = tx.merge(newer, "id").when_matched_update({"x": "source.x"})
+        report = merge.when_not_matched_insert_all().execute()
+        assert (report.version, report.num_updated_rows, report.num_rows) == (None, 1, 1)
+        tx.delete("id = 1")
+        assert values(table) == {1: 10, 2: 20, 3: 30}  # not yet
+    assert tx.version == 2
+    assert values(table) == {2: 21, 3: 30, 4: 40}
+
+
+def test_a_single_upsert_describes_the_commit_as_on_the_table(table: Table) -> None:
+    with table.transaction() as tx:
+        tx.upsert(ROWS.head(1).with_columns(x=pl.lit(11, pl.Int64)), "id")
+    written = info(table, 2)
+    assert written["operation"] == "MERGE"
+    assert written["operationMetrics"]["numTargetRowsUpdated"] == "1"
+    assert values(table) == {1: 11, 2: 20, 3: 30}
+
+
+def test_a_merge_conflicts_with_another_change_of_its_rows(table: Table) -> None:
+    tx = table.transaction()
+    tx.upsert(ROWS.head(1).with_columns(x=pl.lit(11, pl.Int64)), "id")
+    table.update({"x": "x + 5"}, "id = 1")
+    theirs = data_files(table)
+    with pytest.raises(ConflictError):
+        tx.commit()
+    assert len(data_files(table)) == len(theirs) - 1  # the file of the merge is deleted
+    assert values(table) == {1: 15, 2: 20, 3: 30}
+
+
+def test_a_merge_that_failed_ends_the_transaction(table: Table) -> None:
+    before = data_files(table)
+    tx = table.transaction()
+    tx.append(ROWS)
+    with pytest.raises(InvalidInputError, match="no column 'q'"):
+        tx.upsert(ROWS, ["q"])
+    assert data_files(table) == before
+    with pytest.raises(InvalidInputError, match="has ended"):
+        tx.merge(ROWS, "id").when_matched_delete().execute()
+
+
 @pytest.mark.parametrize("fault", ["fail", "lost", "unknown"])
 def test_whatever_operation_fails_all_or_nothing_is_written(tmp_path: Path, fault: Any) -> None:
-    for nth in range(1, 60):
+    for nth in range(1, 90):
         root = tmp_path / str(nth)
         lakelog.create(root, ROWS.schema, ["p"], upkeep=False).append(ROWS)
         store = InjectingStore(open_store(str(root)), [Rule(fault, nth=nth)])
@@ -194,10 +237,11 @@ def test_whatever_operation_fails_all_or_nothing_is_written(tmp_path: Path, faul
             with lakelog.open(store=store, upkeep=False).transaction() as tx:
                 tx.append(ROWS.head(1).with_columns(id=pl.lit(9)))
                 tx.delete("id = 3")
+                tx.upsert(ROWS.head(1).with_columns(x=pl.lit(11, pl.Int64)), "id")
         except (LakelogError, OSError, OutcomeUnknownError):
             pass
         table = lakelog.open(root)
-        assert values(table) in ({1: 10, 2: 20, 3: 30}, {1: 10, 2: 20, 9: 10})
+        assert values(table) in ({1: 10, 2: 20, 3: 30}, {1: 11, 2: 20, 9: 10})
         if len(store.operations) < nth:
             assert table.version() == 2
             return

@@ -58,7 +58,8 @@ class _Clause:
 
 
 class Merge:
-    """A merge that is described clause by clause; `execute` runs it. Made by `Table.merge`.
+    """A merge that is described clause by clause; `execute` runs it. Made by `Table.merge` and
+    `Transaction.merge`.
 
     The first clause of its kind whose predicate is true decides over a row. In predicates and
     values, ``source`` and ``target`` are struct columns with a row of each: ``source.x`` in SQL
@@ -71,13 +72,14 @@ class Merge:
         self,
         log: Log,
         runtime: Runtime,
-        begin: Callable[..., LogTransaction],
+        begin: Callable[..., LogTransaction] | LogTransaction,
         source: Any,
         on: str | Sequence[str] | Mapping[str, str],
         options: WriteOptions,
         memory_limit: int | None = None,
+        part: Callable[[Callable[[], WriteReport]], WriteReport] | None = None,
     ) -> None:
-        self._log, self._runtime, self._begin = log, runtime, begin
+        self._log, self._runtime, self._begin, self._part = log, runtime, begin, part
         self._source, self._on, self._options = source, on, options
         self._memory_limit = memory_limit
         self._matched: list[_Clause] = []
@@ -135,11 +137,11 @@ class Merge:
         return self
 
     def execute(self) -> WriteReport:
-        """Run the merge in one commit.
+        """Run the merge in one commit, or as a part of the commit of its transaction.
 
         Returns:
             The version, and the rows inserted (`num_rows`), updated, deleted and copied. Where no
-            row changes, nothing is committed.
+            row changes, nothing is committed. In a transaction the version is None.
 
         Raises:
             InvalidInputError: No clause was given, or the merge ran before; a clause names an
@@ -151,6 +153,9 @@ class Merge:
             CommitOutcomeUnknown: As `Table.append`.
             UnavailableError: As `Table.append`.
         """
+        return self._run() if self._part is None else self._part(self._run)
+
+    def _run(self) -> WriteReport:
         if self._is_over or not (self._matched or self._not_matched or self._by_source):
             raise InvalidInputError(
                 "a merge runs once, and needs at least one clause",
