@@ -30,7 +30,7 @@ import pyarrow as pa
 
 import lakelog
 from lakelog.errors import LakelogError
-from lakelog.transaction.operations import CommitArguments
+from lakelog.transaction.operations import CommitArguments, CommitDescription
 
 MOST_BYTES = 6 << 30
 BAD = {b"\xff": b"\xff"}
@@ -194,10 +194,12 @@ def _parameters(scope: str, function: str) -> list[inspect.Parameter]:
     owner = SCOPES[scope] or lakelog
     found = getattr(owner, function)
     parameters = [p for p in inspect.signature(found).parameters.values() if p.name != "self"]
-    if parameters and parameters[-1].annotation == "Unpack[CommitArguments]":
+    dicts = {f"Unpack[{each.__name__}]": each for each in (CommitArguments, CommitDescription)}
+    if parameters and parameters[-1].annotation in dicts:
         kind = inspect.Parameter.KEYWORD_ONLY
         parameters[-1:] = [
-            inspect.Parameter(name, kind, default=None) for name in CommitArguments.__annotations__
+            inspect.Parameter(name, kind, default=None)
+            for name in dicts[parameters[-1].annotation].__annotations__
         ]
     return parameters
 

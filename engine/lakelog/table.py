@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from lakelog.table_transaction import Transaction
     from lakelog.telemetry import Progress
     from lakelog.transaction.log_tail import LogTails
-    from lakelog.transaction.operations import CommitArguments
+    from lakelog.transaction.operations import CommitArguments, CommitDescription
     from lakelog.transaction.runtime import Runtime
 
 
@@ -315,6 +315,7 @@ class Table:
         sort_bytes: int = 268_435_456,
         commit_bytes: int = 4_294_967_296,
         progress: Progress | None = None,
+        **commit: Unpack[CommitDescription],
     ) -> CompactReport:
         """Merge small files by partition, and drop the rows that deletion vectors delete.
 
@@ -334,6 +335,8 @@ class Table:
             sort_bytes: Bytes of the files whose rows are sorted together, about.
             commit_bytes: Bytes of files that are rewritten for one commit, about.
             progress: Called with ``("compact", files done, files)``.
+            commit: As `transaction`, for each commit: ``operation``, ``user_name``,
+                ``user_metadata``, ``commit_info``.
 
         Returns:
             Files and rows, commits, and skipped files. A file that cannot be read is skipped with a
@@ -355,7 +358,9 @@ class Table:
         """
         from lakelog.data.bin_rewrite import RowOrder
         from lakelog.data.compact import Compaction, compact
+        from lakelog.transaction.operations import CommitDescription, require_arguments
 
+        require_arguments("Table.compact", commit, CommitDescription)
         by, zorder = (
             (given,) if isinstance(given, str) else tuple(given) for given in (order_by, zorder_by)
         )
@@ -372,6 +377,7 @@ class Table:
             sort_bytes=require_int("sort_bytes", sort_bytes, 1),
             commit_bytes=require_int("commit_bytes", commit_bytes, 1),
             order=RowOrder(zorder or by, bool(zorder)) if zorder or by else None,
+            commit=commit,
         )
         return compact(self._log, self.transaction, asked, progress)
 
@@ -381,6 +387,7 @@ class Table:
         timestamp: Timestamp | None = None,
         *,
         plan: bool = False,
+        **commit: Unpack[CommitDescription],
     ) -> RestoreReport:
         """Make the table what it was at an earlier version, in one commit.
 
@@ -392,6 +399,8 @@ class Table:
             version: The version to restore.
             timestamp: Instead of `version`, as in `snapshot`.
             plan: Check everything and return the report, but write nothing.
+            commit: As `transaction`: ``operation``, ``user_name``, ``user_metadata``,
+                ``commit_info``.
 
         Returns:
             The version, and the files added again and removed. Nothing is committed if the table
@@ -413,7 +422,9 @@ class Table:
         Source: Delta Lake, RestoreTableCommand.
         """
         from lakelog.data.restore import restore
+        from lakelog.transaction.operations import CommitDescription, require_arguments
 
+        require_arguments("Table.restore", commit, CommitDescription)
         if (version is None) == (timestamp is None):
             raise InvalidInputError(
                 "pass either version or timestamp",
@@ -421,7 +432,7 @@ class Table:
             )
         target = self.snapshot(version, timestamp)  # kept, so that the cache keeps what it read
         at = None if timestamp is None else iso_text(to_ms(timestamp))
-        return restore(self._log, self.transaction, target.version, at, plan=plan)
+        return restore(self._log, self.transaction, target.version, at, commit, plan=plan)
 
     def changes(
         self,

@@ -13,6 +13,7 @@ from lakelog.dialects.registry import detect_dialect, named, registered, without
 from lakelog.errors import (
     ArgumentTypeError,
     InvalidInputError,
+    MetadataChangedError,
     TableExistsError,
     TableNotFoundError,
 )
@@ -125,10 +126,15 @@ def create(
     store: LogStore | None = None,
     name: str | None = None,
     description: str | None = None,
-    mode: Literal["error", "ignore"] = "error",
+    mode: Literal["error", "ignore", "overwrite"] = "error",
     upkeep: bool = True,
 ) -> Table:
     """Create an empty table and open it.
+
+    With mode ``overwrite``, an existing table gets the new schema, partitioning, properties, name
+    and description, and all its files are removed, in one commit. Earlier versions stay readable.
+    Table id, table features, column ids, and the properties of column mapping, row tracking and
+    in-commit timestamps stay; other properties that `configuration` lacks are removed.
 
     Args:
         path: The table's folder, on local disk or as any fsspec URL; created if it does not exist.
@@ -143,12 +149,16 @@ def create(
         store: As `open`.
         name: Name of the table.
         description: Description of the table.
-        mode: If a table exists: ``error`` raises an error, ``ignore`` opens it as it is.
+        mode: If a table exists: ``error`` raises an error, ``ignore`` opens it as it is,
+            ``overwrite`` replaces it.
         upkeep: As `open`.
 
     Raises:
-        TableExistsError: A table exists, possibly created concurrently, and `mode` is ``error``.
-        InvalidTransactionError: The metadata is invalid; subclasses give the reason.
+        TableExistsError: A table exists, possibly created concurrently, and `mode` is ``error``;
+            or it is ``overwrite``, and the table has another format.
+        InvalidTransactionError: The metadata is invalid; subclasses give the reason. Or an
+            append-only table would be overwritten.
+        ConflictError: Another writer committed while the table was overwritten.
         InvalidInputError: The format or the schema is unknown; or both `path` and `store` are
             given, or neither.
         UnsupportedFeatureError: The table would need a writer feature that lakelog lacks.
@@ -156,28 +166,25 @@ def create(
         CommitOutcomeUnknown: The table may have been created, and cannot be read back.
         UnavailableError: The store failed; nothing was written.
     """
-    require_choice("mode", mode, ("error", "ignore"))
+    require_choice("mode", mode, ("error", "ignore", "overwrite"))
     dialect = named(format)
     files = _opened(path, storage_options, store, DEFAULT_LIMITS)
     log = Log(files, dialect, storage_options=storage_options)
-    from lakelog.transaction.create import create_table
+    from lakelog.transaction.create import TableDefinition, create_table, replace_table
     from lakelog.transaction.runtime import Runtime
 
+    definition = TableDefinition(schema, partition_by, configuration, name, description)
     try:
-        create_table(
-            log,
-            Runtime(),
-            registered(),
-            schema=schema,
-            partition_by=partition_by,
-            configuration=configuration,
-            name=name,
-            description=description,
-        )
+        create_table(log, Runtime(), registered(), definition)
     except TableExistsError:
-        if mode == "error":
+        found = detect_dialect(files)
+        if mode == "error" or (mode == "overwrite" and found != dialect):
             raise
-        log = Log(files, detect_dialect(files), storage_options=storage_options)
+        log = Log(files, found, storage_options=storage_options)
+        table = Table(log, upkeep=upkeep)
+        if mode == "overwrite":
+            replace_table(table.transaction, definition)
+        return table
     return Table(log, upkeep=upkeep)
 
 
@@ -206,9 +213,8 @@ def write(
 ) -> WriteReport:
     """Write rows to a Delta table, which is created if it does not exist.
 
-    A new table is created by one commit, with the columns of `df`, and the rows are written by the
-    next; if that fails, the table remains, without rows. If another writer creates the table at the
-    same time, one of the two creates it, and both write as to an existing table.
+    A new table is created with the columns and the rows of `df`, in one commit. If another writer
+    creates the table at the same time, the rows are written again, as to an existing table.
 
     Args:
         path: The table's folder, as `create`. None with `store`.
@@ -240,7 +246,8 @@ def write(
         InvalidInputError: As `create`, `Table.append` and `Table.overwrite`; or `where` is given
             and `mode` is not ``overwrite``.
         UnsupportedFeatureError: As `Table.append`.
-        ConflictError: As `Table.append`.
+        ConflictError: As `Table.append`; or another writer created the table at the same time, and
+            `df` is a stream, which cannot be read again.
         CommitOutcomeUnknown: As `Table.append`.
         UnavailableError: As `Table.append`.
 
@@ -250,12 +257,14 @@ def write(
         >>> import polars as pl
         >>> rows = pl.DataFrame({"id": [1, 2], "day": ["a", "b"]})
         >>> write("orders", rows, partition_by=["day"]).version
-        1
+        0
     """
-    from lakelog.data.append import require_partitioning
+    from lakelog.data.append import create_with_rows, require_partitioning
     from lakelog.data.conform import Incoming, merged_schema
-    from lakelog.data.row_commit import WriteReport
+    from lakelog.data.row_commit import WriteOptions, WriteReport
+    from lakelog.transaction.create import NewTable, TableDefinition
     from lakelog.transaction.operations import CommitArguments, require_arguments
+    from lakelog.transaction.runtime import Runtime
 
     require_arguments("write", commit, CommitArguments)
     require_choice("mode", mode, get_args(WriteMode))
@@ -266,25 +275,28 @@ def write(
     if mode in {"append", "overwrite"}:
         table = _existing(path, storage_options, store, upkeep=upkeep)
     if table is None and version is None:
+        files = _opened(path, storage_options, store, DEFAULT_LIMITS)
+        log = Log(files, named("delta"), storage_options=storage_options)
+        schema = merged_schema(Struct(()), rows.schema)
+        definition = TableDefinition(schema, partition_by or (), configuration, name, description)
+        options = WriteOptions(schema_mode, target_file_bytes, compression, commit=commit)
         try:
-            table = create(
-                path,
-                merged_schema(Struct(()), rows.schema),
-                partition_by or (),
-                configuration=configuration,
-                storage_options=storage_options,
-                store=store,
-                name=name,
-                description=description,
-                upkeep=upkeep,
-            )
-        except TableExistsError:
+            new = NewTable(log, Runtime(), registered(), definition)
+            return create_with_rows(log, Runtime(), new, rows, mode, options)
+        except TableExistsError as cause:
             if mode == "error":
                 raise
             if mode == "ignore":
                 return WriteReport(None)
-        else:
-            schema_mode = partition_by = None
+            if rows.is_stream:
+                raise MetadataChangedError(
+                    "another writer created the table while its first rows were written",
+                    path=log.table,
+                    version=0,
+                    rule="metadata_changed",
+                    hint="call write again with the rows; nothing was written",
+                ) from cause
+            rows = Incoming.of(df)
     if table is None:
         table = open(path, storage_options, store=store, upkeep=upkeep)
     more: Any = {

@@ -13,12 +13,14 @@ import pytest
 
 import lakelog
 from lakelog.errors import (
+    ConflictError,
     InvalidInputError,
+    InvalidTransactionError,
     LakelogError,
     TableExistsError,
     TableNotFoundError,
 )
-from lakelog.storage import open_store
+from lakelog.storage import StoreWrapper, open_store
 from lakelog.testing import InjectingStore, Rule
 
 ROWS = pl.DataFrame({"id": [1, 2], "day": ["a", "b"]})
@@ -36,10 +38,12 @@ def test_a_new_table_has_the_columns_partitions_and_properties_that_are_given(
     report = lakelog.write(
         tmp_path, ROWS.lazy(), partition_by=["day"], name="t", configuration=properties
     )
-    assert (report.version, report.num_rows, report.num_files) == (1, 2, 2)
+    assert (report.version, report.num_rows, report.num_files) == (0, 2, 2)
     metadata = lakelog.open(tmp_path).snapshot().metadata
     assert (metadata.name, metadata.partition_columns) == ("t", ("day",))
     assert metadata.configuration == properties
+    written = lakelog.open(tmp_path).history().row(0, named=True)
+    assert written["operation"] == "WRITE"
     assert pl.read_delta(str(tmp_path)).sort("id").equals(ROWS)
 
 
@@ -54,7 +58,7 @@ def test_the_mode_decides_what_becomes_of_an_existing_table(tmp_path: Path, mode
     report = lakelog.write(tmp_path, MORE, mode, user_metadata="second")
     kept = {"append": [1, 2, 3], "overwrite": [3], "ignore": [1, 2]}
     assert ids(tmp_path) == kept[mode]
-    assert report.version == (None if mode == "ignore" else 2)
+    assert report.version == (None if mode == "ignore" else 1)
 
 
 def test_rows_of_a_condition_are_replaced(tmp_path: Path) -> None:
@@ -96,6 +100,63 @@ def test_writers_that_create_the_table_at_the_same_time_all_write(tmp_path: Path
     assert ids(tmp_path) == [0, 1, 2, 3]
 
 
+class _Rival(StoreWrapper):
+    """A store in which another writer creates the table just before ours is committed."""
+
+    def put_if_absent(self, path: str, data: bytes) -> bool:
+        if path.endswith("0.json"):
+            lakelog.create(self.root, ROWS.schema, mode="ignore", upkeep=False)
+        return super().put_if_absent(path, data)
+
+
+def test_rows_of_a_frame_are_written_again_if_another_writer_creates_the_table(
+    tmp_path: Path,
+) -> None:
+    report = lakelog.write(None, ROWS, store=_Rival(open_store(str(tmp_path))), upkeep=False)
+    assert report.version == 1
+    assert ids(tmp_path) == [1, 2]
+    assert len(list(tmp_path.rglob("*.parquet"))) == 1
+
+
+def test_rows_of_a_stream_conflict_if_another_writer_creates_the_table(tmp_path: Path) -> None:
+    stream = ROWS.to_arrow().to_reader()
+    with pytest.raises(ConflictError, match="another writer created the table"):
+        lakelog.write(None, stream, store=_Rival(open_store(str(tmp_path))), upkeep=False)
+    assert lakelog.open(tmp_path).version() == 0
+    assert not list(tmp_path.rglob("*.parquet"))
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"delta.enableInCommitTimestamps": "true", "delta.enableRowTracking": "true"},
+        {"delta.columnMapping.mode": "name", "delta.enableDeletionVectors": "true"},
+        {"delta.enableChangeDataFeed": "true"},
+    ],
+    ids=["tracked", "mapped", "feed"],
+)
+def test_a_new_table_with_features_has_its_rows_in_the_first_commit(
+    tmp_path: Path, properties: dict[str, str]
+) -> None:
+    given: Any = {"user_name": "ann", "app_id": "job", "app_version": 3}
+    lakelog.write(tmp_path, ROWS, partition_by=["day"], configuration=properties, **given)
+    table = lakelog.open(tmp_path)
+    assert table.version() == 0
+    assert table.history()["userName"].to_list() == ["ann"]
+    assert lakelog.write(tmp_path, ROWS, **given).duplicate
+    assert table.to_polars().sort("id").equals(ROWS)
+    assert table.changes(0).collect()["_change_type"].to_list() == ["insert", "insert"]
+    if "delta.columnMapping.mode" not in properties:  # deltalake cannot read it
+        assert pl.read_delta(str(tmp_path)).sort("id").equals(ROWS)
+    if "delta.enableRowTracking" in properties:
+        assert table.snapshot().files().collect()["baseRowId"].sort().to_list() == [0, 1]
+
+
+def test_columns_without_a_type_are_left_out_of_a_new_table(tmp_path: Path) -> None:
+    lakelog.write(tmp_path, ROWS.with_columns(nothing=pl.lit(None)))
+    assert lakelog.open(tmp_path).to_polars().sort("id").equals(ROWS)
+
+
 @pytest.mark.parametrize("kind", ["fail", "lost"])
 def test_whatever_operation_fails_a_repeated_write_completes(tmp_path: Path, kind: Any) -> None:
     for nth in range(1, 40):
@@ -119,6 +180,81 @@ def test_creating_an_existing_table_again_is_refused_or_ignored(tmp_path: Path) 
     assert opened.to_polars().sort("id").equals(ROWS)
     lakelog.create(tmp_path / "i", ROWS.schema, format="indextables")
     assert lakelog.create(tmp_path / "i", ROWS.schema, mode="ignore").format == "indextables"
+
+
+SECOND = {"delta.deletedFileRetentionDuration": "interval 8 days"}
+OTHERS = pl.DataFrame(schema={"other": pl.Int64, "id": pl.String})
+
+
+def test_creating_with_mode_overwrite_replaces_the_table_in_one_commit(tmp_path: Path) -> None:
+    for root, create in ((tmp_path / "ours", lakelog.create), (tmp_path / "theirs", None)):
+        lakelog.create(
+            root,
+            ROWS.schema,
+            ["day"],
+            configuration={"delta.logRetentionDuration": "interval 9 days"},
+        ).append(ROWS)
+        if create is not None:
+            made = create(
+                root,
+                OTHERS.schema,
+                ["other"],
+                configuration=SECOND,
+                name="second",
+                mode="overwrite",
+            )
+        else:
+            deltalake.DeltaTable.create(
+                str(root),
+                OTHERS.to_arrow().schema,
+                partition_by=["other"],
+                configuration=SECOND,
+                name="second",
+                mode="overwrite",
+            )
+            made = lakelog.open(root)
+        snapshot = made.snapshot()
+        assert snapshot.version == 2
+        assert (snapshot.num_files(), snapshot.schema.names) == (0, ("other", "id"))
+        assert snapshot.metadata.partition_columns == ("other",)
+        assert snapshot.metadata.configuration == SECOND
+        assert snapshot.metadata.name == "second"
+        assert made.history()["operation"][0] == "CREATE OR REPLACE TABLE"
+        assert made.snapshot(version=1).to_polars().sort("id").equals(ROWS)
+        made.append(pl.DataFrame({"other": [1], "id": ["x"]}))
+        assert pl.read_delta(str(root)).rows() == [(1, "x")]
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"delta.columnMapping.mode": "name"},
+        {"delta.enableChangeDataFeed": "true"},
+        {"delta.enableRowTracking": "true"},
+        {"delta.enableInCommitTimestamps": "true"},
+    ],
+    ids=["mapped", "feed", "tracked", "timestamps"],
+)
+def test_a_table_with_features_is_replaced_and_stays_readable(
+    tmp_path: Path, properties: dict[str, str]
+) -> None:
+    first = lakelog.create(tmp_path, ROWS.schema, ["day"], configuration=properties)
+    first.append(ROWS)
+    made = lakelog.create(tmp_path, OTHER.schema, mode="overwrite")
+    made.append(OTHER)
+    assert made.to_polars().equals(OTHER)
+    assert made.snapshot(version=1).to_polars().sort("id").equals(ROWS)
+    assert made.snapshot().metadata.id == first.snapshot(version=1).metadata.id
+
+
+def test_an_append_only_table_and_another_format_are_not_replaced(tmp_path: Path) -> None:
+    lakelog.write(tmp_path / "a", ROWS, configuration={"delta.appendOnly": "true"})
+    with pytest.raises(InvalidTransactionError, match="append"):
+        lakelog.create(tmp_path / "a", MORE.schema, mode="overwrite")
+    lakelog.create(tmp_path / "i", ROWS.schema, format="indextables")
+    with pytest.raises(TableExistsError, match="indextables"):
+        lakelog.create(tmp_path / "i", MORE.schema, mode="overwrite")
+    assert ids(tmp_path / "a") == [1, 2]
 
 
 # --- schema_mode="overwrite" ---------------------------------------------------------------------
@@ -175,7 +311,7 @@ def test_a_schema_is_not_replaced_where_rows_stay(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="lack a partition column"):
         table.overwrite(OTHER.drop("day"), schema_mode="overwrite")
     assert ids(tmp_path) == [1, 2]
-    assert table.version() == 1
+    assert table.version() == 0
 
 
 @pytest.mark.parametrize(
@@ -203,3 +339,24 @@ def test_an_unknown_argument_of_write_creates_no_table(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"^write\(\) got an unexpected keyword argument 'colour'$"):
         lakelog.write(tmp_path / "t", pl.DataFrame({"id": [1]}), **unknown)
     assert not (tmp_path / "t").exists()
+
+
+def test_compact_and_restore_describe_their_commits(tmp_path: Path) -> None:
+    lakelog.write(tmp_path, ROWS)
+    table = lakelog.open(tmp_path, upkeep=False)
+    table.append(ROWS)
+    given: Any = {"user_name": "ann", "user_metadata": "why", "commit_info": {"ticket": "T-1"}}
+    table.compact(**given)
+    table.restore(0, operation="UNDO", **given)
+    log = tmp_path / "_delta_log"
+    for version, operation in ((2, "OPTIMIZE"), (3, "UNDO")):
+        lines = (log / f"{version:020}.json").read_text().splitlines()
+        info = next(
+            found["commitInfo"] for found in map(json.loads, lines) if "commitInfo" in found
+        )
+        assert info["operation"] == operation
+        assert (info["userName"], info["userMetadata"], info["ticket"]) == ("ann", "why", "T-1")
+    calls: list[Any] = [table.compact, lambda **more: table.restore(1, **more)]
+    for call in calls:
+        with pytest.raises(TypeError, match=r"Table\.\w+\(\) got an unexpected .* 'app_id'"):
+            call(app_id="x")

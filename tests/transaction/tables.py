@@ -17,7 +17,7 @@ from lakelog.dialects.base import Dialect
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store
 from lakelog.testing import InjectingStore, Rule
-from lakelog.transaction.create import create_table
+from lakelog.transaction.create import TableDefinition, create_table
 from lakelog.transaction.runtime import Runtime
 
 DIALECTS: dict[str, Dialect] = {"delta": delta.DIALECT, "indextables": indextables.DIALECT}
@@ -76,7 +76,9 @@ def over(where: str, form: str, rules: Iterable[Rule] = ()) -> tuple[Table, Inje
 
 def create_over(store: LogStore, form: str) -> None:
     """Create a table through a store."""
-    create_table(Log(store, DIALECTS[form]), runtime(), list(DIALECTS.values()), schema=SCHEMA)
+    create_table(
+        Log(store, DIALECTS[form]), runtime(), list(DIALECTS.values()), TableDefinition(SCHEMA)
+    )
 
 
 def paths(table: Table, version: int | None = None) -> list[str]:

@@ -22,7 +22,7 @@ from lakelog.dialects import delta
 from lakelog.log.context import Log
 from lakelog.model import contract
 from lakelog.storage import open_store
-from lakelog.transaction.create import create_table
+from lakelog.transaction.create import TableDefinition, create_table
 from lakelog.transaction.schema_conversion import schema_text, struct_of
 from tests.transaction.tables import append, location, new_table, runtime
 from tests.transaction.test_transaction import ReadOnly
@@ -176,4 +176,6 @@ def test_metadata_that_no_table_may_have_creates_nothing(tmp_path: Path) -> None
 def test_a_store_that_cannot_commit_safely_is_refused(tmp_path: Path) -> None:
     store = ReadOnly(open_store(location("local", tmp_path)))
     with pytest.raises(lakelog.UnsupportedStoreError):
-        create_table(Log(store, delta.DIALECT), runtime(), [delta.DIALECT], schema={"id": pl.Int64})
+        create_table(
+            Log(store, delta.DIALECT), runtime(), [delta.DIALECT], TableDefinition({"id": pl.Int64})
+        )

@@ -24,10 +24,16 @@ from lakelog.data.conform import Conform, Incoming, Rows, merged_schema, to_tabl
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.data.rewrite import marked, require_rows_copyable
-from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
+from lakelog.data.row_commit import (
+    RowCommit,
+    WriteOptions,
+    WriteReport,
+    data_file_writer,
+    discard_unnamed,
+)
 from lakelog.data.targets import Targets, find_targets, holds, keeping, matching_rows
 from lakelog.data.write import DataFileWriter, WritePlan, slices
-from lakelog.errors import InvalidInputError
+from lakelog.errors import CommitOutcomeUnknown, InvalidInputError, LakelogError
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.contract import Struct
@@ -35,6 +41,8 @@ from lakelog.model.metadata import Metadata
 from lakelog.skipping.sql_predicate import sql_text
 from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.transaction import metadata_changes
+from lakelog.transaction.create import NewTable
+from lakelog.transaction.operations import Operation
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.transaction import LogTransaction
 
@@ -73,6 +81,50 @@ def require_partitioning(snapshot: LogSnapshot, partition_by: Sequence[str] | No
             found=", ".join(partition_by) or "no columns",
             hint="overwrite the table with schema_mode='overwrite' to change its partitioning",
         )
+
+
+_MODES = {
+    "append": "Append",
+    "overwrite": "Overwrite",
+    "error": "ErrorIfExists",
+    "ignore": "Ignore",
+}
+"""Modes of a write, as Spark names them."""
+
+
+def create_with_rows(
+    log: Log, runtime: Runtime, new: NewTable, rows: Incoming, mode: str, options: WriteOptions
+) -> WriteReport:
+    """Create a table with rows, in one commit; see `lakelog.write`."""
+    plan = WritePlan.under(
+        log.table,
+        new.table,
+        target_file_bytes=options.target_file_bytes,
+        compression=options.compression,
+        token=runtime.new_id(),
+    )
+    writer = data_file_writer(log, runtime, plan)
+    try:
+        for batch in rows.batches:
+            writer.write(_without_void(batch, plan.schema))
+        files = writer.finish()
+    except BaseException:
+        writer.abort()
+        raise
+    report = WriteReport(0, writer.num_rows, files.height, int(files["size"].sum()))
+    partition_by = orjson.dumps(list(plan.partition_columns)).decode()
+    operation = Operation("WRITE", {"mode": _MODES[mode], "partitionBy": partition_by})
+    metrics = _metrics(report, pl.DataFrame())
+    try:
+        new.commit(files, operation=operation, metrics=metrics, commit=options.commit)
+    except CommitOutcomeUnknown as error:
+        count = len(writer.paths)
+        error.add_note(f"lakelog: {count} data files are kept, because the commit may name them")
+        raise
+    except LakelogError:
+        discard_unnamed(log, writer.paths, -1)
+        raise
+    return report
 
 
 class _Write:
@@ -236,22 +288,21 @@ class _Write:
         conform = Conform(plan.schema.fields, plan.partition_columns)
         for batch in self._rows.batches:
             for piece in slices(batch):
-                table = conform.table(self._without_void(piece, plan))
+                if self._options.schema_mode is not None:
+                    piece = _without_void(piece, plan.schema)  # noqa: PLW2901
+                table = conform.table(piece)
                 if where is not None:
                     require_all(table, where)
                 yield table
 
-    def _without_void(self, rows: Rows, plan: WritePlan) -> Rows:
-        """The rows without new columns that hold nulls only, and so have no type to be added
-        with.
-        """
-        if self._options.schema_mode is None:
-            return rows
-        table, known = to_table(rows), plan.schema
-        void = [
-            f.name for f in table.schema if pa.types.is_null(f.type) and known.field(f.name) is None
-        ]
-        return table.drop_columns(void) if void else table
+
+def _without_void(rows: Rows, known: Struct) -> Rows:
+    """The rows without new columns that hold nulls only, and so have no type to be added with."""
+    table = to_table(rows)
+    void = [
+        f.name for f in table.schema if pa.types.is_null(f.type) and known.field(f.name) is None
+    ]
+    return table.drop_columns(void) if void else table
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import honoured_mapping, is_on
 from lakelog.skipping.sql_predicate import sql_text
+from lakelog.transaction.operations import CommitDescription
 from lakelog.transaction.row_tracking import ENABLED
 from lakelog.transaction.transaction import LogTransaction
 
@@ -201,6 +202,7 @@ class Compaction:
         sort_bytes: Bytes of the files whose rows are sorted together, about.
         storage_options: For the store of other processes.
         workers: Threads that encode files.
+        commit: The description of its commits.
     """
 
     target_bytes: int | None = None
@@ -213,6 +215,7 @@ class Compaction:
     sort_bytes: int = 256 << 20
     storage_options: Mapping[str, Any] | None = None
     workers: int = 1
+    commit: CommitDescription = field(default_factory=CommitDescription)
 
 
 @dataclass(frozen=True)
@@ -358,7 +361,7 @@ def compact_bins(
     fruitless = 0
     expected = 0
     while fruitless < _FRUITLESS_ROUNDS:
-        snapshot = begin().snapshot
+        snapshot = begin(**asked.commit).snapshot
         _require_compactable(snapshot, asked)
         target = WritePlan.of(
             snapshot,
@@ -559,8 +562,8 @@ def _commit(
     if order is not None:
         tags[SORTED] = order.text
     with begin(
+        **{"operation": "OPTIMIZE", **asked.commit},
         version=version,
-        operation="OPTIMIZE",
         parameters=parameters,
         metrics=_metrics(new, gone),
     ) as tx:

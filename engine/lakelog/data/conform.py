@@ -53,10 +53,12 @@ class Incoming:
     Attributes:
         schema: Their Arrow schema.
         batches: The rows; may be taken once.
+        is_stream: Whether the caller's object may be read only once too.
     """
 
     schema: pa.Schema
     batches: Iterator[Rows]
+    is_stream: bool = False
 
     @staticmethod
     def of(rows: Any) -> Incoming:
@@ -92,7 +94,7 @@ class Incoming:
     @staticmethod
     def _read(reader: pa.RecordBatchReader) -> Incoming:
         schema = without_metadata(reader.schema.empty_table()).schema
-        return Incoming(schema, map(without_metadata, reader))
+        return Incoming(schema, map(without_metadata, reader), is_stream=True)
 
 
 def _not_rows(rows: object) -> InvalidInputError:

@@ -23,6 +23,7 @@ from lakelog.errors import NotFoundError
 from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
 from lakelog.maintenance.vacuum import listed_files
+from lakelog.transaction.operations import CommitDescription
 from lakelog.transaction.restoring import Restored
 from lakelog.transaction.transaction import LogTransaction
 
@@ -82,6 +83,7 @@ def restore(
     begin: Callable[..., LogTransaction],
     version: int,
     timestamp: str | None,
+    commit: CommitDescription,
     *,
     plan: bool,
 ) -> RestoreReport:
@@ -90,7 +92,7 @@ def restore(
     at = {"version": None if timestamp else version, "timestamp": timestamp}
     # Any commit in between would leave another state than the restored one.
     tx = begin(
-        operation="RESTORE",
+        **{"operation": "RESTORE", **commit},
         parameters={name: value for name, value in at.items() if value is not None},
         metrics=metrics,
         isolation="Serializable",

@@ -223,13 +223,7 @@ class RowCommit:
 
     def writer(self, plan: WritePlan) -> DataFileWriter:
         """A new writer of data files."""
-        writer = DataFileWriter(
-            plan,
-            store=self.log.store,
-            new_id=self._runtime.new_id,
-            clock=self.log.clock,
-            workers=min(_MOST_WORKERS, os.cpu_count() or 1),
-        )
+        writer = data_file_writer(self.log, self._runtime, plan)
         self._writers.append(writer)
         return writer
 
@@ -327,6 +321,17 @@ class RowCommit:
 
     def _kept(self) -> str:
         return f"the {len(self._paths())} data files of this write are kept"
+
+
+def data_file_writer(log: Log, runtime: Runtime, plan: WritePlan) -> DataFileWriter:
+    """A writer of data files in this process."""
+    return DataFileWriter(
+        plan,
+        store=log.store,
+        new_id=runtime.new_id,
+        clock=log.clock,
+        workers=min(_MOST_WORKERS, os.cpu_count() or 1),
+    )
 
 
 def _named(snapshot: LogSnapshot, paths: list[str]) -> bool:

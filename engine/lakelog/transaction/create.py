@@ -2,86 +2,193 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.protocol_rules import TableConfiguration
-from lakelog.errors import TableExistsError
+from lakelog.errors import InvalidTransactionError, TableExistsError
 from lakelog.log.context import Log
 from lakelog.model import actions
-from lakelog.model.metadata import Metadata
+from lakelog.model.metadata import CLUSTERING, Metadata
 from lakelog.storage import LogStore
 from lakelog.transaction import operations, write_support
+from lakelog.transaction.action_buffer import ActionBuffer
 from lakelog.transaction.action_input import rows_frame
 from lakelog.transaction.commit_content import Description
 from lakelog.transaction.commit_loop import CommitLoop, Plan, Retry
 from lakelog.transaction.log_tail import LogTails
 from lakelog.transaction.metadata_changes import metadata_row, protocol_row, settled_metadata
-from lakelog.transaction.pending_commit import WRITE_SERIALIZABLE, PendingCommit, Reads
+from lakelog.transaction.operations import CommitArguments, Operation
+from lakelog.transaction.pending_commit import PendingCommit, Reads
+from lakelog.transaction.restoring import clustering_of
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.schema_conversion import SchemaLike, schema_text
-from lakelog.transaction.transaction import refuse_unsafe_store
-from lakelog.transaction.validation import check_metadata
+from lakelog.transaction.transaction import (
+    COLUMNAR_ABOVE_BYTES,
+    LogTransaction,
+    isolation_level,
+    refuse_unsafe_store,
+)
+from lakelog.transaction.validation import check_files, check_metadata
 from lakelog.version import __version__
+
+
+@dataclass(frozen=True)
+class TableDefinition:
+    """Schema, partitioning, properties, name and description of a table."""
+
+    schema: SchemaLike
+    partition_by: Sequence[str] = ()
+    configuration: Mapping[str, str] | None = None
+    name: str | None = None
+    description: str | None = None
+
+
+class NewTable:
+    """A table that does not exist yet. Its definition is checked, and nothing is written before
+    `commit`.
+
+    Attributes:
+        table: Protocol and metadata of version 0.
+    """
+
+    def __init__(
+        self,
+        log: Log,
+        runtime: Runtime,
+        dialects: Sequence[Dialect],
+        definition: TableDefinition,
+    ) -> None:
+        refuse_unsafe_store(log)
+        _refuse_existing(log.store, dialects)
+        self._log, self._runtime = log, runtime
+        dialect, rules = log.dialect, log.dialect.protocol_rules
+        asked = Metadata(
+            runtime.new_id(),
+            definition.name,
+            definition.description,
+            dialect.provider,
+            {},
+            schema_text(definition.schema),
+            tuple(definition.partition_by),
+            dict(definition.configuration or {}),
+            log.clock(),
+        )
+        protocol = rules.upgrade(None, rules.needed(asked))
+        metadata = settled_metadata(asked, None, runtime)
+        rules.check_change(None, protocol)
+        self.table = TableConfiguration(dialect, protocol, metadata)
+        check_metadata(self.table, None)
+        write_support.check_writable(self.table, log.table)
+
+    def commit(
+        self,
+        adds: pl.DataFrame | None = None,
+        *,
+        operation: Operation | None = None,
+        metrics: Mapping[str, Any] | None = None,
+        commit: CommitArguments | None = None,
+    ) -> None:
+        """Write version 0, with files.
+
+        Raises:
+            TableExistsError: Another writer created the table.
+        """
+        log, table, given = self._log, self.table, commit or CommitArguments()
+        configuration = table.metadata.configuration
+        isolation = isolation_level(given.get("isolation"), table.metadata)
+        name, user_name = given.get("operation"), given.get("user_name")
+        user_metadata, fields = given.get("user_metadata"), given.get("commit_info")
+        operations.check_description(name, None, None, user_name, user_metadata, fields)
+        buffer = ActionBuffer(log, table)
+        if adds is not None:
+            buffer.put_files("add", adds, {})
+        app = operations.application(given.get("app_id"), given.get("app_version"))
+        if app is not None:
+            buffer.put_txns(None, {"appId": app[0], "version": app[1]})
+        files, others = buffer.gathered(self._runtime)
+        first = [
+            {"actionType": "protocol", **protocol_row(table.protocol)},
+            {"actionType": "metaData", **metadata_row(table.metadata)},
+        ]
+        meta = actions.concat([rows_frame(first), others])
+        check_files(files, table)
+        write_support.check_actions(table, files, meta, log.table)
+        done = operation or operations.infer(files, meta, None, table.metadata, table.protocol)
+        plan = Plan(
+            log,
+            PendingCommit(Reads(), files, meta, isolation, table),
+            Description(
+                name or done.name,
+                done.parameters,
+                metrics or {},
+                self._runtime.new_id(),
+                f"lakelog/{__version__}",
+                blind_append=True,
+                read_version=None,
+                isolation=isolation,
+                user_name=user_name,
+                user_metadata=user_metadata,
+                fields=dict(fields or {}),
+            ),
+            lambda _: None,
+            columnar_above=COLUMNAR_ABOVE_BYTES if table.supports("columnarCommits") else None,
+            retry=Retry.of(configuration, given.get("max_attempts")),
+        )
+        CommitLoop(plan, None, LogTails(log, self._runtime), self._runtime).run()
 
 
 def create_table(
     log: Log,
     runtime: Runtime,
     dialects: Sequence[Dialect],
-    *,
-    schema: SchemaLike,
-    partition_by: Sequence[str] = (),
-    configuration: Mapping[str, str] | None = None,
-    name: str | None = None,
-    description: str | None = None,
+    definition: TableDefinition,
 ) -> None:
-    """Write version 0 of a table."""
-    refuse_unsafe_store(log)
-    _refuse_existing(log.store, dialects)
-    dialect, rules = log.dialect, log.dialect.protocol_rules
-    asked = Metadata(
-        runtime.new_id(),
-        name,
-        description,
-        dialect.provider,
-        {},
-        schema_text(schema),
-        tuple(partition_by),
-        dict(configuration or {}),
-        log.clock(),
+    """Write version 0 of an empty table."""
+    NewTable(log, runtime, dialects, definition).commit()
+
+
+_KEPT = (
+    "delta.columnMapping.",
+    "delta.rowTracking.",
+    "delta.enableInCommitTimestamps",
+    "delta.inCommitTimestampEnablement",
+)
+"""Properties that earlier versions of the table still need."""
+
+
+def replace_table(begin: Callable[..., LogTransaction], definition: TableDefinition) -> None:
+    """Remove all files of a table, and give it another definition, in one commit.
+
+    Table id, protocol features and the properties `_KEPT` stay, because earlier versions need them.
+    """
+    configuration, partition_by = dict(definition.configuration or {}), definition.partition_by
+    parameters = operations.created(definition.description, partition_by, configuration)
+    tx = begin(operation="CREATE OR REPLACE TABLE", parameters=parameters)
+    if tx.snapshot.table_configuration.is_active("appendOnly"):
+        raise InvalidTransactionError(
+            "the table is append-only, and would be overwritten",
+            path=tx.snapshot.path,
+            hint="set delta.appendOnly to false first, if the table's owner agrees",
+        )
+    before = tx.snapshot.metadata.configuration
+    kept = {key: before[key] for key in before if key.startswith(_KEPT)}
+    tx.remove(tx.read().collect())
+    tx.set_metadata(
+        schema=definition.schema,
+        partition_by=list(partition_by),
+        configuration=dict.fromkeys(before) | kept | configuration,
+        name=definition.name,
+        description=definition.description,
     )
-    protocol = rules.upgrade(None, rules.needed(asked))
-    metadata = settled_metadata(asked, None, runtime)
-    rules.check_change(None, protocol)
-    table = TableConfiguration(dialect, protocol, metadata)
-    check_metadata(table, None)
-    write_support.check_writable(table, log.table)
-    meta = rows_frame(
-        [
-            {"actionType": "protocol", **protocol_row(protocol)},
-            {"actionType": "metaData", **metadata_row(metadata)},
-        ]
-    )
-    files = actions.concat([])
-    operation = operations.infer(files, meta, None, metadata, protocol)
-    plan = Plan(
-        log,
-        PendingCommit(Reads(), files, meta, WRITE_SERIALIZABLE, table),
-        Description(
-            operation.name,
-            operation.parameters,
-            {},
-            runtime.new_id(),
-            f"lakelog/{__version__}",
-            blind_append=True,
-            read_version=None,
-            isolation=WRITE_SERIALIZABLE,
-        ),
-        lambda _: None,
-        retry=Retry(),
-    )
-    CommitLoop(plan, None, LogTails(log, runtime), runtime).run()
+    if clustering_of(tx.snapshot) is not None:
+        tx.remove_domain(CLUSTERING)
+    tx.replace_rows()
+    tx.commit()
 
 
 def _refuse_existing(store: LogStore, dialects: Sequence[Dialect]) -> None:

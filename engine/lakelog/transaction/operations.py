@@ -21,7 +21,23 @@ from lakelog.transaction.metadata_changes import protocol_row
 from lakelog.transaction.row_tracking import num_records
 
 
-class CommitArguments(TypedDict, total=False):
+class CommitDescription(TypedDict, total=False):
+    """Arguments that describe a commit, as `lakelog.Table.transaction`.
+
+    Attributes:
+        operation: Operation in commitInfo, in place of the call's own.
+        user_name: ``userName`` in commitInfo.
+        user_metadata: ``userMetadata`` in commitInfo: any text.
+        commit_info: Further fields of commitInfo, by name.
+    """
+
+    operation: str | None
+    user_name: str | None
+    user_metadata: str | None
+    commit_info: Mapping[str, Any] | None
+
+
+class CommitArguments(CommitDescription, total=False):
     """Arguments of the calls that write rows, as `lakelog.Table.transaction`.
 
     Attributes:
@@ -29,20 +45,12 @@ class CommitArguments(TypedDict, total=False):
             this version or a later one, nothing is written.
         app_version: The application's version.
         isolation: ``WriteSerializable`` or ``Serializable``.
-        operation: Operation in commitInfo, in place of the call's own.
-        user_name: ``userName`` in commitInfo.
-        user_metadata: ``userMetadata`` in commitInfo: any text.
-        commit_info: Further fields of commitInfo, by name.
         max_attempts: Maximum number of attempts.
     """
 
     app_id: str | None
     app_version: int | None
     isolation: str | None
-    operation: str | None
-    user_name: str | None
-    user_metadata: str | None
-    commit_info: Mapping[str, Any] | None
     max_attempts: int | None
 
 
@@ -51,6 +59,19 @@ def require_arguments(function: str, given: Mapping[str, Any], known: type) -> N
     for name in given:
         if name not in known.__annotations__:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
+
+
+def application(app_id: str | None, app_version: int | None) -> tuple[str, int] | None:
+    """An application and its version, which are given together or not at all."""
+    if app_id is None and app_version is None:
+        return None
+    if app_id is None or app_version is None:
+        raise InvalidInputError(
+            "pass app_id and app_version together",
+            expected="app_id and app_version",
+            found=f"app_id={app_id!r}, app_version={app_version!r}",
+        )
+    return app_id, int(app_version)
 
 
 _OWN_FIELDS = frozenset(
@@ -149,7 +170,8 @@ def infer(
 ) -> Operation:
     """The operation that a transaction's actions add up to."""
     if before is None:
-        return Operation("CREATE TABLE", _created(metadata))
+        facts = (metadata.description, metadata.partition_columns, metadata.configuration)
+        return Operation("CREATE TABLE", created(*facts))
     if files.height:
         is_add = files["actionType"] == "add"
         changes = actions.conform(files, ("dataChange",))["dataChange"].fill_null(True)
@@ -164,12 +186,15 @@ def infer(
     return Operation("Manual Update", {})
 
 
-def _created(metadata: Metadata) -> dict[str, Any]:
+def created(
+    description: str | None, partition_by: Sequence[str], properties: Mapping[str, str | None]
+) -> dict[str, Any]:
+    """The parameters of CREATE TABLE."""
     return {
         "isManaged": "false",
-        "description": metadata.description,
-        "partitionBy": _json(list(metadata.partition_columns)),
-        "properties": _json(dict(metadata.configuration)),
+        "description": description,
+        "partitionBy": _json(list(partition_by)),
+        "properties": _json(dict(properties)),
     }
 
 

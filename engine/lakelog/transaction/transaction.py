@@ -79,7 +79,7 @@ class LogTransaction:
         self._table = self._tail.table
         self._metadata = self._table.metadata
         self._plain = tails.check_writable(self._table)
-        self._isolation = _isolation(isolation, self._metadata)
+        self._isolation = isolation_level(isolation, self._metadata)
         self._retry = Retry.of(self._metadata.configuration, max_attempts)
         operations.check_description(
             operation, parameters, metrics, user_name, user_metadata, commit_info
@@ -100,19 +100,11 @@ class LogTransaction:
         self._rows_replaced = False
         self._restored = False
         self._constraints_hold = False
-        if app_id is not None or app_version is not None:
-            self._identify(app_id, app_version)
-
-    def _identify(self, app_id: str | None, app_version: int | None) -> None:
-        if app_id is None or app_version is None:
-            raise InvalidInputError(
-                "pass app_id and app_version together",
-                expected="app_id and app_version",
-                found=f"app_id={app_id!r}, app_version={app_version!r}",
-            )
-        self.set_txn(appId=app_id, version=app_version)
-        self._app = (app_id, int(app_version))
-        self._duplicate = self._recorded(app_id) >= app_version
+        app = operations.application(app_id, app_version)
+        if app is not None:
+            self.set_txn(appId=app[0], version=app_version)
+            self._app = app
+            self._duplicate = self._recorded(app[0]) >= app[1]
 
     def _recorded(self, app_id: str) -> int | float:
         """The application's last version that still counts; below all others if it has none."""
@@ -625,7 +617,8 @@ def refuse_unsafe_store(log: Log) -> None:
         )
 
 
-def _isolation(given: str | None, metadata: Metadata) -> str:
+def isolation_level(given: str | None, metadata: Metadata) -> str:
+    """The isolation level of a transaction: its own, else the table's."""
     if given is not None:
         require_choice("isolation", given, ISOLATION_LEVELS)
     level = given or metadata.configuration.get(_ISOLATION_PROPERTY) or ISOLATION_LEVELS[0]
