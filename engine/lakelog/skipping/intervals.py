@@ -19,6 +19,11 @@ FALSE = pl.lit(False)
 _TRUNCATED_BYTES = 32
 """Writers cut strings to 32 characters or more; a text of so many characters has as many bytes."""
 
+_DOUBLE_DIGITS = 15
+_DOUBLE_ERROR = 2.0**-48
+"""Digits that a double keeps of a decimal, and the relative error of more, with room for a writer's
+arithmetic."""
+
 _TIMESTAMP_SLACK_US = 999
 _SAFE_TIMESTAMP_US = 1 << 62
 
@@ -122,6 +127,29 @@ def around_floats(low: pl.Series, high: pl.Series) -> tuple[pl.Series, pl.Series
 
     near_low, near_high = single(low), single(high)
     return low.zip_with(low <= near_low, near_low), high.zip_with(high >= near_high, near_high)
+
+
+def around_doubles(low: pl.Series, high: pl.Series) -> tuple[pl.Series, pl.Series]:
+    """Widen bounds of decimals, of more digits than doubles keep, so that they hold for values that
+    a writer passed through doubles, as deltalake does.
+
+    >>> bound = pl.Series(["99999.25", "1234567.25"]).cast(pl.Decimal(38, 10))
+    >>> low, high = around_doubles(bound, bound)
+    >>> low.to_list()[1], high.to_list()[1], low[0] == bound[0] == high[0]
+    (Decimal('1234567.2499999956'), Decimal('1234567.2500000044'), True)
+    """
+
+    def moved(bound: pl.Series, share: float) -> pl.Series:
+        dtype, value = bound.dtype, pl.col("bound")
+        assert isinstance(dtype, pl.Decimal), dtype
+        near = value.cast(pl.Float64)
+        far = near + near.abs() * share
+        fits = far.abs() < 10.0 ** (dtype.precision - dtype.scale)
+        is_exact = near.abs() < 10.0 ** (_DOUBLE_DIGITS - dtype.scale)
+        wide = pl.when(is_exact).then(value).otherwise(pl.when(fits).then(far).cast(dtype))
+        return bound.to_frame("bound").select(wide).to_series()
+
+    return moved(low, -_DOUBLE_ERROR), moved(high, _DOUBLE_ERROR)
 
 
 def same_kind(a: pl.DataType | None, b: pl.DataType | None) -> bool:

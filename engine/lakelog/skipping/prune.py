@@ -358,8 +358,11 @@ class _Walker:
         low = high = None
         if has_bounds(type_):
             low, high = self._dig("min", path), self._dig("max", path)
-            if low is not None and high is not None and _was_float(metadata):
-                low, high = intervals.around_floats(low, high)
+            if low is not None and high is not None:
+                if _was_float(metadata):
+                    low, high = intervals.around_floats(low, high)
+                elif isinstance(type_, contract.Decimal):
+                    low, high = intervals.around_doubles(low, high)
         return intervals.from_statistics(
             None if low is None else self._add(low),
             None if high is None else self._add(high),
