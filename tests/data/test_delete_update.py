@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import polars as pl
 import pytest
 
@@ -25,6 +26,9 @@ from tests.data.test_write import data_files
 VECTORS = {"delta.enableDeletionVectors": "true"}
 FEED = {"delta.enableChangeDataFeed": "true"}
 ROWS = frame(*((p, n, n / 2) for p in "ab" for n in range(0 if p == "a" else 100, 200, 2)))
+
+
+FAR = dt.datetime(2099, 1, 1, tzinfo=dt.UTC)
 
 
 def ids(table: Table) -> list[int]:
@@ -70,6 +74,18 @@ def test_deleted_rows_are_marked_and_marks_are_merged(tmp_path: Path) -> None:
     assert table.delete(pl.col("p") == "a").num_removed_files == 1
     assert table.delete(pl.col("id") % 2 == 0).num_removed_files == 1
     assert not table.snapshot().num_files()
+
+
+def test_statistics_that_a_writer_passed_through_doubles_lose_no_decimal(tmp_path: Path) -> None:
+    texts = ["123456789012345678.0000000001", "-9999999999999999999999999999.9999999999", "1.5"]
+    rows = pl.DataFrame({"m": texts}).cast(pl.Decimal(38, 10))
+    for n in range(rows.height):
+        deltalake.write_deltalake(tmp_path, rows[n : n + 1].to_arrow(), mode="append")
+    table = lakelog.open(tmp_path, upkeep=False)
+    for row in rows["m"]:
+        assert table.to_polars(pl.col("m") == row)["m"].to_list() == [row]
+    assert table.delete(f"m < {texts[0]}").num_deleted_rows == 2
+    assert table.to_polars()["m"].to_list() == [rows["m"][0]]
 
 
 def test_short_vectors_are_in_the_log_and_long_ones_in_one_file(tmp_path: Path) -> None:
@@ -141,6 +157,26 @@ def test_an_update_of_a_partition_column_moves_rows(tmp_path: Path) -> None:
     found = table.snapshot().scan().sort("id").collect()
     assert found.rows() == [("b", 1, 1.5), ("b", 2, 1.5)]
     assert changes_of(tmp_path, 2) == [("update_postimage", 1), ("update_preimage", 1)]
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "id % 5 = 1 AND day = '2026-01-01'",
+        "day IN ('2026-01-01', '2027-01-01') AND CAST(s AS INT) = 7",
+        "at >= TIMESTAMP '2026-01-01 00:00:00' AND id BETWEEN 2 AND 0 OR id % 5 = 1",
+        "id BETWEEN 0 AND 2 AND at <> TIMESTAMP '2025-01-01 00:00:00' AND NOT id % 2 = 0",
+    ],
+)
+def test_literals_have_the_type_of_their_column_next_to_parts_that_can_fail(
+    tmp_path: Path, where: str
+) -> None:
+    day = dt.date(2026, 1, 1)
+    rows = pl.DataFrame({"id": [1], "day": [day], "s": ["7"], "at": [FAR]})
+    table = lakelog.create(tmp_path, rows.schema, upkeep=False)
+    table.append(pl.concat([rows, rows.with_columns(pl.col("id") + 2, s=pl.lit("8"))]))
+    assert table.delete(where).num_deleted_rows == 1
+    assert ids(table) == [3]
 
 
 def test_literals_of_sql_text_get_the_type_of_their_column(tmp_path: Path) -> None:

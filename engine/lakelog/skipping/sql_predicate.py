@@ -26,6 +26,7 @@ _TIMESTAMP = re.compile(
     r"""('(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`)|\bTIMESTAMP(?:_NTZ)?\s*(?=')""", re.IGNORECASE
 )
 """What is quoted, or the word before a literal."""
+_NEVER = "\0never"
 _QUOTED = re.compile(r"""('(?:[^']|'')*'|`[^`]*`)|"((?:[^"]|"")*)\"""")
 """A text, or a name in backquotes or in double quotes."""
 
@@ -83,6 +84,7 @@ def _typed(text: str, schema: contract.Struct) -> pl.Expr | None:
     """The condition as Polars' planner hands it to a scan of the table; None if not all of it."""
     pushed: list[pl.Expr | None] = []
     columns = pl.Schema({f.name: contract.to_polars(f.type) for f in schema.fields})
+    planned = pl.Schema({**columns, _NEVER: pl.Boolean()})
 
     def scan(
         with_columns: list[str] | None,
@@ -91,19 +93,20 @@ def _typed(text: str, schema: contract.Struct) -> pl.Expr | None:
         _batch_size: int | None,
     ) -> Iterator[pl.DataFrame]:
         pushed.append(predicate)
-        yield pl.DataFrame(schema=columns).select(with_columns or list(columns))
+        yield pl.DataFrame(schema=planned).select(with_columns or list(planned))
 
     # The brackets keep a text that is more than a condition from ending it; and there is nothing
-    # to reach here but an empty frame.
-    sql = f"SELECT * FROM self WHERE ({text})"  # noqa: S608 - a condition has to stand in a query
-    query = register_io_source(scan, schema=columns).sql(sql)
-    if any(line.lstrip().startswith("FILTER") for line in query.explain().splitlines()):
-        return None
-    query.collect()
+    # to reach here but an empty frame. OR keeps the parts of the text together: those joined by AND
+    # are planned one by one, and one that can fail, such as `n % 2 = 0`, is not handed to a scan.
+    sql = f'SELECT * FROM self WHERE ({text}) OR "{_NEVER}"'  # noqa: S608 - it is a condition
+    register_io_source(scan, schema=planned).sql(sql).collect()
     if not pushed or pushed[0] is None:
         return None
-    pl.DataFrame(schema=columns).filter(pushed[0])  # some types are not compared before here
-    return pushed[0]
+    match sorted(pushed[0].meta.pop(), key=lambda part: part.meta.root_names() == [_NEVER]):
+        case [typed, never] if never.meta.is_column() and _NEVER not in typed.meta.root_names():
+            pl.DataFrame(schema=columns).select(typed)  # some types are not compared before here
+            return typed
+    return None
 
 
 def _require_boolean(expr: pl.Expr, text: str, schema: contract.Struct) -> None:
