@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import polars as pl
@@ -32,7 +32,7 @@ from perf.worker import peak_memory_mb
 _MILLION = 1_000_000
 _DAY = dt.date(2024, 3, 5)
 _WRITES = ("put", "put_if_absent", "upload", "move", "delete")
-_FIELDS = ("requests", "writes", "read_kb", "written_kb", "cpu_s", "memory_mb", "answer")
+_FIELDS = ("requests", "trips", "read_kb", "written_kb", "cpu_s", "memory_mb", "answer")
 
 
 def build(folder: Path, files: int) -> None:
@@ -96,20 +96,34 @@ OPERATIONS: dict[str, Callable[[lakelog.Table], int]] = {
 }
 
 
-def measure(folder: Path, name: str) -> dict[str, float]:
-    """One operation on a copy of the log with hard links, in this process."""
+def measure(folder: Path, name: str, latency_s: float = 0.5) -> dict[str, float]:
+    """One operation on a copy of the log with hard links, in this process; and again on a store
+    with a latency per request, for the number of round trips.
+    """
+    row = _once(folder, name, 0.0)
+    return row | {"trips": _once(folder, name, latency_s)["trips"]}
+
+
+def _once(folder: Path, name: str, latency_s: float) -> dict[str, float]:
+    starts: list[float] = []
+
+    def wait(seconds: float) -> None:
+        starts.append(time.perf_counter())
+        time.sleep(seconds)
+
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix="copy-") as copy:
         shutil.copytree(folder, copy, copy_function=os.link, dirs_exist_ok=True)
         if name == "checkpoint after one commit":
             _commit(lakelog.open(copy))
         before = {path: path.stat().st_ino for path in Path(copy).rglob("*")}
-        store = InjectingStore(open_store(copy))
+        store = InjectingStore(open_store(copy), latency_s=latency_s, sleep=wait)
         base, cpu = peak_memory_mb(), time.process_time()
         answer = OPERATIONS[name](lakelog.open(store=store))
         cpu = time.process_time() - cpu
         new = [path for path in Path(copy).rglob("*") if before.get(path) != path.stat().st_ino]
         return {
             "requests": len(store.operations),
+            "trips": count_trips(starts, latency_s),
             "writes": sum(kind in _WRITES for kind, _ in store.operations),
             "read_kb": store.bytes_read / 1e3,
             "written_kb": sum(p.stat().st_size for p in new if p.is_file()) / 1e3,
@@ -117,6 +131,17 @@ def measure(folder: Path, name: str) -> dict[str, float]:
             "memory_mb": peak_memory_mb() - base,
             "answer": answer,
         }
+
+
+def count_trips(starts: Sequence[float], latency_s: float) -> int:
+    """Round trips of requests that started at some times; those that start before the first of a
+    trip is answered belong to it.
+    """
+    trips, end = 0, float("-inf")
+    for start in sorted(starts):
+        if start >= end:
+            trips, end = trips + 1, start + latency_s
+    return trips
 
 
 def _child(*arguments: str) -> dict[str, float]:
