@@ -66,6 +66,7 @@ from lakelog.errors import (
 from lakelog.version import __version__
 
 if TYPE_CHECKING:
+    from lakelog.ingest.ingestor import Ingestor
     from lakelog.keyed.store import KeyedStore
     from lakelog.log.disk_cache import DiskCache
     from lakelog.snapshot import Snapshot
@@ -91,6 +92,7 @@ __all__ = [
     "DiskCache",
     "DuplicateFileError",
     "ExternalPathError",
+    "Ingestor",
     "InternalError",
     "InvalidActionError",
     "InvalidInputError",
@@ -142,6 +144,7 @@ __getattr__ = lazy.lazy_exports(
     __name__,
     {
         "DiskCache": "lakelog.log.disk_cache",
+        "Ingestor": "lakelog.ingest.ingestor",
         "KeyedStore": "lakelog.keyed.store",
         "Snapshot": "lakelog.snapshot",
         "Table": "lakelog.table",

@@ -1,0 +1,28 @@
+"""Ingestion: rows made durable in a local write-ahead log, and committed to a table exactly once.
+
+| module | owns |
+|---|---|
+| `ingestor` | the public `Ingestor`: writers, background thread, back-pressure |
+| `committer` | records to commits; readers' view of table and log |
+| `rows` | rows checked, encoded as records, and decoded |
+| `state` | ``ingest.json``, diverted rows; what table and directory show about each other |
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lakelog import lazy
+
+if TYPE_CHECKING:
+    from lakelog.ingest.ingestor import Ingestor, IngestStatus
+
+__all__ = ["IngestStatus", "Ingestor"]
+
+__getattr__ = lazy.lazy_exports(
+    __name__,
+    {
+        "IngestStatus": "lakelog.ingest.ingestor",
+        "Ingestor": "lakelog.ingest.ingestor",
+    },
+)

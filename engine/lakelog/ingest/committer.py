@@ -1,0 +1,419 @@
+"""Commits the records of an Ingestor's log to its table, each exactly once.
+
+A commit takes the records up to a sequence number S:
+
+1. The log is synced, and the attempt (S, the table's version) is published in ``ingest.json``.
+2. One transaction checks that the table's ``txn`` is the expected one, writes the rows and records
+   S as the new ``txn`` version. A commit of the same application id in between is a conflict.
+3. The log is truncated up to S.
+
+After a crash or an unknown outcome, `state.committed_seq` decides from the table's ``txn`` whether
+step 2 happened. An attempt that did not is repeated with the same S and id, so that a late request
+of the store cannot add its rows twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import orjson
+import polars as pl
+import pyarrow as pa
+
+from lakelog import telemetry
+from lakelog.data.conform import Conform, Incoming
+from lakelog.errors import (
+    ConflictError,
+    InvalidInputError,
+    LakelogError,
+    OutcomeUnknownError,
+    StreamMismatchError,
+)
+from lakelog.ingest.rows import Records, RowCodec, follows
+from lakelog.ingest.state import Attempt, IngestDirectory, IngestState, TableView, committed_seq
+from lakelog.model.contract import Struct
+from lakelog.snapshot import Snapshot
+from lakelog.table import Table
+from lakelog.table_transaction import Transaction
+from lakelog.wal.log import WriteAheadLog
+from lakelog.wal.reading import SCHEMA
+
+_ATTEMPTS = 10
+"""How often a commit that lost to another writer is repeated at once."""
+
+_RETENTION = "delta.setTransactionRetentionDuration"
+
+
+@dataclass(frozen=True)
+class Codecs:
+    """How rows, and the keys of deleted rows, are written and read."""
+
+    rows: RowCodec
+    keys: RowCodec
+
+    @staticmethod
+    def of(state: IngestState) -> Codecs:
+        """For the schema and key of a directory."""
+        key, schema = state.key, state.schema
+        columns = Struct(tuple(field for field in schema.fields if field.name in key))
+        return Codecs(
+            RowCodec(schema, state.partition_columns, key),
+            RowCodec(columns, state.partition_columns, key),
+        )
+
+
+@dataclass(frozen=True)
+class Committed:
+    """One commit of the log.
+
+    Attributes:
+        seq: Its last sequence number.
+        records: Records of it.
+        rows: Rows in its records.
+        size_bytes: Bytes of its records.
+        version: The table version; None if no row changed.
+    """
+
+    seq: int
+    records: int
+    rows: int
+    size_bytes: int
+    version: int | None
+
+
+class Committer:
+    """Commits records, one call at a time; readers may look at any time."""
+
+    def __init__(
+        self,
+        table: Table,
+        log: WriteAheadLog,
+        directory: IngestDirectory,
+        state: IngestState,
+        *,
+        max_rows: int,
+        max_bytes: int,
+        accept_rollback: bool,
+        new_id: Callable[[], str],
+    ) -> None:
+        self.table, self._log, self._directory = table, log, directory
+        self.state, self.codecs = state, Codecs.of(state)
+        self._max_rows, self._max_bytes = max_rows, max_bytes
+        self._accept_rollback, self._new_id = accept_rollback, new_id
+        self._turn = threading.RLock()
+        self._truncating = threading.Lock()
+
+    # --- commits -----------------------------------------------------------------------------
+
+    def drain(self, committed: Callable[[Committed], None], stop: Callable[[], bool]) -> None:
+        """Commit the records that are durable now; `committed` is called after each commit."""
+        with self._turn:
+            self._log.sync()
+            last = self._log.current_seq_num()
+            for attempt in range(_ATTEMPTS):
+                try:
+                    self.settle(committed)
+                    if last > self._log.truncated_to:
+                        self._commit_to(last, committed, stop)
+                    return
+                except StreamMismatchError:
+                    raise
+                except (ConflictError, OutcomeUnknownError) as error:
+                    is_fenced = getattr(error, "rule", None) == "app_id_written"
+                    if attempt == _ATTEMPTS - 1 or (is_fenced and attempt):
+                        raise  # the first one may be the late success of an own request
+                    telemetry.event("ingest.retried", path=self.table.path, reason=str(error))
+
+    def settle(self, committed: Callable[[Committed], None]) -> Snapshot:
+        """Compare with the table: truncate what it has, and follow its schema."""
+        with self._turn:
+            snapshot = self.table.snapshot()
+            seq, txn = self._found(snapshot)
+            if seq > self._log.truncated_to:
+                done = self.pending(self._log.truncated_to, seq)
+                self._confirm(seq, txn)
+                rows, size = int(done.rows.sum()), int(done.sizes.sum())
+                committed(Committed(seq, done.count, rows, size, snapshot.version))
+            elif txn != self.state.committed:
+                self.state = replace(self.state, committed=txn)
+            self.follow(snapshot)
+            return snapshot
+
+    def follow(self, snapshot: Snapshot) -> bool:
+        """Adopt the schema of the table; returns whether it changed.
+
+        Raises:
+            StreamMismatchError: The log has records that the new schema cannot hold.
+        """
+        metadata, state = snapshot.metadata, self.state
+        if (
+            metadata.schema == state.schema
+            and metadata.partition_columns == state.partition_columns
+        ):
+            return False
+        with self._turn:
+            lost = follows(self.state.schema.fields, metadata.schema)
+            lost = lost or next((k for k in state.key if k not in metadata.schema.names), None)
+            if lost is not None and (
+                lost in state.key or self._log.current_seq_num() > self._log.truncated_to
+            ):
+                now = metadata.schema.field(lost)
+                raise StreamMismatchError(
+                    f"the column {lost!r} was removed, renamed or changed in the table, and rows "
+                    "of the ingest log have it",
+                    path=self.table.path,
+                    column=lost,
+                    version=snapshot.version,
+                    found=None if now is None else now.name,
+                    hint="restore the column; the rows stay in the log until then",
+                )
+            state = replace(
+                self.state, schema=metadata.schema, partition_columns=metadata.partition_columns
+            )
+            self._directory.publish(state)
+            self.state, self.codecs = state, Codecs.of(state)
+            return True
+
+    def _commit_to(
+        self, last: int, committed: Callable[[Committed], None], stop: Callable[[], bool]
+    ) -> None:
+        for records in self._chunks(last):
+            done = self._commit(records)
+            committed(done)
+            if stop():
+                return
+
+    def _chunks(self, last: int) -> Iterator[Records]:
+        """The records up to a sequence number, in parts of one commit each. An attempt that was
+        made before is a part of its own.
+        """
+        held: list[Records] = []
+        rows = size = 0
+        start = self._log.truncated_to
+        attempt = self.state.attempt
+        fixed = attempt.seq if attempt is not None and attempt.seq > start else 0
+        for table in self._log.iterate(after_seq=start):
+            records = Records(table)
+            while len(records):
+                cut, is_full = self._cut(records, rows, size, fixed, last)
+                part, records = records[:cut], records[cut:]
+                if len(part):
+                    held.append(part)
+                    rows += int(part.rows.sum())
+                    size += int(part.sizes.sum())
+                if is_full and held:
+                    yield Records.concat(held)
+                    held, rows, size, fixed = [], 0, 0, 0
+                if len(records) and records.seqs[0] > last:
+                    break
+        if held:
+            yield Records.concat(held)
+
+    def _cut(
+        self, records: Records, rows: int, size: int, fixed: int, last: int
+    ) -> tuple[int, bool]:
+        """How many of the next records belong to the part, and whether it is complete then."""
+        if fixed:
+            cut = int(np.searchsorted(records.seqs, fixed, "right"))
+            return cut, cut < len(records) or int(records.seqs[-1]) == fixed
+        within = (rows + np.cumsum(records.rows) <= self._max_rows) & (
+            size + np.cumsum(records.sizes) <= self._max_bytes
+        )
+        cut = len(records) if within.all() else int(np.argmin(within))
+        if not cut and not rows and not size:
+            cut = 1  # a record that is too large alone
+        cut = min(cut, int(np.searchsorted(records.seqs, last, "right")))
+        return cut, cut < len(records)
+
+    def _commit(self, records: Records) -> Committed:
+        seq, rows = int(records.seqs[-1]), int(records.rows.sum())
+        size = int(records.sizes.sum())
+        offsets = {**self.state.offsets, **records.positions()}
+        if not rows:
+            self.state = replace(self.state, offsets=offsets)
+            self._confirm(seq, None)
+            return Committed(seq, records.count, 0, size, None)
+        attempt = self.state.attempt
+        if attempt is None or attempt.seq != seq:
+            version = self.table.snapshot(max_staleness=1.0).version
+            attempt = Attempt(seq, version, self._new_id())
+            state = replace(self.state, attempt=attempt, offsets=offsets)
+            self._directory.publish(state)
+            self.state = state
+        with telemetry.span("ingest.commit", path=self.table.path, rows=rows) as work:
+            version_written = self._write(records, attempt)
+            work.set(version=version_written, seq=seq)
+        self._confirm(seq, None if version_written is None else seq)
+        telemetry.event(
+            "ingest.committed",
+            path=self.table.path,
+            version=version_written,
+            seq=seq,
+            rows=rows,
+            size_bytes=size,
+            seconds=work.seconds,
+        )
+        telemetry.count("ingest.rows", rows)
+        telemetry.record("ingest.commit.duration", work.seconds, "s")
+        return Committed(seq, records.count, rows, size, version_written)
+
+    def _write(self, records: Records, attempt: Attempt) -> int | None:
+        note = {"ingest": self.state.app_id, "lastSeq": attempt.seq, "attempt": attempt.id}
+        tx = self.table.transaction(
+            app_id=self.state.app_id,
+            app_version=attempt.seq,
+            user_metadata=orjson.dumps(note).decode(),
+        )
+        self.follow(tx.snapshot)
+        if self._found(tx.snapshot) != (self._log.truncated_to, self.state.committed):
+            raise OutcomeUnknownError(  # it is settled by the next attempt
+                "an earlier attempt of the commit succeeded late", path=self.table.path
+            )
+        try:
+            if self.state.key:
+                self._merge(tx, records)
+            else:
+                rows, _ = self.codecs.rows.decode(records.of("PUT")[0])
+                tx.append(Incoming(rows.schema, iter([rows])))
+        except InvalidInputError as error:
+            raise _refused(error, self.table.path) from error
+        tx.commit()
+        if tx.duplicate:
+            raise OutcomeUnknownError(
+                "an earlier attempt of the commit succeeded late", path=self.table.path
+            )
+        return tx.version
+
+    def _merge(self, tx: Transaction, records: Records) -> None:
+        changes, deleted = self.changes(records)
+        gone = pl.col("source").struct.field(deleted)
+        merge = tx.merge(changes, list(self.state.key))
+        merge.when_matched_delete(gone).when_matched_update_all(except_cols=[deleted])
+        merge.when_not_matched_insert_all(~gone, except_cols=[deleted]).execute()
+
+    def changes(self, records: Records) -> tuple[pl.DataFrame, str]:
+        """The last row of each key in records, and the name of the column that is true for
+        deleted keys.
+        """
+        names = self.state.schema.names
+        order, deleted = (_unused(name, names) for name in ("_lakelog_order", "_lakelog_deleted"))
+        parts = []
+        for op, codec in (("PUT", self.codecs.rows), ("DELETE", self.codecs.keys)):
+            own, places = records.of(op)
+            rows, numbers = codec.decode(own)
+            frame = pl.DataFrame(rows).with_columns(pl.Series(order, places[numbers]))
+            parts.append(frame.with_columns(pl.lit(op == "DELETE").alias(deleted)))
+        every = pl.concat(parts, how="diagonal").sort(order, maintain_order=True)
+        last = every.unique(self.state.key, keep="last", maintain_order=True)
+        return last.drop(order), deleted
+
+    def _confirm(self, seq: int, txn: int | None) -> None:
+        """The records up to a sequence number are in the table; None: without a new txn."""
+        if txn is None:
+            # The truncation point would show that the attempt was committed.
+            self._directory.publish(replace(self.state, attempt=None))
+        with self._truncating:
+            before = self.state.committed if txn is None else txn
+            self.state = replace(self.state, committed=before, attempt=None)
+            self._log.truncate(seq)
+
+    # --- what the table has ------------------------------------------------------------------
+
+    def _found(self, snapshot: Snapshot) -> tuple[int, int]:
+        return committed_seq(
+            self.state,
+            self._log.truncated_to,
+            self._view(snapshot),
+            accept_rollback=self._accept_rollback,
+        )
+
+    def _view(self, snapshot: Snapshot) -> TableView:
+        app_id = self.state.app_id
+        own = snapshot.transactions().filter(pl.col("appId") == app_id).collect()
+
+        def find(attempt: Attempt) -> bool | None:
+            if attempt.version >= snapshot.version:
+                return False
+            log, wanted = self.table.log, range(attempt.version + 1, snapshot.version + 1)
+            commits = log.list_since(attempt.version).commits
+            if [c.version for c in commits if c.version in wanted] != list(wanted):
+                return None
+            actions = self.table.actions(wanted.start, snapshot.version)
+            own = actions.filter(pl.col("extra").str.contains(attempt.id, literal=True))
+            return own.select("version").collect().height > 0
+
+        return TableView(
+            self.table.path,
+            snapshot.metadata.id,
+            snapshot.version,
+            int(own["txnVersion"][0]) if own.height else None,
+            _RETENTION in snapshot.metadata.configuration,
+            find,
+        )
+
+    # --- readers -----------------------------------------------------------------------------
+
+    def read_your_writes(self) -> pl.LazyFrame:
+        """The rows of a version, with those of the records that it does not have."""
+        with self._truncating:
+            for _ in range(_ATTEMPTS):
+                snapshot = self.table.snapshot()
+                if follows(self.state.schema.fields, snapshot.schema) is None:
+                    break  # else a writer may follow a later version
+            seq, _ = self._found(snapshot)
+            records = self.pending(seq)
+        rows = snapshot.scan()
+        schema = rows.collect_schema()
+        try:
+            if not self.state.key:
+                return pl.concat([rows, self._appended(snapshot, records).cast(schema).lazy()])
+            changes, deleted = self.changes(records)
+            conform = Conform(snapshot.schema.fields, snapshot.metadata.partition_columns)
+            puts = conform.table(changes.filter(~pl.col(deleted)).drop(deleted))
+        except InvalidInputError as error:
+            raise _refused(error, self.table.path) from error
+        keys = list(self.state.key)
+        kept = rows.join(changes.select(keys).lazy(), on=keys, how="anti")
+        return pl.concat([kept, pl.DataFrame(puts).cast(schema).lazy()])
+
+    def _appended(self, snapshot: Snapshot, records: Records) -> pl.DataFrame:
+        """The rows of records in the schema of a version, in the order of the log."""
+        rows, numbers = self.codecs.rows.decode(records.of("PUT")[0])
+        order = np.argsort(numbers, kind="stable")
+        conform = Conform(snapshot.schema.fields, snapshot.metadata.partition_columns)
+        return pl.DataFrame(conform.table(rows.take(pa.array(order))))
+
+    def pending(self, after: int | None = None, last: int | None = None) -> Records:
+        """The records after a sequence number; None is the last committed one."""
+        after = self._log.truncated_to if after is None else after
+        parts = [Records(each) for each in self._log.iterate(after_seq=after)]
+        records = Records.concat([Records(SCHEMA.empty_table()), *parts])
+        if last is None:
+            return records
+        return records[: int(np.searchsorted(records.seqs, last, "right"))]
+
+    def offsets(self) -> dict[str, int]:
+        """The last durable offset of each source."""
+        with self._truncating:
+            pending = self.pending(self._log.truncated_to).positions()
+            return {**self.state.offsets, **pending}
+
+
+def _unused(name: str, taken: Sequence[str]) -> str:
+    while name in taken:
+        name += "_"
+    return name
+
+
+def _refused(error: LakelogError, path: str) -> StreamMismatchError:
+    return StreamMismatchError(
+        f"the table does not accept rows of the ingest log: {error.message}",
+        path=path,
+        column=error.column,
+        expected=error.expected,
+        found=error.found,
+        hint="change the table so that it accepts them; the rows stay in the log until then",
+    )

@@ -1,0 +1,746 @@
+"""The public interface of ingestion: `Ingestor`."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import polars as pl
+
+from lakelog import telemetry
+from lakelog.errors import (
+    ConflictError,
+    CorruptionError,
+    InternalError,
+    InvalidInputError,
+    LakelogError,
+    LogPoisonedError,
+    OutcomeUnknownError,
+    StreamMismatchError,
+    UnavailableError,
+)
+from lakelog.ingest.committer import Codecs, Committed, Committer
+from lakelog.ingest.rows import (
+    ONE_ROW,
+    BadRows,
+    Given,
+    Record,
+    RowCodec,
+    batches_of,
+    with_position,
+)
+from lakelog.ingest.state import LOG_FOLDER, IngestDirectory, IngestState
+from lakelog.input_validation import checked_methods, require_bool, require_choice, require_int
+from lakelog.table import Table
+from lakelog.table_functions import open as open_table
+from lakelog.wal.disk import Access, Closing, Disk, LocalDisk, local_directory
+from lakelog.wal.encode import RECORD_BYTES as RECORD_OVERHEAD_BYTES
+from lakelog.wal.log import Sync, WriteAheadLog
+
+if TYPE_CHECKING:
+    from lakelog.snapshot import Snapshot
+
+OnBadRow = Literal["raise", "divert"]
+
+_LEAST_DELAY_S = 0.2
+_MOST_DELAY_S = 30.0
+_ATOMIC_BYTES = 64 << 20
+_STALENESS_S = 1.0
+
+_REJECTED = {
+    "time": pl.String(),
+    "kind": pl.String(),
+    "reason": pl.String(),
+    "column": pl.String(),
+    "row": pl.String(),
+}
+
+
+@dataclass(frozen=True)
+class IngestStatus:
+    """The progress of an `Ingestor`.
+
+    Attributes:
+        durable_seq: The last sequence number in the log.
+        committed_seq: The last sequence number that the table has.
+        rows_durable: Rows that this object wrote to the log.
+        rows_committed: Rows that it committed, including those of earlier processes.
+        rows_diverted: Rows that it diverted.
+        backlog_bytes: Bytes in the log that are not committed.
+        lag_seconds: Age of the oldest row that is not committed; 0.0 if all are.
+        version: The table version of its last commit; None before the first.
+        error: Why the last attempt to commit failed; None if it succeeded.
+    """
+
+    durable_seq: int
+    committed_seq: int
+    rows_durable: int
+    rows_committed: int
+    rows_diverted: int
+    backlog_bytes: int
+    lag_seconds: float
+    version: int | None
+    error: LakelogError | None
+
+
+@checked_methods("write", "delete")
+class Ingestor(Closing):
+    """Makes rows durable in a local write-ahead log, and commits them to a table in files of a
+    useful size, each row exactly once.
+
+    A row is durable when `write` returns, and `read_your_writes` shows it at once. A background
+    thread commits when `max_rows` or `max_bytes` wait, or the oldest row has waited `max_seconds`.
+    Each commit records the application id of the directory and the last sequence number in the
+    table (``txn``), so that a crash at any point neither loses nor repeats a row. A new `Ingestor`
+    of the same directory continues where the last one stopped.
+
+    If the table cannot be reached, writes continue until `max_backlog_bytes` wait; the commit is
+    retried with growing delays. If the table no longer accepts the rows of the log (a column was
+    dropped, a constraint was added), or another process uses a copy of the directory, writes and
+    `flush` raise the reason, and the rows stay in the log. New columns of the table are followed;
+    rows that were written before have nulls, or the default, there.
+
+    All methods are thread-safe; concurrent writes share one fsync. One process uses a directory at
+    a time. `lakelog.AsyncIngestor` is its asyncio face.
+
+    Args:
+        table: A table, or its location.
+        directory: Directory on local disk; created if it does not exist. It belongs to one table.
+        key: Key columns. If given, a written row replaces the row of the table with the same key,
+            `delete` removes it, and the last change of a key wins. None appends.
+        max_rows: Rows per commit.
+        max_bytes: Bytes of the log per commit, about.
+        max_seconds: Longest time that a row waits before its commit begins.
+        sync: As `WriteAheadLog`: what a row survives when `write` returns.
+        on_bad_row: Whether a row that does not fit the table raises an error, in which case no row
+            of the batch is written; or is written, with the reason, to the file `rejected_path`,
+            while the other rows are accepted.
+        max_backlog_bytes: Bytes of rows that may wait for their commit. Disk use can exceed it by
+            two segments of the log of 64 MiB.
+        write_timeout: Seconds that a write waits while the backlog is full; None waits without
+            limit.
+        compact_after_seconds: Compact the table's small files when no row was written for this
+            many seconds and the log is empty; None never does.
+        accept_rollback: Continue if the table was replaced by an older copy of itself.
+        disk: The filesystem of the directory.
+        clock: Seconds, monotonic.
+
+    Raises:
+        LogLockedError: Another process uses the directory.
+        StreamMismatchError: The directory belongs to another table or has another key; the table
+            is an older copy of itself; it no longer accepts rows of the log; or it cannot be
+            decided whether the last commit of an earlier process succeeded.
+        ConcurrentTransactionError: A copy of the directory was used for the same table.
+        CorruptionError: The directory is damaged.
+        InvalidInputError: A key column does not exist.
+        UnsupportedFeatureError: lakelog cannot write rows to the table.
+        UnavailableError: The disk failed, or the table cannot be reached and the directory is new.
+
+    Memory: the rows of one commit, at most `max_bytes` of the log and their Arrow form.
+
+    Source: ``schemas/ingest.md``. Delta protocol, Transaction Identifiers.
+
+    Example:
+        >>> with Ingestor("events", "events-ingest") as ingestor:  # doctest: +SKIP
+        ...     ingestor.write({"id": 1, "kind": "click"})
+        1
+    """
+
+    def __init__(
+        self,
+        table: Table | str | os.PathLike[str],
+        directory: str | os.PathLike[str],
+        *,
+        key: Sequence[str] | str | None = None,
+        max_rows: int = 1_000_000,
+        max_bytes: int = 128 << 20,
+        max_seconds: float = 10.0,
+        sync: Sync = "sync",
+        on_bad_row: OnBadRow = "raise",
+        max_backlog_bytes: int = 4 << 30,
+        write_timeout: float | None = 60.0,
+        compact_after_seconds: float | None = None,
+        accept_rollback: bool = False,
+        disk: Disk | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        require_choice("on_bad_row", on_bad_row, ("raise", "divert"))
+        require_bool("accept_rollback", accept_rollback)
+        self._max_rows = require_int("max_rows", max_rows, least=1)
+        self._max_bytes = require_int("max_bytes", max_bytes, least=1)
+        self._max_backlog_bytes = require_int("max_backlog_bytes", max_backlog_bytes, least=1)
+        for name, seconds in (
+            ("max_seconds", max_seconds),
+            ("write_timeout", write_timeout),
+            ("compact_after_seconds", compact_after_seconds),
+        ):
+            _require_seconds(name, seconds)
+        self._max_seconds, self._write_timeout = max_seconds, write_timeout
+        self._compact_after_s = compact_after_seconds
+        self._diverts = on_bad_row == "divert"
+        self._clock = clock
+        path = local_directory(directory) if disk is None else os.fsdecode(directory)
+        disk = disk or LocalDisk()
+        self._table = table if isinstance(table, Table) else open_table(table)
+        self._access = Access("ingestor", path, is_read_only=False, pid=os.getpid())
+        self._log = WriteAheadLog(f"{path}/{LOG_FOLDER}", sync, disk=disk)
+        try:
+            self._directory = IngestDirectory(path, disk)
+            state, snapshot = self._opened_state(_names(key))
+            self._committer = Committer(
+                self._table,
+                self._log,
+                self._directory,
+                state,
+                max_rows=max_rows,
+                max_bytes=max_bytes,
+                accept_rollback=accept_rollback,
+                new_id=lambda: uuid.uuid4().hex,
+            )
+            self._changed = threading.Condition()
+            self._rows_durable = self._rows_committed = self._rows_diverted = 0
+            self._backlog_rows = self._backlog_bytes = 0
+            self._oldest_s = self._last_write_s = clock()
+            self._version: int | None = None
+            self._error: LakelogError | None = None
+            self._delay_s = 0.0
+            self._retry_at_s = 0.0
+            self._small_commits = 0
+            self._is_closing = False
+            if snapshot is not None:
+                self._committer.settle(self._note)
+            self._take_over()
+        except BaseException:
+            self._log.close()
+            raise
+        self._thread = threading.Thread(target=self._run, name="lakelog-ingest", daemon=True)
+        self._thread.start()
+
+    # --- opening -----------------------------------------------------------------------------
+
+    def _opened_state(self, key: tuple[str, ...] | None) -> tuple[IngestState, Snapshot | None]:
+        """The state of the directory, and the table's; None if the table cannot be reached."""
+        state = self._directory.read()
+        if state is None and self._log.current_seq_num():
+            raise CorruptionError(
+                "the state of the ingest directory is missing",
+                path=self._directory.state_path,
+                hint="restore the file from a copy of the whole directory",
+            )
+        if state is not None and key != state.key:
+            raise StreamMismatchError(
+                "the ingest directory was made with another key",
+                path=self._directory.path,
+                expected=", ".join(state.key) or "no key",
+                found=", ".join(key or ()) or "no key",
+                hint="pass the same key, or use another directory",
+            )
+        try:
+            snapshot = self._table.snapshot()
+        except UnavailableError:
+            if state is None:
+                raise
+            return state, None
+        if state is None:
+            metadata = snapshot.metadata
+            for name in key or ():
+                if name not in metadata.schema.names:
+                    raise InvalidInputError(
+                        f"the table has no key column {name!r}",
+                        path=self._table.path,
+                        column=name,
+                        expected=", ".join(metadata.schema.names),
+                        found=name,
+                    )
+            state = IngestState(
+                f"lakelog-ingest-{uuid.uuid4()}",
+                metadata.id,
+                key or (),
+                metadata.schema,
+                metadata.partition_columns,
+            )
+            self._require_writable(state)
+            self._directory.publish(state)
+        return state, snapshot
+
+    def _require_writable(self, state: IngestState) -> None:
+        """Refuse a table to which such rows cannot be written, before one is acknowledged."""
+        nothing = pl.DataFrame(Codecs.of(state).rows.empty())
+        if not state.key:
+            self._table.append(nothing)
+            return
+        if self._table.snapshot().table_configuration.is_active("appendOnly"):
+            raise StreamMismatchError(
+                "rows of an append-only table cannot be replaced by key",
+                path=self._table.path,
+                hint="omit key, or set delta.appendOnly to false",
+            )
+        self._table.upsert(nothing, list(state.key))
+
+    def _take_over(self) -> None:
+        """Count what earlier processes have left in the log."""
+        records = self._committer.pending()
+        with self._changed:
+            self._backlog_rows = int(records.rows.sum())
+            self._backlog_bytes = int(records.sizes.sum()) + RECORD_OVERHEAD_BYTES * len(records)
+
+    # --- properties --------------------------------------------------------------------------
+
+    @property
+    def directory(self) -> str:
+        """The directory."""
+        return self._directory.path
+
+    @property
+    def table(self) -> Table:
+        """The table."""
+        return self._table
+
+    @property
+    def app_id(self) -> str:
+        """The application id of all commits of this directory (``txn.appId``)."""
+        return self._committer.state.app_id
+
+    @property
+    def rejected_path(self) -> str:
+        """The NDJSON file of diverted rows; it exists once a row was diverted."""
+        return self._directory.rejected_path
+
+    def status(self) -> IngestStatus:
+        """What is durable, what is committed, and the lag. Reads neither disk nor table."""
+        self._access.check()
+        with self._changed:
+            waits = self._backlog_rows > 0
+            return IngestStatus(
+                self._log.current_seq_num(),
+                self._log.truncated_to,
+                self._rows_durable,
+                self._rows_committed,
+                self._rows_diverted,
+                max(self._backlog_bytes, 0),
+                self._clock() - self._oldest_s if waits else 0.0,
+                self._version,
+                self._error,
+            )
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def write(self, rows: Any, *, source: str | None = None, offset: int | None = None) -> int:
+        """Write rows; returns when they are durable.
+
+        Args:
+            rows: One row as a dict, a list of dicts, NDJSON as bytes (dates and times as ISO 8601
+                text), or rows as `Table.append` takes them: a Polars, pandas or Arrow frame, an
+                Arrow reader, any object with an Arrow stream. Columns are matched by name. Missing
+                columns are null or have their default. Only lossless casts are applied.
+            source: Name of the source of the rows, such as a file or a Kafka partition.
+            offset: Position in the source after these rows. It is recorded atomically with them:
+                `offsets` returns it after a crash if, and only if, the rows are durable.
+
+        Returns:
+            The sequence number of the last record. Rows are committed in the order of sequence
+            numbers. If all rows were diverted, the last number of the log.
+
+        Raises:
+            InvalidInputError: A row does not fit the table (``on_bad_row="raise"``), or the call is
+                invalid. Of the batch, nothing was written.
+            StreamMismatchError: The table does not accept rows of the log; nothing was written.
+            ConcurrentTransactionError: A copy of the directory is in use; nothing was written.
+            UnavailableError: The backlog stayed full for `write_timeout`, or the disk failed, for
+                example because it is full; nothing was written. Writes can be repeated.
+            OutcomeUnknownError: An fsync failed, or the write was interrupted; the rows may be
+                durable. The Ingestor must be closed and opened again.
+            LogPoisonedError: As `WriteAheadLog.append`.
+
+        A batch is atomic up to 64 MiB. A longer frame, and each batch of a stream, is written in
+        parts, of which the first ones remain if a later one fails; the position belongs to the
+        last one.
+        """
+        if type(rows) is dict and source is None:
+            value = self._committer.codecs.rows.encode_row(rows)
+            if value is not None:
+                return self._append("PUT", [Record(ONE_ROW, value, 1)])
+        return self._write("PUT", rows, source, offset)
+
+    def delete(self, keys: Any) -> int:
+        """Delete the rows with these keys; returns when the deletion is durable. A key that the
+        table lacks is accepted.
+
+        Args:
+            keys: Rows with the key columns only, as `write` takes them.
+
+        Returns:
+            The sequence number of the last record.
+
+        Raises:
+            InvalidInputError: The Ingestor has no key, or a key does not fit the table.
+            StreamMismatchError, ConcurrentTransactionError, UnavailableError, OutcomeUnknownError:
+                As `write`.
+        """
+        if not self._committer.state.key:
+            raise InvalidInputError(
+                "rows can be deleted only by key",
+                path=self.directory,
+                hint="make the Ingestor with key=[...]",
+            )
+        return self._write("DELETE", keys, None, None)
+
+    def _write(self, op: Literal["PUT", "DELETE"], rows: Any, source: Any, offset: Any) -> int:
+        if (source is None) != (offset is None):
+            raise InvalidInputError(
+                "pass source and offset together", found=f"source={source!r}, offset={offset!r}"
+            )
+        if source is not None and not isinstance(source, str):
+            raise InvalidInputError("source must be a str", found=type(source).__name__)
+        position = None if source is None else (source, require_int("offset", offset, least=0))
+        self._require_open()
+        seq = 0
+        batches = batches_of(rows)
+        batch = next(batches, None)
+        while True:
+            following = None if batch is None else next(batches, None)
+            records = [] if batch is None else self._checked(op, batch)
+            if following is None and position is not None:
+                records = with_position(records, *position)
+            if records:
+                seq = self._append(op, records)
+            if following is None:
+                return seq or self._log.current_seq_num()
+            batch = following
+
+    def _checked(self, op: str, rows: Given) -> list[Record]:
+        """The records of a batch; bad rows are diverted or raised."""
+        try:
+            return list(self._codec(op).records(rows))
+        except InvalidInputError:
+            if self._follow():  # the table may have changed since the last commit
+                return self._checked(op, rows)
+            if not self._diverts:
+                raise
+        good, bad = self._codec(op).checked(rows)
+        self._divert(bad)
+        return good
+
+    def _codec(self, op: str) -> RowCodec:
+        codecs = self._committer.codecs
+        return codecs.rows if op == "PUT" else codecs.keys
+
+    def _follow(self) -> bool:
+        try:
+            return self._committer.follow(self._table.snapshot(max_staleness=_STALENESS_S))
+        except UnavailableError:
+            return False
+
+    def _divert(self, bad: list[BadRows]) -> None:
+        count = self._directory.reject(bad)
+        with self._changed:
+            self._rows_diverted += count
+        telemetry.count("ingest.rows_diverted", count)
+
+    def _append(self, op: Literal["PUT", "DELETE"], records: list[Record]) -> int:
+        seq = 0
+        while records:
+            part, size = 0, 0
+            while part < len(records) and (not part or size < _ATOMIC_BYTES):
+                record = records[part]
+                size += len(record.value) + len(record.key) + RECORD_OVERHEAD_BYTES
+                part += 1
+            now, records = records[:part], records[part:]
+            count = now[0].rows if part == 1 else sum(record.rows for record in now)
+            self._reserve(count, size)
+            try:
+                if part == 1:
+                    seq = self._log.append(op, now[0].key, now[0].value)
+                else:
+                    seq = self._log.append_batch([(op, r.key, r.value) for r in now])
+            except BaseException:
+                with self._changed:
+                    self._backlog_rows -= count
+                    self._backlog_bytes -= size
+                    self._rows_durable -= count
+                raise
+        return seq
+
+    def _reserve(self, rows: int, size_bytes: int) -> None:
+        """Wait for room in the backlog, and take it."""
+        self._access.check(to_write=True)
+        with self._changed:
+            if self._error is not None and not _is_passing(self._error):
+                raise self._refusal(self._error)
+            if self._backlog_bytes > 0 and (
+                self._backlog_bytes + size_bytes > self._max_backlog_bytes
+            ):
+                self._wait_for_room(size_bytes)
+            if self._backlog_rows <= 0:
+                self._oldest_s = self._clock()
+                self._changed.notify_all()
+            self._last_write_s = self._clock()
+            self._backlog_rows += rows
+            self._backlog_bytes += size_bytes
+            self._rows_durable += rows
+            if self._is_full:
+                self._changed.notify_all()
+
+    def _wait_for_room(self, size_bytes: int) -> None:
+        def has_room() -> bool:
+            held = self._backlog_bytes
+            return self._is_closing or held <= 0 or held + size_bytes <= self._max_backlog_bytes
+
+        self._changed.notify_all()
+        if not self._changed.wait_for(has_room, self._write_timeout):
+            raise UnavailableError(
+                "the backlog of the ingest log is full: the table does not take rows fast enough",
+                path=self.directory,
+                expected=f"at most {self._max_backlog_bytes} bytes",
+                found=f"{self._backlog_bytes} bytes",
+                hint="nothing was written; try again later"
+                if self._error is None
+                else f"the last commit failed: {self._error}",
+            ) from self._error
+        self._access.check(to_write=True)
+
+    def _refusal(self, error: LakelogError) -> LakelogError:
+        """An error of the background thread, for a caller."""
+        kind = type(error) if isinstance(error, ConflictError) else StreamMismatchError
+        return kind(
+            error.message,
+            path=error.path,
+            column=error.column,
+            version=error.version,
+            expected=error.expected,
+            found=error.found,
+            hint=error.hint,
+        )
+
+    def _require_open(self) -> None:
+        self._access.check(to_write=True)
+
+    @property
+    def _is_full(self) -> bool:
+        return self._backlog_rows >= self._max_rows or self._backlog_bytes >= self._max_bytes
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def read_your_writes(self) -> pl.LazyFrame:
+        """The rows of the table's latest version, and the rows of the log that it does not have:
+        all rows that were durable when this was called, each once.
+
+        Returns:
+            A lazy frame with the table's columns. Filters and column selection reach the scan of
+            the table. With a key, the log's last change of each key replaces the table's row. The
+            order is undefined.
+
+        Raises:
+            StreamMismatchError, ConcurrentTransactionError: As the constructor.
+            InvalidInputError: The Ingestor is closed.
+            UnavailableError: The table cannot be reached.
+
+        Memory: the rows of the log that are not committed.
+        """
+        self._access.check()
+        return self._committer.read_your_writes()
+
+    def offsets(self) -> dict[str, int]:
+        """The last durable offset of each source that `write` was given.
+
+        Raises:
+            InvalidInputError: The Ingestor is closed.
+            UnavailableError: The disk failed.
+        """
+        self._access.check()
+        return self._committer.offsets()
+
+    def rejected(self) -> pl.DataFrame:
+        """The diverted rows of this directory, in the order in which they were written.
+
+        Returns:
+            ``time`` (ISO 8601), ``kind`` and ``reason`` of the error, ``column``, and ``row`` as
+            JSON text, or the text of a line that is not JSON (all String). After a crash, or a
+            write that failed, a row may occur twice, or be accepted later.
+        """
+        if not os.path.exists(self.rejected_path) or not os.path.getsize(self.rejected_path):
+            return pl.DataFrame(schema=_REJECTED)
+        return pl.read_ndjson(self.rejected_path, schema=_REJECTED)
+
+    # --- committing --------------------------------------------------------------------------
+
+    def flush(self) -> int:
+        """Commit all rows that are durable when this is called.
+
+        Returns:
+            The last committed sequence number.
+
+        Raises:
+            StreamMismatchError, ConcurrentTransactionError: As `write`.
+            ConflictError: Other writers changed the same rows, in every attempt.
+            OutcomeUnknownError: A commit may have succeeded; the next one settles it.
+            UnavailableError: The store failed. The rows stay in the log, and the commit is retried.
+        """
+        self._require_open()
+        self._drain()
+        return self._log.truncated_to
+
+    def _drain(self, stop: Callable[[], bool] = lambda: False) -> None:
+        begin_s = self._clock()
+        with telemetry.span("ingest.flush", path=self._table.path) as work:
+            try:
+                self._committer.drain(self._note, stop)
+            except LakelogError as error:
+                self._failed(error)
+                raise
+            except Exception as cause:
+                internal = InternalError(
+                    f"a commit of the ingest log failed: {cause}", path=self._table.path
+                )
+                self._failed(internal)
+                raise internal from cause
+        with self._changed:
+            lag_s = self._clock() - self._oldest_s
+            self._error, self._delay_s, self._retry_at_s = None, 0.0, 0.0
+            self._oldest_s = max(self._oldest_s, begin_s)
+        telemetry.record("ingest.lag", lag_s, "s")
+        telemetry.record("ingest.flush.duration", work.seconds, "s")
+
+    def _failed(self, error: LakelogError) -> None:
+        with self._changed:
+            self._error = error
+            self._delay_s = min(max(self._delay_s * 2, _LEAST_DELAY_S), _MOST_DELAY_S)
+            self._retry_at_s = self._clock() + self._delay_s
+            delay_s, backlog = self._delay_s, self._backlog_bytes
+            self._changed.notify_all()
+        telemetry.event(
+            "ingest.failed",
+            path=self._table.path,
+            error=error.kind,
+            reason=error.message,
+            backlog_bytes=backlog,
+            retry_after_seconds=delay_s,
+        )
+
+    def _note(self, done: Committed) -> None:
+        """Account for a commit."""
+        with self._changed:
+            self._backlog_rows -= done.rows
+            self._backlog_bytes -= done.size_bytes + RECORD_OVERHEAD_BYTES * done.records
+            self._rows_committed += done.rows
+            if done.version is not None:
+                self._version = done.version
+                self._small_commits += done.rows < self._max_rows
+            self._changed.notify_all()
+
+    # --- the background thread ---------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                wait_s = self._seconds_until_due()
+                if self._is_closing:
+                    return
+                if wait_s is None or wait_s > 0:
+                    self._changed.wait(wait_s)
+                    continue
+                backlog = self._backlog_rows > 0 or self._backlog_bytes > 0
+            try:
+                if backlog:
+                    self._drain(lambda: self._is_closing)
+                else:
+                    self._compact()
+            except LakelogError:
+                continue  # it is in `status`, and retried
+
+    def _seconds_until_due(self) -> float | None:
+        now = self._clock()
+        if self._backlog_rows > 0 or self._backlog_bytes > 0:
+            due = now if self._is_full else self._oldest_s + self._max_seconds
+            return max(due, self._retry_at_s) - now
+        if self._compact_after_s is not None and self._small_commits > 1:
+            return max(self._last_write_s + self._compact_after_s, self._retry_at_s) - now
+        return None
+
+    def _compact(self) -> None:
+        small = self._small_commits
+        try:
+            report = self._table.compact()
+        except LakelogError as error:
+            with self._changed:
+                self._retry_at_s = self._clock() + _MOST_DELAY_S
+            telemetry.event("ingest.compaction_failed", path=self._table.path, reason=str(error))
+            raise
+        with self._changed:
+            self._small_commits -= small
+            self._changed.notify_all()
+        telemetry.event(
+            "ingest.compacted",
+            path=self._table.path,
+            files=report.num_files,
+            removed_files=report.num_removed_files,
+        )
+
+    # --- closing -----------------------------------------------------------------------------
+
+    def close(self, *, flush: bool = True) -> None:
+        """Commit the durable rows, and release the directory. Can be called repeatedly.
+
+        Args:
+            flush: False leaves the rows in the log; a later Ingestor commits them.
+
+        Raises:
+            LakelogError: As `flush`. The Ingestor is closed anyway, and the rows stay in the log.
+        """
+        if self._access.is_closed:
+            return
+        if self._access.is_elsewhere:
+            self._access.is_closed = True
+            return
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join()
+        try:
+            if flush and self._log.current_seq_num() > self._log.truncated_to:
+                self._drain()
+        except LakelogError as error:
+            error.add_note(
+                f"lakelog: the rows are durable in {self.directory}; the next Ingestor of this "
+                "directory commits them"
+            )
+            raise
+        finally:
+            self._access.is_closed = True
+            self._directory.close()
+            self._log.close()
+
+    def __repr__(self) -> str:
+        return f"Ingestor({self._table.path!r}, {self.directory!r})"
+
+
+def _names(key: Sequence[str] | str | None) -> tuple[str, ...]:
+    if key is None:
+        return ()
+    names: tuple[object, ...] = (key,) if isinstance(key, str) else tuple(key)
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InvalidInputError(
+            "key must be a column name or a list of column names", expected="a str", found=repr(key)
+        )
+    return tuple(str(name) for name in names)
+
+
+def _require_seconds(name: str, value: object) -> None:
+    if value is not None and not (isinstance(value, int | float) and value >= 0):
+        raise InvalidInputError(
+            f"{name} must be a number of seconds", expected=">= 0", found=repr(value)
+        )
+
+
+def _is_passing(error: LakelogError) -> bool:
+    """Whether a failed commit is only retried; otherwise writes are refused until one succeeds."""
+    if isinstance(error, LogPoisonedError):
+        return False
+    if isinstance(error, ConflictError):
+        return error.kind != "concurrent_transaction"
+    return isinstance(error, UnavailableError | OutcomeUnknownError)

@@ -1,0 +1,516 @@
+"""Rows as records of an Ingestor's log, and back. Pure functions of rows and a schema.
+
+The key of a record is a header: its form (u8) and number of rows (u32, little-endian), then the
+position of a source as JSON ``[source, offset]``, if the caller gave one. The value is one of
+
+- ``JSON``: one object per line, with the table's column names. Dates and times are ISO 8601 text.
+  It is the form of rows of plain Python values, which costs microseconds to validate and encode.
+- ``ARROW``: an Arrow IPC stream, in the schema of `Conform`: the form of everything else.
+- ``EMPTY``: no rows, only a position.
+
+``PUT`` records hold rows, ``DELETE`` records hold only key columns.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import math
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.json as pj
+
+from lakelog.data.conform import Conform, Incoming, to_table, wide_field
+from lakelog.errors import InvalidInputError, LakelogError, MalformedLogError
+from lakelog.model import contract
+from lakelog.model.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
+
+EMPTY, JSON, ARROW = 0, 1, 2
+_HEADER = struct.Struct("<BI")
+_HEADER_DTYPE = np.dtype([("form", "u1"), ("rows", "<u4")])
+ONE_ROW = _HEADER.pack(JSON, 1)
+"""The key of a record of one row without a position."""
+
+RECORD_BYTES = 8 << 20
+"""About how many bytes of rows one record holds."""
+
+_DEFAULT = "CURRENT_DEFAULT"
+_INTEGERS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
+_EXACT = 1 << 53
+
+Check: TypeAlias = Callable[[Any], bool]
+Given: TypeAlias = "pa.Table | list[Mapping[str, Any]] | list[bytes]"
+"""Rows before they are checked: a table, rows of Python values, or lines of JSON."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """A record to append: key, value, and number of rows."""
+
+    key: bytes
+    value: bytes
+    rows: int
+
+
+@dataclass(frozen=True)
+class BadRows:
+    """Rows that do not fit the table, as dicts or text, with the reason."""
+
+    rows: list[Any]
+    reason: LakelogError
+
+
+class RowCodec:
+    """Checks rows against a schema, encodes them, and decodes records.
+
+    Args:
+        schema: The table's columns, or the key columns of deleted rows.
+        partition_columns: Those of the table.
+        key: Columns that must not be null.
+    """
+
+    def __init__(
+        self, schema: Struct, partition_columns: Sequence[str] = (), key: Sequence[str] = ()
+    ) -> None:
+        self.schema = schema
+        self._key = tuple(key)
+        self._conform = Conform(schema.fields, partition_columns)
+        self._checks = {
+            field.name: check
+            for field in schema.fields
+            if (check := _check(field, field.name in key, field.name in partition_columns))
+        }
+        # A row without one of these needs its default, or an error.
+        self._given = frozenset(
+            field.name
+            for field in schema.fields
+            if not field.nullable or field.name in key or _DEFAULT in field.metadata
+        )
+        readable = tuple(field for field in schema.fields if _is_readable(field.type))
+        self._json_schema = pa.schema([pa.field(f.name, _json_type(f.type)) for f in readable])
+        self._read_schema = pa.schema([wide_field(field) for field in readable])
+
+    def empty(self) -> pa.Table:
+        """No rows."""
+        return self._conform.schema.empty_table()
+
+    # --- rows to records ---------------------------------------------------------------------
+
+    def encode_row(self, row: dict[str, Any]) -> bytes | None:
+        """A row of plain values as a line of JSON; None if it needs `tables`."""
+        checks = self._checks
+        for name, value in row.items():
+            check = checks.get(name)
+            if check is None or not check(value):
+                return None
+        if not self._given <= row.keys():
+            return None
+        try:
+            return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
+        except TypeError:  # a lone surrogate
+            return None
+
+    def records(self, rows: Given) -> Iterator[Record]:
+        """Rows as records, of about `RECORD_BYTES` each.
+
+        Raises:
+            InvalidInputError: A row does not fit the schema.
+        """
+        if isinstance(rows, list) and rows and isinstance(rows[0], dict):
+            lines = [self.encode_row(row) for row in rows if type(row) is dict]
+            if len(lines) == len(rows) and None not in lines:
+                yield from _records_of_lines([line for line in lines if line is not None])
+                return
+        for table in self.tables(rows):
+            yield from _records_of_table(table)
+
+    def tables(self, rows: Given) -> Iterator[pa.Table]:
+        """Rows in the schema.
+
+        Raises:
+            InvalidInputError: A row does not fit the schema.
+        """
+        if isinstance(rows, pa.Table):
+            yield self._fitted(rows)
+        elif rows and isinstance(rows[0], bytes):
+            yield self._fitted(self._parsed(b"\n".join(rows)))  # type: ignore[arg-type]
+        else:
+            # Rows that lack a column with a default get it; others have a null there.
+            for _, run in itertools.groupby(rows, key=self._given_by):
+                yield self._fitted(_table_of_rows(list(run), self.schema))
+
+    def checked(self, rows: Given) -> tuple[list[Record], list[BadRows]]:
+        """The records of the rows that fit, and the rows that do not, found by bisection."""
+        try:
+            return list(self.records(rows)), []
+        except InvalidInputError as error:
+            count = len(rows)
+            if count == 1 or (isinstance(rows, pa.Table) and self._refuses_all(rows)):
+                return [], [BadRows(_plain_rows(rows), error)]
+        middle = count // 2
+        good, bad = self.checked(rows[:middle])
+        more_good, more_bad = self.checked(rows[middle:])
+        return good + more_good, bad + more_bad
+
+    def _given_by(self, row: Any) -> frozenset[str]:
+        return self._given & row.keys() if isinstance(row, Mapping) else frozenset()
+
+    def _refuses_all(self, rows: pa.Table) -> bool:
+        try:
+            self._conform.table(rows[:0])
+        except InvalidInputError:
+            return True
+        return False
+
+    def _fitted(self, rows: pa.Table) -> pa.Table:
+        table = self._conform.table(rows)
+        for name in self._key:
+            nulls = table[name].null_count
+            if nulls:
+                raise InvalidInputError(
+                    f"the key column {name!r} contains nulls",
+                    column=name,
+                    expected="no nulls",
+                    found=f"{nulls} nulls",
+                )
+        return table
+
+    def _parsed(self, lines: bytes) -> pa.Table:
+        """Lines of JSON in the schema's types."""
+        try:
+            return self._json(lines)
+        except pa.ArrowException as cause:
+            known = ", ".join(self._json_schema.names)
+            raise InvalidInputError(
+                "a line is not a JSON object with values of the table's columns",
+                expected=f"an object per line, with {known}",
+                found=str(cause).split("\n", 1)[0],
+                hint="dates and times are ISO 8601 text; binary and map columns cannot be read "
+                "from JSON",
+            ) from cause
+
+    def _json(self, lines: bytes | pa.Buffer) -> pa.Table:
+        size = max(1 << 20, len(lines) + 1)  # of one block: a row is never cut
+        options = pj.ParseOptions(
+            explicit_schema=self._json_schema, unexpected_field_behavior="error"
+        )
+        read = pj.ReadOptions(block_size=min(size, 1 << 30), use_threads=False)
+        table = pj.read_json(pa.BufferReader(lines), read_options=read, parse_options=options)
+        return table.cast(self._read_schema)
+
+    # --- records to rows ---------------------------------------------------------------------
+
+    def decode(self, records: Records) -> tuple[pa.Table, np.ndarray[Any, Any]]:
+        """The rows of records, which are all of one operation, in the schema; and the number of
+        the record of each row. JSON rows come first.
+
+        Raises:
+            InvalidInputError: A row does not fit the schema any more.
+            MalformedLogError: A record has an unknown form.
+        """
+        known = np.isin(records.forms, (EMPTY, JSON, ARROW))
+        if not known.all():
+            raise MalformedLogError(
+                "a record of the ingest log has an unknown form",
+                expected="0, 1 or 2",
+                found=int(records.forms[~known][0]),
+                hint="upgrade lakelog",
+            )
+        tables = [self.empty()]
+        numbers = [np.empty(0, np.int64)]
+        is_json = records.forms == JSON
+        if is_json.any():
+            lines = pa.concat_arrays(records.values.filter(pa.array(is_json)).chunks)
+            tables.append(self._conform.table(self._json(_data_of(lines))))
+        is_arrow = records.forms == ARROW
+        if is_arrow.any():
+            streams = records.values.filter(pa.array(is_arrow))
+            given = [pa.ipc.open_stream(value.as_buffer()).read_all() for value in streams]
+            for _, group in itertools.groupby(given, key=lambda table: table.schema):
+                tables.append(self._conform.table(pa.concat_tables(group).combine_chunks()))
+        for mask in (is_json, is_arrow):
+            places = np.flatnonzero(mask)
+            numbers.append(np.repeat(places, records.rows[places]))
+        return pa.concat_tables(tables), np.concatenate(numbers)
+
+
+class Records:
+    """Records of a log, in order, as columns.
+
+    Attributes:
+        table: The records, as `WriteAheadLog.iterate` returns them.
+        seqs: Sequence numbers (int64).
+        ops: Names of the operations.
+        forms: Forms (uint8); 0 in control records.
+        rows: Numbers of rows (int64).
+        sizes: Bytes of key and value (int64).
+        keys: Keys (binary).
+        values: Values (binary).
+    """
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+        self.seqs = table["seqNum"].to_numpy()
+        self.ops = table["op"].cast(pa.string()).to_numpy()
+        self.keys, self.values = table["key"], table["value"]
+        is_data = np.isin(self.ops, ("PUT", "DELETE"))
+        self.forms = np.zeros(len(self.ops), np.uint8)
+        self.rows = np.zeros(len(self.ops), np.int64)
+        if is_data.any():
+            keys = self.keys.filter(pa.array(is_data))
+            heads = pc.binary_slice(keys, 0, _HEADER.size).cast(pa.binary(_HEADER.size))
+            read = np.frombuffer(
+                b"".join(chunk_bytes(chunk) for chunk in heads.chunks), _HEADER_DTYPE
+            )
+            self.forms[is_data], self.rows[is_data] = read["form"], read["rows"]
+        lengths = pc.add(
+            pc.binary_length(self.keys), pc.fill_null(pc.binary_length(self.values), 0)
+        )
+        self.sizes = lengths.to_numpy().astype(np.int64)
+
+    def __len__(self) -> int:
+        return len(self.seqs)
+
+    @property
+    def count(self) -> int:
+        """Number of records that are not control records."""
+        return int((self.sizes > 0).sum())
+
+    def __getitem__(self, part: slice) -> Records:
+        start, stop, _ = part.indices(len(self))
+        return Records(self.table.slice(start, stop - start))
+
+    def of(self, op: str) -> tuple[Records, np.ndarray[Any, Any]]:
+        """The records of one operation, and their places."""
+        mask = self.ops == op
+        return Records(self.table.filter(pa.array(mask))), np.flatnonzero(mask)
+
+    def positions(self) -> dict[str, int]:
+        """The last offset of each source."""
+        long = pc.greater(pc.binary_length(self.keys), _HEADER.size)
+        found: dict[str, int] = {}
+        for key in self.keys.filter(long).to_pylist():
+            source, offset = orjson.loads(key[_HEADER.size :])
+            found[source] = offset
+        return found
+
+    @staticmethod
+    def concat(parts: Sequence[Records]) -> Records:
+        """Records one after the other."""
+        return Records(pa.concat_tables([part.table for part in parts]))
+
+
+def chunk_bytes(heads: pa.FixedSizeBinaryArray) -> bytes:
+    """The bytes of a column of fixed size."""
+    width = heads.type.byte_width
+    data: bytes = heads.buffers()[1][heads.offset * width :][: len(heads) * width].to_pybytes()
+    return data
+
+
+def with_position(records: list[Record], source: str, offset: int) -> list[Record]:
+    """The records of one write, the last of which has a position."""
+    records = records or [Record(_HEADER.pack(EMPTY, 0), b"", 0)]
+    last = records[-1]
+    key = last.key + orjson.dumps([source, offset])
+    return [*records[:-1], replace(last, key=key)]
+
+
+def batches_of(rows: Any) -> Iterator[Given]:
+    """Rows of a caller, batch by batch."""
+    if isinstance(rows, Mapping):
+        yield [rows]
+    elif isinstance(rows, bytes | bytearray | memoryview):
+        lines = [line for line in bytes(rows).split(b"\n") if line.strip()]
+        if lines:
+            yield lines
+    elif isinstance(rows, list | tuple):
+        for row in rows:
+            if not isinstance(row, Mapping):
+                raise InvalidInputError(
+                    "a list of rows must contain mappings of column names to values",
+                    expected="a dict",
+                    found=type(row).__name__,
+                )
+        if rows:
+            yield list(rows)
+    else:
+        for batch in Incoming.of(rows).batches:
+            table = to_table(batch)
+            if table.num_rows:
+                yield table
+
+
+def _records_of_lines(lines: Sequence[bytes]) -> Iterator[Record]:
+    part: list[bytes] = []
+    size = 0
+    for line in lines:
+        part.append(line)
+        size += len(line)
+        if size >= RECORD_BYTES:
+            yield Record(_HEADER.pack(JSON, len(part)), b"".join(part), len(part))
+            part, size = [], 0
+    if part:
+        yield Record(_HEADER.pack(JSON, len(part)), b"".join(part), len(part))
+
+
+def _records_of_table(table: pa.Table) -> Iterator[Record]:
+    rows = table.num_rows
+    step = max(1, rows * RECORD_BYTES // max(table.nbytes, RECORD_BYTES))
+    for start in range(0, rows, step):
+        part = table.slice(start, step).combine_chunks()
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, part.schema) as writer:
+            writer.write_table(part)
+        value = sink.getvalue().to_pybytes()
+        yield Record(_HEADER.pack(ARROW, part.num_rows), value, part.num_rows)
+
+
+def _table_of_rows(rows: list[Mapping[str, Any]], schema: Struct) -> pa.Table:
+    """Rows of Python values as columns, of the types that the values have."""
+    names: dict[Any, None] = dict.fromkeys(itertools.chain.from_iterable(rows))
+    if not all(isinstance(name, str) for name in names):
+        raise InvalidInputError(
+            "the names of columns must be str", expected="str", found=repr(list(names))
+        )
+    columns = []
+    for name in names:
+        values = [row.get(name) for row in rows]
+        field = schema.field(name)
+        try:
+            if field is not None and isinstance(field.type, Map):
+                # Arrow takes a map as pairs; a dict would become a struct.
+                pairs = [list(v.items()) if isinstance(v, Mapping) else v for v in values]
+                columns.append(pa.array(pairs, type=wide_field(field).type))
+            else:
+                columns.append(pa.array(values))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as cause:
+            raise InvalidInputError(
+                f"the values of the column {name!r} have no common type",
+                column=str(name),
+                expected="null" if field is None else contract.to_json(field.type),
+                found=str(cause).split("\n", 1)[0],
+            ) from cause
+    if not names:
+        return pa.table({"": pa.nulls(len(rows))}).select([])
+    return pa.Table.from_arrays(columns, names=list(names))
+
+
+def _plain_rows(rows: Given) -> list[Any]:
+    if isinstance(rows, pa.Table):
+        plain: list[Any] = rows.to_pylist()
+        return plain
+    return [row.decode("utf-8", "replace") if isinstance(row, bytes) else row for row in rows]
+
+
+def _data_of(values: pa.Array) -> pa.Buffer:
+    """The bytes of all values of a column, one after the other."""
+    width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, width)[values.offset : values.offset + len(values) + 1]
+    return data.slice(int(ends[0]), int(ends[-1] - ends[0]))
+
+
+# --- types -----------------------------------------------------------------------------------
+
+
+def _check(field: Field, in_key: bool, in_partition: bool) -> Check | None:
+    """Whether a value can be written as JSON of the field's type; None if no value can."""
+    null = field.nullable and not in_key
+    name = field.type.name if isinstance(field.type, Primitive) else ""
+    if name in _INTEGERS:
+        most = (1 << _INTEGERS[name]) - 1
+        return lambda v: null if v is None else type(v) is int and -most <= v <= most
+    if name == "double":
+        return lambda v: null if v is None else _is_double(v)
+    if name == "boolean":
+        return lambda v: null if v is None else type(v) is bool
+    if name == "string" and not any("CHAR" in key for key in field.metadata):
+        least = 1 if in_partition else 0
+        return lambda v: null if v is None else type(v) is str and len(v) >= least
+    if name == "date":
+        return lambda v: null if v is None else type(v) is dt.date and v.year >= 1000
+    if name in {"timestamp", "timestamp_ntz"}:
+        zone = dt.UTC if name == "timestamp" else None
+        return lambda v: (
+            null
+            if v is None
+            else type(v) is dt.datetime and v.tzinfo is zone and v.year >= 1000 and not v.fold
+        )
+    return None
+
+
+def _is_double(value: Any) -> bool:
+    if type(value) is float:
+        return math.isfinite(value)
+    return type(value) is int and -_EXACT <= value <= _EXACT
+
+
+def _is_readable(type_: DataType) -> bool:
+    """Whether values of a type can be read from JSON."""
+    match type_:
+        case Struct(fields):
+            return all(_is_readable(field.type) for field in fields)
+        case Array(element, _):
+            return _is_readable(element)
+        case Map():
+            return False
+        case Decimal():
+            return True
+    return contract.is_known(type_) and type_.name not in {"binary", "variant", "void"}
+
+
+def _json_type(type_: DataType) -> pa.DataType:
+    """The type in which Arrow's reader of JSON reads values of a type."""
+    match type_:
+        case Struct(fields):
+            return pa.struct([pa.field(f.name, _json_type(f.type)) for f in fields])
+        case Array(element, _):
+            return pa.list_(pa.field("element", _json_type(element)))
+        case Primitive("date"):
+            return pa.string()
+    return contract.to_arrow(type_)
+
+
+def follows(old: Iterable[Field], new: Struct) -> str | None:
+    """The first column that rows of an older schema have, and the new one lacks, or has under
+    another id or in a type that does not hold all of its values; None if there is none.
+    """
+    for field in old:
+        now = new.field(field.name)
+        if now is None or now.name != field.name or _id(now) != _id(field):
+            return field.name
+        if not _holds(field.type, now.type):
+            return field.name
+    return None
+
+
+def _id(field: Field) -> Any:
+    return field.metadata.get(contract.COLUMN_ID)
+
+
+_WIDER = {
+    "byte": ("short", "integer", "long", "double"),
+    "short": ("integer", "long", "double"),
+    "integer": ("long", "double"),
+    "float": ("double",),
+}
+
+
+def _holds(old: DataType, new: DataType) -> bool:
+    match old, new:
+        case Struct(fields), Struct():
+            return follows(fields, new) is None
+        case Array(a, _), Array(b, _):
+            return _holds(a, b)
+        case Map(key, value, _), Map(new_key, new_value, _):
+            return _holds(key, new_key) and _holds(value, new_value)
+        case Primitive(a), Primitive(b):
+            return a == b or b in _WIDER.get(a, ())
+    return old == new

@@ -1,0 +1,343 @@
+"""The state of an Ingestor's directory, and what table and directory show about each other.
+
+``ingest.json`` has the application id of the directory, the schema of its records, the positions of
+committed sources, and the commit that was attempted last. It is replaced atomically, and is durable
+before the attempt that it describes. ``rejected.ndjson`` has the rows that were diverted.
+
+The table's ``txn`` has the last committed sequence number. Together with the attempt and the
+truncation point of the log it shows which records are committed (`committed_seq`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+
+from lakelog.errors import (
+    ConcurrentTransactionError,
+    CorruptionError,
+    StreamMismatchError,
+    UnsupportedError,
+)
+from lakelog.ingest.rows import BadRows
+from lakelog.model.contract import Struct, parse_schema, to_json
+from lakelog.wal.disk import Bytes, Disk, WritableFile, disk_errors
+
+STATE_NAME = "ingest.json"
+REJECTED_NAME = "rejected.ndjson"
+LOG_FOLDER = "wal"
+_FORMAT_VERSION = 1
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A commit that may have been written.
+
+    Attributes:
+        seq: Its last sequence number, which is its ``txn`` version.
+        version: The table version that it read.
+        id: Random; it is in the commit's ``userMetadata``.
+    """
+
+    seq: int
+    version: int
+    id: str
+
+
+@dataclass(frozen=True)
+class IngestState:
+    """The content of ``ingest.json``.
+
+    Attributes:
+        app_id: The application id of all commits of this directory.
+        table_id: ``id`` of the table's metadata.
+        key: Key columns; empty for an append table.
+        schema: The columns of the records.
+        partition_columns: The table's.
+        committed: The ``txn`` version that the table had before the attempt; 0 if none.
+        attempt: The last attempt; None if nothing was attempted after `committed`.
+        offsets: The last offset of each source in committed records.
+    """
+
+    app_id: str
+    table_id: str | None
+    key: tuple[str, ...]
+    schema: Struct
+    partition_columns: tuple[str, ...]
+    committed: int = 0
+    attempt: Attempt | None = None
+    offsets: Mapping[str, int] = field(default_factory=dict)
+
+    def encode(self) -> bytes:
+        """The bytes of the file."""
+        attempt = self.attempt
+        return orjson.dumps(
+            {
+                "format": "lakelog ingest directory",
+                "version": _FORMAT_VERSION,
+                "appId": self.app_id,
+                "tableId": self.table_id,
+                "key": self.key,
+                "schema": to_json(self.schema),
+                "partitionColumns": self.partition_columns,
+                "committed": self.committed,
+                "attempt": attempt
+                and {"seq": attempt.seq, "version": attempt.version, "id": attempt.id},
+                "offsets": dict(self.offsets),
+            },
+            option=orjson.OPT_APPEND_NEWLINE,
+        )
+
+
+def decode(data: bytes, path: str) -> IngestState:
+    """The state in the bytes of a file."""
+    try:
+        fields = orjson.loads(data)
+        version = fields["version"]
+        if version == _FORMAT_VERSION:
+            attempt = fields["attempt"]
+            return IngestState(
+                fields["appId"],
+                fields["tableId"],
+                tuple(fields["key"]),
+                parse_schema(orjson.dumps(fields["schema"]).decode()),
+                tuple(fields["partitionColumns"]),
+                fields["committed"],
+                attempt and Attempt(attempt["seq"], attempt["version"], attempt["id"]),
+                fields["offsets"],
+            )
+    except (ValueError, LookupError, TypeError) as cause:
+        raise CorruptionError(
+            "the state of the ingest directory is damaged",
+            path=path,
+            hint="restore the file from a copy of the whole directory",
+        ) from cause
+    raise UnsupportedError(
+        "the ingest directory was written by a later version of lakelog",
+        path=path,
+        expected=f"format version {_FORMAT_VERSION}",
+        found=version,
+        hint="upgrade lakelog",
+    )
+
+
+class IngestDirectory:
+    """The files of a directory next to its log. Its owner has the lock of the log."""
+
+    def __init__(self, directory: str, disk: Disk) -> None:
+        self.path, self._disk = directory, disk
+        self._guard = threading.Lock()
+        self._rejected: WritableFile | None = None
+
+    @property
+    def state_path(self) -> str:
+        """Where the state is."""
+        return f"{self.path}/{STATE_NAME}"
+
+    @property
+    def rejected_path(self) -> str:
+        """Where diverted rows are."""
+        return f"{self.path}/{REJECTED_NAME}"
+
+    def read(self) -> IngestState | None:
+        """The state; None if the directory is new."""
+        with disk_errors("the ingest directory cannot be read", self.path):
+            try:
+                data = self._disk.read(self.state_path)
+            except FileNotFoundError:
+                return None
+        return decode(data.to_pybytes(), self.state_path)
+
+    def publish(self, state: IngestState) -> None:
+        """Replace the state, durably."""
+        temporary = f"{self.state_path}.tmp"
+        with disk_errors("the state of the ingest directory cannot be written", self.path):
+            with contextlib.suppress(FileNotFoundError):  # of a crash
+                self._disk.remove(temporary)
+            file = self._disk.open_append(temporary, create=True)
+            try:
+                _write_all(file, state.encode())
+                file.sync()
+            finally:
+                file.close()
+            self._disk.rename(temporary, self.state_path)
+            self._disk.sync_directory(self.path)
+
+    def reject(self, bad: list[BadRows]) -> int:
+        """Append diverted rows, durably; returns their number."""
+        now = dt.datetime.now(dt.UTC).isoformat()
+        lines = [
+            orjson.dumps(
+                {
+                    "time": now,
+                    "kind": part.reason.kind,
+                    "reason": str(part.reason),
+                    "column": part.reason.column,
+                    "row": row if isinstance(row, str) else _row_text(row),
+                },
+                option=orjson.OPT_APPEND_NEWLINE,
+            )
+            for part in bad
+            for row in part.rows
+        ]
+        with self._guard, disk_errors("diverted rows cannot be written", self.rejected_path):
+            file = self._rejected or self._open_rejected()
+            start = file.size()
+            try:
+                _write_all(file, b"".join(lines))
+                file.sync()
+            except OSError:
+                self._rejected = None
+                with contextlib.suppress(OSError):
+                    file.truncate(start)
+                file.close()
+                raise
+        return len(lines)
+
+    def _open_rejected(self) -> WritableFile:
+        try:
+            file = self._disk.open_append(self.rejected_path, create=True)
+            self._disk.sync_directory(self.path)
+        except FileExistsError:
+            file = self._disk.open_append(self.rejected_path)
+            data = self._disk.read(self.rejected_path).to_pybytes()
+            file.truncate(data.rfind(b"\n") + 1)  # a crash may have cut the last line
+        self._rejected = file
+        return file
+
+    def close(self) -> None:
+        """Close the file of diverted rows."""
+        if self._rejected is not None:
+            self._rejected.close()
+            self._rejected = None
+
+
+def _write_all(file: WritableFile, data: Bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        taken = file.write(rest)
+        if taken <= 0:
+            raise OSError("the disk accepts no more data")
+        rest = rest[taken:]
+
+
+def _row_text(row: Any) -> str:
+    return orjson.dumps(row, default=repr, option=orjson.OPT_NON_STR_KEYS).decode()
+
+
+# --- what is committed -----------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class TableView:
+    """What a version of the table shows about a directory.
+
+    Attributes:
+        path: The table.
+        table_id: ``id`` of its metadata.
+        version: The version.
+        txn: The ``txn`` version of the directory's application id; None if there is none.
+        forgets: Whether the table has ``delta.setTransactionRetentionDuration``, so that the txn
+            may have expired.
+        find: Whether a commit after a version, up to this one, has the application id and the text
+            of an attempt: its id. None if commits are no longer in the log.
+    """
+
+    path: str
+    table_id: str | None
+    version: int
+    txn: int | None
+    forgets: bool
+    find: Callable[[Attempt], bool | None]
+
+
+def committed_seq(
+    state: IngestState, truncated_to: int, view: TableView, *, accept_rollback: bool = False
+) -> tuple[int, int]:
+    """Which records the table has.
+
+    Args:
+        state: Of the directory.
+        truncated_to: Of the log: these records are committed.
+        view: Of the table.
+        accept_rollback: Whether the table may be an older copy of itself.
+
+    Returns:
+        The last sequence number that is committed, and the txn version to expect in the table.
+
+    Raises:
+        StreamMismatchError: It is another table, or an older copy of it; or the commits that would
+            show whether an attempt succeeded are no longer in the log.
+        ConcurrentTransactionError: Another process committed under this application id: the
+            directory was copied.
+    """
+    if state.table_id != view.table_id:
+        raise StreamMismatchError(
+            "the ingest directory belongs to another table",
+            path=view.path,
+            expected=f"the table with id {state.table_id}",
+            found=view.table_id,
+            hint="use another directory for this table",
+        )
+    attempt, before = state.attempt, state.committed
+    if attempt is not None and attempt.seq <= truncated_to:
+        before = attempt.seq  # it was confirmed before the truncation
+        attempt = None
+    found = view.txn or 0
+    if attempt is not None and found == attempt.seq:
+        if view.find(attempt) is False:
+            raise _fenced(view, attempt.seq)
+        return attempt.seq, attempt.seq
+    if found == before:
+        if attempt is None or found or not view.forgets:
+            return max(truncated_to, before), before
+    elif found > before:
+        raise _fenced(view, before)
+    # The txn expired, or the table is an older copy of itself.
+    if view.txn is None and view.forgets:
+        if attempt is None:
+            return max(truncated_to, before), before
+        was_written = view.find(attempt)
+        if was_written:
+            return attempt.seq, attempt.seq
+        if was_written is False:
+            return max(truncated_to, before), before
+        raise StreamMismatchError(
+            "it cannot be decided whether the last commit of the ingest log succeeded: its "
+            "transaction identifier may have expired, and the commits are no longer in the log",
+            path=view.path,
+            version=view.version,
+            expected=f"the commits after version {attempt.version}",
+            hint="check whether the table has the rows that the directory holds; then write the "
+            "missing ones through a new directory",
+        )
+    if accept_rollback:
+        return max(truncated_to, found), found
+    raise StreamMismatchError(
+        "the table lacks commits of the ingest log: it is an older copy, or was created again",
+        path=view.path,
+        version=view.version,
+        expected=f"txn version {before}",
+        found=view.txn,
+        hint=f"rows with sequence numbers {found + 1} to {before} are missing in the table; to "
+        "continue with the later ones, pass accept_rollback=True",
+    )
+
+
+def _fenced(view: TableView, before: int) -> ConcurrentTransactionError:
+    return ConcurrentTransactionError(
+        "another process committed rows under the application id of this ingest directory",
+        path=view.path,
+        version=view.version,
+        rule="app_id_written",
+        expected=f"txn version {before or None}",
+        found=view.txn,
+        hint="the directory was copied, or its log restored from a copy: stop one of the two, and "
+        "write the rows that only this log has through a new directory",
+    )

@@ -1,0 +1,334 @@
+"""Each acknowledged row is in the table exactly once, whatever operation of disk or store fails."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog.errors import (
+    InvalidInputError,
+    LakelogError,
+    OutcomeUnknownError,
+    StreamMismatchError,
+    UnavailableError,
+)
+from lakelog.ingest.rows import RowCodec
+from lakelog.ingest.state import Attempt, IngestState, TableView, committed_seq
+from lakelog.storage import open_store
+from lakelog.storage.base import LogStore
+from lakelog.testing import InjectingStore, Rule
+from tests.budget import points, rng_of, share_of
+from tests.wal.crash_disk import Counting, Crash, CrashDisk, Operation, crash, fail
+
+SCHEMA = {"id": pl.Int64, "name": pl.String}
+DIRECTORY = "ingest"
+SEEDS = share_of(4) * max(1, int(os.environ.get("LAKELOG_ROUNDS", "1")))
+
+_numbers = iter(range(1 << 30))
+
+
+@pytest.fixture
+def store() -> LogStore:
+    store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")
+    lakelog.create(None, SCHEMA, store=store, upkeep=False)
+    return store
+
+
+class Life:
+    """What writers were promised, across Ingestors of one directory."""
+
+    def __init__(self, store: LogStore, *, key: str | None = None) -> None:
+        self.store, self.key = store, key
+        self.acknowledged: list[int] = []
+        self.attempted: list[int] = []
+        self.faulty = InjectingStore(store)
+
+    def opened(self, disk: CrashDisk, *rules: Rule) -> lakelog.Ingestor:
+        self.faulty = InjectingStore(self.store, rules)
+        table = lakelog.open(store=self.faulty, upkeep=False)
+        return lakelog.Ingestor(table, DIRECTORY, disk=disk, max_seconds=3600, key=self.key)
+
+    def write(self, ingestor: lakelog.Ingestor, rows: int = 1) -> None:
+        first = len(self.attempted)
+        own = list(range(first, first + rows))
+        self.attempted += own
+        values = [{"id": number, "name": f"row {number}"} for number in own]
+        try:
+            ingestor.write(values[0] if rows == 1 else values)
+        except OutcomeUnknownError:
+            raise
+        except UnavailableError:
+            del self.attempted[first:]  # certainly not written
+            raise
+        self.acknowledged += own
+
+    def run(self, ingestor: lakelog.Ingestor) -> None:
+        """A few rounds; commits that fail are left to the next one."""
+        for rows in (1, 3, 1, 2):
+            self.write(ingestor)
+            self.write(ingestor, rows)
+            with suppress(LakelogError):
+                ingestor.flush()
+
+    def check(self) -> None:
+        table = lakelog.open(store=self.store, upkeep=False)
+        found = table.to_polars()["id"].to_list()
+        assert len(found) == len(set(found)), "a row is there twice"
+        assert set(self.acknowledged) <= set(found), "an acknowledged row is missing"
+        assert set(found) <= set(self.attempted), "a refused row is there"
+
+
+def finished(life: Life, disk: CrashDisk) -> None:
+    """The next process commits what is left."""
+    with life.opened(disk) as ingestor:
+        pending = ingestor.read_your_writes().select("id").collect()["id"].to_list()
+        assert len(pending) == len(set(pending))
+        assert set(life.acknowledged) <= set(pending)
+    life.check()
+
+
+def operations_of_store() -> list[tuple[str, str]]:
+    store = open_store(f"memory://ingest-count-{os.getpid()}-{next(_numbers)}")
+    lakelog.create(None, SCHEMA, store=store, upkeep=False)
+    counting = InjectingStore(store)
+    table = lakelog.open(store=counting, upkeep=False)
+    disk = CrashDisk()
+    with lakelog.Ingestor(table, DIRECTORY, disk=disk, max_seconds=3600) as ingestor:
+        Life(store).run(ingestor)
+    return list(counting.operations)
+
+
+STORE_POINTS = points(operations_of_store(), share=8)
+
+
+@pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "late", "lost_taken"])
+def test_each_operation_of_the_store_may_fail(fault: Any) -> None:
+    for nth in STORE_POINTS:
+        store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")
+        lakelog.create(None, SCHEMA, store=store, upkeep=False)
+        life, disk = Life(store), CrashDisk()
+        try:
+            with life.opened(disk, Rule(fault, nth=nth)) as ingestor:
+                life.run(ingestor)
+                life.faulty.arrive()
+        except LakelogError:
+            disk.unlock()
+        finished(life, disk)
+
+
+@pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "late"])
+def test_the_machine_may_stop_when_the_store_fails(fault: Any) -> None:
+    """The disk is what a crash leaves, and a late request arrives while the next process works."""
+    for nth in STORE_POINTS:
+        rng = rng_of(f"{fault} {nth}")
+        store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")
+        lakelog.create(None, SCHEMA, store=store, upkeep=False)
+        life, disk = Life(store), CrashDisk()
+        with suppress(LakelogError):
+            ingestor = life.opened(disk, Rule(fault, nth=nth))
+            life.write(ingestor, 3)
+            ingestor.flush()
+            life.write(ingestor)
+            life.write(ingestor, 2)
+            ingestor.flush()
+        clone, late = disk.clone(rng), life.faulty
+        with suppress(LakelogError):
+            second = life.opened(clone)
+            late.arrive()
+            life.write(second)
+            second.flush()
+            second.close()
+        clone.unlock()
+        finished(life, clone)
+
+
+def operations_of_disk(key: str | None = None) -> list[tuple[str, str]]:
+    seen: list[tuple[str, str]] = []
+    store = open_store(f"memory://ingest-count-{os.getpid()}-{next(_numbers)}")
+    lakelog.create(None, SCHEMA, store=store, upkeep=False)
+    counting = Counting(0, lambda _: None)
+
+    def watch(operation: Operation) -> None:
+        if operation.kind in counting.kinds:
+            seen.append((operation.kind, operation.path))
+
+    life = Life(store, key=key)
+    with life.opened(CrashDisk(watch=watch)) as ingestor:
+        life.run(ingestor)
+    return seen
+
+
+DISK_POINTS = points(operations_of_disk(), share=8)
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+def test_the_machine_may_stop_at_each_operation_of_the_disk(key: str | None) -> None:
+    for nth in DISK_POINTS:
+        for seed in range(SEEDS):
+            rng = random.Random(f"{nth} {seed}")
+            store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")
+            lakelog.create(None, SCHEMA, store=store, upkeep=False)
+            life, disk = Life(store, key=key), CrashDisk(watch=Counting(nth, crash))
+            with suppress(Crash, LakelogError):
+                with life.opened(disk) as ingestor:
+                    life.run(ingestor)
+            disk.watch = lambda _: None
+            finished(life, disk.clone(rng if seed else None))
+
+
+ERRORS = [errno.ENOSPC, errno.EIO]
+
+
+@pytest.mark.parametrize("error", ERRORS, ids=["full", "broken"])
+@pytest.mark.parametrize("times", [1, 1000])
+def test_each_operation_of_the_disk_may_fail(error: int, times: int) -> None:
+    for nth in DISK_POINTS[:: 1 if times == 1 else 2]:
+        store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")
+        lakelog.create(None, SCHEMA, store=store, upkeep=False)
+        life = Life(store)
+        disk = CrashDisk(watch=Counting(nth, fail(error, share=0.5), times=times))
+        with suppress(LakelogError):
+            with life.opened(disk) as ingestor:
+                for _ in range(2):
+                    with suppress(LakelogError):
+                        life.run(ingestor)
+        disk.unlock()
+        disk.watch = lambda _: None
+        finished(life, disk)
+
+
+def test_a_full_disk_refuses_rows_and_accepts_them_when_there_is_room(store: LogStore) -> None:
+    life, disk = Life(store), CrashDisk()
+    with life.opened(disk) as ingestor:
+        life.write(ingestor)
+        disk.watch = Counting(
+            1, fail(errno.ENOSPC, share=0.5), times=1 << 30, kinds=frozenset(("write", "create"))
+        )
+        for _ in range(3):
+            with pytest.raises(UnavailableError):
+                life.write(ingestor)
+        assert ingestor.status().durable_seq == 1
+        disk.watch = lambda _: None
+        life.write(ingestor)
+    life.check()
+    assert life.acknowledged == life.attempted == [0, 1]
+
+
+# --- what the table shows --------------------------------------------------------------------
+
+
+def test_a_txn_that_expired_is_not_a_reason_to_repeat_rows(store: LogStore) -> None:
+    """The property drops the txn from checkpoints; the truncation point of the log is enough."""
+    life, disk = Life(store), CrashDisk()
+    table = lakelog.open(store=store, upkeep=False)
+    table.alter.set_properties({"delta.setTransactionRetentionDuration": "interval 0 seconds"})
+    for _ in range(2):
+        with life.opened(disk) as ingestor:
+            life.write(ingestor)
+            ingestor.flush()
+            life.write(ingestor)
+            table.checkpoint()
+    life.check()
+
+
+@pytest.mark.parametrize("keeps_commits", [True, False])
+def test_an_attempt_whose_txn_expired_is_decided_by_the_commits_or_not_at_all(
+    store: LogStore, keeps_commits: bool
+) -> None:
+    life, disk = Life(store), CrashDisk()
+    table = lakelog.open(store=store, upkeep=False)
+    table.alter.set_properties({"delta.setTransactionRetentionDuration": "interval 0 seconds"})
+    ingestor = life.opened(disk)
+    life.write(ingestor)
+    disk.watch = crash_when_truncating
+    with suppress(Crash):
+        ingestor.flush()
+    disk.watch = lambda _: None
+    left = disk.clone(None)
+    table.append(pl.DataFrame({"id": [1000], "name": ["other"]}))
+    life.attempted.append(1000)
+    table.checkpoint()
+    assert table.snapshot().transactions().collect().height == 0
+    if keeps_commits:
+        finished(life, left)
+        return
+    for version in range(table.version()):
+        store.delete(f"_delta_log/{version:020}.json")
+    with pytest.raises(StreamMismatchError, match="cannot be decided"):
+        life.opened(left)
+    assert table.to_polars()["id"].to_list().count(0) == 1
+
+
+def crash_when_truncating(operation: Operation) -> None:
+    if operation.kind == "create" and operation.path.endswith(".wal"):
+        raise Crash
+
+
+def test_a_table_that_is_an_older_copy_is_refused_and_can_be_accepted(store: LogStore) -> None:
+    life, disk = Life(store), CrashDisk()
+    with life.opened(disk) as ingestor:
+        life.write(ingestor)
+        ingestor.flush()
+        life.write(ingestor)
+        ingestor.flush()
+        life.write(ingestor)
+        ingestor.close(flush=False)
+    store.delete("_delta_log/00000000000000000002.json")
+    with pytest.raises(StreamMismatchError, match="older copy") as caught:
+        life.opened(disk)
+    assert (caught.value.expected, caught.value.found) == ("txn version 2", 1)
+    disk.unlock()
+    table = lakelog.open(store=store, upkeep=False)
+    with lakelog.Ingestor(table, DIRECTORY, disk=disk, accept_rollback=True, max_seconds=3600) as i:
+        life.write(i)
+    assert sorted(table.to_polars()["id"]) == [0, 2, 3]
+    finished_ids = sorted(table.to_polars()["id"])
+    with life.opened(disk):
+        pass
+    assert sorted(table.to_polars()["id"]) == finished_ids
+
+
+A, B = Attempt(9, 5, "id"), Attempt(7, 5, "id")
+
+DECISIONS: list[tuple[str, int, Attempt | None, int, int | None, bool, bool | None, Any]] = [
+    # name, committed, attempt, truncated to, txn, forgets, found, outcome
+    ("new", 0, None, 0, None, False, None, (0, 0)),
+    ("first attempt failed", 0, A, 0, None, False, None, (0, 0)),
+    ("first attempt succeeded", 0, A, 0, 9, False, True, (9, 9)),
+    ("commits were cleaned up", 0, A, 0, 9, False, None, (9, 9)),
+    ("another process committed the same number", 0, A, 0, 9, False, False, "application id"),
+    ("attempt failed", 7, A, 7, 7, False, None, (7, 7)),
+    ("attempt succeeded", 7, A, 7, 9, False, True, (9, 9)),
+    ("attempt was confirmed", 7, A, 9, 9, False, None, (9, 9)),
+    ("not truncated after the commit", 7, None, 3, 7, False, None, (7, 7)),
+    ("another process committed", 7, A, 7, 8, False, None, "application id"),
+    ("another process committed later", 7, None, 7, 12, False, None, "application id"),
+    ("older copy", 7, None, 7, 3, False, None, "older copy"),
+    ("older copy without txn", 7, None, 7, None, False, None, "older copy"),
+    ("older copy and attempt", 7, A, 7, 3, False, None, "older copy"),
+    ("expired", 7, None, 7, None, True, None, (7, 7)),
+    ("expired, attempt succeeded", 7, A, 7, None, True, True, (9, 9)),
+    ("expired, attempt failed", 7, A, 7, None, True, False, (7, 7)),
+    ("expired, undecidable", 7, A, 7, None, True, None, "cannot be decided"),
+    ("first attempt, may have expired", 0, A, 0, None, True, None, "cannot be decided"),
+]
+
+
+@pytest.mark.parametrize("case", DECISIONS, ids=[case[0] for case in DECISIONS])
+def test_the_txn_of_the_table_decides_which_records_are_committed(case: Any) -> None:
+    _, committed, attempt, truncated_to, txn, forgets, found, outcome = case
+    state = IngestState("app", "t", (), lakelog.model.contract.Struct(()), (), committed, attempt)
+    view = TableView("table", "t", 6, txn, forgets, lambda _: found)
+    if isinstance(outcome, str):
+        with pytest.raises(LakelogError, match=outcome):
+            committed_seq(state, truncated_to, view)
+    else:
+        assert committed_seq(state, truncated_to, view) == outcome

@@ -1,0 +1,614 @@
+"""`Ingestor`: rows are durable at once, readable at once, and committed in files of a useful size."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import threading
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import lakelog
+from lakelog.errors import (
+    ConcurrentTransactionError,
+    CorruptionError,
+    InvalidInputError,
+    LogLockedError,
+    StreamMismatchError,
+    UnavailableError,
+    UnsupportedFeatureError,
+)
+from lakelog.testing import InjectingStore
+
+SCHEMA = {"id": pl.Int64, "name": pl.String, "at": pl.Datetime("us", "UTC")}
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> lakelog.Table:
+    return lakelog.create(tmp_path / "table", SCHEMA, upkeep=False)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "ingest"
+
+
+def quiet(table: lakelog.Table, directory: Path, **options: Any) -> lakelog.Ingestor:
+    """Commits only when it is asked to."""
+    return lakelog.Ingestor(table, directory, **{"max_seconds": 3600, "sync": "none", **options})
+
+
+def ids(rows: pl.LazyFrame | pl.DataFrame) -> list[int]:
+    return sorted(rows.lazy().select("id").collect()["id"].to_list())
+
+
+def test_rows_of_every_form_are_committed_in_one_file(
+    table: lakelog.Table, directory: Path
+) -> None:
+    now = dt.datetime(2026, 1, 5, 12, 30, 0, 123456, dt.UTC)
+    with quiet(table, directory) as ingestor:
+        numbers = [
+            ingestor.write({"id": 1, "name": "Ä\n", "at": now}),
+            ingestor.write([{"id": 2}, {"id": 3, "name": None}]),
+            ingestor.write(pl.DataFrame({"id": [4]})),
+            ingestor.write(pa.table({"id": pa.array([5], pa.int32())})),
+            ingestor.write(pa.table({"id": [6]}).to_reader()),
+            ingestor.write(b'{"id": 7, "at": "2026-01-05T12:30:00.123456Z"}\n\n{"id": 8}'),
+            ingestor.write(pl.LazyFrame({"id": [9]})),
+        ]
+        assert numbers == [1, 2, 3, 4, 5, 6, 7]
+        assert ingestor.flush() == 7
+        assert ingestor.status().version == 1
+    rows = table.to_polars().sort("id")
+    assert ids(rows) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
+    assert rows.row(0) == (1, "Ä\n", now)
+    assert rows.row(6, named=True)["at"] == now
+    assert table.snapshot().num_files() == 1
+
+
+def test_a_commit_follows_after_max_seconds_without_a_call(
+    table: lakelog.Table, directory: Path
+) -> None:
+    with lakelog.Ingestor(table, directory, max_seconds=0.05) as ingestor:
+        ingestor.write({"id": 1})
+        with ingestor._changed:
+            assert ingestor._changed.wait_for(lambda: ingestor._rows_committed == 1, 30)
+        assert ids(table.scan()) == [1]
+        assert ingestor.status().lag_seconds == 0.0
+
+
+def test_a_commit_follows_when_max_rows_wait(table: lakelog.Table, directory: Path) -> None:
+    with quiet(table, directory, max_rows=3) as ingestor:
+        for number in range(7):
+            ingestor.write({"id": number})
+        with ingestor._changed:
+            assert ingestor._changed.wait_for(lambda: ingestor._rows_committed >= 3, 30)
+    assert ids(table.scan()) == list(range(7))
+    rows = table.history()["operationMetrics"].to_list()
+    written = [int(dict(each)["numOutputRows"]) for each in rows if dict(each or {})]
+    assert max(written) <= 3
+
+
+def test_readers_see_rows_before_and_after_their_commit_once(
+    table: lakelog.Table, directory: Path
+) -> None:
+    with quiet(table, directory) as ingestor:
+        ingestor.write({"id": 1})
+        assert ids(ingestor.read_your_writes()) == [1]
+        ingestor.flush()
+        ingestor.write({"id": 2})
+        rows = ingestor.read_your_writes()
+        assert rows.collect_schema() == table.scan().collect_schema()
+        assert ids(rows) == [1, 2]
+        assert ids(rows.filter(pl.col("id") == 2)) == [2]
+
+
+def test_readers_next_to_commits_see_every_row_once(table: lakelog.Table, directory: Path) -> None:
+    with quiet(table, directory, max_rows=5, max_seconds=0.0) as ingestor:
+        written: list[int] = []
+
+        def write() -> None:
+            for number in range(150):
+                ingestor.write({"id": number})
+                written.append(number)
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        while thread.is_alive():
+            before = list(written)
+            seen = ids(ingestor.read_your_writes())
+            assert len(seen) == len(set(seen))
+            assert set(before) <= set(seen)
+        thread.join()
+    assert ids(table.scan()) == list(range(150))
+
+
+def test_many_threads_write_at_the_same_time(table: lakelog.Table, directory: Path) -> None:
+    with quiet(table, directory) as ingestor:
+
+        def write(first: int) -> None:
+            for number in range(first, first + 50):
+                ingestor.write({"id": number})
+
+        threads = [threading.Thread(target=write, args=(n * 50,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert ingestor.status().durable_seq == 400
+    assert ids(table.scan()) == list(range(400))
+
+
+def test_rows_that_were_not_committed_are_committed_by_the_next_ingestor(
+    table: lakelog.Table, directory: Path
+) -> None:
+    first = quiet(table, directory)
+    first.write({"id": 1})
+    first.write(pl.DataFrame({"id": [2, 3]}))
+    first.close(flush=False)
+    assert ids(table.scan()) == []
+    with quiet(table, directory) as second:
+        assert ids(second.read_your_writes()) == [1, 2, 3]
+        assert second.app_id == first.app_id
+        assert second.write({"id": 4}) == 3
+    assert ids(table.scan()) == [1, 2, 3, 4]
+
+
+BAD: list[tuple[Any, str]] = [
+    ({"id": "1"}, "has another type"),
+    ({"id": 1.5}, "cannot be cast"),
+    ({"id": 1 << 64}, "'id'"),
+    ({"name": "no id"}, "NOT NULL"),
+    ({"id": None}, "NOT NULL"),
+    ({"id": 1, "colour": "red"}, "no column 'colour'"),
+    ({"id": 1, "at": dt.datetime(2026, 1, 1)}, "another type"),  # noqa: DTZ001
+    ({"id": 1, "name": "\ud800"}, "'name'"),
+    ({5: 1}, "must be str"),
+    ({}, "NOT NULL"),
+    ([{"id": 1}, {"id": "x"}], "no common type"),
+    (pl.DataFrame({"id": ["a"]}), "has another type"),
+    (b'{"id": 1}\n{"id": "a"}', "not a JSON object"),
+    (b'{"id": 1', "not a JSON object"),
+    (7, "not a table of rows"),
+    ([7], "must contain mappings"),
+]
+
+
+@pytest.mark.parametrize(("rows", "reason"), BAD, ids=[str(n) for n in range(len(BAD))])
+def test_a_row_that_does_not_fit_is_refused_to_its_writer(
+    tmp_path: Path, directory: Path, rows: Any, reason: str
+) -> None:
+    schema = pa.schema(
+        [
+            pa.field("id", pa.int64(), nullable=False),
+            pa.field("name", pa.string()),
+            pa.field("at", pa.timestamp("us", "UTC")),
+        ]
+    )
+    table = lakelog.create(tmp_path / "strict", schema, upkeep=False)
+    with quiet(table, directory) as ingestor:
+        with pytest.raises(InvalidInputError, match=reason):
+            ingestor.write(rows)
+        assert ingestor.status().durable_seq == 0
+        assert ingestor.status().backlog_bytes == 0
+        assert ingestor.write({"id": 5}) == 1
+
+
+def test_values_of_every_type_survive_the_log(tmp_path: Path, directory: Path) -> None:
+    day, time = dt.date(2026, 1, 5), dt.datetime(2026, 1, 5, 1, 2, 3, 4, dt.UTC)
+    zone = dt.timezone(dt.timedelta(hours=5, minutes=30))
+    rows: list[dict[str, Any]] = [
+        {"b": True, "i8": -128, "i16": 32767, "i32": -5, "i64": -(1 << 63), "f32": 0.5, "f64": 0.1},
+        {"f64": float("nan"), "text": "", "day": day, "time": time, "naive": time.replace(tzinfo=None)},
+        {"f64": float("-inf"), "bytes": b"\x00\xff", "dec": decimal.Decimal("-1.25")},
+        {"f64": 3, "list": [1, None], "struct": {"x": day}, "map": {"a": 1}},
+        {"f64": -0.0, "time": time.astimezone(zone), "day": dt.date(1, 1, 1), "text": "\0 \u2028"},
+        {"naive": dt.datetime(9999, 12, 31, 23, 59, 59, 999999)},  # noqa: DTZ001
+        {},
+    ]
+    schema = pa.schema(
+        [
+            ("b", pa.bool_()),
+            ("i8", pa.int8()),
+            ("i16", pa.int16()),
+            ("i32", pa.int32()),
+            ("i64", pa.int64()),
+            ("f32", pa.float32()),
+            ("f64", pa.float64()),
+            ("text", pa.string()),
+            ("day", pa.date32()),
+            ("time", pa.timestamp("us", "UTC")),
+            ("naive", pa.timestamp("us")),
+            ("bytes", pa.binary()),
+            ("dec", pa.decimal128(10, 2)),
+            ("list", pa.list_(pa.int64())),
+            ("struct", pa.struct([("x", pa.date32())])),
+            ("map", pa.map_(pa.string(), pa.int64())),
+            ("n", pa.int64()),
+        ]
+    )
+    table = lakelog.create(tmp_path / "all", schema, upkeep=False)
+    with quiet(table, directory) as ingestor:
+        for number, row in enumerate(rows):
+            ingestor.write({**row, "n": number})
+        pending = ingestor.read_your_writes().sort("n").collect()
+    committed = table.to_arrow().sort_by("n").to_pylist()
+    assert pending.equals(table.to_polars().sort("n"), null_equal=True)
+    for row, found in zip(rows, committed, strict=True):
+        for name, value in row.items():
+            seen = dict(found[name]) if name == "map" else found[name]
+            assert seen == value or (value != value and seen != seen), name  # noqa: PLR0124
+        assert all(found[name] is None for name in found if name not in row and name != "n")
+
+
+def test_a_column_with_a_default_gets_it_when_a_row_lacks_it(
+    tmp_path: Path, directory: Path
+) -> None:
+    field = {"type": "string", "nullable": True, "metadata": {"CURRENT_DEFAULT": "'new'"}}
+    schema = {
+        "type": "struct",
+        "fields": [
+            {"name": "id", "type": "long", "nullable": True, "metadata": {}},
+            {"name": "state", **field},
+        ],
+    }
+    features = {"delta.feature.allowColumnDefaults": "supported"}
+    table = lakelog.create(tmp_path / "defaults", schema, configuration=features, upkeep=False)
+    with quiet(table, directory) as ingestor:
+        ingestor.write({"id": 1})
+        ingestor.write({"id": 2, "state": None})
+        ingestor.write([{"id": 3}, {"id": 4, "state": "old"}])
+    assert table.to_polars().sort("id")["state"].to_list() == ["new", None, "new", "old"]
+
+
+# --- the directory ---------------------------------------------------------------------------
+
+
+def test_one_process_uses_a_directory(table: lakelog.Table, directory: Path) -> None:
+    with quiet(table, directory), pytest.raises(LogLockedError):
+        quiet(table, directory)
+
+
+def test_a_directory_belongs_to_one_table(
+    table: lakelog.Table, directory: Path, tmp_path: Path
+) -> None:
+    quiet(table, directory).close()
+    other = lakelog.create(tmp_path / "other", SCHEMA, upkeep=False)
+    with pytest.raises(StreamMismatchError, match="another table"):
+        quiet(other, directory)
+    with pytest.raises(StreamMismatchError, match="another key"):
+        quiet(table, directory, key="id")
+    quiet(table, directory).close()
+
+
+def test_a_directory_without_its_state_is_refused(table: lakelog.Table, directory: Path) -> None:
+    with quiet(table, directory) as ingestor:
+        ingestor.write({"id": 1})
+    state = directory / "ingest.json"
+    text = state.read_bytes()
+    state.write_bytes(text[:20])
+    with pytest.raises(CorruptionError, match="damaged"):
+        quiet(table, directory)
+    state.unlink()
+    with pytest.raises(CorruptionError, match="missing"):
+        quiet(table, directory)
+    state.write_bytes(text)
+    quiet(table, directory).close()
+
+
+def test_a_table_that_cannot_take_rows_is_refused_before_the_first_row(tmp_path: Path) -> None:
+    other = lakelog.create(tmp_path / "x", SCHEMA, format="indextables", upkeep=False)
+    with pytest.raises(UnsupportedFeatureError):
+        quiet(other, tmp_path / "ingest")
+
+
+def test_a_closed_ingestor_is_refused(table: lakelog.Table, directory: Path) -> None:
+    ingestor = quiet(table, directory)
+    ingestor.close()
+    ingestor.close()
+    for call in (
+        lambda: ingestor.write({"id": 1}),
+        ingestor.flush,
+        ingestor.read_your_writes,
+        ingestor.status,
+        ingestor.offsets,
+    ):
+        with pytest.raises(InvalidInputError, match="closed"):
+            call()
+
+
+# --- positions -------------------------------------------------------------------------------
+
+
+def test_offsets_are_durable_with_their_rows_and_survive_commits(
+    table: lakelog.Table, directory: Path
+) -> None:
+    with quiet(table, directory) as ingestor:
+        ingestor.write({"id": 1}, source="a", offset=10)
+        ingestor.write([{"id": 2}, {"id": 3}], source="b", offset=7)
+        assert ingestor.offsets() == {"a": 10, "b": 7}
+        ingestor.flush()
+        ingestor.write([], source="a", offset=12)
+        assert ingestor.offsets() == {"a": 12, "b": 7}
+    with quiet(table, directory) as ingestor:
+        assert ingestor.offsets() == {"a": 12, "b": 7}
+        with pytest.raises(InvalidInputError, match="together"):
+            ingestor.write({"id": 4}, source="a")
+    assert ids(table.scan()) == [1, 2, 3]
+
+
+# --- diverted rows ---------------------------------------------------------------------------
+
+
+def test_bad_rows_are_diverted_with_their_reason(table: lakelog.Table, directory: Path) -> None:
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        ingestor.write({"id": "x"})
+        ingestor.write([{"id": 1}, {"id": "y", "name": "n"}, {"id": 2}])
+        ingestor.write(pl.DataFrame({"id": [3, 4], "other": [0, 0]}))
+        ingestor.write(pl.DataFrame({"id": [5.0, 6.5, 7.0]}))
+        ingestor.write(b'{"id": 8}\nnot json\n{"id": 9}')
+        assert ingestor.status().rows_diverted == 6
+        rejected = ingestor.rejected()
+    assert ids(table.scan()) == [1, 2, 5, 7, 8, 9]
+    assert rejected["row"].to_list() == [
+        '{"id":"x"}',
+        '{"id":"y","name":"n"}',
+        '{"id":3,"other":0}',
+        '{"id":4,"other":0}',
+        '{"id":6.5}',
+        "not json",
+    ]
+    assert rejected["column"].to_list() == ["id", "id", "other", "other", "id", None]
+    assert set(rejected["kind"]) == {"invalid_input"}
+    assert pl.read_ndjson(directory / "rejected.ndjson").height == 6
+
+
+def test_diverted_rows_are_appended_after_a_torn_line(
+    table: lakelog.Table, directory: Path
+) -> None:
+    for _ in range(2):
+        with quiet(table, directory, on_bad_row="divert") as ingestor:
+            ingestor.write({"id": "x"})
+        with (directory / "rejected.ndjson").open("ab") as file:
+            file.write(b'{"time": "20')
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        ingestor.write({"id": "z"})
+        assert ingestor.rejected()["row"].to_list() == ['{"id":"x"}', '{"id":"x"}', '{"id":"z"}']
+
+
+# --- the table changes -----------------------------------------------------------------------
+
+
+def test_a_column_that_was_added_is_followed(table: lakelog.Table, directory: Path) -> None:
+    with quiet(table, directory) as ingestor:
+        ingestor.write({"id": 1})
+        table.alter.add_columns({"size": pl.Int64})
+        ingestor.write({"id": 2, "size": 20})
+        assert ids(ingestor.read_your_writes()) == [1, 2]
+        ingestor.close(flush=False)
+    with quiet(table, directory) as ingestor:
+        ingestor.write({"id": 3})
+    assert table.to_polars().sort("id")["size"].to_list() == [None, 20, None]
+
+
+def test_a_column_that_was_dropped_is_refused_by_name_until_it_is_back(
+    tmp_path: Path, directory: Path
+) -> None:
+    table = lakelog.create(
+        tmp_path / "mapped", SCHEMA, configuration={"delta.columnMapping.mode": "name"}, upkeep=False
+    )
+    ingestor = quiet(table, directory)
+    ingestor.write({"id": 1, "name": "a"})
+    version = table.version()
+    table.alter.drop_column("name")
+    with pytest.raises(StreamMismatchError, match="'name'") as caught:
+        ingestor.flush()
+    assert caught.value.column == "name"
+    with pytest.raises(StreamMismatchError, match="'name'"):
+        ingestor.write({"id": 2})
+    with pytest.raises(StreamMismatchError, match="'name'"):
+        ingestor.read_your_writes()
+    table.restore(version)
+    ingestor.flush()
+    ingestor.write({"id": 2})
+    ingestor.close()
+    assert ids(table.scan()) == [1, 2]
+
+
+def test_a_schema_that_changed_while_the_log_was_empty_is_adopted(
+    tmp_path: Path, directory: Path
+) -> None:
+    table = lakelog.create(
+        tmp_path / "mapped", SCHEMA, configuration={"delta.columnMapping.mode": "name"}, upkeep=False
+    )
+    with quiet(table, directory) as ingestor:
+        ingestor.write({"id": 1, "name": "a"})
+        ingestor.flush()
+        table.alter.drop_column("name")
+        table.alter.add_columns({"name": pl.Int64})
+        ingestor.write({"id": 2, "name": 5})
+    assert table.to_polars().sort("id")["name"].to_list() == [None, 5]
+
+
+def test_rows_are_committed_next_to_other_writers(table: lakelog.Table, directory: Path) -> None:
+    with quiet(table, directory) as ingestor:
+        for number in range(1, 4):
+            ingestor.write({"id": number})
+            ingestor.flush()
+        table.append(pl.DataFrame({"id": [10]}))
+        ingestor.write({"id": 4})
+        table.delete("id = 2")
+        table.compact()
+        table.checkpoint()
+        ingestor.flush()
+        before = table.version()
+        ingestor.write({"id": 5})
+        table.restore(1)
+        ingestor.flush()
+        assert before < table.version()
+    # The restore removed rows that were committed: they are not written again.
+    assert ids(table.scan()) == [1, 5]
+
+
+# --- back-pressure ---------------------------------------------------------------------------
+
+
+def test_writes_continue_while_the_table_cannot_be_reached(
+    table: lakelog.Table, directory: Path
+) -> None:
+    far = FailingTable(table)
+    with quiet(far.table, directory, max_backlog_bytes=500, write_timeout=0.05) as ingestor:
+        far.fails = True
+        with pytest.raises(UnavailableError):
+            ingestor.flush()
+        accepted = []
+        with pytest.raises(UnavailableError, match="backlog"):
+            for number in range(100):
+                ingestor.write({"id": number})
+                accepted.append(number)
+        assert 5 < len(accepted) < 40
+        assert ingestor.status().backlog_bytes <= 500
+        assert ingestor.status().error is not None
+        with pytest.raises(UnavailableError):
+            ingestor.read_your_writes()
+        far.fails = False
+        ingestor.flush()
+        assert ingestor.status().error is None
+        accepted.append(ingestor.write({"id": 100}) and 100)
+    assert ids(table.scan()) == accepted
+
+
+def test_a_writer_waits_for_room_in_the_backlog(table: lakelog.Table, directory: Path) -> None:
+    with lakelog.Ingestor(
+        table, directory, max_seconds=0.0, max_backlog_bytes=200, sync="none"
+    ) as ingestor:
+        for number in range(60):
+            ingestor.write({"id": number})
+            assert ingestor.status().backlog_bytes <= 200
+    assert ids(table.scan()) == list(range(60))
+
+
+def test_an_ingestor_opens_while_the_table_cannot_be_reached(
+    table: lakelog.Table, directory: Path
+) -> None:
+    far = FailingTable(table)
+    with quiet(far.table, directory) as ingestor:
+        ingestor.write({"id": 1})
+        ingestor.close(flush=False)
+    far.fails = True
+    with quiet(far.table, directory) as ingestor:
+        ingestor.write({"id": 2})
+        far.fails = False
+    assert ids(table.scan()) == [1, 2]
+
+
+def test_small_files_are_compacted_when_the_table_is_quiet(
+    table: lakelog.Table, directory: Path
+) -> None:
+    with quiet(table, directory, compact_after_seconds=0.0) as ingestor:
+        for number in range(3):
+            ingestor.write({"id": number})
+            ingestor.flush()
+        with ingestor._changed:
+            assert ingestor._changed.wait_for(lambda: ingestor._small_commits < 2, 30)
+    assert table.snapshot().num_files() < 3
+    assert ids(table.scan()) == [0, 1, 2]
+
+
+# --- keys ------------------------------------------------------------------------------------
+
+
+def keyed_rows(rows: pl.LazyFrame | pl.DataFrame) -> dict[int, str]:
+    frame = rows.lazy().select("id", "name").collect()
+    assert frame["id"].is_unique().all()
+    return dict(frame.rows())
+
+
+def test_the_last_change_of_a_key_wins(table: lakelog.Table, directory: Path) -> None:
+    with quiet(table, directory, key="id") as ingestor:
+        ingestor.write([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}, {"id": 1, "name": "c"}])
+        ingestor.delete({"id": 2})
+        ingestor.write(pl.DataFrame({"id": [3, 4], "name": ["d", "e"]}))
+        ingestor.delete([{"id": 4}])
+        ingestor.write({"id": 4, "name": "f"})
+        expected = {1: "c", 3: "d", 4: "f"}
+        assert keyed_rows(ingestor.read_your_writes()) == expected
+        ingestor.flush()
+        assert keyed_rows(table.scan()) == keyed_rows(ingestor.read_your_writes()) == expected
+        ingestor.delete(pl.DataFrame({"id": [1, 77]}))
+        ingestor.write({"id": 3})
+        expected = {3: None, 4: "f"}  # type: ignore[dict-item]
+        assert keyed_rows(ingestor.read_your_writes()) == expected
+        ingestor.flush()
+        ingestor.delete({"id": 99})  # nothing to commit
+        ingestor.flush()
+        ingestor.write({"id": 5, "name": "g"})
+    assert keyed_rows(table.scan()) == {**expected, 5: "g"}
+
+
+def test_keys_are_required(table: lakelog.Table, directory: Path, tmp_path: Path) -> None:
+    with quiet(table, directory, key=["id"]) as ingestor:
+        for call, reason in (
+            (lambda: ingestor.write({"id": None, "name": "a"}), "key column 'id'"),
+            (lambda: ingestor.write({"name": "a"}), "key column 'id'"),
+            (lambda: ingestor.delete({"name": "a"}), "no column 'name'"),
+            (lambda: ingestor.delete({"id": None}), "key column 'id'"),
+        ):
+            with pytest.raises(InvalidInputError, match=reason):
+                call()
+    with quiet(table, tmp_path / "b") as plain, pytest.raises(InvalidInputError, match="by key"):
+        plain.delete({"id": 1})
+    with pytest.raises(InvalidInputError, match="no key column"):
+        quiet(table, tmp_path / "c", key="nope")
+    table.alter.set_properties({"delta.appendOnly": "true"})
+    with pytest.raises(StreamMismatchError, match="append-only"):
+        quiet(table, tmp_path / "d", key="id")
+
+
+# --- who has the directory -------------------------------------------------------------------
+
+
+def test_a_copied_directory_is_detected(
+    table: lakelog.Table, directory: Path, tmp_path: Path
+) -> None:
+    import shutil
+
+    with quiet(table, directory) as ingestor:
+        ingestor.write({"id": 1})
+        ingestor.flush()
+        ingestor.write({"id": 2})
+        ingestor.close(flush=False)
+    copy = tmp_path / "copy"
+    shutil.copytree(directory, copy)
+    with quiet(table, directory) as first, quiet(table, copy) as second:
+        first.write({"id": 3})
+        second.write({"id": 30})  # both commit up to sequence number 3
+        first.flush()
+        with pytest.raises(ConcurrentTransactionError, match="application id"):
+            second.flush()
+        with pytest.raises(ConcurrentTransactionError, match="application id"):
+            second.write({"id": 31})
+        second.close(flush=False)
+    with pytest.raises(ConcurrentTransactionError):
+        quiet(table, copy)
+    assert ids(table.scan()) == [1, 2, 3]
+
+
+class FailingTable:
+    """A table whose store fails while `fails` is true."""
+
+    def __init__(self, table: lakelog.Table) -> None:
+        self.fails = False
+        owner = self
+
+        class Store(InjectingStore):
+            def __getattribute__(self, name: str) -> Any:
+                if owner.fails and name in {"list_from", "read", "put_if_absent", "read_many"}:
+                    raise UnavailableError("the store is down")
+                return super().__getattribute__(name)
+
+        self.table = lakelog.open(store=Store(table.log.store), upkeep=False)
