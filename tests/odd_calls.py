@@ -102,6 +102,7 @@ VALID: dict[str, Any] = {
     "domain": "d",
     "items": {"k": "v"},
     "key": "k",
+    "keys": {"n": 1},
     "location": "there",
     "older_than": dt.timedelta(1),
     "on": "n",
@@ -110,10 +111,12 @@ VALID: dict[str, Any] = {
     "quarantine": "20240101T000000Z-00000000",
     "read": lambda _: None,
     "records": [("PUT", "k", "v")],
+    "rows": {"n": 1},
     "schema": {"n": pl.Int64},
     "source": FRAME,
     "start": 0,
     "table": pl.DataFrame({"key": ["k"], "value": ["v"]}),
+    "table_or_location": "here",
     "up_to_seq": 1,
     "value": "v",
     "values": {"n": "n + 1"},
@@ -145,9 +148,10 @@ SCOPES = {
     "Transaction": lakelog.Transaction,
     "WriteAheadLog": lakelog.WriteAheadLog,
     "KeyedStore": lakelog.KeyedStore,
+    "Ingestor": lakelog.Ingestor,
     "DiskCache": lakelog.DiskCache,
 }
-CONSTRUCTED = frozenset(("WriteAheadLog", "KeyedStore", "DiskCache"))
+CONSTRUCTED = frozenset(("WriteAheadLog", "KeyedStore", "Ingestor", "DiskCache"))
 """Classes that callers construct; objects of the others come from functions."""
 
 
@@ -243,6 +247,9 @@ class Room:
         elif scope == "KeyedStore":
             with lakelog.KeyedStore(self.template, sync="none") as store:
                 store.put("k", "v")
+        elif scope == "Ingestor":
+            lakelog.create(self.template / "table", {"n": pl.Int64}, upkeep=False)
+            self._ingestor(self.template).close()
         elif scope == "DiskCache":
             lakelog.DiskCache(self.template)
         else:
@@ -259,6 +266,8 @@ class Room:
             self.object = lakelog.WriteAheadLog(self.live, sync="none")
         elif self.scope == "KeyedStore":
             self.object = lakelog.KeyedStore(self.live, sync="none")
+        elif self.scope == "Ingestor":
+            self.object = self._ingestor(self.live)
         elif self.scope == "DiskCache":
             self.object = lakelog.DiskCache(self.live)
         else:
@@ -268,6 +277,11 @@ class Room:
                 self.object = self.table.snapshot()
             elif self.scope == "functions":
                 self.object = lakelog
+
+    @staticmethod
+    def _ingestor(folder: Path) -> lakelog.Ingestor:
+        table = lakelog.open(folder / "table", upkeep=False)
+        return lakelog.Ingestor(table, folder / "ingest", key="n", sync="none", max_seconds=3600)
 
     def close(self) -> None:
         if self.scope in CONSTRUCTED and hasattr(self.object, "close"):
@@ -313,6 +327,9 @@ class Room:
         elif self.scope == "KeyedStore":
             self.object.put("end", "v")
             assert self.object.get("end") == b"v"
+        elif self.scope == "Ingestor":
+            self.object.write({"n": 9})
+            assert self.object.read_your_writes().collect()["n"].to_list().count(9) == 1
         elif self.scope == "DiskCache":
             assert self.object.entries().height == 0
         else:

@@ -19,6 +19,11 @@ version or a path); spans and log lines name those.
 | ``checkpoint.compression_ratio`` | histogram, 1 | ``layout``, ``format`` |
 | ``cleanup.files`` | counter | ``kind`` |
 | ``cleanup.bytes`` | counter, By | ``kind`` |
+| ``ingest.rows`` | counter | |
+| ``ingest.rows_diverted`` | counter | |
+| ``ingest.commit.duration`` | histogram, s | |
+| ``ingest.flush.duration`` | histogram, s | |
+| ``ingest.lag`` | histogram, s | |
 | ``vacuum.files`` | counter | |
 | ``vacuum.bytes`` | counter, By | |
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import random
-from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -14,13 +13,11 @@ import pytest
 
 import lakelog
 from lakelog.errors import (
-    InvalidInputError,
     LakelogError,
     OutcomeUnknownError,
     StreamMismatchError,
     UnavailableError,
 )
-from lakelog.ingest.rows import RowCodec
 from lakelog.ingest.state import Attempt, IngestState, TableView, committed_seq
 from lakelog.storage import open_store
 from lakelog.storage.base import LogStore
@@ -177,9 +174,8 @@ def test_the_machine_may_stop_at_each_operation_of_the_disk(key: str | None) -> 
             store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")
             lakelog.create(None, SCHEMA, store=store, upkeep=False)
             life, disk = Life(store, key=key), CrashDisk(watch=Counting(nth, crash))
-            with suppress(Crash, LakelogError):
-                with life.opened(disk) as ingestor:
-                    life.run(ingestor)
+            with suppress(Crash, LakelogError), life.opened(disk) as ingestor:
+                life.run(ingestor)
             disk.watch = lambda _: None
             finished(life, disk.clone(rng if seed else None))
 
@@ -195,11 +191,10 @@ def test_each_operation_of_the_disk_may_fail(error: int, times: int) -> None:
         lakelog.create(None, SCHEMA, store=store, upkeep=False)
         life = Life(store)
         disk = CrashDisk(watch=Counting(nth, fail(error, share=0.5), times=times))
-        with suppress(LakelogError):
-            with life.opened(disk) as ingestor:
-                for _ in range(2):
-                    with suppress(LakelogError):
-                        life.run(ingestor)
+        with suppress(LakelogError), life.opened(disk) as ingestor:
+            for _ in range(2):
+                with suppress(LakelogError):
+                    life.run(ingestor)
         disk.unlock()
         disk.watch = lambda _: None
         finished(life, disk)

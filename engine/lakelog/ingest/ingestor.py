@@ -109,7 +109,7 @@ class Ingestor(Closing):
     a time. `lakelog.AsyncIngestor` is its asyncio face.
 
     Args:
-        table: A table, or its location.
+        table_or_location: A table, or its location as `lakelog.open` takes it.
         directory: Directory on local disk; created if it does not exist. It belongs to one table.
         key: Key columns. If given, a written row replaces the row of the table with the same key,
             `delete` removes it, and the last change of a key wins. None appends.
@@ -153,7 +153,7 @@ class Ingestor(Closing):
 
     def __init__(
         self,
-        table: Table | str | os.PathLike[str],
+        table_or_location: Table | str | os.PathLike[str],
         directory: str | os.PathLike[str],
         *,
         key: Sequence[str] | str | None = None,
@@ -186,7 +186,11 @@ class Ingestor(Closing):
         self._clock = clock
         path = local_directory(directory) if disk is None else os.fsdecode(directory)
         disk = disk or LocalDisk()
-        self._table = table if isinstance(table, Table) else open_table(table)
+        self._table = (
+            table_or_location
+            if isinstance(table_or_location, Table)
+            else open_table(table_or_location)
+        )
         self._access = Access("ingestor", path, is_read_only=False, pid=os.getpid())
         self._log = WriteAheadLog(f"{path}/{LOG_FOLDER}", sync, disk=disk)
         try:

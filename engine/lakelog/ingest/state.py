@@ -29,8 +29,8 @@ from lakelog.ingest.rows import BadRows
 from lakelog.model.contract import Struct, parse_schema, to_json
 from lakelog.wal.disk import Bytes, Disk, WritableFile, disk_errors
 
-STATE_NAME = "ingest.json"
-REJECTED_NAME = "rejected.ndjson"
+_STATE_NAME = "ingest.json"
+_REJECTED_NAME = "rejected.ndjson"
 LOG_FOLDER = "wal"
 _FORMAT_VERSION = 1
 
@@ -138,12 +138,12 @@ class IngestDirectory:
     @property
     def state_path(self) -> str:
         """Where the state is."""
-        return f"{self.path}/{STATE_NAME}"
+        return f"{self.path}/{_STATE_NAME}"
 
     @property
     def rejected_path(self) -> str:
         """Where diverted rows are."""
-        return f"{self.path}/{REJECTED_NAME}"
+        return f"{self.path}/{_REJECTED_NAME}"
 
     def read(self) -> IngestState | None:
         """The state; None if the directory is new."""
