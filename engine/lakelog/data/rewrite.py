@@ -17,7 +17,7 @@ import pyarrow as pa
 from lakelog.data.deletion_vectors import Vector, VectorReader, VectorWriter
 from lakelog.data.file_opening import Sources
 from lakelog.data.files import ReadPlan
-from lakelog.data.read import FILE_INDEX, ROW_INDEX, read_files
+from lakelog.data.read import BATCH_ROWS, FILE_INDEX, ROW_INDEX, read_files
 from lakelog.data.row_commit import RowCommit, WriteReport
 from lakelog.data.targets import Selection, Targets, live_rows, touched_rows
 from lakelog.data.write import DataFileWriter, WritePlan
@@ -197,6 +197,7 @@ class Rewriter:
         self._plan: WritePlan | None = None
         self._data: DataFileWriter | None = None
         self._changes: DataFileWriter | None = None
+        self._touched: list[pa.Table] = []
         self._gone: list[pl.DataFrame] = []
         self._again = pl.DataFrame()
         self._deleted = self._updated = self._copied = self._inserted = 0
@@ -228,6 +229,7 @@ class Rewriter:
             self._mark(files)
         else:
             self._copy(files)
+        self._write_touched()
 
     def insert(self, rows: pa.Table) -> None:
         """Write new rows."""
@@ -286,9 +288,20 @@ class Rewriter:
             self._put(rows.filter(pa.array(mask)))
 
     def _put(self, rows: pa.Table) -> None:
-        """Write what becomes of rows that change."""
-        if not rows.num_rows:
+        """Take rows that change; they wait for more, because outcomes have a cost per call."""
+        if not rows.num_columns:  # without columns, concatenated tables have no rows
+            self._deleted += rows.num_rows
             return
+        self._touched.append(rows)
+        if sum(each.num_rows for each in self._touched) >= BATCH_ROWS:
+            self._write_touched()
+
+    def _write_touched(self) -> None:
+        """Write what becomes of the rows that change."""
+        touched, self._touched = self._touched, []
+        if not any(each.num_rows for each in touched):
+            return
+        rows = pa.concat_tables(touched).combine_chunks()
         for outcome in self._change.outcomes(rows):
             if outcome.deleted is not None:
                 self._deleted += outcome.deleted.num_rows
