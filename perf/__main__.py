@@ -13,6 +13,7 @@ from perf import report
 from perf.answers import WrongAnswerError
 from perf.checkpoints.workloads import CHECKPOINT_WORKLOADS
 from perf.measure import FailedRunError, Result, measure
+from perf.rows.workloads import ROW_WORKLOADS
 from perf.spark.workloads import SPARK_WORKLOADS
 from perf.wal.workloads import WAL_WORKLOADS
 from perf.workloads import WORKLOADS
@@ -24,6 +25,7 @@ from perf.writing.workloads import WRITE_WORKLOADS, WriteWorkload
 _EVERY = (
     *WORKLOADS,
     *WRITE_WORKLOADS,
+    *ROW_WORKLOADS,
     *CHECKPOINT_WORKLOADS,
     *SPARK_WORKLOADS,
     *WAL_WORKLOADS,

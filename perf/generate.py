@@ -25,6 +25,7 @@ from lakelog.dialects.delta.checkpoint_schema import classic_schema, file_column
 from lakelog.dialects.json_layout import Wire
 from lakelog.dialects.ndjson import Blob, decode_lines
 from perf import columns
+from perf.rows.generate import ROW_TABLES
 
 Facts = dict[str, int]
 """What a table holds: live files and their bytes, add actions in the log and theirs, commits."""
@@ -189,6 +190,7 @@ TABLES: dict[str, Callable[[Path, float], Facts]] = {
     "checkpoint_1k_files": partial(checkpointed, files=1_000),
     "checkpoint_100k_files": partial(checkpointed, files=100_000),
     "checkpoint_1m_files": partial(checkpointed, files=1_000_000),
+    **ROW_TABLES,
 }
 
 

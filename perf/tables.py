@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _HERE = Path(__file__).parent
-_RECIPE = ("columns.py", "generate.py")
+_RECIPE = ("columns.py", "generate.py", "rows/generate.py")
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from perf.writing.measure import WriteResult
 
 _FIGURES = (
     *("workload", "contender", "seconds", "a second", "ms a commit", "99th", "own ms", "first ms"),
-    *("decode s", "files s", "get s", "MB written", "peak MB"),
+    *("cpu s", "decode s", "files s", "get s", "MB written", "peak MB", "grown MB"),
 )
 _PROMISES = ("workload", "compared", "reached", "promise", "kept")
 _COUNTED = ("lakelog", "deltalake", "deltalake_synced")
@@ -91,7 +91,10 @@ def _general(where: Mapping[str, Any]) -> Iterable[str]:
     yield "synchronous=FULL; bytes: those of the log's segments, with one fsync"
     yield "decode s: the bytes of the commit to all columns of its actions; files s: from open to"
     yield "all columns of the table's files; get s: from open to the first key got"
-    yield "peak MB: the whole process, with the actions that were to be written"
+    yield "rows_: CPU seconds of all threads; every table's rows read back by lakelog and by"
+    yield "deltalake; MB written: new data files, change data and deletion vectors"
+    yield "peak MB: the whole process, with the actions that were to be written; grown MB: since"
+    yield "all was imported and prepared"
 
 
 def _figure_rows(r: WriteResult) -> Iterable[list[str]]:
@@ -105,11 +108,13 @@ def _figure_rows(r: WriteResult) -> Iterable[list[str]]:
             _number(figures.get("p99_ms")),
             _number(figures.get("own_ms")),
             _number(figures.get("first_ms")),
+            _number(figures.get("cpu_seconds")),
             _number(figures.get("decode_s")),
             _number(figures.get("read_s")),
             _number(figures.get("first_s")),
             _number(figures["bytes"] / 1e6) if "bytes" in figures else "",
             f"{figures['peak_mb']:,.0f}",
+            _number(figures.get("grown_mb")),
         ]
 
 

@@ -15,6 +15,7 @@ from typing import Any
 from perf import answers, tables
 from perf.answers import Answer
 from perf.checkpoints.workloads import CHECKPOINT_WORKLOADS
+from perf.rows.workloads import ROW_WORKLOADS
 from perf.spark.workloads import SPARK_WORKLOADS
 from perf.wal.workloads import WAL_WORKLOADS
 from perf.worker import peak_memory_mb
@@ -26,6 +27,7 @@ _MODULES = {
     "columnar": "columnar",
     "json": "columnar",
     "plain": "plain",
+    "polars": "peer",
     "sqlite": "peer",
     "bytes": "peer",
 }
@@ -43,12 +45,19 @@ def measure(contender: str, name: str, scale: float) -> dict[str, Any]:
 
     Returns:
         The figures of the run, base_mb and peak_mb (peak memory of this process after imports,
-        and after the run), and the answer of all readers.
+        and after the run), grown_mb (the growth of the peak since `prepare`), and the answer of all
+        readers.
 
     Raises:
         WrongAnswerError: The written content is not the expected content.
     """
-    every = (*WRITE_WORKLOADS, *CHECKPOINT_WORKLOADS, *SPARK_WORKLOADS, *WAL_WORKLOADS)
+    every = (
+        *WRITE_WORKLOADS,
+        *ROW_WORKLOADS,
+        *CHECKPOINT_WORKLOADS,
+        *SPARK_WORKLOADS,
+        *WAL_WORKLOADS,
+    )
     workload = {w.name: w for w in every}[name]
     case = load(contender, workload)
     made = workload.tables[contender]
@@ -58,12 +67,14 @@ def measure(contender: str, name: str, scale: float) -> dict[str, Any]:
         job = Job(str(path), workload.scaled(scale), dict(table.facts) if table else {})
         prepared = case.prepare(job)
         gc.collect()
+        prepared_mb = peak_memory_mb()
         figures = case.run(prepared)
         peak = peak_memory_mb()
         del prepared
         return {
             **figures,
             "base_mb": base,
+            "grown_mb": peak - prepared_mb,
             "peak_mb": peak,
             "answer": _checked(job, workload),
         }

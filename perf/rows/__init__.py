@@ -1,0 +1,1 @@
+"""Benchmarks of the calls that write, change and read rows."""

@@ -1,0 +1,70 @@
+"""The workloads of rows, their contenders and targets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perf.writing.workloads import Comparison, Limit, Ratio, Times, WriteWorkload
+
+PACKAGE = "perf.rows"
+CHECKER = "perf.rows.check"
+MEMORY_LIMIT = 256 << 20
+"""Of the merge whose process may take 512 MB, imports and the interpreter included."""
+_BOTH = ("lakelog", "deltalake")
+
+
+def _ratio(name: str, figure: str, promised: float | None, peer: str = "deltalake") -> Ratio:
+    return Ratio(name, figure, ("lakelog",), (peer,), promised)
+
+
+def _times(promised: float, *more: Comparison, peer: str = "deltalake") -> tuple[Comparison, ...]:
+    return (
+        _ratio(f"{peer}, wall clock", "seconds", promised, peer),
+        _ratio(f"{peer}, CPU time", "cpu_seconds", None, peer),
+        *more,
+    )
+
+
+def _workload(
+    name: str,
+    tables: Mapping[str, str | None],
+    comparisons: tuple[Comparison, ...],
+    size: int = 10_000_000,
+) -> WriteWorkload:
+    return WriteWorkload(name, tables, size, 4_000, comparisons, PACKAGE, CHECKER, one_commit=True)
+
+
+ROW_WORKLOADS = (
+    _workload(
+        "rows_delete_vectors_10m",
+        {"lakelog": "rows_100_files_vectors", "deltalake": "rows_100_files"},
+        _times(5, _ratio("bytes written", "bytes", 10)),
+    ),
+    _workload("rows_update_copy_10m", dict.fromkeys(_BOTH, "rows_100_files"), _times(1.5)),
+    _workload(
+        "rows_merge_100k_into_10m",
+        dict.fromkeys(_BOTH, "rows_100_files"),
+        _times(2, _ratio("memory above that of the imports", "grown_mb", 2)),
+    ),
+    _workload(
+        "rows_merge_512mb_5gb",
+        {"lakelog": "rows_5_gb"},
+        (Limit("peak memory", "peak_mb", ("lakelog",), 512, "MB"),),
+        size=90_000_000,
+    ),
+    _workload("rows_compact_1000_files", dict.fromkeys(_BOTH, "rows_1000_files"), _times(1.5)),
+    _workload(
+        "rows_append_10m",
+        dict.fromkeys((*_BOTH, "polars")),
+        _times(1, Times("of write_parquet of Polars", "seconds", "lakelog", "polars", 1.3)),
+    ),
+    _workload(
+        "rows_scan_10k_files",
+        dict.fromkeys(("lakelog", "polars"), "rows_10000_files"),
+        _times(1, peer="polars"),
+    ),
+    _workload("rows_changes_1000_commits", dict.fromkeys(_BOTH, "rows_1000_commits"), _times(3)),
+)
+"""In the order in which they are measured and shown. Without deletion vectors deltalake copies the
+other rows, so lakelog's vectors are compared with copies. ``polars`` is ``pl.scan_delta`` and
+``write_parquet``."""
