@@ -155,6 +155,10 @@ CONSTRUCTED = frozenset(("WriteAheadLog", "KeyedStore", "Ingestor", "DiskCache")
 """Classes that callers construct; objects of the others come from functions."""
 
 
+SAME = frozenset(("AsyncIngestor",))
+"""Classes whose calls are those of another one, as coroutines."""
+
+
 class Call(NamedTuple):
     """One function, and the parameter whose argument is odd."""
 
@@ -180,7 +184,7 @@ def unlisted() -> list[str]:
     for name in lakelog.__all__:
         value = getattr(lakelog, name)
         is_error = inspect.isclass(value) and issubclass(value, BaseException | Warning)
-        if inspect.isclass(value) and not is_error and name not in SCOPES:
+        if inspect.isclass(value) and not is_error and name not in {*SCOPES, *SAME}:
             found.append(name)
     for scope in SCOPES:
         for function in functions_of(scope):

@@ -66,6 +66,7 @@ from lakelog.errors import (
 from lakelog.version import __version__
 
 if TYPE_CHECKING:
+    from lakelog.ingest.asynchronous import AsyncIngestor
     from lakelog.ingest.ingestor import Ingestor
     from lakelog.keyed.store import KeyedStore
     from lakelog.log.disk_cache import DiskCache
@@ -77,6 +78,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ArgumentTypeError",
+    "AsyncIngestor",
     "CheckpointCorruptionError",
     "CheckpointError",
     "CheckpointValidationError",
@@ -143,6 +145,7 @@ __all__ = [
 __getattr__ = lazy.lazy_exports(
     __name__,
     {
+        "AsyncIngestor": "lakelog.ingest.asynchronous",
         "DiskCache": "lakelog.log.disk_cache",
         "Ingestor": "lakelog.ingest.ingestor",
         "KeyedStore": "lakelog.keyed.store",

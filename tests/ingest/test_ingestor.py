@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import decimal
 import threading
@@ -618,6 +619,32 @@ def test_a_copied_directory_is_detected(
     with pytest.raises(ConcurrentTransactionError):
         quiet(table, copy)
     assert ids(table.scan()) == [1, 2, 3]
+
+
+# --- asyncio ---------------------------------------------------------------------------------
+
+
+def test_coroutines_write_rows_that_are_durable_when_they_return(
+    table: lakelog.Table, directory: Path
+) -> None:
+    async def main() -> list[int]:
+        async with lakelog.AsyncIngestor(quiet(table, directory, key="id")) as ingestor:
+            written = [ingestor.write({"id": number}) for number in range(100)]
+            numbers = await asyncio.gather(*written)
+            await ingestor.delete({"id": 50})
+            seen = await (await ingestor.read_your_writes()).collect_async()
+            assert ids(seen) == [number for number in range(100) if number != 50]
+            assert await ingestor.flush() == ingestor.status().durable_seq == 101
+            await ingestor.write([], source="s", offset=3)
+            assert await ingestor.offsets() == {"s": 3}
+            with pytest.raises(InvalidInputError):
+                await ingestor.write({"id": "x"})
+        await ingestor.close()
+        assert ingestor.ingestor.is_closed
+        return numbers
+
+    assert sorted(asyncio.run(main())) == list(range(1, 101))
+    assert len(ids(table.scan())) == 99
 
 
 class FailingTable:

@@ -17,7 +17,7 @@ from typing import Any, NoReturn, TextIO
 import click
 
 import lakelog
-from lakelog.cli import log_files, options, retention, spark, table, table_writing, wal
+from lakelog.cli import ingest, log_files, options, retention, spark, table, table_writing, wal
 from lakelog.cli.options import DEBUG, Output, examples
 from lakelog.cli.output import View, emit
 from lakelog.cli.text import plain
@@ -78,15 +78,16 @@ def app() -> None:
     """Read and maintain the log of a lake table.
 
     State, history, checkpoints, cleanup, repair. TABLE is a folder with a Delta or an IndexTables
-    log, as a path or an fsspec URL. Only checkpoint, checksum, compact, compact-log, undo, spark,
-    and commands with --apply, write to it. wal reads and maintains write-ahead logs, which need no
-    table.
+    log, as a path or an fsspec URL. Only ingest, checkpoint, checksum, compact, compact-log, undo,
+    spark, and commands with --apply, write to it. wal reads and maintains write-ahead logs, which
+    need no table.
     """
 
 
 for command in (
     *table.COMMANDS,
     *table_writing.COMMANDS,
+    *ingest.COMMANDS,
     *log_files.COMMANDS,
     *retention.COMMANDS,
     spark.spark,

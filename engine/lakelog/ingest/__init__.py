@@ -3,6 +3,8 @@
 | module | owns |
 |---|---|
 | `ingestor` | the public `Ingestor`: writers, background thread, back-pressure |
+| `asynchronous` | `AsyncIngestor`: awaitable calls |
+| `files` | rows of files and standard input, with positions |
 | `committer` | records to commits; readers' view of table and log |
 | `rows` | rows checked, encoded as records, and decoded |
 | `state` | ``ingest.json``, diverted rows; what table and directory show about each other |
@@ -15,13 +17,15 @@ from typing import TYPE_CHECKING
 from lakelog import lazy
 
 if TYPE_CHECKING:
+    from lakelog.ingest.asynchronous import AsyncIngestor
     from lakelog.ingest.ingestor import Ingestor, IngestStatus
 
-__all__ = ["IngestStatus", "Ingestor"]
+__all__ = ["AsyncIngestor", "IngestStatus", "Ingestor"]
 
 __getattr__ = lazy.lazy_exports(
     __name__,
     {
+        "AsyncIngestor": "lakelog.ingest.asynchronous",
         "IngestStatus": "lakelog.ingest.ingestor",
         "Ingestor": "lakelog.ingest.ingestor",
     },

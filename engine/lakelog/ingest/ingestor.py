@@ -315,6 +315,11 @@ class Ingestor(Closing):
         """The NDJSON file of diverted rows; it exists once a row was diverted."""
         return self._directory.rejected_path
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the Ingestor is closed."""
+        return self._access.is_closed
+
     def status(self) -> IngestStatus:
         """What is durable, what is committed, and the lag. Reads neither disk nor table."""
         self._access.check()

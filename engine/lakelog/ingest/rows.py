@@ -46,8 +46,23 @@ _INTEGERS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 _EXACT = 1 << 53
 
 Check: TypeAlias = Callable[[Any], bool]
-Given: TypeAlias = "pa.Table | list[Mapping[str, Any]] | list[bytes]"
-"""Rows before they are checked: a table, rows of Python values, or lines of JSON."""
+Given: TypeAlias = "pa.Table | list[Mapping[str, Any]] | list[bytes] | TextRows"
+"""Rows before they are checked: a table, rows of Python values, lines of JSON, or values as text.
+"""
+
+
+class TextRows:
+    """Rows whose values are text that is cast to the table's types, as CSV has them."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.table = table
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    def __getitem__(self, part: slice) -> TextRows:
+        start, stop, _ = part.indices(len(self))
+        return TextRows(self.table.slice(start, stop - start))
 
 
 @dataclass(frozen=True)
@@ -139,6 +154,8 @@ class RowCodec:
         """
         if isinstance(rows, pa.Table):
             yield self._fitted(rows)
+        elif isinstance(rows, TextRows):
+            yield self._fitted(self._cast(rows.table))
         elif rows and isinstance(rows[0], bytes):
             yield self._fitted(self._parsed(b"\n".join(rows)))  # type: ignore[arg-type]
         else:
@@ -195,6 +212,24 @@ class RowCodec:
                 hint="dates and times are ISO 8601 text; binary and map columns cannot be read "
                 "from JSON",
             ) from cause
+
+    def _cast(self, rows: pa.Table) -> pa.Table:
+        """Text in the schema's types."""
+        for position, name in enumerate(rows.column_names):
+            field = self.schema.field(name)
+            if field is None or not pa.types.is_string(rows[name].type):
+                continue
+            try:
+                values = rows[name].cast(wide_field(field).type)
+            except pa.ArrowException as cause:
+                raise InvalidInputError(
+                    f"a text of {name!r} cannot be read in the table's type",
+                    column=name,
+                    expected=contract.to_json(field.type),
+                    found=str(cause).split("\n", 1)[0],
+                ) from cause
+            rows = rows.set_column(position, name, values)
+        return rows
 
     def _json(self, lines: bytes | pa.Buffer) -> pa.Table:
         size = max(1 << 20, len(lines) + 1)  # of one block: a row is never cut
@@ -326,6 +361,8 @@ def batches_of(rows: Any) -> Iterator[Given]:
     """Rows of a caller, batch by batch."""
     if isinstance(rows, Mapping):
         yield [rows]
+    elif isinstance(rows, TextRows):
+        yield rows
     elif isinstance(rows, bytes | bytearray | memoryview):
         lines = [line for line in bytes(rows).split(b"\n") if line.strip()]
         if lines:
@@ -403,8 +440,9 @@ def _table_of_rows(rows: list[Mapping[str, Any]], schema: Struct) -> pa.Table:
 
 
 def _plain_rows(rows: Given) -> list[Any]:
-    if isinstance(rows, pa.Table):
-        plain: list[Any] = rows.to_pylist()
+    if isinstance(rows, pa.Table | TextRows):
+        table = rows.table if isinstance(rows, TextRows) else rows
+        plain: list[Any] = table.to_pylist()
         return plain
     return [row.decode("utf-8", "replace") if isinstance(row, bytes) else row for row in rows]
 

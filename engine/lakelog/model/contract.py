@@ -268,24 +268,31 @@ def to_arrow(type_: DataType) -> pa.DataType:
         case Struct(fields):
             return pa.struct([_arrow_field(f.name, f.type, nullable=f.nullable) for f in fields])
         case Primitive(name):
-            primitives = {
-                "string": pa.string(),
-                "long": pa.int64(),
-                "integer": pa.int32(),
-                "short": pa.int16(),
-                "byte": pa.int8(),
-                "float": pa.float32(),
-                "double": pa.float64(),
-                "boolean": pa.bool_(),
-                "binary": pa.binary(),
-                "date": pa.date32(),
-                "timestamp": pa.timestamp("us", "UTC"),
-                "timestamp_ntz": pa.timestamp("us"),
-                "variant": pa.binary(),
-            }
-            if name.startswith(("string", "char", "varchar")):
-                return pa.string()
-            return primitives.get(name, pa.null())
+            return _primitive_to_arrow(name)
+
+
+@cache
+def _primitive_to_arrow(name: str) -> pa.DataType:
+    import pyarrow as pa
+
+    primitives = {
+        "string": pa.string(),
+        "long": pa.int64(),
+        "integer": pa.int32(),
+        "short": pa.int16(),
+        "byte": pa.int8(),
+        "float": pa.float32(),
+        "double": pa.float64(),
+        "boolean": pa.bool_(),
+        "binary": pa.binary(),
+        "date": pa.date32(),
+        "timestamp": pa.timestamp("us", "UTC"),
+        "timestamp_ntz": pa.timestamp("us"),
+        "variant": pa.binary(),
+    }
+    if name.startswith(("string", "char", "varchar")):
+        return pa.string()
+    return primitives.get(name, pa.null())
 
 
 def _arrow_field(name: str, type_: DataType, *, nullable: bool) -> pa.Field:
@@ -334,6 +341,8 @@ def _plain_field(field: pa.Field) -> pa.Field:
 
 
 def _plain_type(type_: pa.DataType) -> pa.DataType:
+    if not type_.num_fields:
+        return type_
     import pyarrow as pa
 
     if pa.types.is_struct(type_):

@@ -1,0 +1,324 @@
+"""The command ``ingest``: rows of files or of standard input. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal
+
+import click
+
+import lakelog
+from lakelog.cli import options
+from lakelog.cli.options import Output, Target, examples
+from lakelog.cli.output import FINDINGS, GOOD, write_report
+from lakelog.cli.text import count
+from lakelog.errors import InvalidInputError
+
+if TYPE_CHECKING:
+    from lakelog.ingest.files import Format
+    from lakelog.ingest.ingestor import Ingestor
+
+_INTERRUPTED = 130
+_STANDARD_INPUT = "-"
+_REFRESH_S = 0.5
+_REPORT = "directory rows_durable rows_committed rows_diverted version seconds is_interrupted"
+
+
+@dataclass(frozen=True)
+class _Report:
+    """The result of the command."""
+
+    directory: str
+    rows_durable: int
+    rows_committed: int
+    rows_diverted: int
+    version: int | None
+    seconds: float
+    is_interrupted: bool
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
+        facts = [
+            ("read", count(self.rows_durable, "row")),
+            ("committed", count(self.rows_committed, "row")),
+            ("version", "nothing was committed" if self.version is None else str(self.version)),
+            ("directory", self.directory),
+        ]
+        if self.rows_diverted:
+            facts.insert(2, ("diverted", count(self.rows_diverted, "row")))
+        if self.is_interrupted:
+            facts.append(("interrupted", "continue files with --resume"))
+        return facts
+
+
+class _Interrupt:
+    """Ctrl-C and SIGTERM: the first one ends reading, after the current write; the second one ends
+    the command.
+    """
+
+    def __init__(self) -> None:
+        self.is_set = False
+        self._is_reading = False
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Handle signals in the block."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+        for each in before:
+            signal.signal(each, self._handle)
+        try:
+            yield
+        finally:
+            for each, handler in before.items():
+                signal.signal(each, handler)
+
+    def _handle(self, _signal: int, _frame: FrameType | None) -> None:
+        if self.is_set or self._is_reading:
+            self.is_set = True
+            self._is_reading = False
+            raise KeyboardInterrupt
+        self.is_set = True
+
+    def each(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """The batches until the interrupt. Only waiting for the next one is cut short, because an
+        interrupted write would leave the state of the log unknown.
+        """
+        while not self.is_set:
+            try:
+                self._is_reading = True
+                found = next(batches, None)
+                self._is_reading = False
+            except KeyboardInterrupt:
+                return
+            if found is None:
+                return
+            yield found
+
+
+@click.command(
+    epilog=examples(
+        "lakelog ingest events events.ndjson more.parquet",
+        "lakelog ingest events --on-bad-row divert < events.ndjson",
+        "lakelog ingest events big.csv --resume",
+        "lakelog ingest users changes.ndjson --key id",
+    )
+)
+@options.target
+@click.argument("files", nargs=-1, metavar="[FILES]...")
+@click.option(
+    "--directory",
+    metavar="DIR",
+    help="Directory of the write-ahead log; by default one for the table in lakelog-ingest.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("ndjson", "csv", "parquet", "arrow")),
+    help="Format of the input; by default of the suffix of a file, NDJSON for standard input.",
+)
+@click.option("--key", metavar="A,B", help="Key columns: a row replaces the one with its key.")
+@click.option("--max-rows", type=int, default=1_000_000, show_default=True, help="Rows per commit.")
+@click.option("--max-bytes", type=options.Size(), default="128MB", help="Log bytes per commit.")
+@click.option(
+    "--max-seconds",
+    type=float,
+    default=10.0,
+    show_default=True,
+    help="Longest time that a row waits for its commit.",
+)
+@click.option(
+    "--on-bad-row",
+    type=click.Choice(("raise", "divert")),
+    default="raise",
+    show_default=True,
+    help="Stop at a row that does not fit, or write it to rejected.ndjson with the reason.",
+)
+@click.option("--resume", is_flag=True, help="Continue files after their last durable row.")
+@options.output
+@options.debug
+def ingest(
+    target: Target,
+    files: tuple[str, ...],
+    directory: str | None,
+    form: Format | None,
+    key: str | None,
+    max_rows: int,
+    max_bytes: int,
+    max_seconds: float,
+    on_bad_row: Literal["raise", "divert"],
+    resume: bool,
+    output: Output,
+) -> int:
+    """Write rows of files, or of standard input, to a table.
+
+    Rows are durable in a local write-ahead log first, and committed in the background, each exactly
+    once. NDJSON, CSV (with a header), Parquet and Arrow IPC are read. Ctrl-C commits what was read,
+    and ends with exit code 130. The exit code is 1 if rows were diverted.
+    """
+    from lakelog.ingest.ingestor import Ingestor
+
+    begin_s = time.monotonic()
+    inputs = _inputs(files, form)
+    interrupt = _Interrupt()
+    table = lakelog.open(target.path, target.storage_options, read_timeout=target.read_timeout)
+    directory = directory or _default_directory(target.path)
+    with (
+        interrupt.installed(),
+        Ingestor(
+            table,
+            directory,
+            key=None if key is None else [name.strip() for name in key.split(",")],
+            max_rows=max_rows,
+            max_bytes=max_bytes,
+            max_seconds=max_seconds,
+            on_bad_row=on_bad_row,
+        ) as ingestor,
+    ):
+        starts = _starts(inputs, ingestor, resume=resume)
+        line = _ProgressLine(ingestor)
+        for name, kind in inputs:
+            _read(name, kind, starts.get(name, 0), ingestor, interrupt, line)
+        line.clear()
+        ingestor.flush()
+        status = ingestor.status()
+    report = _Report(
+        ingestor.directory,
+        status.rows_durable,
+        status.rows_committed,
+        status.rows_diverted,
+        status.version,
+        time.monotonic() - begin_s,
+        interrupt.is_set,
+    )
+    write_report(report, report.facts, _REPORT, output)
+    if report.is_interrupted:
+        return _INTERRUPTED
+    return FINDINGS if report.rows_diverted else GOOD
+
+
+def _inputs(files: tuple[str, ...], form: Format | None) -> list[tuple[str, Format]]:
+    """Absolute paths, or standard input, with their formats."""
+    from lakelog.ingest.files import format_of
+
+    found: list[tuple[str, Format]] = []
+    for name in files or (_STANDARD_INPUT,):
+        if name == _STANDARD_INPUT:
+            if form == "parquet":
+                raise click.UsageError("Parquet cannot be read from standard input: name the file")
+            found.append((name, form or "ndjson"))
+        else:
+            found.append((os.path.abspath(name), form or format_of(name)))
+    if len({name for name, _ in found}) < len(found):
+        raise click.UsageError("a file is named twice")
+    return found
+
+
+def _default_directory(location: str) -> str:
+    """A directory of the table's own, below the working directory.
+
+    >>> _default_directory("s3://bucket/events/")
+    'lakelog-ingest/events-20698a0a'
+    """
+    where = location.rstrip("/")
+    where = where if "://" in where else os.path.abspath(where)
+    name = re.sub(r"[^\w.-]", "_", where.rpartition("/")[2])
+    return f"lakelog-ingest/{name}-{hashlib.sha256(where.encode()).hexdigest()[:8]}"
+
+
+def _starts(
+    inputs: list[tuple[str, Format]], ingestor: Ingestor, *, resume: bool
+) -> dict[str, int]:
+    """Where to begin in each file."""
+    known = ingestor.offsets()
+    begun = [name for name, _ in inputs if name in known]
+    if begun and not resume:
+        raise InvalidInputError(
+            "rows of the file are durable in this directory or committed",
+            path=begun[0],
+            found=f"position {known[begun[0]]}",
+            hint="pass --resume to continue after them; to write them again, use another directory",
+        )
+    return known
+
+
+def _read(
+    name: str,
+    form: Format,
+    start: int,
+    ingestor: Ingestor,
+    interrupt: _Interrupt,
+    line: _ProgressLine,
+) -> None:
+    from lakelog.ingest.files import read_file, read_stream
+
+    columns = ingestor.table.snapshot(max_staleness=60).schema.names
+    is_file = name != _STANDARD_INPUT
+    if is_file:
+        batches = read_file(name, form, columns, start)
+    else:
+        stream: BinaryIO = sys.stdin.buffer
+        batches = read_stream(stream, form, columns)
+    position = start
+    for rows, after in interrupt.each(batches):
+        try:
+            if is_file:
+                ingestor.write(rows, source=name, offset=after)
+            else:
+                ingestor.write(rows)
+        except InvalidInputError as error:
+            error.path = error.path or name
+            error.hint = (
+                f"{error.hint + '; ' if error.hint else ''}the rows before position {position} are "
+                "durable: correct the row and pass --resume, or pass --on-bad-row divert"
+            )
+            raise
+        position = after
+        line.show()
+
+
+class _ProgressLine:
+    """A line on a terminal: rows, rows per second, lag and backlog."""
+
+    def __init__(self, ingestor: Ingestor) -> None:
+        self._ingestor = ingestor
+        self._is_shown = sys.stderr.isatty()
+        self._begin_s = self._last_s = time.monotonic()
+
+    def show(self) -> None:
+        """Update the line, if it is old enough."""
+        now_s = time.monotonic()
+        if not self._is_shown or now_s - self._last_s < _REFRESH_S:
+            return
+        from lakelog.log.display import size_text
+
+        self._last_s = now_s
+        status = self._ingestor.status()
+        rate = status.rows_durable / (now_s - self._begin_s)
+        text = (
+            f"{status.rows_durable:,} rows, {rate:,.0f} rows/s, {status.rows_committed:,} "
+            f"committed, lag {status.lag_seconds:.1f} s, backlog {size_text(status.backlog_bytes)}"
+        )
+        click.echo(f"\r\033[K{text}", nl=False, err=True)
+
+    def clear(self) -> None:
+        """Remove the line."""
+        if self._is_shown:
+            click.echo("\r\033[K", nl=False, err=True)
+
+
+COMMANDS = (ingest,)
+"""The commands of this module."""

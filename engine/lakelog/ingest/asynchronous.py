@@ -1,0 +1,95 @@
+"""The asyncio face of an `Ingestor`: its calls run in threads, which share fsyncs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import polars as pl
+
+from lakelog.ingest.ingestor import Ingestor, IngestStatus
+from lakelog.input_validation import require_int
+
+_T = TypeVar("_T")
+
+
+class AsyncIngestor:
+    """Awaitable calls of an `Ingestor`, for programs with an event loop.
+
+    Each call runs in a thread, so that the loop continues while a row becomes durable. Concurrent
+    calls share one fsync. If an awaiting task is cancelled, its call still ends and writes.
+    A call that waits for a full backlog occupies its thread; more than `threads` calls queue up.
+
+    Args:
+        ingestor: The Ingestor. It is closed by `close`, and can be used directly too.
+        threads: Number of calls that run at a time.
+
+    Example:
+        >>> async def record(table, row):
+        ...     async with AsyncIngestor(Ingestor(table, "events-ingest")) as ingestor:
+        ...         return await ingestor.write(row)
+    """
+
+    def __init__(self, ingestor: Ingestor, *, threads: int = 16) -> None:
+        self._ingestor = ingestor
+        threads = require_int("threads", threads, 1, 1024)
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="lakelog-ingest-call")
+
+    @property
+    def ingestor(self) -> Ingestor:
+        """The Ingestor."""
+        return self._ingestor
+
+    async def write(
+        self, rows: Any, *, source: str | None = None, offset: int | None = None
+    ) -> int:
+        """`Ingestor.write`."""
+        return await self._call(partial(self._ingestor.write, rows, source=source, offset=offset))
+
+    async def delete(self, keys: Any) -> int:
+        """`Ingestor.delete`."""
+        return await self._call(partial(self._ingestor.delete, keys))
+
+    async def flush(self) -> int:
+        """`Ingestor.flush`."""
+        return await self._call(self._ingestor.flush)
+
+    async def read_your_writes(self) -> pl.LazyFrame:
+        """`Ingestor.read_your_writes`; collect the frame with ``collect_async``."""
+        return await self._call(self._ingestor.read_your_writes)
+
+    async def offsets(self) -> dict[str, int]:
+        """`Ingestor.offsets`."""
+        return await self._call(self._ingestor.offsets)
+
+    def status(self) -> IngestStatus:
+        """`Ingestor.status`, which does not wait."""
+        return self._ingestor.status()
+
+    async def close(self, *, flush: bool = True) -> None:
+        """`Ingestor.close`, after the calls that are in progress."""
+        if self._ingestor.is_closed:
+            return
+        try:
+            await self._call(partial(self._ingestor.close, flush=flush))
+        finally:
+            self._pool.shutdown(wait=False)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    async def _call(self, function: Callable[[], _T]) -> _T:
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, function)

@@ -1,0 +1,173 @@
+"""``lakelog ingest``: rows of files and of standard input, each once."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import lakelog as library
+
+SCHEMA = {"id": pl.Int64, "name": pl.String, "day": pl.Date, "price": pl.Decimal(10, 2)}
+
+
+@pytest.fixture
+def events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> library.Table:
+    monkeypatch.chdir(tmp_path)
+    return library.create(tmp_path / "events", SCHEMA, upkeep=False)
+
+
+def ids(table: library.Table) -> list[int]:
+    return sorted(table.to_polars()["id"].to_list())
+
+
+def test_files_of_every_format_are_read(
+    lakelog: Any, events: library.Table, tmp_path: Path
+) -> None:
+    (tmp_path / "a.ndjson").write_text('{"id": 1, "day": "2026-01-05", "price": 1.25}\n{"id": 2}')
+    (tmp_path / "b.csv").write_text(
+        'id,name,day,price\n3,"a, ""b""\nc",2026-01-06,2.50\n4,"",,\n5,,,\n'
+    )
+    rows = pa.table({"id": [6, 7], "name": ["x", None]})
+    pq.write_table(rows, tmp_path / "c.parquet")
+    for name, make in (("d.arrow", pa.ipc.new_file), ("e.arrows", pa.ipc.new_stream)):
+        with make(tmp_path / name, rows.schema) as writer:
+            writer.write_table(rows)
+    files = [tmp_path / name for name in ("a.ndjson", "b.csv", "c.parquet", "d.arrow", "e.arrows")]
+    done = lakelog("ingest", "events", *files, "--output", "json")
+    assert done.code == 0, done.errors
+    (report,) = json.loads(done.text)
+    assert (report["rows_durable"], report["rows_committed"]) == (11, 11)
+    assert ids(events) == [1, 2, 3, 4, 5, 6, 6, 6, 7, 7, 7]
+    found = {row[0]: row[1:] for row in events.to_polars().filter(pl.col("id") < 6).rows()}
+    assert [str(value) for value in found[3]] == ['a, "b"\nc', "2026-01-06", "2.50"]
+    assert found[4][0] == ""
+    assert found[5] == (None, None, None)
+    assert str(found[1][2]) == "1.25"
+
+
+def test_standard_input_is_read(
+    lakelog: Any, events: library.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(b'{"id": 1}\n{"id": 2}\n'))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    done = lakelog("ingest", "events", "--directory", "log")
+    assert done.code == 0, done.errors
+    assert "2 rows" in done.text
+    assert ids(events) == [1, 2]
+
+
+def test_a_file_is_continued_after_its_last_durable_row(
+    lakelog: Any, events: library.Table, tmp_path: Path
+) -> None:
+    (tmp_path / "a.ndjson").write_text('{"id": 1}\n{"id": 2}\n')
+    (tmp_path / "b.csv").write_text("id\n10\n11\n")
+    names = ("a.ndjson", "b.csv")
+    assert lakelog("ingest", "events", *names).code == 0
+    with (tmp_path / "a.ndjson").open("a") as file:
+        file.write('{"id": 3}\n')
+    with (tmp_path / "b.csv").open("a") as file:
+        file.write("12\n")
+    again = lakelog("ingest", "events", *names)
+    assert again.code == 2
+    assert "--resume" in again.errors
+    for _ in range(2):
+        assert lakelog("ingest", "events", *names, "--resume").code == 0
+        assert ids(events) == [1, 2, 3, 10, 11, 12]
+    (tmp_path / "a.ndjson").write_text("")
+    assert "shorter" in lakelog("ingest", "events", *names, "--resume").errors
+
+
+def test_parquet_is_continued_by_row(
+    lakelog: Any, events: library.Table, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pq.write_table(pa.table({"id": list(range(10))}), tmp_path / "a.parquet")
+    monkeypatch.setattr("lakelog.ingest.files._BATCH_ROWS", 4)
+    with library.Ingestor(events, "log") as ingestor:
+        ingestor.write(
+            [{"id": 0}, {"id": 1}, {"id": 2}], source=str(tmp_path / "a.parquet"), offset=3
+        )
+    done = lakelog("ingest", "events", "a.parquet", "--directory", "log", "--resume")
+    assert done.code == 0, done.errors
+    assert ids(events) == list(range(10))
+
+
+def test_a_bad_row_ends_the_command_or_is_diverted(
+    lakelog: Any, events: library.Table, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("id,day\n1,2026-01-05\n2,soon\n3,\n")
+    refused = lakelog("ingest", "events", "a.csv")
+    assert refused.code == 2
+    assert "'day'" in refused.errors
+    assert "--on-bad-row divert" in refused.errors
+    assert ids(events) == []
+    diverted = lakelog("ingest", "events", "a.csv", "--on-bad-row", "divert")
+    assert diverted.code == 1
+    assert "1 row" in diverted.text
+    assert ids(events) == [1, 3]
+    (folder,) = (tmp_path / "lakelog-ingest").iterdir()
+    assert pl.read_ndjson(folder / "rejected.ndjson")["column"].to_list() == ["day"]
+
+
+def test_rows_replace_those_with_their_key(
+    lakelog: Any, events: library.Table, tmp_path: Path
+) -> None:
+    (tmp_path / "a.ndjson").write_text('{"id": 1, "name": "a"}\n{"id": 1, "name": "b"}\n')
+    assert lakelog("ingest", "events", "a.ndjson", "--key", "id").code == 0
+    assert events.to_polars()["name"].to_list() == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["nope.ndjson"], "not found"),
+        (["events.xyz"], "format of the file is unknown"),
+        (["--format", "parquet"], "Parquet cannot be read from standard input"),
+        (["a.ndjson", "a.ndjson"], "named twice"),
+        (["bad.parquet"], "cannot be read in its format"),
+    ],
+)
+def test_a_wrong_call_is_explained(
+    lakelog: Any, events: library.Table, tmp_path: Path, words: list[str], reason: str
+) -> None:
+    (tmp_path / "bad.parquet").write_text("no parquet")
+    done = lakelog("ingest", "events", *words)
+    assert done.code in {1, 2}
+    assert reason in done.errors
+
+
+def test_an_interrupt_commits_what_was_read(events: library.Table, tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lakelog", "ingest", "events", "--directory", "log"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        cwd=tmp_path,
+    )
+    assert process.stdin is not None
+    process.stdin.write(b'{"id": 1}\n{"id": 2}\n{"id":')
+    process.stdin.flush()
+    log = tmp_path / "log" / "wal" / "00000000000000000001.wal"
+    until = time.monotonic() + 120
+    while not log.exists() or log.stat().st_size < 100:
+        assert process.poll() is None
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == 130, errors
+    assert b"2 rows" in output
+    assert errors == b""
+    assert ids(events) == [1, 2]
