@@ -728,10 +728,11 @@ class Ingestor(Closing):
         return f"Ingestor({self._table.path!r}, {self.directory!r})"
 
 
-def _names(key: Sequence[str] | str | None) -> tuple[str, ...]:
+def _names(key: object) -> tuple[str, ...]:
     if key is None:
         return ()
-    names: tuple[object, ...] = (key,) if isinstance(key, str) else tuple(key)
+    is_list = isinstance(key, Sequence) and not isinstance(key, str)
+    names: tuple[object, ...] = tuple(key) if is_list else (key,)
     if not names or not all(isinstance(name, str) for name in names):
         raise InvalidInputError(
             "key must be a column name or a list of column names", expected="a str", found=repr(key)
