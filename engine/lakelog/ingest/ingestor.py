@@ -731,8 +731,9 @@ class Ingestor(Closing):
 def _names(key: object) -> tuple[str, ...]:
     if key is None:
         return ()
-    is_list = isinstance(key, Sequence) and not isinstance(key, str)
-    names: tuple[object, ...] = tuple(key) if is_list else (key,)
+    names: tuple[object, ...] = (
+        tuple(key) if isinstance(key, Sequence) and not isinstance(key, str) else (key,)
+    )
     if not names or not all(isinstance(name, str) for name in names):
         raise InvalidInputError(
             "key must be a column name or a list of column names", expected="a str", found=repr(key)

@@ -22,12 +22,20 @@ import orjson
 from lakelog.errors import (
     ConcurrentTransactionError,
     CorruptionError,
+    NotFoundError,
     StreamMismatchError,
     UnsupportedError,
 )
 from lakelog.ingest.rows import BadRows
 from lakelog.model.contract import Struct, parse_schema, to_json
-from lakelog.wal.disk import Bytes, Disk, WritableFile, disk_errors
+from lakelog.wal.disk import (
+    Bytes,
+    Disk,
+    LocalDisk,
+    WritableFile,
+    disk_errors,
+    local_directory,
+)
 
 _STATE_NAME = "ingest.json"
 _REJECTED_NAME = "rejected.ndjson"
@@ -125,6 +133,15 @@ def decode(data: bytes, path: str) -> IngestState:
         found=version,
         hint="upgrade lakelog",
     )
+
+
+def read_state(directory: str) -> IngestState:
+    """The state of an existing directory."""
+    path = local_directory(directory)
+    state = IngestDirectory(path, LocalDisk()).read()
+    if state is None:
+        raise NotFoundError("ingest directory not found", path=path)
+    return state
 
 
 class IngestDirectory:

@@ -11,6 +11,8 @@ the schema lacks is not read, and a key that the line lacks is null.
   contains its rows: a repeated batch is recognised, and a lost checkpoint is refused.
 - ``batch`` writes the whole source as one commit that records ``batch_id``. The caller decides
   which rows belong to a batch; the table ensures that it is written once.
+- The format ``lakelog-ingest`` is the directory of a `lakelog.Ingestor`: its rows are committed by
+  the driver, as the Ingestor itself would.
 
 Files are read strictly: see `parsed` for NDJSON; other text formats fail at the first malformed
 record.
@@ -31,8 +33,10 @@ import fsspec
 import polars as pl
 
 from lakelog.errors import CorruptionError, InvalidInputError, LakelogError, TableExistsError
+from lakelog.ingest.ingestor import Ingestor
+from lakelog.ingest.state import read_state
 from lakelog.spark.options import STORAGE
-from lakelog.spark.pipeline.steps import Status, StepReport
+from lakelog.spark.pipeline.steps import INGEST_LOG, Status, StepReport
 from lakelog.spark.sql_functions import functions_of
 from lakelog.spark.types import spark_schema
 from lakelog.table import Table
@@ -146,6 +150,7 @@ FILES = ("json", "csv", "xml", "parquet", "orc", "avro")
 """Formats of files, whose columns a stream must be given."""
 
 _PATIENCE_S = 1
+_NEVER_S = 86_400.0
 _TOLD = ("parquet", "orc", "avro")
 _RECORDS = ("csv", "xml")
 _HINTS = {
@@ -164,6 +169,8 @@ def ingest(
     progress: Progress | None = None,
 ) -> StepReport:
     """Write the rows of the source that the table lacks."""
+    if step.format == INGEST_LOG:
+        return _committed(table, step, target)
     app = f"{name}/{step.mode}"
     if table is not None and step.batch_id is not None and _recorded(table, app) >= step.batch_id:
         note = f"batch {step.batch_id} of {app} is in the table"
@@ -187,6 +194,21 @@ def ingest(
     if progress is not None:
         progress(STEP, report.rows, None)
     return report
+
+
+def _committed(table: Table | None, step: Ingest, target: Target) -> StepReport:
+    """Commit what an Ingestor has left in its directory; it knows what the table has."""
+    if table is None:
+        raise InvalidInputError(
+            "[ingest] the table of the Ingestor was not found",
+            path=target.path,
+            hint="create it before an Ingestor fills its directory",
+        )
+    before = table.version()
+    state = read_state(step.path[0])
+    with Ingestor(table, step.path[0], key=state.key or None, max_seconds=_NEVER_S) as ingestor:
+        ingestor.flush()
+    return _report(table, before, state.app_id)
 
 
 def _stream(

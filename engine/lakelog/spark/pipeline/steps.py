@@ -363,13 +363,19 @@ class Target(Settings):
             )
 
 
+INGEST_LOG = "lakelog-ingest"
+"""The format of the directory of an `Ingestor`."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ingest(Settings):
     """Rows from anything that Spark reads, each once.
 
     Attributes:
         format: Format of the source, as Spark names it: ``json`` (NDJSON), ``csv``, ``parquet``,
-            ``kafka``, ``delta``, ``lakelog``…
+            ``kafka``, ``delta``, ``lakelog``…; or ``lakelog-ingest``: `path` is the directory of a
+            `lakelog.Ingestor` of this table, which no process has open, and all other keys are
+            left out.
         path: Path, or paths, of the source, where it has any.
         schema: Columns of the source in Spark's DDL (``id bigint, at timestamp``); None takes the
             table's own for files, and the source's for others.
@@ -395,6 +401,15 @@ class Ingest(Settings):
 
     def check(self) -> None:
         """Require what makes the mode write everything once."""
+        if self.format == INGEST_LOG:
+            others = (self.checkpoint, self.schema, self.options, self.select)
+            if len(self.path) != 1 or any(others) or self.batch_id is not None:
+                raise InvalidInputError(
+                    f"[ingest] format {INGEST_LOG} takes path only: one directory of an Ingestor",
+                    expected="path",
+                    hint="the directory records itself which rows are committed",
+                )
+            return
         needed, other = (
             ("checkpoint", "batch_id")
             if self.mode == "available_now"
