@@ -186,10 +186,10 @@ def test_every_plan_and_report_tells_its_story_in_print_and_in_a_notebook(tmp_pa
     told: dict[str, Any] = {
         "live files": table.checkpoint(),
         "verdict": table.verify(),
-        "disagrees on": table.write_checksum(2),
+        "differs in": table.write_checksum(2),
         "commits": table.compact_log(0, 2),
-        "no, it was there": table.compact_log(0, 2),
-        "may go": table.cleanup(),
+        "no, it existed": table.compact_log(0, 2),
+        "deletable": table.cleanup(),
         "older than": table.vacuum(),
         "findings": table.repair(),
         "copied": table.replicate(str(tmp_path / "replica")),

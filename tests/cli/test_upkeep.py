@@ -389,7 +389,7 @@ def test_delete_plans_first_and_applies_when_asked(lakelog: Any, tmp_path: Path)
     where = ("--where", "n BETWEEN 2 AND 4 AND n % 5 > 0")
     plan = lakelog("delete", tmp_path, *where)
     assert (plan.code, table.version()) == (0, 2)
-    assert "3 rows may go" in plan.text
+    assert "3 rows can be deleted" in plan.text
     assert "nothing is changed without --apply" in plan.text
     planned = rows(lakelog("delete", tmp_path, *where, "-o", "json").text)
     assert sorted(row["action"] for row in planned) == ["copy", "remove"]

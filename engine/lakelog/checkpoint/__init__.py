@@ -4,7 +4,7 @@
 |---|---|
 | `plan` | table properties of checkpoints; layout, parts and columns of the next one |
 | `state_source`, `bounded_memory` | a version's rows in bounded memory |
-| `job` | plan, write, verify, publish and report, wherever the parts are written |
+| `job` | plan, write, verify, publish and report, for local and Spark writers |
 | `write`, `publish` | parts written by this process; staged files renamed |
 | `verify`, `compare` | existing checkpoints compared with a replay |
 | `incremental` | V2 checkpoints that keep unchanged sidecars |

@@ -1,8 +1,8 @@
 """Keeps the memory of a checkpoint within a limit: a budget, spilling to local disk, prefetch.
 
-Pure, but for `resident_bytes` and `release`.
+Pure functions, except `resident_bytes` and `release`.
 
-A `Spill` is one nameless file, so that nothing of it is left even where the process is killed.
+A `Spill` is one unlinked file, so the operating system removes it even if the process is killed.
 """
 
 from __future__ import annotations
@@ -27,19 +27,21 @@ from lakelog.model import actions
 from lakelog.storage.scratch import ScratchFile, ScratchRange
 
 LEAST_RESIDENT_BYTES = 160 << 20
-"""What Python, Polars and pyarrow take with the code that they come to need."""
+"""Memory of Python, Polars and pyarrow with the code that they load, in bytes."""
 
 LEAST_WORK_BYTES = 160 << 20
-"""Below this, batches would be too small to be worth their cost, or a single one too large."""
+"""Lower bound of the working memory, in bytes: with less, batches are inefficiently small, or one
+batch does not fit.
+"""
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 
 
 @dataclass(frozen=True)
 class Budget:
-    """Limits in bytes of the parts of a bounded read: a checkpoint's `batch`, commits decoded at
-    once (`chunk`), decoded commits in memory (`tail`), rows waiting for disk (`flush`), a
-    `partition` uncompressed, the path `filter` (a power of two), waiting `hashes`, and files read
+    """Limits of the parts of a bounded read, in bytes: a checkpoint's `batch`, commits decoded at
+    once (`chunk`), decoded commits in memory (`tail`), rows buffered for disk (`flush`), an
+    uncompressed `partition`, the path `filter` (a power of two), buffered `hashes`, and files read
     `whole`.
     """
 
@@ -54,7 +56,7 @@ class Budget:
 
     @staticmethod
     def of(memory_limit: int, resident: int) -> Budget:
-        """Share out what a limit leaves."""
+        """Divide what the limit leaves among the parts."""
         taken = max(resident, LEAST_RESIDENT_BYTES)
         floor = taken + LEAST_WORK_BYTES
         if memory_limit < floor:
@@ -64,7 +66,7 @@ class Budget:
                 found=memory_limit,
                 hint="raise the limit, or run it in a process that uses less memory",
             )
-        # A quarter: the writer takes another, and the allocators keep the rest for themselves.
+        # A quarter: the writer needs another quarter, and the allocators retain the rest.
         share = (memory_limit - taken) // 4
         return Budget(
             batch=share // 16,
@@ -79,8 +81,8 @@ class Budget:
 
 
 def resident_bytes() -> int:
-    """Resident memory of the process after the allocators have released what they can; an estimate
-    on some systems.
+    """Resident memory of the process in bytes, after the allocators released what they can; an
+    estimate on some systems.
     """
     release()
     try:
@@ -100,7 +102,7 @@ def _peak_bytes() -> int:
 
 
 def release() -> None:
-    """Give memory that Arrow's pool and the C library keep for later back to the system."""
+    """Return memory that Arrow's pool and the C library retain to the operating system."""
     pa.default_memory_pool().release_unused()
     if (trim := _malloc_trim()) is not None:
         trim(0)
@@ -108,7 +110,7 @@ def release() -> None:
 
 @cache
 def _malloc_trim() -> Callable[[int], int] | None:
-    """The function of glibc to release memory; other C libraries have none, or need none."""
+    """The function of glibc to release memory, or None on other C libraries."""
     if sys.platform != "linux":
         return None
     try:
@@ -152,7 +154,7 @@ class Spill:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write the buffered rows."""
         if not self._waiting:
             return
         rows = stack(self._waiting)
@@ -161,7 +163,7 @@ class Spill:
             self._write(0, _as_arrow(rows))
             return
         partition = partition_of(rows["path"], self.partitions).to_numpy().astype(np.uint16)
-        # Stable, so that rows of one partition stay in order.
+        # A stable sort keeps the order of rows within a partition.
         dealt = _as_arrow(rows[np.argsort(partition, kind="stable")])
         start = 0
         for number, count in enumerate(np.bincount(partition, minlength=self.partitions).tolist()):
@@ -195,11 +197,11 @@ class Spill:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes on disk."""
+        """Size on disk, in bytes."""
         return self._file.size_bytes
 
     def close(self) -> None:
-        """Forget everything."""
+        """Close the file and free its disk space."""
         self._places, self._waiting = {}, []
         self._file.close()
 
@@ -211,7 +213,7 @@ class Spill:
 
 
 def stack(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Narrow frames one above the other; statistics that are typed differently are widened."""
+    """Concatenate narrow frames; differing types of statistics are widened."""
     found = list(frames)
     if not found:
         return actions.empty(("actionType", "path"))
@@ -235,23 +237,23 @@ class PathMask:
         return (numbers >> np.uint64(3)).astype(np.int64), bits
 
     def add(self, hashes: pl.Series) -> None:
-        """Put in paths by their `hashes_of`."""
+        """Add paths by their `hashes_of`."""
         at, bits = self._find(hashes)
         np.bitwise_or.at(self._bits, at, bits)
 
     def may_hold(self, hashes: pl.Series) -> pl.Series:
-        """For the `hashes_of` each path, whether it may have been put in; Boolean."""
+        """For the `hashes_of` each path, whether it may have been added; Boolean."""
         at, bits = self._find(hashes)
         return pl.Series((self._bits[at] & bits) != 0)
 
 
 def hashes_of(paths: pl.Series) -> pl.Series:
-    """The hash of each path, UInt64, as `PathMask` and `Repeats` take it."""
+    """The hash of each path, UInt64, for `PathMask` and `Repeats`."""
     return paths.hash(_HASH_SEED)
 
 
 class Repeats:
-    """Finds repeated hashes among any number; the context manager frees the disk. Memory: twice
+    """Finds repeated hashes on disk; the context manager frees the disk. Memory: twice
     `held_bytes`, or the hashes of 1/64 of the rows.
     """
 
@@ -263,7 +265,7 @@ class Repeats:
         self._places: dict[int, list[ScratchRange]] = {}
 
     def add(self, hashes: pl.Series) -> None:
-        """Take note of some hashes."""
+        """Add hashes."""
         self._held.append(hashes)
         self._count += len(hashes)
         if self._held_bytes is not None and self._count * 8 >= self._held_bytes:
@@ -272,7 +274,7 @@ class Repeats:
     def _flush(self) -> None:
         held = np.sort(pl.concat(self._held).to_numpy())
         self._held, self._count = [], 0
-        # Sorted, so that those with the same first bits are together.
+        # Sorted, so that hashes with the same first bits are contiguous.
         edges = np.arange(1, 1 << _RADIX_BITS, dtype=np.uint64) << np.uint64(64 - _RADIX_BITS)
         cuts = [0, *np.searchsorted(held, edges).tolist(), len(held)]
         start = self._file.append(held.tobytes(), "hashes").at
@@ -282,7 +284,7 @@ class Repeats:
                 self._places.setdefault(bucket, []).append(place)
 
     def repeated(self) -> pl.Series:
-        """Every hash that came twice or more, once, ascending; UInt64."""
+        """Every hash that was added more than once; unique, ascending, UInt64."""
         if not self._places:
             return _doubles(pl.concat(self._held).to_numpy() if self._held else np.zeros(0, "u8"))
         if self._held:
@@ -294,7 +296,7 @@ class Repeats:
         return np.concatenate([np.frombuffer(self._file.read(p), np.uint64) for p in places])
 
     def close(self) -> None:
-        """Forget everything."""
+        """Close the file and free its disk space."""
         self._held, self._places = [], {}
         self._file.close()
 
@@ -316,7 +318,7 @@ _POLL_S = 0.05
 
 
 class _End:
-    """Says that there are no more items, and why."""
+    """End of the iteration, with its error, if any."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
@@ -326,7 +328,7 @@ def prefetch(
     items: Iterable[_T], depth: int = 1, *, is_large: Callable[[_T], bool] | None = None
 ) -> Generator[_T, None, None]:
     """Iterate in another thread, at most `depth` items ahead, in order. Errors are raised in place;
-    leaving early stops the thread first.
+    closing the generator early stops the thread.
 
     >>> list(prefetch(n * n for n in range(4)))
     [0, 1, 4, 9]

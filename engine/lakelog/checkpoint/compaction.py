@@ -1,13 +1,13 @@
 """Writes log compaction files: the commits of a range, reconciled into one file.
 
-A reader may take the file in place of the commits, so nothing that can still matter to what is
-below the range is left out: tombstones stay however old, and so do domains that were removed and
-transaction identifiers that have expired. commitInfo and cdc are history and not state, so they
-stay in the commits, which readers need all the same.
+A reader may read the file instead of the commits, so it contains every action that can override
+versions below the range: tombstones of any age, removed domains, and expired transaction
+identifiers. It omits commitInfo and cdc, which are history and not state; readers of history read
+the commits.
 
-The file is written under a name that readers ignore, read back, compared with the commits by
-a digest of every action, and only then gets its name, if nothing has it. Its last line counts the
-others, so that a file that was cut at a line end is not taken for a whole one.
+The file is written under a temporary name that readers ignore, read back, compared with the commits
+by a digest of every action, and then renamed unless the name exists. Its last line records the
+number of the other lines, so that a file truncated at a line end is detected.
 
 Source: Delta protocol, Log Compaction Files; Action Reconciliation; Catalog-managed tables,
 Maintenance Operations.
@@ -49,24 +49,24 @@ from lakelog.model import actions
 
 _BATCH_ROWS = 1 << 16
 _CHUNK_BYTES = 32 << 20
-_WHOLE_BYTES = 64 << 20  # of a file that is put under its name at once
+_WHOLE_BYTES = 64 << 20  # bytes; smaller files are written under the final name at once
 _COMPARED = tuple(c for c in actions.schema() if c not in (*actions.ORDER, "timestamp"))
 
 
 @dataclass(frozen=True)
 class CompactionReport(Displayed):
-    """A log compaction.
+    """Result of a log compaction.
 
     Attributes:
-        start: First version of the range.
-        end: Last version of the range.
-        path: The file, relative to the table root.
-        written: Whether this call wrote it; False if the name was taken.
-        size_bytes: Its length; 0 if this call did not write it.
-        commit_bytes: Length of the commits that it may represent.
-        num_adds: Adds in it.
-        num_removes: Tombstones in it.
-        num_others: Its other actions.
+        start: First version of the range, inclusive.
+        end: Last version of the range, inclusive.
+        path: Path of the file, relative to the table root.
+        written: Whether this call wrote the file; False if it existed.
+        size_bytes: Length of the file in bytes; 0 if this call did not write it.
+        commit_bytes: Total length of the commits that it replaces, in bytes.
+        num_adds: Number of add actions.
+        num_removes: Number of remove actions (tombstones).
+        num_others: Number of other actions.
     """
 
     _title = "Log compaction"
@@ -86,7 +86,7 @@ class CompactionReport(Displayed):
             ("versions", f"{self.start} to {self.end}"),
             ("path", self.path),
             ("commits", size_text(self.commit_bytes)),
-            ("written", size_text(self.size_bytes) if self.written else "no, it was there"),
+            ("written", size_text(self.size_bytes) if self.written else "no, it existed"),
         ]
         if not self.written:
             return facts
@@ -112,7 +112,7 @@ class _Compaction:
     def __init__(self, log: Log, start: int, end: int, memory_limit: int | None) -> None:
         if type(start) is not int or type(end) is not int or not 0 <= start < end:
             raise InvalidInputError(
-                "a log compaction is of two versions or more",
+                "a log compaction needs a range of at least two versions",
                 expected="0 <= start < end",
                 found=f"{start} to {end}",
             )
@@ -163,7 +163,7 @@ class _Compaction:
     def _commits(self) -> list[CommitFile]:
         listed = self.log.list_since(self.start)
         commits = [c for c in listed.commits if self.start <= c.version <= self.end]
-        # The first one only: the range is the caller's, and may be of any length.
+        # Only the first one is reported: the range can have any length.
         there = {c.version for c in commits}
         missing = next((v for v in range(self.start, self.end + 1) if v not in there), None)
         if missing is not None:
@@ -177,7 +177,9 @@ class _Compaction:
         return commits
 
     def _stage(self, commits: Sequence[CommitFile]) -> tuple[int, Digest]:
-        """Write the reconciled actions under a hidden name; their bytes, and their digest."""
+        """Write the reconciled actions under a temporary name; return their length in bytes and
+        digest.
+        """
         expected = Digest()
         with (
             _Reconciled(self.log, commits, self.budget) as rows,
@@ -207,7 +209,7 @@ class _Compaction:
                 path=self.path,
                 expected=cause.expected,
                 found=cause.found,
-                hint="leave out the log compaction; the commits remain readable",
+                hint="omit the log compaction; the commits remain readable",
             ) from cause
 
     def _verify(self, written: int, expected: Digest) -> None:
@@ -228,11 +230,11 @@ class _Compaction:
                 version=self.end,
                 expected=there,
                 found=here if here != there else "the same number of actions, with other content",
-                hint="nothing was published; try again, and report it if it happens again",
+                hint="nothing was published; try again, and report a bug if it happens again",
             )
 
     def _publish(self, size_bytes: int) -> bool:
-        """Publish the file if its name is free; an unknown outcome is settled by reading.
+        """Publish the file if its name is free; if the outcome is unknown, read the file.
         Concurrent writers write the same content.
         """
         store = self.log.store
@@ -256,7 +258,7 @@ class _Compaction:
 
 
 class _Reconciled:
-    """The reconciled actions of some commits, in memory or, within a limit, over the disk."""
+    """The reconciled actions of some commits, in memory or, with a memory limit, on disk."""
 
     def __init__(self, log: Log, commits: Sequence[CommitFile], budget: Budget | None) -> None:
         self._log, self._commits, self._budget = log, commits, budget

@@ -1,13 +1,13 @@
 """Compares two sets of actions by digest, lists their differences, and checks written files.
 
-Two checkpoints of one state are the same if their actions agree in every column that both keep:
+Two checkpoints of one state are equal if their actions agree in every column that both contain:
 
-- A file action counts with all that its layout writes. A ``remove`` of Delta has neither
-  statistics nor tags. Of ``extra``, Delta's layouts keep ``deletionVector.maxRowIndex`` alone.
-- Statistics count as text where text is kept, for it is what was committed; where they are only
-  typed, as the typed values under the table's schema; where neither is kept, not at all.
-- ``dataChange`` is false in every one, and where an action came from counts only where the layout
-  says so (flattened Parquet keeps ``version`` and ``position``).
+- All columns that the layout writes are compared. A ``remove`` of Delta has neither statistics nor
+  tags. Of ``extra``, Delta's layouts contain only ``deletionVector.maxRowIndex``.
+- Statistics are compared as the committed text if both contain it, as typed values under the
+  table's schema if a checkpoint has only those, and not at all if a checkpoint has neither.
+- ``dataChange`` is false in every action. The origin of an action is compared only if the layout
+  contains it (flattened Parquet has ``version`` and ``position``).
 
 Source: Delta protocol, Checkpoints; Action Reconciliation.
 """
@@ -54,10 +54,10 @@ Frames = Callable[[], Iterable[pl.DataFrame]]
 
 @dataclass(frozen=True)
 class Comparison:
-    """The columns that count, and their canonical form. `typed`: statistics are compared typed,
-    limited to the fields of `kept`; `tombstone`: the columns of tombstones that count;
-    `empty_tags`: empty tags differ from none; `alike`: spellings that the dialect's readers treat
-    as equal are equal.
+    """The columns to compare, and their canonical form. `typed`: statistics are compared typed,
+    limited to the fields of `kept`; `tombstone`: the compared columns of tombstones; `empty_tags`:
+    empty tags differ from none; `alike`: spellings that the dialect's readers treat as equal are
+    equal.
     """
 
     dialect: Dialect
@@ -72,7 +72,7 @@ class Comparison:
 
     @staticmethod
     def of(plan: CheckpointPlan, dialect: Dialect, columns: Sequence[str]) -> Comparison:
-        """The comparison of what a plan's writer was given with what it wrote."""
+        """The comparison of the rows given to a plan's writer with the rows that it wrote."""
         wanted = dict.fromkeys(columns)
         typed = False
         if not dialect.map_statistics:
@@ -92,7 +92,7 @@ class Comparison:
         columns: Sequence[str],
         configuration: Mapping[str, str | None],
     ) -> Comparison:
-        """As `of`, where a writer of `plan` makes the typed statistics from their text."""
+        """As `of`, for a writer of `plan` that derives typed statistics from their text."""
         comparison = Comparison.of(plan, dialect, columns)
         if not comparison.typed:
             return comparison
@@ -100,14 +100,14 @@ class Comparison:
         return comparison.limited_to(copies.statistics if copies is not None else None)
 
     def limited_to(self, type_: pa.DataType | None) -> Comparison:
-        """The same, where typed statistics count only where a struct of this type goes."""
+        """The same, with typed statistics limited to the fields of this struct type."""
         if not self.typed or type_ is None:
             return self
         return replace(self, kept=pl.Series(pa.array([], type=type_)).dtype)
 
     @cached_property
     def counted(self) -> Mapping[str, tuple[str, ...]]:
-        """Columns that count, by action type, as `digest` takes them."""
+        """Columns to compare, by action type, for `digest`."""
         found: dict[str, tuple[str, ...]] = {}
         keeps_all = self.dialect.checkpoints_keep_all_fields
         for kind in actions.FILE_ACTIONS:
@@ -129,11 +129,11 @@ class Comparison:
         return found
 
     def digest(self, frame: pl.DataFrame) -> Digest:
-        """The digest of rows of one kind, or of rows that are no file actions."""
+        """The digest of rows of one kind, or of non-file actions."""
         return digest(self.prepared(frame), self.counted)
 
     def prepared(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Rows with the columns that are made from others; file actions are of one kind."""
+        """Rows with derived columns; file actions must be of one kind."""
         if not frame.height:
             return frame
         kind = frame["actionType"][0]
@@ -151,7 +151,7 @@ class Comparison:
         return frame.with_columns(made) if made else frame
 
     def _typed(self, frame: pl.DataFrame) -> list[pl.Series]:
-        """Statistics under the table's schema: from the struct, else from the text."""
+        """Statistics under the table's schema: from the struct if present, else from the text."""
         texts = actions.conform(frame, ("stats",)).to_series()
         if STRUCT_STATISTICS not in frame.columns:
             found = stats_from_json(texts, self.schema, mapping=self.mapping)
@@ -170,14 +170,14 @@ class Comparison:
 
     @cached_property
     def _places(self) -> list[pl.Series] | None:
-        """Typed statistics of one row with every field of `kept`; None if nothing is left out."""
+        """Typed statistics of one row with every field of `kept`; None if nothing is omitted."""
         if self.kept is None:
             return None
         there = pl.DataFrame([_one_of_each(self.kept).alias(STRUCT_STATISTICS)])
         return replace(self, kept=None)._typed(there)  # noqa: SLF001 - of the same class
 
     def typed_copies_differ(self, frame: pl.DataFrame) -> bool:
-        """Whether typed statistics of adds say something else than the text next to them."""
+        """Whether typed statistics of adds differ from their text."""
         sample = frame.filter(frame[STRUCT_STATISTICS].is_not_null())
         own = replace(self, kept=sample.schema[STRUCT_STATISTICS])
         both = [
@@ -189,7 +189,7 @@ class Comparison:
 
 
 def _one_of_each(dtype: pl.DataType) -> pl.Series:
-    """One value of a type, with no null in it."""
+    """One non-null value of a type."""
     if isinstance(dtype, pl.Struct):
         fields = [_one_of_each(cast("pl.DataType", f.dtype)).alias(f.name) for f in dtype.fields]
         return pl.DataFrame(fields).to_struct()
@@ -215,7 +215,7 @@ def _without_empty(maps: pl.Series) -> pl.Series:
 
 
 def with_protocol(meta: pl.DataFrame, default: tuple[int, int] | None) -> pl.DataFrame:
-    """Non-file actions, with the default protocol if the log has none, as checkpoints record it."""
+    """Non-file actions, with the default protocol if the log has none."""
     if default is None or last_of(meta, "protocol").height:
         return meta
     names = ("actionType", "minReaderVersion", "minWriterVersion")
@@ -228,7 +228,7 @@ def with_protocol(meta: pl.DataFrame, default: tuple[int, int] | None) -> pl.Dat
 
 
 def _max_row_index(frame: pl.DataFrame) -> list[pl.Series]:
-    """The one field of ``extra`` that Delta's checkpoints keep; none where no row has it."""
+    """The field of ``extra`` that Delta's checkpoints contain; empty if no row has it."""
     if "extra" not in frame.columns:
         return []
     texts = frame["extra"]
@@ -289,20 +289,20 @@ def _by_kind(frames: Iterable[pl.DataFrame]) -> Iterator[tuple[str, pl.DataFrame
 def differs_from_replay(
     what: str, path: str, version: int, expected: object = None, found: object = None
 ) -> CheckpointValidationError:
-    """The error of a checkpoint that was written and is not published."""
+    """The error for a written checkpoint that is not published."""
     return CheckpointValidationError(
         f"the checkpoint that was just written differs from replay: {what}",
         path=path,
         version=version,
         expected=expected,
         found=found,
-        hint="nothing was published, and the previous checkpoint is unchanged; report this",
+        hint="nothing was published, and the previous checkpoint is unchanged; report a bug",
     )
 
 
 class FileCheck(NamedTuple):
-    """Result of checking a written Parquet file: uncompressed length, problem (empty: none),
-    expected and found.
+    """Result of checking a written Parquet file: uncompressed length in bytes, problem (empty:
+    none), expected and found.
     """
 
     plain_bytes: int = 0
@@ -315,7 +315,8 @@ def check_written_file(
     store: LogStore, path: str, size_bytes: int, rows: int, comparison: Comparison
 ) -> FileCheck:
     """Compare the footer's row count with the rows written, and sampled typed statistics with their
-    text. The footer is independent of the row reader, whose errors cannot hide the writer's.
+    text. The footer is read independently of the row reader, so an error of that reader cannot hide
+    an error of the writer.
     """
     with store.open(path, size_bytes) as source:
         if source.read(len(_PARQUET_MAGIC)) != _PARQUET_MAGIC:

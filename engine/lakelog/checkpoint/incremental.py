@@ -1,23 +1,24 @@
 """Writes incremental V2 checkpoints, which keep unchanged sidecars of the newest checkpoint.
 
-- A sidecar that holds a logical file of a later commit is rewritten without it, because readers
-  treat every add of every sidecar as live. The remaining actions of the commits go to new sidecars.
+- A sidecar that contains a logical file of a later commit is rewritten without it, because readers
+  treat every add of every sidecar as live. The other actions of the commits are written to new
+  sidecars.
 - Small sidecars are merged so that each is more than twice as large as the next smaller one: a row
   is rewritten a logarithmic number of times (`plan_reuse`).
-- Sidecars are known by the fingerprint in the manifest
-  (`lakelog.dialects.delta.sidecar_fingerprints`). A hit of a path filter is confirmed by reading
+- The content of sidecars is known from the fingerprints in the manifest
+  (`lakelog.dialects.delta.sidecar_fingerprints`). A match of a path filter is confirmed by reading
   the paths. Without fingerprints of this form, the plan is `Unfit`, and a complete checkpoint is
   written.
 - Only the newest checkpoint is used, because cleanup may delete the sidecars of an older one at any
   time.
 - Expired tombstones are dropped when their sidecar is rewritten, or if they are at least half of
-  it. Others may stay: only vacuum reads them, by their time (Delta protocol, Action
+  it. Others may be kept: only vacuum reads them, by their time (Delta protocol, Action
   Reconciliation).
 
 New sidecars are read back and compared with their recorded digest. A kept sidecar must have the
 recorded length, counts and filter checksum, and all recorded digests must sum to the total in the
 manifest; its other columns are protected by Parquet's page checksums, and `Table.verify` reads
-them. The new total is the old one, minus the rows that were read and left out, plus those of the
+them. The new total is the old one, minus the rows that were read and omitted, plus those of the
 commits.
 
 Source: Delta protocol, V2 Spec; Sidecar Files; Sidecar File Information; Action Reconciliation.
@@ -70,14 +71,14 @@ from lakelog.log.state import State
 from lakelog.model import actions
 
 MOST_SMALL = 16
-"""How many sidecars of fewer than half of the target may be kept."""
+"""Maximum number of kept sidecars with fewer than half of the target rows."""
 
 _MERGE_RATIO = 2
 
 
 @dataclass(frozen=True)
 class Sidecar:
-    """A sidecar of the earlier checkpoint, with the rows that later commits supersede and its
+    """A sidecar of the earlier checkpoint, with the rows that later commits override and its
     expired tombstones.
     """
 
@@ -90,12 +91,12 @@ class Sidecar:
 
     @property
     def rows(self) -> int:
-        """Actions in it."""
+        """Number of its actions."""
         return self.adds + self.removes
 
     @property
     def remaining(self) -> int:
-        """Those that are left when it is written again."""
+        """Number of its actions that remain after rewriting."""
         return max(0, self.rows - self.superseded - self.expired)
 
 
@@ -112,9 +113,9 @@ class Reuse:
 def plan_reuse(sidecars: Sequence[Sidecar], incoming_rows: int, target_rows: int) -> Reuse:
     """Decide which sidecars are kept.
 
-    A sidecar is rewritten if a row is superseded, at least half are expired tombstones, or it is
-    merged: the smallest ones below half of `target_rows` while one has at most twice the rows
-    collected so far, and all of them if more than 16 would remain.
+    A sidecar is rewritten if a row is overridden, or if at least half of its rows are expired
+    tombstones. Sidecars below half of `target_rows` are merged, smallest first, while the next has
+    at most twice the rows collected so far; if more than 16 would remain, all of them are merged.
     """
     rewritten = {
         index
@@ -145,7 +146,7 @@ def plan_reuse(sidecars: Sequence[Sidecar], incoming_rows: int, target_rows: int
 
 
 _MOST_PROBES = 1 << 16
-"""More keys than that hit nearly every filter, and are looked up among the paths at once."""
+"""More keys would match nearly every filter, and are compared with the paths directly."""
 _READERS = 16
 _QUICK_S = 0.004
 
@@ -161,7 +162,7 @@ class SidecarManifest:
 
 
 def _read_manifest(reader: CheckpointReader) -> SidecarManifest:
-    """The sidecars that a manifest names; errors as `CheckpointReader.read_meta`."""
+    """The sidecars of a manifest; errors as `CheckpointReader.read_meta`."""
     meta = reader.read_meta(("sidecar", "checkpointMetadata"))
     meta = actions.conform(meta, ("actionType", "path", "size", "modificationTime", "tags"))
     files: list[SidecarFile] = []
@@ -180,7 +181,7 @@ def _read_manifest(reader: CheckpointReader) -> SidecarManifest:
 def _known_sidecars(
     manifest: SidecarManifest, checkpoint: Checkpoint, shape: str
 ) -> list[tuple[SidecarFile, Fingerprint]] | str:
-    """The sidecars with their fingerprints, or why none of them can be kept."""
+    """The sidecars with their fingerprints, or the reason why none can be kept."""
     if not manifest.files:
         return "the previous checkpoint has no sidecars"
     known: list[tuple[SidecarFile, Fingerprint]] = []
@@ -227,7 +228,7 @@ def _look_into(
         if found is None:
             found = inspect_sidecar(log.store, file.path)
         check_inspection(found, file, recorded)
-        # Filters that nothing is recorded of are as good as none.
+        # Without a recorded digest of the filters, they are not used.
         paths = found.filter if recorded.filters else None
         suspects = _suspects(paths, keys, hashes)
         superseded = 0
@@ -243,7 +244,7 @@ def _look_into(
 
 
 def _suspects(paths: PathFilter | None, keys: pl.DataFrame, hashes: Hashes | None) -> pl.DataFrame:
-    """Those of `keys` that a sidecar may hold."""
+    """The `keys` that a sidecar may contain."""
     if hashes is None or paths is None:
         return keys
     hits = paths.may_hold(hashes)
@@ -266,19 +267,19 @@ _R = TypeVar("_R")
 
 
 def at_once(function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
-    """Apply `function` to each item, in order; several at a time where one takes long."""
+    """Apply `function` to each item, in order; in parallel if one call takes long."""
     start = time.perf_counter()
     found = [function(item) for item in items[:1]]
     rest = items[1:]
     if time.perf_counter() - start < _QUICK_S:
-        # Threads cost more than files that are in the page cache.
+        # For files in the page cache, threads cost more than they save.
         return [*found, *map(function, rest)]
     with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelog-sidecar") as pool:
         return [*found, *pool.map(function, rest)]
 
 
 def _counts_of(held: Digest) -> str:
-    """What a digest says, short enough for a message."""
+    """Counts and sums of a digest, for a message."""
     parts = [f"{held.counts[kind]} {kind} of {held.sums[kind]:032x}" for kind in held.counts]
     return ", ".join(sorted(parts)) or "nothing"
 
@@ -318,7 +319,7 @@ def plan_incremental(
     keys = state.layers.keys().unique()
     if state.path_texts(keys["path"]).drop_nulls().height:
         return Unfit(
-            "a path is encoded as another writer does it, and the fingerprints cannot find it"
+            "a path has the encoding of another writer, and the fingerprints cannot find it"
         )
     minimum = now_ms - properties.deleted_file_retention_ms(configuration)
     columns, _ = file_action_columns(plan, configuration)
@@ -337,7 +338,7 @@ def plan_incremental(
     order = FileOrder.of_plan(plan, state.meta, log.dialect)
     ranges = SidecarRanges.of(state.base.row_groups, order)
     if ranges.overlap_too_much():
-        return Unfit("the sidecars overlap in the order of files, so that conditions read many")
+        return Unfit("the key ranges of the sidecars overlap too much")
     large = [s.file.path for s in reuse.rewritten if s.remaining * 2 >= plan.part_actions]
     order = replace(order, ranges=ranges.to_keep(large, [s.file.path for s in reuse.kept]))
     kept = tuple(sidecar.file for sidecar in reuse.kept)
@@ -356,8 +357,8 @@ def plan_incremental(
 
 
 class Incremental:
-    """A planned V2 checkpoint that keeps sidecars: write `files`, sorted by `order` and cut by
-    `cuts`, by `plan`, then `verify` what was staged.
+    """A planned V2 checkpoint that keeps sidecars: write `files`, sorted by `order` and divided by
+    `cuts`, as `plan`, then `verify` the staged files.
     """
 
     def __init__(
@@ -388,7 +389,7 @@ class Incremental:
 
     @property
     def expected(self) -> Digest:
-        """Digest of what the whole checkpoint is to hold: known when `files` is at its end."""
+        """Digest of the whole checkpoint; available after `files` is exhausted."""
         return sum((s.digest for s in self.reuse.kept), self._expected)
 
     def files(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
@@ -436,7 +437,7 @@ class Incremental:
         yield from kept.iter_slices(_BATCH_ROWS)
 
     def _check_rewritten(self, sidecar: Sidecar, found: Digest) -> None:
-        """Refuse to write on from a sidecar whose rows are not those that were recorded."""
+        """Raise if the rows of a sidecar to rewrite differ from those recorded."""
         if found != sidecar.digest:
             raise MalformedLogError(
                 "a sidecar does not contain the rows that its manifest records",
@@ -453,9 +454,9 @@ class Incremental:
         reader: CheckpointReader | None = None,
         check: Callable[[pl.DataFrame], object] | None = None,
     ) -> Digest:
-        """Verify the staged checkpoint before publication: the manifest names kept and new sidecars
-        once each; new ones match their fingerprints and `files`, without repeats; kept ones exist
-        with their length; the total is `expected`. Memory: the keys of the new sidecars.
+        """Verify the staged checkpoint before publication: the manifest refers to each kept and new
+        sidecar once; new ones match their fingerprints and `files`, without repeats; kept ones
+        exist with their length; the total is `expected`. Memory: the keys of the new sidecars.
         """
         if reader is None:
             reader = self._log.dialect.open_checkpoint(self._log.store, staged.checkpoint)
@@ -486,7 +487,7 @@ class Incremental:
         repeated = every.filter(every.is_duplicated())
         if repeated.height:
             raise self._wrong(
-                "the new sidecars contain a file twice", "each once", repeated["path"][0]
+                "the new sidecars contain a file twice", "each file once", repeated["path"][0]
             )
         self._same_digest("the new sidecars", self._expected, new)
         self._same_digest("the recorded total", self.expected, manifest.total or Digest())

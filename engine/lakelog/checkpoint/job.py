@@ -1,7 +1,7 @@
 """The checkpoint job: plan, write the parts, verify, publish, and report.
 
-Only the writing of parts differs between the process that calls (`lakelog.checkpoint.write`) and
-Spark's executors (`lakelog.spark.checkpoint`): each gives a `PartWriter`. The job does the rest:
+Local checkpoints (`lakelog.checkpoint.write`) and Spark's (`lakelog.spark.checkpoint`) differ only
+in the writing of parts: each provides a `PartWriter`. The job does the rest:
 
 1. Open the version's state, and let the part writer plan from it.
 2. Keep a complete checkpoint of the same version and layout if it is valid; replace a wrong or
@@ -54,25 +54,25 @@ from lakelog.telemetry import Progress
 
 @dataclass(frozen=True)
 class CheckpointReport:
-    """A checkpoint that was written, or found there and kept.
+    """A checkpoint that was written, or that existed and was kept.
 
     Attributes:
-        version: Version whose state it holds.
+        version: Version of the checkpoint.
         layout: As `lakelog.dialects.log_content.Checkpoint.layout`.
-        paths: Its files, relative to the table root.
-        size_bytes: Their length together, kept sidecars included.
-        num_adds: Live files in it.
-        num_removes: Tombstones in it.
-        num_actions: Actions in it, of all types.
+        paths: Paths of its files, relative to the table root.
+        size_bytes: Total length of its files in bytes, including kept sidecars.
+        num_adds: Number of live files.
+        num_removes: Number of tombstones.
+        num_actions: Number of actions of all types.
         parts: Number of its files.
-        reused_files: How many of them were there before.
-        digest: Digest of its actions; of counts alone where it was not verified.
-        seconds: How long it all took.
-        verify_seconds: How long reading back and comparing took.
-        verified: Whether it was proved against replay.
-        pointer_moved: Whether ``_last_checkpoint`` names it now and did not before.
-        reused: Whether it was there already, and nothing was written.
-        notes: What deserves attention, one sentence each.
+        reused_files: Number of files reused from the previous checkpoint.
+        digest: Digest of its actions; only their counts if it was not verified.
+        seconds: Total duration in seconds.
+        verify_seconds: Duration of reading back and comparing, in seconds.
+        verified: Whether it was verified against replay.
+        pointer_moved: Whether this call updated ``_last_checkpoint`` to refer to it.
+        reused: Whether it existed already, and nothing was written.
+        notes: Warnings, one sentence each.
     """
 
     version: int
@@ -111,7 +111,7 @@ class CheckpointReport:
 
     @property
     def _title(self) -> str:
-        return "Checkpoint, which was there" if self.reused else "Checkpoint"
+        return "Checkpoint, unchanged" if self.reused else "Checkpoint"
 
     def __str__(self) -> str:
         return table_text(self._title, self._facts())
@@ -126,10 +126,10 @@ class StagedParts:
 
     Attributes:
         staged: The files to rename, in order, and the pointer.
-        expected: Digest of the rows that came out of replay; counts alone without verification.
-        sidecars: Files that the manifest names and that have their final names already.
-        reused_files: How many of `sidecars` an earlier checkpoint wrote.
-        notes: For the report, one sentence each.
+        expected: Digest of the replayed rows; only their counts without verification.
+        sidecars: Sidecars of the manifest, which have their final names already.
+        reused_files: Number of `sidecars` that an earlier checkpoint wrote.
+        notes: Warnings for the report, one sentence each.
     """
 
     staged: StagedCheckpoint
@@ -144,7 +144,7 @@ class ReadBack(NamedTuple):
 
     Attributes:
         found: Digest of all rows.
-        plain_bytes: Length of the columns before compression.
+        plain_bytes: Uncompressed length of the columns, in bytes.
     """
 
     found: Digest
@@ -161,19 +161,19 @@ class PartWriter(Protocol):
     plan: CheckpointPlan
 
     def write(self, *, may_keep_sidecars: bool) -> StagedParts:
-        """Stage all files; called once. Removed and damaged files of the state raise
+        """Stage all files; called once. Missing and damaged files of the state raise
         `NotFoundError` and `CorruptionError`, other failures `CheckpointWriteError`.
         """
         ...
 
     def read_back(self, parts: StagedParts) -> ReadBack:
-        """Read the staged files. A file that cannot be read, or contradicts itself, raises
-        `CheckpointValidationError`.
+        """Read the staged files. Raises `CheckpointValidationError` for a file that cannot be read
+        or is inconsistent.
         """
         ...
 
     def differing_path(self, parts: StagedParts) -> str | None:
-        """Path of one file action in which replay and the staged files differ, if known."""
+        """Path of one file action that differs between replay and the staged files, if known."""
         ...
 
     def published(self) -> Sequence[str]:
@@ -185,13 +185,14 @@ class PartWriter(Protocol):
         ...
 
     def close(self) -> None:
-        """Release memory and disk; called always, and last."""
+        """Release memory and disk; always called last."""
         ...
 
 
 OpenParts = Callable[[State, str], PartWriter]
-"""Makes the part writer for a state and a layout. The layout is the one that the caller asked for,
-or that of the checkpoint to replace."""
+"""Creates the part writer for a state and a layout: the requested layout, or that of the checkpoint
+to replace.
+"""
 
 
 def run_checkpoint_job(
@@ -208,11 +209,11 @@ def run_checkpoint_job(
 
     Args:
         log: The table's log.
-        version: The version; None is the latest.
+        version: The version; None for the latest.
         layout: As `lakelog.checkpoint.plan`.
-        open_parts: Makes the part writer of an attempt.
+        open_parts: Creates the part writer of an attempt.
         verify: Whether the staged files are read back and compared with replay.
-        memory_limit: Bytes that the process may take while existing checkpoints are verified.
+        memory_limit: Memory limit while existing checkpoints are verified, in bytes.
         progress: Called with the progress of publication.
 
     Raises:
@@ -263,7 +264,8 @@ class _Attempt:
             report = verify_one(self.log, checkpoint, self.memory_limit)
             if report.verdict in {"proved", "unprovable"}:
                 return _kept_report(self.log, report)
-        # If commits are missing, the state depends on a broken checkpoint, and reading it raises.
+        # Without the missing commits, the state depends on a broken checkpoint, and reading it
+        # raises.
         self.state = independent_state(self.log, plan.version) or self.state
         with closing(self.open_parts(self.state, plan.layout)) as writer:
             return self._write(writer, existing)
@@ -283,7 +285,8 @@ class _Attempt:
         try:
             published = publish(self.log.store, self.log.dialect, parts.staged, self._renamed)
         except CheckpointWriteError as error:
-            # A file whose rename has an unknown outcome may name the others: cleanup decides then.
+            # A file whose rename has an unknown outcome may refer to the others: cleanup deletes
+            # them later.
             if not isinstance(error.__cause__, OutcomeUnknownError):
                 _abandon(writer)
             raise
@@ -301,12 +304,12 @@ class _Attempt:
 
 
 def _abandon(writer: PartWriter) -> None:
-    with suppress(Exception):  # the error before it is the one that is raised
+    with suppress(Exception):  # the earlier error is raised
         writer.abandon()
 
 
 def _require_same(writer: PartWriter, parts: StagedParts, found: Digest) -> None:
-    """Compare the digests, and the number of rows: readers of JSON count a repeated line once."""
+    """Compare the digests, and the number of rows: a JSON reader counts a repeated line once."""
     plan, staged, expected = writer.plan, parts.staged, parts.expected
     path = staged.checkpoint.paths[0]
     if found != expected:
@@ -314,7 +317,7 @@ def _require_same(writer: PartWriter, parts: StagedParts, found: Digest) -> None
         has_files = any(d.action_type in actions.FILE_ACTIONS for d in differences)
         example = writer.differing_path(parts) if has_files else None
         kinds = ", ".join(
-            f"{d.action_type} (as many, another content)"
+            f"{d.action_type} (same number, different content)"
             if d.expected == d.found
             else d.action_type
             for d in differences
@@ -342,7 +345,7 @@ def _existing_checkpoints(log: Log, plan: CheckpointPlan) -> list[Checkpoint]:
 def _remove_replaced(
     log: Log, replaced: Sequence[Checkpoint], staged: StagedCheckpoint
 ) -> list[str]:
-    """Delete wrong and broken checkpoints, so that no reader prefers them; returns a note for each
+    """Delete wrong and broken checkpoints, so that no reader prefers them; return a note for each
     file that could not be deleted.
     """
     taken = {file.target for file in staged.files}
@@ -404,7 +407,7 @@ def _report(
 
 
 def _log_checkpoint(log: Log, report: CheckpointReport, plain_bytes: int) -> None:
-    """Write the event and the metrics of a checkpoint; `plain_bytes` is 0 if unknown."""
+    """Emit the event and the metrics of a checkpoint; `plain_bytes` is 0 if unknown."""
     telemetry.event(
         "checkpoint.reused" if report.reused else "checkpoint.created",
         path=log.table,

@@ -1,13 +1,13 @@
-"""Table properties of checkpoints, and the layout, parts and columns that follow from them.
+"""Table properties of checkpoints, and the layout, parts and columns that result from them.
 
-Properties keep the names that their owners gave them. Which of them decides:
+Properties have the names that Delta and IndexTables define. Precedence:
 
-- On a Delta table a ``delta.*`` property wins over a ``spark.indextables.*`` one that says the
-  same, for every other engine on the table obeys the first. What Delta has no property for is
-  taken from ``spark.indextables.*``.
-- On an IndexTables table ``delta.*`` properties of checkpoints are refused: no process there would
-  honour them.
-- ``lakelog.checkpoint.intervalBytes`` has no counterpart and counts on both.
+- On a Delta table, a ``delta.*`` property takes precedence over the ``spark.indextables.*``
+  property with the same meaning, because other engines obey the first. Settings without a
+  ``delta.*`` property are read from ``spark.indextables.*``.
+- On an IndexTables table, ``delta.*`` properties of checkpoints are rejected, because no
+  IndexTables engine obeys them.
+- ``lakelog.checkpoint.intervalBytes`` has no counterpart and applies to both.
 
 ====================================  =================================  ======================
 ``spark.indextables.``                ``delta.``                         default; on Delta
@@ -31,22 +31,21 @@ Properties keep the names that their owners gave them. Which of them decides:
 ``cleanup.failurePolicy``             .                                  continue
 ====================================  =================================  ======================
 
-Durations of ``spark.indextables.*`` are whole milliseconds, those of ``delta.*`` intervals. A dry
-run deletes nothing, so cleanup that follows a checkpoint is off with it.
+Durations of ``spark.indextables.*`` are whole milliseconds, those of ``delta.*`` intervals. With
+``cleanup.dryRun``, no cleanup runs after checkpoints.
 
-Accepted besides, since the reference writes them: ``checkpoint.maxRetries`` (its retries of a
-read; lakelog's stores retry on their own), ``checkpoint.compression.enabled`` (gzip of JSON
-checkpoints; the writer of those reads it), ``checkpoint.parallelism`` and
-``checkpoint.read.timeoutSeconds`` (every read of the table obeys them, so
-`lakelog.log.properties.read_limits` has them) and ``checkpoint.checksumValidation.enabled``
-(lakelog verifies a checkpoint either way).
+Also accepted, because the reference implementation writes them: ``checkpoint.maxRetries`` (retries
+of a read; lakelog's stores have their own retries), ``checkpoint.compression.enabled`` (gzip of
+JSON checkpoints, read by their writer), ``checkpoint.parallelism`` and
+``checkpoint.read.timeoutSeconds`` (read by `lakelog.log.properties.read_limits`, because they apply
+to every read of the table) and ``checkpoint.checksumValidation.enabled`` (lakelog always verifies a
+checkpoint).
 
-Statistics are typed by default, as Delta Lake has it; the protocol's text says that they are not.
-Source: Delta Lake, DeltaConfig; IndexTables4Spark, Checkpoint Configuration; spec 001, 3.3.1; spec
-004, Configuration Options.
+Statistics are typed by default, as in Delta Lake; in the protocol's text they are not.
+Source: Delta Lake, DeltaConfig; IndexTables4Spark, Checkpoint Configuration.
 
 =====================  ==========================================  ===============================
-layout                 ``auto`` takes it                           refused
+layout                 chosen by ``auto``                           rejected
 =====================  ==========================================  ===============================
 ``classic``            Delta
 ``multipart``          Delta, where one file would be longer than  where ``v2Checkpoint`` is
@@ -65,14 +64,14 @@ layout                 ``auto`` takes it                           refused
                        or where parts are not known or not wanted
 =====================  ==========================================  ===============================
 
-``v2`` asks for either V2 layout, ``flattened`` for one file or for several.
+``v2`` requests either V2 layout, ``flattened`` one or several files.
 
-IndexTables' own readers know JSON alone. They ignore a flattened checkpoint and read the commits,
-so cleanup keeps these (``schemas/cleanup.md``). Therefore ``auto`` takes it only if
-``columnarCommits`` excludes those readers already, or if JSON does not serve: one JSON file has no
-bound, and JSON parts are read whole, which no memory limit allows. The property
-``spark.indextables.checkpoint.format`` replaces this rule: ``parquet`` takes ``flattened`` at any
-size, ``json`` never does.
+IndexTables' own readers read only JSON. They ignore a flattened checkpoint and read the commits, so
+cleanup keeps the commits (``schemas/cleanup.md``). Therefore ``auto`` chooses ``flattened`` only if
+``columnarCommits`` already excludes those readers, or if JSON is unsuitable: the size of one JSON
+file is unbounded, and JSON parts are read whole, which a memory limit forbids. The property
+``spark.indextables.checkpoint.format`` replaces this rule: ``parquet`` always chooses
+``flattened``, ``json`` never does.
 
 Source: Delta protocol, Checkpoint Specs; V2 Spec.
 """
@@ -103,10 +102,10 @@ _SPELLINGS = {"uncompressed": "none", "lz4_raw": "lz4"}
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """Checkpoint and retention settings from a table's properties. None for `format`: the protocol
-    decides; for `bytes_interval`, `part_actions`, `retain_versions`: no limit. `enabled` affects
-    automatic checkpoints only; `cleanup_failure_policy` ``fail`` stops at a file that cannot be
-    deleted.
+    """Checkpoint and retention settings from a table's properties. None in `format`: the protocol
+    decides; in `bytes_interval`, `part_actions`, `retain_versions`: no limit. `enabled` affects
+    automatic checkpoints only; with `cleanup_failure_policy` ``fail``, a cleanup stops at a file
+    that cannot be deleted.
     """
 
     enabled: bool = True
@@ -174,7 +173,7 @@ class CheckpointOptions:
 
 
 class _Reader:
-    """Looks properties up that have been checked."""
+    """Reads properties that have been validated."""
 
     def __init__(self, configuration: Mapping[str, str | None], dialect: Dialect) -> None:
         owned = dict(_of_checkpoints(configuration))
@@ -182,7 +181,7 @@ class _Reader:
         self._values: dict[str, str] = {}
         spelled: dict[str, str] = {}
         for key, value in owned.items():
-            # Delta's keys count in their own case only, and the check has seen to that.
+            # Delta's keys are case-sensitive, and validated before.
             lower = key.lower()
             if value is not None and self._values.setdefault(lower, value) != value:
                 raise InvalidPropertyError(
@@ -194,7 +193,7 @@ class _Reader:
             spelled[lower] = key
 
     def text(self, key: str, default: str = "", delta: str = "") -> str:
-        """A property's value in lower case; `delta` is the key of Delta, which comes first."""
+        """A property's value in lower case; `delta` is the key of Delta, which takes precedence."""
         value = self._values.get(f"{_DELTA}{delta}".lower())
         if value is None:
             value = self._values.get(f"{_INDEXTABLES}{key}".lower(), default)
@@ -224,7 +223,7 @@ def _of_checkpoints(
 
 
 SIDECAR_ACTIONS = 50_000
-"""Actions of a sidecar, about; Spark's own number."""
+"""Approximate number of actions per sidecar; the same as Delta on Spark."""
 
 ACTION_BYTES = 256
 """Length of a file action in compressed Parquet, where nothing longer is known."""
@@ -259,7 +258,7 @@ def plan_checkpoint(
     schema = _schema(table.metadata)
     rows = _ROW_GROUP_ROWS
     if memory_limit is not None:
-        # Parts that are dealt by hash are all open at once, each with a row group that waits.
+        # Parts that rows are hashed to are open at the same time, each with a buffered row group.
         waiting = parts if chosen in {"multipart", "flattened"} else 1
         rows = memory_limit // 32 // _ROW_BYTES // max(1, waiting)
         rows = max(_LEAST_ROW_GROUP_ROWS, min(_ROW_GROUP_ROWS, rows))
@@ -294,7 +293,7 @@ def choose_layout(
     *,
     bounded: bool = False,
 ) -> str:
-    """The layout that is asked for, if the table allows it, or the one that suits the table."""
+    """The requested layout, if the table allows it, or the one that suits the table."""
     request = LayoutRequest(
         path,
         layout,
@@ -328,7 +327,7 @@ def part_actions(layout: str, options: CheckpointOptions, action_bytes: int = AC
         case "json-multipart":
             return options.part_actions or PART_ACTIONS
         case "flattened":
-            return by_bytes  # actions of a part are for parts of JSON
+            return by_bytes  # ``actionsPerPart`` applies to JSON parts
         case "v2-json" | "v2-parquet":
             return min(options.part_actions or SIDECAR_ACTIONS, by_bytes)
         case _:
@@ -337,14 +336,14 @@ def part_actions(layout: str, options: CheckpointOptions, action_bytes: int = AC
 
 def check_writers(table: TableConfiguration, path: str) -> None:
     """Refuse a table with features unknown to lakelog whose state a checkpoint might lose; other
-    uncommittable features concern data files or commits only.
+    uncommittable features concern only data files or commits.
     """
     if table.protocol.min_writer_version is None:
         return
     unknown = table.rules.supported(table.protocol) - table.rules.features.keys()
     if unknown:
         raise UnsupportedFeatureError(
-            "lakelog does not know what a feature requires of writers and checkpoints",
+            "the rules of a feature for writers and checkpoints are unknown to lakelog",
             path=path,
             expected="features that lakelog knows",
             found=", ".join(sorted(unknown)),
@@ -356,4 +355,4 @@ def _schema(metadata: Metadata) -> contract.Struct | None:
     try:
         return metadata.schema
     except CorruptionError:
-        return None  # logs exist without one; their files can be listed all the same
+        return None  # some logs have none; their files can be listed

@@ -1,25 +1,25 @@
 """Publishes a staged checkpoint: renames its files in order, then updates the pointer.
 
-A checkpoint is seen with its last file, and never half: until then readers find an incomplete one,
-or none. The pointer is a hint. It is written last, whole, and only forward:
+A checkpoint becomes visible when its last file is renamed: until then, readers find an incomplete
+one, or none. The pointer is a hint. It is written last, atomically, and never moves backward:
 
 ==============================================  =================================================
-the pointer                                     then
+the pointer                                     action
 ==============================================  =================================================
-names a later version                           stays
-names this version or an earlier one            is replaced
-is not there, or cannot be made sense of        is written, unless a later checkpoint is complete
-cannot be read, for the store fails             stays, with a note: a stale one only costs time
-the writer gives none                           stays
+names a later version                           unchanged
+names this version or an earlier one            replaced
+is missing or malformed                         written, unless a later checkpoint is complete
+cannot be read, because the store fails         unchanged, with a note: it only costs time
+is not provided by the writer                   unchanged
 ==============================================  =================================================
 
-Two checkpointers may both read the pointer before one of them writes it, and the earlier version
-may come last. No store compares and replaces in one step everywhere, and no answer depends on it:
-readers list from the version that it names, and find the later checkpoint.
+Two checkpoint writers may both read the pointer before either writes it, and the earlier version
+may be written last. Not every store has compare-and-swap, and no result depends on the pointer:
+readers list from its version, and find the later checkpoint.
 
-An answer that is lost is settled by looking: a file under its hidden name can be moved again, and
-one that is gone from there has arrived. A move that has failed for certain leaves the checkpoint
-before it as it was: names that were not taken are given up again.
+If the outcome of a rename is unknown, the files are checked: a file that still has its temporary
+name is renamed again; otherwise the rename succeeded. If a rename fails, files that were renamed by
+this call are deleted, so that the previous checkpoint is unchanged.
 
 Source: Delta protocol, Last Checkpoint File Schema.
 """
@@ -46,7 +46,9 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Published:
-    """Whether the pointer names the checkpoint, and why not (None if a later one is named)."""
+    """Whether the pointer refers to the checkpoint, and why not (None if it refers to a
+    later one).
+    """
 
     pointer_moved: bool
     note: str | None = None
@@ -58,7 +60,7 @@ def publish(
     staged: StagedCheckpoint,
     on_file: Callable[[int, int], object] | None = None,
 ) -> Published:
-    """Give a checkpoint its names, in order, then move the pointer."""
+    """Rename the files of a checkpoint in order, then move the pointer."""
     fresh = _free_names(store, staged.files)
     for number, file in enumerate(staged.files, 1):
         try:
@@ -93,13 +95,15 @@ def move_pointer(store: LogStore, dialect: Dialect, staged: StagedCheckpoint) ->
 
 
 def point_at(log: Log, checkpoint: Checkpoint) -> bool:
-    """Let the pointer name a checkpoint that is already, whatever it names now."""
+    """Point to an existing checkpoint, whatever the pointer refers to."""
     pointer = log.dialect.pointer_to(log.store, checkpoint, log.clock())
     return pointer is not None and _put(log.store, *pointer)
 
 
 def _names_later(store: LogStore, dialect: Dialect, path: str, version: int) -> bool:
-    """Whether the pointer names a later version, or says nothing while there is a later one."""
+    """Whether the pointer refers to a later version, or is malformed while a later checkpoint
+    exists.
+    """
     try:
         pointed = dialect.pointed_version(store.read(path))
     except NotFoundError:
@@ -115,7 +119,7 @@ def _put(store: LogStore, path: str, content: bytes) -> bool:
         try:
             store.put(path, content)
         except OutcomeUnknownError:
-            # Anybody may have written it since; then that one is as good a hint as this.
+            # Another process may have written it since; its pointer is as valid.
             if _is(store, path, content):
                 return True
             continue
@@ -132,18 +136,18 @@ def _is(store: LogStore, path: str, content: bytes) -> bool:
 
 
 def _free_names(store: LogStore, files: Iterable[StagedFile]) -> frozenset[str]:
-    """Names that are free now; checked only for several files, as one is never taken back."""
+    """Names that are free now; not checked for a single file, which is never deleted again."""
     moved = [file for file in files if file.path != file.target]
     if len(moved) < 2:
         return frozenset()
     try:
         return frozenset(f.target for f in moved if store.stat(f.target) is None)
     except LakelogError:
-        return frozenset()  # then nothing is taken back
+        return frozenset()  # then no file is deleted after a failure
 
 
 def _give_name(store: LogStore, file: StagedFile) -> None:
-    """Move one file, whatever becomes of the answers."""
+    """Rename one file; an unknown outcome is resolved by checking the files."""
     if file.path == file.target:
         return
     for attempt in range(1, _ATTEMPTS + 1):
@@ -159,19 +163,21 @@ def _give_name(store: LogStore, file: StagedFile) -> None:
 
 
 def _has_arrived(store: LogStore, file: StagedFile) -> bool:
-    """Whether a file has its final name: only this process knows the hidden name, so a missing
-    hidden file was moved.
+    """Whether a file has its final name: only this process knows the temporary name, so a missing
+    temporary file was renamed.
     """
     try:
         there = store.stat(file.target)
         arrived = there is not None and there.size_bytes == file.size_bytes
         return arrived and store.stat(file.path) is None
     except LakelogError:
-        return False  # then it is unknown
+        return False  # unknown: assume that it was not renamed
 
 
 def _take_back(store: LogStore, files: Iterable[StagedFile]) -> None:
-    """Delete names that an incomplete checkpoint took; the first error is what counts."""
+    """Delete renamed files of an incomplete checkpoint, ignoring errors: the first error is
+    raised.
+    """
     paths = [file.target for file in files]
     if paths:
         with suppress(LakelogError):

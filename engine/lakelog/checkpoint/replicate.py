@@ -1,8 +1,8 @@
 """Copies a checkpoint to another location and verifies the copy before it is renamed.
 
-A replica holds what a version's state needs: the checkpoint's files, and the version's own commit
-and checksum where they are there, for a checkpoint keeps no commitInfo. Paths in it are as they
-were, so data files are looked for below the replica's own folder.
+A replica contains the files that a version's state needs: the checkpoint's files, and the version's
+commit and checksum if they exist, because a checkpoint has no commitInfo. Paths are unchanged, so
+relative paths refer to data files below the replica's folder.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ _PIECE_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class ReplicaReport(Displayed):
-    """What became of a replica.
+    """Result of a replication.
 
     Attributes:
-        location: Where it is.
-        version: Version whose state it holds.
+        location: Location of the replica.
+        version: Version of the checkpoint.
         layout: Layout of the checkpoint.
-        paths: Its files, relative to the location's root.
-        copied: How many of them were copied; the others were there already, byte for byte.
-        size_bytes: Their length together.
-        verdict: What is known of the original: ``proved`` or ``unprovable``; see
+        paths: Paths of its files, relative to the location's root.
+        copied: Number of files that were copied; the others existed with the same bytes.
+        size_bytes: Total length of the files, in bytes.
+        verdict: Result of verifying the original: ``proved`` or ``unprovable``; see
             `lakelog.checkpoint.verify`.
-        pointer_moved: Whether the pointer at the location names it now.
+        pointer_moved: Whether the pointer at the location refers to it now.
     """
 
     _title = "Replica of a checkpoint"
@@ -80,7 +80,7 @@ def replicate(
     log: Log, other: Log, version: int | None = None, progress: Progress | None = None
 ) -> ReplicaReport:
     """Copy a verified checkpoint to another location of the same dialect; see
-    `lakelog.Table.replicate`. Files are copied under hidden names, read back by SHA-256 and
+    `lakelog.Table.replicate`. Files are copied under temporary names, compared by SHA-256 and
     renamed; the completing file is last, then the pointer.
     """
     if other.store.refusal is not None:
@@ -147,8 +147,8 @@ def _require_same_table(log: Log, other: Log, version: int) -> None:
 
 
 def _paths(log: Log, checkpoint: Checkpoint, files: tuple[str, ...]) -> list[str]:
-    """The files to copy, in order: a manifest after the files that it names, and the commit last,
-    which would be a gap above an older replica.
+    """The files to copy, in order: a manifest after its files, and the commit last, because it
+    would be a gap above an older replica.
     """
     version = checkpoint.version
     covered = {c.path for c in log.list_all().commits}
@@ -200,7 +200,7 @@ def _is(store: LogStore, path: str, wanted: str) -> bool:
 
 
 def _hash(file: BinaryIO, take: Callable[[bytes], object] = len) -> tuple[str, int]:
-    """SHA-256 and length of a file, each piece of which `take` gets, too."""
+    """SHA-256 and length in bytes of a file; `take` is called with each chunk."""
     found, length = hashlib.sha256(), 0
     for piece in _pieces(file):
         take(piece)

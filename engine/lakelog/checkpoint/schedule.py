@@ -1,18 +1,18 @@
 """`Scheduler`: writes checkpoints in the background after commits, one at a time per table.
 
-- A commit neither waits nor fails. Errors are logged, warned of (`LakelogWarning`), and kept as
+- A commit neither waits nor fails. Errors are logged, issued as `LakelogWarning`, and kept as
   `Scheduler.last_error`.
 - After each run the scheduler pauses for nine times its duration, at most a minute, so that a busy
-  table spends a tenth of its time on checkpoints. Requests in the meantime become one, for the
-  newest version.
-- A program that ends waits for the current run for a limited time, then asks it to stop. An
-  unpublished checkpoint is a leftover that no reader reads and cleanup deletes.
+  table spends a tenth of its time on checkpoints. Requests in the meantime are merged into one, for
+  the newest version.
+- At exit, the program waits for the current run for a limited time, then asks it to stop. No reader
+  reads the files of an unpublished checkpoint, and cleanup deletes them.
 
 `is_due` is pure. The log is listed in the background, and again before a checkpoint is written,
 because another writer may have written one.
 
 Source: Delta Lake, Checkpoints (every ``delta.checkpointInterval`` commits, never at 0);
-IndexTables4Spark, TransactionLogCheckpoint (so many versions after the last one).
+IndexTables4Spark, TransactionLogCheckpoint (an interval after the last one).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from lakelog.log.context import Log
 from lakelog.transaction.runtime import Committed
 
 _EXIT_WAIT_S = 30.0
-"""Seconds that a program which ends waits for its checkpoints before it asks them to stop."""
+"""Seconds to wait for running checkpoints at exit before they are asked to stop."""
 
 _STOP_WAIT_S = 5.0
 _REST, _LONGEST_REST_S = 9.0, 60.0
@@ -52,12 +52,13 @@ class Lag(NamedTuple):
 
 
 class Stopped(Exception):  # noqa: N818 - no error: it was asked to
-    """Raised inside a checkpoint that is asked to stop, for it to unwind."""
+    """Raised inside a checkpoint that is asked to stop."""
 
 
 Run = Callable[[int, Callable[[], None]], object]
-"""Writes the checkpoint of a version. The second argument is to be called between pieces of work:
-it raises `Stopped` when the checkpoint is no longer wanted."""
+"""Writes the checkpoint of a version. The second argument is called between steps: it raises
+`Stopped` when the checkpoint is no longer wanted.
+"""
 
 
 def is_due(
@@ -89,7 +90,7 @@ def is_due(
 
 
 def log_lag(log: Log) -> Lag:
-    """The lag by a listing; raises UnavailableError."""
+    """The lag, from a listing; raises UnavailableError."""
     listing = log.list_latest()
     last = max((checkpoint.version for checkpoint in listing.checkpoints), default=None)
     above = (c.size_bytes for c in listing.commits if last is None or c.version > last)
@@ -97,13 +98,13 @@ def log_lag(log: Log) -> Lag:
 
 
 def start_daemon(work: Callable[[], None]) -> None:
-    """Run `work` in a daemon thread: it never keeps a program from ending."""
+    """Run `work` in a daemon thread, which does not delay the exit."""
     threading.Thread(target=work, name="lakelog-checkpoint", daemon=True).start()
 
 
 class Scheduler:
-    """Decides after each commit whether a checkpoint is due, and runs it in the background;
-    thread-safe. Explicit checkpoints take a `turn` and report by `checkpointed`. `last_error` is
+    """Decides after each commit whether a checkpoint is due, and writes it in the background;
+    thread-safe. Explicit checkpoints use `turn` and report by `checkpointed`. `last_error` is
     cleared by the next success; at exit, the program waits `exit_wait_s` before it asks the run to
     stop.
     """
@@ -127,7 +128,7 @@ class Scheduler:
         self._options: tuple[Mapping[str, str | None], CheckpointOptions] | None = None
         self._refused: str | None = None
         self._lag: Lag | None = None
-        self._first: int | None = None  # version that was committed, while `_lag` is not known
+        self._first: int | None = None  # first committed version, while `_lag` is unknown
         self._pauses = 0
         self._not_before_s = float("-inf")
         self._rested_s = float("-inf")
@@ -136,7 +137,7 @@ class Scheduler:
             _ALL.add(self)
 
     def _begin(self) -> None:
-        """What belongs to threads, and is new in a forked process."""
+        """Create the locks and thread state, which are new in a forked process."""
         self._lock = threading.RLock()
         self._idle = threading.Condition(self._lock)
         self._turn = threading.Lock()
@@ -147,10 +148,8 @@ class Scheduler:
         self._closed = False
         self._recent: deque[tuple[int, int]] = deque(maxlen=1 << 16)
 
-    # --- asking ------------------------------------------------------------------------------
-
     def after_commit(self, committed: Committed) -> None:
-        """Note a commit, and start a checkpoint if due; for `Runtime.on_commit`. Costs a few
+        """Record a commit, and start a checkpoint if due; for `Runtime.on_commit`. Costs a few
         comparisons.
         """
         options = self._options_of(committed.configuration)
@@ -171,7 +170,7 @@ class Scheduler:
             self._wake()
 
     def _options_of(self, configuration: Mapping[str, str | None]) -> CheckpointOptions | None:
-        """The options; None, and one warning, where a property is unknown or malformed."""
+        """The options; None, and one warning, if a property is unknown or malformed."""
         known = self._options
         if known is not None and known[0] == configuration:
             return known[1]
@@ -194,16 +193,16 @@ class Scheduler:
             self._lag = Lag(last, since + committed.size_bytes)
 
     def _may_be_due(self, version: int, options: CheckpointOptions) -> bool:
-        """Whether it is worth looking: what others have done since is seen only then."""
+        """Whether a listing is worthwhile: only it shows checkpoints of other processes."""
         if self._lag is not None:
             return is_due(version, options, self._log.dialect, self._lag)
         if not options.enabled or version <= 0:
             return False
         if options.bytes_interval is not None:
             return True
-        # Without knowing of any checkpoint, one is due no sooner than with one at 0. On Delta other
-        # writers may commit every version that the interval divides, so that from time to time the
-        # log has to be looked at: as often as if the first version seen had a checkpoint.
+        # If no checkpoint is known, none is due earlier than with one at version 0. On Delta, other
+        # writers may commit every multiple of the interval, so the log is listed from time to time:
+        # as often as if the first version seen had a checkpoint.
         if self._first is None:
             self._first = version
         dialect = self._log.dialect
@@ -217,12 +216,10 @@ class Scheduler:
         self._running = True
         try:
             self._start(self._work)
-        except RuntimeError as error:  # no thread is to be had
+        except RuntimeError as error:  # no thread can be started
             self._running = False
             self._wanted = None
             self._failed("checkpoint.not_started", None, error)
-
-    # --- doing -------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while True:
@@ -242,7 +239,7 @@ class Scheduler:
                 raise
 
     def _rest(self) -> None:
-        """Leave the commits alone for a while, unless another process waits for what is wanted."""
+        """Pause after a run, unless another thread waits for the requested checkpoint."""
         left_s = self._rested_s - self._monotonic()
         if self._wanted is not None and left_s > 0:
             self._idle.wait_for(lambda: self._waiting > 0 or self._stop.is_set(), left_s)
@@ -273,11 +270,11 @@ class Scheduler:
                 self._failed("cleanup.failed", version, error)
 
     def _still_due(self, version: int, options: CheckpointOptions) -> bool:
-        """As of the log itself, unless Delta's rule alone decides, which asks for nothing."""
+        """List the log again, unless Delta's rule, which needs no listing, decides alone."""
         dialect = self._log.dialect
         known = self._lag or Lag()
         if known.last_version is not None and known.last_version >= version:
-            return False  # a thread that committed before was late to ask
+            return False  # a thread with an earlier commit reported late
         by_rule = dialect.checkpoints_at_multiples and version % options.interval == 0
         if by_rule and is_due(version, options, dialect, known):
             return True
@@ -288,7 +285,7 @@ class Scheduler:
         return is_due(version, options, self._log.dialect, seen)
 
     def checkpointed(self, version: int) -> None:
-        """Take note of a checkpoint that was written otherwise."""
+        """Record a checkpoint that was written otherwise."""
         with self._lock:
             self.last_error = None
             self._pauses = 0
@@ -300,7 +297,7 @@ class Scheduler:
             self._lag = Lag(last, sum(size for _, size in self._recent))
 
     def _pause(self) -> None:
-        """After a failure commits do not ask again at once, but after ever longer times."""
+        """After a failure, pause for increasing times before the next attempt."""
         with self._lock:
             pause_s = min(_FIRST_PAUSE_S * 2**self._pauses, _LONGEST_PAUSE_S)
             self._pauses += 1
@@ -312,15 +309,13 @@ class Scheduler:
         what = "writing a checkpoint in the background failed"
         if event.startswith("cleanup"):
             what = "cleaning up the log in the background failed"
-        # Where warnings are errors, this one is: but not in the way of a commit.
+        # If warnings are errors, this one must not make a commit fail.
         with contextlib.suppress(LakelogWarning):
             warnings.warn(f"{what}: {error}", LakelogWarning, stacklevel=2)
 
     def _check(self) -> None:
         if self._stop.is_set():
             raise Stopped
-
-    # --- waiting -----------------------------------------------------------------------------
 
     @property
     def running(self) -> bool:
@@ -335,8 +330,8 @@ class Scheduler:
             yield
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until nothing runs, at most `timeout` seconds; return whether nothing runs. Pending
-        work starts at once.
+        """Wait until nothing runs, at most `timeout` seconds; return whether nothing runs. A
+        pending checkpoint starts without delay.
         """
         if timeout is not None and timeout < 0:
             raise InvalidInputError(
@@ -368,7 +363,7 @@ _ENDING = threading.Event()
 
 
 def _close_all() -> None:
-    """At the end of the program: one time for all."""
+    """Close all schedulers at exit, with one common time limit."""
     _ENDING.set()
     with _GUARD:
         schedulers = list(_ALL)
@@ -380,16 +375,16 @@ def _close_all() -> None:
 
 
 def _after_fork() -> None:
-    """A forked process has none of its parent's threads, and may have their locks, held."""
+    """A forked process has none of its parent's threads, and may inherit locked locks."""
     global _GUARD  # noqa: PLW0603 - the lock is the process's
     _GUARD = threading.Lock()
     for scheduler in list(_ALL):
         scheduler._begin()  # noqa: SLF001 - of this module
 
 
-# Not atexit: that comes after the pools of concurrent.futures are closed, which a checkpoint needs.
-# What is registered here last runs first, and theirs was registered when they were imported.
-with contextlib.suppress(RuntimeError):  # the program is ending already
+# Not atexit, which runs after the pools of concurrent.futures are closed, and a checkpoint needs
+# them. Functions registered here run in reverse order, so this one runs before theirs.
+with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
     getattr(threading, "_register_atexit")(_close_all)  # noqa: B009 - the type hints lack it
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)

@@ -1,12 +1,12 @@
-"""Keeps the sidecars of incremental checkpoints ranges of the order of files.
+"""Keeps each sidecar of incremental checkpoints a range of the file order.
 
-A sidecar that is written again keeps its range: it takes in those new rows that belong there, and
-is split when it has grown. All other rows make new sidecars of their own, in order. A table whose
-commits follow its order (by date, for one) so never loses it. Where commits add files all over the
-order, their sidecars overlap the others, and more and more of them have to be read for a condition.
-When that is too many, the whole checkpoint is written once.
+A sidecar that is rewritten keeps its range: new rows within the range are added to it, and it is
+split when it has grown. All other rows are written to new sidecars, in order. If commits follow the
+order (for example, by date), ranges never overlap. If commits add files all over the order, their
+sidecars overlap the others, and a condition has to read more and more of them. If too many overlap,
+a complete checkpoint is written.
 
-Ranges are known from the records of row groups (`lakelog.dialects.row_group_records`), without
+Ranges are derived from the records of row groups (`lakelog.dialects.row_group_records`), without
 reading rows. They may be too wide, never too narrow.
 
 Source: ``schemas/checkpoint.md``, section 3.
@@ -25,9 +25,9 @@ from lakelog.log.file_order import FileOrder, KeyRanges, Numbers
 from lakelog.skipping.statistics import stats_from_struct
 
 _FEW = 8
-"""So many sidecars may overlap as they like."""
+"""Number of sidecars that may overlap without limit."""
 _MOST = 0.5
-"""Share of the sidecars that must have a bound of a column, for it to count in ranges."""
+"""Minimum share of sidecars with bounds of a column, for the column to be part of ranges."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,9 @@ class SidecarRanges:
     """The ranges of sidecars.
 
     Attributes:
-        paths: Sidecars whose range is known.
-        least: The first keys of the order, not greater than those of the first live file; one row
-            per sidecar.
-        greatest: The same keys, not less than those of the last live file.
+        paths: Sidecars with a known range.
+        least: Lower bounds of the first keys of the order; one row per sidecar.
+        greatest: Upper bounds of the same keys.
     """
 
     paths: tuple[str, ...]
@@ -47,9 +46,7 @@ class SidecarRanges:
 
     @staticmethod
     def of(row_groups: Sequence[RowGroups], order: FileOrder) -> SidecarRanges:
-        """The ranges that the records of row groups give; where a bound is unknown, so is the
-        range.
-        """
+        """The ranges from the records of row groups; unknown if a bound is unknown."""
         paths: list[str] = []
         ends: list[pl.DataFrame] = []
         for groups in row_groups:
@@ -66,7 +63,7 @@ class SidecarRanges:
 
     @property
     def _ranks(self) -> tuple[Numbers, Numbers]:
-        """Least and greatest keys by their place among all; equal ones have the same."""
+        """Ranks of the lower and upper bounds among all bounds; equal keys have equal ranks."""
         if not self.paths:
             nothing: Numbers = np.zeros(0, np.int64)
             return nothing, nothing
@@ -79,7 +76,7 @@ class SidecarRanges:
         return ranks[: len(self.paths)], ranks[len(self.paths) :]
 
     def overlap_too_much(self) -> bool:
-        """Whether a place of the order is in more than half of the sidecars, on average."""
+        """Whether a key of the order is, on average, in more than half of the sidecars."""
         count = len(self.paths)
         if count < _FEW:
             return False
@@ -89,8 +86,8 @@ class SidecarRanges:
         return bool((begun - ended).mean() > 1 + count / 2)
 
     def to_keep(self, again: Iterable[str], kept: Iterable[str]) -> KeyRanges | None:
-        """The ranges of the sidecars `again` that are written again, joined where they overlap;
-        without those that stretch over several of the sidecars `kept`. None where there are none.
+        """The ranges of the rewritten sidecars (`again`), merged if they overlap, without those
+        that span several of the sidecars `kept`; None if there are none.
         """
         numbers = {path: number for number, path in enumerate(self.paths)}
         least, greatest = self._ranks
@@ -113,7 +110,7 @@ class SidecarRanges:
 
 
 def _known(paths: tuple[str, ...], least: pl.DataFrame, greatest: pl.DataFrame) -> SidecarRanges:
-    """Those with known keys, of as many first columns as nearly all have."""
+    """The ranges with known keys, of as many first columns as nearly all sidecars have."""
     known = np.ones(len(paths), np.bool_)
     columns: list[str] = []
     for name in least.columns:
@@ -130,11 +127,11 @@ def _known(paths: tuple[str, ...], least: pl.DataFrame, greatest: pl.DataFrame) 
 
 
 class SidecarCuts:
-    """Counts the live files of each range, to cut the sorted ones into sidecars.
+    """Counts the live files of each range, to divide the sorted ones into sidecars.
 
     Attributes:
-        starts: How many actions a sidecar has from then on, by the number of live files before it;
-            complete after the last live file was counted.
+        starts: Number of actions per sidecar from a position on, by the number of live files before
+            it; complete after the last live file was counted.
     """
 
     def __init__(self, order: FileOrder, target_rows: int, num_removes: int) -> None:
@@ -144,7 +141,7 @@ class SidecarCuts:
         self._num_removes = num_removes
 
     def counted(self, frames: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
-        """The same frames: live files, then tombstones."""
+        """Yield the same frames: live files, then tombstones."""
         sizes = np.zeros(self._order.num_ranges, np.int64)
         for frame in frames:
             if frame.height and frame["actionType"][0] == "add":

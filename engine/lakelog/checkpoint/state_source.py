@@ -55,33 +55,33 @@ from lakelog.storage.bounded import on_local_disk
 _META_ORDER = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 _BATCH_ROWS = 1 << 16
 _NEAR_BATCH_BYTES = 7 << 20
-_FREE_BATCH_BYTES = 32 << 20  # where all rows are held, to be sorted
+_FREE_BATCH_BYTES = 32 << 20  # without a memory limit: size of buffered rows to sort, in bytes
 _READ_WHOLE = ("v2-json", "json", "json-multipart", "avro-state")
-_DECODED_PER_BYTE = 1  # bytes of rows for each byte of a commit's text, about
-_COMPRESSED = 8  # text in a byte of a framed commit, at worst
-_ROW_BYTES = 512  # of a row that has to be looked at twice, about
+_DECODED_PER_BYTE = 1  # approximate bytes of decoded rows per byte of a commit's text
+_COMPRESSED = 8  # maximum compression ratio of a framed commit
+_ROW_BYTES = 512  # approximate memory of a row that is compared with others, in bytes
 
 
 class ReplayMode(Enum):
     """How the commits above a checkpoint are reconciled with it."""
 
     FREE = "free"
-    """In memory, as is quickest."""
+    """In memory, the fastest way."""
     LAYERS = "layers"
-    """In memory, decoded a piece at a time."""
+    """In memory, decoded in pieces."""
     SPILL = "spill"
     """On disk, by partition."""
 
 
 def choose_replay_mode(budget: Budget | None, tail_bytes: int, repeats: bool) -> ReplayMode:
-    """How to reconcile."""
+    """Choose how to reconcile."""
     if budget is None:
         return ReplayMode.FREE
     return ReplayMode.SPILL if repeats or tail_bytes > budget.tail else ReplayMode.LAYERS
 
 
 def count_partitions(tail_bytes: int, partition_bytes: int) -> int:
-    """How many partitions commits of so much text make, each of about `partition_bytes`."""
+    """Number of partitions of `tail_bytes` of commits, each of about `partition_bytes`."""
     return max(1, -(-tail_bytes * _DECODED_PER_BYTE // partition_bytes))
 
 
@@ -102,7 +102,7 @@ class StateSource:
         self._now_ms = now_ms
         self._budget = budget
         self._open = ExitStack()
-        self._varying: list[pl.Series] = []  # paths of commits that writers encode differently
+        self._varying: list[pl.Series] = []  # paths of commits with several encodings of one path
         weakref.finalize(self, self._open.close)
 
     def __enter__(self) -> Self:
@@ -112,12 +112,10 @@ class StateSource:
         self.close()
 
     def close(self) -> None:
-        """Give back the room on disk. What is asked for afterwards is read again."""
+        """Free the disk space. Later calls read again."""
         self._open.close()
         for name in ("_spilled", "_layers"):
             vars(self).pop(name, None)
-
-    # --- what is not a file action ----------------------------------------------------------------
 
     @property
     def protocol(self) -> Protocol:
@@ -146,13 +144,11 @@ class StateSource:
 
     @cached_property
     def _meta_state(self) -> State:
-        """A state that knows everything but the files above the checkpoint."""
+        """The state without the files above the checkpoint."""
         if self.replay_mode is ReplayMode.FREE:
             return self._state
         tail = self._spilled[1] if self.replay_mode is ReplayMode.SPILL else self._layers[1]
         return replace(self._state, past=Past(Layers(), tail, (), (), (), False), new_commits=())
-
-    # --- how ---------------------------------------------------------------------------------
 
     @cached_property
     def replay_mode(self) -> ReplayMode:
@@ -161,7 +157,9 @@ class StateSource:
 
     @property
     def held_bytes(self) -> int | None:
-        """Rows that may wait in memory to be sorted, in bytes; None without a memory limit."""
+        """Rows that may be buffered in memory for sorting, in bytes; None without a memory
+        limit.
+        """
         return None if self._budget is None else self._budget.flush
 
     @cached_property
@@ -180,8 +178,6 @@ class StateSource:
             return open_in_batches(log, checkpoint, near_batch_bytes=_FREE_BATCH_BYTES)
         _require_batches(log, checkpoint, self._budget)
         return log.dialect.open_checkpoint(log.store, checkpoint, self._budget.batch)
-
-    # --- files -------------------------------------------------------------------------------
 
     def files(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """File actions, each logical file once: adds, then retained tombstones. Memory without a
@@ -209,7 +205,7 @@ class StateSource:
     def _streamed(
         self, adds: Sequence[str], removes: Sequence[str]
     ) -> Iterator[tuple[str, pl.DataFrame]]:
-        """The checkpoint's rows that no layer overrides, then the layers', kind by kind."""
+        """The checkpoint's rows that no layer overrides, then those of the layers, kind by kind."""
         sound = self._state.log.dialect.reconciled_checkpoints
         if self.replay_mode is ReplayMode.FREE and not sound and not self._state.base_is_unique:
             for kind, columns in (("add", adds), ("remove", removes)):
@@ -305,7 +301,7 @@ class StateSource:
 
     @cached_property
     def _texts(self) -> pl.DataFrame:
-        """See `State.path_texts`: of the checkpoint's paths, and of the spilled ones."""
+        """See `State.path_texts`: for the checkpoint's paths, and the spilled ones."""
         log = self._state.log
         below = log.dialect.path_texts(log.store, self._base, ())
         above = self._state.path_texts(pl.concat(self._varying)) if self._varying else below.clear()
@@ -323,8 +319,6 @@ class StateSource:
             return files
         return self._state.log.dialect.resolve_references(files, self._meta_state.meta)
 
-    # --- the checkpoint below ------------------------------------------------------------------
-
     def _read_base(self, columns: Sequence[str], kinds: Sequence[str]) -> Iterator[pl.DataFrame]:
         if self._base is None:
             return
@@ -335,7 +329,7 @@ class StateSource:
 
     @cached_property
     def _repeated(self) -> pl.Series:
-        """Hashes of the paths that the checkpoint may correctly hold more than once."""
+        """Hashes of the paths that the checkpoint may correctly contain more than once."""
         if self._budget is None or self._state.log.dialect.reconciled_checkpoints:
             return pl.Series(dtype=pl.UInt64)
         with Repeats(self._budget.hashes) as seen:
@@ -344,7 +338,9 @@ class StateSource:
             return seen.repeated()
 
     def _refuse_repeats(self, seen: Repeats) -> None:
-        """Refuse a checkpoint with a repeated (path, dvId); see `lakelog.log.state.State.live`."""
+        """Raise for a repeated (path, dvId) in the checkpoint; see
+        `lakelog.log.state.State.live`.
+        """
         repeated = seen.repeated()
         if self._base is None or not len(repeated):
             return
@@ -369,7 +365,7 @@ class StateSource:
 
 
 def _require_batches(log: Log, checkpoint: Checkpoint, budget: Budget) -> None:
-    """Refuse a file that can only be read whole, and has no room."""
+    """Raise for a file that can only be read whole, and does not fit in the limit."""
     if checkpoint.layout not in _READ_WHOLE:
         return
     found = [log.store.stat(path) for path in checkpoint.paths]

@@ -5,20 +5,18 @@ use it.
 verdict          meaning
 ===============  ===================================================================================
 ``proved``       an older checkpoint and the commits above it, or all commits, give the same state
-``unprovable``   it can be read and is valid in itself, and nothing is left to replay it from, or
+``unprovable``   it is readable and consistent, but the files to replay it from do not exist, or
                  the commits below are another table's
 ``wrong``        replay gives another state; `VerifyReport.differences` names files
 ``broken``       it cannot be read, or contradicts itself
 ===============  ===================================================================================
 
-Both sides are seen as of now, or of when the checkpoint was written if the clock says that this is
-to come: tombstones and transaction identifiers that have expired by then are left out of both.
-Tombstones count by their key and time alone, which is what vacuum looks at. Statistics that were
-spelled again are compared as typed values; where a checkpoint keeps none, as the table may ask,
-that is noted.
+Both sides are compared as of now, or as of the checkpoint's own time if that is in the future:
+tombstones and transaction identifiers that have expired by then are omitted from both. Only the key
+and the time of tombstones are compared, which vacuum reads. Statistics that were encoded again are
+compared as typed values; a checkpoint without statistics is noted.
 
-A checkpoint older than the one in question may be under the replay: what it was proved from
-itself is not asked again here.
+The replay may start from an older checkpoint, which is not verified in turn.
 
 Source: Delta protocol, Action Reconciliation; Checkpoints.
 """
@@ -69,20 +67,20 @@ _MOST_DIFFERENCES = 100
 
 @dataclass(frozen=True)
 class VerifyReport(Displayed):
-    """What became of proving a checkpoint.
+    """Result of verifying a checkpoint.
 
     Attributes:
         checkpoint: The checkpoint.
         verdict: ``proved``, ``unprovable``, ``wrong`` or ``broken``.
-        reason: Why it is not proved, or how it was where that is worth telling; None else.
-        files: Its files, relative to the table root.
-        replayed: Files that the replay depends on; empty where there was none.
-        expected: Digest of what replay gives.
-        found: Digest of what the checkpoint holds.
-        differences: File actions on one side alone: ``side`` (``missing``: not in the checkpoint;
-            ``unexpected``: in it alone), ``actionType``, ``path``, ``dvId``; the first 100.
-        error: What reading it raised, for ``broken``.
-        seconds: How long it took.
+        reason: Why it was not proved, or a note about the comparison; else None.
+        files: Paths of its files, relative to the table root.
+        replayed: Paths of the files that were replayed; empty without a replay.
+        expected: Digest of the replayed state.
+        found: Digest of the checkpoint's content.
+        differences: The first 100 file actions on one side only: ``side`` (``missing``: not in the
+            checkpoint; ``unexpected``: only in the checkpoint), ``actionType``, ``path``, ``dvId``.
+        error: The error of reading it, if ``broken``.
+        seconds: Duration in seconds.
     """
 
     _title = "Verification of a checkpoint"
@@ -100,7 +98,7 @@ class VerifyReport(Displayed):
 
     @property
     def version(self) -> int:
-        """Version whose state the checkpoint holds."""
+        """Version of the checkpoint."""
         return self.checkpoint.version
 
     @property
@@ -114,14 +112,14 @@ class VerifyReport(Displayed):
         return self.verdict == "proved"
 
     def raise_for_verdict(self, *, unprovable: bool = False) -> None:
-        """Raise what the verdict deserves.
+        """Raise an error unless the checkpoint was proved.
 
         Args:
-            unprovable: Whether that is an error too.
+            unprovable: Whether ``unprovable`` raises too.
 
         Raises:
-            CheckpointCorruptionError: It is broken.
-            CheckpointValidationError: It is wrong; or unprovable, where that is asked for.
+            CheckpointCorruptionError: The verdict is ``broken``.
+            CheckpointValidationError: The verdict is ``wrong``; or ``unprovable``, if requested.
         """
         path = self.checkpoint.paths[0]
         if self.verdict == "broken":
@@ -129,7 +127,7 @@ class VerifyReport(Displayed):
                 f"the checkpoint of version {self.version} is broken: {self.reason}",
                 path=path,
                 version=self.version,
-                hint="repair the table",
+                hint="run t.repair()",
             ) from self.error
         if self.verdict == "wrong" or (unprovable and self.verdict == "unprovable"):
             raise CheckpointValidationError(
@@ -215,10 +213,11 @@ def _in_use(log: Log, listing: LogListing, version: int | None) -> Checkpoint:
 def verify_one(log: Log, checkpoint: Checkpoint, memory_limit: int | None = None) -> VerifyReport:
     """Verify one listed checkpoint; errors as `verify_checkpoint`."""
     begin = time.perf_counter()
-    # The proof is a replay, and shows which files differ; recorded counts are not needed for it.
+    # The verification is a replay, and shows which files differ; recorded counts are not needed.
     checkpoint = checkpoint.without_records()
     with telemetry.span("checkpoint.verify", path=log.table, version=checkpoint.version) as span:
-        # What had expired when it was written is not in it, even if the clock was set back since.
+        # Tombstones that had expired when it was written are not in it, even if the clock was set
+        # back since.
         file = log.store.stat(checkpoint.paths[0])
         now_ms = max(log.clock(), file.modified_ms if file is not None else 0)
         report = _Proof(log, checkpoint, memory_limit, now_ms).run()
@@ -249,14 +248,16 @@ def independent_state(log: Log, version: int) -> State | None:
 
 @dataclass(frozen=True)
 class _Side:
-    """Digests of one side, with and without statistics, and the columns of adds with values."""
+    """Digests of one side, with and without statistics, and the columns of adds that have
+    values.
+    """
 
     whole: Digest
     bare: Digest
     columns: frozenset[str]
 
     def only(self, kinds: Collection[str]) -> _Side:
-        """What it holds of some action types."""
+        """The same for some action types."""
         return _Side(self.whole.only(kinds), self.bare.only(kinds), self.columns)
 
 
@@ -287,7 +288,7 @@ class _Proof:
             try:
                 ids = table_ids(other) | {own.metadata.id}
                 if len(ids) > 1:
-                    # A table was written over: what readers begin with is the checkpoint.
+                    # The table was replaced: readers start from the checkpoint.
                     names = ", ".join(sorted(map(str, ids)))
                     reason = f"the commits below belong to another table (ids {names})"
                     return replace(report, verdict="unprovable", reason=reason)
@@ -356,7 +357,7 @@ class _Proof:
         return replace(report, verdict="wrong", reason=reason, differences=rows)
 
     def _kept_statistics(self, own: State, comparison: Comparison) -> pl.DataType | None:
-        """Type of the checkpoint's typed statistics, where it has no others."""
+        """Type of the checkpoint's typed statistics, if it has no others."""
         for frame in self._files(own, comparison):
             if STRUCT_STATISTICS in frame.columns:
                 texts = actions.conform(frame, ("stats",)).to_series()
@@ -371,7 +372,9 @@ class _Proof:
         other: tuple[State, _Side],
         comparison: Comparison,
     ) -> str:
-        """In words, by action type; and by column where as many adds have another content."""
+        """The differences in words, by action type, and by column if the number of adds is
+        equal.
+        """
         differences = expected.differences(found)
         problems = [
             f"{d.found} {d.action_type} where replay gives {d.expected}"
@@ -405,12 +408,12 @@ class _Proof:
         return not self.log.dialect.checkpoints_keep_tombstones and "remove" not in found.counts
 
     def _files_of(self, own: State) -> tuple[str, ...]:
-        """Its files, sidecars included; a JSON checkpoint's reader also names commits below it."""
+        """Its files, including sidecars; a JSON checkpoint's reader also returns commits
+        below it.
+        """
         if not self.log.dialect.checkpoints_are_complete or own.base is None:
             return self.checkpoint.paths
         return own.base.files
-
-    # --- reading -----------------------------------------------------------------------------
 
     def _comparison(self, state: State) -> Comparison:
         dialect = self.log.dialect

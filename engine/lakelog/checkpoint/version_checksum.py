@@ -1,11 +1,11 @@
 """Writes version checksums (``.crc``): counts and sums of a version, by which readers detect
 damage.
 
-Every number comes from replay, and never from an earlier checksum: one that was wrong would make
-all after it wrong. What replay gives is counted twice, by two roads that share only the decoding,
-and nothing is written unless they agree. A checksum that is there already is never replaced.
+Every number is computed by replay, never from an earlier checksum, because an error would propagate
+to all later ones. The replayed state is counted twice, by two implementations that share only the
+decoding, and nothing is written unless they agree. An existing checksum is never replaced.
 
-Source: Delta protocol, Version Checksum File; facts on Spark's checksums.
+Source: Delta protocol, Version Checksum File.
 """
 
 from __future__ import annotations
@@ -51,15 +51,15 @@ _PIECE_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class ChecksumReport(Displayed):
-    """A version's checksum.
+    """A version checksum.
 
     Attributes:
         version: The version.
-        path: The file, relative to the table root.
-        written: Whether this call wrote it; False if it was there.
-        disagreements: Where it was there: fields on which it disagrees with replay. It is left as
-            it is, for the protocol forbids to replace it; no answer of lakelog's depends on it.
-        body: What replay gives.
+        path: Path of the file, relative to the table root.
+        written: Whether this call wrote the file; False if it existed.
+        disagreements: If it existed: fields whose values differ from replay. The file is unchanged,
+            because the protocol forbids to replace it; no result of lakelog depends on it.
+        body: The checksum that results from replay.
     """
 
     _title = "Version checksum"
@@ -74,8 +74,8 @@ class ChecksumReport(Displayed):
         return [
             ("version", str(self.version)),
             ("path", self.path),
-            ("written", "yes" if self.written else "no, it was there"),
-            ("disagrees on", ", ".join(name or "all" for name in self.disagreements) or "nothing"),
+            ("written", "yes" if self.written else "no, it existed"),
+            ("differs in", ", ".join(name or "all" for name in self.disagreements) or "nothing"),
             *((name, str(self.body[name])) for name in _SHOWN if name in self.body),
         ]
 
@@ -106,8 +106,8 @@ def build_checksum(state: State, *, memory_limit: int | None = None) -> dict[str
 
 def checksum_of(state: State, source: StateSource, counts: FileCounts) -> dict[str, Any]:
     """The body of a checksum from counted files. It includes deletion vectors if the table may have
-    any, transactions if none expires and there are few, domains if few, and the size histogram if
-    every file has a size.
+    any, transactions if none expires and there are few, domains if there are few, and the size
+    histogram if every file has a size.
     """
     log = state.log
     protocol, metadata = source.protocol, source.metadata
@@ -166,7 +166,7 @@ def _require_path(log: Log, version: int) -> str:
 
 @dataclass
 class FileCounts:
-    """What a checksum says of live files, counted as their rows go by."""
+    """Counts and sums of live files for a checksum."""
 
     COLUMNS: ClassVar[tuple[str, ...]] = ("size", "dvCardinality")
 
@@ -179,7 +179,7 @@ class FileCounts:
     deleted: list[int] = field(default_factory=lambda: count_deleted(()))
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Count file actions of one kind, with `COLUMNS`; tombstones do not count."""
+        """Count file actions of one kind, with `COLUMNS`; tombstones are ignored."""
         if rows["actionType"][0] != "add":
             return
         (sizes,) = actions.conform(rows, ("size",)).get_columns()
@@ -199,7 +199,7 @@ class FileCounts:
 
 
 def _spell(log: Log, meta: pl.DataFrame) -> dict[str, list[Any]]:
-    """The bodies of the actions as JSON's own types, by wrapper."""
+    """The bodies of the actions as JSON types, by wrapper."""
     found: dict[str, list[Any]] = {}
     for line in log.dialect.encode(CommitContent(meta=meta)).splitlines():
         for wrapper, body in json.loads(line).items():
@@ -208,13 +208,13 @@ def _spell(log: Log, meta: pl.DataFrame) -> dict[str, list[Any]]:
 
 
 def _few(bodies: Mapping[str, list[Any]], wrapper: str, most: int) -> list[Any] | None:
-    """All of them or none: who finds them takes them for all."""
+    """All actions or None: readers assume that the list is complete."""
     there = bodies.get(wrapper, [])
     return there if len(there) <= most else None
 
 
 def _commit_info(state: State) -> CommitInfo | None:
-    """The commitInfo of the version's commit, read in pieces; None if there is none."""
+    """The commitInfo of the version's commit, read in pieces; None if it has none."""
     store, dialect = state.log.store, state.log.dialect
     path = dialect.commit_path(state.version)
     there = store.stat(path)
@@ -259,7 +259,7 @@ def _require_agreement(snapshot: LogSnapshot, body: Mapping[str, Any]) -> None:
 
 
 def _disagreements(body: Mapping[str, Any], there: Mapping[str, Any]) -> tuple[str, ...]:
-    """Fields in which two checksums of a version differ; histograms over different bins are not
+    """Fields that differ between two checksums of a version; histograms with different bins are not
     compared.
     """
     ours, theirs = recorded_fields(body), recorded_fields(there)
@@ -271,7 +271,7 @@ def _disagreements(body: Mapping[str, Any], there: Mapping[str, Any]) -> tuple[s
 
 
 def _put(log: Log, path: str, data: bytes) -> bool:
-    """Write it if it is not there; an answer that is lost is settled by looking."""
+    """Write the file unless it exists; an unknown outcome is resolved by reading it."""
     try:
         return log.store.put_if_absent(path, data)
     except OutcomeUnknownError:

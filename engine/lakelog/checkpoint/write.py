@@ -1,10 +1,9 @@
 """Writes a checkpoint in the calling process: `write_checkpoint` and its part writer.
 
-The digest of the rows that come out of replay is compared with the digest of the rows that are read
-back from the staged files, all rows and all columns that are kept. An encoder's error, a lost
-batch, a torn file and a file under another's name are found before a reader can open them. The
-reader is the one that opens tables. Footers are checked independently of it
-(`lakelog.checkpoint.compare.check_written_file`).
+The digest of the replayed rows is compared with the digest of the rows read back from the staged
+files, over all rows and all written columns. Encoder errors, lost batches, torn files and exchanged
+files are found before a reader can open them. The files are read with the reader that opens tables.
+Footers are checked independently of it (`lakelog.checkpoint.compare.check_written_file`).
 
 Source: Delta protocol, Checkpoints.
 """
@@ -68,9 +67,9 @@ from lakelog.log.files import statistics_text
 from lakelog.log.state import State
 from lakelog.telemetry import Progress
 
-_CHECKED_BYTES = 16 << 20  # of a batch: while it is read back, nothing else is held
-_FEW_ROWS = 4_096  # are done before another thread has begun
-_COMMIT_ACTION_BYTES = 300  # of a commit's text, for an estimate
+_CHECKED_BYTES = 16 << 20  # bytes per batch, while nothing else is in memory
+_FEW_ROWS = 4_096  # fewer rows are processed faster without another thread
+_COMMIT_ACTION_BYTES = 300  # estimated length of an action in a commit, in bytes
 _STATE_ACTION_BYTES = 150
 _TEXT_RATIO = 4  # a commit's text to Parquet
 _FEW_ROWS = 100  # of which a footer may be the greater part
@@ -86,34 +85,33 @@ def write_checkpoint(
     options: CheckpointOptions | None = None,
     progress: Progress | None = None,
 ) -> CheckpointReport:
-    """Write the checkpoint of a version, prove it, and publish it.
+    """Write the checkpoint of a version, verify it, and publish it.
 
-    A complete checkpoint of the same version and layout that is there already is kept if replay
-    without it gives the same, or if there is nothing to replay without it; one that is wrong or
-    broken is replaced. Where a cleaner removes what the version is replayed from, what is left
-    is looked at again.
+    An existing complete checkpoint of the same version and layout is kept if replay without it
+    gives the same state, or if the files for a replay do not exist; a wrong or broken one is
+    replaced. If a concurrent cleanup removes files of the version, the log is listed again.
 
     Args:
         log: The table's log.
-        version: The version; None is the latest.
+        version: The version; None for the latest.
         layout: See `lakelog.checkpoint.plan`.
-        memory_limit: Bytes that the process may take at its peak; None for no bound.
-        verify: Whether what was written is read back and compared before it is published.
-        options: What the table's properties say; None reads them.
+        memory_limit: Limit of the process's peak memory, in bytes; None for no limit.
+        verify: Whether the written files are read back and compared before publication.
+        options: Checkpoint options; None for those of the table's properties.
         progress: Called with the progress of each step, in actions.
 
     Raises:
         TableNotFoundError: The log is empty.
         VersionNotFoundError: The version cannot be rebuilt.
-        InvalidInputError: The layout is not allowed, or the memory limit is below its floor.
+        InvalidInputError: The layout is not allowed, or the memory limit is below the minimum.
         InvalidPropertyError: A property of checkpoints is unknown or malformed.
-        UnsupportedFeatureError: The table needs what lakelog does not honour.
-        CorruptionError: The log is damaged, and nothing valid is behind the damage.
-        CheckpointWriteError: It could not be written, or not be published.
-        CheckpointValidationError: What was written is not what replay gives; nothing was published.
-        UnsupportedStoreError: Nothing can be written safely at this place.
+        UnsupportedFeatureError: The table has a feature that lakelog does not support.
+        CorruptionError: The log is damaged, and no valid files replace the damaged ones.
+        CheckpointWriteError: The checkpoint could not be written or published.
+        CheckpointValidationError: The written files differ from replay; nothing was published.
+        UnsupportedStoreError: The store cannot write safely.
 
-    Memory: without a limit, the commits above the checkpoint below, and a few batches of 65,536
+    Memory: without a limit, the commits above the previous checkpoint, and a few batches of 65,536
     rows.
     """
     return run_checkpoint_job(
@@ -167,8 +165,6 @@ class _LocalPartWriter:
         if self._writer is not None:
             self._writer.abandon()
 
-    # --- planning ----------------------------------------------------------------------------
-
     def _planned(self, layout: str, options: CheckpointOptions | None) -> CheckpointPlan:
         source = self._source
         dialect, path = self._log.dialect, self._log.table
@@ -210,8 +206,6 @@ class _LocalPartWriter:
             return None
         return found
 
-    # --- writing -----------------------------------------------------------------------------
-
     def write(self, *, may_keep_sidecars: bool) -> StagedParts:
         if may_keep_sidecars and (incremental := self._planned_incremental()) is not None:
             self._incremental, self.plan = incremental, incremental.plan
@@ -222,7 +216,7 @@ class _LocalPartWriter:
             self.plan, dialect, writer.columns, source.metadata.configuration
         )
         if self._verify:
-            # Recorded with each sidecar, for later checkpoints to depend on: only what was proved.
+            # Recorded with each sidecar, for later checkpoints: only verified digests.
             writer.digest_of = comparison.digest
         expected = comparison.digest(meta)
         written = 0
@@ -244,7 +238,9 @@ class _LocalPartWriter:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """What the writer raises, in terms of the checkpoint; what replay raises is left alone."""
+        """Convert errors of the writer to errors of the checkpoint; errors of replay pass
+        through.
+        """
         try:
             yield
         except CorruptionError as cause:
@@ -275,19 +271,19 @@ class _LocalPartWriter:
         )
 
     def _files(self) -> Iterable[pl.DataFrame]:
-        """File actions as they come out of replay."""
+        """File actions from replay."""
         assert self._writer is not None
         columns = dict.fromkeys((*self._writer.columns, *self._comparison.columns))
         base = self._state.base
         if base is None or not base.has_struct_statistics:
             columns.pop(STRUCT_STATISTICS, None)
         elif "stats" in columns:
-            columns[STRUCT_STATISTICS] = None  # the text may have to be made from them
+            columns[STRUCT_STATISTICS] = None  # the text may be encoded from them
         files = self._source if self._incremental is None else self._incremental
         return files.files(tuple(columns))
 
     def _counted(self) -> Iterator[pl.DataFrame]:
-        """`_files`, counted before they are sorted: text is hashed faster where it was read."""
+        """`_files`, counted before sorting: text is hashed faster in its original order."""
         counts = None
         if self._verify and self._incremental is None:
             counts = self._counts = FileCounts()
@@ -295,12 +291,12 @@ class _LocalPartWriter:
             if counts is not None:
                 counts.add(frame)
                 self._expected += self._comparison.digest(frame)
-            elif self._incremental is None:  # which counts its files itself
+            elif self._incremental is None:  # which counts its own files
                 self._expected += Digest({frame["actionType"][0]: frame.height})
             yield frame
 
     def _ordered(self) -> Iterator[pl.DataFrame]:
-        """The files in the order of a checkpoint, as the writer takes them."""
+        """The files in the order of a checkpoint, for the writer."""
         with closing(self._parsed()) as parsed:
             frames: Iterable[pl.DataFrame] = parsed
             if self._incremental is not None:
@@ -315,7 +311,7 @@ class _LocalPartWriter:
                     release()
 
     def _parsed(self) -> Generator[pl.DataFrame, None, None]:
-        """`_counted`, with parsed statistics for the order and the typed copies alike."""
+        """`_counted`, with statistics parsed once for the order and the typed copies."""
         _, typed = file_action_columns(self.plan, self._source.metadata.configuration)
         assert self._writer is not None
         takes_typed = STRUCT_STATISTICS in self._writer.columns
@@ -326,15 +322,13 @@ class _LocalPartWriter:
             yield from map(typed.with_statistics, ahead)
 
     def _with_text(self, frame: pl.DataFrame) -> pl.DataFrame:
-        """Adds with the text of statistics that the checkpoint below keeps typed alone."""
+        """Adds with the text of statistics, if the previous checkpoint has only typed ones."""
         wanted = self.plan.stats_as_json and STRUCT_STATISTICS in frame.columns
         return frame.with_columns(statistics_text(frame)) if wanted else frame
 
-    # --- reading back --------------------------------------------------------------------------
-
     def read_back(self, parts: StagedParts) -> ReadBack:
         if self._memory_limit is not None:
-            self._source.close()  # its rows are not needed any more
+            self._source.close()  # its rows are no longer needed
         try:
             reader = self._reader(parts)
             found = self._comparison.digest(
@@ -373,14 +367,14 @@ class _LocalPartWriter:
                 release()
 
     def _require_unchanging(self, frame: pl.DataFrame, parts: StagedParts) -> None:
-        """No file action of a state changes data."""
+        """Raise if a file action has ``dataChange`` true."""
         if "dataChange" in frame.columns and frame["dataChange"].any():
             path = parts.staged.checkpoint.paths[0]
             what = "a file action has dataChange true"
             raise differs_from_replay(what, path, self.plan.version, expected=False, found=True)
 
     def _check_files(self, parts: StagedParts) -> int:
-        """Check each file; returns the length of the columns before compression."""
+        """Check each file; return the uncompressed length of the columns, in bytes."""
         version, plain = self.plan.version, 0
         for file in parts.staged.files:
             try:
@@ -411,15 +405,13 @@ class _LocalPartWriter:
                 lambda: self._reader(parts).iter_files(self._comparison.columns),
                 most=1,
             )
-        except LakelogError:  # the difference that was found is the one that is raised
+        except LakelogError:  # the difference found before is raised
             return None
         return rows["path"][0] if rows.height else None
 
-    # --- afterwards ----------------------------------------------------------------------------
-
     def published(self) -> Sequence[str]:
-        """Write the version's checksum, if its counts are proved; the checkpoint does not depend on
-        it.
+        """Write the version's checksum, if its counts are verified; the checkpoint does not depend
+        on it.
         """
         counts, version = self._counts, self._state.version
         if counts is None or self._log.dialect.checksum_path(version) is None:
@@ -443,9 +435,10 @@ def _is_large(frame: pl.DataFrame) -> bool:
 
 
 def _fits_one_file(state: State, options: CheckpointOptions) -> bool:
-    """Whether what is replayed is short enough for one file; reads nothing.
+    """Whether the replayed files are short enough for one checkpoint file; reads nothing.
 
-    A classic checkpoint is no longer than what it replaces: Parquet of the same schema, or text.
+    A classic checkpoint is not longer than the files that it replaces: Parquet of the same schema,
+    or text.
     """
     base = state.base.checkpoint if state.base is not None else None
     sizes = base.sizes_bytes if base is not None else ()
@@ -471,7 +464,7 @@ def _estimate(state: State, source: StateSource) -> tuple[int, int]:
         return commits, action_bytes
     below = 0
     checkpoint = state.base.checkpoint
-    # Only a manifest of Delta's or an Avro state names more files; the commits below are no rows.
+    # Only a Delta manifest or an Avro state refers to more files; the commits below are not rows.
     is_listed = checkpoint.layout in {"json", "json-multipart", "flattened"}
     for path in checkpoint.paths if is_listed else state.base.files:
         with suppress(pa.ArrowException, OSError, ValueError), state.log.store.open(path) as file:

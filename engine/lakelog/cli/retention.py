@@ -118,7 +118,7 @@ def cleanup(
     errors: Sequence[LakelogError] = ()
     if isinstance(found, CleanupPlan):
         columns = (*columns, "action", "gate", "covered_by")
-        summary = [size_text(found.size_bytes) + " may go", *_promise(found), PLANNED]
+        summary = [size_text(found.size_bytes) + " deletable", *_promise(found), PLANNED]
     else:
         errors = found.errors
         became = "freed" if found.quarantine is None else "in quarantine"

@@ -157,7 +157,7 @@ def delete(target: Target, where: str, apply: bool, output: Output) -> None:
     if not apply:
         with progress("reading", meter):
             files, rows = delete_plan(table.snapshot(), where)
-        summary = [f"{count(rows, 'row')} may go", PLANNED]
+        summary = [f"{count(rows, 'row')} can be deleted", PLANNED]
         emit(files.lazy(), output, View("file", tuple(files.columns), (), lambda _: summary))
         return
     with progress("deleting", meter):

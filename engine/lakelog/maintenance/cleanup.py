@@ -1,21 +1,23 @@
-"""Log cleanup: planned per file, verified before deletion, in an order that may stop anywhere.
+"""Log cleanup: planned per file, verified before deletion, and safe to interrupt.
 
-`plan_cleanup` lists the log, decides what the retention protects
+`plan_cleanup` lists the log, determines which versions the retention protects
 (`lakelog.maintenance.retention_bounds`), checks that the cut-off checkpoint is complete, and
-returns one row per file. Applying the plan lists again, and continues with the files that both
-listings allow to go:
+returns one row per file. Applying the plan lists the log again, and deletes only files that both
+listings allow:
 
 - It verifies the cut-off checkpoint against a replay of the files below it
   (`lakelog.maintenance.cleanup_checks`).
-- It opens the table without these files: every promised version must exist, and the oldest and the
-  latest must be unchanged.
-- It deletes or quarantines, first files that only speed up reads (compactions, leftovers, staged
-  commits), then commits with their checksums from the oldest, then per checkpoint the file that
-  completes it and its other files, then sidecars that no checkpoint names, after another check.
+- It opens the table without these files: every version within the retention must be readable, and
+  the oldest and the latest must be unchanged.
+- It deletes or quarantines, in this order: files that only speed up reads (compactions, incomplete
+  checkpoints, staged commits); commits and their checksums, oldest first; per checkpoint, the file
+  that completes it, then its other files; sidecars that no checkpoint refers to, after another
+  check.
 
-Any prefix of this order leaves all promised versions: they need no commit below the cut-off
-checkpoint, a checkpoint is complete or visibly incomplete, and a sidecar goes after every manifest
-that names it. If another cleaner deletes files at the same time, the check is repeated.
+After an interruption at any point, all versions within the retention are readable: they need no
+commit below the cut-off checkpoint, a checkpoint is complete or visibly incomplete, and a sidecar
+is deleted after every manifest that refers to it. If another cleanup deletes files at the same
+time, the check is repeated.
 
 Source: Delta protocol, Metadata Cleanup.
 """
@@ -61,20 +63,22 @@ _CHUNK = 1000
 
 
 class Removal:
-    """Deletes or moves away, phase by phase; a phase begins only when all before it are done."""
+    """Deletes files or moves them to quarantine, phase by phase; a phase begins after the previous
+    one has completed.
+    """
 
-    def __init__(self, log: Log, request: Request, seen: Survey, tell: Progress) -> None:
+    def __init__(self, log: Log, request: Request, seen: Survey, notify: Progress) -> None:
         self.quarantine: Quarantine | None = None
         self.errors: list[LakelogError] = []
         self.size_bytes = 0
         self._log = log
         self._request = request
         self._seen = seen
-        self._tell = tell
+        self._notify = notify
         self._gone: list[str] = []
 
     def remove(self, deletable: pl.DataFrame) -> None:
-        """Remove files, from what no process needs to what must go last."""
+        """Remove files in the order of `_phases`."""
         total = deletable.height
         if not total:
             return
@@ -91,16 +95,16 @@ class Removal:
                 self._gone += done
                 self.size_bytes += sum(sizes[path] for path in done)
                 self.errors += errors
-                self._tell("delete", len(self._gone), total)
+                self._notify("delete", len(self._gone), total)
                 if errors and self._seen.policy == "fail":
                     raise errors[0]
             if self.errors:
-                # What goes later may only go once this has: commits before the checkpoints under
-                # them, a manifest before what it names.
+                # A phase depends on the previous one: commits are deleted before the checkpoints
+                # below them, a manifest before its sidecars.
                 return
 
     def gone(self, deletable: pl.DataFrame) -> pl.DataFrame:
-        """The rows of the files that are gone, in that order."""
+        """The rows of the removed files, in the order of removal."""
         order = pl.DataFrame({"path": pl.Series(self._gone, dtype=pl.String)})
         rows = deletable.select("path", "kind", "version", "size_bytes")
         return order.join(rows, on="path", how="left", maintain_order="left")
@@ -111,8 +115,8 @@ class Removal:
         return self._log.store.delete_many(paths)
 
     def _still_unnamed(self, phase: pl.DataFrame) -> list[str]:
-        """Sidecars that no checkpoint names after old ones were deleted: a new checkpoint may name
-        some.
+        """Sidecars that no checkpoint refers to after old ones were deleted; a new checkpoint may
+        refer to some.
         """
         store = self._log.store
         entries = walk_log(self._log)
@@ -120,7 +124,7 @@ class Removal:
         now = replace(self._log, store=ListedStore(store, folder, entries))
         files = inventory(entries, self._log.dialect)
         if self.quarantine is not None:
-            # What has just been moved there takes its sidecars along.
+            # A checkpoint that was just moved to quarantine takes its sidecars along.
             files = files.filter(~pl.col("path").str.starts_with(f"{self.quarantine.folder}/"))
         kept = files.with_columns(pl.lit("keep").alias("action"))
         try:
@@ -133,7 +137,7 @@ class Removal:
 
 
 def _phases(deletable: pl.DataFrame) -> list[pl.DataFrame]:
-    """The files in the order in which they may go; within a phase the order is free."""
+    """The phases of deletion, in order; within a phase the order is free."""
     kind = pl.col("kind")
     is_history = kind.is_in(["commit", "checksum"])
     is_checkpoint = kind == "checkpoint"
@@ -153,11 +157,13 @@ def _is_last(phase: pl.DataFrame) -> bool:
 
 
 PAUSE_S = 3600.0
-"""Seconds from one cleanup to the next: what may go changes at midnight, and with age."""
+"""Seconds between two cleanups. The set of deletable files changes at midnight UTC and as files
+age.
+"""
 
 
 class HourlyCleanup:
-    """Cleans a log up, at most once an hour; fits `Scheduler`'s ``cleanup``."""
+    """Cleans up a log, at most once per hour; the ``cleanup`` argument of `Scheduler`."""
 
     def __init__(self, log: Log, monotonic: Callable[[], float]) -> None:
         self._log = log
@@ -165,7 +171,9 @@ class HourlyCleanup:
         self._not_before_s = float("-inf")
 
     def __call__(self, version: int) -> CleanupReport | None:  # noqa: ARG002 - the scheduler gives it
-        """Delete what the table's properties let go; None where it is too soon, or nothing is."""
+        """Delete the files that the table's properties allow; None if it is too soon, or no file is
+        deletable.
+        """
         from lakelog.maintenance.cleanup import Request, plan_cleanup
 
         if self._monotonic() < self._not_before_s:
@@ -205,22 +213,24 @@ _COVERED = ("commit", "checksum", "checkpoint", "compaction", "staged-commit")
 
 @dataclass(frozen=True)
 class CleanupReport(Displayed):
-    """What a cleanup did.
+    """Result of a cleanup.
 
     Attributes:
         table: Location of the table.
-        files: The files that are gone: ``path``, ``kind``, ``version``, ``size_bytes``, in the
-            order in which they went.
-        size_bytes: Bytes in them.
-        checkpoint: Path of the cut-off checkpoint; None where none was needed.
-        verdict: What proving it gave: ``proved``, ``unprovable`` (an earlier cleanup took what it
-            could be proved from; it was then read whole), or None where nothing depends on it.
-        oldest_promised: The oldest version that the retention promises.
-        gate: Gate that kept everything, or None.
-        why: What it found, in a sentence; without a gate, why more is kept than has to be.
-        errors: What could not be deleted, each with its ``path``.
-        quarantine: Id of the quarantine that holds the files, or None where they are gone for good.
-        seconds: How long it took.
+        files: Removed files, in the order of removal: ``path``, ``kind``, ``version``,
+            ``size_bytes``.
+        size_bytes: Total size of the removed files, in bytes.
+        checkpoint: Path of the cut-off checkpoint; None if none was needed.
+        verdict: Result of verifying the cut-off checkpoint: ``proved``, ``unprovable`` (an earlier
+            cleanup deleted the files needed for verification; the checkpoint was then read
+            completely), or None if no deletion depends on it.
+        oldest_promised: Oldest version that the retention protects.
+        gate: Gate that kept all files, or None.
+        why: Finding of that gate, in one sentence; without a gate, the reason why more files than
+            necessary are kept.
+        errors: One error, with its ``path``, per file that could not be deleted.
+        quarantine: Id of the quarantine that contains the files; None if they were deleted.
+        seconds: Duration in seconds.
     """
 
     _title = "Cleanup"
@@ -242,7 +252,7 @@ class CleanupReport(Displayed):
         """Move the files back from quarantine; see `lakelog.maintenance.quarantine.undo`.
 
         Raises:
-            InvalidInputError: They are not in quarantine.
+            InvalidInputError: The cleanup did not move files to quarantine.
         """
         if self.quarantine is None or self._log is None:
             raise InvalidInputError(
@@ -257,7 +267,7 @@ class CleanupReport(Displayed):
             ("path", self.table),
             ("gone", f"{self.files.height:,} files, {size_text(self.size_bytes)}"),
             ("oldest version promised", _or_nothing(self.oldest_promised)),
-            ("covered by", f"{self.checkpoint or 'nothing'} ({self.verdict or 'not looked at'})"),
+            ("covered by", f"{self.checkpoint or 'nothing'} ({self.verdict or 'not verified'})"),
             ("not deleted", f"{len(self.errors):,} files"),
         ]
         if self.quarantine is not None:
@@ -268,22 +278,24 @@ class CleanupReport(Displayed):
 
 @dataclass(frozen=True)
 class CleanupPlan(Displayed):
-    """What a cleanup would do; nothing is deleted before `apply`.
+    """Plan of a cleanup; nothing is deleted before `apply`.
 
     Attributes:
         table: Location of the table.
-        files: One row a file that may go, by path, and with ``keep`` one a file that stays; see
-            `FILES_SCHEMA`. ``path`` is relative to the table root; ``action`` is ``delete`` or
-            ``keep``; ``gate`` is a key of `lakelog.maintenance.retention_bounds.GATES`;
-            ``covered_by`` is the cut-off checkpoint's file, looked through here and proved when the
-            plan is applied.
-        cutoff_ms: The cut-off time, milliseconds since the Unix epoch.
-        oldest_promised: The oldest version that the retention promises; None promises all.
-        oldest_now: The oldest version that can be rebuilt now.
+        files: One row per file that can be deleted, sorted by path; with ``keep``, also one row per
+            file that is kept. Columns: `FILES_SCHEMA`. ``path`` is relative to the table root;
+            ``action`` is ``delete`` or ``keep``; ``gate`` is a key of
+            `lakelog.maintenance.retention_bounds.GATES`; ``covered_by`` is the file of the cut-off
+            checkpoint, which is verified when the plan is applied.
+        cutoff_ms: Cut-off time, in milliseconds since the Unix epoch.
+        oldest_promised: Oldest version that the retention protects; None if it protects all
+            versions.
+        oldest_now: Oldest version that can currently be rebuilt.
         checkpoint: Path of the cut-off checkpoint, or None.
-        checkpoint_version: Its version.
-        gate: Gate that keeps everything, or None.
-        why: What it found, in a sentence; without a gate, why more is kept than has to be.
+        checkpoint_version: Version of the cut-off checkpoint, or None.
+        gate: Gate that keeps all files, or None.
+        why: Finding of that gate, in one sentence; without a gate, the reason why more files than
+            necessary are kept.
     """
 
     _title = "Cleanup plan"
@@ -302,32 +314,32 @@ class CleanupPlan(Displayed):
 
     @property
     def deletable(self) -> pl.DataFrame:
-        """The rows of `files` that may go."""
+        """The rows of `files` that can be deleted."""
         return self.files.filter(pl.col("action") == "delete")
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in the files that may go."""
+        """Total size of the deletable files, in bytes."""
         return int(self.deletable["size_bytes"].sum())
 
     def apply(self, progress: Progress | None = None) -> CleanupReport:
-        """Prove, retry, and then delete or move to quarantine; see this module.
+        """Verify the cut-off checkpoint, then delete the files or move them to quarantine.
 
-        What was planned and is no longer allowed stays, and so does what has become allowed since.
+        Only files that the plan lists, and that a new listing allows to delete, are deleted.
 
         Args:
-            progress: Called with ``("prove", 0, None)``, ``("reopen", 0, None)`` and
-                ``("delete", done, total)``.
+            progress: Called with ``("prove", 0, None)``, ``("reopen", 0, None)`` and ``("delete",
+                done, total)``.
 
         Raises:
-            UnsafeRetentionError: Something is wrong with the log (``found`` names the gate), the
-                cut-off checkpoint is not what replay gives, or a promised version would be lost;
+            UnsafeRetentionError: The log has a problem (``found`` is the gate), the cut-off
+                checkpoint differs from replay, or a version within the retention would be lost;
                 nothing was deleted.
             UnsupportedStoreError: The store is read only.
-            UnavailableError: The store failed; where the failure policy is ``fail``, with a file
-                that could not be deleted. Applying again continues from there.
+            UnavailableError: The store failed, or, with the failure policy ``fail``, a file could
+                not be deleted. Apply the plan again to continue.
             OutcomeUnknownError: The failure policy is ``fail``, and it is unknown whether a file
-                was moved to quarantine. Likewise.
+                was moved to quarantine. Apply the plan again to continue.
         """
         return _apply(self, progress)
 
@@ -340,7 +352,7 @@ class CleanupPlan(Displayed):
             ("oldest version now", _or_nothing(self.oldest_now)),
             ("oldest version promised", _or_nothing(self.oldest_promised)),
             ("covered by", self.checkpoint or "nothing"),
-            ("may go", f"{deletable.height:,} files, {size_text(self.size_bytes)}"),
+            ("deletable", f"{deletable.height:,} files, {size_text(self.size_bytes)}"),
         ]
         rows += _kept_by(self.gate, self.why)
         return rows
@@ -357,9 +369,9 @@ def _or_nothing(version: int | None) -> str:
 
 
 def plan_cleanup(log: Log, request: Request) -> CleanupPlan:
-    """Look at a log and say what may go; see `lakelog.table.Table.cleanup`.
+    """Survey a log and plan its cleanup; see `lakelog.table.Table.cleanup`.
 
-    Memory: some 300 bytes a file of the log folder.
+    Memory: about 300 bytes per file in the log folder.
     """
     if request.failure_policy not in {None, *_POLICIES}:
         raise InvalidInputError(
@@ -387,7 +399,7 @@ def plan_cleanup(log: Log, request: Request) -> CleanupPlan:
 
 
 def _explained(files: pl.DataFrame, horizon: Horizon, covered_by: str | None) -> pl.DataFrame:
-    """The frame of a plan."""
+    """The frame of a plan: files with their decisions."""
     at = dt.datetime.fromtimestamp(horizon.cutoff_ms / 1000, dt.UTC)
     texts = dict(horizons.GATES)
     texts["expired"] += (
@@ -412,18 +424,15 @@ def _explained(files: pl.DataFrame, horizon: Horizon, covered_by: str | None) ->
     )
 
 
-# --- applying ------------------------------------------------------------------------------------
-
-
 def _apply(plan: CleanupPlan, progress: Progress | None) -> CleanupReport:
     log, request = plan._log, plan._request  # noqa: SLF001 - a plan's own hidden half
-    tell = progress or (lambda _stage, _done, _total: None)
+    notify = progress or (lambda _stage, _done, _total: None)
     if log.store.refusal is not None:
         raise UnsupportedStoreError(log.store.refusal, path=log.table)
     start = time.perf_counter()
     with telemetry.span("cleanup.apply", format=log.dialect.name):
-        seen, deletable, verdict = _settled(log, lambda entries: _proved(plan, tell, entries))
-        removal = Removal(log, request, seen, tell)
+        seen, deletable, verdict = _settled(log, lambda entries: _proved(plan, notify, entries))
+        removal = Removal(log, request, seen, notify)
         removal.remove(deletable)
     horizon = seen.horizon
     report = CleanupReport(
@@ -445,7 +454,7 @@ def _apply(plan: CleanupPlan, progress: Progress | None) -> CleanupReport:
 
 
 class _Unsettled(Exception):  # noqa: N818 - it never leaves this module
-    """A check of a log came to an end that another cleaner may have caused."""
+    """A check failed in a way that a concurrent cleanup can cause."""
 
     def __init__(self, seen: Survey, cause: LakelogError | None = None) -> None:
         super().__init__()
@@ -457,7 +466,7 @@ _Found = tuple[Survey, pl.DataFrame, str | None]
 
 
 def _settled(log: Log, look: Callable[[list[FileEntry]], _Found]) -> _Found:
-    """The result of a check of log files, repeated if another cleaner was deleting them."""
+    """The result of a check of log files, repeated if a concurrent cleanup was deleting them."""
     try:
         return with_stable_files(log, look, (_Unsettled, CorruptionError, NotFoundError))
     except _Unsettled as unsettled:
@@ -473,8 +482,8 @@ def _looked(log: Log, request: Request, entries: list[FileEntry]) -> _Found:
     return seen, seen.deletable, None
 
 
-def _proved(plan: CleanupPlan, tell: Progress, entries: list[FileEntry]) -> _Found:
-    """List the log again, and prove what is to be deleted."""
+def _proved(plan: CleanupPlan, notify: Progress, entries: list[FileEntry]) -> _Found:
+    """List the log again, and verify that the planned files can be deleted."""
     log, request = plan._log, plan._request  # noqa: SLF001 - a plan's own hidden half
     seen = survey(log, request, entries=entries)
     same = ["path", "size_bytes", "modified_ms"]
@@ -483,10 +492,10 @@ def _proved(plan: CleanupPlan, tell: Progress, entries: list[FileEntry]) -> _Fou
         _refuse(log, seen.horizon)
         if not deletable.filter(pl.col("kind") != "temporary").height:
             return seen, deletable, None
-        tell("prove", 0, None)
+        notify("prove", 0, None)
         verdict = prove_checkpoint(seen.log, seen.horizon)
         check_times(seen.log, seen.listing, seen.commits, seen.horizon)
-        tell("reopen", 0, None)
+        notify("reopen", 0, None)
         check_reopens(seen.log, frozenset(deletable["path"]), seen.oldest_promised)
     except (UnsafeRetentionError, CorruptionError, NotFoundError) as error:
         raise _Unsettled(seen, error) from error

@@ -1,9 +1,9 @@
 """The conditions for deleting log files; each function raises if one does not hold.
 
-The cut-off checkpoint replaces everything below it. So every complete checkpoint of its version,
-since other engines may use another one, is compared with a replay of the files below. If an earlier
-cleanup deleted those, a checkpoint is accepted if it can be read completely, has protocol, metadata
-and sidecars, and agrees with the version's ``.crc``, if any.
+The cut-off checkpoint replaces all files below it. Every complete checkpoint of its version is
+compared with a replay of the files below it, because other engines may choose another one. If an
+earlier cleanup deleted those, a checkpoint is accepted if it can be read completely, has protocol,
+metadata and all its sidecars, and matches the version's ``.crc``, if any.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ _CHECKED = (
 
 
 def whole_problem(log: Log, checkpoint: Checkpoint, sidecars: Collection[str]) -> str | None:
-    """The problem of a checkpoint, from its protocol, metadata and sidecar names, without its file
-    actions; None if there is none.
+    """Why a checkpoint is incomplete, from its protocol, metadata and sidecar names; None if it is
+    complete. File actions are not read.
     """
     reader = log.dialect.open_checkpoint(log.store, checkpoint)
     try:
@@ -76,7 +76,8 @@ def _prove_one(log: Log, checkpoint: Checkpoint) -> str:
     report = verify_one(log, checkpoint)
     if report.is_proved:
         return "proved"
-    # Files that are there and cannot be read may be all that shows that the checkpoint is wrong.
+    # If the older files exist but cannot be read, the checkpoint is not accepted: they may be the
+    # only evidence that it is wrong.
     if report.verdict != "unprovable" or independent_state(log, checkpoint.version) is not None:
         raise _not_proved(log, checkpoint, report.verdict, report.reason)
     try:
@@ -103,7 +104,7 @@ def _not_proved(
 
 
 def _read_whole(log: Log, checkpoint: Checkpoint) -> None:
-    """Read every row of a checkpoint, and compare it with its version's checksum."""
+    """Read every row of a checkpoint, and compare it with the version checksum."""
     state = State.of(log, LogSegment(checkpoint.version, checkpoint, ()))
     state.ensure_readable()
     snapshot = LogSnapshot(state)
@@ -116,7 +117,7 @@ def _read_whole(log: Log, checkpoint: Checkpoint) -> None:
     if wrong.height:
         field, recorded, found = wrong.select("field", "recorded", "found").row(0)
         raise CorruptionError(
-            f"the version's checksum has another {field}",
+            f"{field} differs from the version checksum",
             path=checkpoint.paths[0],
             version=checkpoint.version,
             expected=recorded,
@@ -125,8 +126,8 @@ def _read_whole(log: Log, checkpoint: Checkpoint) -> None:
 
 
 def check_times(log: Log, listing: LogListing, commits: Commits, horizon: Horizon) -> None:
-    """Check that in-commit timestamps, which are bisected, increase up to the cut-off commit;
-    otherwise a promised version could be deleted.
+    """Check that in-commit timestamps increase up to the cut-off commit. They are searched by
+    bisection; otherwise a version within the retention could be deleted.
     """
     if commits.timed_from is None or horizon.commit is None:
         return
@@ -148,8 +149,8 @@ def check_times(log: Log, listing: LogListing, commits: Commits, horizon: Horizo
 
 
 def check_reopens(log: Log, hidden: frozenset[str], oldest: int) -> None:
-    """Check without some of the files: promised versions stay readable, and the oldest and latest
-    have the same state as now. Memory: a snapshot read in batches.
+    """Check that all versions within the retention are readable without the files `hidden`, and
+    that the oldest and the latest have the same state. Memory: one batch of a snapshot.
     """
     after = replace(log, store=HidingStore(log.store, hidden))
     now, then = log.list_all(), after.list_all()
@@ -157,7 +158,7 @@ def check_reopens(log: Log, hidden: frozenset[str], oldest: int) -> None:
     lost = first_gap(rebuildable(now), rebuildable(then), oldest)
     if lost is not None or not then.commits or latest_version(then, log.table) != latest:
         version = latest if lost is None else lost
-        raise _would_be_lost(log, version, "it could not be rebuilt any more")
+        raise _would_be_lost(log, version, "it could no longer be rebuilt")
     for version in sorted({oldest, latest}):
         try:
             left = open_state(after, version)
@@ -167,8 +168,8 @@ def check_reopens(log: Log, hidden: frozenset[str], oldest: int) -> None:
         now_ms = log.clock()
         found = _digest(LogSnapshot(left), now_ms)
         if held.segment == left.segment and log.dialect.checkpoints_are_complete:
-            # The same files give the same state. (IndexTables' checkpoints leave out what commits
-            # below them still say.)
+            # The same files give the same state. (IndexTables' checkpoints omit actions of commits
+            # below them that still apply.)
             continue
         differences = _digest(LogSnapshot(held), now_ms).differences(found)
         if differences:
@@ -182,7 +183,7 @@ def _would_be_lost(log: Log, version: int, why: str) -> UnsafeRetentionError:
         path=log.table,
         version=version,
         found=why,
-        hint="run t.verify(), and report how this log was created",
+        hint="run t.verify(), and report a bug with the history of this log",
     )
 
 

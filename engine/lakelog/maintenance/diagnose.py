@@ -1,22 +1,22 @@
-"""What is wrong with a log, finding by finding, and whether it can be repaired. Changes nothing.
+"""Finds the problems of a log, and determines whether they can be repaired. Changes nothing.
 
 =============  ============================================  ======================================
-kind           wrong is                                      repaired by
+kind           problem                                       repaired by
 =============  ============================================  ======================================
-``log``        the latest version cannot be read             not repaired: what would have to be
-                                                             restored is said
-``checkpoint`` it cannot be read, or is not what replay      writing it again from replay, where
-               that gives                                         is valid
+``log``        the latest version cannot be read             not repaired: the finding names the
+                                                             file to restore
+``checkpoint`` it cannot be read, or differs from replay     writing it again from replay, if the
+                                                             older files are valid
 ``pointer``    it is damaged, behind, names a version        naming the newest valid checkpoint
                without a complete checkpoint, or records
                other counts than that has
-``checksum``   it is damaged, or not what replay gives       writing it again
-``data``       a live file is not there                      removing it from the table, on request
+``checksum``   it is damaged, or differs from replay         writing it again
+``data``       a live file does not exist                    removing it from the table, on request
 =============  ============================================  ======================================
 
-A checkpoint can be made again where commits are contiguous from 0, or from an older checkpoint,
-and one table id runs through them and the checkpoint itself: otherwise a truncated prefix, or a
-table that was written over, would come back in its place.
+A checkpoint can be written again if commits are contiguous from 0, or from an older checkpoint, and
+they and the checkpoint have the same table id. Otherwise replay could restore a truncated log, or a
+table that was overwritten.
 
 Source: Delta protocol, Checkpoints; Last Checkpoint File; Version Checksum File.
 """
@@ -48,9 +48,9 @@ _DEPENDS = (CorruptionError, NotFoundError, UnsupportedError)
 
 
 class Finding(NamedTuple):
-    """One problem: its kind (see the module), file, version, and `action`: ``write`` (again),
-    ``delete``, ``remove`` (from the table), ``refuse`` (no correct repair) or ``keep`` (nothing to
-    do); `why` justifies the action.
+    """One problem. `kind`: see the module; `action`: ``write`` (write again), ``delete``,
+    ``remove`` (from the table), ``refuse`` (no correct repair) or ``keep`` (nothing to do); `why`:
+    reason for the action.
     """
 
     kind: str
@@ -63,7 +63,7 @@ class Finding(NamedTuple):
 
 
 def look_at_log(log: Log) -> Iterator[Finding]:
-    """Whether the latest version can be read at all."""
+    """Check that the latest version can be read."""
     try:
         LogSnapshot.open(log).num_files()
     except _DEPENDS as error:
@@ -73,7 +73,7 @@ def look_at_log(log: Log) -> Iterator[Finding]:
 
 
 def look_at_checkpoints(log: Log, listing: LogListing, progress: Progress) -> Iterator[Finding]:
-    """Prove every complete checkpoint, the newest first."""
+    """Verify every complete checkpoint, newest first."""
     count = len(listing.checkpoints)
     for done, checkpoint in enumerate(reversed(listing.checkpoints)):
         progress("verify", done, count)
@@ -93,14 +93,14 @@ def look_at_checkpoints(log: Log, listing: LogListing, progress: Progress) -> It
 
 
 def _why_unsound(log: Log, report: VerifyReport) -> str | None:
-    """Why a checkpoint cannot be made again from what is older; None where it can."""
+    """Why a checkpoint cannot be written again from older files; None if it can."""
     if report.layout not in log.dialect.layouts:
         return f"lakelog does not write the layout {report.layout}"
     state = independent_state(log, report.version)
     if state is None:
         alone = LogSegment(report.version, report.checkpoint, ())
         if settle(State.of(log, alone)) is not None:
-            return None  # the checkpoint itself proves what it should hold
+            return None  # a checkpoint needs no older file to be verified against itself
         return "commits that are needed to replay it are missing; restore them, or the checkpoint"
     try:
         ids = table_ids(state)
@@ -111,7 +111,7 @@ def _why_unsound(log: Log, report: VerifyReport) -> str | None:
         own = log.dialect.open_checkpoint(log.store, report.checkpoint).read_meta(("metaData",))
         ids |= set(actions.conform(own, ("metadataId",))["metadataId"].to_list())
     except _DEPENDS:
-        pass  # it says nothing, then
+        pass  # a damaged checkpoint has no id to compare
     if len(ids) > 1:
         return (
             f"replay found the table ids {', '.join(sorted(map(str, ids)))}: files of another table"
@@ -125,7 +125,7 @@ def look_at_pointer(
     unsound: Collection[Checkpoint],
     wrong: Collection[Checkpoint],
 ) -> Iterator[Finding]:
-    """Compare the pointer with the newest checkpoint that is correct, or will be."""
+    """Compare the pointer with the newest checkpoint that is valid, or will be after the repair."""
     path = log.dialect.pointer_path
     sound = [c for c in listing.checkpoints if c not in unsound]
     valid = [c for c in sound if c not in wrong]
@@ -175,15 +175,17 @@ def look_at_pointer(
 def _contradiction(
     log: Log, sound: Collection[Checkpoint], pointed: int, content: bytes
 ) -> str | None:
-    """How the pointer contradicts the checkpoints that it may name."""
+    """The difference between the pointer and the checkpoints that it may refer to; None if they
+    agree.
+    """
     named = (c for c in sound if c.version == pointed)
     found = (log.dialect.pointer_contradiction(log.store, c, content) for c in named)
     return next((problem for problem in found if problem is not None), None)
 
 
 def _may_be_named(log: Log, checkpoint: Checkpoint) -> bool:
-    """Whether the pointer may name a checkpoint; if some readers of the table do not know its kind,
-    they need an older one.
+    """Whether the pointer may refer to a checkpoint; if some readers of the table do not support
+    its layout, they need an older one.
     """
     dialect = log.dialect
     if dialect.may_be_pointed_to(checkpoint, None):
@@ -192,7 +194,7 @@ def _may_be_named(log: Log, checkpoint: Checkpoint) -> bool:
         reader = dialect.open_checkpoint(log.store, checkpoint)
         return dialect.may_be_pointed_to(checkpoint, last_protocol(reader.read_meta(("protocol",))))
     except _DEPENDS:
-        pass  # it is to be made again, from what replay says
+        pass  # damaged: it will be written again from replay
     try:
         state = independent_state(log, checkpoint.version)
         return state is not None and dialect.may_be_pointed_to(checkpoint, state.protocol)
@@ -203,7 +205,7 @@ def _may_be_named(log: Log, checkpoint: Checkpoint) -> bool:
 def look_at_checksums(
     log: Log, listing: LogListing, unsound: Collection[Checkpoint]
 ) -> Iterator[Finding]:
-    """Compare the checksums of the latest version and of those with checkpoints with replay."""
+    """Compare the checksums of the latest version and of versions with checkpoints with replay."""
     if log.dialect.checksum_path(0) is None:
         return
     folder = log.dialect.log_folder
@@ -239,7 +241,7 @@ def look_at_checksums(
 
 
 def look_at_files(log: Log, listed: pl.Series, *, remove: bool) -> Iterator[Finding]:
-    """Live files that are not where the table says."""
+    """Live files that do not exist."""
     snapshot = LogSnapshot.open(log)
     live = snapshot.files().select("path").collect()["path"]
     relative = live.filter(~live.str.contains(ABSOLUTE))

@@ -1,7 +1,7 @@
-"""Every file of a log folder as one frame, by kind; and stores that show a log as it was listed, or
-as it would be without some of its files.
+"""All files of a log folder as one frame, with their kinds; and stores that show a log as it was
+listed, or without some of its files.
 
-Names are matched exactly. What is not known is called so, and no process above touches it.
+Names are matched exactly. A file of unknown kind is never changed or deleted.
 """
 
 from __future__ import annotations
@@ -18,9 +18,13 @@ from lakelog.storage.base import FileEntry, LogStore, StoreWrapper
 from lakelog.storage.durable import TEMPORARY
 
 QUARANTINE = ".lakelog-quarantine"
-"""Folder in the log folder that files are moved to; it begins with a dot, so no reader looks."""
+"""Folder in the log folder that files are moved to; readers ignore it, because its name begins with
+a dot.
+"""
 
-_PLAIN_COMMIT = "^0[0-9]{19}[.]json$"  # no version has twenty digits but one that begins with 0
+_PLAIN_COMMIT = (
+    "^0[0-9]{19}[.]json$"  # a name with twenty digits is a version only if it begins with 0
+)
 # Kind, and a pattern of names relative to the log folder; the first group is the version.
 _COMMON = (
     ("quarantine", rf"^{QUARANTINE.replace('.', '[.]')}/()"),
@@ -38,18 +42,19 @@ SCHEMA = pl.Schema(
     }
 )
 """Columns of `inventory`: ``path`` is relative to the table root; ``end`` is the last version of a
-compaction; ``version`` is null where a name has none."""
+compaction; ``version`` is null for names without one.
+"""
 
 
 def walk_log(log: Log) -> list[FileEntry]:
-    """Every file below the log folder, sorted by name; names are relative to the folder."""
+    """All files below the log folder, sorted by name; names are relative to the folder."""
     entries = [entry for batch in log.store.walk(log.dialect.log_folder) for entry in batch]
     entries.sort()
     return entries
 
 
 def inventory(entries: Sequence[FileEntry], dialect: Dialect) -> pl.DataFrame:
-    """One row per file, in `SCHEMA`, by path."""
+    """One row per file, sorted by path, with the columns `SCHEMA`."""
     folder = dialect.log_folder
     name = pl.Series("name", [entry[0] for entry in entries], dtype=pl.String)
     frame = pl.DataFrame(
@@ -59,7 +64,7 @@ def inventory(entries: Sequence[FileEntry], dialect: Dialect) -> pl.DataFrame:
             "modified_ms": pl.Series([entry[2] for entry in entries], dtype=pl.Int64),
         }
     )
-    # Most are commits, and one look shows them; all patterns are for the few others.
+    # Most files are commits, which one pattern finds; the other patterns run on the rest.
     plain = name.str.contains(_PLAIN_COMMIT)
     commits = frame.filter(plain).with_columns(
         pl.lit("commit").alias("kind"),
@@ -84,7 +89,7 @@ def _by_patterns(frame: pl.DataFrame, patterns: Sequence[tuple[str, str]]) -> pl
                 for kind, pattern in patterns
             )
         ).alias("kind"),
-        # Twenty digits may be more than a version can be; such a name is none of ours.
+        # A number of twenty digits can exceed Int64; such a name is of unknown kind.
         pl.coalesce(*(column.str.extract(pattern) for _, pattern in patterns)).alias("digits"),
         pl.coalesce(
             pl.lit(None, pl.String),
@@ -108,7 +113,9 @@ def _by_patterns(frame: pl.DataFrame, patterns: Sequence[tuple[str, str]]) -> pl
 
 
 class ListedStore(StoreWrapper):
-    """A store whose log folder is as one walk found it, so that all who look see the same."""
+    """A store that lists the log folder as one walk found it, so that all checks see the same
+    files.
+    """
 
     def __init__(self, store: LogStore, folder: str, entries: Iterable[FileEntry]) -> None:
         super().__init__(store)
@@ -131,7 +138,7 @@ class ListedStore(StoreWrapper):
         return [entry for entry in entries if entry.name >= start] if start else entries
 
     def list_folders(self, folder: str) -> list[str]:
-        """Folders directly in `folder` that hold a file, at any depth."""
+        """Folders directly in `folder` that contain a file, at any depth."""
         below = f"{folder}/"
         return sorted(
             {key[len(below) :].split("/", 1)[0] for key in self._folders if key.startswith(below)}
@@ -139,14 +146,14 @@ class ListedStore(StoreWrapper):
 
 
 class HidingStore(StoreWrapper):
-    """A store without some of its files: what a table will be once they are gone."""
+    """A store without some of its files: the state of the table after their deletion."""
 
     def __init__(self, store: LogStore, hidden: Collection[str]) -> None:
         super().__init__(store)
         self._hidden = frozenset(hidden)
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
-        """As the store below, less the hidden files."""
+        """Files of the inner store, without the hidden ones."""
         hidden = self._hidden
         return [
             entry
@@ -155,7 +162,7 @@ class HidingStore(StoreWrapper):
         ]
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
-        """As the store below, less the hidden files."""
+        """Files of the inner store, without the hidden ones."""
         prefix = f"{folder}/" if folder else ""
         for batch in self._store.walk(folder):
             yield [entry for entry in batch if prefix + entry.name not in self._hidden]

@@ -1,8 +1,8 @@
 """Lists a log once and classifies every file.
 
 All checks of a plan use the same listing (`lakelog.maintenance.inventory.ListedStore`). They read
-the latest protocol and metadata, those of the cut-off checkpoint, and, if a sidecar might go, the
-remaining manifests; never file actions.
+the latest protocol and metadata, those of the cut-off checkpoint, and, if a sidecar might be
+deletable, the remaining manifests. They never read file actions.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _MOVED = frozenset({"adaptiveMetadata", "adaptiveMetadata-preview", "redirectRea
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a cleanup; see `Table.cleanup`."""
+    """Parameters of a cleanup; see `Table.cleanup`."""
 
     quarantine: bool = False
     retention_ms: int | None = None
@@ -67,8 +67,8 @@ class Request:
 
 @dataclass(frozen=True)
 class Survey:
-    """One listing of a log: every file judged (see `retention_bounds.judge`), and what the
-    judgement depends on.
+    """One listing of a log: the decision for every file (see `retention_bounds.judge`), and the
+    facts that it depends on.
     """
 
     log: Log
@@ -80,12 +80,12 @@ class Survey:
 
     @property
     def deletable(self) -> pl.DataFrame:
-        """The files that may go."""
+        """The files that can be deleted."""
         return self.files.filter(pl.col("action") == "delete")
 
     @property
     def oldest_promised(self) -> int:
-        """The oldest version that is promised."""
+        """The oldest version that the retention protects."""
         return self.horizon.commit if self.horizon.commit is not None else 0
 
 
@@ -94,7 +94,7 @@ def with_stable_files(
     look: Callable[[list[FileEntry]], _T],
     signs: tuple[type[Exception], ...] = (CorruptionError, NotFoundError),
 ) -> _T:
-    """The result of a check of log files, repeated if writers or cleaners interfere."""
+    """The result of a check of log files, repeated if a concurrent writer or cleanup interferes."""
     entries: list[FileEntry] = []
 
     def attempt() -> _T:
@@ -106,8 +106,8 @@ def with_stable_files(
 
 
 def _is_torn(log: Log, entries: list[FileEntry]) -> bool:
-    """Whether the listing shows no single moment: listed files have been deleted since, or commits
-    are missing below later ones.
+    """Whether the listing is inconsistent: listed files have been deleted since, or commits are
+    missing below later ones.
     """
     seen, now = (
         inventory(each, log.dialect).filter(pl.col("kind").is_in(_LOG))
@@ -126,7 +126,7 @@ def survey(
     options: CheckpointOptions | None = None,
     entries: Sequence[FileEntry] | None = None,
 ) -> Survey:
-    """Look at every file of a log once, and judge it."""
+    """List all files of a log once, and decide which can be deleted."""
     now_ms = log.clock()
     entries = walk_log(log) if entries is None else entries
     folder = log.dialect.log_folder
@@ -204,7 +204,7 @@ def _of_properties(
         if name in _CATALOG and switched:
             return "catalog", f"the table has the feature {name!r}"
     if not options.cleanup_enabled and not request.force:
-        return "cleanup-disabled", "with force it is cleaned up nevertheless"
+        return "cleanup-disabled", "use force to clean it up nevertheless"
     return None
 
 
@@ -236,14 +236,15 @@ def _retention(
     return Retention(
         own_log_ms if log_ms is None else log_ms,
         own_checkpoint_ms if checkpoint_ms is None else checkpoint_ms,
-        # Who forces a time means it; the number of versions would silently keep more.
+        # With force and an explicit time, the number of retained versions must not silently keep
+        # more.
         None if request.force and log_ms is not None else options.retain_versions,
         to_midnight=log.dialect.retention_to_midnight,
     )
 
 
 def _protected_before(protocol: Protocol, metadata: Metadata) -> int:
-    """``requireCheckpointProtectionBeforeVersion`` where the protocol has the feature."""
+    """``requireCheckpointProtectionBeforeVersion`` if the protocol has the feature, else 0."""
     if "checkpointProtection" not in (protocol.writer_features or ()):
         return 0
     return int(metadata.configuration.get("delta.requireCheckpointProtectionBeforeVersion") or 0)
@@ -252,7 +253,7 @@ def _protected_before(protocol: Protocol, metadata: Metadata) -> int:
 def _timed(
     log: Log, commits: Commits, listing: LogListing, protocol: Protocol, metadata: Metadata
 ) -> Commits:
-    """The commits with in-commit timestamps where the table has them."""
+    """The commits, with in-commit timestamps if the table has them."""
     configuration = metadata.configuration
     if not is_on(configuration, "delta.enableInCommitTimestamps"):
         return commits
@@ -269,7 +270,7 @@ def _timed(
 
 
 def _looked_through(log: Log, files: pl.DataFrame, horizon: Horizon) -> Horizon:
-    """The horizon, closed where the cut-off checkpoint is not whole."""
+    """The horizon, with a gate if the cut-off checkpoint is incomplete."""
     if horizon.gate is not None:
         return horizon
     sidecars = frozenset(files.filter(pl.col("kind") == "sidecar")["path"])
@@ -289,7 +290,7 @@ def _looked_through(log: Log, files: pl.DataFrame, horizon: Horizon) -> Horizon:
 def _with_sidecars(
     log: Log, classified: pl.DataFrame, complete: tuple[Checkpoint, ...], now_ms: int
 ) -> pl.DataFrame:
-    """Judge the sidecars, reading the checkpoints that stay only where one may go."""
+    """Decide for the sidecars; remaining checkpoints are read only if one may be deletable."""
     bound = horizons.sidecar_bound_ms(now_ms)
     may_go = classified.filter((pl.col("kind") == "sidecar") & (pl.col("modified_ms") <= bound))
     named = named_sidecars(log, classified, complete) if may_go.height else frozenset()
@@ -305,7 +306,7 @@ def named_sidecars(
     kept = classified.filter((pl.col("kind") == "checkpoint") & (pl.col("action") == "keep"))
     stay = frozenset(kept["path"])
     manifests = [c for c in complete if c.paths[0] in stay and c.layout != "multipart"]
-    # What is not a complete checkpoint and no part of one may be a manifest that is damaged.
+    # A file that belongs to no complete checkpoint may be a damaged manifest.
     of_complete = {path for c in complete for path in c.paths}
     parts = kept["path"].str.contains(r"\.\d{10}\.\d{10}\.parquet$")
     if any(path not in of_complete for path in kept.filter(~parts)["path"]):
@@ -323,7 +324,7 @@ def named_sidecars(
 
 
 def _in_quarantine(classified: pl.DataFrame) -> list[Checkpoint]:
-    """Delta's checkpoints of one file that are in quarantine."""
+    """Delta checkpoints of one file that are in quarantine."""
     paths = classified.filter(pl.col("kind") == "quarantine")["path"]
     by_folder: dict[str, list[str]] = {}
     for path in paths.filter(paths.str.contains(".checkpoint.", literal=True)):

@@ -1,12 +1,12 @@
 """Quarantine: log files that were moved instead of deleted, and can be restored.
 
-A quarantine is a folder ``<log folder>/.lakelog-quarantine/<time>-<id>/`` with the files under
-their names and a record, ``quarantine.json``, which is written before the first file is moved, so
-that an interrupted cleanup can be undone. Readers ignore names that begin with a dot.
+A quarantine is a folder ``<log folder>/.lakelog-quarantine/<time>-<id>/``. It contains the files
+under their names and a record, ``quarantine.json``, which is written before the first file is
+moved, so that an interrupted cleanup can be undone. Readers ignore names that begin with a dot.
 
-Restoring never replaces an existing file. Local files keep their modification times; an object
-store copies, so a restored commit is new: without in-commit timestamps, later versions' times move
-with it, and cleanup only keeps more.
+Restoring never replaces an existing file. Local files keep their modification times. Object stores
+copy, so a restored commit has a new time: without in-commit timestamps, the times of later versions
+increase too, and a cleanup keeps more.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from lakelog.storage.durable import TEMPORARY
 
 _RECORD = "quarantine.json"
 _ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
-_COMMIT = re.compile(r"(0[0-9]{19})\.json")  # no version has twenty digits
+_COMMIT = re.compile(r"(0[0-9]{19})\.json")  # no version has twenty significant digits
 _LOCAL_MOVES = 4
 _DAY_MS = 86_400_000
 _FIRST_BACK = ("sidecar", "checkpoint", "commit", "checksum")
@@ -46,9 +46,10 @@ _FIRST_BACK = ("sidecar", "checkpoint", "commit", "checksum")
 UNDONE_SCHEMA = pl.Schema(
     {"path": pl.String, "kind": pl.String, "size_bytes": pl.Int64, "outcome": pl.String}
 )
-"""Columns of `undo`: ``outcome`` is ``back``, ``kept`` (another file has the name; the
-quarantine keeps its own), ``there`` (it had never been moved) or ``missing`` (it is in neither
-place)."""
+"""Columns of `undo`: ``outcome`` is ``back`` (restored), ``kept`` (another file has the name; the
+file remains in quarantine), ``there`` (the file was never moved) or ``missing`` (the file is in
+neither folder).
+"""
 
 QUARANTINES_SCHEMA = pl.Schema(
     {
@@ -61,9 +62,10 @@ QUARANTINES_SCHEMA = pl.Schema(
         "newest_version": pl.Int64(),
     }
 )
-"""Columns of `quarantines`: ``by`` is who made it, ``cleanup`` or ``repair``, and null where its
-record does not say (older ones do not) or cannot be read; ``files`` and ``size_bytes`` are of what
-still is there; the versions are those of the commits among them."""
+"""Columns of `quarantines`: ``by`` is the operation that created it, ``cleanup`` or ``repair``;
+null if the record cannot be read or lacks it; ``files`` and ``size_bytes`` count the remaining
+files; the versions are those of the commits among them.
+"""
 
 
 @dataclass(frozen=True)
@@ -95,16 +97,16 @@ class Quarantine:
 
     @property
     def folder(self) -> str:
-        """Its folder, relative to the table root."""
+        """Folder of the quarantine, relative to the table root."""
         return f"{self.log.dialect.log_folder}/{QUARANTINE}/{self.id}"
 
     def place_of(self, path: str) -> str:
-        """Where a file of the log is in it."""
+        """Path in quarantine of a log file."""
         return f"{self.folder}/{path.removeprefix(self.log.dialect.log_folder + '/')}"
 
     def take(self, paths: Sequence[str]) -> list[LakelogError]:
-        """Move files in; return the errors of those that could not be moved. Missing files are no
-        error.
+        """Move files in; return the errors of those that could not be moved. Missing files are
+        ignored.
         """
 
         def move(path: str) -> LakelogError | None:
@@ -126,7 +128,7 @@ def _moved(log: Log, source: str, target: str) -> LakelogError | None:
     try:
         log.store.move(source, target)
     except OutcomeUnknownError as error:
-        # Only copied, the file is in both places, and one of them is enough to undo from.
+        # If the file was only copied, it is in both folders, and one copy is enough to undo.
         return None if log.store.stat(source) is None else _with_path(error, source)
     except LakelogError as error:
         return _with_path(error, source)
@@ -134,7 +136,7 @@ def _moved(log: Log, source: str, target: str) -> LakelogError | None:
 
 
 class _TakenError(LakelogError):
-    """Another file has the name: it was written since the log was listed."""
+    """Another file has the name: it was written after the log was listed."""
 
 
 def _moved_back(held: Quarantine, path: str) -> LakelogError | None:
@@ -157,7 +159,7 @@ _FILE = {
     "size_bytes": pl.Int64,
     "leads": pl.Boolean,
 }
-"""What a record holds of each file."""
+"""Fields of a file in a record."""
 
 
 def undo(log: Log, quarantine: str) -> pl.DataFrame:
@@ -203,7 +205,7 @@ def undo(log: Log, quarantine: str) -> pl.DataFrame:
 
 
 def _back(files: pl.DataFrame) -> list[list[str]]:
-    """Paths in the order in which they go back; within a phase the order is free."""
+    """Paths in the order of restoring; within a phase the order is free."""
     kind = pl.col("kind")
     is_checkpoint = kind == "checkpoint"
     parts = (
@@ -235,7 +237,7 @@ def _described(log: Log, lying: Mapping[str, list[tuple[str, int]]]) -> pl.DataF
 
 
 def _created(quarantine: str) -> dt.datetime | None:
-    """When a quarantine was begun, by its id; None if the id is invalid."""
+    """Creation time of a quarantine, from its id; None if the id is invalid."""
     if not _ID.fullmatch(quarantine):
         return None
     try:
@@ -245,7 +247,7 @@ def _created(quarantine: str) -> dt.datetime | None:
 
 
 def _maker(log: Log, quarantine: str) -> str | None:
-    """Who made a quarantine, as its record says."""
+    """The operation that created a quarantine, from its record; None if unknown."""
     try:
         record = orjson.loads(log.store.read(f"{Quarantine(log, quarantine).folder}/{_RECORD}"))
     except (NotFoundError, orjson.JSONDecodeError):
@@ -271,32 +273,34 @@ def _lying(log: Log) -> dict[str, list[tuple[str, int]]]:
 
 
 def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
-    """Delete quarantines that began at least `older_than_ms` ago; return them in
-    `QUARANTINES_SCHEMA`. Files that others delete or restore are no error.
+    """Delete quarantines that are at least `older_than_ms` old, in milliseconds; return them in
+    `QUARANTINES_SCHEMA`. Files that another process deletes or restores meanwhile are ignored.
 
-    An age below the duration of a cleanup also deletes the quarantine being filled. Raises
-    InvalidInputError for a negative age, UnavailableError if a file cannot be deleted; purging
-    again continues.
+    With an age below the duration of a cleanup, a quarantine that is being filled is deleted too.
+    Raises InvalidInputError for a negative age, UnavailableError if a file cannot be deleted; purge
+    again to continue.
     """
     if older_than_ms < 0:
         raise InvalidInputError(
             "an age must be a duration >= 0", expected=">= 0", found=older_than_ms
         )
     before_ms = log.clock() - older_than_ms
-    lying = _lying(log)  # once: another purge or an undo may be at work
+    lying = _lying(log)  # listed once: another purge or undo may run at the same time
     old = _described(log, lying).filter(pl.col("created").dt.epoch("ms") <= before_ms)
     for id_ in old["id"]:
         folder = Quarantine(log, id_).folder
         errors = log.store.delete_many([f"{folder}/{name}" for name, _ in lying[id_]])
         if errors:
             raise errors[0]
-        log.store.delete(f"{folder}/{_RECORD}")  # last: as long as a file is there, it is reported
+        log.store.delete(
+            f"{folder}/{_RECORD}"
+        )  # the record is deleted last, so that remaining files are still reported
     telemetry.event("cleanup.purged", quarantines=old.height, files=int(old["files"].sum()))
     return old
 
 
 def _recorded(log: Log, quarantine: object) -> pl.DataFrame:
-    """The files of a quarantine, as its record names them, in the columns `_FILE`."""
+    """The files of a quarantine from its record, in the columns `_FILE`."""
     if not isinstance(quarantine, str) or _created(quarantine) is None:
         raise InvalidInputError(
             "the id of the quarantine is invalid",
@@ -323,7 +327,7 @@ def _recorded(log: Log, quarantine: object) -> pl.DataFrame:
 
 
 def _is_of_the_log(log: Log) -> pl.Expr:
-    """Whether a path is one that files are taken from: below the log folder, in plain form."""
+    """Whether a path is a valid log file: below the log folder, in normal form."""
     folder, path = log.dialect.log_folder, pl.col("path")
     return (
         path.str.starts_with(f"{folder}/")

@@ -1,8 +1,8 @@
 """Repairs the damage that `diagnose` found, from the remaining files.
 
 Files of a broken checkpoint are quarantined first (`Table.undo_cleanup` restores them). The version
-is then read from older files, which `diagnose` found valid; the new checkpoint is verified before
-publication, and the pointer is written last.
+is then replayed from older files, which `diagnose` found valid. The new checkpoint is verified
+before publication, and the pointer is written last.
 """
 
 from __future__ import annotations
@@ -57,14 +57,15 @@ _OPERATION = "FSCK"
 
 @dataclass(frozen=True)
 class RepairReport(Displayed):
-    """What a repair did.
+    """Result of a repair.
 
     Attributes:
         table: Location of the table.
-        repaired: Findings that are repaired; columns as `RepairPlan.findings`.
-        left: Findings that are not: refused, or failed (``why`` is the error).
-        quarantine: Where files of broken checkpoints lie now; None where none was moved.
-        version: The version that removed missing files; None where none was.
+        repaired: Repaired findings; columns as `RepairPlan.findings`.
+        left: Findings that were not repaired: refused, or failed (``why`` is the error).
+        quarantine: Id of the quarantine that contains files of broken checkpoints; None if no file
+            was moved.
+        version: Version that removed missing files from the table; None if there is none.
     """
 
     _title = "Repair"
@@ -87,7 +88,7 @@ class RepairReport(Displayed):
 
 @dataclass(frozen=True)
 class RepairPlan(Displayed):
-    """What is wrong, and what a repair would do; nothing is changed before `apply`.
+    """Problems of a log, and their repairs; nothing is changed before `apply`.
 
     Attributes:
         table: Location of the table.
@@ -108,12 +109,11 @@ class RepairPlan(Displayed):
         return not self.findings.filter(pl.col("action") != KEEP).height
 
     def apply(self, *, strict: bool = False) -> RepairReport:
-        """Survey again, then repair what can be repaired; a failed repair is reported, and the
-        others continue.
+        """Diagnose again, then repair. A failed repair is reported, and the others continue.
 
         With `strict`, UnsoundRepairError is raised before any change if a finding has no correct
         repair. UnsupportedStoreError is raised for a read-only store, UnavailableError if the
-        survey fails.
+        diagnosis fails.
         """
         return self._repair.apply(strict=strict)
 
@@ -128,7 +128,7 @@ class RepairPlan(Displayed):
 
 @dataclass(frozen=True)
 class Repair:
-    """The parameters of a repair. `remove` makes the transaction that removes missing files, if
+    """Parameters of a repair. `remove` creates the transaction that removes missing files, if
     `remove_missing`; `files` replaces the listing of the table's folder, if `check_files`.
     """
 
@@ -140,15 +140,15 @@ class Repair:
     progress: Progress | None = None
 
     def plan(self) -> RepairPlan:
-        """Look at everything; changes nothing."""
+        """Diagnose the log; changes nothing."""
         found = tuple(self._look())
         return RepairPlan(self.log.table, _frame(found), self, found)
 
     def _look(self) -> list[Finding]:
-        tell = self.progress or (lambda _step, _done, _total: None)
+        notify = self.progress or (lambda _step, _done, _total: None)
         found = list(look_at_log(self.log))
         listing = self.log.list_all()
-        checkpoints = list(look_at_checkpoints(self.log, listing, tell))
+        checkpoints = list(look_at_checkpoints(self.log, listing, notify))
         lost = {f.checkpoint for f in checkpoints if f.action == REFUSE and f.checkpoint}
         found += checkpoints
         wrong = {f.checkpoint for f in checkpoints if f.action != KEEP and f.checkpoint}
@@ -209,7 +209,7 @@ class _Work:
         return self._quarantine.id if self._quarantine is not None else None
 
     def attempt(self, finding: Finding, mend: Callable[[Finding], None]) -> None:
-        """Repair one thing; an error is kept, and the next one is attempted."""
+        """Run one repair; its error is recorded, and the next repair continues."""
         try:
             mend(finding)
         except LakelogError as error:
@@ -218,7 +218,7 @@ class _Work:
             self.repaired.append(finding)
 
     def prepare(self, findings: Sequence[Finding]) -> None:
-        """Begin the quarantine of what will be replaced."""
+        """Begin the quarantine of the files that will be replaced."""
         log, folder = self._log, self._log.dialect.log_folder
         entries: list[FileEntry] = []
         leads: list[bool] = []
@@ -238,7 +238,7 @@ class _Work:
             raise errors[0]
 
     def rewrite(self, finding: Finding) -> None:
-        """Move a broken checkpoint aside, and write it again."""
+        """Move a broken checkpoint to quarantine, and write it again."""
         checkpoint = finding.checkpoint
         assert checkpoint is not None
         if not _own_source(self._log, finding):
@@ -246,7 +246,7 @@ class _Work:
         write_checkpoint(self._log, checkpoint.version, layout=checkpoint.layout)
 
     def point(self, finding: Finding) -> None:
-        """Let the pointer name the newest valid checkpoint, or nothing."""
+        """Update the pointer to the newest valid checkpoint, or delete it."""
         log = self._log
         log.store.delete(log.dialect.pointer_path)
         if finding.action == DELETE:
@@ -254,12 +254,12 @@ class _Work:
         any(point_at(log, checkpoint) for checkpoint in reversed(log.list_all().checkpoints))
 
     def record(self, finding: Finding) -> None:
-        """Write a version's checksum again."""
+        """Write a version checksum again."""
         self._set_aside([finding.path])
         write_checksum(self._log, finding.version)
 
     def remove(self, findings: Sequence[Finding]) -> None:
-        """Remove files that are not there, all in one commit."""
+        """Remove missing files from the table in one commit."""
         if not findings:
             return
         try:
@@ -271,7 +271,7 @@ class _Work:
 
 
 def _own_source(log: Log, finding: Finding) -> bool:
-    """Whether a checkpoint is written from itself, so that it must stay until it is replaced."""
+    """Whether a checkpoint is rewritten from itself, so that it must stay until replaced."""
     checkpoint = finding.checkpoint
     if finding.kind != "checkpoint" or checkpoint is None:
         return False

@@ -1,14 +1,14 @@
-"""The versions that retention protects, and the files that may be deleted. Pure.
+"""The versions that the retention protects, and the files that can be deleted. Pure functions.
 
-The *cut-off commit* is the newest commit not newer than the cut-off time: it and every later
-version are promised. The *cut-off checkpoint* is the newest complete checkpoint at or below it,
-from which they can be rebuilt; nothing at or above it is ever deleted. Then each file is judged by
-named gates (`GATES`), which explain why it goes or stays.
+The *cut-off commit* is the newest commit not newer than the cut-off time. The retention protects
+its version and every later one. The *cut-off checkpoint* is the newest complete checkpoint at or
+below the cut-off commit, from which these versions can be rebuilt; nothing at or above it is ever
+deleted. Named gates (`GATES`) then decide for each file, and explain the decision.
 
-A commit's time is its in-commit timestamp if the table has them, else its file's, forced to
-increase. A file older than an earlier one was written by a clock that had jumped back, so it counts
-as made with the next one that is not; a commit without an expected timestamp counts as young. So
-clocks that jump only ever keep files.
+The time of a commit is its in-commit timestamp if the table has them, else the time of its file,
+forced to increase. A file that is older than the file of an earlier version was written by a clock
+that had jumped back; it is given the time of the next file that is not. A commit without an
+expected timestamp counts as young. Clock jumps therefore only ever keep files.
 
 Source: Delta protocol, Metadata Cleanup; Delta RFC Checkpoint Protection; Delta Lake,
 MetadataCleanup.
@@ -28,20 +28,20 @@ from lakelog.dialects.log_content import Checkpoint
 DAY_MS = 86_400_000
 
 GATES: Mapping[str, str] = {
-    # What keeps a file.
+    # Gates that keep one file.
     "promised": "a version within the retention needs it",
     "cut-off-checkpoint": "the versions within the retention are rebuilt from it",
     "checkpoint-retention": "a checkpoint is kept for a while after it was written",
     "pointed": "_last_checkpoint names it",
     "pointer": "the pointer is always kept",
-    "young": "its writer may still be running",
+    "young": "the process that writes it may still run",
     "named-by-checkpoint": "a checkpoint that is kept names the sidecar",
     "manifest-unreadable": "a checkpoint that is kept cannot be read, so it may name the sidecar",
     "unlisted-commits": "the compaction replaces commits that no longer exist",
     "avro-state": "Avro states depend on commits and on files that they share",
     "quarantine": "it is in quarantine already",
     "unknown": "it is not a log file that cleanup knows",
-    # What keeps them all.
+    # Gates that keep all files.
     "cleanup-disabled": "the table's properties disable cleanup",
     "catalog": "only the table's catalog may clean up",
     "unknown-feature": "the table has a feature whose cleanup rules are unknown",
@@ -51,24 +51,24 @@ GATES: Mapping[str, str] = {
     "checkpoint-protection": "checkpointProtection: older versions must be removed together",
     "checkpoint-broken": "the cut-off checkpoint cannot be read completely",
     "foreign-readers": "other readers of the table could not read the remaining files",
-    # What lets a file go.
+    # Gates that allow the deletion of a file.
     "expired": "a checkpoint that is kept covers it, and no version within the retention needs it",
     "covered-compaction": "the compaction begins at or below the cut-off checkpoint",
     "orphan-part": "it belongs to no complete checkpoint, and a checkpoint that is kept covers it",
     "unnamed-sidecar": "no checkpoint that is kept names the sidecar",
     "staged-leftover": "its writer ended long ago",
 }
-"""Every gate of cleanup, and what it says."""
+"""Every gate of cleanup, and its explanation."""
 
 MUST_REFUSE = frozenset({"catalog", "unknown-feature", "missing-commits", "checkpoint-broken"})
-"""Gates that keep everything because something is wrong: applying a plan then raises."""
+"""Gates that keep all files because the log has a problem: applying such a plan raises."""
 
 
 @dataclass(frozen=True)
 class Retention:
-    """How long log files are kept: versions current within `log_ms`, replaced checkpoints for
-    `checkpoint_ms`, `versions` below the newest checkpoint; `to_midnight` moves the cut-off to
-    midnight UTC, as Delta does.
+    """Retention of log files, in milliseconds: `log_ms` for versions after they are replaced,
+    `checkpoint_ms` for replaced checkpoints; `versions`: number kept below the newest checkpoint;
+    `to_midnight` moves the cut-off to midnight UTC, as Delta does.
     """
 
     log_ms: int
@@ -85,7 +85,8 @@ class Retention:
         89
         """
         at = now_ms - self.log_ms
-        # Delta takes a commit at the very moment; IndexTables wants a file to be older.
+        # Delta deletes a commit at exactly the cut-off time; IndexTables requires a file to be
+        # older.
         return at - at % DAY_MS if self.to_midnight else at - 1
 
 
@@ -101,14 +102,14 @@ class Commits:
     in_commit_ms: Callable[[int], int | None] = field(default=lambda _version: None)
 
     def times_ms(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """File times, forced to increase: each at least one more than the one before."""
+        """File times in milliseconds, forced to increase: each is greater than the one before."""
         steps = np.arange(len(self.versions))
         adjusted = np.maximum.accumulate(self.modified_ms - steps) + steps
         return np.asarray(adjusted, dtype=np.int64)
 
     def latest_times_ms(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        """Upper bounds of commit times: as `times_ms`, but a file older than an earlier one has the
-        time of the next that is not, or none.
+        """Upper bounds of commit times, in milliseconds: as `times_ms`, but a file older than an
+        earlier one has the time of the next file that is not, if any.
         """
         never = np.iinfo(np.int64).max
         jumped_back = self.modified_ms < np.maximum.accumulate(self.modified_ms)
@@ -116,8 +117,8 @@ class Commits:
         return np.asarray(np.minimum.accumulate(known[::-1])[::-1], dtype=np.int64)
 
     def last_at_or_before(self, time_ms: int) -> int | None:
-        """The newest version committed at or before a time, or None; in-commit timestamps are
-        bisected, so a few commits are read.
+        """The newest version committed at or before a time in milliseconds, or None. In-commit
+        timestamps are bisected, so a few commits are read.
         """
         if not len(self.versions):
             return None
@@ -140,8 +141,8 @@ class Commits:
 
 @dataclass(frozen=True)
 class Horizon:
-    """The promised versions (from `commit` on; None: all) and the checkpoint that they are rebuilt
-    from, of which all complete files stay. `gate` and `why` explain why files are kept;
+    """The protected versions (from `commit` on; None: all) and the checkpoint from which they are
+    rebuilt, of which all complete files are kept. `gate` and `why` explain why files are kept;
     `passed_over` is a newer checkpoint that some readers of the table do not find.
     """
 
@@ -164,7 +165,7 @@ def find_horizon(
     protected_before: int = 0,
     found_by_all: Container[Checkpoint] | None = None,
 ) -> Horizon:
-    """Decide what is promised and from which checkpoint it is rebuilt."""
+    """Decide which versions are protected, and from which checkpoint they are rebuilt."""
     cutoff_ms = retention.cutoff_ms(now_ms)
     commit = commits.last_at_or_before(cutoff_ms)
     if commit is not None and retention.versions is not None and checkpoints:
@@ -187,7 +188,7 @@ def find_horizon(
         why = _passed_over(candidates[-1].version)
         return Horizon(cutoff_ms, commit, gate="foreign-readers", why=why)
     version = known[-1].version
-    # What covers the rest comes last.
+    # The checkpoint that covers the others is last.
     chosen = tuple(c for c in checkpoints if c.version == version and c != known[-1])
     found = Horizon(cutoff_ms, commit, version, (*chosen, known[-1]))
     if candidates[-1].version > version:
@@ -244,8 +245,8 @@ def contiguous_to(commits: Commits, version: int) -> int:
 
 @dataclass(frozen=True)
 class Facts:
-    """What `judge` needs next to the horizon: time, retention, complete checkpoints, the pointer's
-    version, and the last version without a gap above the cut-off checkpoint.
+    """Inputs of `judge` next to the horizon: time, retention, complete checkpoints, version of the
+    pointer, and the last version without a gap above the cut-off checkpoint.
     """
 
     now_ms: int
@@ -257,8 +258,8 @@ class Facts:
 
 
 def judge(files: pl.DataFrame, horizon: Horizon, facts: Facts) -> pl.DataFrame:
-    """Decide for each file whether it may be deleted, and by which gate. Sidecars are kept as
-    ``promised`` until `judge_sidecars` reads what checkpoints name.
+    """Decide for each file whether it can be deleted, and by which gate. Sidecars are kept as
+    ``promised`` until `judge_sidecars` reads which of them the checkpoints refer to.
     """
     kind, version = pl.col("kind"), pl.col("version")
     grouped = _with_groups(files, facts.checkpoints)
@@ -319,7 +320,7 @@ def _gate(condition: pl.Expr, name: str | None) -> tuple[pl.Expr, str | None]:
 
 
 def _first(gates: Sequence[tuple[pl.Expr, str | None]]) -> pl.Expr:
-    """The first gate whose condition holds; None is the name of going."""
+    """The first gate whose condition is true; the name None means: delete."""
     chosen: pl.Expr = pl.lit(None, dtype=pl.String)
     for condition, name in reversed(gates):
         chosen = (
@@ -331,8 +332,8 @@ def _first(gates: Sequence[tuple[pl.Expr, str | None]]) -> pl.Expr:
 
 
 def _with_groups(files: pl.DataFrame, checkpoints: Sequence[Checkpoint]) -> pl.DataFrame:
-    """Add ``group`` (complete checkpoint of the file), ``leads``, and ``written_ms`` (newest file
-    of the checkpoint).
+    """Add ``group`` (complete checkpoint of the file), ``leads`` (the file completes it), and
+    ``written_ms`` (time of the checkpoint's newest file).
     """
     members = [
         (path, number, not place)
@@ -344,7 +345,7 @@ def _with_groups(files: pl.DataFrame, checkpoints: Sequence[Checkpoint]) -> pl.D
     )
     is_checkpoint = pl.col("kind") == "checkpoint"
     rest = files.filter(is_checkpoint).join(known, on="path", how="left")
-    # What a flattened checkpoint holds is reported in a file next to it, which goes first.
+    # The manifest of a flattened checkpoint is a file next to it, which is deleted first.
     is_json = pl.col("path").str.ends_with(".checkpoint.json") & pl.col("group").is_null()
     of_version = (
         rest.filter(pl.col("group").is_not_null())
@@ -371,7 +372,7 @@ def _with_groups(files: pl.DataFrame, checkpoints: Sequence[Checkpoint]) -> pl.D
 
 
 def _all_or_none(decided: pl.DataFrame, horizon: Horizon, protected_before: int) -> pl.DataFrame:
-    """Keep every version below the protected one if one of its checkpoints has to stay."""
+    """Keep every version below the protected one if one of its checkpoints must be kept."""
     below = pl.col("version") < min(protected_before, horizon.checkpoint or 0)
     held = decided.filter(below & (pl.col("kind") == "checkpoint") & (pl.col("action") == "keep"))
     if not held.height:
@@ -389,8 +390,8 @@ def _all_or_none(decided: pl.DataFrame, horizon: Horizon, protected_before: int)
 
 
 def sidecar_bound_ms(now_ms: int) -> int:
-    """Later sidecars may belong to a checkpoint in progress: a day before the last midnight UTC
-    (Delta protocol, Metadata Cleanup).
+    """Sidecars newer than this, in milliseconds, may belong to a checkpoint in progress: a day
+    before the last midnight UTC (Delta protocol, Metadata Cleanup).
     """
     return now_ms - now_ms % DAY_MS - DAY_MS
 
@@ -398,7 +399,7 @@ def sidecar_bound_ms(now_ms: int) -> int:
 def judge_sidecars(
     classified: pl.DataFrame, named: Collection[str] | None, now_ms: int
 ) -> pl.DataFrame:
-    """Judge the sidecars."""
+    """Decide which sidecars can be deleted."""
     sidecar = pl.col("kind") == "sidecar"
     young = pl.col("modified_ms") > sidecar_bound_ms(now_ms)
     if named is None:

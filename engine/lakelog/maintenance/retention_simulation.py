@@ -1,8 +1,9 @@
 """Simulates other retention settings: readable versions, and bytes freed.
 
-Nothing is deleted, and nothing proved: a simulation judges the log's files as cleanup would
-(`lakelog.maintenance.cleanup`), and counts as freed by vacuum the removed files that the log still
-remembers. Who reads the table as a stream is not in the log, so consumers are named by the caller.
+Nothing is deleted or verified. A simulation applies the rules of cleanup
+(`lakelog.maintenance.cleanup`) to the files of the log, and counts as freed by vacuum the removed
+files that are still in the log. The log does not record streaming readers, so the caller names them
+(`consumers`).
 """
 
 from __future__ import annotations
@@ -53,9 +54,10 @@ SCHEMA = pl.Schema(
 
 
 class Simulation(pl.DataFrame):
-    """A row a proposal, with the columns of `SCHEMA`; printed, only what distinguishes proposals.
+    """One row per proposal, with the columns of `SCHEMA`; printed with only the columns that
+    distinguish proposals.
 
-    A selection of it is a frame like any other.
+    A selection of it is an ordinary frame.
     """
 
     def readable(self) -> pl.DataFrame:
@@ -103,14 +105,14 @@ class Simulation(pl.DataFrame):
 
 @dataclass(frozen=True)
 class Proposal:
-    """Retentions to try, in milliseconds; None: the table's own."""
+    """Retentions to simulate, in milliseconds; None: the table's own."""
 
     log_ms: int | None = None
     checkpoint_ms: int | None = None
     deleted_file_ms: int | None = None
 
     def applied(self, options: CheckpointOptions) -> CheckpointOptions:
-        """The table's options with these in place of its own."""
+        """The table's options with the proposed retentions."""
 
         def over(own: int, proposed: int | None) -> int:
             return own if proposed is None else proposed
@@ -158,7 +160,7 @@ def _many(value: Proposed) -> list[int | None]:
 def simulate(
     log: Log, tried: Sequence[Proposal], consumers: Mapping[str, int] | None = None
 ) -> Simulation:
-    """The effect of each proposal. Memory: log listing, tombstones, and paths of live files."""
+    """The effect of each proposal. Memory: the log listing, tombstones, and paths of live files."""
     return with_stable_files(log, lambda entries: _simulated(log, tried, consumers, entries))
 
 
@@ -191,7 +193,8 @@ def _simulated(
         stream_from = max(first_commit, whole)
         feed_from = None
         if has_feed:
-            # Change files go with their age, whichever commit removed the files.
+            # Vacuum deletes change data files by age, independent of the commit that removed the
+            # files.
             aged = int(np.searchsorted(times, bound, side="right"))
             young = int(seen.commits.versions[aged]) if aged < len(times) else snapshot.version + 1
             feed_from = max(first_commit, removed + 1 if expired.height else 0, young)
@@ -228,7 +231,7 @@ def _count(ranges: Sequence[tuple[int, int]]) -> int:
 
 def _tombstones(snapshot: LogSnapshot) -> pl.DataFrame:
     """Removed files in the log: ``path``, ``size``, ``deletionTimestamp``, ``version`` of the
-    removal if known, and ``lives`` if the file is still read with another deletion vector.
+    removal if known, and ``lives`` if the file is still live with another deletion vector.
     """
     wanted = ["path", "size", "deletionTimestamp", "version"]
     frame = snapshot.tombstones()
@@ -244,8 +247,8 @@ def _tombstones(snapshot: LogSnapshot) -> pl.DataFrame:
 def _last_removal(
     expired: pl.DataFrame, seen: Survey, times: np.ndarray[tuple[int], np.dtype[np.int64]]
 ) -> int:
-    """The last version that removed one of these files; removals known only from a checkpoint are
-    placed by time.
+    """The last version that removed one of these files; the version of removals known only from a
+    checkpoint is estimated from their time.
     """
     if not expired.height or not len(times):
         return 0
@@ -259,7 +262,7 @@ def _last_removal(
 
 
 def _time_of(seen: Survey, version: int) -> int | None:
-    """When a version was committed, in milliseconds; None where its commit is gone."""
+    """Time of a version's commit, in milliseconds; None if the commit was deleted."""
     commits = seen.commits
     at = int(np.searchsorted(commits.versions, version))
     if at == len(commits.versions) or int(commits.versions[at]) != version:

@@ -1,25 +1,24 @@
 """Vacuum: deletes data files that no retained version needs.
 
-A file may go if it is older than the retention and no reference protects it. What protects:
+A file can be deleted if it is older than the retention and no reference protects it. References:
 
 ==================  ================================================================================
-reference           why
+reference           meaning
 ==================  ================================================================================
-live                the latest version, or one that the caller names, reads it
-tombstone           it was removed within the retention: readers of versions before may be at work
-history             asked for with ``keep_history``: some version that can be rebuilt reads it
-deletion vector     a protected file's rows are hidden by it
+live                the latest version, or one that the caller names, contains it
+tombstone           it was removed within the retention: readers of older versions may still run
+history             with ``keep_history``: a version that can be rebuilt contains it
+deletion vector     a protected file refers to it
 ==================  ================================================================================
 
-Left alone besides: what is younger than the retention (a writer may be about to commit it), names
-that begin with ``_`` or ``.`` (but change data, partition folders of columns so named, and what a
-process of lakelog's had begun to write when it was killed), the ``metadata`` folder of a table that
-Iceberg reads, folders that are tables themselves, names that are no text, and whatever is outside
-the table, as the files of a shallow clone do. A path in the log that is absolute, or not in its
-plainest form, protects every file of its name.
+Also kept are: files younger than the retention (a writer may be about to commit them); names that
+begin with ``_`` or ``.``, except change data, partition folders of columns with such names, and
+temporary files of a killed lakelog process; the ``metadata`` folder of a table that Iceberg reads;
+nested tables; names that are not valid Unicode; files outside the table, such as those of a shallow
+clone. A path in the log that is absolute or not normalized protects every file with that name.
 
-References are kept as 64-bit hashes: two paths that meet keep a file that could go, and never the
-other way round.
+References are kept as 64-bit hashes: a collision keeps a file that could be deleted, and never
+deletes one that is needed.
 
 Source: Delta protocol, Add File and Remove File; VACUUM Protocol Check; Delta Lake, VacuumCommand.
 """
@@ -84,15 +83,16 @@ _TIMES = ("modified_ms", "modificationTime", "modification_time")
 
 @dataclass(frozen=True)
 class VacuumReport(Displayed):
-    """What a vacuum did.
+    """Result of a vacuum.
 
     Attributes:
         table: Location of the table.
-        version: Latest version when the last file went.
-        deleted: Files that are gone.
-        size_bytes: Bytes in them.
-        spared: Planned, and kept: referred to by a commit since the plan was made.
-        errors: What could not be deleted, each with its ``path``.
+        version: Latest version when the last file was deleted.
+        deleted: Number of deleted files.
+        size_bytes: Total size of the deleted files, in bytes.
+        spared: Number of planned files that were kept, because a commit made after the plan refers
+            to them.
+        errors: One error, with its ``path``, per file that could not be deleted.
     """
 
     _title = "Vacuum"
@@ -116,16 +116,18 @@ class VacuumReport(Displayed):
 
 @dataclass(frozen=True)
 class VacuumPlan(Displayed):
-    """What a vacuum would do; nothing is deleted before `apply`.
+    """Plan of a vacuum; nothing is deleted before `apply`.
 
     Attributes:
         table: Location of the table.
-        version: Version that it depends on.
-        retention_ms: How long a removed file is kept, milliseconds.
-        cutoff_ms: Files modified, and tombstones made, before this time no longer count.
-        files: One row a file that may go, by path; see `FILES_SCHEMA`. ``kind`` is ``data``,
-            ``deletionVector`` or ``changeData``; ``action`` is ``delete``.
-        kept: Files that stay, by reason: ``referenced``, ``young``, ``hidden``, ``nested table``.
+        version: Version that the plan was made for.
+        retention_ms: Retention of removed files, in milliseconds.
+        cutoff_ms: Files modified, and tombstones created, before this time are not protected;
+            milliseconds since the Unix epoch.
+        files: One row per file that can be deleted, sorted by path; see `FILES_SCHEMA`. ``kind`` is
+            ``data``, ``deletionVector`` or ``changeData``; ``action`` is ``delete``.
+        kept: Number of kept files, by reason: ``referenced``, ``young``, ``hidden``, ``nested
+            table``.
     """
 
     _title = "Vacuum plan"
@@ -140,11 +142,11 @@ class VacuumPlan(Displayed):
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in the files that may go."""
+        """Total size of the files that can be deleted, in bytes."""
         return int(self.files["size_bytes"].sum())
 
     def apply(self, progress: Progress | None = None) -> VacuumReport:
-        """Survey new commits, then delete the files. Errors are reported, and a second vacuum
+        """Read new commits, then delete the files. Errors are reported, and a second vacuum
         continues after an interruption.
 
         Raises UnsupportedStoreError for a read-only store, UnavailableError if the log cannot be
@@ -159,13 +161,13 @@ class VacuumPlan(Displayed):
             ("path", self.table),
             ("version", str(self.version)),
             ("older than", f"{cutoff:%Y-%m-%d %H:%M:%S} UTC"),
-            ("may go", f"{self.files.height:,} files, {size_text(self.size_bytes)}"),
+            ("deletable", f"{self.files.height:,} files, {size_text(self.size_bytes)}"),
             ("stay", kept or "nothing"),
         ]
 
 
 class References:
-    """The files that some version needs, as 64-bit hashes of relative paths and of names of
+    """The files that some version needs, as 64-bit hashes of relative paths, and of the names of
     absolute ones: eight bytes per file.
     """
 
@@ -179,11 +181,11 @@ class References:
             odd = paths.str.contains(_ODD)
             self._paths.append(paths.filter(~odd).hash())
             if odd.any():
-                # However the file's place is spelled there: names of data files are unique.
+                # The folder may be spelled differently, but names of data files are unique.
                 self._names.append(_names(paths.filter(odd)).hash())
 
     def protect(self, paths: pl.Series) -> pl.Series:
-        """Which of the relative paths are protected: Boolean, one a row."""
+        """Which of the relative paths are protected: Boolean, one value per path."""
         found = paths.hash().is_in(self._joined(self._paths).implode())
         if self._names:
             found |= _names(paths).hash().is_in(self._joined(self._names).implode())
@@ -198,14 +200,14 @@ class References:
 
 @dataclass(frozen=True)
 class Vacuum:
-    """What is asked of a vacuum.
+    """Parameters of a vacuum.
 
     Attributes:
         log: The log.
-        retention_ms: How long removed files are kept, milliseconds; None is what the table says.
-        force: Whether less than the table says is meant.
-        keep_versions: Versions whose files stay, however old.
-        keep_history: Whether the files of every version that can be rebuilt stay.
+        retention_ms: Retention of removed files, in milliseconds; None: the table's own.
+        force: Whether a retention below the table's own is allowed.
+        keep_versions: Versions whose files are kept at any age.
+        keep_history: Whether the files of every version that can be rebuilt are kept.
     """
 
     log: Log
@@ -215,7 +217,7 @@ class Vacuum:
     keep_history: bool = False
 
     def plan(self, inventory: Any = None, progress: Progress | None = None) -> VacuumPlan:
-        """Find what may go; see `lakelog.table.Table.vacuum`."""
+        """Find the files that can be deleted; see `lakelog.table.Table.vacuum`."""
         snapshot = LogSnapshot.open(self.log)
         metadata = snapshot.metadata
         check_writable(snapshot.table_configuration, self.log.table)
@@ -262,7 +264,7 @@ class Vacuum:
         )
 
     def delete(self, plan: VacuumPlan, progress: Progress | None) -> VacuumReport:
-        """Delete what a plan names, and no later commit needs; see `VacuumPlan.apply`."""
+        """Delete the planned files that no later commit needs; see `VacuumPlan.apply`."""
         store = self.log.store
         if store.refusal is not None:
             raise UnsupportedStoreError(store.refusal, path=self.log.table)
@@ -274,7 +276,7 @@ class Vacuum:
         errors: list[LakelogError] = []
         for chunk in plan.files.iter_slices(_DELETED_AT_ONCE):
             if snapshot is None or self.log.latest_version() != snapshot.version:
-                # A restore brings files back whose tombstones have expired.
+                # A restore can bring back files whose tombstones have expired.
                 snapshot = LogSnapshot.open(self.log)
                 if snapshot.version != plan.version:
                     references = self._references(snapshot, plan.cutoff_ms)
@@ -337,7 +339,7 @@ class Vacuum:
         return found
 
     def _protect_history(self, listing: LogListing, found: References) -> None:
-        """Protect what the oldest version reads, and all that was ever added after it."""
+        """Protect the files of the oldest version, and all files that were added after it."""
         for first, last in rebuildable(listing):
             for frame in _files(LogSnapshot.open(self.log, first), "add"):
                 found.add(frame)
@@ -350,7 +352,7 @@ class Vacuum:
 
 @dataclass(frozen=True)
 class _Hidden:
-    """Which names a vacuum never looks at."""
+    """Names that a vacuum never deletes."""
 
     pattern: str
     spared: str | None
@@ -392,14 +394,15 @@ def listed_files(log: Log, inventory: Any = None) -> pl.Series:
 
 
 def _files(snapshot: LogSnapshot, kind: str, *columns: str) -> Iterator[pl.DataFrame]:
-    # Whole, for a broken checkpoint may be met half-way and passed over.
+    # Read completely before use: a damaged checkpoint may be detected half-way, and replaced by an
+    # older one.
     wanted = ("path", *_VECTOR_COLUMNS, *columns)
     yield from snapshot.read_state(lambda state: state.live(kind, wanted))
 
 
 def _of_entries(batches: Iterable[Sequence[FileEntry]]) -> Iterator[pl.DataFrame]:
     for batch in batches:
-        # A name that is not a text cannot be in a log; whose file it is, is unknown.
+        # A name that is not valid Unicode cannot be in a log, so its owner is unknown.
         known = [entry for entry in batch if entry.name.isascii() or _is_text(entry.name)]
         yield pl.DataFrame(known, schema=list(_LISTED.items()), orient="row")
 
@@ -442,7 +445,7 @@ def _of_inventory(inventory: Any) -> pl.DataFrame:
         raise InvalidInputError(
             "a file of the inventory has no time, or no path relative to the table",
             path=odd["path"][0],
-            expected="a path as the store lists it below the table's folder, and a time",
+            expected="a path relative to the table's folder, and a modification time",
             found=odd["modified_ms"][0],
         )
     return listed
