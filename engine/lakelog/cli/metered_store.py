@@ -18,19 +18,19 @@ class MeteredStore(StoreWrapper):
         self._meter = meter
 
     def read(self, path: str) -> bytes:
-        """As the store below, counted."""
+        """As the inner store, counted."""
         data = self._store.read(path)
         self._meter.add(files=1, size_bytes=len(data))
         return data
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """As the store below, counted."""
+        """As the inner store, counted."""
         for data in self._store.read_many(paths):
             self._meter.add(files=1, size_bytes=len(data))
             yield data
 
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
-        """As the store below, counted."""
+        """As the inner store, counted."""
         file = self._store.open(path, size_bytes)
         self._meter.add(files=1)
         return cast("BinaryIO", _MeteredFile(file, self._meter))

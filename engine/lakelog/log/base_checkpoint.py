@@ -1,10 +1,10 @@
-"""`Base`: the checkpoint that a state starts from, its counts, and the handling of its damage.
+"""`Base`: the checkpoint that a state is built on, its counts, and the handling of its damage.
 
 Counts keep 24 bytes per file: two hashes of (path, dvId) and the size, from which overridden files
-are subtracted. Two files with equal hashes would count as one; among a billion files the
+are subtracted. Two files with equal hashes would be counted as one; among a billion files, the
 probability is below 1 in 10^19.
 
-File columns are kept, within a limit, from their second read on, for updates and other versions
+File columns are cached, within a limit, from their second read on, for updates and other versions
 with the same checkpoint.
 """
 
@@ -56,7 +56,7 @@ class Tally:
 
     @staticmethod
     def of(batches: Iterable[pl.DataFrame]) -> Tally:
-        """Tally batches of live files; columns path, size and, where there are any, dvId."""
+        """Tally batches of live files; columns path, size and, if there are any, dvId."""
         frames: list[pl.DataFrame] = []
         paths: list[pl.Series] = []
         for batch in batches:
@@ -68,16 +68,16 @@ class Tally:
         return Tally(pl.concat(frames), may_repeat(paths))
 
     def without(self, keys: pl.DataFrame) -> tuple[int, int]:
-        """Files and their bytes, without those in `keys`."""
+        """Number and total size in bytes of the files that are not in `keys`."""
         hashed = pl.DataFrame(_hashes(keys)).unique()
-        # One hash settles nearly every row; the few that are left are looked at twice.
+        # One hash decides nearly every row; the few remaining rows are compared exactly.
         suspects = self.hashes.filter(self.hashes["one"].is_in(hashed["one"].implode()))
         hidden = suspects.join(hashed, on=list(_SEEDS), how="semi")
         files = self.hashes.height - hidden.height
         return files, sum_sizes(self.hashes) - sum_sizes(hidden)
 
     def holds_any(self, keys: pl.DataFrame) -> bool:
-        """Whether it may hold a file of `keys`; False is certain."""
+        """Whether it may contain a file of `keys`; False is certain."""
         return bool(self.hashes["one"].is_in(hash_identities(keys).implode()).any())
 
 
@@ -113,7 +113,7 @@ def may_repeat(hashes: Sequence[pl.Series]) -> bool:
 
 
 def sum_sizes(files: pl.DataFrame) -> int:
-    """Bytes in `files`, exact even where they exceed 64 bits; a missing size counts as 0."""
+    """Total size of `files` in bytes, exact beyond 64 bits; a missing size counts as 0."""
     sizes = actions.conform(files, ("size",)).to_series()
     return int(sizes.cast(pl.Int128).sum())
 
@@ -130,24 +130,24 @@ Key = tuple[weakref.ref[object], frozenset[str], tuple[str, ...]]
 
 
 class Projections:
-    """Kept file columns of checkpoints. Safe under threads."""
+    """Cached file columns of checkpoints. Thread-safe."""
 
     def __init__(self, max_bytes: int, count: Callable[[bool], None]) -> None:
         self._max_bytes = max_bytes
         self._count = count
         self._lock = threading.Lock()
-        self._asked: OrderedDict[Key, bool] = OrderedDict()  # False: too large to keep
+        self._asked: OrderedDict[Key, bool] = OrderedDict()  # False: too large to cache
         self._kept: OrderedDict[Key, tuple[list[pl.DataFrame], int]] = OrderedDict()
 
     @property
     def size_bytes(self) -> int:
-        """Bytes kept."""
+        """Size of the cached columns, in bytes."""
         with self._lock:
             self._purge()
             return sum(size for _, size in self._kept.values())
 
     def clear(self) -> None:
-        """Let go of everything."""
+        """Remove all columns."""
         with self._lock:
             self._kept.clear()
             self._asked.clear()
@@ -159,7 +159,7 @@ class Projections:
         kinds: tuple[str, ...],
         read: Callable[[], Iterable[pl.DataFrame]],
     ) -> Iterator[pl.DataFrame]:
-        """The frames of `read`, or those kept from an earlier call (at most `max_bytes`)."""
+        """The frames of `read`, or those cached by an earlier call (at most `max_bytes`)."""
         key = (weakref.ref(owner), frozenset(columns), kinds)
         wanted = self.keeps(owner, columns, kinds)
         with self._lock:
@@ -185,7 +185,7 @@ class Projections:
             self._keep(key, frames, size)
 
     def keeps(self, owner: object, columns: Sequence[str], kinds: tuple[str, ...]) -> bool:
-        """Whether columns are kept, or will be when read, which is so from the second request on;
+        """Whether columns are cached, or will be when read, which is from the second request on;
         counts a miss otherwise.
         """
         key = (weakref.ref(owner), frozenset(columns), kinds)
@@ -207,7 +207,7 @@ class Projections:
                 total -= self._kept.popitem(last=False)[1][1]
 
     def _purge(self) -> None:
-        """Let go of what belonged to a checkpoint that no process depends on any more."""
+        """Remove the columns of checkpoints that no state refers to any more."""
         for key in [key for key in self._kept if key[0]() is None]:
             del self._kept[key]
 
@@ -224,8 +224,8 @@ class RowGroupChoice:
 
 
 class Base:
-    """A state's checkpoint: its reader, and what was read from it, shared by updates. `projections`
-    and `disk` keep columns; `settled` holds decisions about repeated files.
+    """A state's checkpoint: its reader, and the data read from it, shared by updates. `projections`
+    and `disk` cache columns; `settled` contains decisions about repeated files.
     """
 
     def __init__(self, reader: CheckpointReader) -> None:
@@ -236,7 +236,7 @@ class Base:
         self.settled: Settled | None = None
 
     def iter_files(self, columns: Sequence[str], kinds: tuple[str, ...]) -> Iterable[pl.DataFrame]:
-        """File actions in batches, as `CheckpointReader.iter_files`, or as they were kept."""
+        """File actions in batches, as `CheckpointReader.iter_files`, or from the cache."""
         if self.projections is None:
             return self.read_files(columns, kinds)
         return self.projections.iter_files(
@@ -256,8 +256,8 @@ class Base:
         if not self.row_groups:
             return RowGroupChoice(
                 None,
-                "the checkpoint does not record what its row groups contain; lakelog records it in "
-                "Parquet checkpoints, on Delta tables only with typed statistics",
+                "the checkpoint does not record the bounds of its row groups; lakelog records them "
+                "in Parquet checkpoints, on Delta tables only with typed statistics",
             )
         chosen: dict[str, list[int]] = {}
         for _, rows in groupby(self.row_groups, key=lambda groups: groups.frame.schema):
@@ -280,13 +280,13 @@ class Base:
             return self.reader.row_groups()
 
     def share_of(self, chosen: Mapping[str, Sequence[int]]) -> float:
-        """Share of the checkpoint's file actions that are in some row groups."""
+        """Share of the checkpoint's file actions that some row groups contain."""
         rows = {groups.path: groups.frame["rows"] for groups in self.row_groups}
         read = sum(int(rows[path].gather(list(groups)).sum()) for path, groups in chosen.items())
         return read / max(1, sum(int(each.sum()) for each in rows.values()))
 
     def recorded(self, column: str) -> int | None:
-        """Sum of a column of the records of row groups, over all live files; None if it is not
+        """Sum of a column of the row group records, over all live files; None if it is not
         recorded, or if a tombstone may cancel a live file.
         """
         frames = [groups.frame for groups in self.row_groups]
@@ -310,8 +310,8 @@ class Base:
         condition: FileCondition,
         seen: Callable[[pl.DataFrame], None],
     ) -> Iterator[pl.DataFrame]:
-        """See `MatchingReader`; uses kept columns if these were requested before, or if there is a
-        disk cache, which keeps whole columns only.
+        """See `MatchingReader`; uses cached columns if these were requested before, or if there is
+        a disk cache, which stores only whole columns.
         """
 
         def matching(frame: pl.DataFrame) -> pl.DataFrame:
@@ -344,7 +344,7 @@ class Base:
 
     @cached_property
     def has_struct_statistics(self) -> bool:
-        """Whether the checkpoint keeps statistics as a struct."""
+        """Whether the checkpoint has statistics as a struct."""
         with broken_checkpoint(self.checkpoint):
             return self.reader.struct_statistics() is not None
 
@@ -356,7 +356,7 @@ class Base:
 
     @cached_property
     def removed(self) -> pl.DataFrame:
-        """(path, dvId) of tombstones that may be of files which it also adds. Memory: they."""
+        """(path, dvId) of tombstones whose file may also be added. Memory: their number."""
         with broken_checkpoint(self.checkpoint):
             if self.reader.is_reconciled():
                 return actions.empty(actions.KEY)

@@ -35,23 +35,23 @@ BLAME_SCHEMA = {
 def blame(
     log: Log, path: str, open_latest: Callable[[], LogSnapshot] | None = None
 ) -> pl.DataFrame:
-    """A file's life, commit by commit.
+    """The history of one file, commit by commit.
 
     Args:
         log: The table's log.
-        path: As the log spells it, or percent-decoded; relative to the table, or below its
+        path: The path as in the log, or percent-decoded; relative to the table, or below its
             location.
         open_latest: Opens the latest version; None opens it again.
 
     Returns:
-        One row for each add or remove of the file that a commit on disk holds, oldest first, with
-        the columns of `BLAME_SCHEMA`. A file that only a checkpoint still knows has one row with
-        a null ``version``. ``vacuumAfter`` is in the last row of a file that is no longer
-        live: from then on it may be vacuumed (its deletionTimestamp, or the epoch where it has
-        none, plus the table's ``delta.deletedFileRetentionDuration``).
+        One row per add or remove of the file in the existing commits, oldest first, with the
+        columns of `BLAME_SCHEMA`. A file that is only in a checkpoint has one row with a null
+        ``version``. ``vacuumAfter`` is set in the last row of a file that is no longer live: from
+        this time on, it may be vacuumed (its deletionTimestamp, or the epoch if it has none, plus
+        the table's ``delta.deletedFileRetentionDuration``).
 
     Raises:
-        NotFoundError: The log does not know the file.
+        NotFoundError: The log does not contain the file.
 
     Memory: the commits decoded at a time, about 64 MB, and the file's own rows.
     """
@@ -89,7 +89,7 @@ def _life(log: Log, listing: LogListing, names: Sequence[str]) -> pl.DataFrame:
 
 
 def _remembered(snapshot: LogSnapshot, names: Sequence[str]) -> pl.DataFrame:
-    """What only the checkpoint records of a file."""
+    """The actions of a file that only the checkpoint contains."""
     wanted = ("path", *(c for c in BLAME_SCHEMA if c in actions.schema()))
 
     def finish(batch: pl.DataFrame) -> pl.DataFrame:
@@ -100,7 +100,7 @@ def _remembered(snapshot: LogSnapshot, names: Sequence[str]) -> pl.DataFrame:
 
 
 def _actions_frame(log: Log, rows: pl.DataFrame) -> pl.DataFrame:
-    """File actions with the commit that each belongs to."""
+    """File actions joined with their commits."""
     commits = history(log).select("version", "timestamp", "operation", "userName", "engineInfo")
     own = (
         "version",

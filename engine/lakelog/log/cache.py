@@ -1,15 +1,15 @@
 """`StateCache`: the cached state of one table handle, updated by listing the log.
 
-Each check lists the log and chooses the files of the version as opening does. A cached state is
-used if it was read from the same files (names, lengths, times); further commits are decoded on top
-of it, and another checkpoint is opened. So an answer equals that of a new handle, even if the table
-was replaced, a commit overwritten or the log cleaned up. `max_staleness` allows answers without a
-check.
+Each check lists the log, and chooses the files of the version as opening does. A cached state is
+used if it was read from the same files (names, lengths, times). Later commits are decoded on top of
+it; another checkpoint is opened. The result therefore equals that of a new handle, even if the
+table was replaced, a commit overwritten or the log cleaned up. `max_staleness` allows results
+without a check.
 
-File times distinguish two contents only if the clock ticked in between. So a state is reused only
-if its files were older than one tick when they were read: 0.1 seconds, or 3 if times are whole
+File times distinguish two contents only if the clock ticked in between. A state is therefore reused
+only if its files were older than one tick when they were read: 0.1 seconds, or 3 if times are whole
 seconds. This assumes that a remote store's clock is at most seconds behind; a file replaced by one
-of equal length and time is noticed when the time to live has passed.
+of equal length and time is detected after the time to live.
 """
 
 from __future__ import annotations
@@ -43,22 +43,22 @@ if TYPE_CHECKING:
     from lakelog.log.disk_cache import CachedColumns, DiskCache
 
 _TTL_S = 300.0
-"""How long a state is built upon before it is read again, in seconds."""
+"""Seconds after which a state is read again instead of updated."""
 
 _MAX_BYTES = 256 << 20
-"""Most bytes that a handle holds on to."""
+"""Maximum size of the states that a handle caches, in bytes."""
 
 _MOST_VERSIONS = 64
 _TICK_MS = 100
 _COARSE_TICK_MS = 3_000
-_INFO_BYTES = 1 << 10  # of a parsed commitInfo, about
-_COMMIT_BYTES = 1 << 8  # of a commit's name, length and time, about
-_READER_BYTES = 64 << 20  # of a remote checkpoint's files, which its reader keeps
+_INFO_BYTES = 1 << 10  # approximate size of a parsed commitInfo
+_COMMIT_BYTES = 1 << 8  # approximate size of a commit's name, length and time
+_READER_BYTES = 64 << 20  # size of a remote checkpoint's files, which its reader keeps in memory
 _RESTS_ON_COMMITS = ("json", "json-multipart", "avro-state")
-"""Layouts that may lack protocol and metadata: then the commits that they cover are read."""
+"""Layouts that may lack protocol and metadata: the commits below them are then read."""
 
 _CACHES = ("protocol", "metadata", "versions", "files", "versions_list", "disk")
-"""Caches that are counted: those of specification 001, 3.4.3, and the disk cache."""
+"""Caches with hit counts."""
 
 
 @dataclass(frozen=True)
@@ -81,18 +81,18 @@ class Lookups:
 
 @dataclass(frozen=True)
 class CacheStats:
-    """What a handle's cache holds, and how often it helped.
+    """Content and hit counts of a handle's cache.
 
     Attributes:
-        protocol: Protocols known without reading one.
-        metadata: Metadata known without reading any.
-        versions: Commits whose actions were at hand, against those that were decoded.
-        files: Reads of a checkpoint's file columns that were at hand.
-        versions_list: Snapshots given without a check, because `max_staleness` allowed it.
-        disk: Reads of a checkpoint's file columns that the disk cache answered, against those that
-            it did not; none without a disk cache.
-        states: States held.
-        size_bytes: Bytes held, about.
+        protocol: Reads of the protocol.
+        metadata: Reads of the metadata.
+        versions: Reads of commits; a miss decodes the commit.
+        files: Reads of a checkpoint's file columns.
+        versions_list: Snapshots returned without a check, because `max_staleness` allowed it.
+        disk: Reads of a checkpoint's file columns from the disk cache; no lookups without a disk
+            cache.
+        states: Number of cached states.
+        size_bytes: Approximate size of the cached states, in bytes.
     """
 
     protocol: Lookups
@@ -105,7 +105,9 @@ class CacheStats:
     size_bytes: int
 
     def to_polars(self) -> pl.DataFrame:
-        """One row a cache: ``cache`` (String), ``hits``, ``misses`` (Int64), ``rate`` (Float64)."""
+        """One row per cache: ``cache`` (String), ``hits``, ``misses`` (Int64), ``rate`` (Float64:
+        hits divided by lookups).
+        """
         found: list[Lookups] = [getattr(self, name) for name in _CACHES]
         return pl.DataFrame(
             {
@@ -123,7 +125,7 @@ class CacheStats:
 
 @dataclass(frozen=True)
 class _Look:
-    """The files of a version by a listing: segment, notes, length and time of checkpoint and
+    """The files of a version in a listing: segment, notes, length and time of checkpoint and
     compaction files (`marks`), and the commits that the checkpoint may depend on (`below`; None:
     not listed).
     """
@@ -135,7 +137,9 @@ class _Look:
     now_ms: int
 
     def is_settled(self, times_ms: Iterable[int]) -> bool:
-        """Whether files of these times, if they were written over since, have another time now."""
+        """Whether files with these times would have other times now if they were
+        overwritten since.
+        """
         return all(
             at + (_TICK_MS if at % 1_000 else _COARSE_TICK_MS) < self.now_ms for at in times_ms
         )
@@ -143,7 +147,7 @@ class _Look:
 
 @dataclass(frozen=True)
 class _Held:
-    """A state, and the look that it was read after."""
+    """A state, and the listing that it was read from."""
 
     look: _Look
     state: weakref.ref[State]
@@ -151,7 +155,7 @@ class _Held:
 
 
 class StateCache:
-    """The states that one table handle holds. Safe under threads."""
+    """The states that one table handle caches. Thread-safe."""
 
     def __init__(
         self,
@@ -169,13 +173,13 @@ class StateCache:
         self._disk = disk
         self._monotonic = monotonic
         self._clock = clock
-        self._lock = threading.Lock()  # of what is below
-        self._looking = threading.Lock()  # of asking the store for the latest version
+        self._lock = threading.Lock()  # protects the attributes below
+        self._looking = threading.Lock()  # taken while the store is asked for the latest version
         self._held: OrderedDict[int, _Held] = OrderedDict()
         self._strong: dict[int, State] = {}
         self._looked: dict[int | None, tuple[float, weakref.ref[State]]] = {}
         self._committed_s = float("-inf")
-        self._begun = self._ended = 0  # looks for the latest version
+        self._begun = self._ended = 0  # number of begun and ended checks for the latest version
         self._needs_whole = False
         self._counts = {name: [0, 0] for name in _CACHES}
         self._projections = Projections(max_bytes // 2, lambda hit: self._count("files", hit=hit))
@@ -195,7 +199,8 @@ class StateCache:
         if state is None and version is None:
             begun = self._begun
             with self._looking:
-                # Another thread's look that began after we were asked is as good as our own.
+                # A check of another thread that began after this call is as current as one of its
+                # own.
                 if self._ended > begun:
                     state = self._recent(version, float("-inf"))
                 if state is None:
@@ -211,12 +216,12 @@ class StateCache:
         return self.state(version_at(self._log, timestamp_ms), max_staleness_s)
 
     def committed(self) -> None:
-        """Forget that we know the latest version: we have just written a later one."""
+        """Discard the latest version: this process has just committed a later one."""
         with self._lock:
             self._committed_s = self._monotonic()
 
     def clear(self) -> None:
-        """Let go of everything; counts stay."""
+        """Discard all states; hit counts remain."""
         with self._lock:
             self._held.clear()
             self._strong.clear()
@@ -233,10 +238,8 @@ class StateCache:
             weigher.add(state)
         return CacheStats(**counts, states=len(states), size_bytes=weigher.size_bytes)
 
-    # --- looking -----------------------------------------------------------------------------
-
     def _recent(self, version: int | None, least_s: float) -> State | None:
-        """The state of the last look, if that began at `least_s` or later and it is still held."""
+        """The cached state of the last check, if that began at `least_s` or later."""
         with self._lock:
             looked = self._looked.get(version)
             if looked is None or looked[0] < least_s:
@@ -273,7 +276,7 @@ class StateCache:
         with self._lock:
             if began_s >= self._looked.get(version, (began_s,))[0]:
                 self._looked[version] = (began_s, weakref.ref(state))
-            # Nothing of it is left to trust in but what this look has shown.
+            # After an error, only the result of this check can be trusted.
             self._looked = {k: v for k, v in self._looked.items() if v[1]() is not None}
         return state
 
@@ -286,7 +289,8 @@ class StateCache:
         if checkpoint is not None:
             paths += checkpoint.paths
             if checkpoint.layout in _RESTS_ON_COMMITS:
-                # Asked once, a table is read as ever; from the second time on, all is listed.
+                # A first call reads the table as usual; from the second call on, the whole log is
+                # listed.
                 self._needs_whole = True
                 below = tuple(c for c in listing.commits if c.version <= checkpoint.version)
                 below += listing.apart
@@ -308,7 +312,7 @@ class StateCache:
         )
 
     def _resolve(self, look: _Look, known: Iterable[tuple[_Held, State]], began_s: float) -> State:
-        """The state of a check, from what is held where that is still there."""
+        """The state for a check, based on cached states if their files still exist."""
         alike = [pair for pair in known if _same_checkpoint(pair[0].look, look)]
         best = next((pair for pair in alike if _is_below(*pair, look)), None)
         commits = look.segment.commits
@@ -338,11 +342,9 @@ class StateCache:
         self._count_state(state, kept, read=len(commits) - kept)
         return state
 
-    # --- holding -----------------------------------------------------------------------------
-
     def _keep(self, look: _Look, state: State, born_s: float, began_s: float) -> None:
         if state.excluded:
-            return  # a checkpoint was passed over, and what the state depends on was not listed
+            return  # a checkpoint was ignored, and the older files were not listed
         held = _Held(look, weakref.ref(state), born_s)
         with self._lock:
             self._held.pop(state.version, None)
@@ -351,8 +353,8 @@ class StateCache:
             self._evict(began_s)
 
     def _evict(self, present_s: float) -> None:
-        """Evict old states, then the least recently used. A state that decodes much later shows its
-        size only then; until then the cache holds it weakly.
+        """Evict old states, then the least recently used. The size of a state that is decoded later
+        is known only then; until then, the cache refers to it weakly.
         """
         weigher = _Weigher(self._projections.size_bytes)
         strong: dict[int, State] = {}
@@ -367,8 +369,6 @@ class StateCache:
             ):
                 strong[version] = state
         self._strong = strong
-
-    # --- counting ----------------------------------------------------------------------------
 
     def _count_state(self, state: State, kept: int, *, read: int) -> None:
         changed = {"protocol": False, "metaData": False}
@@ -392,7 +392,7 @@ _COUNTING = threading.Lock()
 
 
 class _Seen(StoreWrapper):
-    """A store that remembers what was listed."""
+    """A store that records listed entries."""
 
     def __init__(self, store: LogStore) -> None:
         super().__init__(store)
@@ -404,7 +404,7 @@ class _Seen(StoreWrapper):
         return entries
 
     def entry(self, path: str) -> FileEntry | None:
-        """A file as it was listed; one that was not is asked for."""
+        """A file as it was listed; the store is asked for others."""
         folder, _, name = path.rpartition("/")
         entries = self._lists.get(folder, [])
         at = bisect_left(entries, name, key=lambda e: e.name)
@@ -414,7 +414,7 @@ class _Seen(StoreWrapper):
 
 
 def _same_checkpoint(one: _Look, other: _Look) -> bool:
-    """Whether what was read of a checkpoint after one look is what another look shows."""
+    """Whether two listings have the same checkpoint with the same content."""
     checkpoint = one.segment.checkpoint
     if checkpoint != other.segment.checkpoint or one.below is None or one.below != other.below:
         return False
@@ -447,14 +447,14 @@ def _is_below(held: _Held, state: State, look: _Look) -> bool:
 
 
 class _Weigher:
-    """Bytes that states hold, about; what they share is counted once."""
+    """Approximate size of states in bytes; shared parts are counted once."""
 
     def __init__(self, size_bytes: int = 0) -> None:
         self.size_bytes = size_bytes
         self._counted: set[int] = set()
 
     def add(self, state: State) -> int:
-        """Count another state; the sum so far."""
+        """Count another state; return the sum so far."""
         own = vars(state)
         frames: list[pl.DataFrame] = [own[k] for k in ("tail_meta", "meta") if k in own]
         if "layers" in own:

@@ -1,15 +1,15 @@
-"""Decides whether the state or the version checksum is damaged, if they contradict each other.
+"""Decides whether the state or the version checksum is damaged, if they differ.
 
-A commit that was cut at a line end looks whole, and a version checksum is a hint that may be wrong
-itself. So a contradiction alone only makes a warning. Where the commits confirm the checksum, there
-are two witnesses against the lines, and the state is refused:
+A commit that was truncated at a line end looks complete, and a version checksum is a hint that may
+be wrong itself. Therefore a difference alone only issues a warning. If the commits confirm the
+checksum, the state is rejected:
 
-- the metrics of commitInfos name more files than their commits hold, and what is missing is exactly
-  what the checksum has beyond the state; or
-- the version's commit holds nothing but its commitInfo, and the checksum has other metadata.
+- the metrics of commitInfos record more files than their commits contain, and the missing files are
+  exactly the difference between checksum and state; or
+- the version's commit contains only its commitInfo, and the checksum has other metadata.
 
-A checksum whose ``txnId`` is not that of the version's commit is of another commit, and says
-nothing. Metrics alone say nothing: writers count in different ways.
+A checksum whose ``txnId`` differs from that of the version's commit belongs to another commit, and
+is ignored. Metrics alone are no evidence, because writers count in different ways.
 
 Source: Delta protocol, Version Checksum File, State Validation.
 """
@@ -62,7 +62,7 @@ def _is_of_another_commit(state: State, recorded: Mapping[str, Any]) -> bool:
 
 
 def _said(recorded: Mapping[str, Any], name: str) -> Any:
-    """What the checksum says, where it makes sense."""
+    """The value of a field in the checksum, if it is valid."""
     value = recorded.get(name)
     if name != "metadata":
         return value if type(value) is int else None
@@ -108,7 +108,7 @@ def _refuse_cut(state: State, said: Mapping[str, Any], found: Mapping[str, Any])
 
 
 def may_be_cut(decoded: Actions) -> bool:
-    """Whether the metrics of one of the commits name more files than the commit holds."""
+    """Whether the metrics of a commit record more files than the commit contains."""
     return _cut_by_metrics(decoded)[0] is not None
 
 
@@ -134,7 +134,7 @@ def _cut_by_metrics(decoded: Actions) -> tuple[int | None, int]:
 
 
 def _metric(info: CommitInfo, names: tuple[str, ...]) -> int:
-    """The first of some metrics that is there; 0 without one."""
+    """The first of some metrics that exists; 0 without one."""
     metrics = info.body.get("operationMetrics")
     if not isinstance(metrics, dict):
         return 0

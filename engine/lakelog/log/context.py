@@ -35,7 +35,7 @@ _MILLISECONDS = re.compile(r"-?[0-9]{5,18}")
 
 
 def to_ms(timestamp: Timestamp) -> int:
-    """A point in time as milliseconds since the Unix epoch; without a zone it is UTC.
+    """A point in time as milliseconds since the Unix epoch; without a time zone it is UTC.
 
     >>> to_ms("1970-01-02"), to_ms("1970-01-01T01:00:00+01:00"), to_ms(5)
     (86400000, 0, 5)
@@ -79,7 +79,7 @@ def iso_text(at_ms: int) -> str:
 
 
 MOST_ATTEMPTS = 10
-"""How often a log is listed before a reader gives up because files that it had listed are gone."""
+"""Number of listings after which a reader gives up, because listed files do not exist."""
 
 _T = TypeVar("_T")
 
@@ -90,7 +90,7 @@ def list_again(
     errors: tuple[type[Exception], ...] = (CorruptionError, NotFoundError),
 ) -> _T:
     """The result of `attempt`, which lists the log and reads from the listing. If it fails with one
-    of `errors` and `is_outdated` says that cleanup removed listed files, it is called again, a
+    of `errors`, and `is_outdated` returns that cleanup removed listed files, it is called again, a
     limited number of times.
     """
     for _ in range(MOST_ATTEMPTS - 1):
@@ -103,7 +103,7 @@ def list_again(
 
 
 def now_ms() -> int:
-    """The clock's time, in milliseconds since the Unix epoch."""
+    """Current time, in milliseconds since the Unix epoch."""
     return time.time_ns() // 1_000_000
 
 
@@ -125,11 +125,11 @@ class Log:
         return self.store.root
 
     def list_latest(self) -> LogListing:
-        """A listing that is enough for the latest version; may begin at a checkpoint."""
+        """A listing that is sufficient for the latest version; may begin at a checkpoint."""
         return self._listed(hint=True)
 
     def list_all(self) -> LogListing:
-        """Everything that the log folder holds."""
+        """A listing of the whole log folder."""
         return self._listed()
 
     def list_since(self, version: int) -> LogListing:
@@ -138,8 +138,8 @@ class Log:
 
     def _listed(self, *, hint: bool = False, start: int = 0) -> LogListing:
         """A consistent listing. A folder is listed page by page, so a listing may lack a commit and
-        contain a later one. Everything in one listing existed before the next began; up to there,
-        the next is complete.
+        contain a later one. All files in one listing existed before the next one began; up to
+        these, the next one is complete.
         """
         with gc_paused():
             listing = self.dialect.list_log(self.store, hint, start)
@@ -151,7 +151,7 @@ class Log:
                 whole = listing.up_to(latest_version(seen, self.table))
                 if {c.path for c in seen.commits} <= {c.path for c in whole.commits}:
                     return whole
-                # Cleanup took some of them in between, for which a later checkpoint may be.
+                # Cleanup deleted some commits in between; a later checkpoint may cover them.
             return listing
 
     def pointed_version(self) -> int | None:
@@ -173,7 +173,7 @@ def commit_times(commits: Sequence[CommitFile]) -> pl.DataFrame:
     times = np.fromiter((c.modified_ms for c in commits), np.int64, len(commits))
     steps = np.arange(len(commits))
     monotone = np.maximum.accumulate(times - steps) + steps if len(commits) else times
-    # As lists: Polars imports numpy.ma to look at an array.
+    # As lists: Polars imports numpy.ma to inspect an array.
     columns = {"version": versions.tolist(), "timestamp": monotone.tolist()}
     return pl.DataFrame(columns, schema={"version": pl.Int64, "timestamp": pl.Int64})
 
@@ -209,8 +209,8 @@ def version_at(log: Log, timestamp_ms: int) -> int:
 
 def state_times(log: Log, listing: LogListing) -> pl.DataFrame:
     """Increasing commit times of all versions (``version``, ``timestamp`` in ms) if some exist only
-    as states. A state records its time, while a commit has its file's, which copying changes: so
-    file times are capped by later states' times.
+    as states. A state records its time, while a commit has its file's time, which copying changes;
+    therefore file times are limited by the times of later states.
     """
     written = {c.version for c in listing.commits}
     stated = [c for c in listing.checkpoints if c.version not in written]
@@ -255,7 +255,7 @@ def _in_commit(log: Log, commit: CommitFile) -> int | None:
 
 def _first_in_commit(log: Log, commits: Sequence[CommitFile]) -> int | None:
     """Index of the first commit from which on all have in-commit timestamps, or None; by bisection,
-    as the feature has no gaps.
+    because the feature has no gaps.
     """
     if _in_commit(log, commits[-1]) is None:
         return None

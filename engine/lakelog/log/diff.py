@@ -34,9 +34,9 @@ _FILE_FACTS = ("size", "modificationTime", "stats", "partitionValues", "tags")
 def diff(
     log: Log, a: int, b: int, open_version: Callable[[int], LogSnapshot] | None = None
 ) -> pl.DataFrame:
-    """The differences from version `a` to `b` (either order), in `DIFF_SCHEMA`; see
-    `lakelog.Table.diff`. Memory: paths of both versions if commits between are missing, else the
-    changes.
+    """The differences from version `a` to `b` (in either order), in `DIFF_SCHEMA`; see
+    `lakelog.Table.diff`. Memory: paths of both versions if commits between them are missing, else
+    the changes.
     """
     low, high = sorted((a, b))
     open_version = open_version or (lambda version: LogSnapshot.open(log, version))
@@ -112,16 +112,13 @@ class _Between:
     def blame(
         self, first: Mapping[_K, Any], steps: Iterable[tuple[int, Mapping[_K, Any]]], key: _K
     ) -> int | None:
-        """The last of `steps` at which the value of `key` became another."""
+        """The last of `steps` at which the value of `key` changed."""
         found: int | None = None
         current = first.get(key)
         for version, values in steps:
             if values.get(key) != current:
                 found, current = version, values.get(key)
         return found
-
-
-# --- files ---------------------------------------------------------------------------------------
 
 
 def _files(older: LogSnapshot, newer: LogSnapshot, between: _Between) -> list[_Difference]:
@@ -140,7 +137,7 @@ def _files(older: LogSnapshot, newer: LogSnapshot, between: _Between) -> list[_D
     gone = joined.filter(pl.col("size_after").is_null())
     come = joined.filter(pl.col("size").is_null())
     same = joined.filter(pl.col("size").is_not_null() & pl.col("size_after").is_not_null())
-    # The same data file with another deletion vector is one change, not a removal and an addition.
+    # A new deletion vector of the same data file is one change, not a removal and an addition.
     swapped = gone.join(come, on="path", how="inner", suffix="_new")
     other = pl.any_horizontal(pl.col(c).ne_missing(pl.col(f"{c}_after")) for c in ("size", "facts"))
     return [
@@ -184,7 +181,7 @@ def _size(size: int | None) -> str | None:
 
 
 def _live(snapshot: LogSnapshot, touched: pl.DataFrame | None) -> pl.DataFrame:
-    """(path, dvId, size, facts) of the live files, or of those that `touched` mentions."""
+    """(path, dvId, size, facts) of the live files, or of those in `touched`."""
     columns = ("path", "dvId", *_FILE_FACTS)
 
     def finish(batch: pl.DataFrame) -> pl.DataFrame:
@@ -205,15 +202,12 @@ def _last_version(files: pl.DataFrame) -> pl.DataFrame:
     return rows.unique(subset=list(actions.KEY), keep="last", maintain_order=True)
 
 
-# --- schema, properties, protocol ----------------------------------------------------------------
-
-
 _Columns = dict[tuple[object, str], tuple[str, str]]
 
 
 def _schema(older: Metadata, newer: Metadata, between: _Between) -> list[_Difference]:
-    # With column mapping a column is its id: under another name it was renamed, and under another
-    # id it is another column, even if it has the old one's name.
+    # With column mapping, the id identifies a column: an unchanged id with another name is a
+    # rename, and another id is another column, even with an existing name.
     by_id = bool(_ids(older)) and bool(_ids(newer))
     before, after = _columns(older, by_id), _columns(newer, by_id)
     metas = [(row["version"], Metadata.from_row(row)) for row in between.meta("metaData")]

@@ -6,8 +6,9 @@ with the reader's batches, which reads map into memory without copying.
 
 Each file ends with its length and a CRC-32C over its name and content. A file with a wrong
 checksum, of another kind, or of another owner is deleted, and the checkpoint is read. Files are
-created whole, and deleted or replaced but never changed, because processes map them. There are no
-locks and no fsyncs: a lost file is decoded again. No failure of the cache fails a read.
+created atomically, and deleted or replaced but never changed, because processes map them. There are
+no locks and no fsyncs: a lost file is decoded again. A failure of the cache never makes a read
+fail.
 """
 
 from __future__ import annotations
@@ -39,14 +40,14 @@ from lakelog.storage.base import FileEntry
 from lakelog.version import __version__
 
 _DEFAULT_MAX_BYTES = 10 << 30
-"""Bytes after which entries are evicted, unless the caller says otherwise."""
+"""Default size in bytes after which entries are evicted."""
 
-_FORMAT = 1  # to be raised when decoded columns change while the version does not
+_FORMAT = 1  # must be increased if decoded columns change and the version does not
 _ALWAYS = ("actionType", "path")
 _DESCRIPTION = "checkpoint.json"
 _ENTRY = re.compile(r"[0-9a-f]{32}")
 _TEMPORARY = ".tmp"
-_ABANDONED_S = 3600.0  # after which a temporary file belongs to a process that is gone
+_ABANDONED_S = 3600.0  # seconds after which a temporary file belongs to a process that has ended
 _TRAILER = struct.Struct("<8sQI")
 _MAGIC = b"lakelog\x01"
 _CHUNK_BYTES = 1 << 20
@@ -61,8 +62,8 @@ class DiskCache:
     Args:
         directory: The folder; created for this user alone. It may be shared by any number of
             tables and processes.
-        max_bytes: Bytes after which the entries that were used least recently are deleted. The
-            columns of one checkpoint that are larger are not kept.
+        max_bytes: Size in bytes after which the least recently used entries are deleted. Larger
+            columns of one checkpoint are not stored.
 
     Raises:
         InvalidInputError: `directory` cannot be created, is not a folder, belongs to another user,
@@ -97,8 +98,8 @@ class DiskCache:
         """One row per checkpoint, most recently used first.
 
         Returns:
-            ``table`` (String, its location), ``version`` (Int64), ``columns`` (Int64, files of the
-            entry), ``size_bytes`` (Int64), ``used_at`` (Datetime in milliseconds, UTC).
+            ``table`` (String, its location), ``version`` (Int64), ``columns`` (Int64, number of the
+            entry's files), ``size_bytes`` (Int64), ``used_at`` (Datetime in milliseconds, UTC).
         """
         found = sorted(_scan(self.directory), key=lambda entry: -entry.used_s)
         described = [entry.describe() for entry in found]
@@ -121,13 +122,13 @@ class DiskCache:
 
     @property
     def size_bytes(self) -> int:
-        """Bytes in all entries."""
+        """Total size of all entries, in bytes."""
         return sum(entry.size_bytes for entry in _scan(self.directory))
 
     def clear(self) -> int:
-        """Delete all entries; other files in the folder stay. Gives the bytes deleted.
+        """Delete all entries; other files in the folder are kept. Return the deleted bytes.
 
-        Processes that have mapped an entry keep what they have.
+        Processes that have mapped an entry can continue to read it.
         """
         return sum(entry.delete() for entry in _scan(self.directory))
 
@@ -139,7 +140,7 @@ def columns_of(
     files: Mapping[str, FileEntry | None],
     count: Callable[[bool], None],
 ) -> CachedColumns | None:
-    """The entry of a checkpoint, perhaps empty; None if one of its files is not listed. `count` is
+    """The entry of a checkpoint, possibly empty; None if one of its files is not listed. `count` is
     called for each read, with whether it was a hit.
     """
     entries = [files.get(path) for path in checkpoint.paths]
@@ -170,8 +171,8 @@ def _scan(directory: str) -> list[_Entry]:
 
 
 def _evict(cache: DiskCache) -> None:
-    """Delete leftovers of killed processes, and the least recently used entries until `max_bytes`
-    holds.
+    """Delete temporary files of killed processes, then the least recently used entries until the
+    total size is at most `max_bytes`.
     """
     found = sorted(_scan(cache.directory), key=lambda entry: entry.used_s)
     total = sum(entry.size_bytes for entry in found)
@@ -183,8 +184,8 @@ def _evict(cache: DiskCache) -> None:
 
 @dataclass(frozen=True)
 class CachedColumns:
-    """The entry of one checkpoint, which `description` identifies (JSON); its folder exists from
-    the first column on.
+    """The entry of one checkpoint, which `description` identifies (JSON). Its folder is created
+    with the first column.
     """
 
     cache: DiskCache
@@ -198,15 +199,15 @@ class CachedColumns:
         kinds: Sequence[str],
         read: Callable[[], Iterable[pl.DataFrame]],
     ) -> Iterator[pl.DataFrame]:
-        """File actions from the entry if it has all columns, else from `read`, and then stored.
-        Memory: a batch if read, else mapped files.
+        """File actions from the entry if it has all columns, else from `read`, which are then
+        stored. Memory: a batch if read, else mapped files.
         """
         wanted = list(dict.fromkeys((*_ALWAYS, *columns)))
         found = self._load(wanted, kinds)
         self.count(found is not None)
         if found is not None:
             with suppress(OSError):
-                os.utime(self.folder)  # used now
+                os.utime(self.folder)  # marks the entry as used
             yield from found
             return
         with ExitStack() as stack:
@@ -229,7 +230,7 @@ class CachedColumns:
         return writer if self._attempt(lambda: writer.begin(self.description)) else None
 
     def _attempt(self, write: Callable[..., bool], *args: object) -> bool:
-        """Whether a step of writing worked; reads go on without the cache if it did not."""
+        """Whether a step of writing succeeded; reads continue without the cache if not."""
         try:
             return write(*args)
         except (OSError, ValueError, pa.ArrowException, pl.exceptions.PolarsError) as error:
@@ -239,7 +240,7 @@ class CachedColumns:
             return False
 
     def _load(self, columns: Sequence[str], kinds: Sequence[str]) -> Iterator[pl.DataFrame] | None:
-        """The frames of the columns, if all of them are whole and have as many rows."""
+        """The frames of the columns, if all are complete and have equally many rows."""
         loaded: list[tuple[str, list[pl.Series]]] = []
         rows: list[int] | None = None
         names = _names(columns, kinds)
@@ -289,7 +290,7 @@ def _frames(
 
 
 class _Writer:
-    """Writes the columns of batches to temporary files, and names them at the end."""
+    """Writes the columns of batches to temporary files, and renames them at the end."""
 
     def __init__(self, folder: str, names: Mapping[str, str], max_bytes: int) -> None:
         self._folder = folder
@@ -300,7 +301,7 @@ class _Writer:
         self._dtypes: dict[str, pl.DataType | None] = {}
 
     def begin(self, description: bytes) -> bool:
-        """Make the folder."""
+        """Create the folder."""
         os.makedirs(self._folder, mode=0o700, exist_ok=True)
         path = os.path.join(self._folder, _DESCRIPTION)
         if not os.path.lexists(path):
@@ -320,7 +321,9 @@ class _Writer:
                     self._give_up(column)
                     continue
             if self._dtypes[column] != dtype:
-                self._give_up(column)  # its batches differ, which one file cannot hold
+                self._give_up(
+                    column
+                )  # its batches have different types, which one file cannot contain
                 continue
             self._write(column, _to_batch(series, frame.height))
         written = sum(int(file.tell()) for file, _ in self._sinks.values())
@@ -340,7 +343,7 @@ class _Writer:
         return os.path.join(self._folder, _file_name(column) + self._token)
 
     def finish(self) -> bool:
-        """Give the files their checksums and names."""
+        """Append the checksums to the files, and rename them."""
         for column, name in self._names.items():
             file, writer = self._sinks.pop(column)
             with file:
@@ -356,7 +359,7 @@ class _Writer:
         return True
 
     def abandon(self) -> None:
-        """Delete what has no name yet."""
+        """Delete the temporary files."""
         for column in list(self._sinks):
             self._discard(column)
         for column in (*self._names, _DESCRIPTION):
@@ -376,7 +379,7 @@ class _Writer:
 
 @dataclass(frozen=True)
 class _Entry:
-    """The folder of one checkpoint, as it was scanned."""
+    """The folder of one checkpoint, as it was listed."""
 
     folder: str
     files: Mapping[str, os.stat_result]
@@ -397,7 +400,7 @@ class _Entry:
         return sum(name.endswith(".arrow") for name in self.files)
 
     def describe(self) -> tuple[str | None, int | None]:
-        """Location of the table and version of the checkpoint; None where they are not readable."""
+        """Location of the table and version of the checkpoint; None if they cannot be read."""
         try:
             with open(os.open(os.path.join(self.folder, _DESCRIPTION), _OPEN), "rb") as file:
                 body = orjson.loads(file.read(_CHUNK_BYTES))
@@ -411,7 +414,7 @@ class _Entry:
             with suppress(OSError):
                 os.unlink(os.path.join(self.folder, name))
         with suppress(OSError):
-            os.rmdir(self.folder)  # not if another process has just written to it
+            os.rmdir(self.folder)  # fails if another process has just written to it
         return self.size_bytes
 
     def delete_temporary(self, before_s: float) -> int:
@@ -436,7 +439,7 @@ def _file_name(column: str) -> str:
 
 
 def _to_batch(series: pl.Series | None, height: int) -> pa.RecordBatch:
-    if series is None:  # a column that the checkpoint lacks; the rows count all the same
+    if series is None:  # a column that the checkpoint lacks; the rows are counted nevertheless
         rows = pa.Array.from_buffers(pa.struct([]), height, [None])
         return pa.RecordBatch.from_struct_array(rows)
     return pa.RecordBatch.from_arrays([series.to_arrow(compat_level=_NEWEST)], [series.name])
@@ -450,11 +453,11 @@ def _is_kept_as_it_is(dtype: pl.DataType) -> bool:
 
 
 def _read_column(folder: str, name: str) -> list[pa.RecordBatch]:
-    """The batches of a column; raises `ValueError` if the file is not what was written."""
+    """The batches of a column; raises `ValueError` if the file differs from the written one."""
     content = memoryview(_mapped(os.path.join(folder, name)))
     body, trailer = content[: -_TRAILER.size], content[-_TRAILER.size :]
     if len(trailer) != _TRAILER.size:
-        raise ValueError("the file is cut short")
+        raise ValueError("the file is truncated")
     if _TRAILER.unpack(trailer) != (_MAGIC, len(body), _checksum(folder, name, body)):
         raise ValueError("the checksum does not match")
     file = pa.ipc.open_file(pa.py_buffer(body))
@@ -462,7 +465,7 @@ def _read_column(folder: str, name: str) -> list[pa.RecordBatch]:
 
 
 def _checksum(folder: str, name: str, content: mmap.mmap | memoryview) -> int:
-    """CRC-32C of a column's file and of the names of its entry and itself."""
+    """CRC-32C of a column's file, and of the names of its entry and itself."""
     found = google_crc32c.value(f"{os.path.basename(folder)}/{name}".encode())
     for start in range(0, len(content), _CHUNK_BYTES):
         found = google_crc32c.extend(found, bytes(content[start : start + _CHUNK_BYTES]))
@@ -474,7 +477,9 @@ def _create(path: str) -> int:
 
 
 def _mapped(path: str) -> mmap.mmap:
-    """The content of a regular file of this user; raises `OSError`, and `ValueError` otherwise."""
+    """The content of a regular file of this user; raises `OSError`, and `ValueError` for other
+    files.
+    """
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _OPEN)
     try:
         found = os.fstat(descriptor)
@@ -494,7 +499,7 @@ def _made_private(directory: str) -> str:
     trusted.
     """
     if not directory:
-        raise InvalidInputError("the cache folder is an empty text", expected="a local folder")
+        raise InvalidInputError("the cache folder must not be empty", expected="a local folder")
     try:
         os.makedirs(directory, mode=0o700, exist_ok=True)
         found = os.stat(directory)

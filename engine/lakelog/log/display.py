@@ -24,7 +24,7 @@ def size_text(size_bytes: int) -> str:
 
 
 def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """A snapshot's facts (`Snapshot.facts`) for people, as (label, text)."""
+    """A snapshot's facts (`Snapshot.facts`) for display, as (label, text)."""
     when = facts["timestamp"]
     names = facts["columns"]
     shown = ", ".join(names[:_SHOWN_COLUMNS]) + (
@@ -45,13 +45,13 @@ def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def table_text(title: str, facts: Sequence[tuple[str, str]]) -> str:
-    """A few lines for a terminal."""
+    """A text of several lines for a terminal."""
     width = max(len(label) for label, _ in facts)
     return "\n".join([title, *(f"  {label:<{width}}  {text}" for label, text in facts)])
 
 
 def table_html(title: str, facts: Sequence[tuple[str, str]]) -> str:
-    """A small table for a notebook."""
+    """An HTML table for a notebook."""
     rows = "".join(
         f"<tr><th style='text-align:left'>{html.escape(label)}</th>"
         f"<td style='text-align:left'>{html.escape(text)}</td></tr>"
@@ -61,7 +61,7 @@ def table_html(title: str, facts: Sequence[tuple[str, str]]) -> str:
 
 
 class Displayed:
-    """Shows itself as a small table: text in a terminal, HTML in a notebook."""
+    """Displays itself as a small table: text in a terminal, HTML in a notebook."""
 
     _title: ClassVar[str]
 

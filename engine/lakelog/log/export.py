@@ -3,9 +3,9 @@
 Layout of the directory::
 
     part-00000.parquet …   rows in the flattened schema of schemas/actions.json
-    _manifest.json         written last; without it the output is not whole
+    _manifest.json         written last; without it, the output is incomplete
 
-Spark, Polars and DuckDB read the folder as it is (names that begin with ``_`` are passed over).
+Spark, Polars and DuckDB read the folder directly (they ignore names that begin with ``_``).
 The format is described in ``schemas/log.md``.
 """
 
@@ -42,7 +42,7 @@ _LEAST_GROUP_ROWS = 256
 
 @dataclass(frozen=True)
 class Part:
-    """One Parquet file of the output: name in the directory, rows, and bytes."""
+    """One Parquet file of the output: name in the directory, number of rows, and size in bytes."""
 
     path: str
     num_rows: int
@@ -51,21 +51,22 @@ class Part:
 
 @dataclass(frozen=True)
 class ExportManifest:
-    """What was written; ``_manifest.json`` holds the same, but for the directory.
+    """Description of the output; ``_manifest.json`` contains the same fields, except the directory.
 
     Attributes:
-        directory: Where.
+        directory: Output directory.
         table: Location of the table.
         table_format: Dialect of its log.
         version: Version of the state.
-        timestamp_ms: When that version was committed; None where that is not known.
-        num_files: Live files.
-        total_size: Bytes in the live files.
-        num_tombstones: Removed files that the log still remembers.
-        num_rows: Rows in all parts.
+        timestamp_ms: Commit time of the version, in milliseconds since the Unix epoch; None if
+            unknown.
+        num_files: Number of live files.
+        total_size: Total size of the live files, in bytes.
+        num_tombstones: Number of removed files that are still in the log.
+        num_rows: Number of rows in all parts.
         parts: The parts, in order.
         provenance: Files of the log that the state depends on.
-        warnings: What was found wrong on the way.
+        warnings: Warnings about damage that was found and avoided, one sentence each.
     """
 
     directory: str
@@ -102,7 +103,7 @@ class ExportManifest:
             "warnings": self.warnings,
             "schema": contract.to_json(contract.load("actions")),
         }
-        # Not orjson: sizes may sum up beyond 64 bits.
+        # Not orjson: sums of sizes may exceed 64 bits.
         return json.dumps(body, ensure_ascii=False, indent=2).encode()
 
 
@@ -144,7 +145,7 @@ def write_state(
     return the manifest, which is the last file.
 
     Rows have the order of `Snapshot.iter_state`, with files sorted (`lakelog.log.file_order`).
-    Raises InvalidInputError, UnavailableError (what was written is deleted) or CorruptionError.
+    Raises InvalidInputError, UnavailableError (written files are deleted) or CorruptionError.
     Memory: the rows of one kind while sorting, at most 1 GiB, and the layers above the checkpoint.
     """
     import fsspec
@@ -235,8 +236,8 @@ class _PartWriter:
             return
         rows = pl.concat(self._waiting)
         self._waiting = []
-        # A row group is the least that a part can hold, so small parts need small groups. Memory
-        # size represents the size on disk, which is less.
+        # A row group is the smallest unit of a part, so small parts need small groups. Memory size
+        # represents the size on disk, which is less.
         share = rows.height * self._max_part_bytes // max(1, int(rows.estimated_size()))
         for group in rows.iter_slices(max(_LEAST_GROUP_ROWS, min(_GROUP_ROWS, share))):
             self._write_group(group)
@@ -268,7 +269,7 @@ class _PartWriter:
         self._writer, self._file, self._rows = None, None, 0
 
     def close(self) -> None:
-        """Finish the last part, and check what each part's own footer says."""
+        """Finish the last part, and compare each part's footer with the written rows."""
         self._flush()
         self._close_part()
         for part in self._parts:
@@ -283,7 +284,7 @@ class _PartWriter:
                 )
 
     def remove(self) -> None:
-        """Take back what was written, if the store allows it."""
+        """Delete the written files, if the store allows it."""
         if self._file is not None:
             self._file.close()
         names = [p.path for p in self._parts] + [self._name(), _MANIFEST]
@@ -311,5 +312,5 @@ class _PartWriter:
 
 
 def _fit(series: pl.Series, type_: pa.DataType) -> pa.Array:
-    """A column as the contract's Arrow type; Polars hands out large strings and views."""
+    """A column as the contract's Arrow type; Polars returns large strings and views."""
     return series.to_arrow().cast(type_)

@@ -1,8 +1,8 @@
-"""The order of file actions in what is written: partition values, statistics, path.
+"""The order of file actions in written files: partition values, statistics, path.
 
-Rows of one kind arrive in any order, batch by batch, and leave sorted. Only narrow keys are sorted;
-each row is then gathered once. What exceeds a bound is sorted in runs on local disk and merged
-block by block, so that memory does not grow with the table.
+Rows of one kind are received in any order, in batches, and returned sorted. Only narrow keys are
+sorted; each row is then gathered once. Rows above a limit are sorted in runs on local disk and
+merged block by block, so that memory does not grow with the table.
 
 Source: ``schemas/checkpoint.md``, section 2.
 """
@@ -37,7 +37,7 @@ from lakelog.skipping.values import typed_partitions
 from lakelog.storage.scratch import ScratchFile, ScratchRange
 
 _HELD_BYTES = 1 << 30
-"""Rows that are sorted in memory where no limit is set, in bytes as Polars estimates them."""
+"""Size of the rows that are sorted in memory without a limit, in bytes as Polars estimates them."""
 
 _BATCH_ROWS = 1 << 16
 _BLOCKS_OF_A_RUN = 64
@@ -52,15 +52,15 @@ Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class KeyRanges:
-    """Ranges of the first keys of an order, ascending, both ends inclusive; two may share an end
-    and no more.
+    """Ranges of the first keys of an order, ascending, both ends inclusive; two ranges may share an
+    end, but not overlap.
     """
 
     least: pl.DataFrame
     greatest: pl.DataFrame
 
     def numbers(self, keys: pl.DataFrame) -> Numbers:
-        """For each row of keys the number of its range; how many there are where it is in none."""
+        """For each row of keys, the number of its range; the number of ranges for keys in none."""
         count = self.least.height
         first = keys.select(self.least.columns)
         every = pl.concat(
@@ -106,13 +106,13 @@ class FileOrder:
         try:
             schema = metadata.schema
         except CorruptionError:
-            schema = contract.Struct(())  # logs exist without one
+            schema = contract.Struct(())  # some logs have none
         columns = metadata.partition_columns
         leading = leading_columns(schema, columns, mapping, state.meta)
         return FileOrder(schema, columns, mapping, dialect, leading=leading)
 
     def keys(self, files: pl.DataFrame) -> pl.DataFrame:
-        """The typed columns to sort rows of one kind by, before the path."""
+        """The typed sort columns of rows of one kind, before the path."""
         keys = self._own_keys(files)
         if self.ranges is None or files["actionType"][0] != "add":
             return keys
@@ -121,11 +121,11 @@ class FileOrder:
 
     @property
     def num_ranges(self) -> int:
-        """How many ranges there are, and what is in none."""
+        """Number of ranges, including one for keys in none."""
         return 1 if self.ranges is None else self.ranges.least.height + 1
 
     def count_ranges(self, files: pl.DataFrame) -> Numbers:
-        """How many of some live files are in each range, and in none."""
+        """Number of live files in each range, and in none."""
         if self.ranges is None:
             return np.array([files.height], np.int64)
         numbers = self.ranges.numbers(self._own_keys(files))
@@ -133,7 +133,7 @@ class FileOrder:
 
     def keys_of_bounds(self, bounds: pl.Series) -> pl.DataFrame:
         """The keys of live files from one side of their bounds, a struct under logical names that
-        has the partition columns, too.
+        includes the partition columns.
         """
         columns = [*((name,) for name in self.partition_columns), *self.leading]
         found = []
@@ -162,7 +162,7 @@ class FileOrder:
         return pl.DataFrame([each.alias(f"{_KEY}{n}") for n, each in enumerate(found)])
 
     def _least(self, files: pl.DataFrame) -> pl.Series:
-        """The least values of the leading columns, as a struct under logical names."""
+        """The minimum values of the leading columns, as a struct under logical names."""
         wanted = _pruned(self.schema, self.leading)
         if self.dialect is not None and self.dialect.map_statistics:
             counts = _column(files, "numRecords")
@@ -184,7 +184,7 @@ class FileOrder:
         return least.zip_with(kept, least_from_json(texts, wanted, mapping=self.mapping))
 
     def positions(self, keys: pl.DataFrame, paths: pl.Series) -> Numbers:
-        """The rows' numbers in their order; only among equal keys are paths looked at."""
+        """The rows' numbers in sort order; paths are compared only among equal keys."""
         height = len(paths)
         positions = np.arange(height)
         names = [c.name for c in keys if c.null_count() < height]
@@ -215,7 +215,7 @@ def leading_columns(
     mapping: str,
     meta: pl.DataFrame,
 ) -> tuple[Column, ...]:
-    """The columns whose least values sort the files of equal partition values."""
+    """The columns whose minimum values sort the files with equal partition values."""
     by_physical = {physical: path for path, physical in _bounded(schema, mapping)}
     clustered = [by_physical[path] for path in _clustering(meta) if path in by_physical]
     if clustered:
@@ -229,7 +229,7 @@ def leading_columns(
 
 
 def _clustering(meta: pl.DataFrame) -> tuple[Column, ...]:
-    """Physical paths of the columns that a table is clustered by."""
+    """Physical paths of the clustering columns of a table."""
     domains = live_domains(meta)
     if not domains.height or "domainConfiguration" not in domains.columns:
         return ()
@@ -242,7 +242,7 @@ def _clustering(meta: pl.DataFrame) -> tuple[Column, ...]:
 def _bounded(
     schema: contract.Struct, mapping: str, above: tuple[Column, Column] = ((), ())
 ) -> Iterator[tuple[Column, Column]]:
-    """Logical and physical path of each leaf that has bounds, in the order of the schema."""
+    """Logical and physical path of each leaf that has bounds, in schema order."""
     for field in schema.fields:
         logical = (*above[0], field.name)
         physical = (*above[1], contract.physical_name(field, mapping))
@@ -253,7 +253,7 @@ def _bounded(
 
 
 def _pruned(schema: contract.Struct, paths: Iterable[Column]) -> contract.Struct:
-    """The fields of a schema that are on the way to one of the columns."""
+    """The fields of a schema that contain one of the columns."""
     found = []
     below = list(paths)
     for field in schema.fields:
@@ -268,7 +268,7 @@ def _pruned(schema: contract.Struct, paths: Iterable[Column]) -> contract.Struct
 
 
 def _has(dtype: object, path: Column) -> bool:
-    """Whether a type is one of a struct with this field inside it."""
+    """Whether a type is a struct that contains this field."""
     for name in path:
         fields = dtype.to_schema() if isinstance(dtype, pl.Struct) else {}
         if name not in fields:
@@ -331,7 +331,7 @@ def _sorted(
 def _in_memory(
     waiting: list[pl.DataFrame], order: FileOrder, batch_rows: int
 ) -> Iterator[pl.DataFrame]:
-    """Rows with their keys, sorted, a batch at a time; takes them out of the list."""
+    """Rows with their keys, sorted, in batches; removes them from the list."""
     rows = _stack(waiting)
     waiting.clear()
     positions = order.positions(_keys(rows), rows["path"])
@@ -342,7 +342,7 @@ def _in_memory(
 
 
 class _Block(NamedTuple):
-    """Sorted rows on disk, and the keys and the path of the first one."""
+    """Sorted rows on disk, with the keys and the path of the first one."""
 
     head: pl.DataFrame
     place: ScratchRange
@@ -360,12 +360,12 @@ class _Runs:
         self.blocks: list[_Block] = []
 
     def add(self, rows: list[pl.DataFrame]) -> None:
-        """Sort rows, and write them as one more run; takes them out of the list."""
+        """Sort rows, and write them as another run; removes them from the list."""
         if not self._block_rows:
             self._run_rows = sum(frame.height for frame in rows)
             self._block_rows = max(_LEAST_BLOCK_ROWS, self._run_rows // _BLOCKS_OF_A_RUN)
         if self._count >= _MOST_RUNS:
-            # Every run holds a block in memory while it is merged: many become one before.
+            # Merging needs one block per run in memory, so many runs are first merged into one.
             blocks, self.blocks = self.blocks, []
             for part in self._merge(blocks):
                 for block in part.iter_slices(self._block_rows):
@@ -385,7 +385,7 @@ class _Runs:
         return self._merge(self.blocks)
 
     def _merge(self, blocks: Sequence[_Block]) -> Iterator[pl.DataFrame]:
-        """Blocks are read in the order of their first rows: rows before the first row of the last
+        """Merge blocks in the order of their first rows: rows before the first row of the last
         block read precede all rows on disk.
         """
         if not blocks:
@@ -413,7 +413,7 @@ class _Runs:
             fresh, carried = 0, rows.height - cut
 
     def close(self) -> None:
-        """Give the room on disk back."""
+        """Free the disk space."""
         self.blocks = []
         self._file.close()
 
@@ -427,13 +427,13 @@ def _plain(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _sorted_by(keys: pl.DataFrame) -> Numbers:
-    """The rows' numbers, in the order of their keys, nulls first; stable."""
+    """The rows' numbers in the order of their keys, nulls first; stable."""
     expression = pl.arg_sort_by(keys.columns, nulls_last=False, maintain_order=True)
     return keys.select(expression).to_series().to_numpy().astype(np.int64)
 
 
 def _stack(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """Narrow frames one above the other; statistics that are typed differently are widened."""
+    """Concatenate narrow frames; differing types of statistics are widened."""
     if len(frames) == 1:
         return frames[0]
     return pl.concat(frames, how="diagonal_relaxed", rechunk=True)

@@ -1,7 +1,7 @@
 """`s.files()`: the live files of a state as a lazy frame.
 
-A Polars IO source: only the columns that the query needs are read, statistics and partition
-values are parsed only where they are asked for, and nothing is read before ``collect``.
+A Polars IO source: only the columns that the query needs are read, statistics and partition values
+are parsed only if the query uses them, and nothing is read before ``collect``.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def lazy_frame(
     *,
     is_pure: bool = False,
 ) -> pl.LazyFrame:
-    """A lazy frame that reads on collect, and only the columns that the query needs. `read` may
-    leave out rows that do not match the predicate that it is given.
+    """A lazy frame that, on collect, reads only the columns that the query needs. `read` may omit
+    rows that do not match its predicate.
     """
 
     def scan(
@@ -72,7 +72,7 @@ def lazy_frame(
 
 
 _STATISTICS = ("numRecords", "min", "max", "nullCount")
-"""Columns of ``stats=True``, in place of the statistics' text."""
+"""Columns of ``stats=True``, which replace the text of statistics."""
 
 _TEXT_STATISTICS = ("stats", "numRecords", "minValues", "maxValues")
 _BOUNDS = ("minValues", "maxValues")
@@ -80,7 +80,7 @@ _MAP_STATISTICS = ("numRecords", *_BOUNDS)
 
 
 class TextNeededError(Exception):
-    """Some rows have no typed statistics, and the text of theirs has not been read."""
+    """Some rows have no typed statistics, and their text has not been read."""
 
 
 Frames = Callable[[Sequence[str], Transform, FileCondition | None], list[pl.DataFrame]]
@@ -110,22 +110,25 @@ def _columns_of(wrapper: str, dialect: Dialect) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class FilesPlan:
-    """What `Snapshot.files` reads to answer a condition, decided from footers and commits alone.
+    """The files and row groups that `Snapshot.files` reads for a condition, chosen from footers and
+    commits.
 
     Attributes:
         version: Table version.
-        checkpoint_files: Files of the checkpoint: manifest, parts, sidecars; 0 without one.
-        checkpoint_files_read: Those of which row groups are read.
-        row_groups: Row groups of them; None where all are read.
-        row_groups_read: Those that may hold a matching file; None where all are read.
-        actions: Actions in all row groups; None where all are read.
-        actions_read: Actions in the row groups that are read; None where all are read.
-        size_bytes: Bytes of the files with row groups; None where all are read.
-        bytes_read: Bytes of the row groups that are read, in proportion to their actions, at most:
-            of them, only the columns that a query needs are read; None where all are read.
-        commits: Commits above the checkpoint, all of which are read.
-        reason: Why all row groups are read; None where they are chosen by their bounds.
-        seconds: How long it took to decide.
+        checkpoint_files: Number of the checkpoint's files: manifest, parts, sidecars; 0 without
+            one.
+        checkpoint_files_read: Number of these files with row groups to read.
+        row_groups: Number of row groups; None if all are read.
+        row_groups_read: Number of row groups that may contain a matching file; None if all are
+            read.
+        actions: Number of actions in all row groups; None if all are read.
+        actions_read: Number of actions in the row groups to read; None if all are read.
+        size_bytes: Size of the files with row groups, in bytes; None if all are read.
+        bytes_read: Upper bound of the bytes to read: the size of the row groups to read, estimated
+            from their actions (a query reads only the columns that it needs); None if all are read.
+        commits: Number of commits above the checkpoint; all are read.
+        reason: Why all row groups are read; None if they are chosen by their bounds.
+        seconds: Duration of the decision, in seconds.
     """
 
     version: int
@@ -150,7 +153,8 @@ class FilesPlan:
         groups = () if state.base is None or choice.chosen is None else state.base.row_groups
         read = [group.frame["rows"].gather(_chosen(choice, group.path)) for group in groups]
         every = [group.frame["rows"] for group in groups]
-        # A file's bytes by its actions: footers that are not read do not say more.
+        # A row group's bytes are estimated from its share of the actions, because footers are not
+        # read.
         shares = [
             group.size_bytes * int(some.sum()) // max(1, int(rows.sum()))
             for group, some, rows in zip(groups, read, every, strict=True)
@@ -173,7 +177,7 @@ class FilesPlan:
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What it says, as names and texts."""
+        """The plan as (label, text)."""
 
         def share(read: int | None, total: int | None, text: Callable[[int], str]) -> str:
             if read is None or total is None:
@@ -204,8 +208,8 @@ def _chosen(choice: RowGroupChoice, path: str) -> list[int]:
 
 @dataclass(frozen=True)
 class FilesQuery:
-    """One call of `Snapshot.files`: which columns it reads from a state, and how it derives its
-    result. Protocol and metadata are read on demand.
+    """One call of `Snapshot.files`: the columns to read from a state, and how to derive the result.
+    Protocol and metadata are read on demand.
     """
 
     dialect: Dialect
@@ -222,13 +226,13 @@ class FilesQuery:
 
     @property
     def mapping(self) -> str:
-        """Column mapping mode that names in the log follow."""
+        """Column mapping mode of the names in the log."""
         if self.metadata.column_mapping_mode == "none":
             return "none"
         return honoured_mapping(self.read_protocol(), self.metadata)
 
     def check(self) -> None:
-        """Refuse a condition that is not one of the table's rows."""
+        """Raise for a condition that is not a row-wise condition on the table's columns."""
         if self.where is not None:
             _ = self._referenced
 
@@ -268,7 +272,7 @@ class FilesQuery:
         self, wanted: Sequence[str], struct_statistics: bool, text: bool = True
     ) -> list[str]:
         """Flattened columns to read for the result columns `wanted`; with `text` also the JSON of
-        statistics, for rows that have only that.
+        statistics, for rows without typed ones.
         """
         needed: dict[str, None] = {"path": None}
         statistics = self._statistics_columns(struct_statistics, text)
@@ -292,7 +296,7 @@ class FilesQuery:
         return (*own, STRUCT_STATISTICS) if text else (STRUCT_STATISTICS,)
 
     def condition(self, struct_statistics: bool = False, text: bool = True) -> FileCondition:
-        """``where``, for readers that leave out files; the arguments are those of `sources`."""
+        """``where``, for readers that skip files; the arguments are those of `sources`."""
         where = self.where
         assert where is not None
         statistics = self._statistics_columns(struct_statistics, text) if self._bounded else ()
@@ -310,7 +314,7 @@ class FilesQuery:
 
     @cached_property
     def _bounded(self) -> list[str]:
-        """Those that statistics bound."""
+        """Columns of ``where`` with statistics."""
         partitioned = self.metadata.partition_columns
         return [column for column in self._referenced if column not in partitioned]
 
@@ -331,7 +335,8 @@ class FilesQuery:
                     statistics = self._statistics(batch, text=text)
                 series.append(statistics[column])
             elif column == "dataChange":
-                # A replayed state rearranges nothing: Delta protocol, Action Reconciliation.
+                # ``dataChange`` is false in a replayed state: Delta protocol, Action
+                # Reconciliation.
                 series.append(
                     pl.Series(column, [False], dtype=pl.Boolean).new_from_index(0, batch.height)
                 )
@@ -375,8 +380,8 @@ class FilesQuery:
         )
 
     def _was_text(self, bounds: pl.Series, column: str) -> bool:
-        """Whether bounds of a column are texts and its values are not, any more: the least text
-        need not be that of the least value.
+        """Whether bounds of a column are texts, although its values no longer are: the least text
+        may differ from the text of the least value.
         """
         field = self.metadata.schema.field(column)
         assert field is not None
@@ -423,8 +428,8 @@ class FilesQuery:
 
 
 def find_files(snapshot: LogSnapshot, paths: Sequence[str], columns: Sequence[str]) -> pl.DataFrame:
-    """Some columns (not statistics) of the live files of some decoded paths. Of a checkpoint that
-    records paths, only row groups that may hold one of them are read.
+    """Some columns (not statistics) of the live files of some decoded paths. In a checkpoint that
+    records paths, only row groups that may contain one of them are read.
     """
     condition = path_condition(pl.Series("path", list(paths), dtype=pl.String))
 
@@ -436,7 +441,7 @@ def find_files(snapshot: LogSnapshot, paths: Sequence[str], columns: Sequence[st
 
 
 def statistics_text(batch: pl.DataFrame) -> pl.Series:
-    """``stats`` as text, rebuilt from the struct for rows that have only that."""
+    """``stats`` as text, encoded from the struct for rows that have only that."""
     texts = _column(batch, "stats")
     if STRUCT_STATISTICS not in batch.columns:
         return texts
@@ -465,7 +470,7 @@ def lazy_files(
     `live` (batches of live files, by columns, transform and condition) on collect.
     """
     query = FilesQuery(dialect, protocol, metadata, where, stats, flatten)
-    query.check()  # now, not on collect
+    query.check()  # immediately, not on collect
     schema = query.schema()
 
     def read(wanted: Sequence[str], predicate: pl.Expr | None) -> Iterator[pl.DataFrame]:
@@ -481,8 +486,8 @@ def lazy_files(
             return live(sources, lambda batch: query.derive(batch, wanted, text), condition)
 
         try:
-            # Most checkpoints with typed statistics have them of every file, and the text next to
-            # them is the most of what would be read.
+            # Most checkpoints with typed statistics have them for every file, and their text would
+            # be most of the bytes read.
             frames = derived(text=not typed)
         except TextNeededError:
             frames = derived(text=True)

@@ -1,7 +1,7 @@
 """History: the commits of a log as dataframes.
 
-`history` and `lazy_actions` read commit files, never checkpoints: a
-checkpoint keeps state, and forgets who made it.
+`history` and `lazy_actions` read commit files, never checkpoints, because a checkpoint contains
+state without commitInfo.
 """
 
 from __future__ import annotations
@@ -43,19 +43,21 @@ _CHUNK_BYTES = 64 << 20
 _TIME = pl.Datetime("ms", "UTC")
 _FIRST_TIME_MS = -62_135_596_800_000
 LAST_TIME_MS = 253_402_300_799_999
-"""The milliseconds that a datetime can hold: of the years 1 to 9999."""
+"""The greatest time that a datetime can represent (end of the year 9999), in milliseconds since the
+Unix epoch.
+"""
 
 
 def history(log: Log, limit: int | None = None) -> pl.DataFrame:
-    """The commits that are still on disk, newest first.
+    """The existing commits, newest first.
 
     Args:
         log: The table's log.
-        limit: At most so many, the newest; only these are read.
+        limit: Maximum number of commits; only the newest ones are read.
 
     Returns:
         One row per commit: ``version`` (Int64), ``timestamp`` (Datetime ms, UTC: the in-commit
-        timestamp, else the file's time made monotone), the commitInfo fields of
+        timestamp, else the file's time, forced to increase), the commitInfo fields of
         `HISTORY_COLUMNS`, null where a commit has no commitInfo, or a version is an IndexTables
         state without a commit file.
 
@@ -71,8 +73,8 @@ def history(log: Log, limit: int | None = None) -> pl.DataFrame:
 
 
 def with_stable_listing(log: Log, look: Callable[[LogListing], _T]) -> _T:
-    """What `look` makes of the whole log. Where it fails because commits that were listed have left
-    the log since, as cleanup takes them, it retries.
+    """The result of `look`, which is called with a listing of the whole log; called again if listed
+    commits were deleted by a concurrent cleanup.
     """
     listed: set[str] = set()
 
@@ -107,8 +109,8 @@ def _history(log: Log, listing: LogListing, limit: int | None) -> pl.DataFrame:
 
 
 def as_time(column: str) -> pl.Expr:
-    """A column of milliseconds as times; what no datetime can hold becomes the nearest that one
-    can, for a log may say anything.
+    """A column of milliseconds as times; values that a datetime cannot represent become the nearest
+    one that it can, because a log may contain any value.
     """
     return pl.col(column).clip(_FIRST_TIME_MS, LAST_TIME_MS).cast(_TIME)
 
@@ -132,12 +134,12 @@ def commits_between(
 ) -> tuple[CommitFile, ...]:
     """The commits `start` to `end`, inclusive, without a gap.
 
-    Commits that cleanup has taken from the beginning are left out with a `LakelogWarning`; with
-    `whole` they are an error.
+    Commits that cleanup deleted at the beginning of the range are omitted with a `LakelogWarning`;
+    with `whole`, they are an error.
 
     Raises:
         InvalidInputError: The range is empty or negative.
-        VersionNotFoundError: None of its commits is on disk any more; with `whole`, not all are.
+        VersionNotFoundError: None of its commits exists; with `whole`, not all exist.
         LogGapError: A commit within the range is missing.
     """
     latest = latest_version(listing, log.table)
@@ -181,15 +183,14 @@ def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFra
 
     Returns:
         A lazy frame with every column of ``schemas/actions.json``, in the order (version,
-        position). Which commits there are is settled on collect: what cleanup takes before the
-        first rows are there is looked at again, and what it takes later is an error, for these
-        cannot be taken back.
+        position). The log is listed on collect. If cleanup deletes commits before the first rows
+        are returned, the log is listed again; if it deletes them later, an error is raised.
 
     Raises:
         InvalidInputError: On collect: the range is empty.
         CorruptionError: On collect: a commit is missing in between, or cannot be decoded.
 
-    Memory: the columns asked for; decoding holds about 64 MB of commits at a time.
+    Memory: the selected columns; about 64 MB of commits are decoded at a time.
     """
 
     def read(wanted: Sequence[str], _predicate: pl.Expr | None) -> Iterator[pl.DataFrame]:
@@ -209,7 +210,7 @@ def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFra
 
 
 def by_size(commits: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:
-    """Runs of commits of about 64 MB, so that a long log is decoded piece by piece."""
+    """Groups of commits of about 64 MB, so that a long log is decoded in pieces."""
     return group_commits(commits, _CHUNK_BYTES)
 
 

@@ -1,4 +1,4 @@
-"""From a log to a state: opening a version, passing over a broken checkpoint, and updating."""
+"""Opens a version of a log as a state, replaces broken checkpoints, and updates states."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ from lakelog.model.metadata import last_metadata, last_protocol
 
 
 def open_state(log: Log, version: int | None = None) -> State:
-    """The state of a version (None: the latest). It is read now if cheap, else on first use; lists
-    again if cleanup removed files.
+    """The state of a version (None: the latest). It is read immediately if cheap, else on first
+    use; lists again if cleanup removed files.
     """
     segment: LogSegment | None = None
 
@@ -62,10 +62,12 @@ def reopened(state: State, error: CorruptionError | NotFoundError, *, may_list: 
 
 
 def is_outdated(log: Log, segment: LogSegment, error: BaseException) -> bool:
-    """Whether reading failed because cleanup removed the chosen files; a file that is missing
+    """Whether reading failed because cleanup removed the chosen files. A file that is missing
     although its checkpoint is still listed is damage.
     """
-    causes: list[BaseException] = []  # an error may be its own cause: `fall_back` raises them again
+    causes: list[
+        BaseException
+    ] = []  # an error can be its own cause: `fall_back` raises such errors again
     cause: BaseException | None = error
     while cause is not None and cause not in causes:
         causes.append(cause)
@@ -98,7 +100,7 @@ def choose(log: Log, version: int | None, *, hint: bool) -> tuple[LogListing, Lo
     except LogGapError:
         if not hint:
             raise
-    # The pointer may have led to a listing that begins too late: the whole one decides.
+    # The pointer may be too new, so that the listing begins too late: list the whole log.
     whole = log.list_all()
     return replace(whole, notes=listing.notes), choose_segment(whole, version, table=log.table)
 
@@ -106,7 +108,7 @@ def choose(log: Log, version: int | None, *, hint: bool) -> tuple[LogListing, Lo
 def open_segment(
     log: Log, segment: LogSegment, notes: tuple[str, ...] = (), base: Base | None = None
 ) -> State:
-    """The state of these files; checked now if that is cheap."""
+    """The state of these files; read immediately if that is cheap."""
     source = "json" if segment.checkpoint is None else "checkpoint"
     facts = {"source": source, "format": log.dialect.name, "stage": "open"}
     commits = len(segment.commits)
@@ -149,7 +151,8 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
     accepted = _despite_records(state, error) or state.doubted
     while True:
         assert state.segment.checkpoint is not None
-        # One found broken earlier stays out: two of them would otherwise take turns for ever.
+        # Checkpoints found broken earlier remain excluded; otherwise two of them would alternate
+        # forever.
         excluded = (*excluded, state.segment.checkpoint)
         try:
             segment = choose_segment(
@@ -167,7 +170,7 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
             f"{error.message}"
         )
         candidate = State.of(state.log, segment, (*state.notes, note), excluded)
-        candidate = replace(candidate, doubted=accepted)  # its files may be damaged further on
+        candidate = replace(candidate, doubted=accepted)  # other files of it may be damaged
         try:
             candidate.ensure_readable()
             ids = table_ids(candidate)
@@ -188,8 +191,8 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
 
 
 def _despite_records(state: State, error: CheckpointCorruptionError) -> State | None:
-    """The state from its checkpoint if a hint contradicts it that may itself be wrong, for the case
-    that no older files decide; None if the evidence is against the checkpoint.
+    """The state from its checkpoint if a hint that may be wrong itself contradicts it, for the case
+    that older files do not decide; None if the evidence is against the checkpoint.
     """
     cause = error.__cause__
     if not isinstance(cause, RecordMismatchError) or cause.accepted is None:
@@ -207,7 +210,7 @@ def _warned(state: State) -> State:
 
 
 def table_ids(state: State) -> set[object]:
-    """Every table id that the state's files mention."""
+    """Every table id in the state's files."""
     base = [state.base.pair] if state.base is not None else []
     meta = actions.concat([*base, *(part.meta for part in state.meta_parts)])
     rows = actions.conform(actions.of_type(meta, "metaData"), ("metadataId",))
@@ -219,7 +222,7 @@ def update_state(state: State, version: int | None = None) -> State:
     those were removed.
     """
     if state.base is not None and state.base.checkpoint.layout == "avro-state":
-        # Skips that count for a state may have any number, also one below its version.
+        # Skips that apply to a state may have any version, also a lower one.
         return open_state(state.log, version)
     listing = state.log.list_since(state.version + 1)
     commits = [
@@ -269,7 +272,7 @@ def extend_state(state: State, commits: Sequence[CommitFile]) -> State:
 
 
 def _past(state: State) -> Past:
-    """What a later state takes over from one that has decoded its commits."""
+    """The parts of a decoded state that a later state reuses."""
     before = state.past
     return Past(
         state.layers,
@@ -282,14 +285,14 @@ def _past(state: State) -> Past:
 
 
 def _agrees(state: State, checkpoint: Checkpoint) -> bool:
-    """Whether a later checkpoint agrees with an update in protocol and metadata. A table that was
-    overwritten has a checkpoint unlike its commits, and readers start from the checkpoint.
+    """Whether a later checkpoint agrees with an update in protocol and metadata. If a table was
+    overwritten, its checkpoint differs from its commits, and readers start from the checkpoint.
     """
     base = Base(state.log.dialect.open_checkpoint(state.log.store, checkpoint))
     try:
         theirs = base.pair
     except CheckpointCorruptionError:
-        return True  # a process that starts from it passes over it
+        return True  # a process that starts from it ignores it
     own = actions.concat(part.meta for part in state.meta_parts)
     if "version" in own.columns:
         own = own.filter(pl.col("version") <= checkpoint.version)

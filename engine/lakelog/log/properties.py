@@ -1,6 +1,6 @@
 """Table properties that reading needs, parsed as Spark writes them.
 
-Source: Delta Lake table properties; facts on retention.
+Source: Delta Lake table properties.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _DEFAULT_DELETED_FILE_RETENTION_MS = 7 * 86_400_000
 
 
 def deleted_file_retention_ms(configuration: Mapping[str, str | None]) -> int:
-    """How long a tombstone is kept, in milliseconds (one week unless the table says otherwise)."""
+    """Retention of tombstones, in milliseconds (default: one week)."""
     value = configuration.get(_DELETED_FILE_RETENTION)
     return _DEFAULT_DELETED_FILE_RETENTION_MS if value is None else parse_interval_ms(value)
 
 
 def transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | None:
-    """How long a transaction identifier counts, in milliseconds; None is for ever."""
+    """Retention of transaction identifiers, in milliseconds; None: unlimited."""
     value = configuration.get(_TRANSACTION_RETENTION)
     return None if value is None else parse_interval_ms(value)
 
@@ -49,7 +49,7 @@ def read_limits(configuration: Mapping[str, str | None]) -> ReadLimits:
     """The read limits in the table's properties; malformed values are ignored (a checkpoint reports
     them).
     """
-    names = (_READ_PARALLELISM, _MAX_CONCURRENT_READS)  # the first that the table sets
+    names = (_READ_PARALLELISM, _MAX_CONCURRENT_READS)  # the first property that is set
     found = (in_any_case(configuration, name) for name in names)
     parallelism = next((value for value in found if value), "")
     timeout = in_any_case(configuration, _READ_TIMEOUT) or ""
@@ -57,5 +57,5 @@ def read_limits(configuration: Mapping[str, str | None]) -> ReadLimits:
 
 
 def _positive(text: str) -> int | None:
-    """A number from 1 of few digits; None for any other text."""
+    """A positive number of few digits; None for any other text."""
     return (int(text) or None) if text.isdecimal() and len(text) <= _MOST_DIGITS else None

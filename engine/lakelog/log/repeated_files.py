@@ -1,16 +1,16 @@
-"""Files that a checkpoint both adds and removes: which of the two actions counts, by proof.
+"""Files that a checkpoint both adds and removes: determines which action is valid.
 
-A checkpoint is reconciled: each logical file is in it once (Delta protocol, Action
-Reconciliation). Writers exist that leave an add and a remove of one file, for opposite reasons:
+A checkpoint is reconciled: it contains each logical file once (Delta protocol, Action
+Reconciliation). Some writers leave an add and a remove of one file, for opposite reasons:
 
 - The Java Kernel (4.4.0) keeps every remove of the commits that it reads, and an add only if no
-  later remove has the same URI. So where both have one spelling of the path, the add is newer.
-- A writer that compares paths as text does not match ``p=é`` with ``p=%C3%A9``. Where the
-  spellings differ, either action may be the newer one.
+  later remove has the same URI. So if both actions have the same path text, the add is newer.
+- A writer that compares paths as text does not match ``p=é`` with ``p=%C3%A9``. If the texts
+  differ, either action may be the newer one.
 
-The commits at and below the checkpoint decide where they mention the file, as they are the
-table's history. Without them only the first case is decided, and only in a checkpoint of one
-file: a part or a sidecar of another version could otherwise be among its files.
+The commits at and below the checkpoint decide if they contain the file, because they are the
+table's history. Without them, only the first case is decided, and only in a checkpoint of one file:
+otherwise a part or a sidecar of another version could be among its files.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _FIRST_COMMITS = 16
 
 
 class Settled(NamedTuple):
-    """The valid actions of files that a checkpoint holds repeatedly, as a layer above it, and a
-    note how they were decided.
+    """The valid actions of files that a checkpoint contains repeatedly, as a layer above it, and a
+    note about how they were decided.
     """
 
     layers: Layers
@@ -45,7 +45,7 @@ class Settled(NamedTuple):
 
 
 def repeat_error(checkpoint: Checkpoint, repeated: pl.DataFrame) -> InvalidActionError:
-    """The error for a checkpoint that holds a logical file more than once."""
+    """The error for a checkpoint that contains a logical file more than once."""
     path = repeated["path"][0]
     kinds = repeated.filter(repeated["path"] == path)["actionType"].unique()
     both = len(kinds) > 1
@@ -63,8 +63,9 @@ def repeat_error(checkpoint: Checkpoint, repeated: pl.DataFrame) -> InvalidActio
 
 
 def settle(state: State) -> Settled | None:
-    """Decide the valid actions of repeated files; None if there are none, nothing proves which is
-    valid, or older files give the whole version. Memory: their rows, and the commits in pieces.
+    """Decide the valid actions of repeated files; None if there are none, if they cannot be
+    decided, or if older files give the whole version. Memory: their rows, and the commits in
+    pieces.
     """
     base = state.base
     assert base is not None
@@ -87,7 +88,7 @@ def _decide(state: State) -> Settled | None:
     adds = rows.filter(rows["actionType"] == "add")
     removes = rows.filter(rows["actionType"] == "remove")
     if adds.select(_KEY).is_duplicated().any():
-        return None  # two adds of a file: a part was copied, and its own rows are missing
+        return None  # two adds of a file: a part was copied over another, whose rows are missing
     twice = removes.join(adds, on=_KEY, how="anti", nulls_equal=True)
     if twice.height and not one_file:
         return None
@@ -98,7 +99,7 @@ def _decide(state: State) -> Settled | None:
     left = adds.join(decided, on=_KEY, how="anti", nulls_equal=True)
     if left.height and not (one_file and _holds_all(alike, left)):
         return None
-    # Whichever remove is kept, the file is gone; the later one keeps its tombstone longer.
+    # Both are removes, so the file is removed; the later one keeps its tombstone longer.
     latest = actions.conform(twice, ("deletionTimestamp",)).to_series().fill_null(0).arg_sort()
     from_base = [f.drop(PATH_TEXT) for f in (twice[latest], left)]
     kept = actions.concat([*from_base, decided])
@@ -117,7 +118,7 @@ def _decide(state: State) -> Settled | None:
 
 
 def _rows_of(state: State, keys: pl.DataFrame) -> pl.DataFrame:
-    """The checkpoint's rows of some files, in every column, with the text of their paths."""
+    """The checkpoint's rows of some files, with all columns, and the text of their paths."""
     base = state.base
     assert base is not None
     columns = [c for c in actions.schema() if c not in ("dataChange", "timestamp")]
@@ -138,7 +139,7 @@ def _rows_of(state: State, keys: pl.DataFrame) -> pl.DataFrame:
 
 
 def _spelled_alike(rows: pl.DataFrame) -> pl.DataFrame:
-    """(path, dvId) of files whose actions all have one text of the path."""
+    """(path, dvId) of files whose actions all have the same path text."""
     texts = rows.group_by(_KEY).agg(pl.col(PATH_TEXT).n_unique().alias("texts"))
     return texts.filter(pl.col("texts") == 1).select(_KEY)
 
@@ -148,7 +149,7 @@ def _holds_all(keys: pl.DataFrame, files: pl.DataFrame) -> bool:
 
 
 def _can_be_replayed(state: State) -> bool:
-    """Whether older files rebuild the version without the checkpoint, by the listing."""
+    """Whether older files rebuild the version without the checkpoint, according to the listing."""
     barred = (*state.excluded, state.segment.checkpoint)
     try:
         choose_segment(
@@ -182,7 +183,7 @@ def _from_commits(state: State, keys: pl.DataFrame) -> pl.DataFrame:
             break
         ids = actions.conform(actions.of_type(piece.meta, "metaData"), ("metadataId",))
         if table is None or (ids["metadataId"] != table.id).any():
-            break  # another table's: it was written over
+            break  # commits of another table, which was overwritten
         count *= 4
         if not piece.files.height:
             continue

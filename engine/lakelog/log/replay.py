@@ -1,9 +1,9 @@
-"""Replay: action tables in, state out. Pure; knows nothing of paths, stores or formats.
+"""Replay: action tables in, state out. Pure; independent of paths, stores and formats.
 
 The last add or remove of a logical file, in the order (version, position), wins: an add clears the
-tombstone and a remove clears the file. State is kept as layers, oldest first. A layer holds one
-row for each logical file that it mentions, and a row counts unless a later layer mentions the
-same file. So a new commit is a new, small layer, and the checkpoint below is never rewritten.
+tombstone and a remove clears the file. A state consists of layers, oldest first. A layer has one
+row per logical file, and a row is valid unless a later layer contains the same file. A new commit
+is a new, small layer, and the checkpoint below is never rewritten.
 
 Source: Delta protocol, Action Reconciliation.
 """
@@ -30,7 +30,7 @@ def reconcile_files(files: pl.DataFrame) -> pl.DataFrame:
 
 @dataclass(frozen=True)
 class Layers:
-    """Reconciled file actions, oldest layer first; each layer has one row a logical file."""
+    """Reconciled file actions, oldest layer first; each layer has one row per logical file."""
 
     frames: tuple[pl.DataFrame, ...] = ()
 
@@ -57,7 +57,7 @@ class Layers:
 
     @property
     def height(self) -> int:
-        """Rows in all layers."""
+        """Number of rows in all layers."""
         return sum(frame.height for frame in self.frames)
 
 
@@ -80,7 +80,7 @@ def exclude(files: pl.DataFrame, keys: pl.DataFrame) -> pl.DataFrame:
     """Rows of `files` whose (path, dvId) is not in `keys`, in order."""
     if not keys.height or not files.height:
         return files
-    # A path that `keys` does not mention settles most rows at the price of one hash each.
+    # Most paths are not in `keys`, which one hash per row decides.
     suspect = files["path"].is_in(keys["path"].implode())
     if not suspect.any():
         return files
@@ -138,7 +138,7 @@ def retained_tombstones(removes: pl.DataFrame, minimum_ms: int | None) -> pl.Dat
 
 def reconcile_meta(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
     """Reduce non-file actions, oldest first, to the last protocol and metaData, and the last txn,
-    domainMetadata (removed ones too, which may hide older ones) and mergeskip of each key.
+    domainMetadata (including removed ones, which may hide older ones) and mergeskip of each key.
     """
     meta = actions.concat(parts)
     return actions.concat(
@@ -153,7 +153,7 @@ def reconcile_meta(parts: Iterable[pl.DataFrame]) -> pl.DataFrame:
 
 
 def with_path_texts(files: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
-    """File actions with the texts of `State.path_texts`, where there are any."""
+    """File actions with the texts of `State.path_texts`, if there are any."""
     if not texts.height or not files.height:
         return files
     bare = files.drop(PATH_TEXT, strict=False)

@@ -1,6 +1,7 @@
-"""Which files make a version: a checkpoint, compactions where they are of use, then commits.
+"""Chooses the files of a version: a checkpoint, useful compactions, then commits.
 
-Pure: a listing goes in, a `LogSegment` comes out, or an error that says which versions can be had.
+Pure: the input is a listing, the output a `LogSegment`, or an error with the versions that can be
+rebuilt.
 
 Source: Delta protocol, Checkpoints; Log Compaction Files; Delta Log Entries.
 """
@@ -18,9 +19,9 @@ from lakelog.errors import LogGapError, TableNotFoundError, VersionNotFoundError
 
 @dataclass(frozen=True)
 class LogSegment:
-    """The files whose replay gives `version`: a checkpoint (None: from nothing), contiguous commits
-    above it, compactions that may replace some of these without overlap, and whether a version
-    checksum is listed.
+    """The files whose replay gives `version`: a checkpoint (None: no checkpoint), contiguous
+    commits above it, compactions that may replace some of these without overlap, and whether a
+    version checksum is listed.
     """
 
     version: int
@@ -61,7 +62,7 @@ def validate_contiguous(versions: Iterable[int], *, after: int, last: int) -> No
 
 
 def latest_version(listing: LogListing, table: str) -> int:
-    """The greatest version that the listing names."""
+    """The greatest version in the listing."""
     candidates = [f[-1].version for f in (listing.commits, listing.checkpoints) if f]
     if not candidates:
         raise TableNotFoundError(
@@ -87,7 +88,7 @@ def has_hole(listing: LogListing, start: int = 0) -> bool:
 
 
 def rebuildable(listing: LogListing) -> list[tuple[int, int]]:
-    """Inclusive ranges of the versions that can be rebuilt from what is listed, ascending."""
+    """Inclusive ranges of the versions that can be rebuilt from the listed files, ascending."""
     starts = {c.version for c in listing.checkpoints}
     versions = [c.version for c in listing.commits]
     ranges: list[tuple[int, int]] = []
@@ -142,7 +143,7 @@ def choose_segment(
 
 
 def _usable_compactions(listing: LogListing, base: int, target: int) -> tuple[CompactionFile, ...]:
-    """The compactions to use, greedily: from the left, the one that reaches furthest."""
+    """The compactions to use, chosen greedily from the left: the one with the greatest end."""
     covered = base
     chosen: list[CompactionFile] = []
     for compaction in sorted(listing.compactions, key=lambda c: (c.start, -c.end)):

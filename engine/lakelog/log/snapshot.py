@@ -1,4 +1,4 @@
-"""`LogSnapshot`: what the log says of one version of a table: protocol, metadata, files.
+"""`LogSnapshot`: protocol, metadata and files of one version, from the log.
 
 `lakelog.Snapshot` adds rows, dataframes and display.
 """
@@ -53,7 +53,7 @@ _SKIPS = (
 
 @checked_methods("read_state")
 class LogSnapshot:
-    """What the log says of one version of a table; see `lakelog.Snapshot`."""
+    """One version of a table, read from the log; see `lakelog.Snapshot`."""
 
     def __init__(self, state: State) -> None:
         self._state = state
@@ -77,8 +77,6 @@ class LogSnapshot:
             except (CorruptionError, NotFoundError) as error:
                 self._state = reopened(state, error, may_list=attempts < MOST_ATTEMPTS)
 
-    # --- identity ----------------------------------------------------------------------------
-
     @property
     def path(self) -> str:
         """Location of the table."""
@@ -86,7 +84,7 @@ class LogSnapshot:
 
     @property
     def format(self) -> str:
-        """Dialect of the log: ``delta`` or ``indextables``."""
+        """Name of the log's dialect: ``delta`` or ``indextables``."""
         return self._state.log.dialect.name
 
     @property
@@ -148,8 +146,6 @@ class LogSnapshot:
         """
         return condition(where, self.schema) if isinstance(where, str) else where
 
-    # --- state -------------------------------------------------------------------------------
-
     def files(
         self, where: pl.Expr | str | None = None, stats: bool = False, flatten: bool = False
     ) -> pl.LazyFrame:
@@ -159,7 +155,7 @@ class LogSnapshot:
             where: A Polars expression over the table's columns, or SQL text
                 (``"day >= '2026-01-05' AND amount > 100"``), whose literals get the type of the
                 column that they are compared with. Files that cannot contain a matching row, by
-                partition values or statistics, are left out. A file with missing, truncated or
+                partition values or statistics, are omitted. A file with missing, truncated or
                 invalid statistics is kept. Of a checkpoint that lakelog wrote with typed
                 statistics, only the row groups that may contain such files are read; see `plan`.
             stats: Return ``numRecords`` (Int64) and the structs ``min``, ``max``, ``nullCount``,
@@ -209,9 +205,9 @@ class LogSnapshot:
         )
 
     def plan(self, where: pl.Expr | str) -> FilesPlan:
-        """What `files` reads to answer a condition, and what it skips.
+        """The files and row groups that `files` reads for a condition.
 
-        Footers of the checkpoint and the commits above it are read for that; no file actions of the
+        Reads footers of the checkpoint and the commits above it, but no file actions of the
         checkpoint.
 
         Args:
@@ -233,7 +229,7 @@ class LogSnapshot:
         """Removed files that are still recorded in the log, one row per logical file.
 
         Args:
-            retention: Leave out files removed this long ago or earlier; a missing
+            retention: Omit files removed this long ago or earlier; a missing
                 ``deletionTimestamp`` counts as 0. None returns all.
         """
         columns = tombstone_columns(self.read_state(lambda state: state.log.dialect))
@@ -305,8 +301,8 @@ class LogSnapshot:
     def num_files(self) -> int:
         """Number of live files.
 
-        No file actions are read where a checkpoint of this version that lakelog wrote without
-        tombstones records it.
+        No file actions are read if a checkpoint of this version, written by lakelog without
+        tombstones, records the number.
 
         Memory: 24 bytes per file of the checkpoint, kept so that an update counts only new commits.
         """

@@ -1,8 +1,8 @@
-"""`State`: one version's state, read where it is asked for.
+"""`State`: one version's state, read on demand.
 
-A state depends on at most one checkpoint and on the layers of the commits above it. Nothing is read
-when it is made; protocol and metadata never read the files' rows; a projection reads only its
-columns. An update makes a new state that shares the checkpoint and the layers below.
+A state depends on at most one checkpoint and on the layers of the commits above it. Creating it
+reads nothing; protocol and metadata never read file actions; a projection reads only its columns.
+An update creates a new state that shares the checkpoint and the layers below.
 """
 
 from __future__ import annotations
@@ -53,21 +53,22 @@ from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage.bounded import on_local_disk
 
 _FEW_TAIL_BYTES = 1 << 20
-_SMALL_SHARE = 0.125  # of a checkpoint's file actions
+_SMALL_SHARE = 0.125  # share of a checkpoint's file actions
 _SMALL_TAIL_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class Provenance:
-    """The files that an answer depends on.
+    """The files that a result depends on.
 
     Attributes:
-        version: Version of the answer.
+        version: Version of the result.
         checkpoint: Checkpoint that replay started from, or None.
-        checkpoint_files: Its files (parts, manifest, sidecars), relative to the table root.
-        compactions: Log compaction files used in place of commits.
-        commits: Commit files replayed.
-        warnings: What was found wrong on the way and how it was avoided, one sentence each.
+        checkpoint_files: Paths of its files (parts, manifest, sidecars), relative to the table
+            root.
+        compactions: Paths of the log compaction files that replaced commits.
+        commits: Paths of the replayed commit files.
+        warnings: Warnings about damage that was found and avoided, one sentence each.
     """
 
     version: int
@@ -79,13 +80,15 @@ class Provenance:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """Every file, checkpoint first, then compactions, then commits."""
+        """Paths of all files: checkpoint, compactions, commits."""
         return (*self.checkpoint_files, *self.compactions, *self.commits)
 
 
 @dataclass(frozen=True)
 class Tail:
-    """Decoded actions above the checkpoint, oldest part first, and the files they came from."""
+    """Decoded actions above the checkpoint, oldest part first, and the files that they were read
+    from.
+    """
 
     parts: tuple[Actions, ...]
     compactions: tuple[CompactionFile, ...] = ()
@@ -95,7 +98,7 @@ class Tail:
 
 @dataclass(frozen=True)
 class Past:
-    """What an update takes over from the state before it."""
+    """The parts of an older state that an update reuses."""
 
     layers: Layers
     meta: pl.DataFrame
@@ -109,7 +112,7 @@ class Past:
 class State:
     """The state of one version, over the checkpoint `base` and its commits, or over a `past` state
     and `new_commits`. `excluded` are damaged checkpoints; `settled` are decided actions of repeated
-    files; `doubted` is the state to use if this one proves to be damaged, although a hint
+    files; `doubted` is the state to use if this one turns out to be damaged, although a hint
     contradicts it.
     """
 
@@ -139,8 +142,6 @@ class State:
     def version(self) -> int:
         """The version."""
         return self.segment.version
-
-    # --- reading -----------------------------------------------------------------------------
 
     @cached_property
     def tail(self) -> Tail:
@@ -172,7 +173,7 @@ class State:
 
     def _sound_compaction(self, compaction: CompactionFile) -> tuple[Actions | None, str]:
         """A compaction's actions, or the reason not to use it: some writers concatenate commits,
-        newest first, which shows as duplicate keys.
+        newest first, which is visible as duplicate keys.
         """
         try:
             decoded = self.log.dialect.decode_compaction(self.log.store, compaction)
@@ -202,14 +203,14 @@ class State:
 
     @cached_property
     def meta_parts(self) -> tuple[Actions, ...]:
-        """Decoded actions, with or without the file actions: whichever is at hand or cheap."""
+        """Decoded actions, with or without the file actions, whichever is available or cheap."""
         if "tail" in self.__dict__ or self.is_cheap or self.segment.compactions:
             return self.tail.parts
         return (self.log.dialect.decode(self.log.store, self.new_commits, files=False),)
 
     @cached_property
     def meta(self) -> pl.DataFrame:
-        """Reconciled non-file actions of the state; removed domains are still in it."""
+        """Reconciled non-file actions of the state, including removed domains."""
         self.ensure_readable()
         base = self.base
         below = [base.pair, base.rest, base.skips] if base is not None else []
@@ -227,17 +228,15 @@ class State:
         own = [actions.of_type(frame, kind) for frame in (base, self.tail_meta)]
         return reconcile_meta(own)
 
-    # --- protocol and metadata ---------------------------------------------------------------
-
     @cached_property
     def is_cheap(self) -> bool:
-        """Whether protocol and metadata cost little to read; a large tail of commits is read with
-        the first request instead.
+        """Whether protocol and metadata cost little to read; many commits are read with the first
+        request instead.
         """
         return sum(c.size_bytes for c in self.new_commits) <= _SMALL_TAIL_BYTES
 
     def ensure_readable(self) -> None:
-        """Make sure that protocol and metadata are there, and that lakelog honours the protocol."""
+        """Raise unless protocol and metadata exist, and lakelog supports the protocol."""
         _ = self._readable
 
     @cached_property
@@ -249,7 +248,7 @@ class State:
 
     @cached_property
     def recorded(self) -> dict[str, Any] | None:
-        """The version checksum, where one is listed and can be read."""
+        """The version checksum, if one is listed and can be read."""
         if not self.segment.has_checksum:
             return None
         return self.log.dialect.version_checksum(self.log.store, self.version)
@@ -273,7 +272,7 @@ class State:
         checksum, to overlap round trips.
         """
         tail_bytes = sum(c.size_bytes for c in self.new_commits)
-        is_near = on_local_disk(self.log.store)  # which has no round trips
+        is_near = on_local_disk(self.log.store)  # local disk has no round trips
         concurrently: list[Callable[[], object]] = []
         if self.segment.has_checksum and not is_near:
             concurrently.append(lambda: self.recorded)
@@ -287,7 +286,7 @@ class State:
         if not concurrently:
             return
         with ThreadPoolExecutor(len(concurrently), thread_name_prefix="lakelog-tail") as pool:
-            # What fails there is met again where it is asked for, in the usual order.
+            # An error is raised again by the later read, in the usual order.
             for read in concurrently:
                 pool.submit(read)
             _ = base.pair if base is not None else self.meta_parts
@@ -330,7 +329,7 @@ class State:
         base = actions.concat([]) if self.base is None else last_of(self.base.pair, kind)
         required = kind == "metaData" or self.log.dialect.default_protocol is None
         if self.base is not None and not base.height and required:
-            # Even if a later commit has one: a checkpoint without it is not a whole state.
+            # Even if a later commit has one: a checkpoint without it is incomplete.
             raise self._missing(kind)
         row = last_of(self.tail_meta, kind)
         row = row if row.height else base
@@ -348,7 +347,7 @@ class State:
 
     @cached_property
     def last_commit_info(self) -> CommitInfo | None:
-        """The commitInfo of the version's own commit, or None where it has none."""
+        """The commitInfo of the version's own commit, or None if it has none."""
         self.ensure_readable()
         for part in reversed(self.meta_parts):
             for info in part.commit_infos[::-1]:
@@ -364,7 +363,7 @@ class State:
 
     def _info_under_checkpoint(self) -> CommitInfo | None:
         """The commitInfo of the checkpoint's own version, if that commit still exists; checkpoints
-        do not keep it.
+        do not contain it.
         """
         path = self.log.dialect.commit_path(self.version)
         try:
@@ -373,8 +372,6 @@ class State:
         except CorruptionError:
             return None
         return infos[0] if infos else None
-
-    # --- files -------------------------------------------------------------------------------
 
     def iter_live(
         self,
@@ -390,14 +387,16 @@ class State:
         batches of all live files with ``path`` (and ``dvId``), and `transform` is applied to each
         batch.
         """
-        layers = self.layers  # first: it decodes what the check would else decode on its own
+        layers = self.layers  # first, because the check would decode it separately
         self.ensure_readable()
         keys = layers.keys()
         wanted = [*columns, *(("dvId",) if keys.height else ())]
 
         def finish(batch: pl.DataFrame) -> pl.DataFrame:
             live = exclude(batch, keys)
-            if condition is None or chosen is not None:  # else the reader has called and filtered
+            if (
+                condition is None or chosen is not None
+            ):  # otherwise the reader has called `seen` and filtered
                 seen(live)
                 live = _matching(live, condition)
             return transform(live)
@@ -429,8 +428,8 @@ class State:
 
     @cached_property
     def base_is_unique(self) -> bool:
-        """Whether the checkpoint holds each logical file once, live or removed. Memory: eight bytes
-        per file.
+        """Whether the checkpoint contains each logical file once, live or removed. Memory: eight
+        bytes per file.
         """
         if self.base is None:
             return True
@@ -444,8 +443,8 @@ class State:
         return False
 
     def _refuse_repeats(self) -> None:
-        """Refuse a checkpoint with a repeated logical file: a part copied over another has the same
-        number of rows, and the files of the other would be missing.
+        """Raise for a checkpoint with a repeated logical file: if a part was copied over another,
+        the number of rows may be equal, and the other part's files are missing.
         """
         assert self.base is not None
         with broken_checkpoint(self.base.checkpoint):
@@ -458,7 +457,7 @@ class State:
                 raise repeat_error(self.base.checkpoint, repeated)
 
     def require_settled(self) -> None:
-        """Refuse a checkpoint with a file both added and removed, unless it was decided
+        """Raise for a checkpoint with a file both added and removed, unless it was decided
         (`repeated_files`). Memory: its tombstones.
         """
         if self.base is None or not self.log.dialect.reconciled_checkpoints:
@@ -467,8 +466,8 @@ class State:
             self._refuse_repeats()
 
     def choose(self, condition: FileCondition) -> RowGroupChoice:
-        """The row groups of the checkpoint that may hold matching live files. All are read if the
-        state's completeness depends on it: repeated files, or a commit short of files with a
+        """The row groups of the checkpoint that may contain matching live files. All are read if
+        the state's completeness depends on it: repeated files, or a commit short of files with a
         version checksum to compare.
         """
         if self.base is None:
@@ -485,7 +484,9 @@ class State:
 
     @cached_property
     def commits_may_be_cut(self) -> bool:
-        """Whether metrics of a commit above the checkpoint name more files than the commit has."""
+        """Whether metrics of a commit above the checkpoint record more files than the
+        commit has.
+        """
         below = self.past.commits_may_be_cut if self.past is not None else False
         return below or bool(self.tail.compactions) or any(map(may_be_cut, self.tail.parts))
 
@@ -505,7 +506,7 @@ class State:
         base = self.base
         chosen = self.choose(condition).chosen if condition is not None else None
         if chosen is not None and base is not None and condition is not None:
-            # Of many row groups, the condition's columns are read first.
+            # With many row groups, the condition's columns are read first.
             is_path = condition.columns == ("path",)
             chosen = None if is_path and base.share_of(chosen) > _SMALL_SHARE else chosen
         hashes: list[pl.Series] = []
@@ -565,8 +566,8 @@ class State:
 
     @cached_property
     def totals(self) -> tuple[int, int]:
-        """Number and bytes of live files (a missing size is 0). The checkpoint's share is read once
-        and shared by updates.
+        """Number and total size in bytes of live files (a missing size is 0). The checkpoint's
+        share is read once and shared by updates.
         """
         layers = self.layers
         self.ensure_readable()
@@ -592,7 +593,7 @@ class State:
 
     @property
     def num_files(self) -> int:
-        """Number of live files: that which the checkpoint records, where nothing else counts."""
+        """Number of live files; the checkpoint's recorded number if it has no commits above."""
         base = self.base
         if base is None or "totals" in vars(self) or self.layers.height:
             return self.totals[0]
@@ -604,8 +605,8 @@ class State:
 
     @property
     def num_rows(self) -> int | None:
-        """Number of rows that are not deleted, if the checkpoint records it and no commit is above
-        it.
+        """Number of rows that are not deleted, if the checkpoint records it and has no commits
+        above.
         """
         if self.base is None or self.layers.height or not self._is_settled:
             return None
@@ -614,14 +615,17 @@ class State:
 
     @property
     def _is_settled(self) -> bool:
-        """Whether the state is that of its checkpoint and the commits above, without a doubt."""
+        """Whether the state consists of its checkpoint and commits, without repeated or doubted
+        files.
+        """
         return not self.settled.height and not (
             self.segment.has_checksum and self.commits_may_be_cut
         )
 
     def _recorded_below(self) -> tuple[int, int] | None:
-        """Number and bytes of the checkpoint's live files that no later commit overrides, from the
-        records of its row groups; None if they do not decide it, or counting costs less.
+        """Number and total size in bytes of the checkpoint's live files that no later commit
+        overrides, from the records of its row groups; None if these do not decide it, or counting
+        costs less.
         """
         base = self.base
         if base is None or "tally" in vars(base) or not self._is_settled:
@@ -659,8 +663,6 @@ class State:
         reader = base.reader if base is not None else None
         with broken_checkpoint(base.checkpoint) if base is not None else nullcontext():
             return self.log.dialect.path_texts(self.log.store, reader, segment.commits, paths)
-
-    # --- provenance --------------------------------------------------------------------------
 
     @property
     def provenance(self) -> Provenance:

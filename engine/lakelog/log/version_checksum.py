@@ -1,4 +1,4 @@
-"""A version checksum compared with replay. It is checked against the state, and never decides it.
+"""Compares a version checksum with the replayed state, which never depends on it.
 
 Source: Delta protocol, File Size Histogram Schema; Deleted Record Counts Histogram Schema. Delta
 protocol, Version Checksum File, State Validation.
@@ -33,14 +33,14 @@ _SIZE_BOUNDS: tuple[int, ...] = (
     *range(2304 * _MB, 4097 * _MB, 256 * _MB),
     *(_GB << n for n in range(3, 9)),
 )
-"""Where Spark's bins begin, in bytes: it compares histograms over the same bins only."""
+"""Lower bounds of Spark's bins, in bytes: Spark compares histograms only over the same bins."""
 
 _DELETED_BOUNDS: tuple[int, ...] = (0, *(10**n for n in range(8)), (1 << 31) - 1)
-"""Where the ten bins of deleted rows begin; fixed by the protocol."""
+"""Lower bounds of the ten bins of deleted rows; fixed by the protocol."""
 
 
 class SizeCounts:
-    """A file size histogram that is being counted."""
+    """Counts files for a file size histogram."""
 
     def __init__(self, bounds: Sequence[int] = _SIZE_BOUNDS) -> None:
         self._bounds = list(bounds)
@@ -49,7 +49,7 @@ class SizeCounts:
         self._is_sound = True
 
     def add(self, sizes: pl.Series) -> None:
-        """Count some live files, by their sizes in bytes."""
+        """Count live files, by their sizes in bytes."""
         if not sizes.len():
             return
         least = sizes.min()
@@ -61,7 +61,7 @@ class SizeCounts:
             values = every[start : start + _EXACT_ROWS]
             bins = np.searchsorted(self._bounds, values, side="right") - 1
             counts = np.bincount(bins, minlength=len(self._bounds))
-            # The sums are floating-point numbers: of 32 bits at a time they are exact.
+            # The sums are floating-point numbers; sums of 32 bits at a time are exact.
             low = np.bincount(bins, values & _LOW, len(self._bounds))
             high = np.bincount(bins, values >> 32, len(self._bounds))
             for number in np.flatnonzero(counts).tolist():
@@ -82,7 +82,7 @@ class SizeCounts:
 
 
 def count_deleted(cardinalities: Iterable[pl.Series]) -> list[int]:
-    """How many files have how many deleted rows, by the bins of `_DELETED_BOUNDS`."""
+    """Number of files by number of deleted rows, in the bins `_DELETED_BOUNDS`."""
     counts = [0] * len(_DELETED_BOUNDS)
     for batch in cardinalities:
         if batch.null_count() == batch.len():
@@ -125,8 +125,8 @@ def compare_checksum(snapshot: LogSnapshot, recorded: Mapping[str, Any]) -> pl.D
 
 
 def recorded_fields(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The comparable fields of a checksum, by the names of `compare_checksum`; None if there are
-    none.
+    """The comparable fields of a checksum, by the names of `compare_checksum`; None for missing
+    ones.
     """
     plain = (
         "numFiles",
@@ -146,7 +146,7 @@ def recorded_fields(body: Mapping[str, Any]) -> dict[str, Any]:
         recorded[f"protocol.{name}"] = _sorted(_member(body.get("protocol"), name))
     recorded["setTransactions"] = _pairs(body.get("setTransactions"), "appId", "version")
     recorded["domainMetadata"] = _pairs(body.get("domainMetadata"), "domain", "configuration")
-    # Spark has written the histogram of sizes under another name than the protocol's.
+    # Spark has written the histogram of sizes under a name that differs from the protocol's.
     sizes = body.get("fileSizeHistogram") or body.get("histogramOpt")
     recorded["fileSizeHistogram"] = sizes if _bounds(sizes) else None
     recorded["deletedRecordCountsHistogramOpt"] = _member(
@@ -251,12 +251,12 @@ def _pairs(value: Any, key: str, member: str) -> dict[str, Any] | None:
 
 
 def _sorted(names: Any) -> list[str] | None:
-    """Features, whose order says nothing."""
+    """Feature names, sorted, because their order has no meaning."""
     return sorted(map(str, names)) if isinstance(names, list | tuple) else None
 
 
 def _bounds(histogram: Any) -> list[int] | None:
-    """Where the bins of a recorded histogram begin, if they can be counted."""
+    """Lower bounds of the bins of a recorded histogram, if they are valid."""
     bounds = _member(histogram, "sortedBinBoundaries")
     if not isinstance(bounds, list) or not all(type(b) is int for b in bounds):
         return None
@@ -265,5 +265,5 @@ def _bounds(histogram: Any) -> list[int] | None:
 
 
 def _text(value: Any) -> str:
-    """JSON text. orjson refuses integers over 64 bits, which a damaged checksum may have."""
+    """JSON text. orjson rejects integers over 64 bits, which a damaged checksum may have."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -168,23 +168,23 @@ class HidingStore(StoreWrapper):
             yield [entry for entry in batch if prefix + entry.name not in self._hidden]
 
     def read(self, path: str) -> bytes:
-        """As the store below; a hidden file is not there."""
+        """As the inner store; hidden files do not exist."""
         self._look(path)
         return self._store.read(path)
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """As the store below; a hidden file is not there."""
+        """As the inner store; hidden files do not exist."""
         for path in paths:
             self._look(path)
         return self._store.read_many(paths)
 
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
-        """As the store below; a hidden file is not there."""
+        """As the inner store; hidden files do not exist."""
         self._look(path)
         return self._store.open(path, size_bytes)
 
     def stat(self, path: str) -> FileEntry | None:
-        """As the store below; a hidden file is not there."""
+        """As the inner store; hidden files do not exist."""
         return None if path in self._hidden else self._store.stat(path)
 
     def _look(self, path: str) -> None:

@@ -4,7 +4,7 @@
 |---|---|
 | `base` | the `LogStore` and `Upload` interfaces, the errors of each call, progress, wrappers |
 | `resolve` | the store of a location |
-| `containment` | files outside of the table's folder: allowed or refused |
+| `containment` | access to files outside the table's folder |
 | `local`, `durable` | local disk; atomic and durable file creation |
 | `fsspec_store` | any fsspec filesystem, read-only, and ``memory://`` |
 | `cloud`, `conditional` | object stores with conditional writes, and multi-part uploads |

@@ -1,8 +1,8 @@
 """Azure Blob Storage through adlfs: ``If-None-Match: *`` on Put Blob.
 
-Uploads go to the SDK's own client, each in one attempt, so that what became of it is known; they
-are repeated by `lakelog.storage.conditional`. The SDK's own policy waits 15 seconds and more
-before it repeats a request, so its pauses are shortened for everything else.
+Uploads use the SDK's client with one attempt each, so that the outcome of each attempt is known;
+`lakelog.storage.conditional` repeats them. The SDK's own policy waits 15 seconds and more before it
+repeats a request, so its pauses are shortened for other requests.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from lakelog.storage.conditional import (
 )
 
 _TIMEOUTS: Mapping[str, Any] = {"connection_timeout": 10, "read_timeout": 20}
-_ONE_REQUEST_BYTES = 64 << 20  # the SDK sends what is longer in blocks, and commits them at the end
+_ONE_REQUEST_BYTES = 64 << 20  # the SDK sends longer content in blocks, and commits them at the end
 _LOOKS_AT_COPY_S = 0.5
-_FILE_MARK: Mapping[str, str] = {"is_directory": "false"}  # by which adlfs knows folders
+_FILE_MARK: Mapping[str, str] = {"is_directory": "false"}  # the mark of folders for adlfs
 _FIRST_PAUSE_S, _PAUSE_BASE, _JITTER_S = 0.2, 1.6, 0.1
 
-# It never connected, or got no token to send.
+# No connection was established, or no token was received.
 _NEVER_SENT = frozenset(
     ("ClientAuthenticationError", "ClientConnectorError", "ServiceRequestTimeoutError")
 )
@@ -40,21 +40,21 @@ _TAKEN_CODES = frozenset(
     (
         *("BlobAlreadyExists", "PathAlreadyExists", "ResourceAlreadyExists"),
         *("ConditionNotMet", "TargetConditionNotMet"),
-        # There is a blob, and the caller may create but not replace, or no process may.
+        # The blob exists, and the caller may create but not replace it, or it is immutable.
         *("UnauthorizedBlobOverwrite", "BlobImmutableDueToPolicy"),
     )
 )
 
 
 def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Storage options with default time-outs; not ``timeout``, which the SDK applies to the server
-    and to no socket.
+    """Storage options with default time-outs; not ``timeout``, which the SDK passes to the server
+    but not to sockets.
     """
     return {**_TIMEOUTS, **options}
 
 
 def shorten_pauses(filesystem: Any) -> None:
-    """Let the SDK repeat a request after a fraction of a second; adlfs has no option for it."""
+    """Make the SDK repeat a request after a fraction of a second; adlfs has no option for it."""
     client = getattr(filesystem, "service_client", None)
     policies = getattr(getattr(client, "_pipeline", None), "_impl_policies", ())
     for policy in policies:
@@ -69,7 +69,7 @@ class Azure(DeletesOneByOne):
 
     @property
     def refusal(self) -> str | None:
-        """None: every SDK that adlfs takes writes conditionally."""
+        """None: every SDK that adlfs supports writes conditionally."""
         return None
 
     def read_options(self, filesystem: Any) -> dict[str, Any]:  # noqa: ARG002 - as the protocol gives it
@@ -79,7 +79,7 @@ class Azure(DeletesOneByOne):
     async def write(
         self, filesystem: Any, bucket: str, key: str, data: bytes, *, exclusive: bool
     ) -> None:
-        """One Put Blob; above 64 MB, blocks, of which nothing shows before they are committed."""
+        """One Put Blob; above 64 MB, blocks, which are invisible until they are committed."""
         options = _timeouts(filesystem)
         if len(data) <= _ONE_REQUEST_BYTES:
             options["retry_total"] = 0
@@ -103,8 +103,8 @@ class Azure(DeletesOneByOne):
         target: str,
         size_bytes: int,  # noqa: ARG002 - any
     ) -> None:
-        """One Copy Blob, which mostly completes at once within one account; otherwise wait, since
-        the target is empty meanwhile.
+        """One Copy Blob, which usually completes immediately within one account; otherwise wait,
+        because the target is empty until then.
         """
         client, options = filesystem.service_client, _timeouts(filesystem)
         async with (
@@ -117,14 +117,14 @@ class Azure(DeletesOneByOne):
                 await asyncio.sleep(_LOOKS_AT_COPY_S)
                 status = (await new.get_blob_properties(**options)).copy.status
             if status != "success":
-                raise OSError(f"the copy ended as {status}")
+                raise OSError(f"the copy ended with status {status}")
 
     def judge(self, error: BaseException) -> Verdict:
-        """By the error code, else the status; without an answer, by whether it connected."""
+        """By the error code, else the HTTP status; without a response, by whether it connected."""
         names = class_names(error)
         status = getattr(error, "status_code", None)
         if "HttpResponseError" in names and status is not None:
-            code = getattr(error, "error_code", None)  # text, or an enumeration of text
+            code = getattr(error, "error_code", None)  # text or an enum member
             return _judge_answer(int(status), str(getattr(code, "value", code) or ""))
         if names & _NEVER_SENT or _NEVER_SENT & class_names(
             getattr(error, "inner_exception", None)
@@ -194,12 +194,12 @@ class _Blocks:
     def __init__(self, filesystem: Any, bucket: str, key: str) -> None:
         self._filesystem = filesystem
         self._bucket, self._key = bucket, key
-        # Blocks of all who write a blob at once share one space of names, all of one length.
+        # Concurrent writers of a blob share the names of blocks, which must have equal length.
         self._mark = uuid.uuid4().hex
         self._count = 0
 
     async def begin(self) -> None:
-        """Nothing need be announced."""
+        """Azure needs no announcement."""
 
     async def send(self, number: int, data: bytes, *, last: bool) -> None:  # noqa: ARG002 - as any other
         self._count = max(self._count, number + 1)
@@ -216,7 +216,7 @@ class _Blocks:
             await blob.commit_block_list(names, metadata=dict(_FILE_MARK), retry_total=0, **options)
 
     async def abort(self) -> None:
-        """Nothing can be: Azure drops the blocks in a week, or when the blob is written."""
+        """Nothing to do: Azure discards the blocks after a week, or when the blob is written."""
 
     def _name(self, number: int) -> str:
         return f"{self._mark}{number:06d}"
@@ -248,7 +248,7 @@ def _sort_in(item: Any, prefix: str, names: Names) -> None:
     if name.endswith("/"):
         names.folders.append(name.rstrip("/"))
     elif _is_folder(getattr(item, "metadata", None)):
-        # How hierarchical namespaces, and adlfs on flat ones, show a folder.
+        # Folders in listings of hierarchical namespaces, and of adlfs on flat ones.
         names.folders.append(name)
     else:
         modified = int(item.last_modified.timestamp() * 1000)
@@ -264,5 +264,5 @@ def _judge_answer(status: int, code: str) -> Verdict:
     if code in _TAKEN_CODES or status == 412:
         return TAKEN
     if status == 409:
-        return REFUSED  # a lease, a container being deleted: not the condition
+        return REFUSED  # a lease, or a container being deleted; not the condition
     return judge_status(status)

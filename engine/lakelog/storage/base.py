@@ -1,18 +1,18 @@
 """The `LogStore` interface: immutable files below one root; base classes of stores over another.
 
-A store lists, reads and writes whole files; it never interprets. Paths are relative to the root
-with ``/`` between parts, undecoded and exactly as the store spells them. All methods are safe to
-call from several threads.
+A store lists, reads and writes whole files, without interpreting their content. Paths are relative
+to the root, with ``/`` between parts, not decoded, exactly as in the store. All methods are
+thread-safe.
 
-What a writer may rely on, whatever the store:
+Guarantees of every store:
 
-- `LogStore.put_if_absent` is decided by the store itself, in one step. Of any number of callers
-  racing for one name, in any number of processes, at most one gets True.
-- A file is there whole or not at all, for every reader, at every moment.
-- What was acknowledged is durable. On local disk that means an fsync of the file, of its folder,
-  and of the folders above that this process made or sees for the first time.
-- When it is not certain that nothing was written, the error is `OutcomeUnknownError`. Only
-  `UnavailableError` promises that nothing was, and `delete` promises neither.
+- `LogStore.put_if_absent` is atomic, by an operation of the store itself. Of any number of
+  concurrent callers with one name, in any number of processes, at most one gets True.
+- A file is visible completely or not at all, for every reader, at every time.
+- Acknowledged writes are durable. On local disk, this requires an fsync of the file, of its folder,
+  and of the folders above that this process created or uses for the first time.
+- If a write fails and the file may have been written, the error is `OutcomeUnknownError`; with
+  `UnavailableError`, nothing was written. After a failed `delete`, the file may or may not exist.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from lakelog.errors import InvalidInputError, LakelogError
 T = TypeVar("T")
 
 IN_FLIGHT = 64
-"""How many requests of one call a remote store carries out at the same time."""
+"""Number of concurrent requests of one call to a remote store."""
 
 
 class FileEntry(NamedTuple):
-    """One file of a listing; a tuple, for a log has tens of thousands.
+    """One file of a listing; a tuple, because a log can have tens of thousands of files.
 
     Attributes:
-        name: Name in the folder that was listed, without the folder.
+        name: File name, relative to the listed folder.
         size_bytes: Length in bytes, as the store reports it.
         modified_ms: Modification time, milliseconds since the Unix epoch.
     """
@@ -46,13 +46,13 @@ class FileEntry(NamedTuple):
 
 
 class Upload(Protocol):
-    """A file being written in pieces; as a context manager it closes, or abandons on an error."""
+    """A file written in pieces; the context manager closes it, or abandons it after an error."""
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append; returns how many bytes were taken, which is all.
+        """Append all of `data`; returns its length in bytes.
 
         Raises:
-            UnavailableError: The store failed; the file will not appear.
+            UnavailableError: The store failed; the file will not be created.
         """
         ...
 
@@ -61,16 +61,16 @@ class Upload(Protocol):
         ...
 
     def close(self) -> None:
-        """Make the file appear, whole and durable; a second call does nothing.
+        """Create the file, atomically and durably; a second call does nothing.
 
         Raises:
-            OutcomeUnknownError: It may have appeared.
-            UnavailableError: It certainly did not.
+            OutcomeUnknownError: The file may have been created.
+            UnavailableError: The file was not created.
         """
         ...
 
     def abandon(self) -> None:
-        """Leave nothing behind, if the store allows it; after `close` it does nothing."""
+        """Delete what was written, if the store allows it; does nothing after `close`."""
         ...
 
     @property
@@ -85,11 +85,12 @@ class Upload(Protocol):
 
 @runtime_checkable
 class LogStore(Protocol):
-    """Reading raises `NotFoundError`, `UnavailableError` and, on local disk, `NotRegularFileError`
-    only; writing raises what its methods name. `lakelog.testing.StoreContract` tests a store.
+    """Reads raise only `NotFoundError`, `UnavailableError` and, on local disk,
+    `NotRegularFileError`; writes raise the errors documented at each method.
+    `lakelog.testing.StoreContract` tests a store.
 
-    A store whose calls cannot hang has an attribute ``never_hangs`` that is true: no time-out is
-    kept over them unless it was asked for (`lakelog.storage.bounded`).
+    A store whose calls cannot hang has a true attribute ``never_hangs``: its calls have no time-out
+    unless one was requested (`lakelog.storage.bounded`).
     """
 
     @property
@@ -100,7 +101,7 @@ class LogStore(Protocol):
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
         """Files directly in `folder` whose name is >= `start`, sorted by name (code points).
 
-        Folders are left out. A folder that does not exist gives an empty list.
+        Folders are omitted. For a folder that does not exist, the list is empty.
         """
         ...
 
@@ -109,23 +110,24 @@ class LogStore(Protocol):
         ...
 
     def has_folders(self, folders: Sequence[str]) -> list[bool]:
-        """For each folder, whether it is there, asked all at once and without listing it whole.
+        """For each folder, whether it exists, by concurrent requests and without a complete
+        listing.
 
-        An empty folder is there on local disk, and nowhere on a store that knows only files.
+        An empty folder exists on local disk, and never on a store that has only files.
         """
         ...
 
     def read(self, path: str) -> bytes:
-        """The whole of one file.
+        """The content of one file.
 
         Raises:
-            NotFoundError: No such file.
+            NotFoundError: The file does not exist.
             UnavailableError: The store failed.
         """
         ...
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """The whole of each file, in the order asked for; reads ahead, bounded, concurrently."""
+        """The content of each file, in the given order; reads ahead, bounded and concurrently."""
         ...
 
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
@@ -133,58 +135,57 @@ class LogStore(Protocol):
 
         Args:
             path: The file.
-            size_bytes: Its length, where the caller has it from a listing: spares a remote store
-                the question. Taken at its word, so it must not come from a hint.
+            size_bytes: Length in bytes, if known from a listing: saves a request to a remote store.
+                It is not checked, so it must not come from a hint.
         """
         ...
 
     def stat(self, path: str) -> FileEntry | None:
-        """Size and time of one file, or None if there is none."""
+        """Size and time of one file, or None if it does not exist."""
         ...
 
     @property
     def refusal(self) -> str | None:
-        """Why nothing can be committed here safely, in one sentence; None where it can.
+        """Why nothing can be committed to this store safely, in one sentence; None if it can.
 
-        A store that cannot create a file only if it is absent has one, and its writing methods
-        raise `UnsupportedStoreError` with it: it is never worked around by looking first.
+        A store without atomic creation has a refusal, and its writing methods raise
+        `UnsupportedStoreError` with it. A check before the write is never used instead.
         """
         ...
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Create a file, whole and durable, if nothing has its name.
-
-        Readers see all of it or nothing. Folders on the way are made.
+        """Create a file, atomically and durably, unless it exists. Missing parent folders are
+        created.
 
         Args:
             path: The file.
-            data: Its content; not empty, for an empty file says nothing, and some drivers write
-                one unconditionally.
+            data: Its content; must not be empty, because some drivers write an empty file
+                unconditionally.
 
         Returns:
-            True if this call wrote it; False if the name is taken. By whom is not known: a driver
-            that repeats a request whose answer was lost finds its own file.
+            True if this call wrote the file; False if the file exists. It may then be the file of
+            this call: a driver that repeats a request whose response was lost finds its own file.
 
         Raises:
             OutcomeUnknownError: It may have been written, or may still be.
-            UnavailableError: It was certainly not written.
+            UnavailableError: It was not written.
             UnsupportedStoreError: The store has a `refusal`; nothing was written.
         """
         ...
 
     def put(self, path: str, data: bytes) -> None:
-        """Create or replace a file, whole: for pointers, whose last writer may win.
+        """Create or replace a file atomically: for pointers, whose last writer may win.
 
         Raises:
             OutcomeUnknownError: It may have been written.
-            UnavailableError: It was certainly not written.
+            UnavailableError: It was not written.
             UnsupportedStoreError: The store has a `refusal`.
         """
         ...
 
     def upload(self, path: str) -> Upload:
-        """Create or replace a file in pieces, in bounded memory: nothing is under its name
-        before it is closed.
+        """Create or replace a file in pieces, in bounded memory: the file is visible only after the
+        upload is closed.
 
         Raises:
             UnavailableError: The store failed.
@@ -193,13 +194,14 @@ class LogStore(Protocol):
         ...
 
     def move(self, source: str, target: str) -> None:
-        """Give a file another name, replacing what has it; readers of `target` see the old file or
-        the new one, whole. An object store copies and deletes, so both may be for a while.
+        """Rename a file, replacing an existing `target`; readers of `target` see either the old
+        file or the new one. An object store copies and deletes, so both names may exist for a
+        while.
 
         Raises:
-            NotFoundError: There is no `source`.
+            NotFoundError: `source` does not exist.
             OutcomeUnknownError: It may have been moved, or only copied.
-            UnavailableError: It was certainly not moved.
+            UnavailableError: It was not moved.
             UnsupportedStoreError: The store has a `refusal`.
         """
         ...
@@ -208,17 +210,17 @@ class LogStore(Protocol):
         """Delete a file; a missing file is not an error.
 
         Raises:
-            UnavailableError: The store failed; the file may be gone.
+            UnavailableError: The store failed; the file may have been deleted.
             UnsupportedStoreError: The store has a `refusal`.
         """
         ...
 
     def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
-        """Delete files, many at once; those that are not there are no error.
+        """Delete files, many at once; missing files are ignored.
 
         Returns:
-            The errors of those that could not be deleted, each with its ``path``; the others are
-            gone.
+            One error, with its ``path``, per file that could not be deleted; the others are
+            deleted.
 
         Raises:
             UnsupportedStoreError: The store has a `refusal`.
@@ -226,12 +228,12 @@ class LogStore(Protocol):
         ...
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
-        """Every file below `folder`, however deep, in batches and in no order; names are relative
-        to `folder`, with ``/``. A folder that does not exist gives nothing.
+        """Every file below `folder`, at any depth, in batches, unordered; names are relative to
+        `folder`, with ``/``. A folder that does not exist has none.
 
-        Also the temporary files that a killed writer left, which local disk lists nowhere else.
+        Includes temporary files of killed writers, which local disk omits from other listings.
 
-        Memory: a batch of some thousand entries.
+        Memory: one batch of some thousand entries.
         """
         ...
 
@@ -242,29 +244,29 @@ def require_content(path: str, data: bytes) -> None:
         raise InvalidInputError("an empty file cannot be created", path=path, expected="content")
 
 
-# Some calls make several requests, such as listings. A store reports each answer in the context of
-# the call; `lakelog.storage.bounded` gives up a call that makes no progress.
+# Some calls, such as listings, make several requests. A store reports each response in the context
+# of the call; `lakelog.storage.bounded` stops a call that makes no progress.
 _last: ContextVar[list[float] | None] = ContextVar("lakelog_last_progress", default=None)
 
 
 def report_progress() -> None:
-    """Report that a part of the call has been answered."""
+    """Report that a part of the call has completed."""
     last = _last.get()
     if last is not None:
         last[0] = time.monotonic()
 
 
 def observed(work: Callable[[], T], last: list[float]) -> T:
-    """Do some work; `last` gets the time of its latest progress."""
+    """Call `work`; `last` gets the time of its latest progress."""
     _last.set(last)
     return work()
 
 
 class StoreWrapper:
-    """A `LogStore` over another one.
+    """A `LogStore` that delegates to another one.
 
     Args:
-        store: The store below.
+        store: The inner store.
     """
 
     def __init__(self, store: LogStore) -> None:
@@ -272,79 +274,81 @@ class StoreWrapper:
 
     @property
     def root(self) -> str:
-        """As the store below."""
+        """As the inner store."""
         return self._store.root
 
     @property
     def refusal(self) -> str | None:
-        """As the store below."""
+        """As the inner store."""
         return self._store.refusal
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
-        """As the store below."""
+        """As the inner store."""
         return self._store.list_from(folder, start)
 
     def list_folders(self, folder: str) -> list[str]:
-        """As the store below."""
+        """As the inner store."""
         return self._store.list_folders(folder)
 
     def has_folders(self, folders: Sequence[str]) -> list[bool]:
-        """As the store below."""
+        """As the inner store."""
         return self._store.has_folders(folders)
 
     def read(self, path: str) -> bytes:
-        """As the store below."""
+        """As the inner store."""
         return self._store.read(path)
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """As the store below."""
+        """As the inner store."""
         return self._store.read_many(paths)
 
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
-        """As the store below."""
+        """As the inner store."""
         return self._store.open(path, size_bytes)
 
     def stat(self, path: str) -> FileEntry | None:
-        """As the store below."""
+        """As the inner store."""
         return self._store.stat(path)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """As the store below."""
+        """As the inner store."""
         return self._store.put_if_absent(path, data)
 
     def put(self, path: str, data: bytes) -> None:
-        """As the store below."""
+        """As the inner store."""
         self._store.put(path, data)
 
     def upload(self, path: str) -> Upload:
-        """As the store below."""
+        """As the inner store."""
         return self._store.upload(path)
 
     def move(self, source: str, target: str) -> None:
-        """As the store below."""
+        """As the inner store."""
         self._store.move(source, target)
 
     def delete(self, path: str) -> None:
-        """As the store below."""
+        """As the inner store."""
         self._store.delete(path)
 
     def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
-        """As the store below."""
+        """As the inner store."""
         return self._store.delete_many(paths)
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
-        """As the store below."""
+        """As the inner store."""
         return self._store.walk(folder)
 
 
 class FileWrapper(RawIOBase):
-    """A seekable reader over another one, which it closes; subclasses override `read`."""
+    """A seekable reader that delegates to another one, and closes it; subclasses override
+    `read`.
+    """
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
 
     def read(self, size: int = -1, /) -> bytes:
-        """As the reader below."""
+        """As the inner reader."""
         return self._file.read(size)
 
     def readinto(self, buffer: Any, /) -> int:
@@ -354,23 +358,23 @@ class FileWrapper(RawIOBase):
         return len(data)
 
     def seek(self, offset: int, whence: int = 0, /) -> int:
-        """As the reader below."""
+        """As the inner reader."""
         return self._file.seek(offset, whence)
 
     def tell(self) -> int:
-        """As the reader below."""
+        """As the inner reader."""
         return self._file.tell()
 
     def readable(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def seekable(self) -> bool:
-        """Always."""
+        """True."""
         return True
 
     def close(self) -> None:
-        """Close both."""
+        """Close both readers."""
         if not self.closed:
             self._file.close()
         super().close()

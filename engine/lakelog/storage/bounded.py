@@ -1,12 +1,12 @@
 """`BoundedStore`: limits concurrent reads, and stops reads that make no progress.
 
 Each read or listing runs in a daemon thread, so that a hanging call blocks neither the caller nor
-the end of the process. Stores that cannot hang, such as local disk, are called directly unless a
+the exit of the process. Stores that cannot hang, such as local disk, are called directly unless a
 limit was requested.
 
-Progress is a file, a page of a listing or a range. A late read of a whole file gets another second
-per MiB of the file. Writes are not limited here, because a write in progress would be reported as
-unknown; the stores have their own deadlines.
+Progress is a file, a page of a listing or a range. A read of a whole file may take one second
+longer per MiB of the file. Writes are not limited here, because a write in progress would have an
+unknown outcome; the stores have their own deadlines.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ from lakelog.storage.resolve import open_store
 T = TypeVar("T")
 
 _DEFAULT_PARALLELISM = 4
-"""Files read at the same time where only a time-out was given (specification 001, 3.3.1)."""
+"""Number of concurrent reads if only a time-out was given."""
 
 
 class _Default(float):
-    """A time-out that no caller asked for: the table's own takes its place."""
+    """The default time-out: a table property takes precedence over it."""
 
 
 DEFAULT_TIMEOUT_S: float = _Default(30.0)
-"""Seconds without progress after which a read is given up, where neither the caller nor the table
-says another number.
+"""Seconds without progress after which a read fails, unless the caller or the table specifies
+another number.
 """
 
 _SLOWEST_BYTES_A_SECOND = 1 << 20
 _AHEAD_BYTES = 256 << 20
-_AHEAD = 16  # files that each thread may be ahead of the caller
+_AHEAD = 16  # number of files that each thread may read ahead
 _NAMED = 20
 _HINT = (
     "check the store and the network, or set a longer time-out: lakelog.open(…, "
@@ -54,7 +54,7 @@ _HINT = (
 
 
 _LONGEST_S = 1e9
-"""Some 30 years: threads cannot wait for any longer time."""
+"""About 30 years, the longest time that threads can wait for."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +78,12 @@ class ReadLimits:
 
 
 DEFAULT_LIMITS = ReadLimits(timeout_s=DEFAULT_TIMEOUT_S)
-"""The limits where the caller asked for none."""
+"""The limits if the caller requested none."""
 
 
 class BoundedStore(StoreWrapper):
-    """A thread-safe store whose reads obey `limits`; `by_location` says whether other processes can
-    open it by location and options.
+    """A thread-safe store whose reads obey `limits`; `by_location`: other processes can open it by
+    location and options.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class BoundedStore(StoreWrapper):
 
     @property
     def asked(self) -> ReadLimits:
-        """The limits that the caller asked for."""
+        """The limits that the caller requested."""
         return self._asked
 
     def apply_table_limits(self, limits: ReadLimits) -> None:
-        """Apply the limits of the table's properties where the caller asked for none."""
+        """Apply the limits of the table's properties if the caller requested none."""
         timeout_s = self._asked.timeout_s
         if isinstance(timeout_s, _Default):
             timeout_s = limits.timeout_s or timeout_s
@@ -116,34 +116,34 @@ class BoundedStore(StoreWrapper):
         return limits
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
-        """As the store below."""
+        """As the inner store."""
         return self._timed(lambda: self._store.list_from(folder, start), folder)
 
     def list_folders(self, folder: str) -> list[str]:
-        """As the store below; errors as `list_from`."""
+        """As the inner store; errors as `list_from`."""
         return self._timed(lambda: self._store.list_folders(folder), folder)
 
     def has_folders(self, folders: Sequence[str]) -> list[bool]:
-        """As the store below; errors as `list_from`."""
+        """As the inner store; errors as `list_from`."""
         return self._timed(lambda: self._store.has_folders(folders), ", ".join(folders[:_NAMED]))
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
-        """As the store below; errors as `list_from`."""
+        """As the inner store; errors as `list_from`."""
         batches = self._timed(lambda: iter(self._store.walk(folder)), folder)
         while (batch := self._timed(lambda: next(batches, None), folder)) is not None:
             yield batch
 
     def stat(self, path: str) -> FileEntry | None:
-        """As the store below."""
+        """As the inner store."""
         return self._timed(lambda: self._store.stat(path), path)
 
     def read(self, path: str) -> bytes:
-        """As the store below."""
+        """As the inner store."""
         return self._timed(lambda: self._store.read(path), path, lambda: self._extra_s(path))
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """As the wrapped store, within the limits. Reads at most 256 MB or 16 files per concurrent
-        read ahead, whichever is less.
+        """As the inner store, within the limits. Reads ahead at most 256 MB or 16 files per
+        concurrent read, whichever is less.
         """
         limits = self.limits
         if limits == ReadLimits() or not paths:
@@ -156,7 +156,7 @@ class BoundedStore(StoreWrapper):
         return gathering.results()
 
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
-        """As the store below; what is read of the file is read within the time-out, each time."""
+        """As the inner store; every read of the file obeys the time-out."""
         timeout_s = self.limits.timeout_s
         file = self._timed(
             lambda: self._store.open(path, size_bytes),
@@ -188,7 +188,7 @@ class BoundedStore(StoreWrapper):
         return _timed(work, path, self.limits.timeout_s, extra_s, too_late)
 
     def _extra_s(self, path: str) -> float:
-        """How much longer than the time-out a read of a whole file may take."""
+        """Seconds that a read of a whole file may take longer than the time-out."""
         try:
             entry = self.stat(path)
         except LakelogError:
@@ -206,21 +206,21 @@ def open_bounded(
 
 
 def bounded(store: LogStore) -> BoundedStore | None:
-    """The `BoundedStore` that a store is, or wraps; None where there is none."""
+    """The `BoundedStore` that a store is, or wraps; None if there is none."""
     while isinstance(store, StoreWrapper) and not isinstance(store, BoundedStore):
         store = store._store  # noqa: SLF001 - its own kind
     return store if isinstance(store, BoundedStore) else None
 
 
 def unbounded(store: LogStore) -> LogStore:
-    """The store under such limits."""
+    """The inner store, without limits."""
     while isinstance(store, BoundedStore):
         store = store._store  # noqa: SLF001 - its own kind
     return store
 
 
 def require_by_location(store: LogStore) -> BoundedStore:
-    """The store, if its location and options open it again in another process."""
+    """The store, if another process can open it by its location and options."""
     if not isinstance(store, BoundedStore) or not store.by_location:
         raise InvalidInputError(
             (
@@ -235,7 +235,7 @@ def require_by_location(store: LogStore) -> BoundedStore:
 
 
 def require_openable_elsewhere(store: LogStore) -> None:
-    """Refuse a store that was passed as an object: executors open a table by its location."""
+    """Raise for a store that was passed as an object: executors open a table by its location."""
     limited = bounded(store)
     if limited is not None and not limited.by_location:
         raise InvalidInputError(
@@ -247,7 +247,7 @@ def require_openable_elsewhere(store: LogStore) -> None:
 
 
 def on_local_disk(store: LogStore) -> bool:
-    """Whether a store is local disk itself, where looking costs microseconds."""
+    """Whether a store is local disk, where a listing costs microseconds."""
     return isinstance(unbounded(store), LocalStore)
 
 
@@ -268,9 +268,9 @@ class _Gathering:
         self._timeout_s = limits.timeout_s
         self._arrived: dict[int, bytes | BaseException] = {}
         self._changed = threading.Condition(threading.Lock())
-        self._next = 0  # to be asked for
-        self._turn = 0  # waited for
-        self._blocked = 0  # threads that wait for room
+        self._next = 0  # next file to read
+        self._turn = 0  # next file to return
+        self._blocked = 0  # number of threads waiting for space
         self._arrivals = 0
         self._largest = 1
         self._over = False
@@ -278,7 +278,7 @@ class _Gathering:
     def results(self) -> Iterator[bytes]:
         """The files in order."""
         for _ in range(self._threads):
-            # Daemons: one that hangs must not keep the process from ending.
+            # Daemon threads: a hanging one must not keep the process from exiting.
             threading.Thread(target=self._work, name="lakelog-read", daemon=True).start()
         try:
             for turn in range(len(self._paths)):
@@ -307,9 +307,9 @@ class _Gathering:
                 is_late, seen = seen == self._arrivals, self._arrivals
             wait_s = self._timeout_s
             if is_late:
-                # Asked without the lock: the threads that read continue meanwhile.
+                # Without the lock, so that the reading threads continue.
                 extra_s = 0.0 if is_extended else self._extra_s(self._paths[turn])
-                wait_s = extra_s * self._threads  # which share the way
+                wait_s = extra_s * self._threads  # threads share the bandwidth
                 is_extended = True
                 if not wait_s:
                     with self._changed:
@@ -317,12 +317,12 @@ class _Gathering:
                             raise self._late()
 
     def _late(self) -> ReadTimeoutError:
-        # In order: so those that were asked for, which are what hangs, come first.
+        # In order, so that the files already requested, which are the hanging ones, come first.
         waiting = [i for i in range(self._turn, len(self._paths)) if i not in self._arrived]
         names = [self._paths[i] for i in waiting[:_NAMED]]
         more = len(waiting) - len(names)
         return ReadTimeoutError(
-            f"{len(waiting)} of {len(self._paths)} files were not read: none arrived "
+            f"{len(waiting)} of {len(self._paths)} files were not read: none was received "
             f"within {self._timeout_s:g} s",
             path=names[0],
             expected=f"each within {self._timeout_s:g} s",
@@ -346,7 +346,7 @@ class _Gathering:
                     self._changed.notify_all()
 
     def _take(self) -> int | None:
-        """The next file to read, as soon as there is room for it; None when there is none."""
+        """The next file to read, once there is space for it; None if there is none."""
         with self._changed:
             while not self._over and self._turn + self._ahead() <= self._next < len(self._paths):
                 self._blocked += 1
@@ -368,7 +368,7 @@ def _timed(
     extra_s: Callable[[], float] = lambda: 0.0,
     too_late: Callable[[T], object] = lambda _: None,
 ) -> T:
-    """Do some work in a thread, and give it up after a time without progress."""
+    """Call `work` in a thread, and give up after a time without progress."""
     if timeout_s is None:
         return work()
     done: list[T] = []
@@ -394,7 +394,7 @@ def _timed(
                 too_late(result)
 
     context = copy_context()  # for the spans of the caller, and the progress of this call
-    # Daemons: one that hangs must not keep the process from ending.
+    # Daemon threads: a hanging one must not keep the process from exiting.
     threading.Thread(
         target=context.run, args=(observed, run, last), name="lakelog-read", daemon=True
     ).start()
@@ -421,7 +421,7 @@ def _timed(
 
 
 class _TimedFile(FileWrapper):
-    """A seekable reader that stops a read that takes too long."""
+    """A seekable reader that stops a read without progress."""
 
     def __init__(
         self, file: BinaryIO, path: str, timeout_s: float, extra_s: Callable[[], float]
@@ -441,6 +441,6 @@ class _TimedFile(FileWrapper):
 
     def close(self) -> None:
         if self._stuck:
-            RawIOBase.close(self)  # the file is left to the thread that reads it, and hangs
+            RawIOBase.close(self)  # the hanging thread still uses the file
         else:
             super().close()

@@ -1,9 +1,8 @@
 """`CloudStore`: the `LogStore` of object stores with conditional writes (S3, Azure, GCS).
 
-What differs between the three is their `Cloud`: how to write once, how to read an error, and how
-to list from a key. All three list and read what was written at once (strong consistency), so
-nothing is cached here, and the driver's own caches are passed by. A large file is a `PartedUpload`,
-which is invisible until it completes.
+Each of the three has a `Cloud`: one write attempt, the meaning of errors, and listing from a key.
+All three are strongly consistent, so nothing is cached here, and the driver's own caches are
+bypassed. A large file is a `PartedUpload`, which is invisible until it completes.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from lakelog.storage.upload import BufferedUpload
 
 T = TypeVar("T")
 
-_LARGE_DELETIONS = 4  # requests at the same time, of many files each
+_LARGE_DELETIONS = 4  # number of concurrent requests that delete many files each
 
 
 class Names(NamedTuple):
@@ -64,7 +63,7 @@ class Cloud(Protocol):
         ...
 
     def read_options(self, filesystem: Any) -> dict[str, Any]:
-        """Arguments of the driver's ``_cat_file`` that make it one request."""
+        """Arguments of the driver's ``_cat_file`` that read in one request."""
         ...
 
     async def write(
@@ -74,29 +73,29 @@ class Cloud(Protocol):
         ...
 
     def parts(self, filesystem: Any, bucket: str, key: str) -> Parts:
-        """Where an object is uploaded to in parts, replacing what has its name."""
+        """An upload of an object in parts, which replaces an existing object."""
         ...
 
     async def copy(
         self, filesystem: Any, bucket: str, source: str, target: str, size_bytes: int
     ) -> None:
-        """Copy one object inside the store, over what has the name."""
+        """Copy one object inside the store, replacing an existing one."""
         ...
 
     def judge(self, error: BaseException) -> Verdict:
-        """What an error of `write`, of `copy`, or of the end of an upload shows."""
+        """The outcome of a failed `write`, `copy`, or end of an upload."""
         ...
 
     @property
     def deleted_at_once(self) -> int:
-        """How many objects one request deletes."""
+        """Number of objects that one request deletes."""
         ...
 
     async def delete_many(
         self, filesystem: Any, bucket: str, keys: Sequence[str]
     ) -> Mapping[str, str]:
         """Delete at most `deleted_at_once` objects; return the reason for each key that was not
-        deleted. Missing objects are no error.
+        deleted. Missing objects are ignored.
         """
         ...
 
@@ -128,8 +127,6 @@ class CloudStore(FsspecStore):
         """None, unless the installed driver is too old to write conditionally."""
         return self._cloud.refusal
 
-    # --- listing -----------------------------------------------------------------------------
-
     def _names(self, folder: str, start: str = "", limit: int | None = None) -> Names:
         return self._run(self._names_once(folder, start, limit), folder)
 
@@ -145,8 +142,8 @@ class CloudStore(FsspecStore):
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
         """Files directly in `folder` named `start` or later; names before it are not listed."""
-        # A store may begin earlier than asked, or know no start (Azurite), or no order (S3
-        # directory buckets).
+        # A store may begin earlier, or support no start (Azurite), or no order (S3 directory
+        # buckets).
         entries = [e for e in self._names(folder, start).files if e.name and e.name >= start]
         return sorted(entries, key=lambda e: e.name)
 
@@ -155,7 +152,7 @@ class CloudStore(FsspecStore):
         return sorted(set(self._names(folder).folders))
 
     def has_folders(self, folders: Sequence[str]) -> list[bool]:
-        """Which of these folders hold anything; one request each, at the same time."""
+        """Whether each of these folders contains anything; one request each, concurrently."""
 
         async def look() -> list[Names]:
             return await asyncio.gather(*(self._names_once(folder, "", 1) for folder in folders))
@@ -163,15 +160,13 @@ class CloudStore(FsspecStore):
         return [bool(n.files or n.folders) for n in self._run(look(), ", ".join(folders))]
 
     def stat(self, path: str) -> FileEntry | None:
-        """Size and time of one file, or None; asked of the listing, whose answer is not cached."""
+        """Size and time of one file, or None; from a listing, which is not cached."""
         bucket, key = self._split(path)
         name = path.rsplit("/", 1)[-1]
         for entry in self._run(self._names_of(bucket, key, "", 1), path).files:
-            if not entry.name:  # nothing after the prefix: the key itself
+            if not entry.name:  # an empty rest is the key itself
                 return entry._replace(name=name)
         return None
-
-    # --- writing -----------------------------------------------------------------------------
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         """Create a file if its name is free, by one conditional request; transient failures are
@@ -190,7 +185,7 @@ class CloudStore(FsspecStore):
         )
 
     def put(self, path: str, data: bytes) -> None:
-        """Create or replace a file, by one request, which is repeated as in `put_if_absent`."""
+        """Create or replace a file, by one request, which is retried as in `put_if_absent`."""
         bucket, key = self._split_writable(path)
         cloud, filesystem = self._cloud, self._filesystem
         self._wait(
@@ -205,9 +200,8 @@ class CloudStore(FsspecStore):
     def upload(self, path: str) -> Upload:
         """Create or replace a file in parts, or as in `put` if it is small; see `PartedUpload`.
 
-        A process that dies leaves parts that are never seen, but on S3 are stored, and paid for,
-        until a lifecycle rule of the bucket ends incomplete uploads. Azure and GCS drop them in a
-        week.
+        A killed process leaves invisible parts. S3 stores and charges them until a lifecycle rule
+        of the bucket ends incomplete uploads; Azure and GCS discard them after a week.
         """
         bucket, key = self._split_writable(path)
         parts = self._cloud.parts(self._filesystem, bucket, key)
@@ -313,7 +307,7 @@ class CloudStore(FsspecStore):
         except UnavailableError:
             raise
         except FileNotFoundError as cause:
-            raise NotFoundError("the store does not know this location", path=path) from cause
+            raise NotFoundError("the location was not found in the store", path=path) from cause
         except Exception as cause:
             raise unavailable(path, cause) from cause
 
@@ -325,7 +319,7 @@ class DeletesOneByOne:
 
     @property
     def deleted_at_once(self) -> int:
-        """1."""
+        """One object per request."""
         return 1
 
     async def delete_many(
@@ -349,29 +343,29 @@ PART_BYTES = 8 << 20  # a multiple of 256 KiB, for GCS; S3 takes 10,000 of at le
 
 
 class Parts(Protocol):
-    """What an object store has received of one object that is not there yet."""
+    """An upload of one object in parts, which is not visible yet."""
 
     @property
     def in_flight(self) -> int:
-        """How many parts may be sent at the same time."""
+        """Number of parts that may be sent concurrently."""
         ...
 
     async def begin(self) -> None:
-        """Announce it; before the first part."""
+        """Announce the upload; called before the first part."""
         ...
 
     async def send(self, number: int, data: bytes, *, last: bool) -> None:
         """Send part `number` (from 0) of `PART_BYTES` bytes, retrying transient failures; the
-        `last` one may be shorter, and kept for `finish`.
+        `last` one may be shorter, and buffered for `finish`.
         """
         ...
 
     async def finish(self) -> None:
-        """Make the object appear; once, or as often as it takes, for it is the same again."""
+        """Create the object from the parts; may be repeated, with the same result."""
         ...
 
     async def abort(self) -> None:
-        """Throw away what was sent."""
+        """Discard the parts."""
         ...
 
 
@@ -428,12 +422,12 @@ class PartedUpload(BufferedUpload):
         while self._sent:
             self._sent.popleft().cancel()
         if self._begun and not self._appeared:
-            # Where it may have appeared nothing is left to throw away, or it has not yet.
+            # If the object may exist, there is nothing to discard, or not yet.
             with contextlib.suppress(Exception):
                 self._wait(self._surely(self._parts.abort()))
 
     async def _surely(self, step: Coroutine[Any, Any, None]) -> None:
-        """A step before the last, which shows nothing, however it ends."""
+        """Run a step before the last one, which has no visible effect."""
         try:
             async with asyncio.timeout(deadline_s(PART_BYTES)):
                 await step

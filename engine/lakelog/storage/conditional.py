@@ -1,8 +1,8 @@
-"""Conditional writes: interprets responses, and decides what is retried.
+"""Conditional writes: interprets responses, and decides which attempts are retried.
 
-Every attempt ends in a `Verdict`. Repeating a conditional write is safe: it can only say that the
-name is taken, if it was by an attempt whose answer was lost. So the only thing to carry along is
-whether one of the attempts may have been carried out.
+Every attempt ends with a `Verdict`. Repeating a conditional write is safe: at worst, the name is
+taken by an earlier attempt whose response was lost. The only state between attempts is therefore
+whether one of them may have succeeded.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def judge_status(status: int) -> Verdict:
 
 
 def deadline_s(size_bytes: int) -> float:
-    """The longest that a request with or for so many bytes may take, retries included."""
+    """Maximum duration in seconds of a request that transfers so many bytes, including retries."""
     return _DEADLINE_S + size_bytes / _SLOWEST_BYTES_A_SECOND
 
 

@@ -1,9 +1,10 @@
-"""Restricts the files that a log may refer to: the table's folder, and what the caller allows.
+"""Restricts the files that a log may refer to: the table's folder, and locations that the caller
+allows.
 
 A path in a log is relative to the table, or absolute: a URL, or a path on the table's store, as in
-a shallow clone. ``..`` is refused. An absolute path into the folder equals the relative one; every
-other is external, is opened only if the caller allows it, and never gets the `storage_options` of
-another store, which may contain credentials.
+a shallow clone. ``..`` is rejected. An absolute path into the folder equals the relative one. Every
+other path is external: it is opened only if the caller allows it, and never with the
+`storage_options` of another store, which may contain credentials.
 
 Source: Delta protocol, Add File and Remove File; Deletion Vectors.
 """
@@ -24,7 +25,7 @@ LOCAL = "file://"
 """`Address.store` of local disk."""
 
 Allowed: TypeAlias = bool | str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-"""What ``allow_external`` of `lakelog.open` may be."""
+"""Type of ``allow_external`` of `lakelog.open`."""
 
 _SEPARATORS = re.compile(r"[/\\]" if os.name == "nt" else "/")
 _ENCODED_DOT = re.compile("%2e", re.IGNORECASE)
@@ -38,10 +39,10 @@ _SCHEME_NAME = "[A-Za-z][A-Za-z0-9+.-]*"
 _URL = re.compile(f"({_SCHEME_NAME}):/")
 
 SCHEME = f"{_SCHEME_NAME}:"
-"""Pattern of what an absolute URL begins with."""
+"""Pattern of the beginning of an absolute URL."""
 
 ABSOLUTE = rf"^({SCHEME})?/"
-"""Pattern of the paths in a log that are not below the table's root by their form alone."""
+"""Pattern of the paths in a log that are absolute."""
 
 
 class Address(NamedTuple):
@@ -68,14 +69,14 @@ class Address(NamedTuple):
 
 @dataclass(frozen=True)
 class External:
-    """Which files may be opened outside a table's folder; created with `of`."""
+    """The files that may be opened outside a table's folder; created with `of`."""
 
     everything: bool = False
     folders: tuple[Address, ...] = ()
 
     @staticmethod
     def of(allow_external: Allowed) -> External:
-        """From what `lakelog.open` takes."""
+        """From the argument of `lakelog.open`."""
         if isinstance(allow_external, bool):
             return External(allow_external)
         given: Any = allow_external
@@ -110,7 +111,7 @@ NOTHING = External()
 
 @dataclass(frozen=True)
 class Reach:
-    """What the paths in a table's log may lead to."""
+    """The locations that the paths in a table's log may refer to."""
 
     location: str
     external: External = NOTHING
@@ -121,7 +122,9 @@ class Reach:
         object.__setattr__(self, "_folders", _addresses_of(self.location))
 
     def resolve(self, path: str) -> str | Address:
-        """A path in the log, decoded, as a path relative to the table, or as an allowed address."""
+        """Resolve a decoded path of the log to a path relative to the table, or to an allowed
+        address.
+        """
         if _is_relative(path):
             return path
         require_contained(path)
@@ -143,7 +146,7 @@ class Reach:
         )
 
     def options_for(self, address: Address) -> Mapping[str, Any] | None:
-        """Options of the store of an allowed address: none but on the table's own store."""
+        """Storage options for an allowed address: empty unless it is on the table's own store."""
         own = address.store == self._folders[0].store and address.store != LOCAL
         return self.storage_options if own else None
 
@@ -155,12 +158,12 @@ class Reach:
 
 
 def _addresses_of(location: str) -> tuple[Address, ...]:
-    """The addresses of a folder that a caller allows; a local folder also with symbolic links
+    """The addresses of a folder that a caller allows; for a local folder also with symbolic links
     resolved.
     """
     if location.startswith("file:"):
         location = unquote(urlsplit(location).path)
-    elif "::" in location:  # a chain of drivers: no path in a log is below it
+    elif "::" in location:  # a chain of drivers: paths in a log are never below it
         return (Address(location, "", location),)
     elif "://" in location:
         require_contained(location)
@@ -191,12 +194,12 @@ def _address(text: str) -> Address:
 
 
 def _normalised(path: str) -> str:
-    # With two slashes POSIX may mean another place; abspath keeps them.
+    # POSIX allows a special meaning of two leading slashes, and abspath keeps them.
     return os.path.abspath("/" + path.lstrip("/") if path.startswith("/") else path).strip("/")
 
 
 def require_contained(path: str, *, remote: bool = False) -> None:
-    """Refuse a path with a part ``..``: it would lead out of the folder that it is relative to."""
+    """Raise for a path with a part ``..``, which leads out of its folder."""
     text = _ENCODED_DOT.sub(".", path) if remote and "%" in path else path
     if ".." in text and ".." in _SEPARATORS.split(text):
         raise ExternalPathError(
@@ -215,7 +218,7 @@ def require_contained(path: str, *, remote: bool = False) -> None:
 
 
 def require_no_links(root: str, path: str) -> None:
-    """Refuse to change a file that is reached through a symbolic link below the table's folder. The
+    """Raise if a file to change is reached through a symbolic link below the table's folder. The
     file itself and the folder's own location may be links.
     """
     at = path.find("/")

@@ -1,7 +1,7 @@
 """Atomic and durable file creation on local disk.
 
-A file is written and fsynced, then named in one step that fails if the name is taken, then its
-folder is fsynced. The first of these that the filesystem supports is used:
+A file is written and fsynced, then given its name by one operation that fails if the name exists,
+then its folder is fsynced. The first supported operation is used:
 
 - ``O_TMPFILE`` and ``linkat``: no temporary name, so a killed writer leaves nothing.
 - A hidden temporary name and ``link``.
@@ -10,8 +10,8 @@ folder is fsynced. The first of these that the filesystem supports is used:
 Otherwise nothing is written, because a check followed by a rename would let two writers win.
 Replacements are renamed over the file.
 
-Hadoop's local filesystem verifies ``x`` by a checksum in ``.x.crc`` if that exists. So the checksum
-is deleted durably before its file is replaced, renamed or deleted.
+Hadoop's local filesystem verifies ``x`` by the checksum ``.x.crc`` if that exists. The checksum is
+therefore deleted durably before its file is replaced, renamed or deleted.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from lakelog.storage.containment import require_contained, require_no_links
 from lakelog.storage.upload import BufferedUpload
 
 TEMPORARY = re.compile(r"\.lakelog-[0-9a-f]{32}\.tmp", re.ASCII)
-"""Names of temporary files. A killed writer may leave one; no listing shows it, and anybody may
-delete it once it is old."""
+"""Pattern of the names of temporary files. A killed writer may leave one; listings omit it, and any
+process may delete it once it is old.
+"""
 
 _O_TMPFILE = getattr(os, "O_TMPFILE", 0)
 _O_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _O_NEW = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
-_MODE = 0o666  # the umask decides, as for any file
-_PIECE_BYTES = 1 << 20  # of an upload: few calls, little memory
+_MODE = 0o666  # restricted by the umask
+_PIECE_BYTES = 1 << 20  # buffer size of an upload
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 
-# A filesystem's or kernel's ways of saying that it does not know the call.
+# Errors of a filesystem or kernel that does not support the call.
 _CANNOT = frozenset(
     (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EXDEV)
 )
-# O_TMPFILE moreover: an older kernel opens the folder; linkat needs /proc.
+# Further errors of O_TMPFILE: an older kernel opens the folder; linkat needs /proc.
 _CANNOT_ANONYMOUS = _CANNOT | {errno.EISDIR, errno.ENOENT, errno.EACCES}
-# Refused before anything was changed, whatever the filesystem: not even a network one says these
-# of a call that it carried out.
+# Errors of calls that changed nothing, on every filesystem, including network filesystems.
 _CERTAIN = frozenset(
     (
         *(errno.EACCES, errno.EDQUOT, errno.ELOOP, errno.EMFILE, errno.EMLINK),
@@ -62,12 +62,12 @@ _CERTAIN = frozenset(
 )
 
 
-# Of a rename moreover: to another filesystem, or to where a folder is.
+# Further errors of renames: to another filesystem, or onto a folder.
 _NOT_RENAMED = frozenset((errno.EXDEV, errno.EISDIR, errno.ENOTEMPTY))
 
 
 class DurableWriter:
-    """Writes below one folder; remembers what its filesystem can do. Safe in several threads."""
+    """Writes below one folder, with the operations that its filesystem supports. Thread-safe."""
 
     def __init__(self, root: str) -> None:
         self._root = root
@@ -85,7 +85,7 @@ class DurableWriter:
         if self.refusal is not None:
             raise UnsupportedStoreError(self.refusal, path=path)
         target = self._path_of(path)
-        # Not what decides: it spares the loser of a race the writing.
+        # Only an optimisation: the loser of a race does not write the content.
         if os.path.lexists(target):
             return False
         with self._folder_of(target, path) as folder:
@@ -135,7 +135,8 @@ class DurableWriter:
             try:
                 os.replace(old, new)
             except OSError as cause:
-                # A network filesystem that repeats a request whose answer was lost finds no source.
+                # A network filesystem that repeats a request whose response was lost does not find
+                # the source.
                 try:
                     moved = source != target and _is_same(before, new)
                 except OSError:
@@ -144,19 +145,19 @@ class DurableWriter:
                     if isinstance(cause, FileNotFoundError):
                         raise _missing(source) from cause
                     raise _failed(source, cause, also_certain=_NOT_RENAMED) from cause
-            # The new name first: a crash in between leaves two, and never none.
+            # The new name is synced first, so that a crash in between leaves two names, never none.
             _sync_named(into, target)
             if os.path.dirname(old) != os.path.dirname(new):
                 _sync_named(out_of, source)
 
     def _path_of(self, path: str) -> str:
-        """A file's path on local disk; it is reached through no link below the root."""
+        """A file's path on local disk; raises if it contains a link below the root."""
         require_contained(path)
         require_no_links(self._root, path)
         return f"{self._root}/{path}"
 
-    # Each gives the file its name: True. The name is taken: False. The filesystem cannot: None,
-    # and nothing is left behind.
+    # Each step returns True if it created the name, False if the name exists, and None if the
+    # filesystem does not support it; then no file is left behind.
 
     def _link_anonymous(self, target: str, path: str, data: bytes, folder: int) -> bool | None:
         if not self._anonymous:
@@ -172,7 +173,7 @@ class DurableWriter:
         try:
             with _nothing_written(path):
                 _write(file, data)
-            # With a folder to be relative to, Python calls linkat, and that follows the link.
+            # With a directory descriptor, Python calls linkat, which follows the link.
             won = _link(
                 lambda: os.link(
                     f"/proc/self/fd/{file}", os.path.basename(target), dst_dir_fd=folder
@@ -221,14 +222,14 @@ class DurableWriter:
 
     @contextlib.contextmanager
     def _folder_of(self, target: str, path: str) -> Iterator[int]:
-        """The folder of `target`, opened; it is made, and settled, where need be."""
+        """The folder of `target`, opened; created and synced if necessary."""
         folder = os.path.dirname(target)
         with _nothing_written(path):
             if folder not in self._settled:
                 self._settle(folder)
             try:
                 descriptor = _open_folder(folder)
-            except FileNotFoundError:  # deleted since
+            except FileNotFoundError:  # deleted in the meantime
                 self._settle(folder)
                 descriptor = _open_folder(folder)
         try:
@@ -248,7 +249,7 @@ class DurableWriter:
             try:
                 _sync_folder(above)
             except PermissionError:
-                # Closed to this user, who then did not make what is in it.
+                # Not readable for this user, who therefore did not create its content.
                 if at in made:
                     raise
             at = above
@@ -256,7 +257,9 @@ class DurableWriter:
 
 
 class DurableUpload(BufferedUpload):
-    """A file that grows under a temporary name next to its own; a killed writer leaves that."""
+    """A file that is written under a temporary name next to its own; a killed writer leaves the
+    temporary file.
+    """
 
     def __init__(
         self, folder: contextlib.AbstractContextManager[int], target: str, path: str
@@ -279,7 +282,7 @@ class DurableUpload(BufferedUpload):
     def _finish(self, rest: bytes) -> None:
         with _nothing_written(self._path):
             _write(self._file, rest)
-            self._is_open = False  # also if it fails: the descriptor is gone
+            self._is_open = False  # also after an error: the descriptor is closed
             os.close(self._file)
         _drop_checksum(self._target, self._path, self._folder)
         try:
@@ -299,7 +302,7 @@ class DurableUpload(BufferedUpload):
 
 
 def unlink_checksum(target: str) -> bool:
-    """Delete the checksum that Hadoop's local filesystem keeps of a file; see the module."""
+    """Delete the checksum file of Hadoop's local filesystem; see the module."""
     folder, _, name = target.rpartition("/")
     checksum = f"{folder}/.{name}.crc"
     try:
@@ -309,7 +312,7 @@ def unlink_checksum(target: str) -> bool:
     except (FileNotFoundError, NotADirectoryError):
         return False
     except OSError as cause:
-        if cause.errno == errno.ENAMETOOLONG:  # then no file can have that name
+        if cause.errno == errno.ENAMETOOLONG:  # a file with that name cannot exist
             return False
         raise
     return True
@@ -322,7 +325,7 @@ def _drop_checksum(target: str, path: str, folder: int) -> None:
 
 
 def _make_folders(folder: str) -> list[str]:
-    """Make a folder and those above; those that were made, outermost first."""
+    """Create a folder and its parents; return the created ones, outermost first."""
     try:
         os.mkdir(folder)
     except FileExistsError:
@@ -342,7 +345,7 @@ def _link(
     try:
         link()
     except OSError as cause:
-        # A network filesystem that repeats a request whose answer was lost finds its own link.
+        # A network filesystem that repeats a request whose response was lost finds its own link.
         try:
             if is_linked():
                 return True
@@ -384,20 +387,20 @@ def _write_all(file: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def _temporary(target: str) -> Iterator[str]:
-    """A free temporary name next to `target`; what has it at the end is deleted."""
+    """A free temporary name next to `target`; its file is deleted at the end."""
     name = f"{os.path.dirname(target)}/.lakelog-{os.urandom(16).hex()}.tmp"
     try:
         yield name
     finally:
-        # Gone if it was renamed or never made. One that cannot be deleted is hidden litter, and
-        # no reason to doubt the outcome.
+        # The file does not exist if it was renamed or never created. A hidden file that cannot be
+        # deleted does not make the outcome unknown.
         with contextlib.suppress(OSError):
             os.unlink(name)
 
 
 @contextlib.contextmanager
 def _nothing_written(path: str) -> Iterator[None]:
-    """What fails here fails before the file has its name."""
+    """Convert errors that occur before the file has its name."""
     try:
         yield
     except OSError as cause:
@@ -415,7 +418,9 @@ def _failed(
     unknown: bool = False,
     also_certain: frozenset[int] = frozenset(),
 ) -> UnavailableError | OutcomeUnknownError:
-    """The error of a step that names a file: some of them are answers of a lost request."""
+    """The error of a step that creates or changes a name: on a network filesystem, some errors are
+    responses to a repeated request.
+    """
     if cause.errno in _CERTAIN | also_certain and not unknown:
         return UnavailableError(
             f"nothing was written: {cause.strerror or cause}",
@@ -484,12 +489,12 @@ else:
         try:
             os.fsync(descriptor)
         except OSError as cause:
-            # A filesystem that cannot sync a folder says so in these words (some FUSE and SMB).
+            # Errors of filesystems that cannot sync a folder (some FUSE and SMB).
             if cause.errno not in {errno.EINVAL, errno.ENOTSUP}:
                 raise
 
     def _close(descriptor: int) -> None:
-        # What was to be durable has been fsynced: a close that fails has nothing to add.
+        # All durable data has been fsynced, so an error of close is irrelevant.
         with contextlib.suppress(OSError):
             os.close(descriptor)
 
@@ -514,7 +519,7 @@ def _find_full_sync() -> Callable[[int], object] | None:
 
 
 def _find_renameat2() -> Callable[[str, str], None] | None:
-    """Linux's rename that fails if the name is taken; None where there is none."""
+    """Linux's rename that fails if the name exists; None on other systems."""
     try:
         call = ctypes.CDLL(None, use_errno=True).renameat2
     except (AttributeError, OSError, TypeError):

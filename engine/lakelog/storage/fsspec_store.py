@@ -1,8 +1,9 @@
 """`FsspecStore` reads through any fsspec filesystem; `MemoryStore` also writes, to ``memory://``.
 
-Asynchronous drivers run on their own event loop, with many requests at a time; others in threads.
-fsspec's memory filesystem is not atomic and shares one file position among readers, so writes take
-a process-wide lock and readers get copies. Other writers of ``memory://`` do not take that lock.
+Asynchronous drivers run on their own event loop, with many concurrent requests; others run in
+threads. fsspec's memory filesystem is not atomic and shares one file position among readers, so
+writes take a process-wide lock and readers get copies. Other writers of ``memory://`` do not take
+that lock.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ T = TypeVar("T")
 _THREADS = 16
 _AHEAD_BYTES = 256 << 20
 _WHOLE_DEADLINE_S = (
-    600.0  # of a file whose size is not known: the driver's own time-outs come first
+    600.0  # seconds for a file of unknown size; the driver's own time-outs are shorter
 )
 _TIME_KEYS = ("mtime", "LastModified", "last_modified", "updated", "modified", "created")
 _MISSING = (FileNotFoundError, IsADirectoryError, NotADirectoryError)
@@ -60,7 +61,7 @@ class FsspecStore:
 
     @property
     def reads_in_flight(self) -> int:
-        """How many files are read at the same time."""
+        """Number of files that are read concurrently."""
         return IN_FLIGHT if self._is_async else _THREADS
 
     @property
@@ -72,15 +73,13 @@ class FsspecStore:
         require_contained(path, remote=True)
         return f"{self._base}/{path}" if path else self._base
 
-    # --- listing -----------------------------------------------------------------------------
-
     def _list(self, folder: str) -> list[dict[str, Any]]:
         path = self._absolute(folder)
         try:
             try:
-                # refresh: fsspec caches listings, and a log grows under its readers.
+                # refresh: fsspec caches listings, and a log grows while it is read.
                 found = self._filesystem.ls(path, detail=True, refresh=True)
-            except TypeError:  # not every driver knows it
+            except TypeError:  # not every driver has this argument
                 self._filesystem.invalidate_cache()
                 found = self._filesystem.ls(path, detail=True)
         except (FileNotFoundError, NotADirectoryError):
@@ -107,14 +106,14 @@ class FsspecStore:
         )
 
     def has_folders(self, folders: Sequence[str]) -> list[bool]:
-        """Which of these folders hold anything; found by listing each, side by side."""
+        """Whether each of these folders contains anything, by concurrent listings."""
         if not folders:
             return []
         with ThreadPoolExecutor(len(folders), thread_name_prefix="lakelog-list") as pool:
             return [bool(found) for found in pool.map(self._list, folders)]
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
-        """Every file below `folder`; a batch is what is directly in one folder."""
+        """Every file below `folder`; one batch per folder."""
         ahead = [""]
         while ahead:
             prefix = ahead.pop()
@@ -139,10 +138,8 @@ class FsspecStore:
             raise unavailable(path, cause) from cause
         return None if info.get("type") == "directory" else _entry(info)
 
-    # --- reading -----------------------------------------------------------------------------
-
     def read(self, path: str) -> bytes:
-        """The whole of one file."""
+        """The content of one file."""
         with _errors(path):
             if self._is_async:
                 return self._wait(self._cat(path))
@@ -150,7 +147,7 @@ class FsspecStore:
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
         """The content of each file, in order, with up to 64 concurrent requests (asynchronous
-        drivers) or 16. Reads at most 256 MB, or two files, ahead.
+        drivers) or 16. Reads ahead at most 256 MB, or two files.
         """
         if len(paths) <= 1:
             return [self.read(path) for path in paths]
@@ -223,56 +220,56 @@ class FsspecStore:
                     self._absolute(path), start=start, end=end, **self._read_options
                 )
                 data = cast("bytes", await asyncio.wait_for(request, deadline_s(end - start)))
-            # A web server may give the whole file whatever it is asked for.
+            # A web server may return the whole file for a request of a range.
             return data[start:end] if len(data) > end - start else data
 
         return await asyncio.gather(*(fetch(*each) for each in ranges))
 
-    # --- writing -----------------------------------------------------------------------------
-
     @property
     def refusal(self) -> str | None:
-        """Why nothing can be committed here: the driver only looks before it writes, if that."""
-        protocol = self._root.split("://", 1)[0].split("::", 1)[0]  # of a chain, the first driver
+        """Why nothing can be committed: the driver does not create files atomically."""
+        protocol = self._root.split("://", 1)[0].split("::", 1)[
+            0
+        ]  # of a chain of drivers, the first
         return (
             f"the driver of {protocol}:// has no atomic put-if-absent, so two writers "
             "could both write the same version"
         )
 
     def put_if_absent(self, path: str, data: bytes) -> bool:  # noqa: ARG002 - refused
-        """Refused."""
+        """Raises UnsupportedStoreError."""
         raise self._refused(path)
 
     def put(self, path: str, data: bytes) -> None:  # noqa: ARG002 - refused
-        """Refused."""
+        """Raises UnsupportedStoreError."""
         raise self._refused(path)
 
     def upload(self, path: str) -> Upload:
-        """Refused."""
+        """Raises UnsupportedStoreError."""
         raise self._refused(path)
 
     def move(self, source: str, target: str) -> None:  # noqa: ARG002 - refused
-        """Refused."""
+        """Raises UnsupportedStoreError."""
         raise self._refused(source)
 
     def delete(self, path: str) -> None:
-        """Refused."""
+        """Raises UnsupportedStoreError."""
         raise self._refused(path)
 
     def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
-        """Refused."""
+        """Raises UnsupportedStoreError."""
         raise self._refused(", ".join(paths[:3]))
 
     def _refused(self, path: str) -> UnsupportedStoreError:
         return UnsupportedStoreError(
-            self.refusal or "writes are not supported here",
+            self.refusal or "this store does not support writes",
             path=path,
             hint="move the table to local disk, S3, Azure or Google Cloud Storage",
         )
 
 
 class _errors:  # noqa: N801 - a context manager, named as it reads
-    """Turn what a driver raises into what `LogStore` promises."""
+    """Convert errors of a driver to those of `LogStore`."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -296,7 +293,7 @@ def _entry(info: dict[str, Any]) -> FileEntry:
 
 
 def _modified_ms(info: dict[str, Any]) -> int:
-    """Each driver names and types the modification time in its own way."""
+    """Modification time in milliseconds; its name and type differ between drivers."""
     for key in _TIME_KEYS:
         value = info.get(key)
         if isinstance(value, int | float):
@@ -320,12 +317,12 @@ def unavailable(path: str, cause: BaseException) -> UnavailableError:
     )
 
 
-# Of the process and not of a store, for the files behind all of them are the same.
+# One lock per process, because all memory stores share their files.
 _MEMORY_LOCK = threading.RLock()
 
 
 class MemoryStore(FsspecStore):
-    """A folder of fsspec's memory filesystem. Durable as long as the process lives."""
+    """A folder of fsspec's memory filesystem. Its files exist until the process ends."""
 
     never_hangs = True
 
@@ -348,7 +345,7 @@ class MemoryStore(FsspecStore):
             return super().stat(path)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Create a file, whole, if nothing has its name."""
+        """Create a file atomically, unless it exists."""
         require_content(path, data)
         with _MEMORY_LOCK:
             if self._filesystem.exists(self._absolute(path)):
@@ -357,13 +354,13 @@ class MemoryStore(FsspecStore):
             return True
 
     def put(self, path: str, data: bytes) -> None:
-        """Create or replace a file, whole."""
+        """Create or replace a file atomically."""
         with _MEMORY_LOCK:
             self._write(path, data)
 
     def _write(self, path: str, data: bytes) -> None:
         try:
-            # Given whole: a file that is opened and written is seen while it grows.
+            # In one call: a file that is opened and written is visible while it grows.
             self._filesystem.pipe_file(self._absolute(path), bytes(data))
         except OSError as cause:
             raise UnavailableError(
@@ -379,11 +376,11 @@ class MemoryStore(FsspecStore):
                 self._filesystem.rm_file(self._absolute(path))
 
     def upload(self, path: str) -> Upload:
-        """Create or replace a file in pieces, which are kept until it is closed."""
+        """Create or replace a file in pieces, which are buffered until it is closed."""
         return _MemoryUpload(path, self.put)
 
     def move(self, source: str, target: str) -> None:
-        """Give a file another name, in one step."""
+        """Rename a file atomically."""
         with _MEMORY_LOCK:
             name = self._absolute(source)
             if not self._filesystem.isfile(name):
@@ -393,7 +390,7 @@ class MemoryStore(FsspecStore):
                 self._filesystem.rm_file(name)
 
     def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
-        """Delete files; none can fail."""
+        """Delete files; never fails."""
         for path in paths:
             self.delete(path)
         return []
@@ -410,4 +407,4 @@ class _MemoryUpload(BufferedUpload):
         self._put(self._path, rest)
 
     def _discard(self) -> None:
-        """Nothing is held."""
+        """Nothing to discard."""

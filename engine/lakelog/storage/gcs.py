@@ -1,9 +1,8 @@
 """Google Cloud Storage through gcsfs: ``ifGenerationMatch=0`` on uploads.
 
-gcsfs repeats requests on its own, and the last error says nothing of the attempts before. So an
-upload goes to the request under gcsfs's repeating, and `lakelog.storage.conditional` repeats it.
-
-Proved against a double that honours preconditions, not against Google's servers.
+gcsfs repeats requests, and the last error does not describe earlier attempts. An upload therefore
+calls gcsfs's function for a single request, and `lakelog.storage.conditional` repeats it. Tested
+against a test double that implements preconditions, not against Google's servers.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from lakelog.storage.conditional import (
 
 _CONNECT_S, _READ_S = 10, 20
 _MANY = 1000
-_INCOMPLETE = 308  # of an upload that wants more
+_INCOMPLETE = 308  # status of an upload that expects more bytes
 
 
 def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Storage options with a time-out where the caller names none: gcsfs has none."""
+    """Storage options with a default time-out, which gcsfs lacks."""
     import aiohttp
 
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S, sock_read=_READ_S)
@@ -48,7 +47,7 @@ class Gcs(DeletesOneByOne):
 
     @property
     def refusal(self) -> str | None:
-        """Gcsfs without the seam that a single attempt needs."""
+        """Set if this version of gcsfs lacks the function for a single request."""
         import gcsfs
 
         if not hasattr(gcsfs.GCSFileSystem._request, "__wrapped__"):
@@ -56,7 +55,7 @@ class Gcs(DeletesOneByOne):
         return None
 
     def read_options(self, filesystem: Any) -> dict[str, Any]:  # noqa: ARG002 - as the protocol gives it
-        """None: it is one GET."""
+        """None, because it is one GET."""
         return {}
 
     async def write(
@@ -69,7 +68,7 @@ class Gcs(DeletesOneByOne):
             "POST",
             _upload_url(filesystem, bucket),
             headers={"Content-Type": "application/octet-stream"},
-            data=io.BytesIO(data),  # aiohttp sends large bytes in one blocking go
+            data=io.BytesIO(data),  # aiohttp sends large bytes objects in one blocking call
             uploadType="media",
             name=key,
             **condition,
@@ -105,7 +104,7 @@ class Gcs(DeletesOneByOne):
             token = {"rewriteToken": answer["rewriteToken"]}
 
     def judge(self, error: BaseException) -> Verdict:
-        """By what gcsfs makes of the answer; without one, by whether it connected."""
+        """By gcsfs's error; without a response, by whether it connected."""
         names = class_names(error)
         if isinstance(error, FileExistsError):
             return TAKEN  # 412
@@ -115,7 +114,7 @@ class Gcs(DeletesOneByOne):
             code = str(getattr(error, "code", None) or "")
             return judge_status(int(code)) if code.isdigit() else LOST
         if names & {"ClientConnectorError", "GoogleAuthError"}:
-            return BUSY  # it never connected, or got no token to send
+            return BUSY  # no connection was established, or no token was received
         if names & {"ClientError", "RequestException", "TimeoutError"}:
             return LOST
         if type(error) is OSError and str(error).startswith("Forbidden"):
@@ -159,7 +158,7 @@ class _Session:
     queried for what the server has received.
     """
 
-    in_flight = 1  # bytes go in order
+    in_flight = 1  # bytes are sent in order
 
     def __init__(self, filesystem: Any, bucket: str, key: str) -> None:
         self._filesystem = filesystem
@@ -194,7 +193,9 @@ class _Session:
             await _request_once(self._filesystem, "DELETE", self._url)
 
     async def _push(self, data: bytes, total: str) -> None:
-        """Bring the session to the end of `data`, or the object to be, if its length is known."""
+        """Send until the session has all of `data`, or creates the object if its length is
+        known.
+        """
         start, end = self._sent_bytes, self._sent_bytes + len(data)
         at: int | None = start
         if self._in_doubt:
@@ -210,7 +211,7 @@ class _Session:
         self._in_doubt = False
 
     async def _put(self, data: bytes, content_range: str) -> int | None:
-        """How many bytes the session has now; None if the object is there."""
+        """Number of bytes that the session has received; None if the object was created."""
         status, headers, _, _ = await _request_once(
             self._filesystem,
             "PUT",
@@ -220,12 +221,12 @@ class _Session:
         )
         if status != _INCOMPLETE:
             return None
-        held = headers.get("Range")  # of bytes, from 0, both ends included
+        held = headers.get("Range")  # byte range from 0, both ends inclusive
         return int(held.rpartition("-")[2]) + 1 if held else 0
 
 
 async def _request_once(filesystem: Any, method: str, url: str, *names: str, **rest: Any) -> Any:
-    """One request, under gcsfs's repeating: status, headers, request, content."""
+    """One request, below gcsfs's retries: status, headers, request, content."""
     once = type(filesystem)._request.__wrapped__
     return await once(filesystem, method, url, *names, **rest)
 

@@ -1,7 +1,6 @@
 """`LocalStore`: the `LogStore` of a folder on local disk.
 
-Plain ``os`` calls: for ten thousand small commits they cost a tenth of what a filesystem
-abstraction does.
+Plain ``os`` calls: for ten thousand small commits, they cost a tenth of a filesystem abstraction.
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ class LocalStore:
 
     @property
     def never_hangs(self) -> bool:
-        """Whether the folder is on this machine, and not on a network or in a process (FUSE)."""
+        """Whether the folder is on this machine, and not on a network or FUSE filesystem."""
         return not _is_remote(self._root)
 
     def path_of(self, path: str) -> str:
@@ -79,7 +78,7 @@ class LocalStore:
                         try:
                             status = entry.stat()
                         except FileNotFoundError:
-                            continue  # deleted between the listing and the look
+                            continue  # deleted after it was listed
                         if entry.name[0] == "." and TEMPORARY.fullmatch(entry.name):
                             continue
                         entries.append(
@@ -103,17 +102,18 @@ class LocalStore:
             raise _unavailable(folder, cause) from cause
 
     def has_folders(self, folders: Sequence[str]) -> list[bool]:
-        """For each folder, whether it is there."""
+        """For each folder, whether it exists."""
         return [os.path.isdir(self.path_of(folder)) for folder in folders]
 
     def read(self, path: str) -> bytes:
-        """The whole of one file."""
+        """The content of one file."""
         try:
             descriptor, size_bytes = _open_regular(self.path_of(path), path)
             try:
                 if size_bytes > _memory_bytes():
                     raise MemoryError
-                # One byte more than the file has: a read that gives fewer has reached its end.
+                # One byte more than the size of the file: a read that returns fewer has reached its
+                # end.
                 data = os.read(descriptor, size_bytes + 1)
                 if len(data) == size_bytes:
                     return data
@@ -138,8 +138,8 @@ class LocalStore:
             ) from cause
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """The content of each file, in order; a few threads read at most 20 MB, or five files,
-        ahead.
+        """The content of each file, in order; a few threads read ahead at most 20 MB, or five
+        files.
         """
         start = time.perf_counter()
         first = [self.read(path) for path in paths[:_PROBE]]
@@ -149,11 +149,11 @@ class LocalStore:
         if elapsed > _CACHED_SECONDS * _PROBE:
             yield from self._read_ahead(rest, max(map(len, first)))
         else:
-            # Small files in the page cache are read faster than a thread starts to read them.
+            # Small files in the page cache are read faster than a thread starts.
             yield from map(self.read, rest)
 
     def _read_ahead(self, paths: Sequence[str], expected_bytes: int) -> Iterator[bytes]:
-        # A batch at a time, for a future for each small file would cost more than its read.
+        # In batches, because a future per small file would cost more than its read.
         size = max(1, min(_BATCH, _BATCH_BYTES // max(1, expected_bytes)))
         batches = [paths[i : i + size] for i in range(0, len(paths), size)]
         with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelog-read") as pool:
@@ -188,7 +188,7 @@ class LocalStore:
 
     @property
     def refusal(self) -> str | None:
-        """None, until a write has met a filesystem that cannot name a file only once."""
+        """None, until a write finds that the filesystem cannot create names exclusively."""
         return self._writer.refusal
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
@@ -199,7 +199,7 @@ class LocalStore:
         return self._writer.create(path, data)
 
     def put(self, path: str, data: bytes) -> None:
-        """Create or replace a file, whole; costs the fsyncs of `put_if_absent`."""
+        """Create or replace a file atomically; costs the fsyncs of `put_if_absent`."""
         self._writer.replace(path, data)
 
     def upload(self, path: str) -> Upload:
@@ -209,11 +209,11 @@ class LocalStore:
         return self._writer.upload(path)
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file; readers of the names see it under one of them, whole, at every moment."""
+        """Rename a file atomically."""
         self._writer.move(source, target)
 
     def delete(self, path: str) -> None:
-        """Delete a file, without an fsync: a crash may bring it back."""
+        """Delete a file, without an fsync: it may exist again after a crash."""
         require_no_links(self._root, path)
         target = self.path_of(path)
         try:
@@ -225,7 +225,7 @@ class LocalStore:
             raise _unavailable(path, cause) from cause
 
     def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
-        """Delete files, one after the other, as in `delete`."""
+        """Delete files one by one, as `delete`."""
         errors: list[LakelogError] = []
         for path in paths:
             try:
@@ -235,7 +235,7 @@ class LocalStore:
         return errors
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
-        """Every file below `folder`, temporary ones too; symbolic links to folders are not
+        """Every file below `folder`, including temporary ones; symbolic links to folders are not
         followed.
         """
         batch: list[FileEntry] = []
@@ -253,7 +253,7 @@ class LocalStore:
                             try:
                                 status = entry.stat()
                             except FileNotFoundError:
-                                continue  # deleted since, or a link to nothing
+                                continue  # deleted in the meantime, or a dangling link
                             batch.append(
                                 FileEntry(name, status.st_size, status.st_mtime_ns // 1_000_000)
                             )
@@ -270,15 +270,15 @@ class LocalStore:
 
 @cache
 def _memory_bytes() -> int:
-    """Bytes of memory that the machine has."""
+    """Physical memory of the machine, in bytes."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # not on every system
+    except (AttributeError, OSError, ValueError):  # not available on every system
         return 1 << 40
 
 
 def _is_remote(root: str, mounts: str = "/proc/self/mountinfo") -> bool:
-    """Whether a folder is below a mount whose files another process or machine serves."""
+    """Whether a folder is on a network or FUSE filesystem."""
     try:
         with open(mounts, encoding="utf-8", errors="surrogateescape") as file:
             lines = [line.split(" - ", 1) for line in file]
@@ -295,7 +295,7 @@ def _is_remote(root: str, mounts: str = "/proc/self/mountinfo") -> bool:
 
 
 def _open_regular(name: str, path: str) -> tuple[int, int]:
-    """Open a file to read it, if it is a regular one; a symbolic link to one is followed."""
+    """Open a regular file for reading; a symbolic link to one is followed."""
     try:
         # Without O_NONBLOCK the open of a FIFO waits for a writer.
         descriptor = os.open(name, _FLAGS | _NONBLOCK)
@@ -305,7 +305,9 @@ def _open_regular(name: str, path: str) -> tuple[int, int]:
             raise
         if not stat.S_ISREG(mode):  # a socket, or a device without its driver
             raise _not_regular(mode, path) from cause
-        descriptor = os.open(name, _FLAGS)  # a lease on it has to be given up first
+        descriptor = os.open(
+            name, _FLAGS
+        )  # another process holds a lease on it: wait until it is released
     status = os.fstat(descriptor)
     if stat.S_ISREG(status.st_mode):
         return descriptor, status.st_size

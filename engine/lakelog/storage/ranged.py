@@ -1,9 +1,9 @@
 """`RangedFile`: a seekable reader of a remote file that fetches ranges.
 
-A small file comes whole in the first trip. A larger one comes in blocks, of which the most recent
-are kept, and its end first, as that is where Parquet's readers look. `RangedFile.reopen` gives
-another position over the same blocks. A reader that knows what it will read fetches all of it in
-one trip with `RangedFile.prefetch`.
+A small file is fetched whole by the first request. A larger one is fetched in blocks, of which the
+most recently used are cached, beginning with its end, where Parquet readers start.
+`RangedFile.reopen` returns a reader with its own position over the same blocks.
+`RangedFile.prefetch` fetches all ranges that a reader will need in one round trip.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from typing import Any
 from lakelog.errors import UnavailableError
 
 Range = tuple[int, int]
-"""First byte, and the one after the last."""
+"""First byte (inclusive) and last byte (exclusive)."""
 
 Fetch = Callable[[Sequence[Range]], Sequence[bytes]]
-"""Fetches ranges at the same time; each answer is as long as its range."""
+"""Fetches ranges concurrently; each result has the length of its range."""
 
 WHOLE_BYTES = 1 << 20
 """A file of up to this many bytes is fetched whole."""
 
 _BLOCK_BYTES = 1 << 15
-_REQUEST_BLOCKS = 128  # of one request; several go at once
-_GAP_BLOCKS = 2  # between ranges, fetched rather than asked around
+_REQUEST_BLOCKS = 128  # per request; several run concurrently
+_GAP_BLOCKS = 2  # smaller gaps between ranges are fetched too, to save requests
 _KEPT_BLOCKS = 1_536
-_TAIL_BLOCKS = 3  # no less than 64 KiB, which Arrow reads first
+_TAIL_BLOCKS = 3  # at least 64 KiB, which Arrow reads first
 
 
 class _Blocks:
@@ -47,7 +47,7 @@ class _Blocks:
         self.load(range(first, self._count))
 
     def load(self, numbers: Iterable[int]) -> dict[int, bytes]:
-        """The blocks of these numbers; those that are not at hand are fetched in one trip."""
+        """The blocks of these numbers; blocks that are not cached are fetched in one round trip."""
         wanted = sorted(set(numbers))
         with self._lock:
             found = {n: self._kept[n] for n in wanted if n in self._kept}
@@ -88,7 +88,7 @@ class _Blocks:
         return blocks
 
     def read(self, start: int, end: int) -> bytes:
-        """The bytes from `start` to `end`, which must be inside the file."""
+        """The bytes from `start` to `end`, which must be within the file."""
         numbers = _numbers((start, end))
         blocks = self.load(numbers)
         data = b"".join(blocks[n] for n in numbers) if len(numbers) > 1 else blocks[numbers[0]]
@@ -97,12 +97,12 @@ class _Blocks:
 
 
 def _numbers(span: Range) -> range:
-    """The blocks that hold a range."""
+    """The blocks that contain a range."""
     return range(span[0] // _BLOCK_BYTES, -(-span[1] // _BLOCK_BYTES))
 
 
 class RangedFile(io.RawIOBase):
-    """A seekable binary reader; not to be shared by threads, but see `reopen`."""
+    """A seekable binary reader for one thread; other threads use `reopen`."""
 
     def __init__(self, fetch: Fetch, size_bytes: int, blocks: _Blocks | None = None) -> None:
         super().__init__()
@@ -111,16 +111,16 @@ class RangedFile(io.RawIOBase):
         self._position = 0
 
     def reopen(self) -> RangedFile:
-        """Another reader of the same file, at its start, that shares what was fetched."""
+        """Another reader of the same file, at its start, that shares the cached blocks."""
         return RangedFile(self._fetch, self.size_bytes, self._blocks)
 
     def fetch_through(self, wrap: Callable[[Fetch], Fetch]) -> None:
-        """Fetch through another function from now on; also for readers that share the blocks."""
+        """Use another function to fetch from now on; also for readers that share the blocks."""
         self._blocks.fetch = wrap(self._blocks.fetch)
 
     def prefetch(self, ranges: Iterable[Range]) -> None:
-        """Fetch ranges in one trip, up to the number of bytes that are kept; ranges that end beyond
-        the file are left out.
+        """Fetch ranges in one round trip, up to the cache's size; ranges that end beyond the file
+        are omitted.
         """
         inside = (span for span in ranges if 0 <= span[0] < span[1] <= self.size_bytes)
         wanted = sorted({number for span in inside for number in _numbers(span)})
@@ -137,7 +137,7 @@ class RangedFile(io.RawIOBase):
         return self._blocks.size_bytes
 
     def read(self, size: int | None = -1, /) -> bytes:
-        """Up to `size` bytes from here on; all that is left if it is negative or None."""
+        """Up to `size` bytes from the position; all remaining bytes if it is negative or None."""
         left = max(0, self.size_bytes - self._position)
         size = left if size is None or size < 0 else min(size, left)
         if not size:
@@ -147,7 +147,7 @@ class RangedFile(io.RawIOBase):
         return data
 
     def readall(self) -> bytes:
-        """All that is left."""
+        """All remaining bytes."""
         return self.read()
 
     def readinto(self, buffer: Any, /) -> int:
@@ -157,15 +157,15 @@ class RangedFile(io.RawIOBase):
         return len(data)
 
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move, as `io.RawIOBase`."""
+        """Set the position, as `io.RawIOBase`."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size_bytes}[whence]
         if base + offset < 0:
-            raise ValueError(f"a position before the file's start: {base + offset}")
+            raise ValueError(f"the position must be at least 0, got {base + offset}")
         self._position = base + offset
         return self._position
 
     def tell(self) -> int:
-        """The position."""
+        """The position in bytes."""
         return self._position
 
     def readable(self) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Driver(NamedTuple):
-    """What lakelog brings for an object store's driver; loaded only for who needs it."""
+    """The module of an object store, imported on first use."""
 
     with_defaults: Callable[[dict[str, Any]], dict[str, Any]]
     cloud: Callable[[], Cloud]
@@ -46,8 +46,8 @@ def _load_gcs() -> _Driver:
 
 
 class _Alias(NamedTuple):
-    """What an option of object_store is to the fsspec driver: a name, in which a dot leads into a
-    mapping, and the value; None is left out.
+    """Name and value conversion of an option of object_store for the fsspec driver; a dot in the
+    name leads into a mapping, and the value None is omitted.
     """
 
     option: str
@@ -62,7 +62,7 @@ def _spelled(aliases: Mapping[str, _Alias], *prefixes: str) -> dict[str, _Alias]
     return {prefix + name: alias for name, alias in aliases.items() for prefix in ("", *prefixes)}
 
 
-_UNUSED = _Alias("", lambda _value: None)  # lakelog's driver needs no such setting
+_UNUSED = _Alias("", lambda _value: None)  # the driver needs no such setting
 _TOKEN, _REGION = _Alias("token"), _Alias("client_kwargs.region_name")
 _S3 = _spelled(
     {
@@ -171,14 +171,14 @@ def open_store(
         InvalidInputError: The location is empty, its protocol is unknown, or two options have the
             same meaning.
         MissingDependencyError: The protocol's driver is not installed.
-        UnavailableError: The driver refuses the options.
+        UnavailableError: The driver rejects the options.
     """
     text = os.fspath(location)
     register_secrets(storage_options)
     require_location(text)
     if text.startswith("file:"):
         return LocalStore(unquote(urlsplit(text).path))
-    # A colon alone is legal in a local path; only ://, or a chained URL, names a protocol.
+    # A colon alone is legal in a local path; only ://, or a chained URL, indicates a protocol.
     if "://" not in text and "::" not in text:
         return LocalStore(text)
     return _open_remote(text, dict(storage_options or {}))
@@ -200,7 +200,7 @@ def require_location(text: str) -> None:
 
 def _is_text(location: str) -> bool:
     try:
-        os.fsencode(location)  # names of files that are not UTF-8 are spelled with surrogates
+        os.fsencode(location)  # file names that are not UTF-8 are represented with surrogates
     except UnicodeEncodeError:
         return False
     return True
@@ -210,13 +210,12 @@ def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
     import fsspec
 
     protocol = url.split("://", 1)[0].split("::", 1)[0]
-    # gcsfs looks the bucket type up over gRPC unless configured not to, and stalls where that is
-    # closed.
+    # Otherwise gcsfs queries the bucket type over gRPC, and hangs if that is blocked.
     os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")
     kind = next((each for each in _KINDS if protocol in each.protocols), None)
     try:
         if kind is not None:
-            # The time-outs that a driver lacks; what the caller gives wins.
+            # Default time-outs; options of the caller take precedence.
             options = kind.load().with_defaults(kind.options(options))
             register_secrets(options)
         filesystem, base = fsspec.core.url_to_fs(url, **options)

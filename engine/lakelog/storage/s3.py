@@ -1,11 +1,11 @@
 """Amazon S3 and compatible stores through s3fs: ``If-None-Match: *`` on PutObject.
 
-s3fs and botocore retry on their own, and the last error does not describe earlier attempts. So
-botocore's events record every attempt, and a write counts as not carried out only if each was
-refused or never connected.
+s3fs and botocore retry on their own, and the last error does not describe earlier attempts.
+Therefore botocore's events record every attempt, and a write counts as not written only if each
+attempt was rejected or never connected.
 
 A server that ignores the condition cannot be detected. Amazon S3, MinIO, Cloudflare R2 and Ceph
-(since Squid) document that they honour it.
+(since Squid) document that they support it.
 """
 
 from __future__ import annotations
@@ -41,18 +41,18 @@ _CONFIG: Mapping[str, Any] = {
 _BOTOCORE = (1, 35, 20)
 _NEVER_SENT = {"ConnectTimeoutError", "EndpointConnectionError", "ProxyConnectionError"}
 _BEFORE = "before-send.s3"
-_AFTER = "needs-retry.s3"  # which botocore hears too: on the call's own name ours comes first
+_AFTER = "needs-retry.s3"  # botocore calls handlers of the more general name later
 _HOOK = "lakelog-attempts"
 _MOST_DELETED = 1000
 _COPIED_AT_ONCE_BYTES = 4 << 30  # S3 copies up to 5 GB in one request
 _COPIED_PART_BYTES = 512 << 20
 
-# Outcome of each attempt of the call that the current task carries out.
+# Outcome of each attempt of the call in the current task.
 _ATTEMPTS: ContextVar[list[Verdict] | None] = ContextVar("lakelog_s3_attempts", default=None)
 
 
 def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Storage options with time-outs and a pool of connections where the caller names none."""
+    """Storage options with default time-outs and connection pool."""
     config = {**_CONFIG, **(options.get("config_kwargs") or {})}
     return {**options, "config_kwargs": config}
 
@@ -62,7 +62,7 @@ class S3:
 
     @property
     def refusal(self) -> str | None:
-        """Botocore before 1.35.20 drops the condition without a word."""
+        """Set for botocore before 1.35.20, which ignores the condition silently."""
         installed = metadata.version("botocore")
         if tuple(int(part) for part in installed.split(".")[:3] if part.isdigit()) < _BOTOCORE:
             needed = ".".join(map(str, _BOTOCORE))
@@ -106,24 +106,24 @@ class S3:
             raise
 
     def judge(self, error: BaseException) -> Verdict:
-        """By the attempts that were made; without one, the request was never sent."""
+        """By the recorded attempts; without one, the request was never sent."""
         if not isinstance(error, _CallFailed):
             return UNKNOWN
         if TAKEN in error.attempts:
             return TAKEN
         if any(not attempt.certain for attempt in error.attempts):
-            return UNKNOWN  # s3fs has tried often enough
+            return UNKNOWN  # s3fs has exhausted its retries
         return BUSY if BUSY in error.attempts[-1:] else REFUSED
 
     @property
     def deleted_at_once(self) -> int:
-        """What DeleteObjects takes."""
+        """The limit of DeleteObjects."""
         return _MOST_DELETED
 
     async def delete_many(
         self, filesystem: Any, bucket: str, keys: Sequence[str]
     ) -> Mapping[str, str]:
-        """One DeleteObjects; for one object DeleteObject, which every server knows."""
+        """One DeleteObjects request; for one object DeleteObject, which every server supports."""
         if len(keys) == 1:
             await delete_one(filesystem, bucket, keys[0])
             return {}
@@ -155,7 +155,7 @@ class S3:
         else:
             page["MaxKeys"] = limit
         if len(start) > 1:
-            # It is exclusive: the start without its last character is the nearest key before.
+            # It is exclusive: the start without its last character is the nearest smaller key.
             page["StartAfter"] = prefix + start[:-1]
         while True:
             request = filesystem._call_s3("list_objects_v2", **page)
@@ -202,7 +202,7 @@ class _Parts:
         self._note(number, answer["CopyPartResult"])
 
     def _note(self, number: int, answer: Mapping[str, Any]) -> None:
-        # Only a checksum that the caller's own options ask for has to be reported again.
+        # A checksum must be reported only if the caller's options request one.
         kept = {name: answer[name] for name in ("ETag", "ChecksumSHA256") if name in answer}
         self._done[number] = {"PartNumber": number + 1, **kept}
 
@@ -258,7 +258,7 @@ class _CallFailed(Exception):  # noqa: N818 - it carries the cause, and goes no 
 def _begin_attempt(**_: Any) -> None:
     attempts = _ATTEMPTS.get()
     if attempts is not None:
-        # Until there is word of it: an answer that cannot be parsed ends without any.
+        # Until an event replaces it: a response that cannot be parsed has no event.
         attempts.append(LOST)
 
 
@@ -281,10 +281,10 @@ def _judge_answer(status: int, code: str) -> Verdict:
     if status == 412:
         return TAKEN
     if 300 <= status < 400:
-        return REFUSED  # to another region, where the next attempt goes
+        return REFUSED  # the next attempt is sent to another region
     if status == 409:
-        # ConditionalRequestConflict: another request for the key was under way, and this one
-        # wrote nothing, though there may be nothing there in the end.
+        # ConditionalRequestConflict: this request wrote nothing, because another one for the key
+        # was in progress, which may fail in the end.
         return BUSY
     return BUSY if code == "SlowDown" else judge_status(status)
 

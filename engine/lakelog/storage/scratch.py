@@ -1,4 +1,4 @@
-"""`ScratchFile`: a temporary local file that disappears with the process."""
+"""`ScratchFile`: a temporary local file that is removed when the process ends."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class ScratchFile:
         rest = memoryview(data)
         try:
             if self._file is None:
-                # Unbuffered: what is written is whole batches.
+                # Unbuffered, because whole batches are written.
                 self._file = tempfile.TemporaryFile(buffering=0, prefix="lakelog-")  # noqa: SIM115 - closed by `close`
-            self._file.seek(place.at)  # and not behind what an append that failed has left
+            self._file.seek(place.at)  # overwrites the rest of a failed append
             while rest:
                 rest = rest[self._file.write(rest) :]
         except OSError as cause:
@@ -58,17 +58,17 @@ class ScratchFile:
         return place
 
     def read(self, place: ScratchRange) -> bytes:
-        """The bytes at a place."""
+        """The bytes of a range."""
         assert self._file is not None, "not a location that this file returned"
         pieces, (at, left) = [], place
-        # At its own offset: several threads read at once.
+        # Reads at an offset, so that several threads can read concurrently.
         while left and (piece := os.pread(self._file.fileno(), left, at)):
             pieces.append(piece)
             at, left = at + len(piece), left - len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     def close(self) -> None:
-        """Give the room back."""
+        """Free the disk space."""
         if self._file is not None:
             self._file.close()
             self._file = None

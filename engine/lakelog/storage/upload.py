@@ -35,8 +35,8 @@ class ClosedOrAbandoned(ABC):
 
 
 class BufferedUpload(ClosedOrAbandoned):
-    """An `Upload` that passes on pieces of equal size, and the rest when closed; only an empty file
-    has an empty piece. For one thread. Subclasses implement `_send`, `_finish` and `_discard`.
+    """An `Upload` that sends pieces of equal size, and the rest when closed; only an empty file has
+    an empty piece. For one thread. Subclasses implement `_send`, `_finish` and `_discard`.
     """
 
     def __init__(self, path: str, piece_bytes: int) -> None:
@@ -48,7 +48,7 @@ class BufferedUpload(ClosedOrAbandoned):
         self._failed = False
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append; any object with a buffer will do."""
+        """Append; accepts any object with a buffer."""
         if self._failed:
             raise self._gone()
         if self._closed:
@@ -56,7 +56,7 @@ class BufferedUpload(ClosedOrAbandoned):
         view = memoryview(data).cast("B")
         at = 0
         while at < len(view):
-            # Not before there is more: the last piece is for `_finish`.
+            # A full piece is sent only if more data follows: the last piece is for `_finish`.
             if len(self._buffer) == self._piece_bytes:
                 piece, self._buffer = self._buffer, bytearray()
                 try:
@@ -76,7 +76,7 @@ class BufferedUpload(ClosedOrAbandoned):
         return self._size_bytes
 
     def close(self) -> None:
-        """Make the file appear; after a write that failed it says so, once."""
+        """Create the file; raises once if a write has failed."""
         if self._failed:
             self._failed = False
             raise self._gone()
@@ -90,7 +90,7 @@ class BufferedUpload(ClosedOrAbandoned):
             self._discard()
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
+        """Discard the upload."""
         if not self._closed:
             self._closed = True
             self._buffer = bytearray()
@@ -98,19 +98,21 @@ class BufferedUpload(ClosedOrAbandoned):
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed or abandoned, also by a write that failed."""
+        """Whether it was closed or abandoned, also by a failed write."""
         return self._closed
 
     def _send(self, piece: bytes) -> None:
-        """Append a piece to what will be the file."""
+        """Append a piece to the file."""
         raise NotImplementedError
 
     def _finish(self, rest: bytes) -> None:
-        """Append the rest, and name the file."""
+        """Append the rest, and create the file."""
         raise NotImplementedError
 
     def _discard(self) -> None:
-        """Abandon the upload and what was sent; the last call. Never raises errors of the store."""
+        """Abandon the upload and discard its pieces; the last call. Never raises errors of the
+        store.
+        """
         raise NotImplementedError
 
     def _gone(self) -> UnavailableError:
@@ -134,16 +136,16 @@ class UploadSink:
 
     def give_up(self, writer: pq.ParquetWriter) -> None:
         """Close the writer of an abandoned file, and discard its writes. pyarrow closes writers
-        when they are collected; an error then would hide why the file failed.
+        when they are garbage-collected; an error then would hide the original one.
         """
-        import pyarrow as pa  # the write-ahead log does without
+        import pyarrow as pa  # the write-ahead log does not need pyarrow
 
         self.is_void = True
         with suppress(RuntimeError, pa.ArrowException, OSError):
             writer.close()
 
     def write(self, data: bytes | memoryview) -> int:
-        """Append, or throw away what a writer that was given up still says."""
+        """Append; discarded after `give_up`."""
         return len(data) if self.is_void else self.upload.write(data)
 
     def tell(self) -> int:
@@ -151,7 +153,7 @@ class UploadSink:
         return self.upload.tell()
 
     def flush(self) -> None:
-        """Nothing: only closing the upload makes it durable."""
+        """Does nothing: only closing the upload makes it durable."""
 
     def close(self) -> None:
-        """Nothing: an upload that is closed appears."""
+        """Does nothing: closing the upload creates the file."""

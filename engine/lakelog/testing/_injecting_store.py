@@ -1,8 +1,7 @@
 """`InjectingStore`: a `LogStore` for tests that adds latency, failures, lost responses and kills.
 
-For tests: a write path is proved by failing its first operation, then its second, and so on until
-it succeeds. It is between the layers above and any store, so a fault looks to them exactly as
-`LogStore` says that faults look.
+For tests: a write path is tested by failing its first operation, then its second, and so on until
+it succeeds. It wraps any store, and its faults raise the errors that `LogStore` documents.
 
 >>> from lakelog.storage import open_store
 >>> store = InjectingStore(open_store("memory://doc"), [Rule("lost", "put_if_absent", nth=2)])
@@ -51,7 +50,7 @@ WRITES: tuple[Kind, ...] = ("put_if_absent", "put", "upload", "move", "delete")
 
 @dataclass(frozen=True)
 class Rule:
-    """Which operations have which fault.
+    """A fault, and the operations that it applies to.
 
     Attributes:
         fault: What happens:
@@ -107,14 +106,13 @@ class InjectingStore(StoreWrapper):
 
     Every call is one operation, with these exceptions. `read_many` is one ``read`` per file, and 64
     files share a round trip. A large opened file is one ``read`` per fetched range. `list_folders`
-    is a ``list``. Opening takes one round trip, and a second one without `size_bytes`, which is
-    taken at its word. `upload` is one ``upload`` when it is opened and another when it is closed,
-    where its effect is.
-    `delete_many` is one ``delete`` per path, in order; a fault of one does not affect the others.
-    The path of a ``move`` is its source.
+    is a ``list``. Opening takes one round trip, and a second one without `size_bytes`, which is not
+    checked. `upload` is one ``upload`` when it is opened, and another when it is closed, which
+    creates the file. `delete_many` is one ``delete`` per path, in order; a fault of one does not
+    affect the others. The path of a ``move`` is its source.
 
     Args:
-        store: The store below.
+        store: The inner store.
         rules: Faults; for each operation the first rule that applies decides.
         latency_s: Seconds that each round trip takes.
         sleep: Waits for a number of seconds; `time.sleep` by default.
@@ -142,37 +140,37 @@ class InjectingStore(StoreWrapper):
         self._lock = threading.Lock()
 
     def arrive(self) -> None:
-        """Do the writes that are late."""
+        """Execute the late writes."""
         with self._lock:
             late, self._late = self._late, []
         for effect in late:
-            with contextlib.suppress(LakelogError):  # which no process is there to hear
+            with contextlib.suppress(LakelogError):  # no caller is left to receive the error
                 effect()
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
-        """As the store below, or a fault."""
+        """As the inner store, or a fault."""
         with self._operation("list", folder):
             return self._store.list_from(folder, start)
 
     def list_folders(self, folder: str) -> list[str]:
-        """As the store below, or a fault."""
+        """As the inner store, or a fault."""
         with self._operation("list", folder):
             return self._store.list_folders(folder)
 
     def has_folders(self, folders: Sequence[str]) -> list[bool]:
-        """As the store below, or a fault; one ``list`` a folder, in one round trip."""
+        """As the inner store, or a fault; one ``list`` per folder, in one round trip."""
         for index, folder in enumerate(folders):
             with self._operation("list", folder, trips=int(index == 0)):
                 pass
         return self._store.has_folders(folders)
 
     def read(self, path: str) -> bytes:
-        """As the store below, or a fault."""
+        """As the inner store, or a fault."""
         with self._operation("read", path):
             return self._counted(self._store.read(path))
 
     def read_many(self, paths: Sequence[str]) -> Iterator[bytes]:
-        """As the store below, or a fault at the turn of the file that meets it."""
+        """As the inner store, or a fault when the affected file is reached."""
         contents = iter(self._store.read_many(paths))
         for index, path in enumerate(paths):
             with self._operation("read", path, trips=int(index % IN_FLIGHT == 0)):
@@ -180,7 +178,7 @@ class InjectingStore(StoreWrapper):
             yield data
 
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
-        """As the store below, or a fault; so are the reads of a large file."""
+        """As the inner store, or a fault, also in the reads of a large file."""
         with self._operation("open", path, trips=1 if size_bytes is not None else 2):
             below = self._store.open(path, size_bytes)
             lock = threading.Lock()
@@ -196,28 +194,28 @@ class InjectingStore(StoreWrapper):
                         found.append(self._counted(below.read(end - start)))
                 return found
 
-            # Other readers may share what was fetched, so it ends with the last of them.
+            # Other readers may share the fetched blocks, so it is closed with the last of them.
             weakref.finalize(fetch, below.close)
             file = RangedFile(fetch, size_bytes or below.seek(0, os.SEEK_END))
             opening = False
             return cast("BinaryIO", file)
 
     def stat(self, path: str) -> FileEntry | None:
-        """As the store below, or a fault."""
+        """As the inner store, or a fault."""
         with self._operation("stat", path):
             return self._store.stat(path)
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """As the store below, or a fault."""
+        """As the inner store, or a fault."""
         won = self._write("put_if_absent", path, lambda: self._store.put_if_absent(path, data))
         return bool(won)
 
     def put(self, path: str, data: bytes) -> None:
-        """As the store below, or a fault."""
+        """As the inner store, or a fault."""
         self._write("put", path, lambda: self._store.put(path, data))
 
     def upload(self, path: str) -> Upload:
-        """As the store below, or a fault; so is its closing."""
+        """As the inner store, or a fault, also when it is closed."""
         fault = self._begin("upload", path)
         below = self._store.upload(path)
         try:
@@ -228,15 +226,15 @@ class InjectingStore(StoreWrapper):
             raise
 
     def move(self, source: str, target: str) -> None:
-        """As the store below, or a fault."""
+        """As the inner store, or a fault."""
         self._write("move", source, lambda: self._store.move(source, target))
 
     def delete(self, path: str) -> None:
-        """As the store below, or a fault."""
+        """As the inner store, or a fault."""
         self._write("delete", path, lambda: self._store.delete(path))
 
     def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
-        """As the store below, or faults: one ``delete`` a path."""
+        """As the inner store, or faults: one ``delete`` per path."""
         errors: list[LakelogError] = []
         for index, path in enumerate(paths):
             try:
@@ -248,7 +246,7 @@ class InjectingStore(StoreWrapper):
         return errors
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
-        """As the store below, or a fault: before the first batch, or after the last."""
+        """As the inner store, or a fault before the first batch or after the last."""
         with self._operation("walk", folder):
             yield from self._store.walk(folder)
 
@@ -266,7 +264,7 @@ class InjectingStore(StoreWrapper):
         give_up: Callable[[], object] = lambda: None,
         trips: int = 1,
     ) -> object:
-        """Carry out `effect` as the fault has it; `give_up` instead, where it never will be."""
+        """Run `effect` according to the fault; `give_up` instead if it will never run."""
         try:
             fault = self._begin(kind, path, trips)
         except UnavailableError:
@@ -318,7 +316,7 @@ class InjectingStore(StoreWrapper):
 
 
 class _Operation:
-    """The end of an operation that has no outcome to doubt."""
+    """The end of an operation without an unknown outcome."""
 
     def __init__(self, fault: Fault | None, path: str) -> None:
         self._fault = fault
@@ -377,5 +375,5 @@ def _lost(kind: Kind, path: str) -> OutcomeUnknownError | UnavailableError:
 def _die() -> NoReturn:
     if hasattr(signal, "SIGKILL"):
         os.kill(os.getpid(), signal.SIGKILL)
-        signal.pause()  # it comes, but not always before the next line
+        signal.pause()  # the signal may be delivered after the next line
     os._exit(137)

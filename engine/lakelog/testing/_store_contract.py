@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from lakelog.errors import InvalidInputError, NotFoundError, UnavailableError
 from lakelog.storage import LogStore
 
-# What URLs, listings and drivers treat in a way of their own.
+# Names that URLs, listings or drivers treat specially.
 _ODD_NAMES = (
     "00000000000000000001.json",
     "_last_checkpoint",
@@ -98,14 +98,14 @@ def _each(values: Sequence[T]) -> Callable[[Callable[[Any, T], None]], Callable[
                     error.add_note(f"case: {value!r}")
                     raise
 
-        del run.__wrapped__  # pytest would take its parameters
+        del run.__wrapped__  # otherwise pytest would use its parameters
         return run
 
     return decorate
 
 
 class StoreContract:
-    """The tests that every `LogStore` passes: what its methods promise, and nothing more.
+    """The tests of the guarantees of every `LogStore`.
 
     Subclass it, name the subclass ``Test...`` and override `make_store`; pytest then collects the
     methods ``test_*``. They are plain methods without arguments, so any other runner can call them.
@@ -114,7 +114,8 @@ class StoreContract:
 
     Attributes:
         has_real_folders: Whether a file and a folder cannot have the same name, as on local disk.
-        page_names: Names in one page of the store's listing. Tests create a tenth more files.
+        page_names: Number of names in one page of the store's listing. Tests create a tenth more
+            files.
 
     Example:
         >>> from lakelog.storage import open_store
@@ -136,12 +137,12 @@ class StoreContract:
     def reopen(self, store: LogStore) -> LogStore:
         """Return another handle of a store's location, as another process opens it.
 
-        Without an override, the store itself.
+        By default, the store itself.
         """
         return store
 
     def seed(self, store: LogStore, files: Mapping[str, bytes]) -> None:
-        """Write many files, some of them empty. Override it where a faster way exists."""
+        """Write many files, some of them empty. Override it if a faster way exists."""
 
         def write(item: tuple[str, bytes]) -> None:
             with store.upload(item[0]) as upload:
@@ -152,10 +153,8 @@ class StoreContract:
 
     @property
     def _many_names(self) -> int:
-        """More than one page of the store's listing."""
+        """Number of names that exceed one page of the store's listing."""
         return self.page_names + self.page_names // 10
-
-    # --- creating ------------------------------------------------------------------------------
 
     def test_the_store_can_create_and_has_no_refusal(self) -> None:
         store = self.make_store()
@@ -220,8 +219,6 @@ class StoreContract:
         assert store.list_folders("a/b") == ["c"]
         assert store.read("a/b/c/d") == b"x"
 
-    # --- replacing and deleting ----------------------------------------------------------------
-
     def test_put_creates_and_replaces(self) -> None:
         store = self.make_store()
         store.put("log/_last", b"long content")
@@ -244,8 +241,6 @@ class StoreContract:
         assert [e.name for e in store.list_from("log")] == ["2"]
         with _raises(NotFoundError):
             store.read("log/1")
-
-    # --- in pieces -----------------------------------------------------------------------------
 
     @_each(_UPLOAD_SIZES)
     def test_an_upload_is_seen_when_it_is_closed_and_not_before(self, size_bytes: int) -> None:
@@ -302,7 +297,7 @@ class StoreContract:
             upload.write(letter * (_LARGE_UPLOAD // 2))
         closed = []
         for upload in (one, other):
-            with contextlib.suppress(UnavailableError):  # Azure keeps the blocks of one only
+            with contextlib.suppress(UnavailableError):  # Azure keeps the blocks of only one
                 upload.close()
                 closed.append(b"a" if upload is one else b"b")
         assert store.read("log/part") == closed[-1] * (_LARGE_UPLOAD // 2 * 2)
@@ -316,8 +311,6 @@ class StoreContract:
                 w.write_batch(batch)
         with store.open("log/x.parquet") as file:
             assert pq.ParquetFile(file).read().equals(table)
-
-    # --- moving --------------------------------------------------------------------------------
 
     def test_a_moved_file_has_the_other_name_only(self) -> None:
         store = self.make_store()
@@ -361,8 +354,6 @@ class StoreContract:
         store.move("log/a", "log/b")
         assert store.read("log/b") == content
 
-    # --- deleting many -------------------------------------------------------------------------
-
     def test_many_are_deleted_at_once_and_the_missing_are_no_error(self) -> None:
         store = self.make_store()
         count = self._many_names
@@ -371,8 +362,6 @@ class StoreContract:
         assert store.delete_many([*gone, "log/nothing", "nowhere/1", gone[0]]) == []
         assert _below(store) == sorted(f"log/{i}" for i in range(0, count, 100))
         assert store.delete_many([]) == []
-
-    # --- walking -------------------------------------------------------------------------------
 
     def test_a_walk_finds_every_file_however_deep(self) -> None:
         store = self.make_store()
@@ -409,8 +398,6 @@ class StoreContract:
         assert store.read(f"log/{name}") == name.encode()
         assert store.delete_many([f"log/{name}", f"{name}/x"]) == []
         assert _below(store) == []
-
-    # --- listing -------------------------------------------------------------------------------
 
     def test_a_listing_is_in_the_order_of_code_points_without_folders(self) -> None:
         store = self.make_store()
@@ -484,8 +471,6 @@ class StoreContract:
         assert _names(store) == ["1", "3"]
         store.put_if_absent("log/deep/1", b"x")
         assert other.list_folders("log") == ["deep"]
-
-    # --- reading -------------------------------------------------------------------------------
 
     @_each(_ODD_NAMES)
     def test_a_name_is_taken_as_it_is_spelled(self, name: str) -> None:
@@ -581,8 +566,6 @@ class StoreContract:
         assert abs(listed.modified_ms - looked_at.modified_ms) < 1000
         assert abs(listed.modified_ms - time.time() * 1000) < 60_000
 
-    # --- together ------------------------------------------------------------------------------
-
     def test_threads_share_a_store_and_one_of_them_wins_each_name(self) -> None:
         store = self.make_store()
         rounds = 5
@@ -618,7 +601,7 @@ def _below(store: LogStore, folder: str = "") -> list[str]:
 
 
 def _whole(file: BinaryIO, size: int) -> bytes:
-    """`size` bytes of a reader that may give fewer at once, as `io.RawIOBase` may."""
+    """Read `size` bytes from a reader that may return fewer at once, as `io.RawIOBase` may."""
     parts: list[bytes] = []
     while size > 0 and (part := file.read(size)):
         parts.append(part)
