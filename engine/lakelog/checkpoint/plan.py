@@ -226,9 +226,9 @@ SIDECAR_ACTIONS = 50_000
 """Approximate number of actions per sidecar; the same as Delta on Spark."""
 
 ACTION_BYTES = 256
-"""Length of a file action in compressed Parquet, where nothing longer is known."""
+"""Estimated length of a file action in compressed Parquet, in bytes; the minimum."""
 
-_ROW_BYTES = 2_048  # of one that waits for its row group: its columns, and what is made from them
+_ROW_BYTES = 2_048  # memory of a row buffered for its row group, with derived columns
 _BATCH_ROWS = 1 << 15
 _ROW_GROUP_ROWS = 10_000
 _LEAST_ROW_GROUP_ROWS = 2_000
@@ -311,7 +311,7 @@ def choose_layout(
 def count_parts(
     layout: str, options: CheckpointOptions, num_files: int, action_bytes: int = ACTION_BYTES
 ) -> int:
-    """How many files the file actions are spread over."""
+    """Number of files that the file actions are distributed over."""
     if layout in {"classic", "json", "json-multipart"}:
         return 1
     least = 2 if layout == "multipart" else 1
@@ -321,7 +321,7 @@ def count_parts(
 
 
 def part_actions(layout: str, options: CheckpointOptions, action_bytes: int = ACTION_BYTES) -> int:
-    """Most actions per file, by the properties and the maximum file length."""
+    """Maximum number of actions per file, from the properties and the maximum file length."""
     by_bytes = max(1, options.max_file_bytes // action_bytes)
     match layout:
         case "json-multipart":

@@ -71,8 +71,8 @@ _CHECKED_BYTES = 16 << 20  # bytes per batch, while nothing else is in memory
 _FEW_ROWS = 4_096  # fewer rows are processed faster without another thread
 _COMMIT_ACTION_BYTES = 300  # estimated length of an action in a commit, in bytes
 _STATE_ACTION_BYTES = 150
-_TEXT_RATIO = 4  # a commit's text to Parquet
-_FEW_ROWS = 100  # of which a footer may be the greater part
+_TEXT_RATIO = 4  # estimated length of a commit's text divided by that of its Parquet
+_LEAST_SAMPLE_ROWS = 100  # with fewer rows, the footer may be most of a file
 
 
 def write_checkpoint(
@@ -171,7 +171,7 @@ class _LocalPartWriter:
         table = TableConfiguration(dialect, source.protocol, source.metadata)
         options = options or CheckpointOptions.of(source.metadata.configuration, dialect)
         others = source.meta.height
-        # Sidecars are closed when they are full, whatever the number of files.
+        # A sidecar is closed when it is full, so the number of files does not matter.
         chosen = choose_layout(table, path, options, 0, others, layout=layout)
         sized = chosen not in {"classic", "v2-json", "v2-parquet"}
         if chosen == "classic" and layout == AUTO:
@@ -451,8 +451,8 @@ def _fits_one_file(state: State, options: CheckpointOptions) -> bool:
 
 
 def _estimate(state: State, source: StateSource) -> tuple[int, int]:
-    """About how many file actions a state has, and the length of one in Parquet: at least
-    `ACTION_BYTES`, more if the previous checkpoint or the commits have wide statistics.
+    """Estimated number of file actions of a state, and length of one in Parquet, in bytes (at
+    least `ACTION_BYTES`; more if the previous checkpoint or the commits have wide statistics).
     """
     text = sum(c.size_bytes for c in state.segment.commits)
     commits = text // _COMMIT_ACTION_BYTES
@@ -472,7 +472,7 @@ def _estimate(state: State, source: StateSource) -> tuple[int, int]:
             if PurePosixPath(path).suffix == ".parquet":
                 rows = pq.read_metadata(file).num_rows
                 below += rows
-                action_bytes = max(action_bytes, length // max(_FEW_ROWS, rows))
+                action_bytes = max(action_bytes, length // max(_LEAST_SAMPLE_ROWS, rows))
             else:
                 below += length // _STATE_ACTION_BYTES
     return below + commits, action_bytes
