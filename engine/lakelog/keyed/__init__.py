@@ -1,4 +1,5 @@
-"""The keyed store: keys and values durable through the write-ahead log, flushed to sorted Parquet.
+"""The keyed store: keys and values, durable in the write-ahead log, flushed to sorted Parquet
+files.
 
 | module | owns |
 |---|---|

@@ -2,10 +2,10 @@
 them.
 
 The manifest is one small JSON file. Its first field is the CRC-32C of the file with the field's
-digits as zeros (`schemas/keyed.md`). Files that it does not name are not part of the store.
+digits as zeros (`schemas/keyed.md`). Files that are not in it are not part of the store.
 
 Every file is written under a temporary name, fsynced, renamed, and its directory fsynced. A crash
-leaves a temporary file or a file that no manifest names, which `FileRoom.take_over` deletes.
+leaves a temporary file or a file that is in no manifest; `FileRoom.take_over` deletes them.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def data_name(number: int) -> str:
 @dataclass(frozen=True, slots=True)
 class StoreManifest:
     """The files of a store, oldest first, with all records up to `flushed_seq_num` inclusive.
-    `generation` exceeds that of the previous manifest and the number of any file ever named (0:
-    none published).
+    `generation` exceeds that of the previous manifest and the number of any file in one (0: none
+    published).
     """
 
     generation: int = 0
@@ -59,7 +59,7 @@ class StoreManifest:
     files: tuple[tuple[str, FileFacts], ...] = ()
 
     def encode(self) -> bytes:
-        """The bytes of the file."""
+        """Encode the manifest."""
         fields = {
             "crc32c": "00000000",
             "format": "lakelog keyed store",
@@ -73,7 +73,7 @@ class StoreManifest:
 
 
 def decode(data: bytes, path: str) -> StoreManifest:
-    """The manifest of a file's bytes."""
+    """Decode a manifest."""
     match = _CHECKSUM.match(data)
     if match is None:
         found = data[:32]
@@ -127,7 +127,7 @@ def _facts(file: Mapping[str, Any]) -> FileFacts:
 
 
 def _check_order(manifest: StoreManifest, path: str) -> None:
-    """A get stops at the newest file that has the key, so their order is checked before use."""
+    """The order of files is verified, because a get stops at the newest file with the key."""
     for (older, before), (newer, after) in pairwise(manifest.files):
         if not before.max_seq_num < after.min_seq_num:
             raise _corrupt(
@@ -162,23 +162,25 @@ _TEMPORARY = re.compile(r"(\d{20})\.tmp")
 
 
 class FileRoom:
-    """The directory of a store's files. One thread at a time, which holds the store's log."""
+    """The directory of a store's files. Used by one thread at a time, which holds the
+    store's log.
+    """
 
     def __init__(self, directory: str, disk: Disk, cache: GroupCache) -> None:
         self._directory = directory
         self._disk = disk
         self._cache = cache
         self._last_number = 0
-        self._unnamed: list[str] = []  # written, and perhaps named by a manifest that is there
-        self._unused: list[str] = []  # named by no manifest any more, oldest first
+        self._unnamed: list[str] = []  # written, and possibly in the current manifest
+        self._unused: list[str] = []  # no longer in the manifest, oldest first
 
     @property
     def manifest_path(self) -> str:
-        """Where the manifest is."""
+        """Path of the manifest."""
         return self._path(NAME)
 
     def manifest(self) -> StoreManifest:
-        """The manifest that is there; an empty one where none is."""
+        """The current manifest; an empty one if there is none."""
         with store_errors("be opened", self._directory):
             try:
                 data = self._disk.read(self.manifest_path)
@@ -189,7 +191,7 @@ class FileRoom:
     def opened(
         self, found: StoreManifest, known: Iterable[SortedFile] = ()
     ) -> tuple[SortedFile, ...]:
-        """The files of a manifest, open."""
+        """The files of a manifest, opened."""
         there = {(file.name, file.facts): file for file in known}
         with store_errors("be opened", self._directory):
             return tuple(
@@ -197,8 +199,8 @@ class FileRoom:
             )
 
     def take_over(self, found: StoreManifest) -> None:
-        """Before the first write: find used names and delete leftovers of crashes. The manifest
-        must be the latest: leftovers of an older one would be the files with the records.
+        """Before the first write: find used names, and delete files left by crashes. The manifest
+        must be the latest: files that an older one lacks may contain the records.
         """
         with store_errors("be opened", self._directory):
             names = [name for name in self._disk.list(self._directory) if _ours(name)]
@@ -208,7 +210,7 @@ class FileRoom:
         self.remove(())
 
     def write(self, chunks: Iterable[pl.DataFrame]) -> SortedFile | None:
-        """Write, make durable and open a sorted file. No manifest names it yet."""
+        """Write a sorted file durably, and open it. It is in no manifest yet."""
         number = self._number()
         self._unnamed.append(data_name(number))
         with store_errors("write a sorted file", self._directory):
@@ -218,7 +220,7 @@ class FileRoom:
             return None if facts is None else self._opened(data_name(number), facts)
 
     def publish(self, flushed_seq_num: int, files: Sequence[SortedFile]) -> StoreManifest:
-        """Make a new manifest the one that counts. Its files are durable."""
+        """Publish a manifest with files that are already durable."""
         number = self._number()
         manifest = StoreManifest(
             number, flushed_seq_num, tuple((file.name, file.facts) for file in files)
@@ -230,23 +232,23 @@ class FileRoom:
 
         with store_errors("publish the manifest", self.manifest_path):
             self._durably(number, NAME, write)
-        # Only now it is known that no manifest names what an attempt before has left.
+        # Only now it is certain that files of a failed attempt are in no manifest.
         named = {name for name, _ in manifest.files}
         self._unused += [name for name in self._unnamed if name not in named]
         self._unnamed = []
         return manifest
 
     def remove(self, files: Iterable[SortedFile]) -> None:
-        """Delete files that the manifest no longer names, one by one, oldest first; readers keep
-        theirs open.
-
-        The order matters after a crash: for a process that lists the directory without the
-        manifest, a record must not outlive its later tombstone.
+        """Delete files that are no longer in the manifest, one by one, oldest first; readers keep
+        theirs open. The order matters after a crash: for a process that lists the directory without
+        the manifest, a record must not outlive its later tombstone.
         """
         self._unused += [file.name for file in files]
         with store_errors("remove an old file", self._directory):
             while self._unused:
-                with contextlib.suppress(FileNotFoundError):  # it never came to be, or is gone
+                with contextlib.suppress(
+                    FileNotFoundError
+                ):  # it was never created, or is already deleted
                     self._disk.remove(self._path(self._unused[0]))
                 self._disk.sync_directory(self._directory)
                 del self._unused[0]
@@ -270,7 +272,7 @@ class FileRoom:
                 return None
             self._disk.rename(temporary, self._path(name))
         except BaseException:
-            # Its room may be needed; where that fails too, the next opening does it.
+            # Frees disk space; if this fails too, the next opening deletes it.
             with contextlib.suppress(OSError):
                 self._disk.remove(temporary)
             raise
@@ -278,8 +280,8 @@ class FileRoom:
         return made
 
     def _number(self) -> int:
-        """A number that no file had: after a failure it is unknown which names exist, and a reader
-        may have an older manifest.
+        """A number that no file ever had: after a failure, it is unknown which names exist, and a
+        reader may have an older manifest.
         """
         self._last_number += 1
         return self._last_number
@@ -302,7 +304,7 @@ class FileRoom:
 
 
 class _Sink(io.RawIOBase):
-    """A file of the disk for those who write through Python's own interface."""
+    """A file of the disk with the interface of Python's files."""
 
     def __init__(self, file: WritableFile) -> None:
         self._file = file
@@ -322,7 +324,7 @@ def _ours(name: str) -> re.Match[str] | None:
 
 
 def store_errors(what: str, path: str) -> AbstractContextManager[None]:
-    """Errors of the operating system as ours."""
+    """Convert errors of the operating system."""
     return disk_errors(
         f"The keyed store failed to {what}",
         path,

@@ -1,8 +1,7 @@
 """The memtable: records that are not yet in a sorted file; the last record of a key wins.
 
-Single records go into a dictionary; tables are kept as given, and a replayed log is sorted only
-when reads have cost as much as sorting would. Every record given is found until the memtable is
-dropped. All methods are thread-safe.
+Single records are stored in a dictionary; tables are kept as given, and a replayed log is sorted
+only when reads have cost as much as sorting would. All methods are thread-safe.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ import pyarrow as pa
 
 from lakelog.keyed import rows
 
-_FOLD_RECORDS = 8192  # a dictionary's record takes several times the memory of a frame's
-_PATIENCE = 200  # a check through unsorted rows costs less than that share of sorting them
+_FOLD_RECORDS = 8192  # a record in the dictionary takes several times the memory of one in a frame
+_PATIENCE = 200  # one read of unsorted rows costs less than this fraction of sorting them
 
 
 class Memtable:
@@ -26,16 +25,16 @@ class Memtable:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._recent: dict[bytes, tuple[int, bytes | None]] = {}
-        self._tables: list[pa.Table] = []  # as replayed, not yet looked at
+        self._tables: list[pa.Table] = []  # replayed tables, not yet converted
         self._loose: tuple[pl.DataFrame, ...] = ()
         self._settled = rows.empty()
-        self._newest_outside = 0  # highest sequence number that is not in the dictionary
+        self._newest_outside = 0  # highest sequence number outside the dictionary
         self._looked_through = 0
         self.records = 0
         self.size_bytes = 0
 
     def put(self, seq_num: int, key: bytes, value: bytes | None) -> None:
-        """Take one record; None is a tombstone."""
+        """Add one record; None is a tombstone."""
         with self._lock:
             known = self._recent.get(key)
             if known is None or known[0] < seq_num:
@@ -45,7 +44,7 @@ class Memtable:
                 self._fold()
 
     def add(self, frame: pl.DataFrame) -> None:
-        """Take a table of records (`rows.SCHEMA`), in any order."""
+        """Add a table of records (`rows.SCHEMA`), in any order."""
         if frame.height:
             highest = _highest(frame)
             with self._lock:
@@ -53,14 +52,14 @@ class Memtable:
                 self._take(frame, highest)
 
     def add_replayed(self, table: pa.Table) -> None:
-        """Take what the log replays, without looking at it: columns as in `rows.of_log`."""
+        """Add a replayed table without converting it: columns as in `rows.of_log`."""
         if table.num_rows:
             with self._lock:
                 self._count(table.num_rows, table.nbytes)
                 self._tables.append(table)
 
     def get(self, key: bytes) -> tuple[int, bytes | None] | None:
-        """Sequence number and value of a key's newest record; None where there is no record."""
+        """Sequence number and value of a key's newest record; None without a record."""
         with self._lock:
             recent = self._recent.get(key)
             self._look_at_tables()
@@ -74,7 +73,7 @@ class Memtable:
         return max((one for one in found if one is not None), key=_seq_num, default=None)
 
     def between(self, start: bytes | None, end: bytes | None) -> list[pl.DataFrame]:
-        """All records with ``start <= key < end``, in no order, of a key perhaps several."""
+        """All records with ``start <= key < end``, unordered; a key may have several."""
         with self._lock:
             self._look_at_tables()
             self._fold()
@@ -86,7 +85,7 @@ class Memtable:
         return [*within, rows.between_sorted(settled, start, end)]
 
     def newest(self) -> pl.DataFrame:
-        """The record of each key that counts, tombstones too, sorted by key."""
+        """The newest record of each key, including tombstones, sorted by key."""
         with self._lock:
             self._look_at_tables()
             self._fold()
@@ -106,7 +105,9 @@ class Memtable:
         frames = [*self._loose, frame]
         while len(frames) > 1 and frames[-1].height * 2 >= frames[-2].height:
             newer, older = frames.pop(), frames.pop()
-            frames.append(pl.concat([older, newer], rechunk=True))  # so their number stays small
+            frames.append(
+                pl.concat([older, newer], rechunk=True)
+            )  # keeps the number of frames small
         self._loose = tuple(frames)
         self._newest_outside = max(self._newest_outside, highest)
 
@@ -116,13 +117,15 @@ class Memtable:
             self._recent = {}
 
     def _is_due(self) -> bool:
-        """Whether looking through what is loose, once more now, has cost as much as sorting it."""
+        """Whether reads of the unsorted records, with this one, have cost as much as
+        sorting them.
+        """
         self._looked_through += sum(frame.height for frame in self._loose)
         return self._looked_through > _PATIENCE * self.records
 
     def _settle(self) -> pl.DataFrame:
-        """Sort the loose records. Writers continue: it works on immutable frames, and is discarded
-        if another reader was faster.
+        """Sort the loose records. Writers continue: it works on immutable frames, and its result is
+        discarded if another reader was faster.
         """
         with self._lock:
             loose, settled = self._loose, self._settled

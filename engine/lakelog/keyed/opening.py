@@ -1,8 +1,8 @@
 """Opens a keyed store: checks that manifest, files and log match; the immutable view of readers.
 
-A writer has the log's lock, so nothing changes under it. A reader looks next to a writer that
-flushes, merges and removes files: what does not fit may be of two moments, so it retries for as
-long as there is another manifest than before.
+A writer has the log's lock, so nothing changes during opening. A reader may run concurrently with a
+writer that flushes, merges and removes files: a mismatch may be a mix of two states, so it retries
+as long as the manifest changes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lakelog.wal.segments import is_historic, named_seq
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Where the records are, newest first: `active` takes new ones, `frozen` are not yet in a file
+    """The sources of records, newest first: `active` gets new ones, `frozen` are not yet in a file
     (up to `frozen_seq_num`), then the manifest's `files`.
     """
 
@@ -36,7 +36,7 @@ class View:
     manifest: StoreManifest
 
     def get(self, key: bytes) -> bytes | None:
-        """The value of a key; None where it is not there."""
+        """The value of a key; None if it does not exist."""
         places: Iterator[Memtable | SortedFile] = chain(
             (self.active,), reversed(self.frozen), reversed(self.files)
         )
@@ -54,12 +54,12 @@ class View:
         return rows.live(rows.newest(frames))
 
 
-_ATTEMPTS = 100  # each of them saw a writer publish another manifest
-_LOOKS = 3  # a listing next to a rotation may miss both segments
+_ATTEMPTS = 100  # each attempt found a new manifest
+_LOOKS = 3  # a listing during a rotation may miss both segments
 
 
 def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bool) -> None:
-    """Before a log is opened, and perhaps made: files of a store never are without one."""
+    """Before a log is opened or created: raise if store files exist without a log."""
     names = _names(disk, directory)
     if any(named_seq(name) is not None or is_historic(name) for name in names):
         raise InvalidInputError(
@@ -86,7 +86,7 @@ def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bo
 
 
 def look(room: FileRoom, log: WriteAheadLog, known: Iterable[SortedFile] = ()) -> View:
-    """All that a store holds, while no process changes it. Changes nothing."""
+    """The complete state of a store that no process changes. Changes nothing."""
     return _view(room.manifest(), room, log, known)
 
 
@@ -116,13 +116,13 @@ def _view(
     files = room.opened(found, known)
     active = Memtable()
     active.add_replayed(log.replay(after_seq=found.flushed_seq_num).table)
-    # After the replay: a log that is not truncated further now was not when it was replayed.
+    # After the replay: if the log is not truncated further now, it was not during the replay.
     _check_log(found, room.manifest_path, log)
     return View(active, (), found.flushed_seq_num, files, found)
 
 
 def _check_log(found: StoreManifest, manifest_path: str, log: WriteAheadLog) -> None:
-    """StoreManifest and log have to be of one store: records that neither has would be missing."""
+    """Check that manifest and log belong together: otherwise records may be in neither."""
     truncated_to = log.truncated_to
     if found.flushed_seq_num < truncated_to:
         raise CorruptionError(

@@ -32,7 +32,7 @@ def empty() -> pl.DataFrame:
 
 
 def of_log(table: pa.Table | pl.DataFrame) -> pl.DataFrame:
-    """Rows of what the write-ahead log replays."""
+    """Rows from a table replayed by the write-ahead log."""
     frame = table if isinstance(table, pl.DataFrame) else pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
     deleted = pl.col("op").cast(pl.String) == DELETE
@@ -43,7 +43,7 @@ def of_log(table: pa.Table | pl.DataFrame) -> pl.DataFrame:
 
 
 def newest(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """The record of each key that counts."""
+    """The newest record of each key."""
     given = [frame for frame in frames if frame.height]
     if not given:
         return empty()
@@ -54,12 +54,12 @@ def newest(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
 
 
 def live(rows: pl.DataFrame) -> pl.DataFrame:
-    """Rows that are no tombstones, in their order."""
+    """Rows that are not tombstones, in their order."""
     return rows.filter(pl.col("value").is_not_null()) if rows["value"].null_count() else rows
 
 
 def between(rows: pl.DataFrame, start: bytes | None, end: bytes | None) -> pl.DataFrame:
-    """Rows with ``start <= key < end`` in their order; None is not a bound."""
+    """Rows with ``start <= key < end`` in their order; None is unbounded."""
     bounds = []
     if start is not None:
         bounds.append(pl.col("key") >= pl.lit(start))
@@ -69,7 +69,7 @@ def between(rows: pl.DataFrame, start: bytes | None, end: bytes | None) -> pl.Da
 
 
 def between_sorted(rows: pl.DataFrame, start: bytes | None, end: bytes | None) -> pl.DataFrame:
-    """As `between`, of rows that are sorted by key: a slice, found by binary search."""
+    """As `between`, for rows sorted by key: a slice, found by binary search."""
     keys = rows["key"]
     first = 0 if start is None else bisect_left(keys, start)
     stop = rows.height if end is None else bisect_left(keys, end)
@@ -77,9 +77,10 @@ def between_sorted(rows: pl.DataFrame, start: bytes | None, end: bytes | None) -
 
 
 def find_sorted(rows: pl.DataFrame, key: bytes) -> tuple[int, bytes | None] | None:
-    """Sequence number and value of a key among rows that are sorted by key, one row per key."""
+    """Sequence number and value of a key in rows that are sorted by key, one row per key."""
     keys = rows["key"]
-    # Python's own bisection asks for twenty keys of a million, and Polars' call costs ten times it.
+    # Python's bisection reads twenty keys of a million, and a call of Polars costs ten times as
+    # much.
     place = bisect_left(keys, key)
     if place == rows.height or keys[place] != key:
         return None
@@ -87,7 +88,7 @@ def find_sorted(rows: pl.DataFrame, key: bytes) -> tuple[int, bytes | None] | No
 
 
 def find(frames: Sequence[pl.DataFrame], key: bytes) -> tuple[int, bytes | None] | None:
-    """Sequence number and value of a key's newest record among rows in any order."""
+    """Sequence number and value of a key's newest record in rows in any order."""
     found = [row for frame in frames for row in _matching(frame, key)]
     return max(found, key=lambda row: row[0], default=None)
 
@@ -103,7 +104,7 @@ Items = (
     | Mapping[bytes | str, bytes | str]
     | Iterable[tuple[bytes | str, bytes | str]]
 )
-"""Keys and their values."""
+"""Type of keys and their values."""
 
 PAIRS = {"key": pl.Binary, "value": pl.Binary}
 """Schema of keys and values."""
@@ -129,7 +130,7 @@ def _each(items: Any) -> Any:
 
 
 def batch(table: Any) -> pl.DataFrame:
-    """A table of records as the log takes it."""
+    """A table of records, for the log."""
     given = table if isinstance(table, pl.DataFrame) else pl.from_arrow(arrow_table(table))
     frame = cast("pl.DataFrame", given)
     coded = [

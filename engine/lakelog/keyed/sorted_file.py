@@ -3,7 +3,7 @@
 Columns are those of the log's replay, so any engine can read the file. The footer's metadata has an
 index under `_INDEX_KEY`: first key, length and CRC-32C of each row group. With the footer's
 checksum in the manifest, every byte is verified before use (`schemas/keyed.md`). A file never
-changes once it has its name.
+changes after it is renamed.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from lakelog.keyed import rows
 from lakelog.model.contract import without_metadata
 
 GROUP_ROWS = 8192
-"""Most rows of a row group: what a get of one key decodes at most."""
+"""Maximum rows of a row group, which is the most that a get of one key decodes."""
 
 GROUP_BYTES = 4 << 20
-"""Most bytes of keys and values in a row group that holds more than one row."""
+"""Maximum bytes of keys and values in a row group with more than one row."""
 
 MERGE_ROWS = 1 << 19
-"""Rows that a merge holds in memory at a time, next to one row group of each file."""
+"""Rows in memory during a merge, in addition to one row group per file."""
 
 MERGE_BYTES = 64 << 20
-"""Bytes of them."""
+"""Bytes in memory during a merge."""
 
 MOST_FILES = 8
-"""Files that flushes may leave before the next one merges some."""
+"""Number of files above which a flush merges some."""
 
 
 def groups(
     sizes: npt.NDArray[np.int64], rows: int = GROUP_ROWS, size_bytes: int = GROUP_BYTES
 ) -> list[int]:
-    """Where row groups begin.
+    """First rows of the row groups.
 
     >>> groups(np.array([1, 1, 1, 9, 1]), rows=2, size_bytes=5)
     [0, 2, 3, 4, 5]
@@ -91,9 +91,9 @@ def ranges(
 
 
 def compaction(sizes: Sequence[int], most: int = MOST_FILES) -> int | None:
-    """Which files to merge after a flush: the newest, from an index on. An older file is included
-    only if it is not much larger than those already merged, so that a byte is rewritten once per
-    doubling of the store.
+    """Index of the first file to merge after a flush; all newer ones are merged too. An older file
+    is included only if it is not much larger than those already merged, so that a byte is rewritten
+    once per doubling of the store.
 
     >>> compaction([1000, 10, 9, 8, 7], most=4)
     1
@@ -101,7 +101,7 @@ def compaction(sizes: Sequence[int], most: int = MOST_FILES) -> int | None:
     """
     if len(sizes) <= most:
         return None
-    # At least so many that no more than `most` are left.
+    # Enough that at most `most` files remain.
     first = most - 1
     merged = sum(sizes[first:])
     while first and sizes[first - 1] <= 2 * merged:
@@ -112,7 +112,7 @@ def compaction(sizes: Sequence[int], most: int = MOST_FILES) -> int | None:
 
 _INDEX_KEY = "lakelog.keyed.index"
 _MAGIC = b"PAR1"
-_TAIL_BYTES = 8  # length of the footer, and the magic once more
+_TAIL_BYTES = 8  # length of the footer, and the final magic
 _SCHEMA = pa.schema(
     [
         pa.field("seqNum", pa.int64(), nullable=False),
@@ -140,7 +140,7 @@ class FileFacts:
 
 
 class _Counted(io.RawIOBase):
-    """Passes bytes on, and knows their number and their checksum since the last `cut`."""
+    """Forwards bytes, and computes their length and checksum since the last `cut`."""
 
     def __init__(self, sink: BinaryIO) -> None:
         self._sink = sink
@@ -186,7 +186,7 @@ def write(sink: BinaryIO, chunks: Iterable[pl.DataFrame]) -> FileFacts | None:
         write_statistics=[name for name in _SCHEMA.names if name != "value"],
         sorting_columns=[pq.SortingColumn(2)],
     )
-    counted.cut()  # the magic at the start
+    counted.cut()  # the initial magic
     try:
         for chunk in chain([first], chunks):
             seen.look_at(chunk)
@@ -198,7 +198,7 @@ def write(sink: BinaryIO, chunks: Iterable[pl.DataFrame]) -> FileFacts | None:
                 index["crc32c"].append(crc32c)
         writer.add_key_value_metadata({_INDEX_KEY: orjson.dumps(index).decode()})
     except BaseException:
-        counted.abandoned = True  # closing writes a footer, and the sink may be what failed
+        counted.abandoned = True  # closing writes a footer, and the sink may have failed
         writer.close()
         raise
     writer.close()
@@ -206,7 +206,7 @@ def write(sink: BinaryIO, chunks: Iterable[pl.DataFrame]) -> FileFacts | None:
 
 
 class _Seen:
-    """What was written so far."""
+    """Statistics of the rows written so far."""
 
     def __init__(self) -> None:
         self._rows = self._tombstones = 0
@@ -240,7 +240,7 @@ class _Seen:
 
 
 def _starts(chunk: pl.DataFrame) -> list[int]:
-    """Where row groups begin, and the end."""
+    """First rows of the row groups, and the end."""
     if chunk.height == 1:
         return [0, 1]
     sizes = [chunk[name].bin.size().cast(pl.Int64).fill_null(0) for name in ("key", "value")]
@@ -248,15 +248,17 @@ def _starts(chunk: pl.DataFrame) -> list[int]:
 
 
 def _encoded(chunk: pl.DataFrame, start: int, stop: int) -> pa.Table:
-    """Some rows as they are written."""
-    # Column by column: of a frame with one row, Polars copies all at each step.
+    """Some rows as they are written to the file."""
+    # Column by column, because Polars copies a frame with one row at each step.
     seq_nums, keys, values = (chunk[name][start:stop].to_arrow() for name in rows.SCHEMA)
     ops = pc.if_else(values.is_null(), rows.DELETE, rows.PUT)
     return pa.table([seq_nums, ops, keys, values], _SCHEMA.names).cast(_SCHEMA)
 
 
 class GroupCache:
-    """Decoded row groups of all files, within a bound; the one longest unused goes first."""
+    """Decoded row groups of all files, within a limit; the least recently used one is evicted
+    first.
+    """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
@@ -265,7 +267,7 @@ class GroupCache:
         self._held_bytes = 0
 
     def get(self, name: str, group: int) -> pl.DataFrame | None:
-        """A row group of a file, if it is held."""
+        """A row group of a file, if cached."""
         with self._lock:
             if (held := self._groups.get((name, group))) is None:
                 return None
@@ -273,7 +275,7 @@ class GroupCache:
             return held[0]
 
     def put(self, name: str, group: int, frame: pl.DataFrame) -> None:
-        """Hold a row group, unless it alone is beyond the bound."""
+        """Cache a row group, unless it alone exceeds the limit."""
         size_bytes = int(frame.estimated_size())
         with self._lock:
             if size_bytes > self._limit_bytes or (name, group) in self._groups:
@@ -286,7 +288,7 @@ class GroupCache:
 
 
 class SortedFile:
-    """A sorted file, open for reading; may be used by many threads, and after its name is gone."""
+    """A sorted file, open for reading; thread-safe, and readable after its name is deleted."""
 
     def __init__(
         self, name: str, path: str, data: pa.Buffer, facts: FileFacts, cache: GroupCache
@@ -335,7 +337,7 @@ class SortedFile:
 
     @property
     def groups(self) -> list[tuple[bytes, int, int]]:
-        """Of each row group the first key, the rows, and their bytes when decoded."""
+        """First key, number of rows, and decoded bytes of each row group."""
         groups = map(self._metadata.row_group, range(len(self._spans)))
         return [
             (key, group.num_rows, group.total_byte_size)
@@ -343,7 +345,7 @@ class SortedFile:
         ]
 
     def get(self, key: bytes) -> tuple[int, bytes | None] | None:
-        """Sequence number and value of a key; None where the file has no record of it."""
+        """Sequence number and value of a key; None if the file has no record of it."""
         if not self.facts.min_key <= key <= self.facts.max_key:
             return None
         group = bisect_right(self._first_keys, key) - 1
@@ -354,7 +356,7 @@ class SortedFile:
         return rows.find_sorted(frame, key)
 
     def between(self, start: bytes | None, end: bytes | None) -> pl.DataFrame:
-        """Records with ``start <= key < end``, sorted by key; None is not a bound."""
+        """Records with ``start <= key < end``, sorted by key; None is unbounded."""
         first = 0 if start is None else max(0, bisect_right(self._first_keys, start) - 1)
         stop = len(self._spans) if end is None else bisect_left(self._first_keys, end)
         if stop <= first:
@@ -362,7 +364,7 @@ class SortedFile:
         return rows.between_sorted(self._decode(first, stop), start, end)
 
     def _decode(self, first: int, stop: int) -> pl.DataFrame:
-        """The row groups from `first` to before `stop`, their bytes checked."""
+        """The row groups from `first` to before `stop`, with verified checksums."""
         for group in range(first, stop):
             start, end = self._spans[group]
             found = google_crc32c.extend(0, self._data.slice(start, end - start))

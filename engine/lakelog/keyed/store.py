@@ -36,10 +36,11 @@ from lakelog.wal.records import data_of
 
 
 class Latch:
-    """A latch that writers share, and that a flush closes while it exchanges the memtable.
+    """A lock that writers share, and that a flush takes exclusively while it replaces the memtable.
 
-    A record is for a moment in the log only. A flush that took the memtable and truncated the log
-    in that moment would lose it. New writers wait while a flush waits, so that it cannot starve.
+    Between append and insertion, a record is only in the log. A flush that replaced the memtable
+    and truncated the log at that time would lose it. New writers wait while a flush waits, so that
+    it cannot starve.
     """
 
     def __init__(self) -> None:
@@ -64,7 +65,7 @@ class Latch:
 
     @contextmanager
     def closed(self) -> Iterator[None]:
-        """Held while no writer is inside."""
+        """Held exclusively, without writers."""
         with self._changed:
             while self._closing:
                 self._changed.wait()
@@ -72,7 +73,7 @@ class Latch:
         try:
             with self._changed:
                 while self._inside:
-                    self._changed.wait()  # which may be interrupted
+                    self._changed.wait()  # the wait may be interrupted
             yield
         finally:
             with self._changed:
@@ -86,13 +87,13 @@ _CACHE_BYTES = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class FileReport:
-    """A sorted file that a flush or a compaction wrote.
+    """A sorted file, written by a flush or a compaction.
 
     Attributes:
         path: The file.
         rows: Number of rows, one per key.
         tombstones: Number of rows that record a deleted key.
-        size_bytes: Size of the file.
+        size_bytes: Size of the file, in bytes.
         flushed_seq_num: All records up to this sequence number are in the store's files.
     """
 
@@ -160,7 +161,8 @@ class KeyedStore(Closing):
         log_directory = f"{self._directory}/{_LOG_FOLDER}"
         with store_errors("be opened", self._directory):
             opening.check_place(disk, self._directory, log_directory, read_only=read_only)
-        # The log's lock is the store's: it comes before anything that another writer may change.
+        # The log's lock is the store's: it is acquired before reading anything that another writer
+        # may change.
         self._wal = WriteAheadLog(log_directory, sync=sync, read_only=read_only, disk=disk)
         self._latch = Latch()
         self._upkeep = threading.Lock()
@@ -353,7 +355,7 @@ class KeyedStore(Closing):
 
     @property
     def files(self) -> list[FileReport]:
-        """The sorted files that the manifest names, oldest first."""
+        """The sorted files in the manifest, oldest first."""
         return [self._report(file) for file in self._view.files]
 
     def _write(self, op: Literal["PUT", "DELETE"], key: bytes, value: bytes | None) -> int:
@@ -365,7 +367,7 @@ class KeyedStore(Closing):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """From before an append until its records are in the memtable."""
+        """Held from before an append until its records are in the memtable."""
         with self._latch.passing():
             self._access.check(to_write=True)
             try:
@@ -373,8 +375,8 @@ class KeyedStore(Closing):
             except (InvalidInputError, UnavailableError):
                 raise  # nothing was written
             except BaseException:
-                # Most likely an interrupt: its records may be in the log, and no flush may have it
-                # forget them.
+                # Probably an interrupt: its records may be in the log, so no flush may truncate
+                # them.
                 self._log_may_have_more = True
                 raise
 
@@ -382,14 +384,14 @@ class KeyedStore(Closing):
         if not self._is_full():
             return
         if not self._upkeep.acquire(blocking=False):
-            return  # another process is at it
+            return  # another thread is flushing
         try:
             if not self._access.is_closed and self._is_full():
                 self._flush_and_merge()
                 self._upkeep_error = None
         except LakelogError as error:
-            # The write is done, and must not seem to have failed. All that is unflushed stays in
-            # memory and in the log, for the next attempt.
+            # The write succeeded, so the call must not fail. All unflushed records remain in memory
+            # and in the log, for the next attempt.
             self._upkeep_error = error
             telemetry.event("keyed.flush_failed", logging.WARNING, error=str(error))
         finally:
@@ -413,7 +415,7 @@ class KeyedStore(Closing):
         view = self._view
         made = None
         if view.frozen:
-            # Else a crash could leave the log behind the manifest, and its next records hidden.
+            # Otherwise a crash could leave the log behind the manifest, and hide its next records.
             self._wal.sync()
             made = self._room.write([rows.newest(part.newest() for part in view.frozen)])
             assert made is not None, "a memtable that was frozen has records"
@@ -431,7 +433,7 @@ class KeyedStore(Closing):
         return None if made is None else self._report(made)
 
     def _freeze(self) -> None:
-        """Take the memtable aside, at a sequence number that no write is across."""
+        """Replace the memtable, at a sequence number that no write spans."""
         with self._latch.closed():
             view = self._view
             active = view.active

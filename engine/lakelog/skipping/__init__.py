@@ -2,9 +2,9 @@
 
 | module | owns |
 |---|---|
-| `values` | text cast to the types of the table's schema; partition values |
+| `values` | casts of text to the types of the table's schema; partition values |
 | `json_texts` | many JSON texts in one parse; texts of one template by regex |
 | `statistics` | statistics: typed, as maps of text, as JSON text |
-| `prune`, `intervals` | the files that may match a predicate; interval arithmetic |
+| `prune`, `intervals` | selection of files that may match a predicate; interval arithmetic |
 | `sql_predicate` | SQL conditions as Polars expressions |
 """

@@ -1,8 +1,8 @@
 """Interval arithmetic over the values that a file may contain.
 
 `Values` over-approximates the values of an expression in each file by an interval; `Truth` the
-outcomes of a predicate. Every operation is valid: an outcome that some row may have is never
-ruled out. Terms are Polars expressions over one row per file, so a bound is compared by the same
+outcomes of a predicate. Every operation is conservative: an outcome that some row may have is never
+excluded. Terms are Polars expressions over one row per file, so a bound is compared by the same
 operator, with the same casts, that would compare the rows.
 """
 
@@ -17,12 +17,13 @@ TRUE = pl.lit(True)
 FALSE = pl.lit(False)
 
 _TRUNCATED_BYTES = 32
-"""Writers cut strings to 32 characters or more; a text of so many characters has as many bytes."""
+"""Writers truncate strings to 32 characters or more, which have at least as many bytes."""
 
 _DOUBLE_DIGITS = 15
 _DOUBLE_ERROR = 2.0**-48
-"""Digits that a double keeps of a decimal, and the relative error of more, with room for a writer's
-arithmetic."""
+"""Decimal digits that a double represents exactly, and the relative error of more digits, including
+a margin for a writer's arithmetic.
+"""
 
 _TIMESTAMP_SLACK_US = 999
 _SAFE_TIMESTAMP_US = 1 << 62
@@ -30,7 +31,7 @@ _SAFE_TIMESTAMP_US = 1 << 62
 
 @dataclass(frozen=True)
 class Truth:
-    """What a predicate may be on the rows of each file; null terms count as True."""
+    """Possible outcomes of a predicate on the rows of each file; null terms count as True."""
 
     may_true: pl.Expr
     may_false: pl.Expr
@@ -41,7 +42,7 @@ class Truth:
         return Truth(self.may_false, self.may_true, self.may_null)
 
     def and_(self, other: Truth) -> Truth:
-        """Outcomes of the conjunction, as Kleene's logic has it."""
+        """Outcomes of the conjunction, in Kleene's logic."""
         return Truth(
             self.may_true & other.may_true,
             self.may_false | other.may_false,
@@ -58,9 +59,9 @@ ANYTHING = Truth(TRUE, TRUE, TRUE)
 
 @dataclass(frozen=True)
 class Values:
-    """Bounds of an expression's values in each file. `low` and `high` are null where unknown; NaN
+    """Bounds of an expression's values in each file. `low` and `high` are null if unknown; NaN
     (`may_nan`) and values that begin with the prefix `cut` may exceed `high`; `unknown` marks files
-    of which nothing is known.
+    without any known bounds.
     """
 
     low: pl.Expr | None
@@ -73,7 +74,7 @@ class Values:
     unknown: pl.Expr = FALSE
 
     def rising(self, function: Callable[[pl.Expr], pl.Expr], dtype: pl.DataType) -> Values:
-        """The values of a function that never falls."""
+        """The values of a monotonically non-decreasing function."""
         return replace(
             self,
             low=None if self.low is None else function(self.low),
@@ -94,14 +95,14 @@ def from_statistics(
     may_value: pl.Expr,
     dtype: pl.DataType,
 ) -> Values:
-    """The interval that a file's ``min`` and ``max`` of a column of `dtype` vouch for."""
+    """The interval that a file's ``min`` and ``max`` of a column of `dtype` guarantee."""
     cut = None
     if high is not None and dtype == pl.String:
-        # A character cut in half ends up as a question mark or a replacement character.
+        # A truncated character ends up as a question mark or a replacement character.
         whole = high.str.replace(r"[?\x{FFFD}]$", "")
         cut = pl.when(high.str.len_bytes() >= _TRUNCATED_BYTES).then(whole)
     if isinstance(dtype, pl.Datetime):
-        # Cut to milliseconds: downwards, or before 1970 towards zero by some writers.
+        # Truncated to milliseconds: downwards, or by some writers towards zero before 1970.
         slack = pl.duration(microseconds=_TIMESTAMP_SLACK_US, time_unit="us")
         if high is not None:
             near = high.to_physical() < _SAFE_TIMESTAMP_US
@@ -114,8 +115,8 @@ def from_statistics(
 
 
 def around_floats(low: pl.Series, high: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Widen bounds of doubles so that they hold for floats too: statistics spell a float with the
-    fewest digits that distinguish it from other floats.
+    """Widen bounds of doubles so that they are valid for floats too: statistics encode a float with
+    the fewest digits that distinguish it from other floats.
 
     >>> low, high = around_floats(pl.Series([0.1]), pl.Series([0.7]))
     >>> low.item(), high.item(), around_floats(high, low)[0].item()
@@ -130,8 +131,8 @@ def around_floats(low: pl.Series, high: pl.Series) -> tuple[pl.Series, pl.Series
 
 
 def around_doubles(low: pl.Series, high: pl.Series) -> tuple[pl.Series, pl.Series]:
-    """Widen bounds of decimals, of more digits than doubles keep, so that they hold for values that
-    a writer passed through doubles, as deltalake does.
+    """Widen bounds of decimals with more digits than doubles represent, so that they are valid for
+    values that a writer converted to doubles, as deltalake does.
 
     >>> bound = pl.Series(["99999.25", "1234567.25"]).cast(pl.Decimal(38, 10))
     >>> low, high = around_doubles(bound, bound)
@@ -166,7 +167,7 @@ def same_kind(a: pl.DataType | None, b: pl.DataType | None) -> bool:
 
 
 def comparable(a: Values, b: Values) -> bool:
-    """Whether the bounds of both have types whose order is that of their values."""
+    """Whether the order of the bounds' types is the order of the values."""
     return _ordered(a.dtype) and _ordered(b.dtype)
 
 
@@ -179,7 +180,7 @@ def _ordered(dtype: pl.DataType | None) -> bool:
 
 
 def _above(x: pl.Expr | None, v: Values, *, or_equal: bool) -> pl.Expr:
-    """Where `x` is certainly above (or equal to) every value of `v` but NaN."""
+    """Where `x` is certainly above (or equal to) every value of `v` except NaN."""
     if x is None or v.high is None:
         return FALSE
     certain = x >= v.high if or_equal else x > v.high
@@ -193,7 +194,7 @@ def less(a: Values, b: Values, strict: bool) -> Truth:
     both = a.may_value & b.may_value
     return Truth(
         both & ~_never_less(a, b, strict),
-        # Not below is above or equal: the order is total.
+        # Not below means above or equal: the order is total.
         both & ~_never_less(b, a, not strict),
         a.may_null | b.may_null,
     )
@@ -229,7 +230,7 @@ def between(
         return ANYTHING
     inside = less(low, v, strict_low).and_(less(v, high, strict_high))
     if v.may_nan and not high.may_nan:
-        # NaN is above every number, so the upper end shuts it out of the lower test too.
+        # NaN is above every number, so the upper bound excludes it from the lower test too.
         below = less(low, replace(v, may_nan=False), strict_low)
         inside = replace(inside, may_true=inside.may_true & below.may_true)
     return inside
@@ -242,7 +243,7 @@ def starts_with(v: Values, prefix: pl.Expr) -> Truth:
     low_has = v.low.str.starts_with(prefix).fill_null(False)
     top = v.high if v.cut is None else pl.coalesce(v.cut, v.high)
     high_has = top.str.starts_with(prefix).fill_null(False)
-    # What begins with the prefix is at or above it, and below whatever is above it without it.
+    # Texts with the prefix are at or above it, and below all greater texts without it.
     all_above = (v.low > prefix).fill_null(False) & ~low_has
     never = _above(prefix, v, or_equal=False) | all_above
     always = low_has & high_has

@@ -7,8 +7,8 @@ type. A text that does not match is left to the parser.
 
 The parser reads 64 Ki rows as one NDJSON buffer with an explicit schema: pyarrow's reader is the
 fastest at this and keeps decimal digits exact (Polars' reader passes them through floats). It
-refuses the whole buffer for one bad value, so a refused buffer is cut into pieces, and the pieces
-that stay refused are read row by row.
+rejects the whole buffer for one bad value, so a rejected buffer is split, and pieces that are
+rejected again are read row by row.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from lakelog.model.contract import MAX_DEPTH
 from lakelog.skipping.values import fit_decimal
 
 CHUNK_ROWS = 65_536
-"""Texts that are joined and parsed at a time."""
+"""Number of texts that are joined and parsed at a time."""
 
 _PIECES = 16
 _BY_ROW_BELOW = 512
@@ -38,19 +38,21 @@ _BLOCK_BYTES = 1 << 20
 
 
 def decode(texts: pl.Series, schema: pa.Schema, *, to_end: bool = True) -> pl.DataFrame:
-    """Read JSON objects as rows of `schema`, without `to_end` only up to the last of its fields."""
+    """Decode JSON objects to rows of `schema`; without `to_end`, only up to the last of its
+    fields.
+    """
     frames = [
         _chunk(texts.slice(start, CHUNK_ROWS), schema, to_end=to_end)
         for start in range(0, texts.len(), CHUNK_ROWS)
     ]
     if not frames:
-        # Not schema.empty_table(), which imports pandas wherever it is installed.
+        # Not schema.empty_table(), which imports pandas if it is installed.
         return _to_polars(pa.Table.from_batches([], schema=schema))
     return pl.concat(frames, rechunk=True)
 
 
 def _chunk(texts: pl.Series, schema: pa.Schema, *, to_end: bool) -> pl.DataFrame:
-    """One chunk: texts that are spelled alike by their shape, the others by the parser."""
+    """Decode one chunk: texts of a common shape by patterns, the others by the parser."""
     alike = decode_alike(texts, schema, to_end=to_end)
     if alike is None:
         return _parsed(texts, schema)
@@ -63,15 +65,17 @@ def _chunk(texts: pl.Series, schema: pa.Schema, *, to_end: bool) -> pl.DataFrame
 
 
 def _placed(parts: Sequence[tuple[pl.DataFrame, pl.Series]]) -> pl.DataFrame:
-    """Stack frames, each row at the position in its part."""
+    """Stack frames, with each row at the position given in its part."""
     positions = pl.concat([rows for _, rows in parts])
     return pl.concat([frame for frame, _ in parts])[positions.arg_sort()]
 
 
 def _parsed(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
-    """Texts read by the parser; what is not plainly one object on one line, by itself."""
+    """Texts read by the parser; those that are not clearly one object on one line are read
+    singly.
+    """
     plain = are_lines(texts).fill_null(True)
-    lines = texts.fill_null("{}")  # rows without text join as an empty object
+    lines = texts.fill_null("{}")  # null texts are replaced by an empty object
     if plain.all():
         return _lines(lines, schema)
     frame = _lines(lines.set(~plain, "{}"), schema)
@@ -92,7 +96,7 @@ def are_lines(texts: pl.Series) -> pl.Series:
     )
     longest = texts.str.len_bytes().max()
     if isinstance(longest, int) and longest > 2 * MAX_DEPTH:
-        # Arrow's reader takes its stack a level at a time, and ends the process.
+        # Arrow's reader recurses per level, and a stack overflow kills the process.
         brackets = [text.str.count_matches(bracket, literal=True) for bracket in "{["]
         plain &= pl.sum_horizontal(brackets) <= MAX_DEPTH
     return texts.alias("t").to_frame().select(plain).to_series()
@@ -101,14 +105,14 @@ def are_lines(texts: pl.Series) -> pl.Series:
 def read_lines(
     lines: pl.Series, schema: pa.Schema | None, *, unexpected: str = "ignore"
 ) -> pl.DataFrame | None:
-    """Read lines as one NDJSON buffer; None where the reader refuses any of them."""
+    """Read lines as one NDJSON buffer; None if the reader rejects any of them."""
     joined = lines.str.join("\n").to_arrow(compat_level=pl.CompatLevel.oldest())
     longest = lines.str.len_bytes().max()
     assert isinstance(longest, int)
     try:
         table = pj.read_json(
             pa.BufferReader(joined.buffers()[2]),
-            # A line longer than two blocks would be refused.
+            # A line longer than two blocks would be rejected.
             read_options=pj.ReadOptions(block_size=max(_BLOCK_BYTES, longest + 1)),
             parse_options=pj.ParseOptions(
                 explicit_schema=schema,
@@ -121,7 +125,7 @@ def read_lines(
 
 
 def _lines(lines: pl.Series, schema: pa.Schema) -> pl.DataFrame:
-    """What `read_lines` takes, in ever smaller pieces where it refuses, at last row by row."""
+    """Read lines in ever smaller pieces while they are rejected, finally row by row."""
     frame = read_lines(lines, schema)
     if frame is not None:
         return frame
@@ -140,7 +144,7 @@ def _to_polars(table: pa.Table) -> pl.DataFrame:
 
 
 def _rows(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
-    """Row by row: only for rows that the columnar reader refused."""
+    """Row by row: only for rows that the columnar reader rejected."""
     exact = _holds_decimals(schema)
     rows = [_fit_struct(_parse(text, exact), schema) for text in texts]
     return _to_polars(pa.Table.from_pylist(rows, schema=schema))
@@ -157,7 +161,7 @@ def _parse(text: str | None, exact: bool) -> Any:
     if text is None:
         return None
     try:
-        # orjson judges: unlike json it refuses NaN, lone surrogates and raw control characters.
+        # orjson validates: unlike json, it rejects NaN, lone surrogates and raw control characters.
         loose = orjson.loads(text)
         return json.loads(text, parse_float=decimal.Decimal) if exact else loose
     except (ValueError, RecursionError):
@@ -200,14 +204,14 @@ def _fit_decimal(value: Any, type_: contract.Decimal) -> decimal.Decimal | None:
     return fit_decimal(number, type_) if isinstance(number, decimal.Decimal) else None
 
 
-_MOST_GROUPS = 15  # Beyond 16 groups the engine leaves its fast one-pass automaton.
+_MOST_GROUPS = 15  # With more than 16 groups, the engine leaves its fast one-pass automaton.
 _MOST_SHAPES = 4
 _LEAST_ROWS = 64
 _LEAST_SHARE = 0.2
 
 _TEXT = r'[^"\\\x00-\x1f]*'
 _INTEGER = r"0|-?[1-9][0-9]*"
-# Without the plus that an exponent may have: with it the automaton takes a third longer.
+# Without the optional plus of an exponent, with which the automaton takes a third longer.
 _NUMBER = r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE]-?[0-9][0-9]?)?"
 _SCALAR = rf'(?:null|true|false|{_NUMBER}|"{_TEXT}")'
 
@@ -255,7 +259,7 @@ class _Shape:
 
     @staticmethod
     def of(text: Any, schema: pa.Schema, *, to_end: bool) -> _Shape | None:
-        """The shape of `text`; None where a pattern cannot say it."""
+        """The shape of `text`; None if a pattern cannot express it."""
         try:
             parsed = orjson.loads(text) if text is not None else None
             if not isinstance(parsed, dict):
@@ -314,13 +318,13 @@ class _Shape:
 
 
 class _NoPatternError(Exception):
-    """The text holds what a pattern cannot say."""
+    """The text has content that a pattern cannot express."""
 
 
 def _tokens(
     value: dict[str, Any], types: Mapping[str, pa.DataType], above: _Path, structs: set[_Path]
 ) -> Iterator[tuple[str, _Path | None]]:
-    """Patterns that make up an object, with the field that a pattern's group holds."""
+    """Patterns that make up an object, with the field of each pattern's group."""
     yield r"\{", None
     for number, (name, child) in enumerate(value.items()):
         path = (*above, name)

@@ -1,9 +1,9 @@
 """Selects the files that may match a predicate.
 
-The predicate is read over sets of values instead of values: a file's partition value is a set of
-one, a column with statistics is an interval with or without nulls, all else is any value at all.
-Each Boolean part then may be true, false or null in the file, and the file is kept unless the
-whole may never be true. So whatever is not known, or not understood, keeps the file.
+The predicate is evaluated over sets of values instead of values: a file's partition value is a set
+of one, a column with statistics is an interval with or without nulls, other columns can have any
+value. Each Boolean part then may be true, false or null in the file. The file is kept unless the
+predicate can never be true, so unknown values and unsupported expressions keep the file.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakelog.skipping.values import PREFIX, TypedPartitions
 
 _IN_LIST_LIMIT = 64
 _ORDERED = {"Lt": (False, True), "LtEq": (False, False), "Gt": (True, True), "GtEq": (True, False)}
-# What Polars raises at an expression that it cannot type, evaluate or write down.
+# Errors of Polars for an expression that it cannot type, evaluate or serialize.
 _REFUSALS = (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError)
 _CAST_TARGETS: dict[str, pl.DataType] = {
     "Int64": pl.Int64(),
@@ -35,7 +35,7 @@ _CAST_TARGETS: dict[str, pl.DataType] = {
 
 
 def referenced_columns(where: pl.Expr, schema: contract.Struct) -> tuple[str, ...]:
-    """Check a predicate, and name the top-level columns that it reads, in schema order."""
+    """Validate a predicate, and return the top-level columns that it reads, in schema order."""
     outcome, columns = row_wise(where, schema, "where")
     if outcome != pl.Boolean:
         raise InvalidInputError("where must return a Boolean", found=str(outcome))
@@ -46,7 +46,7 @@ def row_wise(
     expr: pl.Expr, schema: contract.Struct, name: str
 ) -> tuple[pl.DataType, tuple[str, ...]]:
     """The type of a row-wise expression, and the top-level columns that it reads, in schema order;
-    `name` is that of the caller's argument.
+    `name` is the name of the caller's argument.
     """
     if not isinstance(expr, pl.Expr):
         raise InvalidInputError(
@@ -98,9 +98,9 @@ def keep_mask(
 ) -> pl.Series:
     """Which files may contain a row that satisfies `where` (Delta protocol, Per-file Statistics).
 
-    Missing statistics never prune. Long maximum strings count as prefixes, timestamps as truncated
-    to milliseconds, maximum floats as silent about NaN, and null counts only if 0 or
-    ``numRecords``; so wide bounds are safe.
+    Missing statistics never prune. Long maximum strings are treated as prefixes, timestamps as
+    truncated to milliseconds, and maximum floats as excluding NaN; null counts are used only if 0
+    or ``numRecords``. Wide bounds are therefore safe.
     """
     referenced_columns(where, schema)
     height = partitions.values.height if stats is None else stats.height
@@ -109,11 +109,11 @@ def keep_mask(
     frame = pl.int_range(height, eager=True).alias("\0row").to_frame()
     frame = frame.with_columns(walker.columns.values())
     try:
-        # Null would mean an unknown comparison: it keeps the file.
+        # A null comparison is unknown, so it keeps the file.
         keep = truth.may_true.fill_null(True).alias("keep")
         return frame.select("\0row", keep)["keep"]
     except pl.exceptions.PolarsError:
-        # Bounds that cannot be compared as the rows can rule nothing out.
+        # If the bounds cannot be compared as the rows are, all files are kept.
         return pl.Series("keep", [True]).new_from_index(0, height)
 
 
@@ -146,7 +146,7 @@ def _required(expr: pl.Expr, node: Any, column: str) -> pl.Series | None:
 
 
 def _refuse_beyond_row(expr: pl.Expr, node: Any, name: str, *, listed: bool = False) -> None:
-    """Refuse every node that looks beyond its own row; `listed` allows a list of literals."""
+    """Raise for an expression that depends on other rows; `listed` allows a list of literals."""
     children = list(reversed(expr.meta.pop()))
     try:
         if expr.meta.is_literal():
@@ -155,7 +155,7 @@ def _refuse_beyond_row(expr: pl.Expr, node: Any, name: str, *, listed: bool = Fa
             whole = expr.meta.is_length_preserving() or bool(children and expr.meta.is_scalar())
             own_row = expr.meta.is_column() or (expr.meta.is_row_separable() and whole)
     except pl.exceptions.PolarsError:
-        # A Python function hides what it does; it is checked, and never pruned by.
+        # A Python function is opaque; it is checked, but never used to prune.
         own_row = True
     if not own_row:
         raise InvalidInputError(
@@ -184,7 +184,7 @@ def _child_node(node: Any, position: int) -> Any:
 
 
 def _json(expr: pl.Expr) -> Any:
-    """The expression as plain data; None where it cannot be written (a Python function)."""
+    """The expression as JSON data; None if it cannot be serialized (a Python function)."""
     try:
         return json.loads(expr.meta.serialize(format="json"))
     except _REFUSALS:
@@ -192,7 +192,9 @@ def _json(expr: pl.Expr) -> Any:
 
 
 class _Walker:
-    """Reads one predicate over one set of files; `columns` collects what its terms refer to."""
+    """Evaluates one predicate over one set of files; `columns` collects the columns of its
+    terms.
+    """
 
     def __init__(
         self,
@@ -210,7 +212,7 @@ class _Walker:
         self.columns: dict[str, pl.Series] = {}
 
     def truth(self, expr: pl.Expr, node: Any) -> Truth:
-        """What a Boolean part may be in each file."""
+        """The possible outcomes of a Boolean part in each file."""
         children = list(reversed(expr.meta.pop()))
         match node:
             case {"Alias": [inner, _]}:
@@ -271,7 +273,7 @@ class _Walker:
         return ANYTHING
 
     def values(self, expr: pl.Expr, node: Any) -> Values | None:
-        """What values a part may take in each file; None where that is not understood."""
+        """The possible values of a part in each file; None if unsupported."""
         if (exact := self._exact(expr, node)) is not None:
             return exact
         match node:
@@ -307,8 +309,8 @@ class _Walker:
                 return None
             null = pl.lit(literal.null_count() == 1)
             nan = literal.dtype.is_float() and literal.is_nan().fill_null(False).any()
-            # The expression itself represents the bounds: its type adapts to the other side's
-            # just as it does when rows are compared.
+            # The expression itself represents the bounds, because its type adapts to the other
+            # side's as in a comparison of rows.
             return Values(expr, expr, null, ~null, may_nan=nan, dtype=literal.dtype)
         if not self.partition_columns.issuperset(roots):
             return None
@@ -322,7 +324,7 @@ class _Walker:
         try:
             value = frame.select(expr.alias("value"))["value"]
         except _REFUSALS:
-            # A value that the expression cannot take, such as a text that it casts to a number.
+            # A value that the expression rejects, such as a text that it casts to a number.
             return None
         if value.len() != self.height:
             return None
@@ -407,7 +409,7 @@ def _path(node: Any) -> tuple[str, ...] | None:
 
 
 def _literal(expr: pl.Expr) -> pl.Series | None:
-    """The one value of a part without columns."""
+    """The value of a part without columns."""
     if expr.meta.root_names():
         return None
     try:
@@ -454,7 +456,7 @@ def _cast(values: Values, target: str) -> Values | None:
     if not (temporal or (number and dtype.is_numeric())):
         return None
     cast = values.rising(lambda bound: bound.cast(dtype, strict=False), dtype)
-    # A lenient cast turns what does not fit into null.
+    # A lenient cast converts invalid values to null.
     return cast.with_nulls()
 
 

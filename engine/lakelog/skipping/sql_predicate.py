@@ -1,7 +1,7 @@
 """Conditions as Polars expressions and as SQL text.
 
-`condition` parses SQL text to an expression with the types of a table's schema; all faces use this
-one parser. `sql_text` writes a condition as SQL for commitInfo.
+`condition` parses SQL text to an expression with the types of a table's schema; Python, CLI and
+Spark use this parser. `sql_text` writes a condition as SQL for commitInfo.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _HINT = "write a SQL condition over the table's columns, such as \"day >= '2026-
 _TIMESTAMP = re.compile(
     r"""('(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`)|\bTIMESTAMP(?:_NTZ)?\s*(?=')""", re.IGNORECASE
 )
-"""What is quoted, or the word before a literal."""
+"""A quoted text, or the word before a literal."""
 _NEVER = "\0never"
 _QUOTED = re.compile(r"""('(?:[^']|'')*'|`[^`]*`)|"((?:[^"]|"")*)\"""")
-"""A text, or a name in backquotes or in double quotes."""
+"""A string, or a name in backquotes or in double quotes."""
 
 
 def condition(where: pl.Expr | str | None, schema: contract.Struct) -> pl.Expr | None:
@@ -44,8 +44,8 @@ def sql_text(where: pl.Expr | str) -> str | None:
     """A condition as SQL text that Spark parses, for ``operationParameters``.
 
     SQL text of the caller is kept, with names in backquotes instead of double quotes, which to
-    Spark delimit strings. Of an expression, literals show their type. None if it has a part without
-    a counterpart in Spark SQL; the parameter is then left out.
+    Spark delimit strings. Literals of an expression are written with their type. None if a part has
+    no counterpart in Spark SQL; the parameter is then omitted.
 
     >>> sql_text((pl.col("day") >= dt.date(2026, 1, 2)) & pl.col("n").is_in([1, 2]))
     "((`day` >= DATE '2026-01-02') AND (`n` IN (1, 2)))"
@@ -60,7 +60,7 @@ def sql_text(where: pl.Expr | str) -> str | None:
 
 def _parsed_text(text: str, schema: contract.Struct) -> pl.Expr:
     refused: pl.exceptions.PolarsError | None = None
-    # To Polars such a literal has no zone, and a time that has one cannot be compared with it.
+    # In Polars, such a literal has no time zone, and cannot be compared with a time that has one.
     for sql in dict.fromkeys((text, _TIMESTAMP.sub(lambda found: found[1] or "", text))):
         try:
             return _parsed(sql, schema)
@@ -73,10 +73,10 @@ def _parsed_text(text: str, schema: contract.Struct) -> pl.Expr:
 def _parsed(sql: str, schema: contract.Struct) -> pl.Expr:
     raw = pl.sql_expr(sql)
     if not set(raw.meta.root_names()) <= set(schema.names):
-        referenced_columns(raw, schema)  # refuses, and names the closest columns
+        referenced_columns(raw, schema)  # raises, and names the closest columns
     typed = _typed(sql, schema)
     _require_boolean(raw, sql, schema)
-    # What Polars would not push down to the rows (an aggregate, a window) is refused by name.
+    # Parts that Polars does not push down to the rows (aggregates, windows) are rejected by name.
     return raw if typed is None else typed
 
 
@@ -104,20 +104,20 @@ def _typed(text: str, schema: contract.Struct) -> pl.Expr | None:
         return None
     match sorted(pushed[0].meta.pop(), key=lambda part: part.meta.root_names() == [_NEVER]):
         case [typed, never] if never.meta.is_column() and _NEVER not in typed.meta.root_names():
-            pl.DataFrame(schema=columns).select(typed)  # some types are not compared before here
+            pl.DataFrame(schema=columns).select(typed)  # some types are only compared here
             return typed
     return None
 
 
 def _require_boolean(expr: pl.Expr, text: str, schema: contract.Struct) -> None:
-    """Refuse a number, which Polars' SQL takes as a truth value: ``delete("1")`` would delete all
-    rows.
+    """Raise for a number, which Polars' SQL accepts as a truth value: ``delete("1")`` would delete
+    all rows.
     """
     columns = pl.Schema({f.name: contract.to_polars(f.type) for f in schema.fields})
     try:
         dtype = pl.LazyFrame(schema=columns).select(expr).collect_schema().dtypes()[0]
     except pl.exceptions.PolarsError:
-        return  # refused where it is evaluated, by name
+        return  # rejected later, with the name of the column
     if dtype not in {pl.Boolean(), pl.Null()}:
         raise InvalidInputError(
             "where must be a condition that is true or false",
@@ -131,8 +131,6 @@ def _refusal(text: str, cause: Exception) -> InvalidInputError:
     reason = next((line for line in str(cause).splitlines() if line.strip()), type(cause).__name__)
     return InvalidInputError(f"the condition cannot be used: {reason}", found=text, hint=_HINT)
 
-
-# --- SQL text ------------------------------------------------------------------------------------
 
 # A part without a counterpart; a literal beyond Python's dates; a Python function.
 _NOT_SQL = (LookupError, TypeError, ValueError, OverflowError, pl.exceptions.PolarsError)
@@ -188,7 +186,7 @@ _TYPES = {
 
 
 def _sql(expr: pl.Expr, node: Any) -> str:
-    """The SQL of a part; one of `_NOT_SQL` where it has none."""
+    """The SQL of a part; raises one of `_NOT_SQL` if it has none."""
     children = list(reversed(expr.meta.pop()))
     match node:
         case {"Column": str(name)}:
@@ -205,7 +203,7 @@ def _sql(expr: pl.Expr, node: Any) -> str:
         case {"BinaryExpr": {"left": left, "op": str(op), "right": right}}:
             a, b = _sql(children[0], left), _sql(children[1], right)
             if op == "Modulus" and re.fullmatch(r"[1-9]\d*", b):
-                return f"PMOD({a}, {b})"  # of a positive divisor Polars' result is not negative
+                return f"PMOD({a}, {b})"  # with a positive divisor, Polars' result is not negative
             if op == "NotEqValidity":
                 return f"(NOT ({a} <=> {b}))"
             return f"({a} {_OPERATORS[op]} {b})"
@@ -273,7 +271,7 @@ def _literal(one: pl.Series) -> str:
         case float() if not math.isfinite(value):
             text = "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
             return f"CAST('{text}' AS DOUBLE)"
-        case float():  # without an exponent it would be a decimal
+        case float():  # without an exponent, it would be a decimal
             text = repr(value)
             return text.upper() if "e" in text else f"{text}E0"
         case str():
@@ -296,5 +294,5 @@ def _quoted(name: str) -> str:
 
 
 def _quoted_text(text: str) -> str:
-    # To Spark, '' between quotes is the end of one literal and the start of the next.
+    # In Spark, '' between quotes is the end of one literal and the start of the next.
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

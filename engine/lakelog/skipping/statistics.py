@@ -2,7 +2,8 @@
 
 Typed statistics are a frame with one row per file: ``numRecords`` (Int64), ``tightBounds``
 (Boolean), and the structs ``min``, ``max`` and ``nullCount``, keyed by logical names, in the types
-of the current schema. They come from JSON text, from a checkpoint's struct or from maps of text.
+of the current schema. They are decoded from JSON text, from a checkpoint's struct or from maps of
+text.
 Null means unknown: an invalid text is a row of nulls, a value without an exact conversion one null.
 `lakelog.skipping.prune` interprets them.
 
@@ -74,7 +75,7 @@ def stats_from_json(
 def least_from_json(
     texts: pl.Series, schema: contract.Struct, *, mapping: str = "none"
 ) -> pl.Series:
-    """The ``min`` of `stats_from_json`; a text need not be valid after the last of the values.
+    """The ``min`` of `stats_from_json`; a text may be invalid after the last of the values.
 
     Source: Delta protocol, Per-file Statistics.
     """
@@ -161,7 +162,7 @@ def _is_counted(type_: contract.DataType) -> bool:
 
 
 def _raw_bounds(schema: contract.Struct, mapping: str) -> pa.DataType | None:
-    """Arrow types in which JSON holds the bounds: temporal values are texts there."""
+    """Arrow types of the bounds in JSON: temporal values are texts there."""
     fields = []
     for f in schema.fields:
         type_: pa.DataType | None
@@ -172,8 +173,8 @@ def _raw_bounds(schema: contract.Struct, mapping: str) -> pa.DataType | None:
         elif isinstance(f.type, contract.Primitive) and f.type.name in _TEMPORAL:
             type_ = pa.string()
         elif f.type == contract.Primitive("float"):
-            # Spark prints floats shortest; reading them as doubles first keeps one bad double
-            # from failing the whole buffer, and the cast gives the very float back.
+            # Spark writes floats with the fewest digits. Reading them as doubles first keeps one
+            # bad double from failing the whole buffer, and the cast returns the same float.
             type_ = pa.float64()
         else:
             type_ = contract.to_arrow(f.type)
@@ -270,10 +271,10 @@ def _bound(raw: pl.Series | None, type_: contract.DataType, height: int) -> pl.S
 
 
 def _convert(raw: pl.Series, type_: contract.DataType, dtype: pl.DataType) -> pl.Series | None:
-    """`raw` in `dtype` where that is exact or at least keeps the order; None where it is not."""
+    """`raw` in `dtype` if the conversion is exact or keeps the order; else None."""
     have = raw.dtype
     if have == pl.String:
-        # Numbers kept as text are exact once parsed; a string column keeps its own texts.
+        # Numbers stored as text are parsed exactly; a string column keeps its texts.
         return parse_text(raw, type_)
     if dtype.is_integer():
         return raw.cast(dtype, strict=False) if have.is_integer() else None
@@ -290,7 +291,7 @@ def _convert(raw: pl.Series, type_: contract.DataType, dtype: pl.DataType) -> pl
 def _convert_datetime(raw: pl.Series, dtype: pl.Datetime) -> pl.Series | None:
     have = raw.dtype
     if have == pl.Date:
-        # Only the wall-clock type is a protocol widening of date.
+        # Only the type without a zone is a protocol widening of date.
         return raw.cast(dtype, strict=False) if dtype.time_zone is None else None
     if not isinstance(have, pl.Datetime):
         return None
@@ -308,7 +309,7 @@ def _cast_same_kind(raw: pl.Series, dtype: pl.DataType) -> pl.Series:
 
 
 def _finite(bound: pl.Series) -> pl.Series:
-    """A NaN bound says nothing: writers disagree on how NaN compares."""
+    """NaN bounds become null: writers disagree on how NaN compares."""
     return bound.fill_nan(None) if bound.dtype.is_float() else bound
 
 
@@ -328,7 +329,8 @@ class _Digits(str):
 
 
 def map_stats(texts: pl.Series) -> pl.DataFrame:
-    """``numRecords``, ``minValues``, ``maxValues``, ``nullCount`` as the flattened table has them.
+    """``numRecords``, ``minValues``, ``maxValues``, ``nullCount`` as columns of the flattened
+    table.
 
     >>> frame = map_stats(pl.Series(['{"numRecords":2,"minValues":{"id":1,"x":1.50}}']))
     >>> frame["minValues"].to_list()
@@ -350,8 +352,8 @@ def _chunk(texts: pl.Series, schema: pa.Schema | None) -> tuple[pl.DataFrame, pa
         return _by_row(texts), schema
     flat = None if schema is None else read_lines(lines, schema, unexpected="error")
     if flat is None:
-        # Reading without a schema finds the columns. It takes dates for timestamps, so a second
-        # reading has every column as a string, and refuses the lines if one is not.
+        # Reading without a schema finds the columns. It infers timestamps from dates, so a second
+        # reading has every column as a string, and rejects the lines if one is not.
         found = read_lines(lines, None)
         schema = None if found is None else _all_strings(found.schema)
         flat = None if schema is None else read_lines(lines, schema)
@@ -362,7 +364,7 @@ def _chunk(texts: pl.Series, schema: pa.Schema | None) -> tuple[pl.DataFrame, pa
 
 
 def _all_strings(found: pl.Schema) -> pa.Schema:
-    # Protocol fields that are not spread are named, so that they do not count as unexpected.
+    # Other fields of the protocol are named, so that they are not unexpected.
     fields = [pa.field(name, pa.string()) for name in ("numRecords", "tightBounds")]
     for name in _MAPS:
         struct = found.get(name)
@@ -420,7 +422,7 @@ def _parse(text: str | None) -> dict[str, Any]:
     if text is None:
         return {}
     try:
-        # orjson judges: unlike json it refuses NaN, lone surrogates and raw control characters.
+        # orjson validates: unlike json, it rejects NaN, lone surrogates and raw control characters.
         orjson.loads(text)
         row = json.loads(text, parse_float=_Digits, parse_int=_Digits)
     except (ValueError, RecursionError):
@@ -467,7 +469,7 @@ _ESCAPES = {'"': '\\"', "\\": "\\\\"} | {
 
 
 def stats_text_from_struct(structs: pl.Series) -> pl.Series:
-    """The JSON text of statistics kept as a struct.
+    """The JSON text of statistics stored as a struct.
 
     Source: Delta protocol, Per-file Statistics.
 
@@ -492,7 +494,7 @@ def _object(struct: pl.Expr, dtype: pl.Struct, names: Iterable[str]) -> pl.Expr:
     for name in names:
         value = _value(struct.struct.field(name), types[name])
         if value is not None:
-            # A null value makes the member null, and the join leaves it out.
+            # A null value makes the member null, and the join omits it.
             members.append(pl.lit(json.dumps(name, ensure_ascii=False) + ":") + value)
     inner = pl.concat_str(members, separator=",", ignore_nulls=True) if members else pl.lit("")
     return pl.lit("{") + inner + pl.lit("}")

@@ -1,11 +1,11 @@
 """Text to typed values, column by column; partition values.
 
-Logs hold partition values, and some statistics, as text. A text is cast exactly, or to null: a
+Logs store partition values, and some statistics, as text. A text is cast exactly, or to null: a
 rounded or guessed value would prune the wrong file.
 
-Partition values are parsed under the current schema: a file written when a column was ``integer``
-holds ``"1"``, which may now denote a ``decimal(12,2)``. Unknown (no such key, or a text that the
-type does not admit) differs from null, because an unknown value must never prune a file.
+Partition values are parsed with the current schema: a file written when a column was ``integer``
+has ``"1"``, which may now be a ``decimal(12,2)``. Unknown (a missing key, or an invalid text)
+differs from null, because an unknown value must never prune a file.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ def parse_text(texts: pl.Series, type_: contract.DataType, *, epoch_us: bool = F
                     parsers.insert(0, _from_epoch_us)
                 return _first_parse(texts, parsers).dt.replace_time_zone("UTC")
             case "timestamp_ntz":
-                # An offset other than Z makes a wall-clock time ambiguous, so it stays unknown.
+                # With an offset other than Z, a time without a zone is ambiguous, so it is unknown.
                 parsers = [*_parsers(_LOCAL_FORMATS), *_parsers(_UTC_FORMATS), _midnight]
                 if epoch_us:
                     parsers.insert(0, _from_epoch_us)
@@ -96,10 +96,10 @@ def _usual_times(texts: pl.Series) -> pl.Series | None:
 def _first_parse(
     texts: pl.Series, parsers: Sequence[Callable[[pl.Series], pl.Series]]
 ) -> pl.Series:
-    """Each text by the first parser that takes it; later parsers see only what is left."""
+    """Each text by the first parser that accepts it; later parsers read only the rest."""
     parsed = parsers[0](texts)
     for parse in (*parsers[1:], _signed_year(parsers)):
-        # A null text gives null, so as many nulls as before are the same ones.
+        # Null texts give null, so an equal number of nulls means that all others were parsed.
         if parsed.null_count() == texts.null_count():
             break
         left = texts.is_not_null() & parsed.is_null()
@@ -112,7 +112,7 @@ def _first_parse(
 def _signed_year(
     parsers: Sequence[Callable[[pl.Series], pl.Series]],
 ) -> Callable[[pl.Series], pl.Series]:
-    """A parser for years beyond 9999: Polars reads them only with a sign, Spark writes none."""
+    """A parser for years beyond 9999: Polars reads them only with a sign, and Spark writes none."""
 
     def parse(texts: pl.Series) -> pl.Series:
         signed = texts.str.replace(r"^(\d{5,6}-)", "+${1}")
@@ -152,7 +152,7 @@ def _from_epoch_us(texts: pl.Series) -> pl.Series:
 
 
 def _parse_decimals(texts: pl.Series, type_: contract.Decimal) -> pl.Series:
-    """Decimals, exactly: digits beyond the scale, other than zeros, make a text unparsable."""
+    """Exact decimals: digits other than zero beyond the scale make a text invalid."""
     dtype = pl.Decimal(type_.precision, type_.scale)
     plain = texts.str.contains(rf"^[+-]?\d+(?:\.\d{{0,{max(type_.scale, 0)}}}0*)?$")
     parsed = pl.select(
@@ -161,7 +161,7 @@ def _parse_decimals(texts: pl.Series, type_: contract.Decimal) -> pl.Series:
     left = plain.not_().fill_null(False)
     if left.any():
         # Java writes small and zero decimals with an exponent ("0E-18"). Such texts are few and
-        # repeat, so a Python decimal for each distinct one is cheap.
+        # repeat, so a Python decimal per distinct text is cheap.
         odd = texts.filter(left)
         distinct = odd.unique()
         exact = pl.Series(
@@ -181,7 +181,7 @@ def _exact_decimal(text: str, type_: contract.Decimal) -> decimal.Decimal | None
 
 
 def fit_decimal(value: decimal.Decimal, type_: contract.Decimal) -> decimal.Decimal | None:
-    """`value` at the scale of `type_`, or None where it would lose a digit or not fit."""
+    """`value` at the scale of `type_`, or None if it would lose a digit or not fit."""
     if not value.is_finite() or abs(value.adjusted()) > 2 * 38:
         return None if value else decimal.Decimal(0).scaleb(-type_.scale)
     scaled = value.quantize(decimal.Decimal(1).scaleb(-type_.scale), context=_DECIMAL_CONTEXT)
@@ -191,10 +191,10 @@ def fit_decimal(value: decimal.Decimal, type_: contract.Decimal) -> decimal.Deci
 
 
 PREFIX = "partition."
-"""Typed partition columns are called ``partition.<logical name>``."""
+"""Prefix of typed partition columns: ``partition.<logical name>``."""
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-"""How IndexTables spells a null or empty partition value."""
+"""IndexTables' text of a null or empty partition value."""
 
 _STRING = contract.Primitive("string")
 
@@ -242,7 +242,7 @@ def typed_partitions(
         values.append(parsed.alias(PREFIX + column))
         known.append(valid.alias(PREFIX + column))
     if not values:
-        # A frame without columns still counts its files.
+        # A frame without columns still has a height.
         none = pl.DataFrame(height=partition_values.len())
         return TypedPartitions(none, none)
     return TypedPartitions(pl.DataFrame(values), pl.DataFrame(known))

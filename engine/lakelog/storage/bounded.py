@@ -390,7 +390,7 @@ def _timed(
             late = given_up
         over.set()
         if late:
-            with contextlib.suppress(Exception):  # there is no caller left to raise it to
+            with contextlib.suppress(Exception):  # no caller is left to receive the error
                 too_late(result)
 
     context = copy_context()  # for the spans of the caller, and the progress of this call

@@ -1,9 +1,8 @@
 """`ActionBuffer`: the actions of a transaction, validated one by one.
 
-A skipped file stays in the table; merges ignore it until its cooldown has passed, and then try it
-again.
+A skipped file remains in the table; merges ignore it until its cooldown has passed.
 
-Whether all actions together may be written is decided on commit (`validation`, `conflicts`).
+The actions are validated together on commit (`validation`, `conflicts`).
 """
 
 from __future__ import annotations
@@ -67,7 +66,7 @@ def cooldown_ms(configuration: Mapping[str, str | None]) -> int:
 
 
 def _with_times(rows: pl.DataFrame, now_ms: int, cooldown: int | dt.timedelta) -> pl.DataFrame:
-    """Fill in when each file was skipped, and until when it is left alone."""
+    """Add the time when each file was skipped, and the end of its cooldown."""
     if isinstance(cooldown, dt.timedelta):
         cooldown = cooldown // dt.timedelta(milliseconds=1)
     names = ("skipTimestamp", "skipOperation", "retryAfter")
@@ -79,8 +78,8 @@ def _with_times(rows: pl.DataFrame, now_ms: int, cooldown: int | dt.timedelta) -
 
 
 def counted(meta: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-    """Give ``mergeskip`` rows without a count the file's last count plus one, so that it survives a
-    rebase.
+    """Set the count of ``mergeskip`` rows without one to the file's last count plus one; called
+    again after a rebase.
     """
     is_skip = meta["actionType"] == "mergeskip"
     rows = meta.filter(is_skip)
@@ -114,7 +113,7 @@ class ActionBuffer:
         self._skips: list[pl.DataFrame] = []
 
     def put_files(self, kind: str, table: Any, fields: Mapping[str, Any]) -> None:
-        """Take file actions of a kind."""
+        """Add file actions of a kind."""
         if table is None:
             row = stage_one(self._fields, kind, fields)
             if "path" not in row:
@@ -133,7 +132,7 @@ class ActionBuffer:
             self._single = []
 
     def put_metadata(self, table: Any, fields: Mapping[str, Any], **changed: Any) -> None:
-        """Take other metadata, as `metadata_changes.change_metadata` makes it."""
+        """Set the metadata, as `metadata_changes.change_metadata` derives it."""
         self._new_metadata = metadata_changes.change_metadata(
             self._new_metadata or self._metadata, self._dialect, table, fields, **changed
         )
@@ -144,25 +143,25 @@ class ActionBuffer:
         return self._new_metadata is not None and self._new_metadata != self._metadata
 
     def put_protocol(self, table: Any, fields: Mapping[str, Any], features: Sequence[str]) -> None:
-        """Take another protocol, as `metadata_changes.change_protocol` makes it."""
+        """Set the protocol, as `metadata_changes.change_protocol` derives it."""
         self._new_protocol = metadata_changes.change_protocol(
             self._new_protocol or self._protocol, self._dialect, table, fields, features
         )
 
     def put_txns(self, table: Any, fields: Mapping[str, Any]) -> None:
-        """Take versions of applications."""
+        """Add versions of applications."""
         for row in self._rows("txn", table, fields, ("appId", "txnVersion")):
             row.setdefault("lastUpdated", self._log.clock())
             self._meta.append(row)
 
     def put_domains(self, table: Any, fields: Mapping[str, Any]) -> None:
-        """Take metadata domains."""
+        """Add metadata domains."""
         for row in self._rows("domainMetadata", table, fields, ("domain", "domainConfiguration")):
             row.setdefault("domainRemoved", False)
             self._meta.append(row)
 
     def drop_domain(self, domain: str, meta: pl.DataFrame) -> None:
-        """Take the removal of a domain."""
+        """Add the removal of a domain."""
         row = stage_one(self._fields, "domainMetadata", {"domain": domain})
         live = actions.conform(live_domains(meta), ("domain", "domainConfiguration"))
         found = live.filter(pl.col("domain") == domain)
@@ -173,7 +172,7 @@ class ActionBuffer:
                 found=domain,
                 expected=", ".join(live["domain"].sort().to_list()) or "no domain is set",
             )
-        # The removal keeps the last configuration, as the protocol asks.
+        # The removal repeats the last configuration, as the protocol requires.
         before = found["domainConfiguration"][-1]
         self._meta.append(row | {"domainConfiguration": before or "", "domainRemoved": True})
 
@@ -195,7 +194,7 @@ class ActionBuffer:
     def put_skips(
         self, table: Any, fields: Mapping[str, Any], cooldown: dt.timedelta | None
     ) -> None:
-        """Take records of files that could not be processed."""
+        """Add records of files that could not be processed."""
         if "mergeskip" not in Wire.of(self._fields).wrappers:
             raise UnsupportedFeatureError(
                 f"the {self._dialect.name} format does not record skipped files",
@@ -218,8 +217,8 @@ class ActionBuffer:
         self._skips.append(_with_times(rows, self._log.clock(), wait))
 
     def singles(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]] | None:
-        """The rows of file actions that came one by one, and of applications and domains; None if
-        there are other actions.
+        """The rows of file actions that were added one by one, and of applications and domains;
+        None if there are other actions.
         """
         if not self._single or self._files or self._skips:
             return None
@@ -228,7 +227,7 @@ class ActionBuffer:
         return self._single, self._meta
 
     def gathered(self, runtime: Runtime) -> tuple[pl.DataFrame, pl.DataFrame]:
-        """File actions, and the others, as rows to be written."""
+        """File actions and other actions as rows to write."""
         self._flush()
         files = actions.concat(self._files)
         rows: list[dict[str, Any]] = []
@@ -242,7 +241,9 @@ class ActionBuffer:
         return files, actions.concat([*frames, *self._skips])
 
     def _changed_pair(self, runtime: Runtime) -> tuple[Protocol | None, Metadata | None]:
-        """Protocol and metadata where they change; the protocol knows what the metadata needs."""
+        """Changed protocol and metadata, if any; the protocol includes the features that the
+        metadata need.
+        """
         protocol, metadata = self._new_protocol, self._new_metadata
         if metadata is not None and metadata != self._metadata:
             rules = self._dialect.protocol_rules

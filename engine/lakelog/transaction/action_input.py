@@ -1,9 +1,8 @@
 """Converts actions given as keywords or as a table to rows of the flattened schema.
 
 Names are those of the protocol's JSON (``path``, ``deletionVector``, ``reason`` of a skip) or of
-the flattened schema (``dvStorageType``, ``skipReason``); nothing else is taken, and a name that
-is neither is refused. Tables are conformed column by column, never row by row. `validation`
-decides whether the actions may be written.
+the flattened schema (``dvStorageType``, ``skipReason``); other names raise. Tables are converted
+column by column, never row by row. `validation` checks whether the actions may be written.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _EXACT = (pl.Boolean, pl.Date, pl.Decimal, pl.Categorical, pl.Enum, pl.Null)
 
 
 def map_column(column: pl.Series, *, keep_nulls: bool) -> pl.Series:
-    """A column as maps of texts."""
+    """A column as maps of strings."""
     dtype = column.dtype
     if dtype == MAP:
         return column
@@ -56,7 +55,7 @@ def map_column(column: pl.Series, *, keep_nulls: bool) -> pl.Series:
 
 
 def _map_value(name: str, value: Mapping[Any, Any]) -> dict[str, str | None]:
-    """One map of texts."""
+    """One map of strings."""
     texts: dict[str, str | None] = {}
     for key, item in value.items():
         if not isinstance(key, str):
@@ -86,7 +85,7 @@ def _value_text(name: str, value: Any) -> str | None:
 
 
 def _time_text(name: str, value: dt.datetime) -> str | None:
-    # Not by strftime: it writes the year 999 in three digits, which Spark reads as null.
+    # Not by strftime, which writes the year 999 with three digits, which Spark reads as null.
     if value != value:  # noqa: PLR0124 - pandas' NaT, which is a datetime
         return None
     if value.tzinfo is None:
@@ -107,7 +106,7 @@ def _digits(value: dt.datetime, separator: str) -> str:
 
 
 def _text_column(column: pl.Series) -> pl.Series:
-    """Values as partition texts (Delta protocol, Partition Value Serialization)."""
+    """Values as partition value strings (Delta protocol, Partition Value Serialization)."""
     dtype = column.dtype
     if dtype == pl.String:
         return column
@@ -148,7 +147,7 @@ def _from_structs(column: pl.Series, *, keep_nulls: bool) -> pl.Series:
         nothing = pl.Series(column.name, [], dtype=pl.String)
         return _build(column, lengths, nothing, nothing)
     texts = [_text_column(field).alias(column.name) for field in fields.get_columns()]
-    # Field after field becomes row after row.
+    # Rearrange from one field after another to one row after another.
     order = (np.arange(width) * rows)[None, :] + np.arange(rows)[:, None]
     values = pl.concat(texts).gather(order.ravel().tolist())
     keys = pl.Series(column.name, fields.columns, dtype=pl.String).gather(
@@ -164,7 +163,7 @@ def _from_structs(column: pl.Series, *, keep_nulls: bool) -> pl.Series:
 
 def _build(column: pl.Series, lengths: pl.Series, keys: pl.Series, values: pl.Series) -> pl.Series:
     if keys.null_count():
-        raise InvalidInputError(f"a key of {column.name!r} is null", expected="a text")
+        raise InvalidInputError(f"a key of {column.name!r} is null", expected="a string")
     start = pl.Series([0], dtype=pl.Int64)
     offsets = pl.concat([start, lengths.cast(pl.Int64).cum_sum()])
     array = pa.MapArray.from_arrays(
@@ -177,7 +176,9 @@ def _build(column: pl.Series, lengths: pl.Series, keys: pl.Series, values: pl.Se
 
 
 _DERIVED = frozenset({"version", "position", "actionType", "timestamp", "dvId"})
-"""Columns of lakelog's own frames that say where an action was; a new one is elsewhere."""
+"""Columns of lakelog's own frames that describe where an action was read; ignored in new
+actions.
+"""
 
 _EXPLICIT_NULLS = frozenset({"partitionValues"})
 
@@ -217,7 +218,7 @@ class Spelling:
         return Spelling(kind, names, frozenset(passed - set(names)))
 
     def unknown(self, name: str) -> InvalidInputError:
-        """The error of a name that is not taken."""
+        """The error for an unknown name."""
         hint = None
         if name.startswith("partition.") or name in {"min", "max"}:
             hint = "pass the frame of files() without flatten=True and stats=True"
@@ -283,7 +284,7 @@ def _value(type_: contract.DataType, name: str, value: Any) -> Any:
                     return orjson.dumps(value).decode()
                 except TypeError as cause:
                     raise _wrong(name, "a value that JSON can represent", value) from cause
-            raise _wrong(name, "a text", value)
+            raise _wrong(name, "a string", value)
         case contract.Primitive("boolean"):
             if isinstance(value, bool):
                 return value
@@ -327,7 +328,7 @@ def stage_table(
     dialect: str, kind: str, table: Any, fields: Mapping[str, Any] | None = None
 ) -> pl.DataFrame:
     """A table of actions of one type as a narrow flattened frame. A column ``version`` shows that
-    the rows come from lakelog's state, whose ``dataChange`` (false) is not part of the new action.
+    the rows were read from lakelog's state; their ``dataChange`` (false) is then ignored.
     """
     spelling = Spelling.of(dialect, kind)
     columns: dict[str, pl.Series] = {}
@@ -347,7 +348,7 @@ def _with_identity(frame: pl.DataFrame) -> pl.DataFrame:
 
 
 def _read(table: Any, spelling: Spelling) -> pl.DataFrame:
-    """The columns of a table that are taken; of a lazy frame, only these are read."""
+    """The known columns of a table; from a lazy frame, only these are read."""
     lazy: pl.LazyFrame
     if isinstance(table, pl.LazyFrame):
         lazy = table
@@ -384,7 +385,7 @@ def _to_polars(table: Any) -> pl.DataFrame:
         frame = pl.from_pandas(table)
     else:
         raise _not_actions(table)
-    # pandas hands its index over under this name.
+    # the name of pandas' index column
     return frame.drop("__index_level_0__", strict=False)
 
 
@@ -424,11 +425,13 @@ def _take(columns: dict[str, pl.Series], target: Leaf | Node, series: pl.Series)
 
 
 def _conform(leaf: Leaf, series: pl.Series) -> pl.Series:
-    """A column in the contract's dtype; nothing is rounded, cut or guessed."""
+    """A column in the contract's dtype; lossy conversions raise."""
     target, dtype = actions.schema()[leaf.column], series.dtype
     if dtype == target:
         return series
-    if series.null_count() == len(series):  # of whatever type: pandas has none for nothing
+    if series.null_count() == len(
+        series
+    ):  # a column of nulls may have any type: pandas has no type for it
         return pl.Series(series.name, [None], dtype=target).new_from_index(0, len(series))
     if leaf.is_map:
         return map_column(series, keep_nulls=leaf.column in _EXPLICIT_NULLS)
@@ -448,7 +451,9 @@ def _conform(leaf: Leaf, series: pl.Series) -> pl.Series:
 
 
 def _is_whole(series: pl.Series) -> bool:
-    """Whether a column of floats holds whole numbers only, as pandas makes of them."""
+    """Whether a column of floats has only whole numbers; pandas converts integers with nulls to
+    floats.
+    """
     if not series.dtype.is_float():
         return False
     values = series.drop_nulls()

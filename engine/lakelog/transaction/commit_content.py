@@ -31,7 +31,7 @@ _FEATURE = "inCommitTimestamp"
 @dataclass(frozen=True)
 class Description:
     """The commitInfo of a commit; parameters are written as JSON texts, metrics as text;
-    `blind_append`: adds only, without reads; `fields`: further fields of commitInfo.
+    `blind_append`: only adds, without reads; `fields`: further fields of commitInfo.
     """
 
     operation: str
@@ -62,7 +62,7 @@ class CommitBase:
 
 
 def needs_meta(pending: PendingCommit) -> bool:
-    """Whether `build_content` looks at `CommitBase.meta`."""
+    """Whether `build_content` uses `CommitBase.meta`."""
     if pending.small is not None:
         return False
     if pending.files.height and row_tracking.is_assigning(after(pending)):
@@ -71,21 +71,21 @@ def needs_meta(pending: PendingCommit) -> bool:
 
 
 def depends_on_base(pending: PendingCommit) -> bool:
-    """Whether the content is another one for another `CommitBase`, the present aside."""
+    """Whether the content depends on `CommitBase`, apart from the current time."""
     if pending.small is not None:
         return False
     return needs_meta(pending) or after(pending).is_active(_FEATURE)
 
 
 def turns_on_timestamps(pending: PendingCommit) -> bool:
-    """Whether the commit is the first with an in-commit timestamp, so that `CommitBase.modified_ms`
-    is needed.
+    """Whether the commit is the first with an in-commit timestamp, which needs
+    `CommitBase.modified_ms`.
     """
     return after(pending).is_active(_FEATURE) and not pending.table.is_active(_FEATURE)
 
 
 def after(pending: PendingCommit) -> TableConfiguration:
-    """Protocol and metadata as they will be after the commit."""
+    """Protocol and metadata after the commit."""
     if pending.small is not None:
         return pending.table
     return pending.table.changed(last_protocol(pending.meta), last_metadata(pending.meta))
@@ -115,7 +115,7 @@ def build_content(
         files, meta, info = _track_rows(files, meta, info, base, version)
     at = _commit_time(pending, table, base, now_ms)
     if at is not None:
-        # Before all else: readers look for it in the first bytes.
+        # First, because readers look for it in the first bytes.
         info = {"inCommitTimestamp": at, **info}
         meta = _record_enablement(meta, pending, base, version, at)
     if _rows(meta, "mergeskip"):
@@ -152,7 +152,7 @@ def _commit_time(
         return None
     before = base.in_commit_timestamp
     if before is None or not pending.table.is_active(_FEATURE):
-        # The first one comes after the file time of the commit before it.
+        # The first one must exceed the file time of the previous commit.
         before = max(before or 0, base.modified_ms or 0)
     return max(now_ms, before + 1)
 
@@ -160,12 +160,14 @@ def _commit_time(
 def _record_enablement(
     meta: pl.DataFrame, pending: PendingCommit, base: CommitBase, version: int, at: int
 ) -> pl.DataFrame:
-    """Note in the metadata since when commits carry their time, where some before do not."""
+    """Record in the metadata from which version on commits have in-commit timestamps, if earlier
+    ones have none.
+    """
     if base.version < 0 or not turns_on_timestamps(pending):
         return meta
     rows = list(_rows(meta, "metaData"))
     if not rows:
-        # The feature came with the protocol alone: the property was there before.
+        # The protocol gained the feature, and the property was set before.
         raise InvalidTransactionError(
             "in-commit timestamps are turned on by a change of the metadata",
             expected="set_metadata(configuration={'delta.enableInCommitTimestamps': 'true'})",
@@ -184,7 +186,7 @@ def _track_rows(
     files: pl.DataFrame, meta: pl.DataFrame, info: dict[str, Any], base: CommitBase, version: int
 ) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
     moved = bool((files["actionType"] == "remove").any()) if files.height else False
-    # Whether the rows of files that replace others kept their ids, only who wrote them knows.
+    # Only the writer knows whether the rows of replacement files kept their ids.
     info = {**info, "tags": {"delta.rowTracking.preserved": "false" if moved else "true"}}
     if not files.height:
         return files, meta, info

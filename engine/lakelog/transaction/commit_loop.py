@@ -1,6 +1,6 @@
 """The retry loop that writes a pending commit as the next version, exactly once or not at all.
 
-An attempt creates the commit after the log tail if its name is free. It has one of three outcomes:
+An attempt writes the version after the log tail with put-if-absent. It has one of three outcomes:
 
 - Written: the log tail advances by the commit; nothing is read.
 - The name is taken: the file is read back. If its ``txnId`` is ours (a driver repeated a request
@@ -10,8 +10,9 @@ An attempt creates the commit after the log tail if its name is free. It has one
   missing, so that only one commit can result. `CommitOutcomeUnknown` is raised only if it cannot be
   read.
 
-A version is tried only if the one before it is known to be the end of the log, so there is no gap,
-and the next one only if it is known to be another's, so a transaction is never written twice.
+A version is attempted only if the previous version is known to be the end of the log, so the log
+has no gaps. The next version is attempted only if this version is known to be another writer's, so
+a transaction is never written twice.
 """
 
 from __future__ import annotations
@@ -57,18 +58,21 @@ from lakelog.transaction.runtime import Runtime
 
 _RETRY = "spark.indextables.transaction.retry."
 _MAX_ATTEMPTS = 1000
-"""Attempts of a transaction, unless the table or the caller says otherwise. Each one lost is
-another writer's commit, so many are lost only where many writers are busy."""
+"""Default number of attempts of a transaction. Each lost attempt is another writer's commit, so
+many are lost only with many concurrent writers.
+"""
 
-_LOOKS = 6  # reads of a version whose outcome is unknown, and puts of the same bytes
+_LOOKS = (
+    6  # maximum number of reads of a version with an unknown outcome, and of puts of the same bytes
+)
 _LEAST_DELAY_S, _LONGEST_MEASURED_S = 0.001, 0.1
-_DOUBLINGS = 3  # a writer that waits longer than others need for a commit only falls behind
+_DOUBLINGS = 3  # a writer that waits longer than others need for a commit only falls further behind
 
 
 @dataclass(frozen=True)
 class Retry:
-    """Retry policy: versions that may be lost, first wait (doubled three times; None: the store's
-    response time) and longest wait in seconds.
+    """Retry policy: maximum number of lost versions, first wait (doubled up to three times; None:
+    the store's response time) and longest wait, in seconds.
     """
 
     attempts: int = _MAX_ATTEMPTS
@@ -150,7 +154,7 @@ class CommitLoop:
         self._encoded: tuple[CommitContent, bytes] | None = None
 
     def run(self) -> Outcome:
-        """Write it."""
+        """Write the commit; return the outcome."""
         if self._tail is not None and self._tails.needs_confirming(self._tail):
             self._catch_up()
         attempts = self._plan.retry.attempts
@@ -171,18 +175,16 @@ class CommitLoop:
 
     @property
     def configuration(self) -> Mapping[str, str | None]:
-        """The table's properties as of what is written, behind all that came first."""
+        """The table's properties after the log tail."""
         return commit_content.after(self._pending).metadata.configuration
 
     @property
     def _version(self) -> int:
-        """The version that is tried next."""
+        """The version of the next attempt."""
         return 0 if self._tail is None else self._tail.version + 1
 
-    # --- one attempt -------------------------------------------------------------------------
-
     def _attempt(self) -> bool:
-        """Try the version after the log tail; False if it is another's."""
+        """Attempt the version after the log tail; False if another writer has it."""
         version = self._version
         path = self._dialect.commit_path(version)
         content, data = self._encode()
@@ -199,7 +201,7 @@ class CommitLoop:
         return won
 
     def _encode(self) -> tuple[CommitContent, bytes]:
-        """The commit for the version that is tried next, and its bytes."""
+        """The commit for the next attempt, and its bytes."""
         if self._encoded is not None:
             return self._encoded
         content = build_content(
@@ -214,7 +216,7 @@ class CommitLoop:
             configuration=self.configuration,
         )
         if not commit_content.depends_on_base(self._pending):
-            # The same bytes will do wherever the commit lands.
+            # The bytes do not depend on the version.
             self._encoded = content, data
         return content, data
 
@@ -247,7 +249,7 @@ class CommitLoop:
         self._tails.offer(self._tail.after(CommitEffect(commit, meta, info)))
 
     def _put(self, path: str, data: bytes) -> bool:
-        """Put until it is known whose the version is: True if ours."""
+        """Repeat the put until the writer of the version is known: True if it is this one."""
         doubt: LakelogError | None = None
         for look in range(_LOOKS):
             if look:
@@ -264,7 +266,8 @@ class CommitLoop:
             found = self._read_back(path, doubt)
             if found is not None:
                 return self._is_ours(path, found, data)
-            # Not there, and perhaps on its way: the same bytes again are the same commit.
+            # The file is missing, and a request may still be in progress: putting the same bytes is
+            # safe.
         if doubt is None:
             raise UnavailableError(
                 "the store reports both that the version exists and that it was not found",
@@ -272,11 +275,11 @@ class CommitLoop:
                 version=self._version,
                 hint="nothing was written; try again later",
             )
-        what = f"and {_LOOKS - 1} more requests did not settle it"
+        what = f"and {_LOOKS - 1} more requests did not determine it"
         raise self._unknown(path, what) from doubt
 
     def _read_back(self, path: str, doubt: LakelogError | None) -> bytes | None:
-        """The version's bytes; None if it is not there."""
+        """The version's bytes; None if it does not exist."""
         failure: LakelogError | None = None
         for look in range(_LOOKS):
             if look:
@@ -314,7 +317,7 @@ class CommitLoop:
     def _settle_interrupted(
         self, path: str, data: bytes, interrupt: BaseException, content: CommitContent
     ) -> None:
-        """After an interrupt or a driver's own error: find out whether the commit was written."""
+        """After an interrupt or an error of a driver: determine whether the commit was written."""
         version = self._version
         try:
             found: bytes | None = self._store.read(path)
@@ -338,10 +341,8 @@ class CommitLoop:
                 f"be in progress (txnId {self._plan.description.txn_id})"
             )
 
-    # --- behind the others -------------------------------------------------------------------
-
     def _catch_up(self) -> None:
-        """Move the log tail over what others have written, or say why that cannot be."""
+        """Advance the log tail over the commits of other writers, or raise a conflict."""
         tail = self._tail
         if tail is None:
             raise TableExistsError(
@@ -366,8 +367,7 @@ class CommitLoop:
                 raise self._overtaken(tail) from cause
             raise
         if self._pending.reads.nothing and not decoded.meta.height and len(commits) > 1:
-            # Only paths can clash then, and what clashes with one commit does so with all of them
-            # taken together.
+            # These actions conflict only by path, so one check of all commits together is enough.
             together = Winner(commits[-1].version, decoded)
             if find_conflict(self._pending, together) is None:
                 for step in effects_of(commits, decoded):
@@ -397,7 +397,7 @@ class CommitLoop:
     def _passed_quickly(
         self, tail: LogTail, commits: Sequence[CommitFile], before_s: float
     ) -> bool:
-        """Move over commits that only mention other files; False leaves them to be decoded."""
+        """Advance over commits that only contain other files; False if they must be decoded."""
         if self._own_paths is None:
             return False
         files_only = read_files_only(self._plan.log, commits)
@@ -421,8 +421,8 @@ class CommitLoop:
         return any(row["txnVersion"] >= app_version for row in app_versions(meta, app_id))
 
     def _overtaken(self, tail: LogTail, *, gone: bool = True) -> ConflictError:
-        """The commits since the log tail are gone, or another writer commits by Avro states, so
-        conflicts cannot be checked.
+        """The error if the commits since the log tail were removed, or another writer commits by
+        Avro states, so conflicts cannot be checked.
         """
         self._tails.forget()
         return ConflictError(
@@ -438,7 +438,9 @@ class CommitLoop:
         )
 
     def _wait(self, attempt: int, elapsed_s: float) -> None:
-        """Wait a random time, doubled after each loss, so that losers do not meet again."""
+        """Wait a random time, doubled after each lost attempt, so that the writers do not collide
+        again.
+        """
         retry = self._plan.retry
         measured_s = min(max(elapsed_s, _LEAST_DELAY_S), _LONGEST_MEASURED_S)
         base_s = measured_s if retry.base_s is None else retry.base_s
@@ -447,7 +449,7 @@ class CommitLoop:
 
 
 class _Known(StoreWrapper):
-    """A store of which one file has been read already."""
+    """A store with one file already read."""
 
     def __init__(self, store: LogStore, path: str, data: bytes) -> None:
         super().__init__(store)
@@ -461,7 +463,7 @@ class _Known(StoreWrapper):
 
 
 def _winners(commits: Sequence[CommitFile], decoded: Actions) -> Iterator[Winner]:
-    """The commits one by one, out of what was decoded at once."""
+    """The commits one by one, from actions that were decoded together."""
     if len(commits) == 1:
         yield Winner(commits[0].version, decoded)
         return

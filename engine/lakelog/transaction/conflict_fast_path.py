@@ -1,8 +1,8 @@
 """A fast conflict check for small concurrent commits that only add and remove files.
 
-It parses the few lines of a winning commit, a tenth of the cost of decoding them into frames, and
-asks two questions: did it change anything but files, and does it mention a path of ours? Anything
-not clearly harmless takes the general path. A property test compares both.
+It parses the few lines of a winning commit, at a tenth of the cost of decoding them into frames,
+and checks whether it changed anything but files, and whether it contains a path of this
+transaction. All other commits are left to the general path. A property test compares both.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from lakelog.transaction.pending_commit import PendingCommit
 
 @dataclass(frozen=True)
 class CommitEffect:
-    """What one commit changes of a log tail: its non-file actions and its commitInfo."""
+    """The changes of one commit to a log tail: its non-file actions and its commitInfo."""
 
     commit: CommitFile
     meta: pl.DataFrame
@@ -32,7 +32,7 @@ class CommitEffect:
 
 
 def effects_of(commits: Sequence[CommitFile], decoded: Actions) -> list[CommitEffect]:
-    """One step a commit, in order, from the actions of all of them."""
+    """One effect per commit, in order, from the actions of all of them."""
     steps = []
     infos: dict[int | None, CommitInfo] = {}
     for info in decoded.commit_infos:
@@ -45,7 +45,9 @@ def effects_of(commits: Sequence[CommitFile], decoded: Actions) -> list[CommitEf
     return steps
 
 
-_MOST_BYTES = 1 << 15  # of one commit, and of all together: beyond, frames are cheaper
+_MOST_BYTES = (
+    1 << 15
+)  # bytes per commit, and of all together; decoding into frames is cheaper for more
 _MOST_PATHS = 256
 _FILE_KEYS = frozenset({"add", "remove"})
 _KEYS = _FILE_KEYS | {"cdc", "commitInfo"}
@@ -54,14 +56,14 @@ _NOTHING: pl.DataFrame = actions.concat([])
 
 
 class FilesOnlyCommit(NamedTuple):
-    """A commit that only adds and removes files: its step, and the paths that it mentions."""
+    """A commit that only adds and removes files: its effect, and its paths."""
 
     step: CommitEffect
     paths: frozenset[str]
 
 
 def read_files_only(log: Log, commits: Sequence[CommitFile]) -> list[FilesOnlyCommit] | None:
-    """Read commits on the fast path; None if one of them is not for it."""
+    """Read commits on the fast path; None if one of them needs the general path."""
     if sum(commit.size_bytes for commit in commits) > _MOST_BYTES:
         return None
     found: list[FilesOnlyCommit] = []
@@ -78,7 +80,7 @@ def read_files_only(log: Log, commits: Sequence[CommitFile]) -> list[FilesOnlyCo
 
 
 def parse_files_only(dialect: Dialect, commit: CommitFile, data: bytes) -> FilesOnlyCommit | None:
-    """Parse one commit on the fast path; None if it is not for it."""
+    """Parse one commit on the fast path; None if it needs the general path."""
     if len(data) > _MOST_BYTES or not data.startswith(b"{"):
         return None
     paths: set[str] = set()
@@ -104,8 +106,8 @@ def parse_files_only(dialect: Dialect, commit: CommitFile, data: bytes) -> Files
 
 
 def own_paths(pending: PendingCommit) -> frozenset[str] | None:
-    """The paths of a transaction that may take the fast path: small, without reads, and without
-    protocol or metadata.
+    """The paths of a transaction on the fast path: small, without reads, protocol and metadata.
+    None for others.
     """
     if not pending.reads.nothing:
         return None

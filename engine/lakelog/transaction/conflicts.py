@@ -1,11 +1,11 @@
-"""Conflict detection between a transaction and the commits that came first.
+"""Conflict detection between a transaction and the commits since its read version.
 
-For each commit since the snapshot that the transaction read, in order: would the transaction be the
-same if it had read the state after that commit? Then it may follow it. Everything here is pure;
-`commit_loop` reads the commits, calls `rebase` between two of them, validates again
-(`write_support` included: may lakelog write under the new protocol?), and retries.
+For each commit since the read version, in order: the transaction may follow it if it would be the
+same had it read the state after that commit. All functions are pure. `commit_loop` reads the
+commits, calls `rebase` after each, validates again (including `write_support` under the new
+protocol), and retries.
 
-Rules, the most exact first (the transaction is "we"):
+Rules, the most specific first (the transaction is "we"):
 
 ========================  =============================  ==================================
 rule                      error                          the other commit
@@ -37,34 +37,35 @@ all_files_appended        `ConcurrentAppendError`        added a file, and our m
                                                          (`_tightened`)
 ========================  =============================  ==================================
 
-Differences from it, each on the safe side but one:
+Differences from Delta, all but one stricter:
 
-- Files are compared by path, as there, so a change of a file's deletion vector (remove of one
-  logical file, add of another at the same path) meets every other change of that path. Beyond that,
-  no two transactions may speak of one path at all: deleted_file_added, file_added_by_both and
-  removed_file_added are not in Delta, where the read set catches some of them.
+- Files are compared by path, as in Delta, so a change of a file's deletion vector (remove of one
+  logical file, add of another at the same path) conflicts with every other change of that path. In
+  addition, two transactions may not contain the same path at all: deleted_file_added,
+  file_added_by_both and removed_file_added are not in Delta, where the read set detects some of
+  them.
 - An appId that is only written counts as read, as in Delta's Java kernel.
-- Reads are known by their predicates, not by a list of files. Added files are matched by their
-  statistics besides their partition values (Delta: by the latter alone), which lets more writers
-  pass; a file that is not proved to hold no row of the predicate matches. A removed file is matched
-  the same way; one without partition values matches.
-- `all_files_appended`, and a `feature_drop_overtaken` that never looks whether the table still
-  qualifies.
-- Column mapping that is turned on by the other commit is not resolved.
+- Reads are recorded as predicates, not as lists of files. Added files are matched by partition
+  values and statistics (Delta: by partition values only), which permits more writers; a file
+  matches unless it certainly contains no row of the predicate. A removed file is matched in the
+  same way; one without partition values matches.
+- `all_files_appended`, and a `feature_drop_overtaken` that does not check whether the feature can
+  still be dropped.
+- Column mapping that the other commit enables is a conflict.
 
 read_files_appended follows the isolation level:
 
-- ``Serializable``: every file that the other commit added counts.
-- ``WriteSerializable``: not if that commit is a blind append (its commitInfo says
-  ``isBlindAppend: true``, and it removes nothing) and we leave the metadata alone; we are then put
-  before it. A commit without that field, as the IndexTables dialect's reference writes them, is
-  not blind, even if it only adds.
-- Either, where we write nothing but file actions with ``dataChange`` false and the row tracking
-  domain: none counts, for such a commit leaves the same rows wherever it is put (SnapshotIsolation,
-  in Delta's TransactionHelper.canDowngradeToSnapshotIsolation).
+- ``Serializable``: every file that the other commit added is checked.
+- ``WriteSerializable``: none is checked if that commit is a blind append (its commitInfo has
+  ``isBlindAppend: true``, and it removes nothing) and we do not change the metadata; we are then
+  ordered before it. A commit without that field, as the IndexTables dialect's reference writes
+  them, is not blind, even if it only adds.
+- Either level: none is checked if we write only file actions with ``dataChange`` false and the row
+  tracking domain, because such a commit leaves the same rows in any order (SnapshotIsolation, in
+  Delta's TransactionHelper.canDowngradeToSnapshotIsolation).
 
-A commit that itself only rearranges data is not an exception: what it added and removed counts, as
-in Delta. The exception is row tracking's backfill, which adds again the files that are there.
+A commit that only rearranges data is not an exception: its added and removed files are checked, as
+in Delta. The exception is row tracking's backfill, which adds existing files again.
 
 Skipped files (``mergeskip``) and change data (``cdc``) never conflict: the last record of a skip
 wins, and change data is history.
@@ -110,9 +111,9 @@ from lakelog.transaction.pending_commit import (
     Winner,
 )
 
-# Features that ask nothing of a writer until metadata turns them on (which `metadata_changes`
-# judges), or whose demands are met again at every attempt, as row ids and commit timestamps are.
-# Source: TableFeature.failConcurrentTransactionsAtUpgrade = false.
+# Features that require nothing of a writer until metadata enable them (which `metadata_changes`
+# checks), or whose requirements are fulfilled at every attempt, such as row ids and commit
+# timestamps. Source: TableFeature.failConcurrentTransactionsAtUpgrade = false.
 _HARMLESS_WHEN_ADDED = frozenset(
     {
         "appendOnly",
@@ -148,8 +149,8 @@ _FIELDS = {
 
 
 def demands(protocol: Protocol, rules: ProtocolRules) -> frozenset[str]:
-    """What a protocol asks of a writer: the features that it supports, and versions that are more
-    than their features, such as ``minWriterVersion 8``; in IndexTables every version is.
+    """The requirements of a protocol for writers: its features, and versions that exceed their
+    features, such as ``minWriterVersion 8``; in IndexTables every version.
     """
     reader, writer = protocol.min_reader_version, writer_version(protocol)
     summed_reader, summed_writer = rules.summed_versions
@@ -161,14 +162,13 @@ def demands(protocol: Protocol, rules: ProtocolRules) -> frozenset[str]:
 
 
 def _dropped_features(old: Protocol, new: Protocol, rules: ProtocolRules) -> list[str]:
-    """What `old` asks of a writer and `new` does not, sorted."""
+    """The requirements of `old` that `new` lacks, sorted."""
     return sorted(demands(old, rules) - demands(new, rules))
 
 
 def _binding_features(old: Protocol, new: Protocol, rules: ProtocolRules) -> list[str]:
-    """What `new` adds and what may bind a writer from that commit on, sorted.
-
-    A feature that is not known to bind no process at first is taken to bind.
+    """The requirements that `new` adds and that may bind writers from that commit on, sorted.
+    Unknown features are assumed to bind.
     """
     added = demands(new, rules) - demands(old, rules)
     return sorted(added - _HARMLESS_WHEN_ADDED)
@@ -180,11 +180,11 @@ def metadata_changes(
     protocol: Protocol,
     rules: ProtocolRules,
 ) -> list[str]:
-    """What `new` changes that a transaction under way may depend on, by name, sorted.
+    """The changes in `new` that a concurrent transaction may depend on, by name, sorted.
 
-    Left out are changes after which whatever was prepared before is still right: an identity
-    column's high water mark, a feature's being turned on that existing files need not follow, and
-    schemas added to the IndexTables registry.
+    Omitted are changes that do not invalidate a prepared transaction: an identity column's high
+    water mark, enabling a feature that existing files need not follow, and schemas added to the
+    IndexTables registry.
     """
     changes = [
         name for field, name in _FIELDS.items() if getattr(old, field) != getattr(new, field)
@@ -204,8 +204,8 @@ def metadata_changes(
 
 
 def _tightened(old: Metadata, new: Metadata) -> str | None:
-    """What in `new` speaks of every file of the table, so that a file added unseen may break it:
-    the partition columns, a constraint, or row tracking; None where nothing does.
+    """The part of `new` that constrains every file of the table, so that a concurrently added file
+    may violate it: the partition columns, a constraint, or row tracking; None if there is none.
     """
     if old.partition_columns != new.partition_columns:
         return "partitionColumns"
@@ -219,7 +219,7 @@ def _tightened(old: Metadata, new: Metadata) -> str | None:
 
 
 def _schema(text: str | None) -> Any:
-    """A schema to compare: its JSON without high water marks; the text where it is not JSON."""
+    """A schema for comparison: its JSON without high water marks; the text if it is not JSON."""
     if text is None:
         return None
     try:
@@ -241,10 +241,14 @@ def _without_high_water_marks(node: Any) -> Any:
 
 
 Matches = Callable[[pl.DataFrame, tuple[pl.Expr, ...]], pl.Series]
-"""Which files may hold a row of one of the predicates: one Boolean a file; null means it may."""
+"""Which files may contain a row of one of the predicates: one Boolean per file; null means that it
+may.
+"""
 
 _ROW_TRACKING_DOMAIN = "delta.rowTracking"
-"""The domain that two transactions may both write: its value is assigned at every attempt."""
+"""The domain that two transactions may both write, because its value is assigned at every
+attempt.
+"""
 
 _BACKFILLS = frozenset({"ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL"})
 _MATCHED = ("path", "partitionValues", "stats", "numRecords", "minValues", "maxValues")
@@ -252,7 +256,7 @@ _LONGEST_FOUND = 200
 
 
 class Rule(NamedTuple):
-    """One rule: the error that it gives, what the other commit did, and what to do next."""
+    """One rule: its error, the action of the other commit, and the hint."""
 
     error: type[ConflictError]
     says: str
@@ -342,7 +346,7 @@ RULES: dict[str, Rule] = {
         "read the table again, make sure that every file matches the new metadata, and retry",
     ),
 }
-"""Every rule by name, in the order in which they are tried."""
+"""Every rule by name, in the order of evaluation."""
 
 
 def find_conflict(
@@ -351,7 +355,8 @@ def find_conflict(
     *,
     matches: Matches | None = None,
 ) -> ConflictError | None:
-    """The first rule that a commit breaks for a transaction, as an error to raise; None if none.
+    """The error of the first rule that a commit violates for a transaction; None if there is no
+    conflict.
 
     Time and memory grow with the commit and the transaction, never with the table.
 
@@ -368,9 +373,8 @@ def broken_rules(
     *,
     matches: Matches | None = None,
 ) -> Iterator[tuple[str, str]]:
-    """Every rule that a commit breaks for a transaction, with an example, the most exact first.
-
-    Args, errors and cost as `find_conflict`; lazy, so that a caller who wants one pays for one.
+    """Every rule that a commit violates for a transaction, with an example, the most specific
+    first. Lazy: later rules are evaluated on demand.
     """
     if pending.isolation not in ISOLATION_LEVELS:
         raise InvalidInputError(
@@ -393,8 +397,7 @@ def broken_rules(
 
 def rebase(pending: PendingCommit, winner: Winner) -> PendingCommit:
     """The transaction as if it had read the state after a commit that it does not conflict with:
-    protocol and metadata are that commit's where it wrote them, and then the fast path was not
-    taken.
+    with that commit's protocol and metadata, if it wrote them (the fast path is then not used).
     """
     protocol = last_protocol(winner.actions.meta)
     metadata = last_metadata(winner.actions.meta)
@@ -412,7 +415,7 @@ def may_match(
     where: tuple[pl.Expr, ...],
     table: TableConfiguration,
 ) -> pl.Series:
-    """Which files may hold a row for which one of the predicates is true."""
+    """Which files may contain a row for which one of the predicates is true."""
     mask = pl.Series("matches", [False]).new_from_index(0, files.height)
     for predicate in where:
         query = FilesQuery(
@@ -489,7 +492,9 @@ def _app_ids(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]
 
 
 def _same_files(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
-    """Paths that both speak of; by path, because a new deletion vector replaces a logical file."""
+    """Paths in both commits; compared by path, because a new deletion vector replaces a logical
+    file.
+    """
     if not pending.files.height or not winner.actions.files.height:
         return
     added, removed = _paths(pending.files, "add"), _paths(pending.files, "remove")
@@ -526,7 +531,7 @@ def _read_files(
 
 
 def _first_read(pending: PendingCommit, files: pl.DataFrame, matches: Matches) -> str | None:
-    """The first of the files that what was declared read may hold."""
+    """The first of the files that may contain rows of the declared reads."""
     if not files.height:
         return None
     if pending.reads.whole_table:
@@ -537,17 +542,17 @@ def _first_read(pending: PendingCommit, files: pl.DataFrame, matches: Matches) -
 
 
 def _only_rearranges(pending: PendingCommit) -> bool:
-    """Whether the transaction leaves the table's rows as they are, wherever it is put."""
+    """Whether the transaction leaves the table's rows unchanged, in any order of commits."""
     domains = _rows(pending.meta, "domainMetadata", ("domain",))["domain"]
     if domains.len() != pending.meta.height or not domains.eq(_ROW_TRACKING_DOMAIN).all():
         return False
-    # A missing dataChange is true (IndexTables).
+    # A missing dataChange means true (IndexTables).
     changes = actions.conform(pending.files, ("dataChange",))["dataChange"]
     return not changes.fill_null(True).any()
 
 
 def _is_exempt(pending: PendingCommit, winner: Winner) -> bool:
-    """Whether what a commit added need not have been read."""
+    """Whether the files that a commit added need not have been read."""
     files = winner.actions.files
     if _paths(files, "remove").len():
         return False
@@ -577,7 +582,7 @@ def _rows(frame: pl.DataFrame, kind: str, columns: tuple[str, ...]) -> pl.DataFr
 
 
 def _of(files: pl.DataFrame, kind: str) -> pl.DataFrame:
-    """The rows of one kind, with what matching needs."""
+    """The rows of one kind, with the columns for matching."""
     chosen = files["actionType"] == kind
     present = files.select(c for c in _MATCHED if c in files.columns)
     return present if chosen.all() else present.filter(chosen)
@@ -590,11 +595,11 @@ def _paths(files: pl.DataFrame, kind: str) -> pl.Series:
 
 
 def _common(ours: pl.Series, theirs: pl.Series) -> str | None:
-    """A text that both hold; None where there is none."""
+    """A string in both; None if there is none."""
     small, large = sorted((ours, theirs), key=len)
     if not small.len():
         return None
-    # The small side is hashed, the large one scanned.
+    # Hash the small side, scan the large one.
     hits = large.filter(large.is_in(small.implode()))
     return str(hits[0]) if hits.len() else None
 

@@ -1,4 +1,4 @@
-"""Creates a table: version 0, written by the same loop as every other version."""
+"""Creates a table by committing version 0."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class TableDefinition:
 
 
 class NewTable:
-    """A table that does not exist yet. Its definition is checked, and nothing is written before
+    """A table that does not exist yet. Its definition is validated; nothing is written before
     `commit`.
 
     Attributes:
@@ -162,9 +162,10 @@ _KEPT = (
 
 
 def replace_table(begin: Callable[..., LogTransaction], definition: TableDefinition) -> None:
-    """Remove all files of a table, and give it another definition, in one commit.
+    """Replace all files and the definition of a table in one commit.
 
-    Table id, protocol features and the properties `_KEPT` stay, because earlier versions need them.
+    Table id, protocol features and the properties `_KEPT` are kept, because earlier versions need
+    them.
     """
     configuration, partition_by = dict(definition.configuration or {}), definition.partition_by
     parameters = operations.created(definition.description, partition_by, configuration)
@@ -192,7 +193,7 @@ def replace_table(begin: Callable[..., LogTransaction], definition: TableDefinit
 
 
 def _refuse_existing(store: LogStore, dialects: Sequence[Dialect]) -> None:
-    """Refuse a place where a table is, of any dialect."""
+    """Raise if the location contains a table of any dialect."""
     for dialect in dialects:
         listing = dialect.list_log(store, hint=False)
         if listing.commits or listing.checkpoints:

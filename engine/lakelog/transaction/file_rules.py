@@ -1,10 +1,10 @@
 """Rules for file actions: paths, identities, partition values, sizes, statistics, deletion vectors.
 
-Everything is checked in whole columns; only texts that a quick look cannot settle are looked at
-one by one. Paths are decoded, as everywhere within lakelog.
+Whole columns are checked at once; only texts that a pattern does not decide are parsed one by one.
+Paths are decoded.
 
 Source: Delta protocol, Data Files; Add File and Remove File; Delta Log Entries; Partition Value
-Serialization; Deletion Vector Descriptor Schema; spec 001, 3.1.3.
+Serialization; Deletion Vector Descriptor Schema.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.storage.containment import SCHEME
 
 _LOG_FOLDERS = ("_delta_log", "_transaction_log")
-"""Folders of logs, of either format: no file of data is in one."""
+"""Log folders of all dialects; no data file may be in one."""
 
 CHANGE_DATA_FOLDER = "_change_data"
-"""The one hidden folder that files of a table are in."""
+"""The only hidden folder that files of a table may be in."""
 
-_ABSOLUTE = rf"^(?:/|{SCHEME})"  # a colon is enough: Hadoop would take it for a scheme
+_ABSOLUTE = rf"^(?:/|{SCHEME})"  # a colon is enough: Hadoop would read it as a scheme
 _STRAY = r"^$|//|/$|(?:^|/)\.{1,2}(?:/|$)|\x00"
 _HIDDEN = r"(?:^|/)_[^/]*/"
 SUSPECT = f"{_ABSOLUTE}|{_STRAY}|{_HIDDEN}"
-"""Pattern of the paths that may break a rule."""
+"""Pattern of the paths that may violate a rule."""
 
 _TEXT = r'"(?:[^"\\\x00-\x1f]|\\["\\/bfnrt])*"'
 _SCALAR = rf"(?:{_TEXT}|-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?|true|false|null)"
 _STRUCT_LEVELS = 2
-"""How many structs deep a column may be for its statistics to be seen at a glance."""
+"""Maximum nesting of a column whose statistics the pattern covers."""
 
 
 def _object(value: str) -> str:
@@ -51,7 +51,7 @@ def _object(value: str) -> str:
 
 
 def _usual_statistics() -> str:
-    """A strict pattern of statistics as usual writers spell them: a JSON object with a valid
+    """A strict pattern of statistics as common writers encode them: a JSON object with a valid
     ``numRecords`` first. Other texts are parsed.
     """
     value = _object(_SCALAR)
@@ -75,7 +75,7 @@ NOT_NEGATIVE = (
     *("footerStartOffset", "footerEndOffset", "hotcacheStartOffset", "hotcacheLength"),
     *("uncompressedSizeBytes", "numMergeOps"),
 )
-"""Columns of numbers of which none may be below 0."""
+"""Columns of numbers that must not be negative."""
 
 _VECTOR = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
 _VECTOR_REQUIRED = tuple(column for column in _VECTOR if column != "dvOffset")
@@ -88,15 +88,12 @@ def check_files(
     files: pl.DataFrame,
     configured: TableConfiguration,
 ) -> None:
-    """Refuse file actions that no commit of the table may hold.
+    """Raise for file actions that are invalid in the table. ``path`` is that of an example, and
+    ``found`` its 0-based ``row`` in `files` with the invalid value.
 
-    ``path`` is that of an example, and ``found`` its 0-based ``row`` in `files` with what is
-    wrong there.
-
-    Of removes only the path's presence, the identity and the numbers are checked: what they name
-    is in the table already, a process that put it there. An absolute path may be added again where
-    the same commit removes it. Memory: a few columns of `files`' height; time: some 0.3 s a million
-    rows.
+    Of removes, only path, identity and numbers are checked, because another process may have added
+    their files. An absolute path may be added again if the same commit removes it. Memory: a few
+    columns of `files`' height; time: about 0.3 s per million rows.
     """
     if not files.height:
         return
@@ -106,12 +103,12 @@ def check_files(
             "not a file action", expected=", ".join(_REQUIRED), found=kind
         )
     _check_required(files, kinds)
-    # The two looks at every byte of a text, at once.
+    # The two patterns that scan all texts run concurrently.
     looks = {"suspect": pl.col("path").str.contains(SUSPECT)}
     if "stats" in files.columns:
         usual = pl.col("stats").str.contains(_USUAL_STATISTICS)
         looks["odd"] = (~usual & (pl.col("actionType") != "remove")).fill_null(False)
-    # For a few rows, waking the other threads takes longer than the work.
+    # For a few rows, waking other threads takes longer than the work.
     glance = files.select(**looks) if files.height > _FEW else files.select_seq(**looks)
     _check_paths(files, glance["suspect"], kinds, configured.metadata.partition_columns)
     _check_numbers(files)
@@ -125,7 +122,7 @@ def check_files(
 
 
 def _row(files: pl.DataFrame, wrong: pl.Series) -> int:
-    """The first row that is wrong, in the frame that the caller gave."""
+    """The first wrong row, in the frame of the caller."""
     first = wrong.fill_null(False).arg_max()
     assert first is not None
     return int(files["row"][first]) if "row" in files.columns else first
@@ -141,7 +138,7 @@ def _refuse(
     hint: str | None = None,
     shown: pl.Series | None = None,
 ) -> NoReturn:
-    """Raise with the first row that is wrong as the example."""
+    """Raise with the first wrong row as the example."""
     first = wrong.fill_null(False).arg_max()
     assert first is not None
     columns = {} if shown is None else {shown.name: shown[first]}
@@ -198,7 +195,7 @@ def _check_paths(
         suspect &= ~removes
     absolute = suspect & paths.str.contains(_ABSOLUTE)
     if absolute.any() and removes is not None:
-        # A file that is elsewhere, as a shallow clone's do, may be added again.
+        # An external file, as in a shallow clone, may be added again.
         absolute &= ~paths.is_in(paths.filter(removes).implode())
     if absolute.any():
         _refuse_path("the path is not relative to the table", files, absolute)
@@ -231,7 +228,7 @@ def _refuse_path(message: str, files: pl.DataFrame, wrong: pl.Series) -> NoRetur
 def _in_hidden_folder(
     paths: pl.Series, cdc: pl.Series | None, partition_columns: tuple[str, ...]
 ) -> pl.Series:
-    # A folder that is named for a partition column is not hidden, whatever the column is called.
+    # A folder named for a partition column is not hidden, whatever the column's name.
     for column in partition_columns:
         if column.startswith("_"):
             paths = paths.str.replace_all(f"(^|/){re.escape(column)}=", "${1}p=")
@@ -384,7 +381,7 @@ def _check_partitions(files: pl.DataFrame, configured: TableConfiguration) -> No
     for column, field in zip(columns, fields, strict=True):
         if field is None or values[PREFIX + column].dtype == pl.Null:
             continue
-        # Readers differ on binary values beyond ASCII, and all take them for values.
+        # Readers interpret binary values beyond ASCII differently, but all accept them.
         wrong = ~known[PREFIX + column]
         if wrong.any() and field.type != contract.Primitive("binary"):
             _refuse(
@@ -428,7 +425,7 @@ def _check_statistics(files: pl.DataFrame, odd: pl.Series) -> None:
 
 
 def problem_of_statistics(text: str) -> str | None:
-    """What is wrong with one text of statistics; None if nothing is."""
+    """The problem of one text of statistics; None if it is valid."""
     try:
         parsed = orjson.loads(text)
     except ValueError:

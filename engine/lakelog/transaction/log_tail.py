@@ -1,20 +1,20 @@
-"""`LogTail`: the end of a log as a writer needs it; `LogTails` caches and refreshes it.
+"""`LogTail`: the end of a log, for writers; `LogTails` caches and refreshes it.
 
-A log tail has a version, its protocol and metadata, and the few facts that the next commit depends
-on. It advances by single commits, at their cost; file rows are read only if its state is used.
+A log tail has a version, its protocol and metadata, and the facts that the next commit depends on.
+It advances commit by commit, at their cost; file actions are read only if its state is used.
 
-**It must be current.** A commit is created only if its name is free, which separates two writers
-only while all commits exist. Cleanup deletes old ones, so a writer far behind could reuse a deleted
-version, and its commit would be lost below a checkpoint. So a log tail is confirmed when a
-transaction begins and before it is written, by a listing from its version. On local disk two reads
-are enough: its own commit exists, the next does not, and it was known to be the end less than a
-minute ago. Cleanup deletes oldest first, so it would have deleted the tail's own commit; the minute
-covers a cleanup in progress. On other stores a confirmation holds for five seconds, since no
-cleanup removes commits that young, and for that version only.
+**It must be current.** Put-if-absent separates two writers only while all commits exist. Cleanup
+deletes old commits, so a writer far behind could reuse a deleted version, and its commit would be
+lost below a checkpoint. Therefore a log tail is confirmed when a transaction begins and before it
+is written, by a listing from its version. On local disk two reads are enough: its own commit
+exists, the next does not, and it was known to be the end less than a minute ago. Cleanup deletes
+oldest first, so it would have deleted the tail's own commit; the minute covers a cleanup in
+progress. On other stores, a confirmation is valid for five seconds, because no cleanup removes
+commits that young, and for that version only.
 
-**It must be complete.** Its snapshot may read files long after it was made. So once a minute the
-oldest files that it depends on are checked, and after cleanup, or after `MOST_STEPS` commits, which
-it all remembers, the table is opened again.
+**It must be complete.** Its snapshot may read files long after it was created. Therefore the oldest
+files that it depends on are checked once per minute, and the table is opened again after a cleanup,
+or after `MOST_STEPS` commits.
 """
 
 from __future__ import annotations
@@ -42,21 +42,20 @@ from lakelog.transaction.conflict_fast_path import CommitEffect, effects_of, rea
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.small_commit import PlainTable
 
-_CONFIRMED_S = 60.0  # how long a check may replace a listing
-_FRESH_S = 5.0  # how long a listing holds where another one costs a round trip
+_CONFIRMED_S = 60.0  # seconds for which two reads may replace a listing
+_FRESH_S = 5.0  # seconds for which a listing is valid if another one costs a round trip
 MOST_STEPS = 10_000
-"""Commits of files that a log tail moves over before the table is opened again: some 16 MB."""
+"""Number of commits of files after which the table is opened again; about 16 MB."""
 
 META_STEPS = 16
-"""For how many of them a commit counts that holds other actions too, whose frames are kept."""
+"""Weight of a commit with other actions, whose frames are kept."""
 
-_LOOK_AHEAD = 256  # commits that are looked for one by one before a listing is cheaper
+_LOOK_AHEAD = 256  # number of names to check one by one before a listing is cheaper
 
 
 class LogTail:
-    """The end of a log; immutable, created by `LogTail.of` and advanced by `after`. `steps` counts
-    the commits passed since the table was opened; `oldest` are the files that cleanup removes
-    first.
+    """The end of a log; immutable, created by `LogTail.of` and advanced by `after`. `steps` is the
+    number of commits since the table was opened; `oldest` are the files that cleanup removes first.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class LogTail:
 
     @classmethod
     def of(cls, log: Log, snapshot: LogSnapshot) -> LogTail:
-        """The log tail that a snapshot of the latest version is."""
+        """The log tail of a snapshot of the latest version."""
         return cls(log, snapshot, None, None)
 
     def after(self, step: CommitEffect) -> LogTail:
@@ -109,7 +108,7 @@ class LogTail:
 
     @cached_property
     def meta(self) -> pl.DataFrame:
-        """Reconciled non-file actions; removed domains are still in it."""
+        """Reconciled non-file actions, including removed domains."""
         parts: list[pl.DataFrame] = []
         tail = self
         while "meta" not in tail.__dict__ and tail._snapshot is None:
@@ -126,7 +125,7 @@ class LogTail:
 
     @cached_property
     def in_commit_timestamp(self) -> int | None:
-        """The in-commit timestamp of the log tail's own commit; None where it has none."""
+        """The in-commit timestamp of the log tail's own commit; None if it has none."""
         if self._step is not None:
             info = self._step.info
         else:
@@ -136,7 +135,7 @@ class LogTail:
 
     @property
     def snapshot(self) -> LogSnapshot:
-        """The version as a snapshot; reads no commit before it is asked for something."""
+        """The version as a snapshot; reads commits on demand."""
         if self._snapshot is None:
             commits: list[CommitFile] = []
             tail: LogTail = self
@@ -152,7 +151,7 @@ class LogTail:
                 return extend_state(state, commits)
 
             self._snapshot = LogSnapshot(below.read_state(extend))
-            self._older = None  # the snapshot shows all that it reported
+            self._older = None  # the warnings of the older snapshot are included
         return self._snapshot
 
 
@@ -165,8 +164,8 @@ def commits_after(log: Log, version: int, *, confirmed: bool) -> list[CommitFile
     folder, _, first = log.dialect.commit_path(version).rpartition("/")
     commits = [c for e in log.store.list_from(folder, first) if (c := _commit(log, folder, e))]
     if not commits or commits[0].version != version:
-        # Its commit is gone, but where a checkpoint holds the version it may be the end all the
-        # same.
+        # Its commit was deleted, but the version may still be the end of the log if a checkpoint
+        # has it.
         checkpoints = log.list_since(version).checkpoints
         if not any(c.version == version for c in checkpoints):
             return None
@@ -179,7 +178,7 @@ def commits_after(log: Log, version: int, *, confirmed: bool) -> list[CommitFile
 
 
 def _commit(log: Log, folder: str, entry: FileEntry) -> CommitFile | None:
-    """A listed file as the commit that it is, or None."""
+    """A listed file as a commit, or None."""
     digits = entry.name[:20]
     if not (digits.isascii() and digits.isdigit()):
         return None
@@ -191,7 +190,7 @@ def _commit(log: Log, folder: str, entry: FileEntry) -> CommitFile | None:
 
 
 def _look(log: Log, version: int) -> list[CommitFile] | None:
-    """As `commits_after`, by looking at one name after another; None if that does not show."""
+    """As `commits_after`, by checking one name after another; None if that is not conclusive."""
     path_of, stat = log.dialect.commit_path, log.store.stat
     if stat(path_of(version)) is None:
         return None
@@ -200,7 +199,8 @@ def _look(log: Log, version: int) -> list[CommitFile] | None:
         path = path_of(following)
         entry = stat(path)
         if entry is None:
-            # Still there: so clean-up, oldest first, has not just taken the commits after it.
+            # The commit still exists, so cleanup, which deletes oldest first, has not deleted later
+            # ones.
             return None if stat(path_of(version)) is None else found
         found.append(CommitFile(following, path, entry.size_bytes, entry.modified_ms))
     return None
@@ -232,7 +232,7 @@ class LogTails:
         return self._runtime.monotonic() - self._confirmed_s < _CONFIRMED_S
 
     def needs_confirming(self, tail: LogTail) -> bool:
-        """Whether to ask once more for the end of the log before a log tail is built upon."""
+        """Whether the end of the log must be confirmed before a log tail is used."""
         age_s = self._runtime.monotonic() - self._confirmed_s
         confirmed = self._tail
         return (
@@ -244,7 +244,7 @@ class LogTails:
 
     def has_states(self, *, new: bool = False) -> bool:
         """Whether other writers commit by files other than commits, so that only opening the table
-        finds the last version; checked like a listing.
+        finds the last version; cached like a listing.
         """
         folder, store = self._log.dialect.states_folder, self._log.store
         if folder is None or (new and self._opened_with_states):
@@ -254,7 +254,7 @@ class LogTails:
         return store.has_folders([folder])[0]
 
     def _is_whole(self, tail: LogTail) -> bool:
-        """Whether the files that a log tail depends on are still there; looks once a minute."""
+        """Whether the files that a log tail depends on still exist; checked once per minute."""
         now_s = self._runtime.monotonic()
         if now_s - self._whole_s >= _CONFIRMED_S:
             if any(self._log.store.stat(path) is None for path in tail.oldest):
@@ -263,7 +263,7 @@ class LogTails:
         return True
 
     def latest(self) -> LogTail:
-        """The log tail of the log as it is now; reads what was written since the last time."""
+        """The current log tail; reads the commits since the last call."""
         tail = self._tail
         if self.has_states():
             tail = None
@@ -274,7 +274,7 @@ class LogTails:
                 try:
                     tail = self._moved(tail, commits)
                 except MalformedLogError:
-                    tail = None  # cleaned up in this very moment, or damaged: opening says which
+                    tail = None  # deleted by a cleanup, or damaged: opening decides
                 if tail is not None:
                     self.offer(tail, before)
                     return tail
@@ -282,7 +282,7 @@ class LogTails:
         self._opened_with_states = self.has_states()
         tail = LogTail.of(self._log, self._open_latest())
         with self._lock:
-            # Even if it is behind what was kept: the table may have been made again.
+            # Even if it is older than the cached one: the table may have been created again.
             self._tail, self._confirmed_s, self._whole_s = tail, before, before
         return tail
 
@@ -316,7 +316,7 @@ class LogTails:
         return tail
 
     def offer(self, tail: LogTail, confirmed_s: float | None = None) -> None:
-        """Keep a log tail that is known to be the end of the log, unless a later one is kept."""
+        """Cache a log tail that is known to be the end of the log, unless a later one is cached."""
         if confirmed_s is None:
             confirmed_s = self._runtime.monotonic()
             self._on_commit()
@@ -325,7 +325,7 @@ class LogTails:
                 self._tail, self._confirmed_s = tail, confirmed_s
 
     def check_writable(self, table: TableConfiguration) -> PlainTable | None:
-        """`write_support.check_writable`, once for as long as the configuration is the same."""
+        """`write_support.check_writable`, called once per configuration."""
         checked = self._checked
         if (
             checked is not None
@@ -339,6 +339,6 @@ class LogTails:
         return plain
 
     def forget(self) -> None:
-        """Open the table again next time."""
+        """Discard the cached log tail."""
         with self._lock:
             self._tail = None

@@ -1,8 +1,8 @@
 """Derives new metadata and a new protocol from requested changes, and their rows. Pure.
 
-A column that is at the path of an old one is that column, and keeps its id and its name in the
-data files, so that a schema given without them (a pyarrow or Polars one) loses nothing. A new one
-gets the next id and a name of its own.
+A column at the path of an existing column is the same column, and keeps its id and physical name,
+so that a schema without them (from pyarrow or Polars) loses nothing. A new column gets the next id
+and a new physical name.
 
 Source: Delta protocol, Column Mapping; Writer Requirements for Column Mapping. Delta protocol,
 Change Metadata; Protocol Evolution.
@@ -115,7 +115,7 @@ def _with_empty_maps(files: pl.DataFrame, wanted: pl.Series) -> pl.Series:
             return given
     else:
         given = pl.Series([None], dtype=MAP).new_from_index(0, files.height)
-    # Behind the maps that are there are one empty map and one null, to gather from.
+    # After the existing maps, an empty map and a null, to gather from.
     pool = pl.concat([given, pl.Series([{}, None], dtype=MAP)])
     own = pl.int_range(files.height, eager=True)
     empty, null = files.height, files.height + 1
@@ -130,7 +130,9 @@ _MAPPED = ("name", "id")
 
 
 def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str]) -> Metadata:
-    """The metadata with an id and a physical name on every column, where columns are mapped."""
+    """The metadata with an id and a physical name for every column, if column mapping is
+    enabled.
+    """
     if metadata.column_mapping_mode not in _MAPPED or metadata.schema_string is None:
         return metadata
     schema = contract.parse_schema(metadata.schema_string)
@@ -165,7 +167,7 @@ def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str
 
 
 def _mapping_of(field: contract.Field, was_mapped: bool) -> Mapping[str, Any]:
-    # A mode that the protocol did not obey has given no names: the files have the columns' own.
+    # A mode that the protocol did not support has assigned no names: files have the columns' names.
     found: dict[str, Any] = {contract.PHYSICAL_NAME: field.name}
     if was_mapped:
         found |= {k: v for k, v in field.metadata.items() if k in found or k == contract.COLUMN_ID}
@@ -255,7 +257,7 @@ def _fields(kind: str, dialect: str, table: Any, fields: Mapping[str, Any]) -> d
 
 
 def only_one(table: Any, fields: Mapping[str, Any]) -> None:
-    """Refuse a table and keywords at once, where they do not go together."""
+    """Raise if a table and keywords are given together."""
     if fields:
         raise InvalidInputError(
             "pass a table or keywords, not both",
@@ -274,8 +276,8 @@ def _property(key: str, value: Any) -> str:
 
 
 def settled_metadata(metadata: Metadata, before: Metadata | None, runtime: Runtime) -> Metadata:
-    """The metadata as written: without feature requests, and with the names and ids for row
-    tracking and column mapping.
+    """The metadata to write: without feature requests, and with the names and ids for row tracking
+    and column mapping.
     """
     configuration = {
         key: value

@@ -55,14 +55,14 @@ class CommitArguments(CommitDescription, total=False):
 
 
 def require_arguments(function: str, given: Mapping[str, Any], known: type) -> None:
-    """Refuse a keyword argument that a typed dict lacks, as Python does for a signature."""
+    """Raise for a keyword argument that a typed dict lacks, as Python does for a signature."""
     for name in given:
         if name not in known.__annotations__:
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}")
 
 
 def application(app_id: str | None, app_version: int | None) -> tuple[str, int] | None:
-    """An application and its version, which are given together or not at all."""
+    """Application id and version, which must be given together."""
     if app_id is None and app_version is None:
         return None
     if app_id is None or app_version is None:
@@ -98,7 +98,7 @@ def check_description(
     user_metadata: object,
     commit_info: object,
 ) -> None:
-    """Refuse a description of a commit that Delta's readers could not decode: a field of another
+    """Raise for a description of a commit that Delta's readers could not decode: a field of another
     type makes the table's history unreadable.
     """
     texts = {"operation": operation, "user_name": user_name, "user_metadata": user_metadata}
@@ -168,7 +168,7 @@ def infer(
     metadata: Metadata,
     protocol: Protocol,
 ) -> Operation:
-    """The operation that a transaction's actions add up to."""
+    """The operation name for a transaction's actions."""
     if before is None:
         facts = (metadata.description, metadata.partition_columns, metadata.configuration)
         return Operation("CREATE TABLE", created(*facts))
@@ -199,7 +199,7 @@ def created(
 
 
 def of_files(adds: bool, adds_only: bool, changes_data: bool, metadata: Metadata) -> Operation:
-    """The operation that some file actions add up to."""
+    """The operation name for file actions."""
     if not adds:
         return Operation("DELETE", {"predicate": "[]"})
     partition_by = _json(list(metadata.partition_columns))
@@ -229,7 +229,9 @@ def _json(value: Any) -> str:
 
 
 def metrics(files: pl.DataFrame) -> dict[str, int]:
-    """Counts and bytes of what is added and removed; rows where every added file shows them."""
+    """Number and size in bytes of added and removed files; number of rows if every added file has
+    it.
+    """
     if not files.height:
         return {}
     kinds = files["actionType"]
@@ -251,7 +253,7 @@ def _sum(sizes: pl.Series | None, chosen: pl.Series) -> int:
 
 
 def _total(numbers: pl.Series) -> int:
-    """Their sum, which 64 bits may be too few for."""
+    """Their sum, which may exceed 64 bits."""
     most = numbers.max()
     if isinstance(most, int) and most * len(numbers) >= 1 << 63:
         return sum(numbers.drop_nulls().to_list())

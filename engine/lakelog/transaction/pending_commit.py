@@ -1,4 +1,4 @@
-"""The frozen content and reads of a transaction, and the commits that came first. Plain data.
+"""The frozen content and reads of a transaction, and the concurrent commits. Plain data.
 
 Owns no rule and does no I/O; `conflicts.find_conflict` checks one against the other.
 """
@@ -16,7 +16,9 @@ from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.small_commit import SmallCommit
 
 WRITE_SERIALIZABLE = "WriteSerializable"
-"""Writes are serializable among themselves; a blind append may be put before what read past it."""
+"""Writes are serializable among themselves; a blind append may be ordered before a transaction that
+did not read it.
+"""
 
 SERIALIZABLE = "Serializable"
 """Every read and write is serializable in the order of the log."""
@@ -27,7 +29,7 @@ ISOLATION_LEVELS = (WRITE_SERIALIZABLE, SERIALIZABLE)
 
 @dataclass(frozen=True)
 class Reads:
-    """What a transaction read: the whole table, files that may match a predicate of `where`
+    """The reads of a transaction: the whole table, files that may match a predicate of `where`
     (logical names), and applications' identifiers.
     """
 
@@ -45,7 +47,7 @@ class Reads:
 class PendingCommit:
     """A transaction's actions and reads against a snapshot. `staged` are narrow add and remove rows
     with decoded paths, `meta` narrow other rows, `table` the configuration that was read, `texts`
-    the paths' spelling (`Dialect.path_texts`).
+    the texts of the paths (`Dialect.path_texts`).
     """
 
     reads: Reads
@@ -72,7 +74,7 @@ class PendingCommit:
 
     @property
     def small(self) -> SmallCommit | None:
-        """The file actions on the fast path; None where they take the general path."""
+        """The file actions on the fast path; None if they need the general path."""
         return self.staged if isinstance(self.staged, SmallCommit) else None
 
 

@@ -1,7 +1,7 @@
 """The difference between a version and an earlier one that is restored.
 
 The protocol is never downgraded, because versions in between need it. Properties that describe the
-log itself, and the greatest column id, keep their values.
+log, and the greatest column id, are kept.
 
 Source: Delta Lake, RestoreTableCommand. Delta protocol, Protocol Evolution; In-Commit Timestamps;
 Column Mapping.
@@ -44,7 +44,7 @@ def file_differences(current: LogSnapshot, target: LogSnapshot) -> Restored:
 
 
 def metadata_changes_to(current: Metadata, target: Metadata) -> dict[str, Any] | None:
-    """The arguments of `ActionBuffer.put_metadata`; None where nothing changes."""
+    """The arguments of `ActionBuffer.put_metadata`; None if nothing changes."""
     now = current.configuration
     configuration: dict[str, str | None] = dict.fromkeys(now) | dict(target.configuration)
     configuration |= {key: now.get(key, configuration.get(key)) for key in _OF_THE_LOG}

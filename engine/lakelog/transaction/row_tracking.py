@@ -22,24 +22,24 @@ ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
 ROW_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
 
 _WATER_MARK = "rowIdHighWaterMark"
-_FEW = 64  # texts that are parsed one by one before Polars has begun
+_FEW = 64  # a few texts are parsed one by one faster than by Polars
 _LEADING_COUNT = r'^\s*\{\s*"numRecords"\s*:\s*(\d+)\s*[,}]'
 
 
 class Assigned(NamedTuple):
-    """Adds with their ids, and the water mark if it rose."""
+    """Adds with their ids, and the high water mark if it increased."""
 
     files: pl.DataFrame
     water_mark: int | None
 
 
 def is_assigning(table: TableConfiguration) -> bool:
-    """Whether writers have to assign row ids."""
+    """Whether writers must assign row ids."""
     return table.supports("rowTracking") and not is_on(table.metadata.configuration, _SUSPENDED)
 
 
 def water_mark(meta: pl.DataFrame) -> int:
-    """The highest row id that was ever assigned, from a state's non-file actions; -1 for none."""
+    """The highest assigned row id, from a state's non-file actions; -1 if there is none."""
     if "domain" not in meta.columns:
         return -1
     rows = meta.filter(
@@ -69,13 +69,13 @@ def _unreadable(text: str | None) -> CorruptionError:
 
 
 def configuration(mark: int) -> str:
-    """The domain's configuration for a water mark."""
+    """The domain's configuration for a high water mark."""
     return orjson.dumps({_WATER_MARK: mark}).decode()
 
 
 def num_records(stats: pl.Series) -> pl.Series:
-    """``numRecords`` of statistics, Int64 or null; a pattern finds it faster than a parse, as
-    writers put it first.
+    """``numRecords`` of statistics, Int64 or null; found by a pattern, which is faster than
+    parsing, because writers put it first.
     """
     if len(stats) <= _FEW:
         return pl.Series([count_of(text) for text in stats], dtype=pl.Int64)
@@ -89,7 +89,7 @@ def num_records(stats: pl.Series) -> pl.Series:
 
 
 def count_of(text: str | None) -> int | None:
-    """``numRecords`` of one file's statistics; None where it is not reported."""
+    """``numRecords`` of one file's statistics; None if it is missing."""
     if text is None:
         return None
     try:
@@ -101,7 +101,7 @@ def count_of(text: str | None) -> int | None:
 
 
 def assign(files: pl.DataFrame, version: int, mark: int) -> Assigned:
-    """Give adds without a base row id the next free ones and the commit version; others keep
+    """Assign the next free base row ids and the commit version to adds without ids; others keep
     theirs.
     """
     is_add = files["actionType"] == "add"
@@ -121,7 +121,7 @@ def assign(files: pl.DataFrame, version: int, mark: int) -> Assigned:
             found=stats.filter(uncounted)[0],
             hint="pass stats='{\"numRecords\": ...}'",
         )
-    # Ids that came along may be above the mark; fresh ones start above them all.
+    # Given ids may exceed the mark; new ids start above all of them.
     brought = (base + counts - 1).filter(is_add & base.is_not_null()).max()
     start = max(mark, int(brought) if isinstance(brought, int) else -1)
     taken = counts.set(~fresh, 0).fill_null(0)

@@ -14,7 +14,7 @@ from lakelog import telemetry
 
 @dataclass(frozen=True)
 class Committed:
-    """A written commit: version, bytes, and the table's properties as of it."""
+    """A written commit: version, size in bytes, and the table's properties after it."""
 
     version: int
     size_bytes: int
@@ -23,9 +23,9 @@ class Committed:
 
 @dataclass(frozen=True)
 class Runtime:
-    """Sleep, randomness and monotonic time. The default `rng` asks the operating system, because a
-    forked process would inherit a generator. `on_commit` is called after each commit, in its
-    thread; its errors are logged.
+    """Sleep, randomness and monotonic time. The default `rng` uses the operating system, because a
+    forked process would inherit a generator's state. `on_commit` is called after each commit, in
+    its thread; its errors are logged.
     """
 
     sleep: Callable[[float], None] = time.sleep
@@ -38,7 +38,7 @@ class Runtime:
         return str(uuid.UUID(int=self.rng.getrandbits(128), version=4))
 
     def tell(self, committed: Committed) -> None:
-        """Call `on_commit`, whatever it does."""
+        """Call `on_commit`, and log its errors."""
         if self.on_commit is None:
             return
         try:

@@ -86,7 +86,7 @@ def struct_of(schema: SchemaLike) -> Struct:
 
 
 def schema_text(schema: SchemaLike) -> str:
-    """A schema as the StructType JSON that ``schemaString`` holds; errors as `struct_of`."""
+    """A schema as the StructType JSON of ``schemaString``; errors as `struct_of`."""
     return orjson.dumps(contract.to_json(struct_of(schema))).decode()
 
 

@@ -1,7 +1,7 @@
 """Single changes of a schema: columns added, renamed, dropped, widened, made nullable, commented.
 Pure.
 
-A column is given by its name, or by the names of nested structs with dots between them. Whether
+A column is given by its name, or by the dotted names of nested structs. Whether
 existing files can be read with the new schema is checked by `schema_evolution`.
 
 Source: Delta protocol, Schema Serialization Format; Column Mapping; Type Widening.
@@ -67,7 +67,7 @@ def drop_field(schema: Struct, column: str) -> Struct:
 
 
 def widen_field(schema: Struct, column: str, type_: DataType) -> Struct:
-    """The schema with a wider type for a column, which its metadata record."""
+    """The schema with a wider type for a column, and the change recorded in its metadata."""
 
     def edit(field: Field) -> Field:
         if field.type == type_:
@@ -104,7 +104,7 @@ def comment_on(schema: Struct, column: str, comment: str | None) -> Struct:
 
 
 def path_of(schema: Struct, column: str) -> tuple[str, ...]:
-    """The names that lead to a column."""
+    """The names on the path to a column."""
     return (column,) if column in schema.names else tuple(column.split("."))
 
 
@@ -115,7 +115,7 @@ def _changed(schema: Struct, column: str, change: Callable[[Field], Field]) -> S
 
 
 def _edited(schema: Struct, column: str, edit: _Edit) -> Struct:
-    """The schema with an edit of the fields of the struct that holds a column."""
+    """The schema with an edit of the struct that contains a column."""
 
     def inside(struct: Struct, path: tuple[str, ...]) -> Struct:
         at = _position(struct.fields, path[0], column)

@@ -1,8 +1,8 @@
 """The schema changes that are allowed while existing files stay in the table.
 
-Files are read with the current schema. A new schema may extend the old one (columns that old files
-read as null, nulls, wider types that the table records) but not contradict an old file. If every
-file is replaced in the same commit, only ids and physical names of columns are checked.
+Files are read with the current schema. A new schema may extend the old one (columns that are null
+in old files, nullability, recorded wider types), but must be valid for old files. If every file is
+replaced in the same commit, only ids and physical names of columns are checked.
 
 Source: Delta protocol, Consistency Between Table Metadata and Data Files; Column Mapping; Type
 Widening; Default Columns; Identity Columns. Delta Lake, SchemaUtils.
@@ -29,7 +29,7 @@ from lakelog.model.contract import (
 from lakelog.model.metadata import Metadata, is_on
 
 _WHOLE_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
-"""Whole types, narrow to wide, with the decimal digits that Parquet's form of them needs."""
+"""Whole types, narrow to wide, with the number of decimal digits of their Parquet form."""
 
 _WIDER = {("float", "double"), ("date", "timestamp_ntz")} | {
     (narrow, "double") for narrow in ("byte", "short", "integer")
@@ -42,7 +42,7 @@ _FROZEN = {
     "delta.identity.step": "the step of an identity column",
     "delta.identity.allowExplicitInsert": "the rule of an identity column",
 }
-"""Field metadata that says something of rows which lakelog does not see."""
+"""Field metadata that constrain rows, which lakelog cannot check."""
 
 _NOT_WITH_A_NEW_COLUMN = {**_FROZEN, "CURRENT_DEFAULT": "a default"}
 
@@ -73,16 +73,16 @@ def is_widening(old: DataType, new: DataType, *, iceberg: bool = False) -> bool:
 def check_evolution(
     old: Metadata, configured: TableConfiguration, *, replaced: bool = False
 ) -> None:
-    """Refuse a schema or partitioning under which old files cannot be read.
+    """Raise for a schema or partitioning with which old files cannot be read.
 
     Allowed: new nullable columns, nullability, metadata, order, a type for a void column; with
     column mapping, renaming and dropping; with Type Widening, wider types that the field's metadata
-    records.
+    record.
     """
     try:
         before = old.schema
     except CorruptionError:
-        return  # nothing can be read under the old schema, so nothing is lost with it
+        return  # no files can be read with the old schema, so nothing is lost
     new = configured.metadata
     modes = replace(configured, metadata=old).column_mapping, configured.column_mapping
     if modes[0] != modes[1] and modes != ("none", "name") and not replaced:
@@ -108,7 +108,7 @@ def check_evolution(
 
 @dataclass(frozen=True)
 class _Rules:
-    """What this table allows, and the walk over two schemas at once."""
+    """The rules of this table, and a traversal of both schemas."""
 
     mapped: bool
     newly_mapped: bool
@@ -187,7 +187,7 @@ class _Rules:
                 new.metadata.get(contract.PHYSICAL_NAME),
             )
         if self.replaced:
-            # Ids of columns inside outlive the files, the types do not.
+            # Ids of nested columns must be kept, types need not.
             if isinstance(old.type, Struct) and isinstance(new.type, Struct):
                 self.check_struct(old.type, new.type, path)
             return
@@ -215,12 +215,12 @@ class _Rules:
     def _check_type(
         self, old: DataType, new: DataType, path: tuple[str, ...], below: tuple[str, ...]
     ) -> list[tuple[str, DataType, DataType]]:
-        """Check one type; the changes to record on the field, as (field path, from, to)."""
+        """Check one type; return the changes to record in the field, as (field path, from, to)."""
         if old == new or old == Primitive("void"):
             return []
         match old, new:
             case Struct(), Struct():
-                # Fields inside record their own changes.
+                # Nested fields record their own changes.
                 self.check_struct(old, new, (*path, *below))
                 return []
             case Array(element, nulls), Array(wider, more_nulls):
@@ -260,7 +260,7 @@ class _Rules:
         changes: list[tuple[str, DataType, DataType]],
         path: tuple[str, ...],
     ) -> None:
-        """The new field keeps the record of type changes, and adds those that happen now."""
+        """Check that the new field keeps the recorded type changes, and adds the new ones."""
         before, after = _record(old), _record(new)
         if after[: len(before)] != before:
             _refuse(f"the record {TYPE_CHANGES} loses entries", path, before, after)
@@ -291,7 +291,7 @@ def _record(field: Field) -> list[Any]:
 
 
 def _normal(entry: Any) -> Any:
-    """An entry of the record as it is compared: its types as the contract writes them."""
+    """An entry of the record for comparison: its types as the contract writes them."""
     if not isinstance(entry, dict):
         return entry
     kept = {k: entry[k] for k in ("fromType", "toType", "fieldPath") if entry.get(k)}

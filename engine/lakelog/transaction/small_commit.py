@@ -2,9 +2,9 @@
 table features.
 
 Most commits of a busy table have one or two files, for which the dozens of queries over frames cost
-as much as for thousands. Here rows are processed one by one, at a tenth of the cost. Anything not
-clearly valid takes the general path, which decides and reports; property tests compare both, byte
-by byte.
+as much as for thousands. Here rows are processed one by one, at a tenth of the cost. Actions that
+are not clearly valid are left to the general path, which reports errors; property tests compare
+both, byte by byte.
 
 Source: Delta protocol, Add File and Remove File; Partition Value Serialization; Transaction
 Identifiers.
@@ -35,7 +35,7 @@ from lakelog.transaction import file_rules, operations, row_tracking, write_supp
 from lakelog.transaction.action_input import rows_frame
 
 MOST_ROWS = 64
-"""Actions of a transaction that may take the fast path."""
+"""Maximum number of actions of a transaction on the fast path."""
 
 _SUSPECT = re.compile(file_rules.SUSPECT)
 _NOTHING = actions.concat([])
@@ -46,7 +46,7 @@ _RULED_BY_ROWS = (
     "inCommitTimestamp",
     *write_support.UNCHECKED_FEATURES,
 )
-"""Features that, while they are active, ask something of a file action or of its place."""
+"""Features that constrain file actions or their order while they are active."""
 
 _RULED_BY_SUPPORT = (
     "rowTracking",
@@ -54,7 +54,7 @@ _RULED_BY_SUPPORT = (
     "materializePartitionColumns",
     "columnarCommits",
 )
-"""Features that do so as soon as they are supported."""
+"""Features that constrain file actions or their order as soon as they are supported."""
 
 
 def _is_date(text: str) -> bool:
@@ -68,7 +68,7 @@ def _is_date(text: str) -> bool:
 
 
 def _digits(most: int) -> Callable[[str], bool]:
-    """Whole numbers of so many digits, which fit whatever they are."""
+    """Matches whole numbers of at most this many digits, which always fit the type."""
     pattern = re.compile(rf"-?\d{{1,{most}}}", re.ASCII)
     return lambda text: pattern.fullmatch(text) is not None
 
@@ -82,7 +82,9 @@ _FITS: Mapping[str, Callable[[str], bool]] = {
     "integer": _digits(9),
     "long": _digits(18),
 }
-"""What is plainly a partition value of a type. Other types' values take the general path."""
+"""Check for clearly valid partition values of a type. Values of other types take the
+general path.
+"""
 
 
 @dataclass(frozen=True)
@@ -117,7 +119,7 @@ class PlainTable:
         return PlainTable(dialect, partitions)
 
     def _admits(self, values: object) -> bool:
-        """Whether an add's partition values are plainly those of the partition columns."""
+        """Whether an add's partition values are clearly valid for the partition columns."""
         if not isinstance(values, dict) or len(values) != len(self.partitions):
             return False
         hive = self.dialect.hive_null
@@ -133,7 +135,7 @@ class PlainTable:
     def take(
         self, rows: Sequence[Mapping[str, Any]], others: Sequence[Mapping[str, Any]] = ()
     ) -> SmallCommit | None:
-        """Rows on the fast path; None if they are not for it."""
+        """Rows on the fast path; None if they need the general path."""
         if not 0 < len(rows) <= MOST_ROWS:
             return None
         if others and [row["actionType"] for row in others] != ["txn"]:
@@ -143,7 +145,7 @@ class PlainTable:
             return None
         try:
             lines = b"".join(_spelled(self.dialect, row) for row in (*others, *rows))
-        except TypeError:  # half a surrogate pair
+        except TypeError:  # a lone surrogate
             return None
         return SmallCommit(tuple(rows), paths, lines, tuple(others))
 
@@ -158,7 +160,7 @@ class PlainTable:
         if any(row.get(column, 0) < 0 for column in file_rules.NOT_NEGATIVE):
             return False
         if self.dialect.is_varying(row["path"]):
-            return False  # the log's own text of the path has to be looked up
+            return False  # the log's text of the path has to be looked up
         if kind == "remove":
             return True
         if "size" not in row or not self._admits(row["partitionValues"]):
@@ -170,7 +172,7 @@ class PlainTable:
 @dataclass(frozen=True)
 class SmallCommit:
     """A few file actions of one commit that passed every check: their rows (columns with values),
-    paths, and encoded lines; `others` likewise.
+    paths, and encoded lines; also those of `others`.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -185,7 +187,7 @@ class SmallCommit:
 
     @cached_property
     def meta(self) -> pl.DataFrame:
-        """The other actions likewise."""
+        """The other actions as a narrow frame."""
         return rows_frame(self.others) if self.others else _NOTHING
 
     @property
@@ -223,7 +225,7 @@ class SmallCommit:
 
 
 def _has_rules(configured: TableConfiguration) -> bool:
-    """Whether a feature of the table asks something of file actions."""
+    """Whether a feature of the table constrains file actions."""
     return (
         configured.supports(*_RULED_BY_SUPPORT)
         or any(configured.is_active(name) for name in _RULED_BY_ROWS)
@@ -233,7 +235,7 @@ def _has_rules(configured: TableConfiguration) -> bool:
 
 @cache
 def _order(dialect: Dialect, kind: str) -> tuple[tuple[str, str], ...]:
-    """Wire names of an action's fields with their columns, as the contract orders them."""
+    """JSON names of an action's fields with their columns, in the order of the contract."""
     fields = Wire.of(dialect.contract_key).wrappers[kind].fields
     return tuple(
         (name, child.column)
@@ -243,7 +245,7 @@ def _order(dialect: Dialect, kind: str) -> tuple[tuple[str, str], ...]:
 
 
 def _spelled(dialect: Dialect, row: Mapping[str, Any]) -> bytes:
-    """One line; the fields in the order of the contract."""
+    """One line of JSON; fields in the order of the contract."""
     kind = row["actionType"]
     body = {name: row[column] for name, column in _order(dialect, kind) if column in row}
     if "path" in body:

@@ -35,14 +35,15 @@ from lakelog.version import __version__
 
 _ISOLATION_PROPERTY = "delta.isolationLevel"
 COLUMNAR_ABOVE_BYTES = 1 << 20
-"""Bytes of JSON above which a commit is written in columns, where the table has the feature
-``columnarCommits``."""
+"""Size of the JSON in bytes above which a commit is written in columns, if the table has the
+feature ``columnarCommits``.
+"""
 
 
 @dataclass(frozen=True)
 class Part:
     """A call that writes rows in a transaction: its description, and `settle`, which is called once
-    after the end with the error of the commit, or None, and deletes files that no commit names.
+    at the end with the error of the commit, or None, and deletes files that no commit refers to.
     """
 
     operation: str
@@ -107,7 +108,7 @@ class LogTransaction:
             self._duplicate = self._recorded(app[0]) >= app[1]
 
     def _recorded(self, app_id: str) -> int | float:
-        """The application's last version that still counts; below all others if it has none."""
+        """The application's last unexpired version; minus infinity if it has none."""
         rows = operations.app_versions(self._tail.meta, app_id)
         retention = transaction_retention_ms(self._metadata.configuration)
         oldest = None if retention is None else self._log.clock() - retention
@@ -117,8 +118,6 @@ class LogTransaction:
             if oldest is None or (row["lastUpdated"] is not None and row["lastUpdated"] > oldest)
         ]
         return counting[-1] if counting else float("-inf")
-
-    # --- what it knows -----------------------------------------------------------------------
 
     @property
     def snapshot(self) -> LogSnapshot:
@@ -154,8 +153,6 @@ class LogTransaction:
         """Unique identifier of this transaction, stored in the commit."""
         return self._txn_id
 
-    # --- reads -------------------------------------------------------------------------------
-
     def read(self, where: pl.Expr | str | None = None) -> pl.LazyFrame:
         """Record a read, so that concurrent commits that change it conflict.
 
@@ -178,8 +175,6 @@ class LogTransaction:
         else:
             self._where.append(asked)
         return files
-
-    # --- actions -----------------------------------------------------------------------------
 
     def add(self, table: Any = None, /, **fields: Any) -> None:
         """Add one file, or a table of files.
@@ -250,8 +245,8 @@ class LogTransaction:
         self._constraints_hold = True
 
     def restore(self, version: int) -> Restored:
-        """Stage the actions that make the table what it was at an earlier version: its files,
-        schema, partitioning, properties and clustering. Domains and versions of applications stay.
+        """Stage the actions that restore an earlier version: its files, schema, partitioning,
+        properties and clustering. Domains and versions of applications are kept.
 
         The whole table counts as read. The protocol is not downgraded. Whether the files still
         exist is not checked; `Table.restore` does that.
@@ -409,8 +404,6 @@ class LogTransaction:
         self._require_open()
         self._buffer.put_skips(table, fields, cooldown)
 
-    # --- the end -----------------------------------------------------------------------------
-
     def commit(self) -> int | None:
         """Commit the transaction as the next version. It cannot be used afterwards.
 
@@ -437,11 +430,11 @@ class LogTransaction:
 
     @property
     def has_parts(self) -> bool:
-        """Whether a call takes part in the commit."""
+        """Whether calls have joined the commit."""
         return bool(self._parts)
 
     def join(self, part: Part) -> None:
-        """Take part in the commit."""
+        """Add a call to the commit."""
         self._require_open()
         self._parts.append(part)
 
@@ -494,7 +487,7 @@ class LogTransaction:
             and validation.removes_all(files, self.snapshot.files())
         )
         if self._replaces:
-            # The new columns depend on there being no other file.
+            # The new columns are valid only if there are no other files.
             pending = replace(pending, reads=replace(reads, whole_table=True))
         self._check(pending)
         pending = replace(pending, texts=self._texts_of(files))
@@ -513,7 +506,7 @@ class LogTransaction:
         )
 
     def _texts_of(self, files: pl.DataFrame) -> pl.DataFrame | None:
-        """How the log has the paths of the files; see
+        """The texts of the files' paths in the log; see
         `lakelog.dialects.base.Dialect.path_texts`.
         """
         if not files.height:
@@ -521,13 +514,13 @@ class LogTransaction:
         try:
             return self.snapshot.read_state(lambda state: state.path_texts(files["path"]))
         except VersionNotFoundError:
-            # A cleanup took the version that was read. A path whose text has changed since then was
-            # written by another commit, which is a conflict in any case.
+            # A cleanup deleted the version that was read. If the text of a path has changed since,
+            # another commit wrote it, which is a conflict anyway.
             latest = LogSnapshot.open(self._log)
             return latest.read_state(lambda state: state.path_texts(files["path"]))
 
     def _small(self) -> SmallCommit | None:
-        """The actions on the fast path, if they and the table are for it."""
+        """The actions on the fast path, if they and the table qualify."""
         singles = self._buffer.singles()
         return self._plain.take(*singles) if self._plain is not None and singles else None
 
@@ -539,7 +532,7 @@ class LogTransaction:
         reads: Reads,
     ) -> Description:
         parameters, counted = self._parameters, self._metrics
-        if len(self._parts) == 1:  # the commit is that call
+        if len(self._parts) == 1:  # the commit consists of that call
             (part,) = self._parts
             inferred = operations.Operation(part.operation, dict(part.parameters))
             counted = part.metrics if counted is None else counted
@@ -558,7 +551,7 @@ class LogTransaction:
         )
 
     def _check(self, pending: PendingCommit) -> None:
-        """Every rule that the actions have to pass, on the state that they are put behind."""
+        """Validate the actions against the state that they are committed to."""
         validation.check(
             pending,
             self._log.table,
@@ -603,7 +596,7 @@ class LogTransaction:
 
 
 def refuse_unsafe_store(log: Log) -> None:
-    """Refuse a store that cannot create a file only if it is absent.
+    """Raise for a store without put-if-absent.
 
     Raises:
         UnsupportedStoreError: With the store's own reason.

@@ -1,11 +1,10 @@
 """All checks of a transaction, before it is written and after each concurrent commit.
 
-`check_metadata` judges a metaData action by itself and against the one before; `check_files`
-checks file actions against the metadata. Both refuse before anything is written. Rules that a
-table feature brings for whole commits are in `lakelog.transaction.write_support`.
+`check_metadata` validates a metaData action, also against the previous one; `check_files` validates
+file actions against the metadata. Both raise before anything is written. Rules of table features
+for whole commits are in `lakelog.transaction.write_support`.
 
-Source: Delta protocol, Change Metadata; Schema Serialization Format; Column Mapping; Row Tracking;
-spec 001, Validation Points.
+Source: Delta protocol, Change Metadata; Schema Serialization Format; Column Mapping; Row Tracking.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ MATERIALIZED = (
     "delta.rowTracking.materializedRowIdColumnName",
     "delta.rowTracking.materializedRowCommitVersionColumnName",
 )
-"""Properties that name the columns of files in which rows keep their ids."""
+"""Properties with the names of the columns that store row ids in files."""
 
 _FORBIDDEN = re.compile(r"[ ,;{}()\n\t=]")
 _CHANGE_DATA_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
@@ -60,12 +59,11 @@ def check_metadata(
     restored: bool = False,
     constraints_hold: bool = False,
 ) -> None:
-    """Refuse new metadata that no table may have, or that cannot follow the table's own.
+    """Raise for new metadata that are invalid, or that cannot replace the table's current metadata.
 
-    Properties that are accepted and have no effect are named by a `LakelogWarning`.
-
-    Whether every file has row ids, as switching row tracking on asks, only the table's state can
-    show: it is not checked here.
+    Issues a `LakelogWarning` for properties that are accepted without effect. Does not check
+    whether every file has row ids, which enabling row tracking requires, because that depends on
+    the table's state.
     """
     new, dialect = configured.metadata, configured.dialect
     before = {} if old is None else old.configuration
@@ -125,7 +123,7 @@ def _fields_before(old: Metadata | None) -> dict[tuple[str, ...], contract.Field
 
 
 def _structs(schema: contract.Struct) -> Iterable[tuple[str, contract.Struct]]:
-    """Every struct of a schema, with the path that leads to it."""
+    """Every struct of a schema, with its path."""
     yield "", schema
     for at in fields_of(schema):
         nested, path = at.field.type, at.text
@@ -271,7 +269,7 @@ def _check_rules_of_features(
 
 def _check_features(configured: TableConfiguration, old: Metadata | None) -> None:
     rules, supported = configured.rules, configured.rules.supported(configured.protocol)
-    # What the table has had switched on against its protocol all along does not count here.
+    # Features that were already enabled against the protocol are ignored here.
     there = supported | (frozenset() if old is None else _features_before(rules, old))
     known = rules.features
     for name in sorted(rules.needed(configured.metadata) - there):
@@ -384,7 +382,7 @@ def check(
     constraints_hold: bool = False,
     live_files: Callable[[], pl.LazyFrame],
 ) -> None:
-    """Refuse a transaction that is inconsistent, or that lakelog cannot validate."""
+    """Raise for a transaction that is inconsistent, or that lakelog cannot validate."""
     before, table_after = pending.table, after(pending)
     write_support.check_writable(before, table)
     if table_after.protocol != before.protocol:
@@ -415,7 +413,7 @@ def check(
 def _check_row_tracking(
     pending: PendingCommit, metadata: Metadata, table: str, live_files: Callable[[], pl.LazyFrame]
 ) -> None:
-    """Row tracking may be turned on only where every file has its ids."""
+    """Raise if row tracking is enabled and a file has no row ids."""
     if not is_on(metadata.configuration, row_tracking.ENABLED):
         return
     if is_on(pending.metadata.configuration, row_tracking.ENABLED):
@@ -440,7 +438,7 @@ def _check_row_tracking(
 
 
 def changes_columns(before: Metadata, metadata: Metadata) -> bool:
-    """Whether a change of the metadata concerns how files are read."""
+    """Whether a change of the metadata affects how files are read."""
     return (
         before.schema_string != metadata.schema_string
         or before.partition_columns != metadata.partition_columns

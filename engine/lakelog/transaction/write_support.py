@@ -1,10 +1,9 @@
 """Checks whether lakelog may write a table, and each of its actions.
 
-Each table feature brings rules for writers. A feature that lakelog does not honour, or does not
-know, closes the table by its name before anything is written; a feature that it honours only in
-part (see `lakelog.dialects.features`) closes it to the actions whose rows no process has
-checked. Rules on single values, such as paths and partition values, are in
-`lakelog.transaction.validation`.
+Each table feature has rules for writers. With a feature that lakelog does not support or know, the
+table cannot be written; the error names the feature. With a feature that lakelog supports only in
+part (see `lakelog.dialects.features`), actions whose rows would have to be checked are rejected.
+Rules on single values, such as paths and partition values, are in `lakelog.transaction.validation`.
 
 Source: Delta protocol, Additional Requirements for Writers, and each feature's own section.
 """
@@ -29,7 +28,7 @@ from lakelog.model.metadata import Protocol, is_on
 from lakelog.skipping.json_texts import decode
 
 _SYSTEM_DOMAIN = "delta."
-"""Prefix of metadata domains that no user may write."""
+"""Prefix of metadata domains that are reserved for the system."""
 
 
 _UNCHECKED_ROWS = (
@@ -38,10 +37,10 @@ _UNCHECKED_ROWS = (
     ("generatedColumns", "a generated column"),
     ("identityColumns", "an identity column"),
 )
-"""Features whose rules lakelog cannot check, because it does not see the rows of a file."""
+"""Features whose rules lakelog cannot check, because it does not read the rows of added files."""
 
 UNCHECKED_FEATURES = tuple(name for name, _ in _UNCHECKED_ROWS)
-"""Their names."""
+"""Names of these features."""
 
 _ONE_OF_A_KIND = (
     ("protocol", None),
@@ -50,9 +49,9 @@ _ONE_OF_A_KIND = (
     ("domainMetadata", "domain"),
     ("mergeskip", "path"),
 )
-"""Action types other than files', with the column that shows those apart which reconcile."""
+"""Non-file action types, with the column that identifies an action in reconciliation."""
 
-# The flattened table spreads statistics into these, and derives the others.
+# The flattened table has statistics in these columns, and derives the others.
 _NOT_SPELLED = frozenset(
     "version position actionType timestamp extra dvId".split()
     + "numRecords minValues maxValues nullCount".split()
@@ -60,7 +59,7 @@ _NOT_SPELLED = frozenset(
 
 
 def check_writable(configured: TableConfiguration, table: str) -> None:
-    """Refuse a table that lakelog must not write (Delta protocol, Writer Version Requirements;
+    """Raise for a table that lakelog must not write (Delta protocol, Writer Version Requirements;
     Table Features).
     """
     rules, protocol = configured.rules, configured.protocol
@@ -101,9 +100,9 @@ def check_actions(
     rows_replaced: bool = False,
     restored: bool = False,
 ) -> None:
-    """Refuse actions that a feature of the table forbids, or that lakelog cannot validate;
-    ``found`` has the 0-based ``row`` of an example and its path. Files that are `restored` met the
-    table's rules before.
+    """Raise for actions that a feature of the table forbids, or that lakelog cannot validate;
+    ``found`` has the 0-based ``row`` of an example and its path. Files that are `restored`
+    fulfilled the table's rules before.
     """
     _check_kinds(files, meta, table, configured.dialect)
     _check_one_of_a_kind(meta, table)
@@ -116,7 +115,7 @@ def check_actions(
     new = adds & changing
     gone = removes & changing
     if configured.is_active("appendOnly"):
-        # Nothing takes the place of what is removed without an add that only moves rows.
+        # Removes need an add that only rearranges rows; otherwise they delete rows.
         moved = (adds & ~changing).any()
         _refuse_row(
             files,
@@ -173,7 +172,7 @@ def _of(files: pl.DataFrame, kind: str) -> pl.Series:
 
 
 def _changes_data(files: pl.DataFrame) -> pl.Series:
-    """An action changes data unless it says that it does not."""
+    """Which actions change data: all but those with ``dataChange`` false."""
     if "dataChange" not in files.columns:
         return pl.repeat(True, files.height, eager=True)
     flags = files["dataChange"]
@@ -239,7 +238,7 @@ def _check_kinds(files: pl.DataFrame, meta: pl.DataFrame, table: str, dialect: D
                 )
     if not files.height:
         return
-    # What a remove does not carry over from its add is lost by intention; of an add, by mistake.
+    # A remove intentionally drops fields of its add; an add that drops one is an error.
     spelled = columns_of("add", dialect.contract_key) | _NOT_SPELLED
     foreign = [column for column in files.columns if column not in spelled]
     if not foreign:
@@ -356,7 +355,7 @@ def _check_vectors(configured: TableConfiguration, files: pl.DataFrame, table: s
         return
     added = vectors & _of(files, "add")
     if not is_on(configured.metadata.configuration, "delta.enableDeletionVectors"):
-        # One that only moves with its file is not a new one.
+        # A vector that is only rearranged with its file is not new.
         _refuse_row(
             files,
             added & _changes_data(files),
@@ -397,7 +396,7 @@ def _check_counts(
 
 
 def _counted(files: pl.DataFrame) -> pl.Series:
-    """Which files show their number of records, in their statistics."""
+    """Which files have their number of records in their statistics."""
     if "stats" not in files.columns:
         return pl.repeat(False, files.height, eager=True)
     counts = decode(files["stats"], pa.schema([("numRecords", pa.int64())]))["numRecords"]

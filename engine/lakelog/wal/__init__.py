@@ -6,11 +6,11 @@
 | `group_commit` | group commit: one thread writes for all that wait |
 | `writer` | the active segment: writes, syncs, rotation, truncation, failures |
 | `opening` | recovery when a log is opened for writing |
-| `recovery` | segments read; their frames classified as valid, torn or damaged |
-| `scan` | frames located and verified |
+| `recovery` | reads segments, and classifies their frames as valid, torn or damaged |
+| `scan` | finds and verifies frames |
 | `segments`, `frames` | segment names and headers; frame layout |
-| `records`, `encode` | records of callers, and as frames |
-| `reading` | frames to Arrow: a log as tables |
+| `records`, `encode` | validates records, and encodes them as frames |
+| `reading` | decodes frames to Arrow tables |
 | `disk` | the filesystem seam; open handles |
 | `inspect` | reports about logs of any format |
 | `historic` | readers of historic formats |

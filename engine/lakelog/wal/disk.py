@@ -1,16 +1,16 @@
-"""The filesystem seam of the write-ahead log; open handles, and errors of the disk translated.
+"""The filesystem interface of the write-ahead log; open handles, and conversion of disk errors.
 
-All that the log asks of a filesystem is here. Errors are those of the operating system
-(``OSError``); what they mean for a record is for the callers to say. Paths are text, with ``/``.
+All filesystem calls of the log are here. Errors are those of the operating system (``OSError``),
+which callers interpret. Paths are text, with ``/``.
 
-What a crash may do decides what the log may rely on:
+Guarantees after a crash:
 
-- Bytes written to a file are there after a crash once `WritableFile.sync` has returned; before
-  that any part of them may be, in any order.
-- A sync that failed may leave the bytes that it was for looking as if they were written: readers
-  see them, later syncs pass them over, a crash takes them. Only writing them again helps.
-- A name that was made, renamed or removed is so after a crash once `Disk.sync_directory` has
-  returned; before that it may be either way.
+- Bytes written to a file exist once `WritableFile.sync` has returned; before that, any part of them
+  may exist, in any order.
+- After a failed sync, bytes can be visible to readers and nevertheless be lost in a crash, because
+  later syncs skip them. Only writing them again makes them durable.
+- A created, renamed or removed name is durable once `Disk.sync_directory` has returned; before
+  that, either state is possible.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from lakelog.input_validation import require_path
 
 
 class Closing(ABC):
-    """Closed at the end of a ``with`` statement. Writers cannot be copied or pickled, because a
+    """Closes at the end of a ``with`` statement. Writers cannot be copied or pickled, because a
     copy would close their files.
     """
 
@@ -49,7 +49,7 @@ class Closing(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of it. Twice does no harm."""
+        """Close the object; can be called repeatedly."""
 
     def __enter__(self) -> Self:
         return self
@@ -75,7 +75,7 @@ class Closing(ABC):
 
 @dataclass(slots=True)
 class Access:
-    """Guards an open object: it is unusable once closed, and in any process but `pid` (None: any
+    """Guards an open object: it is unusable after closing, and in any process but `pid` (None: any
     process may use it).
     """
 
@@ -87,15 +87,15 @@ class Access:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether another process owns it: a fork has copies of locks that no thread of it
-        releases.
+        """Whether another process owns it: after a fork, locks may be held by threads that do not
+        exist.
         """
         return self.pid is not None and self.pid != os.getpid()
 
     def check(self, *, to_write: bool = False) -> None:
-        """Refuse who may not use it."""
+        """Raise if this process may not use the object."""
         if self.is_closed or self.is_elsewhere or (to_write and self.is_read_only):
-            raise self._refusal()  # made apart: every append comes by here
+            raise self._refusal()  # a separate method, because every append calls this one
 
     def _refusal(self) -> InvalidInputError:
         if self.is_closed:
@@ -158,34 +158,34 @@ def disk_errors(
 
 
 Bytes = bytes | bytearray | memoryview
-"""What can be written."""
+"""Types of data to write."""
 
 _BINARY = getattr(os, "O_BINARY", 0)
 _CAREFUL = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | _BINARY
 _WRITE = os.O_WRONLY | _CAREFUL
 _APPEND = _WRITE | os.O_APPEND
 _LOCK = os.O_RDWR | os.O_CREAT | _CAREFUL
-_MODE = 0o666  # the umask decides, as for any file
+_MODE = 0o666  # restricted by the umask
 _WELL = b"closed\n"
 
 
 class WritableFile(Protocol):
-    """A file that is written at its end."""
+    """A file that is appended to."""
 
     def write(self, data: Bytes) -> int:
-        """Append; how many bytes were taken, which may be fewer than given."""
+        """Append; return the number of bytes written, which may be fewer than given."""
 
     def size(self) -> int:
-        """Bytes in the file."""
+        """Size of the file, in bytes."""
 
     def truncate(self, size_bytes: int) -> None:
-        """Cut the file to `size_bytes`; what is written next follows there."""
+        """Truncate the file to `size_bytes`; later writes append there."""
 
     def sync(self) -> None:
-        """Return once all that was written survives a crash."""
+        """Return once all written bytes are durable."""
 
     def close(self) -> None:
-        """Let go of the file, without syncing it. Twice does no harm."""
+        """Close the file, without syncing it; can be called repeatedly."""
 
 
 class HeldLock(Protocol):
@@ -196,43 +196,43 @@ class HeldLock(Protocol):
     was_left_well: bool
 
     def release(self, *, well: bool = False) -> None:
-        """Let others have it. Twice does no harm."""
+        """Release the lock; can be called repeatedly."""
 
 
 class Disk(Protocol):
-    """What the log asks of a filesystem."""
+    """The filesystem interface of the log."""
 
     def list(self, directory: str) -> list[str]:
         """Names of the files in `directory`, in any order."""
 
     def size(self, path: str) -> int:
-        """Bytes in a file."""
+        """Size of a file, in bytes."""
 
     def read(self, path: str, *, mapped: bool = False) -> pa.Buffer:
-        """The bytes of a file, as many as it has now."""
+        """The current content of a file."""
 
     def open_append(self, path: str, *, create: bool = False) -> WritableFile:
-        """Open a file for writing at its end."""
+        """Open a file for appending."""
 
     def rewrite(self, path: str, offset: int, data: Bytes) -> None:
-        """Write bytes that the file already holds once more, so that the next sync makes them
-        durable even if an earlier one failed.
+        """Write existing bytes of a file again, so that the next sync makes them durable even if an
+        earlier one failed.
         """
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, over what has it."""
+        """Rename a file, replacing an existing `target`."""
 
     def remove(self, path: str) -> None:
         """Remove a file."""
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and those above it, durably, where they are missing."""
+        """Create a directory and its missing parents, durably."""
 
     def sync_directory(self, path: str) -> None:
-        """Return once the names in a directory survive a crash."""
+        """Return once the names in a directory are durable."""
 
     def lock(self, path: str, owner: str) -> HeldLock:
-        """Take the lock that a file represents; the file is made, and never removed."""
+        """Acquire the lock of a file, which is created if necessary, and never removed."""
 
 
 class LocalDisk:
@@ -252,7 +252,7 @@ class LocalDisk:
         if mapped and os.stat(path).st_size:  # an empty file cannot be mapped
             with pa.memory_map(path, "r") as file:
                 return file.read_buffer()
-        # Not by mapping: a page of a mapped file that was cut meanwhile kills the process.
+        # Not mapped: if a mapped file is truncated, reading its pages kills the process.
         with pa.OSFile(path, "rb") as file:
             return file.read_buffer()
 
@@ -294,7 +294,7 @@ class LocalDisk:
     def sync_directory(self, path: str) -> None:
         """As `Disk.sync_directory`."""
         if sys.platform == "win32":
-            return  # names are durable there without being asked, and a folder cannot be opened
+            return  # names are always durable there, and a folder cannot be opened
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(folder)
@@ -307,9 +307,9 @@ class LocalDisk:
         try:
             if _lock(file):
                 was_left_well = os.read(file, 4096) == _WELL
-                os.ftruncate(file, 0)  # before anything is done that may not end well
+                os.ftruncate(file, 0)  # before anything that may fail
                 os.lseek(file, 0, os.SEEK_SET)
-                with contextlib.suppress(OSError):  # for people only, and a full disk has no room
+                with contextlib.suppress(OSError):  # informative only, and a full disk has no space
                     os.write(file, owner.encode())
                 return LocalLock(file, was_left_well=was_left_well)
             found = os.pread(file, 4096, 0).decode("utf-8", "replace").strip()
@@ -342,7 +342,7 @@ def _open(path: str, flags: int) -> int:
 
 
 class LocalFile:
-    """A file of the operating system, opened for writing at its end."""
+    """A file of the operating system, opened for appending."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -370,7 +370,7 @@ class LocalFile:
             os.close(descriptor)
 
     def __del__(self) -> None:
-        if self._descriptor >= 0:  # when Python ends, little else may be left to ask
+        if self._descriptor >= 0:  # during interpreter shutdown, globals may be gone
             with contextlib.suppress(OSError):
                 self.close()
 
@@ -408,7 +408,7 @@ _held: weakref.WeakSet[LocalLock] = weakref.WeakSet()
 
 
 def _let_go() -> None:
-    """In a forked child: close its copies of the files, which leaves the locks as they are."""
+    """In a forked child: close its copies of the files, which does not release the locks."""
     for lock in list(_held):
         lock.release()
 
@@ -421,7 +421,7 @@ _BUSY = frozenset((errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK, errno.EDEADLK)
 if sys.platform == "win32":
     import msvcrt
 
-    _FAR_BYTE = 1 << 30  # a locked byte cannot be read there, and the owner's name is to be
+    _FAR_BYTE = 1 << 30  # locked bytes cannot be read there, and the owner's name must be readable
 
     def _lock(file: int) -> bool:
         os.lseek(file, _FAR_BYTE, os.SEEK_SET)

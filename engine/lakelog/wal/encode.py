@@ -1,17 +1,17 @@
 """Encodes records to frames.
 
-The payload of a frame of records, before compression, is the columns of its records as Arrow lays
-them out, each part padded with zero bytes to eight:
+The payload of a frame of records, before compression, has the columns of its records in Arrow's
+layout, each part padded with zero bytes to a multiple of eight:
 
-1. operations: one byte a record,
+1. operations: one byte per record,
 2. key offsets: count + 1 of int32, the first one 0,
 3. value offsets: the same,
-4. which values are there: one bit a record, the lowest first; only with ``FLAG_NULLS``,
+4. validity of the values: one bit per record, lowest first; only with ``FLAG_NULLS``,
 5. the bytes of the keys,
 6. the bytes of the values.
 
-Few records, given one by one, are packed as they come (`pack_records`); many are cut out of Arrow
-columns (`pack_columns`). Both write the same bytes for the same records.
+A few single records are packed directly (`pack_records`), many are sliced from Arrow columns
+(`pack_columns`). Both write the same bytes for the same records.
 """
 
 from __future__ import annotations
@@ -51,18 +51,18 @@ from lakelog.wal.frames import (
 Compression = Literal["none", "zstd"]
 
 FEW_RECORDS = 48
-"""Up to so many are packed one by one; above, an Arrow column costs less."""
+"""Maximum number of records to pack one by one; above, an Arrow column costs less."""
 
-_MANY_RECORDS = 1 << 14  # to make an Arrow column of so many is better left to Arrow
+_MANY_RECORDS = 1 << 14  # above, Arrow creates a column faster
 
 LARGE_BYTES = 1 << 20
-"""To copy so much takes longer than to write it in pieces."""
+"""From this size in bytes, copying takes longer than writing in pieces."""
 
 RECORD_BYTES = 9
-"""What a record takes next to its key and value, rounding aside."""
+"""Bytes of a record in addition to key and value, without padding."""
 
 _SPARE_BYTES = 64  # more than the offsets and padding of one record
-_LEAST_COMPRESSED_BYTES = 256  # below, the codec's own header eats what it saves
+_LEAST_COMPRESSED_BYTES = 256  # below, the codec's header is longer than the savings
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Framing:
-    """How records are framed. A frame is full at `frame_bytes` of payload; a larger single record
+    """Parameters of framing. A frame is full at `frame_bytes` of payload; a larger single record
     gets its own frame.
     """
 
@@ -100,10 +100,10 @@ def pack_records(
     *,
     is_batch: bool = False,
 ) -> list[Bytes]:
-    """One frame of few records; in pieces if large, so that keys and values are copied only to be
-    compressed.
+    """One frame of few records; in pieces if large, so that keys and values are copied only for
+    compression.
     """
-    # Every append comes through here, and every call saved shows.
+    # Every append runs through here, so the number of calls matters.
     parts, (count, flags, key_bytes), is_large = _columns_of_few(
         ops, keys, values, is_batch=is_batch
     )
@@ -162,7 +162,7 @@ def _columns_of_few(
 
 @cache
 def _front(count: int) -> struct.Struct:
-    """Operations and both offsets of so many records, padded."""
+    """Operations and both offsets of this number of records, padded."""
     ends = f"{count + 1}i{-4 * (count + 1) % 8}x"
     return struct.Struct(f"<{count}s{-count % 8}x{ends}{ends}")
 
@@ -240,8 +240,8 @@ def column_of(items: Sequence[bytes | None]) -> pa.LargeBinaryArray:
         bits = pa.py_buffer(np.packbits(is_there, bitorder="little"))
         present = [item or b"" for item in items]
     try:
-        sizes = np.frombuffer(bytes(map(len, present)), dtype=np.uint8)  # the quickest by far
-    except ValueError:  # of 256 bytes and more
+        sizes = np.frombuffer(bytes(map(len, present)), dtype=np.uint8)  # the fastest way
+    except ValueError:  # lengths of 256 bytes or more
         sizes = np.fromiter(map(len, present), np.int64, len(items))
     ends = np.zeros(len(items) + 1, dtype=np.int64)
     np.cumsum(sizes, out=ends[1:])
@@ -250,19 +250,19 @@ def column_of(items: Sequence[bytes | None]) -> pa.LargeBinaryArray:
 
 
 def check_columns(columns: Columns) -> None:
-    """As `check_size`, of each record."""
+    """As `check_size`, for each record."""
     if not len(columns):
         return
     keys, _ = _parts(columns.keys)
     values, _ = _parts(columns.values)
     total = int(keys[-1] - keys[0] + values[-1] - values[0])
-    # Where all together are not too large, none is.
+    # If the sum is not too large, no record is.
     if total + _SPARE_BYTES > PAYLOAD_LIMIT_BYTES:
         check_size(int((np.diff(keys) + np.diff(values)).max()))
 
 
 def check_size(record_bytes: int) -> None:
-    """Refuse a record that no frame can hold."""
+    """Raise for a record that does not fit in a frame."""
     if record_bytes + _SPARE_BYTES > PAYLOAD_LIMIT_BYTES:
         raise InvalidInputError(
             "a record is too large for the write-ahead log",
@@ -292,7 +292,7 @@ def _frame(
 
 
 def _compressed(payload: bytes) -> tuple[int, bytes]:
-    """A payload as it is stored, and how."""
+    """A payload as stored, with its codec."""
     packed: bytes = pa.compress(payload, codec="zstd", asbytes=True)
     return (CODEC_ZSTD, packed) if len(packed) < len(payload) else (CODEC_NONE, payload)
 
@@ -305,7 +305,7 @@ def _parts(column: pa.LargeBinaryArray) -> tuple[npt.NDArray[np.int64], pa.Buffe
 
 
 def _which_are_there(column: pa.LargeBinaryArray) -> npt.NDArray[np.bool_]:
-    """Whether each element of a column with nulls is not a null."""
+    """Whether each element of a column is not null."""
     low = column.offset
     bits = np.frombuffer(column.buffers()[0], dtype=np.uint8)[low >> 3 :]
     every = np.unpackbits(bits, count=(low & 7) + len(column), bitorder="little")
@@ -318,7 +318,7 @@ def _cut(data: pa.Buffer, start: np.int64, end: np.int64) -> Bytes:
 
 
 def _rebased(offsets: npt.NDArray[np.int64], more: int) -> Bytes:
-    """Offsets from 0 on, the last one given `more` times again."""
+    """Offsets shifted to start at 0, with the last one repeated `more` times."""
     count = len(offsets)
     own = np.empty(count + more, dtype="<i4")
     np.subtract(offsets, offsets[0], out=own[:count], casting="unsafe")
@@ -330,7 +330,7 @@ def _rebased(offsets: npt.NDArray[np.int64], more: int) -> Bytes:
 def _split(
     key_offsets: npt.NDArray[np.int64], value_offsets: npt.NDArray[np.int64], frame_bytes: int
 ) -> list[int]:
-    """Where to cut records into frames: the first record of each, and the end."""
+    """The first record of each frame, and the end."""
     rows = len(key_offsets) - 1
 
     def bytes_before(row: int) -> int:

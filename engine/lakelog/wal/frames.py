@@ -1,12 +1,12 @@
 """Segment headers, frames, and the checksum that binds both to one log.
 
-A segment is a header and frames without a gap between them. A frame is a header, a payload padded
-to eight bytes, and a trailer; what a payload holds is for `lakelog.wal.encode` and
-`lakelog.wal.reading` to say. ``schemas/wal.md`` is the same in prose.
+A segment is a header, followed by frames without gaps. A frame is a header, a payload padded to
+eight bytes, and a trailer. `lakelog.wal.encode` and `lakelog.wal.reading` define the payload.
+``schemas/wal.md`` specifies the format.
 
-The checksum is begun and ended with values made from the log's id, so chosen that a whole frame
-leaves it where it began. Frames of another log fail it therefore, and any run of whole frames is
-proved by one checksum over all of its bytes, however many frames it has.
+The checksum's initial value and final mask are derived from the log's id, such that the checksum
+over a whole frame equals its initial value. Frames of another log therefore fail the check, and any
+sequence of whole frames is verified by one checksum over all of its bytes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lakelog.errors import UnsupportedError, WalCorruptionError
 from lakelog.wal.disk import Bytes
 
 VERSION = 1
-"""Version of the format that is written, and the highest that is read."""
+"""Version of the format that is written, and the highest that can be read."""
 
 SEGMENT_MAGIC = b"\x89LKW"
 _SEGMENT_HEADER = struct.Struct("<4sHH16sQQQqI")
@@ -31,17 +31,17 @@ ID_OFFSET = 8
 SEQ_OFFSET = 24
 
 FRAME_MAGIC = 0xF7A3514B
-"""Begins a frame. No text: it is not UTF-8."""
+"""Magic number of a frame; not valid UTF-8."""
 
 FRAME_HEADER = struct.Struct("<IIQIBBHII")
 FRAME_HEADER_BYTES = 32
 _TRAILER_BYTES = 8
 FRAME_BYTES = FRAME_HEADER_BYTES + _TRAILER_BYTES
-"""What a frame costs next to its payload."""
+"""Bytes of a frame in addition to its payload."""
 
 ALIGNMENT_BYTES = 8
 PAYLOAD_LIMIT_BYTES = 1 << 30
-"""No payload has more, so that Arrow's 32-bit offsets do for it."""
+"""Maximum size of a payload in bytes, within the range of Arrow's 32-bit offsets."""
 
 KIND_RECORDS, KIND_TRUNCATION, KIND_SEAL = 1, 2, 3
 CODEC_NONE, CODEC_ZSTD = 0, 1
@@ -49,11 +49,11 @@ CODEC_NONE, CODEC_ZSTD = 0, 1
 FLAG_CONTINUES = 1
 """The batch continues in the next frame."""
 FLAG_BATCH = 2
-"""The frame holds one batch, or a part of one; else each record represents itself."""
+"""The frame contains one batch, or a part of one; otherwise each record is independent."""
 FLAG_JUMP = 4
-"""Sequence numbers before the frame's first may be missing: they were given up."""
+"""Sequence numbers before the frame's first may be missing, because they were abandoned."""
 FLAG_NULLS = 8
-"""The payload says which values are null; else none is."""
+"""The payload has a validity bitmap of the values; otherwise no value is null."""
 KNOWN_FLAGS = FLAG_CONTINUES | FLAG_BATCH | FLAG_JUMP | FLAG_NULLS
 
 Op = Literal["PUT", "DELETE", "COMMIT", "CHECKPOINT"]
@@ -87,7 +87,7 @@ class Seal(NamedTuple):
         return cls(google_crc32c.value(mark.to_bytes(4, "little")), mark)
 
     def checksum(self, pieces: Sequence[Bytes]) -> int:
-        """The checksum to write behind a frame's bytes, given in pieces."""
+        """The checksum to write after a frame's bytes, given in pieces."""
         crc = self.start
         for piece in pieces:
             crc = google_crc32c.extend(crc, piece)
@@ -95,7 +95,7 @@ class Seal(NamedTuple):
 
 
 class FrameHeader(NamedTuple):
-    """The header of one frame; `lakelog.wal.scan.Frames` holds many. `payload_bytes` is without
+    """The header of one frame; `lakelog.wal.scan.Frames` has many. `payload_bytes` is without
     padding; `first_seq` of a mark is the next record's sequence number, and its `records` 0.
     """
 

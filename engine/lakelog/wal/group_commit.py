@@ -1,12 +1,11 @@
 """Group commit: one write and one sync for the records of many threads.
 
-A thread that comes while no thread writes becomes the writer. A thread that comes later waits in a
-queue; when the writer is done, the first of the queue writes for the whole of it, and the others
-find their work done. So concurrent appends share one write and one fsync, and no thread is kept for
-it.
+The first thread leads: it writes. Other threads wait in a queue. When the leader is done, the first
+thread in the queue becomes the leader and writes the requests of the whole queue. Concurrent
+appends therefore share one write and one fsync, without a dedicated thread.
 
-An interrupt (``KeyboardInterrupt``) may come at any place. The thread that gets it hands on what is
-his, so that no process waits for ever; what is handed on can be handed on twice without harm.
+An interrupt (``KeyboardInterrupt``) can occur anywhere. The interrupted thread passes on leadership
+and wakes the threads that it serves, so that none waits forever; doing so twice is harmless.
 """
 
 from __future__ import annotations
@@ -32,14 +31,15 @@ from lakelog.wal.frames import COMMIT
 from lakelog.wal.writer import LOOK, Writer
 
 _LEADING_SECONDS = 0.001
-"""How long a thread continues to write for others when its own work is done, once they wait: to
-hand the turn over takes longer than a fast disk takes to sync."""
+"""Seconds for which a leader continues to write the requests of others after its own is done,
+because handing over takes longer than an fsync of a fast disk.
+"""
 
 
 class Turn:
-    """A piece of work that waits for its turn. Made for one use."""
+    """A request that waits for its turn; used once."""
 
-    # Said by the class, for most turns are never waited for.
+    # A class attribute, because most turns never wait.
     gate: threading.Lock | None = None
     is_done = False
     thread = 0
@@ -49,17 +49,17 @@ T = TypeVar("T", bound=Turn)
 
 
 class Turns(Generic[T]):
-    """The queue."""
+    """The queue of requests."""
 
     def __init__(self, serve: Callable[[Sequence[T]], None]) -> None:
         self._serve = serve
         self._lock = threading.Lock()
-        self._leader: T | None = None  # whose thread writes, or is to
+        self._leader: T | None = None  # the turn of the thread that writes, or will
         self._waiting: list[T] = []
-        self._serving: list[T] = []  # the leader's
+        self._serving: list[T] = []  # the turns that the leader serves
 
     def take(self, turn: T) -> None:
-        """Return once the work is done, by this thread or by another one."""
+        """Return once the work is done, by this thread or another."""
         turn.thread = threading.get_ident()
         leader = self._leader
         if leader is not None and leader.thread == turn.thread:
@@ -83,7 +83,7 @@ class Turns(Generic[T]):
             raise
 
     def _wait(self, turn: T, gate: threading.Lock) -> bool:
-        """Wait until the work is done, or this thread is to lead; whether it is done."""
+        """Wait until the work is done (True), or this thread must lead (False)."""
         while True:
             gate.acquire()
             if turn.is_done:
@@ -94,7 +94,7 @@ class Turns(Generic[T]):
                     return False
 
     def _lead(self, turn: T) -> None:
-        """Serve all who wait, until no process does or another thread is to."""
+        """Serve all waiting turns, until there are none or another thread leads."""
         until = time.perf_counter() + _LEADING_SECONDS
         while self._leader is turn:
             self._serve(self._serving)
@@ -108,23 +108,23 @@ class Turns(Generic[T]):
                     self._leader = None
 
     def _let_go(self) -> None:
-        """Let those go whose work is done."""
+        """Wake the threads whose work is done."""
         for each in self._serving:
             each.is_done = True
             _open(each)
 
     def _pass_on(self, turn: T) -> None:
-        """Let the first who waits lead, if it is still this thread that does."""
+        """Make the first waiting thread the leader, if this thread still leads."""
         with self._lock:
             if self._leader is turn:
                 self._serving = []
                 if self._waiting:
-                    _open(self._waiting[0])  # it wakes, and waits for the lock that is held here
+                    _open(self._waiting[0])  # it wakes, and waits for the lock held here
                 self._leader = self._waiting[0] if self._waiting else None
 
     def _give_up(self, turn: T) -> None:
-        """After an interrupt: withdraw work that no thread has begun, and stop waiting for other
-        work.
+        """After an interrupt: withdraw a request that was not started, and stop waiting
+        otherwise.
         """
         with self._lock:
             if turn in self._waiting:
@@ -146,10 +146,10 @@ _COMMIT = bytes((COMMIT,))
 class Entry(Turn):
     """A request of one caller, with its result. It has records (`ops`, `keys`, `values`, or
     `columns` for a batch) or an `action` to run in the writer's turn; `seq` is 0 until the outcome
-    is known; `changes` says whether the action replaces the log.
+    is known; `changes`: the action modifies the log.
     """
 
-    # Every append makes one of these, so what is rarely said is said by the class.
+    # Every append creates an entry, so rarely used attributes are class attributes.
     columns: Sequence[Columns] | None = None
     is_batch = False
     is_urgent = False
@@ -172,7 +172,7 @@ class Entry(Turn):
         self.size_bytes = size_bytes
 
     def outcome(self) -> Any:
-        """The result: the last sequence number, or what the action returned."""
+        """The result: the last sequence number, or the return value of the action."""
         if self.error is not None:
             raise self.error
         if not self.seq:
@@ -184,7 +184,7 @@ class Entry(Turn):
 
     @classmethod
     def of_columns(cls, columns: Sequence[Columns]) -> Entry:
-        """A batch in columns, to which its COMMIT is added."""
+        """A batch in columns, which ends with its COMMIT."""
         entry = cls()
         entry.columns = columns
         entry.is_batch = True
@@ -192,7 +192,7 @@ class Entry(Turn):
 
     @classmethod
     def of_action(cls, action: Callable[[], object], *, changes: bool = True) -> Entry:
-        """Something else to do."""
+        """An action to run in the writer's turn."""
         entry = cls()
         entry.action = action
         entry.changes = changes
@@ -202,7 +202,7 @@ class Entry(Turn):
     def batch(
         cls, ops: bytes, keys: list[bytes], values: list[bytes | None], frame_bytes: int
     ) -> Entry:
-        """A batch, to which its COMMIT is added."""
+        """A batch, which ends with its COMMIT."""
         size = len(ops) * RECORD_BYTES + sum(map(len, keys)) + sum(map(len, filter(None, values)))
         if len(ops) > FEW_RECORDS or size > frame_bytes:
             columns = columns_of(ops, keys, values)
@@ -215,8 +215,8 @@ class Entry(Turn):
 
 @dataclass
 class Committer:
-    """Writes the requests in order. A segment of `segment_bytes` is followed by a new one; every
-    `sync_every` requests there is an fsync (0: never).
+    """Writes requests in order. A segment larger than `segment_bytes` is followed by a new one;
+    there is an fsync every `sync_every` requests (0: never).
     """
 
     writer: Writer
@@ -225,9 +225,9 @@ class Committer:
     waiting: int = 0
 
     def serve(self, entries: Sequence[Entry]) -> None:
-        """Do what all entries want; each gets its result."""
+        """Execute all entries; each gets its result."""
         try:
-            for entry in entries:  # each append comes through here, and a generator costs more
+            for entry in entries:  # every append runs through here, and a generator costs more
                 if entry.action is not None:
                     break
             else:
@@ -236,7 +236,7 @@ class Committer:
             for run in _runs(entries):
                 self._serve_run(run)
         except BaseException:
-            # Whatever was under way, it is unknown how far it came.
+            # The outcome of the current operation is unknown.
             if any(entry.changes for entry in entries):
                 self.writer.poison = self.writer.poison or "the operation was interrupted"
             raise
@@ -259,7 +259,7 @@ class Committer:
             if len(entries) == 1 or self.writer.poison is not None:
                 _fail(entries, error)
                 return
-            # What one of them asks for may be too much for the disk, and the others' may not.
+            # Written separately: one entry may exceed the free disk space, and the others may not.
             for entry in entries:
                 self._commit([entry])
         except Exception as error:  # noqa: BLE001 - it is raised where the record was appended
@@ -283,7 +283,7 @@ class Committer:
 
 
 def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:
-    """Entries that can be written together; an action is alone."""
+    """Groups of entries that can be written together; an action is alone."""
     runs: list[list[Entry]] = []
     for entry in entries:
         if runs and entry.action is None and runs[-1][0].action is None:
@@ -294,7 +294,9 @@ def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:
 
 
 def _fail(entries: Sequence[Entry], error: Exception) -> None:
-    """Give all entries an error; each of them gets its own, for each is raised elsewhere."""
+    """Set an error for all entries; each gets its own copy, because each is raised in another
+    thread.
+    """
     entries[0].error = error
     for entry in entries[1:]:
         if isinstance(error, LakelogError):
@@ -306,7 +308,7 @@ def _fail(entries: Sequence[Entry], error: Exception) -> None:
 
 
 def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[int]]:
-    """Frames for all entries, in pieces, and each entry's last sequence number."""
+    """Frames of all entries, in pieces, and each entry's last sequence number."""
     framing = writer.framing
     if len(entries) == 1 and entries[0].columns is None:
         entry = entries[0]
@@ -354,7 +356,7 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
 
 
 class _Packer:
-    """Collects records until they are a frame."""
+    """Collects records into frames."""
 
     def __init__(self, writer: Writer) -> None:
         self._framing = writer.framing
@@ -375,7 +377,7 @@ class _Packer:
         self.next_seq += len(entry.ops)
 
     def flush(self, *, is_batch: bool = False) -> None:
-        """End the frame, if there is anything in it."""
+        """End the frame, if it has records."""
         if not self._ops:
             return
         pieces = pack_records(

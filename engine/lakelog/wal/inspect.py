@@ -22,15 +22,15 @@ from lakelog.wal.scan import Frames
 from lakelog.wal.segments import DAMAGED_SUFFIX, Segment, named_seq
 
 WalFormat = Literal["lakelog", "002", "003", "003-crc"]
-"""The project's own format, and the historic ones."""
+"""lakelog's own format, and the historic ones."""
 
 SegmentStatus = Literal["live", "void", "damaged"]
 
 
 @dataclass(frozen=True)
 class SegmentReport:
-    """One file of a log. `status` is ``live``, ``void`` (truncated) or ``damaged`` (it, or a
-    segment before it, has damage, so not all of its records count).
+    """One file of a log. `status` is ``live``, ``void`` (truncated) or ``damaged`` (the file or an
+    earlier segment is damaged, so not all of its records are valid).
     """
 
     path: str
@@ -62,17 +62,17 @@ class WalReport:
 
     @property
     def size_bytes(self) -> int:
-        """All files together."""
+        """Total size of all files, in bytes."""
         return sum(segment.size_bytes for segment in self.segments)
 
     @property
     def is_damaged(self) -> bool:
-        """Whether something that was durable is lost or changed."""
+        """Whether durable data is lost or changed."""
         return any(finding.is_damage for finding in self.findings)
 
 
 def modified_ms(path: str) -> int | None:
-    """When a file was last written to, in milliseconds since 1970; None if it is unknown."""
+    """Modification time of a file, in milliseconds since 1970; None if unknown."""
     try:
         return os.stat(path).st_mtime_ns // 1_000_000
     except OSError:
@@ -86,7 +86,7 @@ def inspect(
     disk: Disk | None = None,
     modified: Callable[[str], int | None] = modified_ms,
 ) -> WalReport:
-    """Inspect a log, historic ones too. Damage is reported in the result and never raised; raises
+    """Inspect a log of any format. Damage is reported in the result, never raised. Raises
     NotFoundError without a log, UnsupportedError for a log of a later version of lakelog.
     """
     path = os.fspath(directory)
@@ -134,7 +134,7 @@ def _segments(verdict: Verdict, modified: Callable[[str], int | None]) -> tuple[
     found += [_segment(segment, "damaged", modified) for segment in verdict.lost]
     tail = verdict.tail
     if tail is not None and tail.path not in {segment.path for segment in found}:
-        # A segment that a crash left without its header.
+        # A segment without its header, left by a crash.
         size, when = tail.size_bytes, modified(tail.path)
         found.append(SegmentReport(tail.path, "live", size, 0, None, None, None, when))
     return tuple(found)

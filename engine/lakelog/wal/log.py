@@ -48,16 +48,16 @@ from lakelog.wal.writer import Writer
 Sync = Literal["sync", "batch", "none"]
 
 _SEGMENT_BYTES = 64 << 20
-"""From this size on a segment is followed by another one, if not said otherwise."""
+"""Default size in bytes at which a new segment is started."""
 
 FRAME_BYTES = 16 << 20
-"""How much of a batch goes into one frame, if not said otherwise."""
+"""Default maximum bytes of a batch per frame."""
 
 _MOST_FRAME_BYTES = 1 << 29
-"""How much may go into one."""
+"""Upper bound of the bytes of a batch per frame."""
 
 BATCH_APPENDS = 100
-"""With ``sync="batch"``, how many appends share an fsync, if not said otherwise."""
+"""Default number of appends per fsync with ``sync="batch"``."""
 
 
 @dataclass(frozen=True)
@@ -196,7 +196,7 @@ class WriteAheadLog(Closing):
 
     @property
     def recovery(self) -> RecoveryReport | None:
-        """What was dropped when the log was opened; None if nothing was.
+        """Records and bytes dropped when the log was opened; None if none were.
 
         For a reader it reports only damage, as of the last time that the whole log was read: on
         opening with ``strict=False``, and at every `replay` and `iterate` from the beginning.
@@ -366,7 +366,7 @@ class WriteAheadLog(Closing):
         yield from tables_of(self._verdict(after_seq), after_seq, controls=True)
 
     def records(self, after_seq: int = 0) -> Iterator[WalRecord]:
-        """All records as `iterate` returns them, one by one."""
+        """The records of `iterate`, one by one."""
         return records_of(self.iterate(after_seq))
 
     def state(self) -> pa.Table:
@@ -415,7 +415,7 @@ class WriteAheadLog(Closing):
         try:
             self._do(act)
         finally:
-            if not access.is_closed:  # it was interrupted, or the thread that did it for this one
+            if not access.is_closed:  # it was interrupted, or another thread that wrote for it
                 self._do(act)
 
     def __repr__(self) -> str:
@@ -441,13 +441,13 @@ class WriteAheadLog(Closing):
         return seq
 
     def _do(self, action: Callable[[], Any], *, changes: bool = True) -> Any:
-        """Do something in the writer's turn."""
+        """Run an action in the writer's turn."""
         entry = Entry.of_action(action, changes=changes)
         self._turns.take(entry)
         return entry.outcome()
 
     def _verdict(self, after_seq: int) -> Verdict:
-        """The log as it is now, from a sequence number on."""
+        """The current content of the log, from a sequence number on."""
         with self._errors():
             if self._committer is None:
                 self._access.check()
@@ -462,7 +462,7 @@ class WriteAheadLog(Closing):
             verdict = judge(framed, after_seq)
             if verdict.damage is not None:
                 if after_seq:
-                    self._verdict(0)  # which shows all that is safe
+                    self._verdict(0)  # which returns all safe records
                 raise verdict.damage
         return verdict
 
@@ -474,10 +474,10 @@ class WriteAheadLog(Closing):
                 raise
             verdict = judge([], after_seq)
         if verdict.damage is not None and after_seq:
-            verdict = survey(self._disk, self._directory)  # which shows all that is safe
+            verdict = survey(self._disk, self._directory)  # which returns all safe records
         if verdict.damage is not None and self._strict:
             raise verdict.damage
-        if verdict.damage is not None or not after_seq:  # else it was no look at all of the log
+        if verdict.damage is not None or not after_seq:  # otherwise not all of the log was read
             self._report = None if verdict.damage is None else report_of(verdict)
         return verdict
 
@@ -490,7 +490,7 @@ def _sequence_number(name: str, value: object) -> int:
 
 
 def _unchanged(found: Verdict | None, writer: Writer) -> Verdict | None:
-    """What was found when the log was opened, if nothing was written since."""
+    """The result of opening the log, if nothing was written since."""
     if (
         found is not None
         and found.live

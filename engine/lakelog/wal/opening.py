@@ -1,6 +1,6 @@
-"""Opens a log for writing: truncates a torn tail, and refuses or sets aside damage.
+"""Opens a log for writing: truncates a torn tail, and refuses or moves aside damaged files.
 
-Every step may be the last one before a crash, and opening again then ends in the same state.
+A crash is possible after every step; opening again then leads to the same state.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ _MANY_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class RecoveryReport:
-    """What was dropped when a log was opened.
+    """Description of the data that was dropped when a log was opened.
 
     Attributes:
-        path: The segment.
-        byte_offset: From where on it was dropped.
-        dropped_bytes: How much was dropped, in this segment and in those behind it.
-        dropped_records: Records in whole frames among that: of a torn tail those that were never
-            durable, of damage those that do not follow what is safe.
-        safe_seq: The last sequence number that was kept.
-        reason: Why.
-        damage: The damage, as `LakelogError.as_dict` gives it; None for a torn tail, which every
-            crash may leave.
-        set_aside: Files in which what was dropped is kept: of damage, and of a torn tail that is
-            more than an append that was not done.
+        path: Path of the segment.
+        byte_offset: Offset of the dropped bytes in the segment.
+        dropped_bytes: Number of dropped bytes, in this segment and the following ones.
+        dropped_records: Number of dropped records in whole frames: of a torn tail those that were
+            never durable, of damage those after the last safe record.
+        safe_seq: Last sequence number that was kept.
+        reason: Description of the problem.
+        damage: The damage, as `LakelogError.as_dict` returns it; None for a torn tail, which every
+            crash can leave.
+        set_aside: Files with the dropped data: of damage, and of a torn tail that is more than an
+            incomplete append.
     """
 
     path: str
@@ -62,7 +62,7 @@ class RecoveryReport:
 
 
 def report_of(verdict: Verdict, set_aside: tuple[str, ...] = ()) -> RecoveryReport | None:
-    """What a verdict drops; None if nothing."""
+    """The report of the data that a verdict drops; None if there is none."""
     if verdict.damage is not None:
         damage = verdict.damage
         kept = {each.path: each for each in verdict.live}
@@ -102,7 +102,9 @@ def report_of(verdict: Verdict, set_aside: tuple[str, ...] = ()) -> RecoveryRepo
 
 @dataclass(frozen=True)
 class Opened:
-    """A log opened for writing: its writer, what recovery found, and what was dropped."""
+    """A log opened for writing: its writer, the result of recovery, and the report of
+    dropped data.
+    """
 
     writer: Writer
     verdict: Verdict
@@ -120,7 +122,7 @@ def open_for_writing(
     clock: Callable[[], int],
     new_id: Callable[[], bytes],
 ) -> Opened:
-    """Read a log, bring it in order, and are at its end. The caller has its lock."""
+    """Recover a log, and open it at its end. The caller has its lock."""
     verdict = _surveyed(disk, directory, was_left_well=was_left_well)
     if verdict.damage is not None and strict:
         raise verdict.damage
@@ -137,7 +139,8 @@ def open_for_writing(
     if verdict.damage is not None:
         lost = {each.path for each in verdict.lost}
         if verdict.live and verdict.live[-1].path not in lost:
-            # It may have been the last one, if what is behind it is not of this log.
+            # The last live segment may be the last one, if the following ones belong to another
+            # log.
             last = verdict.live[-1]
             _made_durable(disk, directory, last, Seal.of(log_id), again=True, cut=False).close()
         place, file, set_aside = _set_aside(disk, directory, verdict, log_id, clock(), names)
@@ -194,7 +197,7 @@ def open_for_writing(
 
 
 def _surveyed(disk: Disk, directory: str, *, was_left_well: bool) -> Verdict:
-    """A log as `survey` finds it. A large last segment is synced at the same time, which is
+    """A log as `survey` reads it. A large last segment is synced at the same time, which is
     harmless if the log is damaged.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="lakelog-wal") as pool:
@@ -202,7 +205,7 @@ def _surveyed(disk: Disk, directory: str, *, was_left_well: bool) -> Verdict:
 
         def begin(segments: Sequence[Segment]) -> None:
             if was_left_well and segments and segments[-1].data.size >= _MANY_BYTES:
-                with contextlib.suppress(RuntimeError):  # no thread: Python ends, or has too many
+                with contextlib.suppress(RuntimeError):  # no thread can be started
                     syncing.append(pool.submit(_sync, disk, segments[-1].path))
 
         verdict = survey(disk, directory, alone=True, before=begin)
@@ -229,7 +232,7 @@ def _closed_on_error(file: WritableFile) -> Any:
 
 
 def _keep_tail(disk: Disk, directory: str, last: Segment, names: set[str]) -> str:
-    """Put what is to be cut off into a file of its own."""
+    """Write the bytes to truncate to a separate file."""
     target = _free_name(f"{last.path}{_TAIL}", names, directory)
     _write_new(disk, target, last.data.slice(last.end))
     disk.sync_directory(directory)
@@ -239,9 +242,9 @@ def _keep_tail(disk: Disk, directory: str, last: Segment, names: set[str]) -> st
 def _made_durable(
     disk: Disk, directory: str, last: Segment, seal: Seal, *, again: bool, cut: bool = True
 ) -> WritableFile:
-    """Cut the last segment to its whole frames, and make it durable, because later frames will
-    claim that it is. The process that wrote it may not have synced it; after a failed sync only
-    rewriting helps. The content does not change, so this may stop anywhere.
+    """Truncate the last segment to its whole frames, and make it durable, because later frames will
+    claim that it is. The process that wrote it may not have synced it; after a failed sync, only
+    rewriting helps. The content does not change, so an interruption is harmless.
     """
     file = disk.open_append(last.path)
     with _closed_on_error(file):
@@ -256,7 +259,7 @@ def _made_durable(
 
 
 def _write_again(disk: Disk, last: Segment, seal: Seal) -> None:
-    """What the last segment's own frames do not prove to be durable."""
+    """Rewrite the part of the last segment that its own frames do not prove to be durable."""
     assert last.header is not None
     start = last.durable_end
     if not start:
@@ -264,7 +267,7 @@ def _write_again(disk: Disk, last: Segment, seal: Seal) -> None:
         disk.rewrite(last.path, 0, last.header.pack())
     for low in range(start, last.end, _MANY_BYTES):
         disk.rewrite(last.path, low, last.data.slice(low, min(_MANY_BYTES, last.end - low)))
-    # What was given up may have gone between reading and writing.
+    # Data of a failed sync may be lost between reading and writing.
     rest = last.data.slice(start, last.end - start)
     if google_crc32c.extend(seal.start, rest) != seal.start:
         raise UnavailableError(
@@ -300,8 +303,8 @@ def _remove(
 
 
 def _is_void_only_by_its_place(segment: Segment, truncated_to: int) -> bool:
-    """Whether a segment holds records that were not truncated. If nothing before damage is left,
-    the segment that continues from it follows truncated ones.
+    """Whether a segment contains records that were not truncated. If nothing before the damage
+    remains, the segment that continues from it follows truncated ones.
     """
     frames = Frames.concat([segment.frames, segment.followers])
     last_seq = int(frames.next_seq.max()) - 1 if len(frames) else 0
@@ -311,7 +314,7 @@ def _is_void_only_by_its_place(segment: Segment, truncated_to: int) -> bool:
 def _left_behind(
     left: Sequence[Segment], verdict: Verdict, set_aside: tuple[str, ...]
 ) -> RecoveryReport:
-    """The description of segments that continuing from damage left."""
+    """The report of segments that a continuation after damage left."""
     frames = Frames.concat([part for each in left for part in (each.frames, each.followers)])
     return RecoveryReport(
         left[0].path,
@@ -325,7 +328,7 @@ def _left_behind(
 
 
 def _follows(verdict: Verdict) -> int:
-    """The segment that a continuation after damage follows: the last one that stays, or the
+    """The segment that a continuation after damage follows: the last remaining one, or the
     truncated ones. A segment without a valid frame is removed, with the numbers in its header.
     """
     lost = {each.path for each in verdict.lost}
@@ -334,7 +337,7 @@ def _follows(verdict: Verdict) -> int:
 
 
 def _keeps(verdict: Verdict, lost: Segment) -> bool:
-    """Whether something of a damaged segment is safe."""
+    """Whether a damaged segment has safe records."""
     return any(each.path == lost.path and len(each.frames) for each in verdict.live)
 
 
@@ -360,7 +363,7 @@ def _set_aside(
                 continue
             safe = next(each for each in verdict.live if each.path == lost.path)
             _write_new(disk, target, lost.data)
-            # Not cut in place: another process may be reading its pages.
+            # Not truncated in place, because another process may be reading its pages.
             temporary = f"{lost.path}{TEMPORARY_SUFFIX}"
             _write_new(disk, temporary, lost.data.slice(0, safe.end))
             disk.sync_directory(directory)

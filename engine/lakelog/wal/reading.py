@@ -1,12 +1,12 @@
-"""The records and the state of a recovered log, as tables: frames decoded to Arrow.
+"""Decodes the frames of a recovered log to Arrow tables: records and state.
 
-`lakelog.wal.encode` describes the parts of a payload. In frames that differ only in their records,
-such as appends of equal size, each part is a column whose rows are equally far apart: a million
-records are copied in a few calls.
+`lakelog.wal.encode` describes the parts of a payload. In frames of equal layout, such as appends of
+equal size, each part is a column with a constant stride: a million records are copied in a few
+calls.
 
-A large frame's columns are used where they lie. Small frames are gathered: a column of Arrow that
-spans the whole segment is laid over it, whose every other element is a key (or a value) and whose
-elements between are what is between them; Arrow's ``take`` then copies the ones that count.
+The columns of a large frame are used without copying. Small frames are gathered: an Arrow column
+over the whole segment is created, in which every other element is a key (or a value) and the
+elements between are the bytes between them; Arrow's ``take`` then copies the keys (or values).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class RecordColumns:
         return len(self.ops)
 
     def slice(self, start: int, length: int) -> RecordColumns:
-        """Some of the records, where they lie."""
+        """Some of the records, without copying."""
         end = start + length
         return RecordColumns(
             self.seqs[start:end],
@@ -62,7 +62,7 @@ class RecordColumns:
         controls = np.flatnonzero(self.ops >= COMMIT)
         if not len(controls):
             return self
-        if controls[0] == len(self) - len(controls):  # all of them at the end
+        if controls[0] == len(self) - len(controls):  # all control records are at the end
             return self.slice(0, int(controls[0]))
         mask = self.ops < COMMIT
         arrow = _mask_of(mask)
@@ -72,18 +72,18 @@ class RecordColumns:
 
 
 def _numbers_of(kind: pa.DataType, numbers: npt.NDArray[Any]) -> pa.Array:
-    """An array of numpy as one of Arrow, whose own way imports pandas where that is installed."""
+    """A numpy array as an Arrow array; Arrow's own conversion imports pandas if it is installed."""
     return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)], 0)
 
 
 def _mask_of(which: npt.NDArray[np.bool_]) -> pa.BooleanArray:
-    """The same of a mask, whose bits Arrow packs."""
+    """A numpy mask as an Arrow array."""
     packed = pa.py_buffer(np.packbits(which, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(which), [None, packed], 0)
 
 
 def _layout_of(count: Any, key_bytes: Any, has_nulls: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """Where the parts of payloads begin, relative to the first: key offsets, value offsets, value
+    """Offsets of the parts of payloads, relative to the first: key offsets, value offsets, value
     validity, keys, values.
     """
     key_offsets = count + 7 & -8
@@ -97,7 +97,7 @@ def _layout_of(count: Any, key_bytes: Any, has_nulls: Any) -> tuple[Any, Any, An
 def check(
     ops: _Ops, key_ends: Any, value_ends: Any, key_bytes: int, room: int, place: tuple[str, int]
 ) -> None:
-    """Refuse what would have Arrow read elsewhere than in the frame."""
+    """Raise for offsets or codes with which Arrow would read outside the frame."""
     if (
         key_ends[0] == value_ends[0] == 0
         and key_ends[-1] == key_bytes
@@ -111,12 +111,12 @@ def check(
 
 
 def _are_known(ops: _Ops) -> bool:
-    """Whether all codes are operations'."""
+    """Whether all codes are known operations."""
     return not len(ops) or bool(ops.min() >= 1 and ops.max() <= len(OPS))
 
 
 def contradiction(path: str, offset: int, expected: str, found: str) -> WalCorruptionError:
-    """What to raise where a whole frame's parts do not fit together."""
+    """The error for a whole frame with inconsistent parts."""
     return WalCorruptionError(
         "a frame of a write-ahead log is inconsistent",
         path=path,
@@ -128,18 +128,18 @@ def contradiction(path: str, offset: int, expected: str, found: str) -> WalCorru
 
 
 MOST_BYTES = 1 << 30
-"""More are not gathered at once, so that 32-bit offsets do."""
+"""Maximum bytes to gather at once, so that 32-bit offsets suffice."""
 
 LARGE_PAGE_BYTES = 1 << 21
-"""What a processor's large page holds, most often."""
+"""Usual size of a large page of the processor, in bytes."""
 
-_ALIKE_WORDS = (0, 2, 3)  # of a header: all but its sequence number
+_ALIKE_WORDS = (0, 2, 3)  # words of a header, except its sequence number
 
 _Bytes = npt.NDArray[np.uint8]
 
 
 def repeated(data: pa.Buffer, frames: Frames, path: str) -> RecordColumns | None:
-    """The records of frames that lie one behind the other and are alike."""
+    """The records of consecutive frames with equal layout; None for others."""
     first = frames[:1]
     times, start = len(frames), int(first.offsets[0])
     step = int(first.ends[0]) - start
@@ -174,7 +174,7 @@ def repeated(data: pa.Buffer, frames: Frames, path: str) -> RecordColumns | None
     keys, values = both[: times * key_bytes], both[times * key_bytes :]
     for target, part, size in ((keys, at[3], key_bytes), (values, at[4], value_bytes)):
         if size:
-            row = np.dtype(f"V{size}")  # one item, and so copied at once
+            row = np.dtype(f"V{size}")  # one item per row, so that a row is copied in one call
             target.view(row)[:] = rows(part, size).view(row)[:, 0]
     return RecordColumns(
         seqs, ops, _binary(key_ends, times, keys), _binary(value_ends, times, values)
@@ -182,7 +182,7 @@ def repeated(data: pa.Buffer, frames: Frames, path: str) -> RecordColumns | None
 
 
 def _binary(ends: npt.NDArray[np.int32], times: int, data: _Bytes) -> pa.BinaryArray:
-    """Elements with these offsets, so many times one behind the other."""
+    """Elements with these offsets, repeated."""
     each = len(ends) - 1
     offsets = np.empty(times * each + 1, dtype=np.int32)
     starts = np.arange(times, dtype=np.int32) * ends[-1]
@@ -193,14 +193,14 @@ def _binary(ends: npt.NDArray[np.int32], times: int, data: _Bytes) -> pa.BinaryA
 
 
 def _new(size_bytes: int) -> _Bytes:
-    """Memory in huge pages if large: mapping small pages takes the kernel longer than filling them
-    takes.
+    """Memory in huge pages if large: for the kernel, mapping small pages takes longer than filling
+    them.
     """
     if size_bytes < LARGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.empty(size_bytes, dtype=np.uint8)
     whole_pages = -(-size_bytes // LARGE_PAGE_BYTES) * LARGE_PAGE_BYTES
     room = mmap.mmap(-1, whole_pages, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with contextlib.suppress(OSError):  # of a kernel without them
+    with contextlib.suppress(OSError):  # for kernels without huge pages
         room.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(room, dtype=np.uint8)[:size_bytes]
 
@@ -213,13 +213,13 @@ SCHEMA = pa.schema(
         pa.field("value", pa.binary()),
     ]
 )
-"""Of replayed records, in the order of their sequence numbers."""
+"""Schema of replayed records, which are ordered by sequence number."""
 
 _SMALL_RECORDS = 128
 _SMALL_BYTES = 8192
 _FEW_FRAMES = 12
-_SINGLE_BYTES = 24  # of one record: its operation and offsets
-_GATHER_FRAMES = 1 << 15  # what is made on the way then stays in the cache
+_SINGLE_BYTES = 24  # bytes of one record's operation and offsets
+_GATHER_FRAMES = 1 << 15  # so that intermediate arrays fit in the CPU cache
 
 
 def pieces(
@@ -237,18 +237,18 @@ def pieces(
 
 def _wanted(frames: Frames, after_seq: int) -> Frames:
     is_wanted = frames.kinds == KIND_RECORDS
-    if len(frames) and frames.headers[0, 1] <= after_seq:  # the first one's sequence number
+    if len(frames) and frames.headers[0, 1] <= after_seq:  # the sequence number of the first frame
         is_wanted &= frames.next_seq > after_seq + 1
     if is_wanted.all():
         return frames
     wanted = np.flatnonzero(is_wanted)
     if len(wanted) and wanted[-1] - wanted[0] == len(wanted) - 1:
-        return frames[wanted[0] : wanted[-1] + 1]  # nothing is copied
+        return frames[wanted[0] : wanted[-1] + 1]  # a slice, without copying
     return frames[wanted]
 
 
 def table(parts: list[RecordColumns]) -> pa.Table:
-    """Pieces as one table of `SCHEMA`; keys and values stay where they are."""
+    """Pieces as one table of `SCHEMA`, without copying keys and values."""
     if not parts:
         return pa.Table.from_batches([], SCHEMA)
     ops = np.concatenate([part.ops for part in parts])
@@ -267,7 +267,7 @@ def table(parts: list[RecordColumns]) -> pa.Table:
 
 @cache
 def _names() -> pa.StringArray:
-    """Of the operations."""
+    """Names of the operations."""
     offsets = np.cumsum([0, *map(len, OPS)], dtype=np.int32)
     buffers = [None, pa.py_buffer(offsets), pa.py_buffer("".join(OPS).encode())]
     return pa.Array.from_buffers(pa.string(), len(OPS), buffers, 0)
@@ -291,7 +291,7 @@ def _raw(data: pa.Buffer, frames: Frames, path: str) -> Iterator[RecordColumns]:
 
 
 def _are_small(frames: Frames) -> npt.NDArray[np.bool_]:
-    """Whether each frame costs less to copy with others than to look at by itself."""
+    """Whether each frame is cheaper to gather with others than to read separately."""
     is_short: npt.NDArray[np.bool_] = frames.counts < _SMALL_RECORDS
     is_short &= frames.payload_bytes < _SMALL_BYTES
     is_short &= frames.codecs == CODEC_NONE
@@ -368,7 +368,7 @@ def _gather(data: pa.Buffer, frames: Frames, path: str) -> RecordColumns:
     if (counts == 1).all():
         return _gather_single(data, frames, (payload, keys, values), has_nulls, path)
     total = int(counts.sum())
-    # Of each record: its frame's columns, and which of the frame's records it is.
+    # Per record: its frame's columns, and its index in the frame.
     spread: Callable[[Any], Any] = lambda column: np.repeat(column, counts)
     within = np.arange(total) - spread(np.cumsum(counts) - counts)
     seqs = spread(frames.first_seq) + within
@@ -442,7 +442,7 @@ def _gather_single(
 def _taken(
     data: pa.Buffer, at: Any, low: Any, high: Any, is_there: npt.NDArray[np.bool_] | None
 ) -> pa.BinaryArray:
-    """The spans of the data at `at` + `low` up to `at` + `high`, which rise, as a column."""
+    """The ascending spans of the data from `at` + `low` to `at` + `high`, as a column."""
     count = len(at)
     limits = np.empty(2 * count + 1, dtype=np.int32)
     limits[0:-1:2] = at + low
@@ -457,15 +457,15 @@ def _taken(
 
 
 _STATE_SCHEMA = pa.schema([SCHEMA.field("key"), SCHEMA.field("value"), SCHEMA.field("seqNum")])
-"""Of `state_of`."""
+"""Schema of `state_of`."""
 
-_PUT_INDEX = 0  # of PUT among the names of the operations
+_PUT_INDEX = 0  # index of PUT among the names of the operations
 
 
 def tables_of(
     verdict: Verdict, after_seq: int = 0, *, controls: bool = False
 ) -> Iterator[pa.Table]:
-    """A log's records, a segment at a time."""
+    """A log's records, one table per segment."""
     after_seq = max(after_seq, verdict.truncated_to)
     for each in verdict.live:
         found = _table_of_one(each, after_seq, controls=controls)
@@ -490,8 +490,8 @@ def _table_of_one(segment: Segment, after_seq: int, *, controls: bool = False) -
 
 
 def state_of(records: pa.Table) -> pa.Table:
-    """What PUT and DELETE records add up to: the last value of each key that was not deleted."""
-    import polars as pl  # only here, since a log that is only written does without it
+    """The state of PUT and DELETE records: the last value of each key that was not deleted."""
+    import polars as pl  # imported here, because a log that is only written does not need it
 
     from lakelog.model.reconcile import last_wins
 

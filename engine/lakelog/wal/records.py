@@ -1,4 +1,4 @@
-"""Records of callers, validated and converted to bytes."""
+"""Validates records of callers, and converts them to bytes."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _NAMES = frozenset(("op", "key", "value"))
 
 
 class WalRecord(NamedTuple):
-    """One record, as specification 002 has it.
+    """One record, as in specification 002.
 
     Attributes:
-        seq_num: Its sequence number.
+        seq_num: Sequence number.
         op_type: PUT, DELETE, COMMIT or CHECKPOINT.
         key: Bytes; empty in control marks.
         value: Bytes, or None.
@@ -36,18 +36,18 @@ class WalRecord(NamedTuple):
 
     @property
     def checksum(self) -> int:
-        """CRC-32 over the operation's code, the key and the value, as specification 002 has it."""
+        """CRC-32 over the operation's code, the key and the value, as in specification 002."""
         start = zlib.crc32(self.key, zlib.crc32(_CODES[self.op_type]))
         return zlib.crc32(self.value or b"", start)
 
 
 class WalRecords:
-    """Records of a log: a sequence of `WalRecord`, and the table of columns that they come from.
+    """Records of a log: a sequence of `WalRecord`, and a table.
 
-    Iteration, ``len`` and indexing by numbers give `WalRecord` objects, made as they are asked for.
-    Indexing by a column's name, and every attribute of `pyarrow.Table`, give the columns.
-    Everything that reads an Arrow stream (`polars.DataFrame`, Pandas, DuckDB) takes it as a table;
-    what accepts a `pyarrow.Table` only takes `table`.
+    Iteration, ``len`` and indexing by numbers return `WalRecord` objects, created on demand.
+    Indexing by a column's name, and every attribute of `pyarrow.Table`, return columns. Readers of
+    Arrow streams (`polars.DataFrame`, Pandas, DuckDB) read it as a table; for functions that accept
+    only a `pyarrow.Table`, pass `table`.
 
     Attributes:
         table: ``seqNum`` (int64), ``op`` (dictionary of strings), ``key`` and ``value`` (binary).
@@ -115,7 +115,7 @@ class WalRecords:
 
 
 def records_of(tables: Iterable[pa.Table]) -> Iterator[WalRecord]:
-    """Records one by one, of tables with their columns."""
+    """The rows of record tables, one by one."""
     for each in tables:
         for batch in each.to_batches(max_chunksize=1 << 14):
             yield from map(WalRecord, *(column.to_pylist() for column in batch.columns))
@@ -132,14 +132,14 @@ def code_of(op: str) -> bytes:
 
 
 def data_of(text: bytes | str | bytearray | memoryview, what: str = "key") -> bytes:
-    r"""Bytes as they are, text as UTF-8.
+    r"""Bytes unchanged, text as UTF-8.
 
     Args:
         text: A key or a value.
-        what: Which of the two, for the error.
+        what: ``key`` or ``value``, for the error.
 
     Raises:
-        InvalidInputError: It is neither.
+        InvalidInputError: It is neither bytes nor text.
 
     Example:
         >>> data_of("ä"), data_of(b"\xff")
@@ -208,7 +208,7 @@ def arrow_table(table: Any) -> pa.Table:
 
 
 def columns_of_table(table: Any) -> Iterator[Columns]:
-    """Records of an Arrow or Polars table, a chunk at a time."""
+    """Records of an Arrow or Polars table, chunk by chunk."""
     table = arrow_table(table)
     if frozenset(table.column_names) != _NAMES or table.num_columns != len(_NAMES):
         raise InvalidInputError(
@@ -225,7 +225,7 @@ def columns_of_table(table: Any) -> Iterator[Columns]:
 
 
 def _codes(column: pa.Array) -> Any:
-    import pyarrow.compute as pc  # only here, since records that come one by one do without it
+    import pyarrow.compute as pc  # imported here, because single records do not need it
 
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
@@ -253,7 +253,7 @@ def _codes(column: pa.Array) -> Any:
 
 
 def _is_all(column: pa.Array, text: bytes) -> bool:
-    """Whether a column is known to hold nothing but one text."""
+    """Whether all elements of a column are known to equal one text."""
     width = {pa.string(): np.int32, pa.large_string(): np.int64}.get(column.type)
     if width is None or column.null_count or not len(column):
         return False

@@ -1,11 +1,11 @@
 """Reads the segments of a log, and classifies their contents as valid, torn or damaged.
 
-A crash may tear whatever was not yet durable, and nothing else. So the frames after a break decide
-what it is: every frame says how many bytes before it were not known to be durable when it was
-written. A whole frame that knew the broken place to be durable proves damage; without one, all
-from the break on was never promised to anybody, and is a torn tail.
+A crash can only tear bytes that were not yet durable. Therefore the frames after a break decide its
+classification: every frame records how many bytes before it were not known to be durable when it
+was written. A whole frame that records the broken position as durable proves damage. Without such a
+frame, nothing after the break was acknowledged as durable, and it is a torn tail.
 
-Pure: sees segments that were read, and changes nothing.
+Pure: works on segments that were read, and changes nothing.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from lakelog.wal.segments import Segment, is_historic, named_seq, of_segments, s
 
 @dataclass(frozen=True)
 class Tail:
-    """Bytes that a crash left after the last whole record, from `offset` on (0: the segment never
-    began). `frames` and `records` count whole but never durable frames; `is_plain` is false if it
-    may be damage of durable records that nothing proves.
+    """Bytes that a crash left after the last whole record, from `offset` on (0: the segment has no
+    header). `frames` and `records` count whole but never durable frames; `is_plain` is false if
+    they may be unprovable damage of durable records.
     """
 
     path: str
@@ -77,7 +77,7 @@ class Verdict:
 
     @property
     def records(self) -> int:
-        """Records that count, control marks included."""
+        """Number of valid records, including control marks."""
         return sum(_records(each.frames, self.truncated_to) for each in self.live)
 
     @property
@@ -90,7 +90,7 @@ class Verdict:
 
 
 def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
-    """Say what a log's segments add up to."""
+    """Classify a log's segments."""
     segments = list(segments)
     log_id = _id_of(segments)
     unborn, tail = None, None
@@ -110,7 +110,8 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
     for place, each in enumerate(kept):
         damage = _misfit(live, each, log_id, max(truncated_to, after_seq))
         if damage is not None:
-            # Records that are missing between two segments may be those in the first one's rest.
+            # Records that are missing between two segments may be in the first one's remaining
+            # bytes.
             lost = kept[place - 1 if live and damage.path == live[-1].path else place :]
             break
         safe, damage, tail = _examine(each, tail, is_last=place == len(kept) - 1)
@@ -131,7 +132,7 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
     )
     if damage is None:
         return verdict
-    # What is void stays void, though nothing else behind the damage counts.
+    # Truncated segments remain truncated, although no other data after the damage is used.
     durable = max(_durable_behind(each, log_id) for each in lost)
     verdict = replace(verdict, truncated_to=max(truncated_to, durable))
     damage.safe_seq, damage.safe_records = verdict.safe_seq, verdict.records
@@ -146,19 +147,19 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
 
 
 def _id_of(segments: Sequence[Segment]) -> bytes | None:
-    """The id of the log that most of its segments name; None if none of them can be read."""
+    """The id of the log in most of its segments; None if none of them can be read."""
     ids = Counter(each.header.log_id for each in segments if each.header is not None)
     return ids.most_common(1)[0][0] if ids else None
 
 
 def _is_unborn(segments: Sequence[Segment]) -> bool:
-    """Whether the last segment, whose header cannot be read, was only being made."""
+    """Whether the last segment, whose header cannot be read, was only being created."""
     last = segments[-1]
     if not last.is_blank:
         return False
     if len(segments) == 1:
         return last.named_seq == 1
-    # A seal is written once the segment that follows it is durable.
+    # A seal is written after the following segment is durable.
     return not (segments[-2].frames.kinds == KIND_SEAL).any()
 
 
@@ -169,20 +170,20 @@ def _truncated_to(segment: Segment, log_id: bytes | None) -> int:
 
 
 def _durable_behind(segment: Segment, log_id: bytes | None) -> int:
-    """As `_truncated_to`, of the whole frames behind a break."""
+    """As `_truncated_to`, for the whole frames after a break."""
     if segment.header is not None and segment.header.log_id != log_id:
         return 0
     return _marked(segment, segment.followers)
 
 
 def _marked(segment: Segment, frames: Frames) -> int:
-    """The highest number that truncation frames carry; 0 where there are none."""
+    """The highest number in truncation frames; 0 without any."""
     marks = frames.offsets[frames.kinds == KIND_TRUNCATION].tolist()
     return max((_mark(segment, at) for at in marks), default=0)
 
 
 def _mark(segment: Segment, offset: int) -> int:
-    """The number that a mark carries."""
+    """The number in a mark."""
     start = offset + FRAME_HEADER_BYTES
     return int.from_bytes(segment.data[start : start + 8].to_pybytes(), "little")
 
@@ -192,12 +193,12 @@ def _begins_at(segment: Segment) -> int:
 
 
 def _seen(segment: Segment, log_id: bytes | None) -> int:
-    """One more than the highest sequence number anywhere in a segment."""
+    """One more than the highest sequence number in a segment."""
     if segment.header is not None and segment.header.log_id != log_id:
         return 0
     both = Frames.concat([segment.frames, segment.followers])
     top = int(both.next_seq.max()) if len(both) else 0
-    # A name beyond all numbers is not one that a log gave.
+    # lakelog never gives a name beyond the highest number.
     return max(segment.named_seq if segment.named_seq < MAX_SEQ else 0, top)
 
 
@@ -209,7 +210,9 @@ def _records(frames: Frames, truncated_to: int) -> int:
 def _misfit(
     live: Sequence[Segment], each: Segment, log_id: bytes | None, done_seq: int
 ) -> WalCorruptionError | None:
-    """What is wrong with a segment's header, or between it and the segment before it."""
+    """The problem of a segment's header, or between it and the previous segment; None if there is
+    none.
+    """
     header = each.header
     if header is None:
         return each.header_error
@@ -272,7 +275,7 @@ def _broken(segment: Segment) -> WalCorruptionError:
 def _examine(
     each: Segment, tail: Tail | None, *, is_last: bool
 ) -> tuple[Segment, WalCorruptionError | None, Tail | None]:
-    """What counts of a segment whose header is in order, what is damaged, and what is torn."""
+    """The valid frames of a segment whose header is valid, its damage, and its torn tail."""
     _check_known(each)
     for check in (_out_of_sequence, _after_its_end, _without_end):
         at = check(each)
@@ -328,7 +331,7 @@ _Fault = tuple[int, WalCorruptionError] | None
 
 
 def _out_of_sequence(each: Segment) -> _Fault:
-    """The first frame whose sequence number does not follow."""
+    """The first frame whose sequence number is not contiguous."""
     frames = each.frames
     if each.header is None or not len(frames):
         return None
@@ -345,7 +348,7 @@ def _out_of_sequence(each: Segment) -> _Fault:
 
 
 def _after_its_end(each: Segment) -> _Fault:
-    """The first frame behind a seal."""
+    """The first frame after a seal."""
     seals = np.flatnonzero(each.frames.kinds == KIND_SEAL)
     if not len(seals) or seals[0] == len(each.frames) - 1:
         return None
@@ -360,7 +363,7 @@ def _after_its_end(each: Segment) -> _Fault:
 
 
 def _without_end(each: Segment) -> _Fault:
-    """The first frame that should continue with a batch, and does not."""
+    """The first frame that should continue a batch, but does not."""
     flags = each.frames.flags
     wrong = ((flags[:-1] & FLAG_CONTINUES) != 0) & ((flags[1:] & FLAG_BATCH) == 0)
     if not wrong.any():
@@ -390,7 +393,7 @@ def _is_proved_durable(each: Segment) -> bool:
 
 
 def _complete(frames: Frames) -> Frames:
-    """Without the frames of a batch that does not end."""
+    """The frames without those of an unfinished batch."""
     if not len(frames) or not frames.flags[-1] & FLAG_CONTINUES:
         return frames
     ends = np.flatnonzero((frames.flags & FLAG_CONTINUES) == 0)
@@ -413,7 +416,7 @@ _REASONS = {
 
 
 def _torn(each: Segment, safe: Segment) -> Tail:
-    # An older frame of the same log, which was a value in one that was torn, is none of these.
+    # An older frame of the same log, stored as a value in a torn frame, is excluded.
     behind = each.followers[each.followers.first_seq >= each.next_seq]
     dropped = Frames.concat([each.frames[len(safe.frames) :], behind])
     if each.gap is not None and each.gap.offset == safe.end:
@@ -431,9 +434,9 @@ def _torn(each: Segment, safe: Segment) -> Tail:
     )
 
 
-# A reader's, next to a writer who rotates and truncates.
+# of a reader, while a writer rotates and truncates
 _ATTEMPTS = 200
-_ATTEMPTS_OF_SAME = 5  # while segments neither came nor went
+_ATTEMPTS_OF_SAME = 5  # while the list of segments is unchanged
 
 
 def survey(
@@ -444,7 +447,7 @@ def survey(
     alone: bool = False,
     before: Callable[[Sequence[Segment]], None] = lambda _: None,
 ) -> Verdict:
-    """Read a log and judge it."""
+    """Read a log and classify it."""
     known: set[str] = set()
     same = 0
     for _ in range(0 if alone else _ATTEMPTS):
@@ -470,7 +473,7 @@ def _read_segments(
     alone: bool = False,
     before: Callable[[Sequence[Segment]], None] = lambda _: None,
 ) -> list[Segment]:
-    """A log's segments in order, as they are."""
+    """A log's segments in order, as read."""
     names = disk.list(directory)
     old = sorted(filter(is_historic, names))
     if old:
@@ -480,9 +483,9 @@ def _read_segments(
             hint="lakelog wal upgrade",
         )
     found = sorted((seq, name) for name in names if (seq := named_seq(name)) is not None)
-    # The last segment may be cut while it is read, and so may the one before it, which is the last
-    # one again if the last one is truncated to nothing. Reading a page of a mapped file that was
-    # cut ends the process.
+    # The last segment may be truncated while it is read. So may the one before it, which becomes
+    # the last one again if the last one is removed. Reading a page of a truncated mapped file kills
+    # the process.
     settled = {seq for seq, _ in (found if alone else found[:-2])}
 
     def read(seq: int, name: str) -> Segment:
@@ -493,7 +496,7 @@ def _read_segments(
     first = begun[-1] if begun else 0
     segments = [read(*each) for each in found[first:]]
     if first and all(each.header is None for each in segments):
-        # Whether the last segment was ever begun, the one before it says.
+        # The previous segment shows whether the last segment was ever begun.
         segments.insert(0, read(*found[first - 1]))
     before(segments)
     log_id = _id_of(segments) or _unproved_id(segments)
@@ -513,7 +516,7 @@ def with_header(segment: Segment) -> Segment:
 
 
 def _unproved_id(segments: list[Segment]) -> bytes | None:
-    """The id in a damaged header, if there are frames that prove it."""
+    """The id in a damaged header, if frames confirm it."""
     for each in segments:
         log_id: bytes = each.data[ID_OFFSET : ID_OFFSET + 16].to_pybytes()
         if len(log_id) == 16 and len(
@@ -524,7 +527,7 @@ def _unproved_id(segments: list[Segment]) -> bytes | None:
 
 
 def _with_unproved_frames(segment: Segment) -> Segment:
-    """A segment with frames whose log is unknown: none of their records count, but their sequence
+    """A segment with frames of an unknown log: their records are not valid, but their sequence
     numbers must not be reused.
     """
     found = unproved_frames(segment.data, SEGMENT_HEADER_BYTES)
@@ -535,7 +538,9 @@ def _with_unproved_frames(segment: Segment) -> Segment:
 
 
 def with_frames(segment: Segment, log_id: bytes) -> Segment:
-    """A segment with the frames of its data; without its header it is searched for them."""
+    """A segment with the frames of its data; without a valid header, the data is searched
+    for them.
+    """
     seal = Seal.of(log_id)
     if segment.header is None:
         followers = whole_frames(segment.data, seal, SEGMENT_HEADER_BYTES)

@@ -1,10 +1,10 @@
 """Locates the frames of a segment by their chain, and verifies their checksums.
 
-Whole segments are looked at in a few passes over columns of headers, so that a million frames of
-one record cost little more than a thousand frames of a thousand.
+Whole segments are verified in a few passes over columns of headers, so that a million frames of one
+record cost little more than a thousand frames of a thousand records.
 
-Pure: sees bytes, not files, and knows of one segment only. What a break in the chain means (a torn
-tail or damage) needs the rest of the log, and is `lakelog.wal.recovery`'s to say.
+Pure: works on the bytes of one segment. `lakelog.wal.recovery` decides whether a break in the chain
+is a torn tail or damage, which depends on the rest of the log.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from lakelog.wal.frames import (
 Numbers = npt.NDArray[np.int64]
 
 _HOPS = 64
-_SMALL_FRAME_BYTES = 2048  # frames smaller than this are searched for, larger ones hopped over
-_WINDOW_BYTES = 1 << 21  # searched at once: what is made next to it stays small
+_SMALL_FRAME_BYTES = 2048  # smaller frames are found by a search, larger ones by hopping
+_WINDOW_BYTES = 1 << 21  # size of a searched window; keeps temporary arrays small
 
 
 @dataclass(frozen=True)
 class Frames:
-    """Headers of frames as columns, made on demand (int64 unless stated otherwise): `offsets` in
+    """Headers of frames as columns, created on demand (int64 unless stated otherwise): `offsets` in
     the segment, `headers` (uint64, four per frame), `unsynced` (uint32, from the trailers).
     """
 
@@ -54,7 +54,7 @@ class Frames:
 
     @cached_property
     def payload_bytes(self) -> Numbers:
-        """Of each payload as it is on disk, without its padding."""
+        """Length of each stored payload, without padding."""
         return self._column("<u4", 4)
 
     @cached_property
@@ -64,42 +64,44 @@ class Frames:
 
     @cached_property
     def counts(self) -> Numbers:
-        """How many records each has."""
+        """Number of records per frame."""
         return self._column("<u4", 16)
 
     @cached_property
     def kinds(self) -> npt.NDArray[np.uint8]:
-        """What each payload is; uint8."""
+        """Kind of each payload; uint8."""
         return self._stored("u1", 20)
 
     @cached_property
     def codecs(self) -> npt.NDArray[np.uint8]:
-        """How it is compressed; uint8."""
+        """Compression codec of each payload; uint8."""
         return self._stored("u1", 21)
 
     @cached_property
     def flags(self) -> npt.NDArray[np.uint16]:
-        """See ``FLAG_``; uint16."""
+        """Flags of each frame, see ``FLAG_``; uint16."""
         return self._stored("<u2", 22)
 
     @property
     def raw_bytes(self) -> Numbers:
-        """Of each payload before it was compressed."""
+        """Length of each payload before compression."""
         return self._column("<u4", 24)
 
     @cached_property
     def key_bytes(self) -> Numbers:
-        """Of all its keys together."""
+        """Total length of the keys per frame."""
         return self._column("<u4", 28)
 
     @property
     def unsynced_bytes(self) -> Numbers:
-        """How many bytes before each frame were not known to be durable when it was written."""
+        """Number of bytes before each frame that were not known to be durable when it was
+        written.
+        """
         return ALIGNMENT_BYTES * self.unsynced.astype(np.int64)
 
     @cached_property
     def ends(self) -> Numbers:
-        """Where each frame ends."""
+        """End offset of each frame."""
         return self.offsets + FRAME_BYTES + _aligned(self.payload_bytes)
 
     @cached_property
@@ -109,22 +111,24 @@ class Frames:
 
     @property
     def durable_bytes(self) -> Numbers:
-        """How much of the segment was known to be durable when each frame was written."""
+        """Number of bytes of the segment that were known to be durable when each frame was
+        written.
+        """
         return self.offsets - self.unsynced_bytes
 
     @classmethod
     def concat(cls, parts: list[Frames]) -> Frames:
-        """Frames behind one another."""
+        """Concatenate frames."""
         if len(parts) == 1:
             return parts[0]
         return cls(*(np.concatenate([getattr(p, f.name) for p in parts]) for f in fields(cls)))
 
     def _stored(self, kind: str, at: int) -> npt.NDArray[Any]:
-        """What is at an offset in each header."""
+        """The field at an offset in each header."""
         return np.ascontiguousarray(self._view(kind, at))
 
     def _column(self, kind: str, at: int) -> Numbers:
-        """The same, int64."""
+        """The same, as int64."""
         column: Numbers = self._view(kind, at).astype(np.int64)
         return column
 
@@ -151,7 +155,7 @@ class Break:
 
 @dataclass(frozen=True)
 class Scan:
-    """Result of scanning a segment: contiguous whole frames, where the last ends, and why the scan
+    """Result of scanning a segment: contiguous whole frames, the end of the last, and why the scan
     ended there (None: end of the bytes).
     """
 
@@ -166,7 +170,8 @@ def scan(data: pa.Buffer, seal: Seal) -> Scan:
     at = SEGMENT_HEADER_BYTES
     for offsets, end in _chain(data, at):
         part = _headers(data, offsets, np.append(offsets[1:], end))
-        # One checksum over all says whether one of them is bad, and each one's says which.
+        # One checksum over all frames shows whether one is invalid, and each frame's own shows
+        # which.
         if google_crc32c.extend(seal.start, data.slice(at, end - at)) != seal.start:
             whole = int(np.argmin(_is_whole(data, part, seal)))
             at = int(offsets[whole])
@@ -197,7 +202,7 @@ def whole_frames(data: pa.Buffer, seal: Seal, start: int) -> Frames:
         for n, (offset, end) in enumerate(
             zip(good.offsets.tolist(), good.ends.tolist(), strict=True)
         ):
-            # What is inside a whole frame is its payload, whatever it looks like.
+            # Bytes within a whole frame are payload, even if they look like a frame.
             if offset >= at:
                 kept.append(n)
                 at = end
@@ -206,7 +211,9 @@ def whole_frames(data: pa.Buffer, seal: Seal, start: int) -> Frames:
 
 
 def unproved_frames(data: pa.Buffer, start: int) -> Frames:
-    """Frames of a chain, by their headers alone: where it is unknown how their checksums begin."""
+    """Frames of a chain, by their headers alone, if the initial value of their checksums is
+    unknown.
+    """
     parts = [NO_FRAMES]
     for offsets, end in _chain(data, start):
         parts.append(_headers(data, offsets, np.append(offsets[1:], end)))
@@ -229,8 +236,8 @@ def _headers(data: pa.Buffer, offsets: Numbers, ends: Numbers) -> Frames:
 
 
 def word_rows(words: npt.NDArray[np.uint64], at: Numbers, width: int) -> npt.NDArray[np.uint64]:
-    """So many words from each index on, a row an index; all are there."""
-    # Overlapping rows, each of them one item: so a row is copied at once.
+    """`width` words from each index on, one row per index; all must exist."""
+    # Overlapping rows as items of one type, so that a row is copied in one call.
     view = np.ndarray((len(words) - width + 1,), f"V{8 * width}", words, 0, (8,))
     rows: npt.NDArray[np.uint64] = view[at].view("<u8").reshape(-1, width)
     return rows
@@ -265,7 +272,7 @@ def _chain(data: pa.Buffer, start: int) -> Iterator[tuple[Numbers, int]]:
 
 
 def _hop(data: pa.Buffer, at: int) -> tuple[list[int], int]:
-    """A few frames from an offset on, and where the last one ends."""
+    """A few frames from an offset on, and the end of the last."""
     words = memoryview(data)[: data.size & -4].cast("I")
     found: list[int] = []
     last = data.size - FRAME_BYTES
@@ -296,7 +303,7 @@ def _repeated(data: pa.Buffer, last: int, at: int) -> tuple[Numbers, int]:
 
 
 def _searched(data: pa.Buffer, at: int) -> tuple[Numbers, int]:
-    """Frames from an offset on, each where the one before it ends, and where the last one ends."""
+    """Contiguous frames from an offset on, and the end of the last."""
     candidates = _candidates(data, at, at + _WINDOW_BYTES)
     ends = _ends(data, candidates)
     chosen = reachable(candidates, ends, at)
@@ -315,7 +322,7 @@ def reachable(positions: Numbers, ends: Numbers, start: int) -> Numbers:
         return np.empty(0, dtype=np.int64)
     positions, ends = positions[first:], ends[first:]
     joined = positions[1:] == ends[:-1]
-    # Runs of candidates of which each ends at the next; runs are the nodes from here on.
+    # Merge candidates that follow each other directly; these runs are the nodes from here on.
     lasts = np.append(np.flatnonzero(~joined), len(positions) - 1)
     if len(lasts) == 1:
         return np.arange(first, first + len(positions))
@@ -334,7 +341,7 @@ def reachable(positions: Numbers, ends: Numbers, start: int) -> Numbers:
 
 
 def _path(following: Numbers) -> Numbers:
-    """The nodes on the path from node 0, by doubling: after n rounds the first 2**n nodes are
+    """The nodes on the path from node 0, by doubling: after n rounds, the first 2**n nodes are
     known.
     """
     nodes = len(following)
@@ -352,7 +359,7 @@ def _path(following: Numbers) -> Numbers:
 
 
 def _candidates(data: pa.Buffer, low: int, high: int) -> Numbers:
-    """Aligned offsets in a range at which a frame that ends within the data seems to begin."""
+    """Aligned offsets in a range at which a frame within the data may begin."""
     high = min(high, data.size - FRAME_BYTES + 1)
     if high <= low:
         return np.empty(0, dtype=np.int64)

@@ -18,27 +18,28 @@ from lakelog.wal.frames import SEGMENT_HEADER_BYTES, SegmentHeader
 from lakelog.wal.scan import NO_FRAMES, Break, Frames
 
 LOCK_NAME = "wal.lock"
-"""The file that represents the right to write. What it says is for people only."""
+"""The lock file of the writer. Its content is informative only."""
 
 DAMAGED_SUFFIX = ".damaged"
-"""Of files that were set aside."""
+"""Suffix of damaged files that were moved aside."""
 
 TEMPORARY_SUFFIX = ".tmp"
-"""Of files that a crash may leave, and that mean nothing."""
+"""Suffix of temporary files, which a crash may leave."""
 
 NUMBERED_NAME = re.compile(r"([0-9]{6,19})\.wal", re.ASCII)
-"""A file of specification 002; a segment's name has twenty digits."""
+"""File names of specification 002; a segment's name has twenty digits."""
 
 SINGLE_NAME = "wal.log"
-"""The file of specification 003."""
+"""The file name of specification 003."""
 
 _NAME = re.compile(r"([0-9]{20})\.wal", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment as found on disk. `frames` are contiguous from the header to `end`; `gap` says why
-    they end before the bytes do (None: they do not); `followers` are whole frames after the gap.
+    """A segment as found on disk. `frames` are contiguous from the header to `end`; `gap` describes
+    why they end before the bytes do (None: they do not); `followers` are whole frames after the
+    gap.
     """
 
     path: str
@@ -53,8 +54,8 @@ class Segment:
 
     @property
     def durable_end(self) -> int:
-        """Up to where its own frames prove that it is durable; the header was written before any
-        frame.
+        """Offset up to which its own frames prove that it is durable; the header was written before
+        any frame.
         """
         if not len(self.frames):
             return 0
@@ -69,7 +70,7 @@ class Segment:
 
     @property
     def is_blank(self) -> bool:
-        """Whether nothing but a header, whole or not, was ever written to it."""
+        """Whether it has at most a header, complete or not."""
         size = self.data.size
         return size <= SEGMENT_HEADER_BYTES or not np.frombuffer(self.data, dtype=np.uint8).any()
 
@@ -102,9 +103,9 @@ def is_historic(name: str) -> bool:
     return name == SINGLE_NAME or NUMBERED_NAME.fullmatch(name) is not None
 
 
-_WORTH_BYTES = 1 << 21  # less is done before a thread has begun
+_WORTH_BYTES = 1 << 21  # below, the work is done before a thread starts
 _PART_BYTES = 1 << 24
-_SMALL_FRAME_BYTES = 1 << 13  # larger ones are looked at one by one, in Python
+_SMALL_FRAME_BYTES = 1 << 13  # larger frames are processed one by one, in Python
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -119,20 +120,20 @@ def in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     with ThreadPoolExecutor(threads, thread_name_prefix="lakelog-wal") as pool:
         try:
             results: Iterator[R] = pool.map(work, items)
-        except RuntimeError:  # no thread is to be had: Python ends, or has too many
+        except RuntimeError:  # no thread can be started
             results = map(work, items)
         return list(results)
 
 
 def of_segments(work: Callable[[Segment], R], segments: Sequence[Segment]) -> list[R]:
-    """As `in_threads`, of segments, which may be too small for it."""
+    """As `in_threads` for segments, in this thread if they are small."""
     if sum(each.data.size for each in segments) < _WORTH_BYTES:
         return [work(each) for each in segments]
     return in_threads(work, segments)
 
 
 def parts_of(segment: Segment) -> list[Segment]:
-    """A segment in parts with some of its frames each, so that no thread waits long for another."""
+    """A segment split into parts of its frames, so that threads have equal work."""
     offsets = segment.frames.offsets
     if not len(offsets):
         return []
@@ -142,6 +143,6 @@ def parts_of(segment: Segment) -> list[Segment]:
 
 
 def are_small(segments: Sequence[Segment]) -> bool:
-    """Whether the frames are such as are looked at together, which is worth threads."""
+    """Whether the frames are small, so that they are processed together, which is worth threads."""
     size = sum(each.end for each in segments)
     return size < _SMALL_FRAME_BYTES * sum(len(each.frames) for each in segments)

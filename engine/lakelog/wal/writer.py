@@ -1,12 +1,12 @@
 """The active segment: writes, syncs, rotation, marks and removal.
 
-Everything here is done by one thread at a time, which `lakelog.wal.group_commit` sees to. What a
-failure means is decided here:
+`lakelog.wal.group_commit` ensures that one thread at a time runs this code. Failures are handled
+here:
 
-- A write that fails is taken back: the file is cut to its last whole frame, and that is synced.
-  Nothing was written, and the log continues.
-- If it cannot be taken back, or an fsync fails, it is unknown what the disk holds. The writer is
-  poisoned: it writes no more, and the caller gets an error that the outcome is unknown.
+- A failed write is undone: the file is truncated to its last whole frame, and synced. Nothing was
+  written, and the log remains usable.
+- If it cannot be undone, or an fsync fails, the state of the disk is unknown. The writer is
+  poisoned: it writes no more, and the caller gets an error with an unknown outcome.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from lakelog.wal.recovery import with_header
 from lakelog.wal.segments import Segment, segment_name
 
 LOOK = "close the log, open it again, and check whether it contains the record"
-"""What to do where it is unknown."""
+"""Hint of errors with an unknown outcome."""
 
-_JOINED_BYTES = 1 << 20  # pieces are joined to writes of about this size
+_JOINED_BYTES = 1 << 20  # approximate size of the writes that pieces are joined to
 
 
 @dataclass(frozen=True)
@@ -51,9 +51,9 @@ class SegmentRef:
 
 @dataclass
 class Writer:
-    """Writes at the end of a recovered log. `places` are its segments, oldest first; it writes to
-    the last one (`file`), whose frames end at `end` and are durable to `durable_end`. After a
-    failure that leaves the disk's state unknown, `poison` holds the error.
+    """Appends to a recovered log. `places` are its segments, oldest first; it writes to the last
+    one (`file`), whose frames end at `end` and are durable to `durable_end`. After a failure that
+    leaves the disk's state unknown, `poison` is the error.
     """
 
     disk: Disk
@@ -72,23 +72,23 @@ class Writer:
 
     @property
     def unsynced_bytes(self) -> int:
-        """What of the last segment is not known to be durable."""
+        """Number of bytes of the last segment that are not known to be durable."""
         return self.end - self.durable_end
 
     @property
     def has_records(self) -> bool:
-        """Whether the current segment holds a record; without one, the next segment would have the
+        """Whether the current segment has a record; without one, the next segment would have the
         same name.
         """
         return self.places[-1].first_seq < self.next_seq
 
     @property
     def path(self) -> str:
-        """The segment that is written to."""
+        """Path of the current segment."""
         return self.places[-1].path
 
     def check(self) -> None:
-        """Refuse to continue where the disk's state is not known."""
+        """Raise if the state of the disk is unknown."""
         if self.is_closed:
             raise InvalidInputError("the log is closed", path=self.directory)
         if self.poison is not None:
@@ -102,7 +102,7 @@ class Writer:
             )
 
     def write(self, pieces: Sequence[Bytes], records: int) -> None:
-        """Write frames, all of them or none."""
+        """Write frames atomically."""
         self.check()
         if records > MAX_SEQ - self.next_seq:
             raise InvalidInputError(
@@ -129,8 +129,8 @@ class Writer:
         self.next_seq += records
 
     def prove(self) -> None:
-        """Append a mark which states that everything before it is durable, so that the next process
-        need not make it durable again.
+        """Append a mark which records that everything before it is durable, so that the next
+        process need not make it durable again.
         """
         seal = self.framing.seal
         mark = mark_frame(KIND_TRUNCATION, self.next_seq, self.truncated_to, 0, seal)
@@ -150,7 +150,7 @@ class Writer:
         self.durable_end = start
 
     def sync(self) -> None:
-        """Make durable what was written."""
+        """Sync the written frames."""
         self.check()
         if self.durable_end == self.end:
             return
@@ -177,7 +177,7 @@ class Writer:
         seal = mark_frame(KIND_SEAL, self.next_seq, self.next_seq, 0, self.framing.seal)
         old, start = self.file, self.end
         self._move_to(place, file)
-        # The seal promises nothing to anybody: without it only a missing file is not missed.
+        # The seal is optional: without it, only a missing next segment is not detected.
         with contextlib.suppress(OSError):
             try:
                 _write_all(old, [seal])
@@ -188,7 +188,7 @@ class Writer:
                 old.close()
 
     def _begin(self, truncated_to: int) -> tuple[SegmentRef, WritableFile]:
-        """Make the segment that follows, durably, or nothing."""
+        """Create the next segment durably, or leave none."""
         place = SegmentRef(self.next_seq, f"{self.directory}/{segment_name(self.next_seq)}")
         header = SegmentHeader(
             self.log_id, self.next_seq, self.next_seq, truncated_to, self.clock()
@@ -214,8 +214,8 @@ class Writer:
         self.end = self.durable_end = SEGMENT_HEADER_BYTES
 
     def truncate(self, up_to_seq: int) -> list[str]:
-        """Truncate records, and delete the segments that hold no others, oldest first. The mark is
-        durable before the first deletion.
+        """Truncate records, and delete the segments without other records, oldest first. The mark
+        is durable before the first deletion.
         """
         self.check()
         if up_to_seq > self.truncated_to:
@@ -258,7 +258,7 @@ class Writer:
         return removed
 
     def read(self, after_seq: int = 0) -> list[Segment]:
-        """The log's segments with their headers, where they were written whole."""
+        """The log's segments with their headers, if these are complete."""
         self.check()
         first = max(
             (n for n, each in enumerate(self.places) if each.first_seq <= after_seq + 1), default=0
@@ -272,16 +272,16 @@ class Writer:
         return found
 
     def close(self) -> None:
-        """Let go of the file; does not sync."""
+        """Close the file, without syncing it."""
         self.is_closed = True
-        with contextlib.suppress(OSError):  # what was synced is durable whatever is said now
+        with contextlib.suppress(OSError):  # synced data is durable even if closing fails
             self.file.close()
 
 
 def begin_segment(
     disk: Disk, directory: str, place: SegmentRef, header: SegmentHeader
 ) -> WritableFile:
-    """Make a segment without frames, durably, or nothing."""
+    """Create a segment without frames durably, or leave none."""
     file: WritableFile | None = None
     try:
         file = disk.open_append(place.path, create=True)
@@ -310,7 +310,7 @@ def begin_segment(
 
 
 def _write_all(file: WritableFile, pieces: Sequence[Bytes]) -> int:
-    """Write everything, in a few calls; how much it was."""
+    """Write all pieces in a few calls; return the number of bytes."""
     written = 0
     for data in pieces if len(pieces) == 1 else _joined(pieces):
         rest: Bytes = data

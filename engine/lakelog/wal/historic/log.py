@@ -14,12 +14,12 @@ from lakelog.errors import WalCorruptionError
 from lakelog.wal.records import WalRecords
 
 HistoricFormat = Literal["002", "003", "003-crc"]
-"""The formats by the number of their specification; 003 without and with checksums."""
+"""The formats, by the number of their specification; 003 without and with checksums."""
 
 FORMATS: tuple[HistoricFormat, ...] = ("002", "003", "003-crc")
 
 PUT, DELETE, COMMIT, CHECKPOINT, BEGIN = 1, 2, 3, 4, 5
-"""Operations, as specification 002 numbers them."""
+"""Operation codes of specification 002."""
 
 _OPERATIONS = ("PUT", "DELETE", "COMMIT", "CHECKPOINT", "BEGIN")
 
@@ -32,10 +32,10 @@ RECORDS_SCHEMA = pa.schema(
         pa.field("isCommitted", pa.bool_(), nullable=False),
     ]
 )
-"""Of `HistoricLog.records`."""
+"""Schema of `HistoricLog.records`."""
 
 ZERO_BYTES = "zero bytes follow in the file"
-"""Of a `Finding`, the reason of a torn tail that a crash left, and nothing else."""
+"""Reason of a `Finding` for a torn tail of zero bytes, which a crash left."""
 
 FindingKind = Literal[
     "torn_tail", "torn_append", "unfinished_batch", "unfinished_upgrade", "damage"
@@ -44,21 +44,21 @@ FindingKind = Literal[
 
 @dataclass(frozen=True)
 class Finding:
-    """Something in a log that is not a whole, committed record.
+    """A part of a log that is not a complete, committed record.
 
     Attributes:
-        kind: ``torn_tail``: bytes after the last whole record, of an append that a crash cut;
-            ``torn_append``: the same before further records, whose sequence numbers prove that
-            nothing is missing; ``unfinished_batch``: a batch without its COMMIT, which is never
-            replayed; ``unfinished_upgrade``: an upgrade that was interrupted; ``damage``: anything
-            else.
-        path: The file.
-        byte_offset: Where in it.
-        size_bytes: How many bytes it is about; for damage, all that is not read because of it.
-        reason: What is wrong, in words.
-        expected: What should have been there, where that can be said.
-        found: What was there instead.
-        records: How many whole records are left out of replay.
+        kind: ``torn_tail``: bytes after the last whole record, from an append that a crash
+            interrupted; ``torn_append``: the same before further records, whose sequence numbers
+            prove that nothing is missing; ``unfinished_batch``: a batch without its COMMIT, which
+            is never replayed; ``unfinished_upgrade``: an upgrade that was interrupted; ``damage``:
+            anything else.
+        path: Path of the file.
+        byte_offset: Offset in the file, in bytes.
+        size_bytes: Number of bytes; for damage, all bytes that are not read because of it.
+        reason: Description of the problem.
+        expected: Expected content, if known.
+        found: Content that was found instead.
+        records: Number of whole records that are omitted from replay.
     """
 
     kind: FindingKind
@@ -72,11 +72,11 @@ class Finding:
 
     @property
     def is_damage(self) -> bool:
-        """Whether something that had been written whole is lost or in doubt."""
+        """Whether a completely written record is lost or doubtful."""
         return self.kind == "damage"
 
     def error(self, safe_seq: int, safe_records: int, hint: str) -> WalCorruptionError:
-        """It as an error."""
+        """The finding as an error."""
         return WalCorruptionError(
             self.reason,
             path=self.path,
@@ -94,11 +94,11 @@ class HistoricFile:
     """One file of a historic log.
 
     Attributes:
-        path: Where it is.
-        size_bytes: How long it is.
+        path: Path of the file.
+        size_bytes: Size of the file, in bytes.
         records: Number of records read from it.
-        first_seq: Sequence number of the first of them; None without any.
-        last_seq: Sequence number of the last of them.
+        first_seq: Sequence number of the first of them; None without records.
+        last_seq: Sequence number of the last of them; None without records.
     """
 
     path: str
@@ -110,21 +110,20 @@ class HistoricFile:
 
 @dataclass(frozen=True)
 class HistoricLog:
-    """The records of a log in one of the historic formats.
+    """The records of a log in a historic format.
 
     Attributes:
-        format: Which one.
-        records: Every whole record up to the first damage, control marks included, in the order
-            of the log: ``seqNum`` (int64), ``op`` (dictionary of strings), ``key`` and ``value``
-            (binary), ``isCommitted`` (bool), which is false for the records of a batch that is
-            known not to be finished.
-        files: The files, in the order of the log.
-        findings: What else is in them.
+        format: The format.
+        records: Every whole record up to the first damage, including control marks, in log order:
+            ``seqNum`` (int64), ``op`` (dictionary of strings), ``key`` and ``value`` (binary),
+            ``isCommitted`` (bool; false for the records of an unfinished batch).
+        files: The files, in log order.
+        findings: Parts of the files that are not complete, committed records.
         marks_batches: Whether a BEGIN was found, so that an unfinished batch can be determined.
-        is_checked: Whether the format has checksums. Without them, a change of bytes that leaves
-            the lengths in order is not seen.
-        undecided_records: How many PUT and DELETE records at the end may be the first ones of an
-            unfinished batch, where no BEGIN was found: cannot be known. They are replayed.
+        is_checked: Whether the format has checksums. Without them, changed bytes are not detected
+            if the lengths remain consistent.
+        undecided_records: Number of PUT and DELETE records at the end that may be the first ones of
+            an unfinished batch, if no BEGIN was found. They are replayed.
     """
 
     format: HistoricFormat
@@ -150,7 +149,7 @@ class HistoricLog:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What cannot be known of this log, whether anything is wrong with it or not."""
+        """Properties of the log that cannot be verified, one sentence each."""
         doubts = []
         if not self.is_checked:
             doubts.append(
@@ -176,21 +175,21 @@ class HistoricLog:
 
     @property
     def leaves_bytes(self) -> bool:
-        """Whether bytes of the files are in no record, so that the files are worth keeping."""
+        """Whether some bytes of the files are in no record, so that the files are worth keeping."""
         return any(each.kind != "unfinished_batch" for each in self.findings)
 
     @property
     def last_seq(self) -> int:
-        """The last sequence number read, of whatever record; 0 without any."""
+        """The last sequence number that was read; 0 without records."""
         return int(self.records["seqNum"][-1].as_py()) if self.records.num_rows else 0
 
     @property
     def damage(self) -> Finding | None:
-        """The damage that reading ended at."""
+        """The damage at which reading ended, if any."""
         return next((finding for finding in self.findings if finding.is_damage), None)
 
     def check(self) -> None:
-        """Refuse a damaged log."""
+        """Raise for a damaged log."""
         damage = self.damage
         if damage is not None:
             raise damage.error(
@@ -201,6 +200,6 @@ class HistoricLog:
 
 
 def op_column(codes: npt.NDArray[np.uint8]) -> pa.DictionaryArray:
-    """Operations by number as the column ``op`` of records."""
+    """Operation codes as the column ``op`` of records."""
     indices = pa.array((codes - 1).astype(np.int8))
     return pa.DictionaryArray.from_arrays(indices, pa.array(_OPERATIONS))

@@ -1,14 +1,14 @@
-"""Detects the format of a historic log, and reads it in place: one record after the other.
+"""Detects the format of a historic log, and reads it in place, record by record.
 
 The page ``schemas/wal-historic.md`` describes both formats and how damage is classified. An old log
-is read once, so this is a plain loop. Every length is compared with the bytes that are left before
-anything is taken by it, and no content is used before its checksum, if there is one, was verified.
+is read once, so this is a plain loop. Every length is compared with the remaining bytes before use,
+and every checksum, if any, is verified before its content is used.
 
-Sequence numbers of 002 increase by one from record to record, over all files. So they prove what
-the checksums of that format cannot: that no record is missing, doubled or out of order, also
-where a crash cut an append and the program appended after it. 003 has no sequence numbers, and
-without checksums only lengths. Such a file is read with suspicion: keys must be UTF-8, bytes at the
-end are a cut append only if no records can be decoded from them, and zero bytes are not records.
+Sequence numbers of 002 increase by one from record to record, over all files. They prove, unlike
+the checksums of that format, that no record is missing, repeated or out of order, also if the
+program appended after a torn append. 003 has no sequence numbers, and without checksums only
+lengths. Such a file is checked strictly: keys must be UTF-8, bytes at the end are a torn append
+only if no records can be decoded from them, and zero bytes are not records.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ from lakelog.wal.historic.log import (
 from lakelog.wal.segments import NUMBERED_NAME, SINGLE_NAME
 
 LEAST_BYTES = 25
-"""A record of 002 with an empty key and an empty value."""
+"""Length in bytes of a record of 002 with an empty key and an empty value."""
 
-_LONGEST_VALUE_BYTES = (1 << 31) - 1  # of Arrow's binary
-_CHUNK_BYTES = 1 << 24  # so much is held as Python objects before it becomes Arrow
-_OBJECT_BYTES = 100  # what a record's objects take next to key and value
-_SEARCH_BYTES = 1 << 28  # a search in 003 computes checksums over so many bytes, and no more
+_LONGEST_VALUE_BYTES = (1 << 31) - 1  # limit of Arrow's binary type
+_CHUNK_BYTES = 1 << 24  # bytes kept as Python objects before conversion to Arrow
+_OBJECT_BYTES = 100  # memory of a record's objects in addition to key and value
+_SEARCH_BYTES = 1 << 28  # limit of the bytes over which a search in 003 computes checksums
 _SECTOR_BYTES = 512
 _NOT_ZERO = re.compile(rb"[^\x00]")
 
@@ -65,29 +65,27 @@ def read_historic(
     missing_ok: bool = False,
     disk: Disk | None = None,
 ) -> HistoricLog:
-    """Read a log that one of the programs of specifications 002 and 003 wrote.
+    """Read a log in the format of specification 002 or 003.
 
     Args:
         path: Its folder (files ``000001.wal`` and so on, or ``wal.log``), or one file of any name.
-        format: ``002``, ``003`` (without checksums) or ``003-crc``; None shows them apart by
-            what the files hold, and refuses where they cannot be distinguished for sure.
-        strict: Refuse a log that is damaged before its end. False takes what is before the damage,
-            and ``findings`` says what was left.
-        missing_ok: Take a file or folder that does not exist, or a folder without a log, for an
-            empty log, as both programs do.
-        disk: Where it is; the local disk by default.
+        format: ``002``, ``003`` (without checksums) or ``003-crc``; None detects the format, and
+            raises if it is ambiguous.
+        strict: Whether a log that is damaged before its end raises. If False, the records before
+            the damage are returned, and ``findings`` describes the rest.
+        missing_ok: Treat a missing file or folder, or a folder without a log, as an empty log, as
+            both programs do.
+        disk: The filesystem; None for the local disk.
 
     Returns:
-        Its records and what is to be said about them. A cut append at the end, and a batch that
-        was not finished, are no damage: they are left out and reported. All of the log is in
-        memory, about twice while it is read.
+        Records and findings. A torn append at the end and an unfinished batch are not damage: they
+        are omitted and reported. The whole log is in memory, about twice during the read.
 
     Raises:
-        NotFoundError: The file does not exist, or no historic log in the folder, and `missing_ok`
+        NotFoundError: The file does not exist, or the folder has no historic log, and `missing_ok`
             is false.
-        InvalidInputError: The format cannot be determined, is unknown, or is not the one that is
-            named.
-        WalCorruptionError: The log is damaged, and `strict`.
+        InvalidInputError: The format is unknown, cannot be determined, or differs from `format`.
+        WalCorruptionError: The log is damaged, and `strict` is true.
         UnavailableError: A file cannot be read.
         UnsupportedError: A record has 2 GiB or more.
     """
@@ -235,7 +233,7 @@ def _decode(files: Sequence[tuple[str, bytes]], format: HistoricFormat) -> Histo
 
 
 def _check_named(files: Sequence[tuple[str, bytes]], format: HistoricFormat) -> None:
-    """Refuse a named format that no record was found of, where the bytes prove another one."""
+    """Raise if no record of the named format was found, and the bytes prove another one."""
     try:
         proved = detect(files)
     except InvalidInputError:
@@ -251,7 +249,7 @@ def _check_named(files: Sequence[tuple[str, bytes]], format: HistoricFormat) -> 
 
 
 class _Rows:
-    """Records being read, converted to Arrow in chunks; lowering `count` drops the last ones."""
+    """Records being read, converted to Arrow in chunks; decreasing `count` drops the last ones."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -272,7 +270,7 @@ class _Rows:
         self.count += 1
 
     def table(self, first_seq: int, is_committed: npt.NDArray[np.bool_]) -> pa.Table:
-        """In `RECORDS_SCHEMA`, with sequence numbers from `first_seq` on."""
+        """The records in `RECORDS_SCHEMA`, with sequence numbers from `first_seq` on."""
         self._flush()
         keys, values = (
             pa.chunked_array(column, pa.binary()).slice(0, self.count)
@@ -295,21 +293,21 @@ class _Rows:
         self._keys, self._values, self._room_bytes = [], [], _CHUNK_BYTES
 
 
-# Of specification 002, little-endian: length of what follows, checksum, sequence number, operation,
-# length of the key.
+# Specification 002, little-endian: length of the rest, checksum, sequence number, operation, length
+# of the key.
 _HEAD = struct.Struct("<IIqBi")
 _VALUE_LENGTH = struct.Struct("<i")
 _AFTER_LENGTH = 4
-_LENGTHS_BYTES = 21  # of what the length counts, all but key and value
+_LENGTHS_BYTES = 21  # bytes included in the length, except key and value
 _OP_CRCS = [zlib.crc32(bytes([op])) for op in range(BEGIN + 1)]
-_OPENED = 0  # next to the operations: here the log was opened again, or ends
+_OPENED = 0  # marks among the operations: the log was reopened here, or ends
 
 _Record002 = tuple[int, int, int, bytes, bytes]
-"""Where a record ends, its sequence number, operation, key and value."""
+"""End offset of a record, its sequence number, operation, key and value."""
 
 
 class _Begun(NamedTuple):
-    """The BEGIN of a batch: its row, and its place."""
+    """The BEGIN of a batch: its row and position."""
 
     row: int
     file: int
@@ -317,20 +315,22 @@ class _Begun(NamedTuple):
 
 
 class _Log002:
-    """A log of specification 002. A place in it is the index of a file and an offset."""
+    """A log of specification 002. A position is the index of a file and an offset."""
 
     def __init__(self, files: Sequence[tuple[str, bytes]]) -> None:
         self._files = files
         self._rows = _Rows()
-        self._rows_before: list[int] = []  # each file
+        self._rows_before: list[int] = []  # per file
         self._next_seq: int | None = None
-        self._end = (0, 0)  # of the last record
-        self._torn: list[tuple[int, int, int]] = []  # index, offset, bytes; not yet explained
+        self._end = (0, 0)  # end of the last record
+        self._torn: list[
+            tuple[int, int, int]
+        ] = []  # index, offset, length in bytes; not yet explained
         self._begun: _Begun | None = None  # the last mark, if it is a BEGIN
-        # Where the batch begins; the row and the place of the mark after it; whether it ends there.
+        # Begin of the batch; row and position of the mark after it; whether it ends there.
         self._unfinished: list[tuple[_Begun, int, int, int, bool]] = []
         self._marks_batches = False
-        self._since_mark = 0  # PUT and DELETE records after the last mark
+        self._since_mark = 0  # number of PUT and DELETE records after the last mark
         self._findings: list[tuple[int, Finding]] = []
 
     def read(self) -> None:
@@ -357,7 +357,7 @@ class _Log002:
             self._torn_finding("torn_tail", index, at, size)
 
     def _take(self, index: int, at: int, record: _Record002) -> bool:
-        """Add a record; False where its sequence number shows damage."""
+        """Add a record; False if its sequence number shows damage."""
         end, seq, op, key, value = record
         if end - at - _LENGTHS_BYTES > _LONGEST_VALUE_BYTES:
             raise UnsupportedError(
@@ -370,7 +370,7 @@ class _Log002:
             expected = self._expected_first(self._files[index][1], end, seq)
         if seq != expected:
             reason = "the sequence numbers of the log are not contiguous"
-            if self._torn:  # bytes are left over because of the missing records
+            if self._torn:  # the missing records are in the remaining bytes
                 index, at, _ = self._torn[0]
                 reason = _explain(self._files[index][1], at)[0]
                 reason += ", and records after it are missing"
@@ -392,18 +392,18 @@ class _Log002:
         return True
 
     def _expected_first(self, data: bytes, end: int, seq: int) -> int:
-        """The first sequence number may be any, because records may have been truncated. The third
-        record shows if this one was changed, and not the second.
+        """The first sequence number can be any, because records may have been truncated. If the
+        third record does not follow from it, the first number was changed, not the second.
         """
         second = _record_002(data, end)
         third = second and _record_002(data, second[0])
         if second and third and second[1] != seq + 1 and third[1] == second[1] + 1:
             return second[1] - 1
-        # Only the very first append may be cut without a loss.
+        # Only the very first append can be torn without a loss.
         return 1 if seq < 1 or self._torn else seq
 
     def _mark(self, kind: int, index: int, at: int) -> None:
-        """Note a mark of batches before it is added, or that the log was opened again."""
+        """Record a mark of batches before it is added, or that the log was reopened."""
         row, begun = self._rows.count, self._begun
         if begun is not None and kind != COMMIT and row - begun.row > 1:
             self._unfinished.append((begun, row, index, at, kind == _OPENED))
@@ -411,13 +411,14 @@ class _Log002:
         self._marks_batches |= kind == BEGIN
 
     def result(self) -> HistoricLog:
-        """What was read."""
+        """The result."""
         self._mark(_OPENED, *self._end)
         count = self._rows.count
         is_committed = np.ones(count, dtype=bool)
         for begun, row, last, end, is_decided in self._unfinished:
             if not is_decided:
-                # What follows must not be replayed if it belongs to the batch, and must if not.
+                # Later records must not be replayed if they belong to the batch, and must be
+                # otherwise.
                 self._rows.count = begun.row
                 self._findings = [
                     (index, finding)
@@ -470,14 +471,14 @@ class _Log002:
         index, at = begun.file, begun.at
         size = end - at + sum(len(data) for _, data in self._files[index:last])
         path = self._files[index][0]
-        records = row - begun.row - 1  # without BEGIN itself
+        records = row - begun.row - 1  # without the BEGIN
         reason = "a batch has no COMMIT"
         finding = Finding("unfinished_batch", path, at, size, reason, "COMMIT", None, records)
         self._findings.append((index, finding))
 
 
 def _record_002(data: bytes, at: int) -> _Record002 | None:
-    """The valid record that begins at an offset, whatever its sequence number."""
+    """The valid record at an offset, with any sequence number."""
     if at + LEAST_BYTES > len(data):
         return None
     length, crc, seq, op, key_bytes = _HEAD.unpack_from(data, at)
@@ -496,8 +497,8 @@ def _record_002(data: bytes, at: int) -> _Record002 | None:
 
 
 def _next_002(data: bytes, start: int) -> int | None:
-    """Where the first valid record at or after an offset begins."""
-    # The size of the file limits the last byte of both lengths. The pattern begins there.
+    """Offset of the first valid record at or after an offset."""
+    # The size of the file limits the highest byte of both lengths, at which the pattern begins.
     most = len(data) >> 24
     likely = rb"(?s)[\x00-\x%02x](?=.{12}[\x01-\x05].{3}[\x00-\x%02x])"
     pattern = re.compile(likely % (min(most, 255), min(most, 127)))
@@ -509,7 +510,7 @@ def _next_002(data: bytes, start: int) -> int | None:
 
 
 def _explain(data: bytes, at: int) -> tuple[str, object, object]:
-    """Why no valid record begins at an offset: in words, what was expected, what was found."""
+    """Why no valid record begins at an offset: reason, expected, found."""
     left = len(data) - at
     if _is_zero(data, at):
         return ZERO_BYTES, None, f"{left} zero bytes"
@@ -537,15 +538,15 @@ def _explain(data: bytes, at: int) -> tuple[str, object, object]:
 
 
 def _may_be_torn(data: bytes) -> bool:
-    """Whether bytes without any valid record may be the first append to a file, cut by a crash."""
+    """Whether bytes without a valid record may be the torn first append to a file."""
     if len(data) < LEAST_BYTES or _is_zero(data, 0):
         return True
     length, _, seq, op, key_bytes = _HEAD.unpack_from(data, 0)
     return bool(PUT <= op <= BEGIN and seq > 0 and 0 <= key_bytes <= length - _LENGTHS_BYTES)
 
 
-# Of specification 003, big-endian: with checksums, that of all that follows; length of the key,
-# key, length of the value, value.
+# Specification 003, big-endian: with checksums, that of the rest; length of the key, key, length of
+# the value, value.
 _U4 = struct.Struct(">I")
 _CRC_BYTES = 4
 _LENGTHS_003_BYTES = 8
@@ -567,7 +568,7 @@ def _read_checked(path: str, data: bytes) -> tuple[_Rows, Finding | None]:
         reason = "the checksum of a record does not match"
         expected = data[at : at + _CRC_BYTES].hex()
         actual = f"{zlib.crc32(data[at + _CRC_BYTES : ends[1]]):08x}"
-    # Bytes that a crash cut are the last ones; where a whole record follows, something was lost.
+    # A crash tears only the last bytes; if a whole record follows, records were lost.
     is_lost = _next_checked(data, at + 1) is not None
     kind: FindingKind = "damage" if is_lost else "torn_tail"
     return rows, Finding(kind, path, at, left, reason, expected, actual)
@@ -575,20 +576,20 @@ def _read_checked(path: str, data: bytes) -> tuple[_Rows, Finding | None]:
 
 def _read_unchecked(path: str, data: bytes) -> tuple[_Rows, Finding | None]:
     rows = _Rows()
-    at = before = 0  # where the record begins, and the one before it
+    at = before = 0  # begin of the record, and of the previous one
     keyed_row = keyed_at = 0  # the last record with a key
-    is_nothing = is_tombstone = False  # the record before it
+    is_nothing = is_tombstone = False  # of the previous record
 
     def suspicious(row: int, at: int, reason: str) -> tuple[_Rows, Finding]:
-        """Damage at a record. The length of the record before led here, so that record is suspect
-        too, as are the empty keys between, which look like zero bytes.
+        """Damage at a record. Its position depends on the length of the previous record, so that
+        record is suspect too, as are empty keys in between, which look like zero bytes.
         """
         rows.count = keyed_row
         there = f"this at {at}, where the lengths lead"
         size, records = len(data) - keyed_at, row - keyed_row
         return rows, Finding("damage", path, keyed_at, size, reason, None, there, records)
 
-    # After the last byte that is not zero, zero bytes are not records of nothing.
+    # Zero bytes after the last other byte are not empty records.
     zero_tail = _zero_tail(data)
     while at < zero_tail and (ends := _ends_003(data, at)):
         key_end, end = ends
@@ -618,7 +619,7 @@ def _read_unchecked(path: str, data: bytes) -> tuple[_Rows, Finding | None]:
 
 
 def _ends_003(data: bytes, at: int) -> tuple[int, int] | None:
-    """Where key and value end, if the key's length is at an offset and both fit in the file."""
+    """Ends of key and value, if the key's length is at an offset and both fit in the file."""
     last = len(data) - _U4.size
     if at > last:
         return None
@@ -630,7 +631,7 @@ def _ends_003(data: bytes, at: int) -> tuple[int, int] | None:
 
 
 def _add_003(rows: _Rows, path: str, data: bytes, at: int, key_end: int, end: int) -> None:
-    """Add a record that ends within the file, and whose key's length is at an offset."""
+    """Add a record within the file, whose key's length is at an offset."""
     at_key, at_value = at + _U4.size, key_end + _U4.size
     if end - at_key > _LONGEST_VALUE_BYTES:
         raise UnsupportedError("a record of 2 GiB or more is not supported", path=path)
@@ -644,7 +645,7 @@ def _agrees(data: bytes, at: int, end: int) -> bool:
 
 
 def _next_checked(data: bytes, start: int) -> int | None:
-    """Where the first record with a valid checksum, and a key, begins at or after an offset."""
+    """Offset of the first record with a valid checksum and a key, at or after an offset."""
     budget_bytes = _SEARCH_BYTES
     for match in _LIKELY_LENGTH.finditer(data, start + _CRC_BYTES):
         at = match.start() - _CRC_BYTES
@@ -658,7 +659,7 @@ def _next_checked(data: bytes, start: int) -> int | None:
 
 
 def _begins_without_checksum(data: bytes) -> bool:
-    """Whether a file begins with a record of 003 that has a key, which zero bytes have not."""
+    """Whether a file begins with a record of 003 with a key, which zero bytes do not have."""
     ends = _ends_003(data, 0)
     if ends is None or ends[1] - _U4.size > _LONGEST_VALUE_BYTES:
         return False
@@ -693,7 +694,7 @@ def _is_zero(data: bytes, start: int) -> bool:
 
 
 def _zero_tail(data: bytes) -> int:
-    """Where the zero bytes at the end begin."""
+    """Begin of the zero bytes at the end."""
     end = len(data)
     while end:
         start = max(end - (1 << 16), 0)

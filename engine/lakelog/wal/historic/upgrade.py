@@ -1,17 +1,16 @@
 """Upgrades a historic log to the current format, in place.
 
-At every moment one of the two logs is whole and is the one that counts, so that a crash, at
-whatever step, loses nothing; upgrading again then continues. The steps:
+At every time, one of the two logs is complete and valid, so that a crash at any step loses nothing;
+upgrading again continues. The steps:
 
-1. The new log is written as one segment under a temporary name, made durable, read back and
-   compared.
-2. A marker names the new log's id. It is made durable.
-3. The segment gets its name, in one step that is made durable. From here on the new log counts.
-4. The old files are set aside or removed; the marker goes last.
+1. The new log is written as one segment under a temporary name, synced, read back and compared.
+2. A marker with the new log's id is written and synced.
+3. The segment is renamed atomically and synced. From here on, the new log is the valid one.
+4. The old files are renamed or removed; the marker is removed last.
 
-The old files count as long as no segment of the log that the marker names is there.
-`lakelog.wal.log.WriteAheadLog` refuses a directory that has old files, so that no process can write
-to the new log before the old one is out of the way.
+The old files are valid until a segment of the log in the marker exists.
+`lakelog.wal.log.WriteAheadLog` refuses a directory with old files, so that no process can write to
+the new log before they are renamed or removed.
 """
 
 from __future__ import annotations
@@ -56,28 +55,28 @@ from lakelog.wal.recovery import judge, with_frames, with_header
 from lakelog.wal.segments import LOCK_NAME, TEMPORARY_SUFFIX, Segment, named_seq, segment_name
 
 MARKER_NAME = "wal.upgrade"
-"""The file that names the id of the log that an upgrade makes."""
+"""Name of the file with the id of the log that an upgrade creates."""
 
 UPGRADED_SUFFIX = ".upgraded"
-"""Of old files that were set aside."""
+"""Suffix of old files that were kept."""
 
 _FRAME_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
 class UpgradeReport:
-    """What an upgrade did.
+    """Result of an upgrade.
 
     Attributes:
-        directory: Where.
-        format: What the old log was; None where an earlier call had written the new one.
-        records: How many records the new log got, control marks included; None as above.
-        last_seq: The last sequence number that is taken; None as above.
-        segment: The new log's file, as it was made.
-        old_files: Where the old files are now; empty where they were removed, or where there was
-            nothing left to do.
-        findings: What was found in the old log next to whole, committed records.
-        doubts: What cannot be known of the old log.
+        directory: Directory of the log.
+        format: Format of the old log; None if an earlier call had written the new one.
+        records: Number of records in the new log, including control marks; None as above.
+        last_seq: Last sequence number in use; None as above.
+        segment: File name of the new log.
+        old_files: Current names of the old files; empty if they were removed, or if there was
+            nothing to do.
+        findings: Parts of the old log that are not complete, committed records.
+        doubts: Properties of the old log that cannot be verified, one sentence each.
     """
 
     directory: str
@@ -101,36 +100,36 @@ def upgrade(
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     new_id: Callable[[], bytes] = lambda: uuid.uuid4().bytes,
 ) -> UpgradeReport:
-    """Upgrade a historic log to the project's own format, in place.
+    """Upgrade a historic log to lakelog's format, in place.
 
     Records keep their sequence numbers (those of specification 003, which has none, are numbered
-    from 1 on). A BEGIN becomes a COMMIT, which means nothing by itself, and so do the records of a
-    batch that was not finished: their numbers stay taken, and they are never replayed. The
-    program that wrote the old log must not run meanwhile: it knows no lock.
+    from 1). A BEGIN becomes a COMMIT without a batch. So do the records of an unfinished batch:
+    their numbers remain used, and they are never replayed. The program that wrote the old log must
+    not run during the upgrade, because it does not use the lock.
 
-    Called again after a crash, it continues. Called on a log that is upgraded, it changes nothing.
+    An interrupted upgrade continues when called again. An upgraded log is not changed.
 
     Args:
-        directory: Where the old log is, and the new one will be.
+        directory: Directory of the old log, and of the new one.
         format: As in `lakelog.wal.read_historic`.
-        strict: Refuse a damaged log. False upgrades what is safe; numbers that the rest may have
-            used are not used again.
-        keep_old: Set the old files aside under names that end in ``.upgraded``. False removes
-            them, once the new log is durable and was compared with them; unless there are bytes
-            in them that no record of the new log holds, such as damaged ones, or a torn tail.
-        compression: Of the new log.
-        disk: Where it is; the local disk by default.
+        strict: Whether a damaged log raises. If False, the safe records are upgraded; sequence
+            numbers that the others may have used are not used again.
+        keep_old: Whether the old files are kept, with names that end in ``.upgraded``. If False,
+            they are removed once the new log is durable and was compared with them, unless they
+            contain bytes that no record of the new log contains, such as damage or a torn tail.
+        compression: Compression of the new log.
+        disk: The filesystem; None for the local disk.
         clock: Milliseconds since 1970, for the new log's header.
-        new_id: 16 bytes that no other log has.
+        new_id: 16 bytes that identify the new log.
 
     Returns:
-        What was done.
+        A report.
 
     Raises:
-        NotFoundError: There is no historic log.
-        InvalidInputError: The format cannot be determined; or the directory has a new log that no
-            upgrade of this one made.
-        WalCorruptionError: The old log is damaged, and `strict`. Nothing was changed.
+        NotFoundError: The directory has no historic log.
+        InvalidInputError: The format cannot be determined, or the directory has a new log that was
+            not upgraded from this one.
+        WalCorruptionError: The old log is damaged, and `strict` is true. Nothing was changed.
         LogLockedError: Another process writes to the new log, or upgrades.
         UnavailableError: The disk failed; nothing is lost, and upgrading again continues.
     """
@@ -183,14 +182,14 @@ class _Upgrade:
                 keep_old |= self._check_ours(segments)
             elif old:
                 raise self._two_logs(segments[0])
-            # The call that gave the segment its name may have ended before that was durable.
+            # The rename by an interrupted call may not be durable yet.
             self.disk.sync_directory(self.directory)
             moved = self._clear_away(old, names, keep_old=keep_old)
             return UpgradeReport(
                 self.directory, None, None, None, self.path(segments[0]), tuple(moved)
             )
         for name in names:
-            if name == MARKER_NAME or _is_temporary(name):  # of an upgrade that came to nothing
+            if name == MARKER_NAME or _is_temporary(name):  # left by an interrupted upgrade
                 self.disk.remove(self.path(name))
         log = read_historic(self.directory, format, strict=strict, disk=self.disk)
         header = _header(log, new_id(), clock())
@@ -226,8 +225,8 @@ class _Upgrade:
         )
 
     def _check_ours(self, segments: list[str]) -> bool:
-        """Refuse segments of another log than the marker's; return whether the marker keeps the old
-        files.
+        """Raise for segments of a log that is not in the marker; return whether the marker keeps
+        the old files.
         """
         marker = self.disk.read(self.path(MARKER_NAME)).to_pybytes()
         for name in segments:
@@ -250,7 +249,7 @@ class _Upgrade:
         )
 
     def _write_new(self, path: str, pieces: Iterable[Bytes]) -> None:
-        """Make a durable file, or none."""
+        """Write a file durably, or leave none."""
         file = self.disk.open_append(path, create=True)
         try:
             for piece in pieces:
@@ -266,7 +265,7 @@ class _Upgrade:
         file.close()
 
     def _verify(self, path: str, header: SegmentHeader, records: pa.Table, next_seq: int) -> None:
-        """Read the new log as anybody would, and compare."""
+        """Read the new log with the normal reader, and compare."""
         segment = Segment(path, header.first_seq, self.disk.read(path))
         verdict = judge([with_frames(with_header(segment), header.log_id)])
         found = [part for part in tables_of(verdict, controls=True) if part.num_rows]
@@ -281,7 +280,7 @@ class _Upgrade:
             )
 
     def _clear_away(self, old: list[str], names: list[str], *, keep_old: bool) -> list[str]:
-        """The last step: the old files go, then the marker."""
+        """The last step: remove or rename the old files, then remove the marker."""
         moved = []
         for name in old:
             if keep_old:
@@ -322,21 +321,21 @@ def _header(log: HistoricLog, log_id: bytes, created_ms: int) -> SegmentHeader:
 
 
 def _next_seq(log: HistoricLog, first_seq: int) -> int:
-    """The sequence number for the record to come: none that a lost record may have had."""
+    """The next sequence number, greater than that of any lost record."""
     next_seq = max(log.last_seq + 1, first_seq)
     damage = log.damage
     if damage is None or log.format != "002":
         return next_seq
     found = damage.found if isinstance(damage.found, int) else 0
     most = found + damage.size_bytes // LEAST_BYTES + 1
-    # A number beyond what the bytes that are left could have reached is part of the damage.
+    # A number greater than the remaining bytes allow is part of the damage.
     return (
         next_seq + damage.size_bytes // LEAST_BYTES + 1 if most > 1 << 62 else max(next_seq, most)
     )
 
 
 def _records(log: HistoricLog) -> pa.Table:
-    """The old records as those of the new log: each number has one."""
+    """The old records for the new log, with contiguous numbers."""
     records = log.records
     codes = _codes(records["op"].combine_chunks())
     codes[codes == BEGIN] = COMMIT
@@ -354,7 +353,7 @@ def _segment(
     header: SegmentHeader, records: pa.Table, next_seq: int, framing: Framing
 ) -> Iterator[Bytes]:
     """The bytes of the new log. Its frames claim that everything before them is durable, which is
-    true once the file has its name. All batches left in it are complete.
+    true once the file is renamed. All remaining batches are complete.
     """
     yield header.pack()
     seq = header.first_seq
@@ -377,7 +376,7 @@ def _segment(
 
 
 def _codes(ops: pa.DictionaryArray) -> npt.NDArray[np.uint8]:
-    """The operations of a historic log as numbers."""
+    """The operations of a historic log as codes."""
     codes: npt.NDArray[np.uint8] = ops.indices.to_numpy().astype(np.uint8) + np.uint8(PUT)
     return codes
 
