@@ -15,7 +15,7 @@ from lakelog.model import contract
 
 
 class NotProvenError(Exception):
-    """The columnar parse cannot prove that it has understood the chunk."""
+    """The columnar parse cannot prove that it decoded the chunk correctly."""
 
 
 _PLAIN_KEY = re.compile(r"[ !#-.0-\[\]-~]+")  # ASCII that JSON writers never escape
@@ -24,9 +24,9 @@ _PLAIN_KEY = re.compile(r"[ !#-.0-\[\]-~]+")  # ASCII that JSON writers never es
 def null_entries(table: pa.Table, wire: Wire, text: bytes) -> frozenset[str]:
     """Keys of maps whose nulls are entries with a null value, rather than absent keys.
 
-    A struct does not distinguish them, so the parsed text decides: the key is followed by null as
-    often as nulls were read (all are entries), or never (none is). Other counts, and keys with
-    other spellings, prove nothing.
+    A struct does not distinguish them, so the text decides: the key is followed by null as often as
+    nulls were read (all are entries), or never (none is). Other counts, and keys with escapes, are
+    undecided.
     """
     nulls: dict[str, int] = {}
     keys: list[str] = []
@@ -52,7 +52,7 @@ def null_entries(table: pa.Table, wire: Wire, text: bytes) -> frozenset[str]:
         if name in wire.names or not _PLAIN_KEY.fullmatch(name) or b"\\u" in text:
             raise NotProvenError
         if names.count(name) != keys.count(name):
-            raise NotProvenError  # an unknown field is called the same
+            raise NotProvenError  # an unknown field has the same name
         pattern = b'"' + re.escape(name.encode()) + rb'"\s*:\s*null'
         spelled = sum(1 for _ in re.finditer(pattern, text))
         if spelled == count:
@@ -73,7 +73,7 @@ def _nested_names(schema: pa.Schema) -> list[str]:
 
 
 def _descend(column: pa.StructArray, names: Sequence[str]) -> pa.StructArray | None:
-    """The struct at the end of `names`, or None where the parse met none."""
+    """The struct at the path `names`, or None if the parse found none."""
     for name in names:
         index = column.type.get_field_index(name)
         if index < 0 or not pa.types.is_struct(column.type.field(index).type):
@@ -83,7 +83,7 @@ def _descend(column: pa.StructArray, names: Sequence[str]) -> pa.StructArray | N
 
 
 def map_array(column: pa.StructArray, entries: frozenset[str]) -> pa.MapArray:
-    """Turn a struct of texts back into the map that the JSON object was."""
+    """Convert a struct of texts to the map that the JSON object was."""
     type_ = column.type
     names = [type_.field(i).name for i in range(type_.num_fields)]
     children = column.flatten()
@@ -106,14 +106,13 @@ def map_array(column: pa.StructArray, entries: frozenset[str]) -> pa.MapArray:
 
 def validity(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
     """Which rows are not null, as Booleans."""
-    # Through Polars: Arrow's own to_numpy imports pandas, wherever it is installed.
+    # Through Polars, because Arrow's to_numpy imports pandas if it is installed.
     return pl.Series(column.is_valid()).to_numpy()
 
 
 def as_int64(values: np.ndarray) -> pa.Array:
-    """Whole numbers as an Arrow array, without a copy where they are int64 already."""
-    # pa.array would import pandas, wherever it is installed, to see whether this is one of its own,
-    # and pl.Series numpy.ma.
+    """Whole numbers as an Arrow array, without a copy for int64."""
+    # pa.array would import pandas if it is installed, and pl.Series numpy.ma.
     contiguous = np.ascontiguousarray(values, np.int64)
     return pa.Array.from_buffers(pa.int64(), len(contiguous), [None, pa.py_buffer(contiguous)])
 
@@ -121,15 +120,16 @@ def as_int64(values: np.ndarray) -> pa.Array:
 _MAX_KEYS = 64
 
 Keys = dict[tuple[str, ...], set[str]]
-"""Path of wrapper key and field names to the fields, or map keys, met below it; the empty path has
-the wrapper keys."""
-_RECENT = ("",)  # the actions in the chunk before, for no action is called so
+"""Fields or map keys by the path of wrapper key and field names above them; the empty path has the
+wrapper keys.
+"""
+_RECENT = ("",)  # wrapper keys of the previous chunk; no action has this name
 
 
 def parse(text: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
     """Parse one chunk; `unexpected` is what to do with fields that `schema` lacks."""
-    # One block a chunk: a block that begins with a null row crashes Arrow's reader, and `prepare`
-    # has made sure that a chunk begins with an object.
+    # One block per chunk: a block that begins with a null row crashes Arrow's reader, and `prepare`
+    # ensures that a chunk begins with an object.
     return pj.read_json(
         pa.BufferReader(text),
         read_options=pj.ReadOptions(use_threads=False, block_size=len(text) + 1),
@@ -145,10 +145,10 @@ def parse_with_keys(text: bytes, wire: Wire, keys: Keys) -> pa.Table:
         head = text[: text.find(b"\n", min(len(text), 1 << 16)) + 1] or text
         if len(head) < len(text):
             _learn(parse(head, _wire_schema(wire, {}), "infer"), wire, {}, keys)
-    # Other threads add to `keys` meanwhile: a parse is judged by what it was given itself.
+    # Other threads add to `keys` concurrently: use the keys that this parse was given.
     given = dict(keys)
     # Protocol and metaData are in few chunks, txn in all or none. A wrong guess costs a second
-    # parse; to look for them would cost what it saves.
+    # parse; searching for them would cost what it saves.
     likely = keys.get(_RECENT, keys.get((), set()))
     given[()] = {w for w in keys.get((), ()) if w in FILE_WRAPPERS or w in likely}
     while True:
@@ -218,7 +218,7 @@ def _meet(
 
 
 def depth(schema: pa.Schema) -> int:
-    """How deep the types of a schema nest."""
+    """Nesting depth of the types of a schema."""
     depth = 0
     level = list(schema.types)
     while level:

@@ -1,7 +1,7 @@
 """The `Dialect` interface: decoded actions, listings, checkpoint readers and writers.
 
-A dialect (`lakelog.dialects.delta`, `lakelog.dialects.indextables`) knows file names, codecs and
-pointers. It knows nothing of replay: it never decides which action wins.
+A dialect (`lakelog.dialects.delta`, `lakelog.dialects.indextables`) defines file names, codecs and
+pointers. It is independent of replay: it never decides which action wins.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class CheckpointDefaults:
 
 @dataclass(frozen=True)
 class LayoutRequest:
-    """What decides the layout of a checkpoint besides the protocol: the requested `layout` or
-    `AUTO`, properties (`format`, `policy`, `part_actions`), counts of actions, whether several
-    files are needed and allowed (`in_parts`), and whether memory is `bounded`.
+    """Inputs for the choice of a checkpoint layout, in addition to the protocol: the requested
+    `layout` or `AUTO`, properties (`format`, `policy`, `part_actions`), counts of actions, whether
+    several files are needed and allowed (`in_parts`), and whether memory is `bounded`.
     """
 
     path: str
@@ -99,14 +99,14 @@ class CheckpointDifference:
 
 
 class Dialect(ABC):
-    """One log format. Implementations are modules' singletons, stateless and thread-safe.
+    """One log format. Implementations are singletons of their modules, stateless and thread-safe.
 
-    What most formats have or lack in common has a default; the abstract methods are the least that
-    a log which is read, committed to, checkpointed and cleaned up needs.
+    Attributes and methods that most formats share have a default; the abstract methods are the
+    minimum for reading, commits, checkpoints and cleanup.
     """
 
     name: str
-    """Name under which the dialect is registered, as in ``lakelog.create(format=)``."""
+    """Registered name of the dialect, as in ``lakelog.create(format=)``."""
 
     log_folder: str
     """Folder of the log, relative to the table root."""
@@ -115,11 +115,12 @@ class Dialect(ABC):
     """The pointer, relative to the table root."""
 
     contract_key: str
-    """Key of the columns' metadata in ``schemas/actions.json`` that gives the position of each in a
-    JSON line of this dialect."""
+    """Key of the columns' metadata in ``schemas/actions.json`` with the position of each column in
+    a JSON line of this dialect.
+    """
 
     protocol_rules: ProtocolRules
-    """Features, versions, and how a protocol is raised."""
+    """Features, versions, and upgrades of the protocol."""
 
     properties: PropertyRules = PropertyRules()
     """The table properties that are accepted."""
@@ -131,22 +132,25 @@ class Dialect(ABC):
     """Whether data files are Parquet files of rows, which lakelog reads and writes."""
 
     checkpoint_defaults: CheckpointDefaults = CheckpointDefaults()
-    """Settings of checkpoints and retention where a table's properties say nothing."""
+    """Default settings of checkpoints and retention."""
 
     default_protocol: tuple[int, int] | None = None
-    """(minReaderVersion, minWriterVersion) of a log without a protocol action; None refuses such a
-    log."""
+    """(minReaderVersion, minWriterVersion) of a log without a protocol action; with None, such a
+    log raises.
+    """
 
     reconciled_checkpoints: bool = True
-    """Whether a checkpoint holds each logical file at most once, so that a repeat is damage; False
-    where repeats occur in valid logs and the last one counts."""
+    """Whether a checkpoint contains each logical file at most once, so that a repeat is damage;
+    False if repeats occur in valid logs, and the last one wins.
+    """
 
     states_folder: str | None = None
-    """Folder that exists once other writers have committed by other files than commits, which a
-    commit of the same version does not keep out; None where no writer does."""
+    """Folder that exists if other writers commit by files other than commits, which put-if-absent
+    of a commit does not exclude; None if there are no such writers.
+    """
 
     names_parquet_columns: bool = True
-    """Whether column names must be valid in Parquet files where columns are not mapped."""
+    """Whether column names must be valid in Parquet files if columns are not mapped."""
 
     hive_null: bool = False
     """Whether the partition value ``__HIVE_DEFAULT_PARTITION__`` is null."""
@@ -156,24 +160,25 @@ class Dialect(ABC):
 
     file_kinds: tuple[tuple[str, str], ...] = ()
     """Every kind of file in the log folder with a pattern of its names, relative to the folder:
-    ``commit``, ``checkpoint`` (each file of one, parts and manifests alike), ``pointer``, and what
-    else the dialect has. The first group is the version, or empty; the second group of
-    ``compaction`` is its last version. A file of no kind is never removed."""
+    ``commit``, ``checkpoint`` (each file of one, parts and manifests alike), ``pointer``, and other
+    kinds of the dialect. The first group is the version, or empty; the second group of
+    ``compaction`` is its last version. A file of no kind is never removed.
+    """
 
     layouts: tuple[str, ...] = ()
-    """Checkpoint layouts that are written; the first where nothing else is asked for."""
+    """Checkpoint layouts that can be written; the first is the default."""
 
     distributed_layouts: tuple[str, ...] = ()
-    """Those of `layouts` that Spark's executors write, the usual one first."""
+    """The `layouts` that Spark's executors can write, the default first."""
 
     flattened_checkpoints: bool = False
     """Whether columns of Parquet checkpoints are those of the flattened action table."""
 
     checkpoints_keep_all_fields: bool = False
-    """Whether checkpoints keep all fields of tombstones, and those that the contract lacks."""
+    """Whether checkpoints keep all fields of tombstones, and fields that the contract lacks."""
 
     checkpoints_are_complete: bool = True
-    """Whether a checkpoint holds all that the commits below it say of its version."""
+    """Whether a checkpoint contains the complete state of the commits below it."""
 
     checkpoints_keep_tombstones: bool = True
     """Whether a checkpoint without tombstones that are still retained is wrong."""
@@ -191,8 +196,9 @@ class Dialect(ABC):
     """Whether the retention of commits ends at the UTC midnight before."""
 
     small_commit_columns: Mapping[str, frozenset[str]] = {}
-    """By action type, the columns of actions that a small commit writes line by line; empty where
-    each commit is encoded as a whole."""
+    """Columns of actions that a small commit writes line by line, by action type; empty if each
+    commit is encoded as a whole.
+    """
 
     @property
     def has_deletion_vectors(self) -> bool:
@@ -224,26 +230,30 @@ class Dialect(ABC):
         return True
 
     def comparable(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Rows of one action type in one spelling for all that readers take for the same."""
+        """Rows of one action type in a canonical form: rows that readers treat as equal are
+        equal.
+        """
         return rows
 
     def checkpoint_difference(
         self, found: TableConfiguration, expected: TableConfiguration
     ) -> CheckpointDifference:
-        """How protocol and metadata of a checkpoint may differ from those of the commits."""
+        """The allowed differences between protocol and metadata of a checkpoint and those of the
+        commits.
+        """
         del found, expected
         return CheckpointDifference()
 
     def encode_paths(self, paths: pl.Series) -> pl.Series:
-        """As `encode_path`, of many."""
+        """As `encode_path`, for a column."""
         return paths
 
     def encode_path(self, path: str) -> str:
-        """A path as this dialect's writer puts it in an action."""
+        """A path as this dialect's writer encodes it in an action."""
         return path
 
     def decode_path(self, text: str) -> str:
-        """The path that an action's text names."""
+        """The path from an action's text."""
         return text
 
     def is_varying(self, path: str) -> bool:  # noqa: ARG002 - paths are written as they are
@@ -256,9 +266,9 @@ class Dialect(ABC):
 
         Args:
             store: Store of the table.
-            hint: Use the pointer file to start listing near the end (the answer for the latest
-                version must be the same).
-            start: With ``hint=False``, the least commit version of interest.
+            hint: Use the pointer file to start listing near the end (the latest version must be the
+                same).
+            start: With ``hint=False``, the lowest commit version to list.
         """
 
     @abstractmethod
@@ -270,8 +280,8 @@ class Dialect(ABC):
         Args:
             store: Store of the table.
             commits: Commits by version, ascending.
-            files: False leaves out the file actions: `Actions.files` and `Actions.other` are
-                empty, and the lines are checked only if this is needed to find the others.
+            files: False omits the file actions: `Actions.files` and `Actions.other` are empty, and
+                their lines are checked only as far as needed to find the others.
 
         Raises:
             MalformedLogError: Not JSON; with file, line and byte offset.
@@ -287,13 +297,13 @@ class Dialect(ABC):
         *,
         files: bool = True,
     ) -> Iterator[Actions]:
-        """As `decode`, piece by piece in order: stacked, the pieces are what `decode` gives.
+        """As `decode`, in pieces: concatenated, they equal the result of `decode`.
 
         Args:
             store: Store of the table.
             commits: Commits by version, ascending.
-            piece_bytes: Text of one piece, about. A commit that is longer is cut at line ends,
-                where its framing allows.
+            piece_bytes: Approximate text of one piece, in bytes. A longer commit is split at line
+                ends, if its framing allows.
             files: As `decode`.
 
         Memory: one piece, decoded; never all commits.
@@ -303,7 +313,7 @@ class Dialect(ABC):
         """Read and decode a log compaction file; rows have null ``version`` and ``position``.
 
         Raises:
-            CorruptionError: It cannot be decoded, or does not prove that it is whole.
+            CorruptionError: It cannot be decoded, or does not prove that it is complete.
         """
         raise InternalError(
             f"the {self.name} format has no log compaction files",
@@ -311,7 +321,7 @@ class Dialect(ABC):
         )
 
     def varying_paths(self, paths: pl.Series) -> pl.Series:
-        """The paths, decoded, that writers of the format encode in different ways, once each."""
+        """The distinct decoded paths that writers of the format encode in different ways."""
         return paths.clear()
 
     def path_texts(
@@ -321,33 +331,33 @@ class Dialect(ABC):
         commits: Sequence[CommitFile],
         paths: pl.Series | None = None,
     ) -> pl.DataFrame:
-        """How the log has the paths that writers encode in different ways.
+        """The texts in the log of the paths that writers encode in different ways.
 
         Writers compare the paths of an add and a remove as text, and do not all encode alike: a
-        path has to be written again with the text that it has.
+        path must be written again with its existing text.
 
         Args:
             store: Store of the table.
-            reader: The checkpoint to look in; None for none.
+            reader: The checkpoint to search; None for none.
             commits: The commits above it.
-            paths: The paths to look for, decoded; None for all.
+            paths: The decoded paths to search for; None for all.
 
         Returns:
-            Columns ``path`` and `PATH_TEXT`, one row for each path that the log has: its last
-            text, or null where this dialect's writer gives the same. Paths that all writers encode
-            alike are left out, and nothing is read for them.
+            Columns ``path`` and `PATH_TEXT`, one row per path in the log: its last text, or null if
+            this dialect's writer encodes it in the same way. Paths that all writers encode alike
+            are omitted, and nothing is read for them.
 
         Raises:
             CorruptionError: A file cannot be read.
 
-        Memory: the rows that are returned, and one decoded batch or piece of commits.
+        Memory: the returned rows, and one decoded batch or piece of commits.
         """
         del store, reader, commits, paths
         return NO_TEXTS
 
     @abstractmethod
     def commit_path(self, version: int) -> str:
-        """File of the commit that makes `version`, relative to the table root."""
+        """Path of the commit file of `version`, relative to the table root."""
 
     @abstractmethod
     def encode(
@@ -357,23 +367,23 @@ class Dialect(ABC):
         columnar_above: int | None = None,
         configuration: Mapping[str, str | None] | None = None,
     ) -> bytes:
-        """The whole file of one commit; decoding it gives the actions back.
+        """The file of one commit; decoding it returns the same actions.
 
-        A null is an absent field, except in a map. What the contract says is ``written`` where an
-        action lacks it comes back as that. Columns that no action has (``version``, ``dvId`` and
-        similar) are not written.
+        A null is an absent field, except in a map. A missing field with a ``written`` default in
+        the contract is decoded as this default. Columns that no action has (``version``, ``dvId``
+        and similar) are not written.
 
         Args:
             content: The actions.
-            columnar_above: Length in bytes, as JSON, above which the commit is one Parquet file
-                instead; only for a table whose protocol has the feature for it. None: never.
-            configuration: The table's properties, for those that say how commits are written.
+            columnar_above: Length in bytes, as JSON, above which the commit is one Parquet file;
+                only for a table whose protocol has the feature. None: never.
+            configuration: The table's properties, some of which control how commits are written.
 
         Raises:
-            InvalidTransactionError: An action lacks a required field, or carries one that the
-                dialect cannot spell; nothing else would read as what was given.
+            InvalidTransactionError: An action lacks a required field, or has one that the dialect
+                cannot encode.
 
-        Memory: the file, and the texts of some 64 Ki rows at a time.
+        Memory: the file, and the texts of 64 Ki rows at a time.
         """
 
     @abstractmethod
@@ -385,8 +395,8 @@ class Dialect(ABC):
         Args:
             store: Store of the table.
             checkpoint: The checkpoint.
-            batch_bytes: Bytes of columns, about, that a batch of `CheckpointReader.iter_files`
-                holds at most; no column is then read whole. None reads as is quickest.
+            batch_bytes: Approximate maximum size of a batch of `CheckpointReader.iter_files`, in
+                bytes; no column is then read whole. None: no limit, the fastest way.
         """
 
     @abstractmethod
@@ -399,7 +409,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def pointed_version(self, pointer: bytes) -> int | None:
-        """The version that a pointer's content names; None where no sense can be made of it."""
+        """The version in a pointer's content; None if it is malformed."""
 
     def pointer_contradiction(
         self,
@@ -407,8 +417,8 @@ class Dialect(ABC):
         checkpoint: Checkpoint,  # noqa: ARG002 - as the others
         pointer: bytes,  # noqa: ARG002 - as the others
     ) -> str | None:
-        """How a pointer contradicts a checkpoint of its version, in a sentence, or None; all of the
-        checkpoint is read.
+        """The difference between a pointer and a checkpoint of its version, in a sentence, or None;
+        reads the whole checkpoint.
         """
         return None
 
@@ -416,13 +426,14 @@ class Dialect(ABC):
     def pointer_to(
         self, store: LogStore, checkpoint: Checkpoint, created_ms: int
     ) -> tuple[str, bytes] | None:
-        """The pointer's path and the content that names an existing checkpoint; None
-        where the table's readers would take it for another thing.
+        """The pointer's path, and the content that refers to an existing checkpoint; None if the
+        table's readers would misinterpret it.
 
         Args:
             store: Store of the table.
             checkpoint: The checkpoint; all of it is counted.
-            created_ms: When it was made, milliseconds since the Unix epoch, where a pointer says.
+            created_ms: Creation time, in milliseconds since the Unix epoch, for pointers that
+                record it.
 
         Raises:
             CorruptionError: The checkpoint cannot be read.
@@ -430,8 +441,8 @@ class Dialect(ABC):
         """
 
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
-        """Commit time in ms of a version that exists only as a checkpoint; None if checkpoints have
-        none.
+        """Commit time in ms of a version that exists only as a checkpoint; None if checkpoints
+        record none.
         """
         del store, checkpoint
         return None
@@ -442,12 +453,14 @@ class Dialect(ABC):
         return files
 
     def version_checksum(self, store: LogStore, version: int) -> dict[str, Any] | None:
-        """The body of a version's checksum file; None where there is none that can be read."""
+        """The body of a version's checksum file; None if there is none that can be read."""
         del store, version
         return None
 
     def checksum_path(self, version: int) -> str | None:
-        """File of a version's checksum, relative to the table root; None where there are none."""
+        """Path of a version's checksum, relative to the table root; None if the dialect has
+        none.
+        """
         del version
         return None
 
@@ -458,4 +471,4 @@ class Dialect(ABC):
 
     @abstractmethod
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
-        """Flatten commitInfo bodies to rows, in order; unknown fields go to ``extra``."""
+        """Flatten commitInfo bodies to rows, in order; unknown fields are stored in ``extra``."""

@@ -9,7 +9,7 @@ from lakelog.storage import LogStore
 
 
 class CheckpointCounts(NamedTuple):
-    """Counts of a checkpoint: actions of all types, live files, bytes of its files."""
+    """Counts of a checkpoint: actions of all types, live files, and bytes of its files."""
 
     actions: int
     adds: int

@@ -1,7 +1,7 @@
 """Opens the Parquet files of a checkpoint, and keeps footers and ranges fetched from remote stores.
 
-A length from a listing or a manifest is a hint: if the file cannot be opened with it, the store is
-asked for the length.
+A length from a listing or a manifest is a hint: if the file cannot be opened with it, the length is
+requested from the store.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from lakelog.errors import LakelogError, MalformedLogError, NotFoundError
 from lakelog.storage import LogStore
 from lakelog.storage.ranged import Range, RangedFile
 
-_BUFFER_BYTES = 1 << 18  # of each column, where no column is read whole
-_FOOTER_BYTES = 4 << 20  # of footers that are kept; parsed, they take several times as much
-_KEPT_BYTES = 64 << 20  # of files on a remote store, for as long as the reader lives
+_BUFFER_BYTES = 1 << 18  # per column, if no column is read whole
+_FOOTER_BYTES = 4 << 20  # of cached footers; parsed, they take several times as much
+_KEPT_BYTES = 64 << 20  # of files on a remote store, while the reader lives
 _KEPT_FILES = 32
 
 _Identity = tuple[int, ...] | None
-"""Identifies a file that was open before; None if the store has no identity for it."""
+"""Identity of an opened file; None if the store has none."""
 
 
 class Held(NamedTuple):
-    """Rows, or lines, of files of a checkpoint, and the length of these files."""
+    """Number of rows, or lines, in files of a checkpoint, and total length of these files."""
 
     actions: int
     size_bytes: int
 
 
 def add_up(held: Mapping[str, Held], paths: Sequence[str]) -> Held | None:
-    """What files hold together; None if one of them was not opened."""
+    """The sum for several files; None if one of them was not opened."""
     found = [held[path] for path in paths if path in held]
     if len(found) < len(paths):
         return None
@@ -48,7 +48,7 @@ def add_up(held: Mapping[str, Held], paths: Sequence[str]) -> Held | None:
 
 
 Prefetch = Callable[[Iterable[Range]], None]
-"""Fetches ranges of a file that will be read, in one round trip."""
+"""Fetches ranges of a file in one round trip."""
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class _Footer:
 
 class CheckpointParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no types
     """A file of a checkpoint, with its length and its record of row groups; `prefetch` fetches
-    ranges ahead where that saves round trips.
+    ranges ahead if that saves round trips.
     """
 
     record: pl.DataFrame | None = None
@@ -69,9 +69,9 @@ class CheckpointParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no 
 
 
 class CheckpointSources:
-    """The files of one checkpoint, and in `held` what those that were opened hold; with
-    `batch_bytes`, memory is bounded and nothing is kept. `bounds_type` gives the type of the bounds
-    in a file's record from its schema.
+    """The files of one checkpoint, and in `held` the number of rows of opened ones; with
+    `batch_bytes`, memory is bounded and nothing is cached. `bounds_type` returns the type of the
+    bounds in a file's record from its schema.
     """
 
     def __init__(
@@ -92,8 +92,8 @@ class CheckpointSources:
         self.held: dict[str, Held] = {}
 
     def expect(self, sizes: Mapping[str, int]) -> None:
-        """Open these files by the lengths that a manifest records, while that works: it spares a
-        remote store a request for each.
+        """Open these files with the lengths recorded in a manifest, while that works: it saves a
+        request per file to a remote store.
         """
         self._recorded = {path: size for path, size in sizes.items() if size > 0}
 
@@ -111,11 +111,12 @@ class CheckpointSources:
         file: pq.ParquetFile,
         dictionaries: Sequence[str] | None = None,
     ) -> Iterator[pq.ParquetFile]:
-        """A file that is open, for another thread, without its footer's parsing; leaves in
-        `dictionaries` are read as such.
+        """An open file, for another thread, without parsing its footer again; leaves in
+        `dictionaries` are read as dictionaries.
         """
         if isinstance(source, pa.NativeFile):
-            # By its name it might be another by now: a checkpointer has put its own in its place.
+            # Not by its name, under which another checkpoint writer may have published another
+            # file.
             yield self._parsed(source, file.metadata, dictionaries)
             return
         with self.opened(path, file.metadata) as (other, twin):
@@ -125,7 +126,7 @@ class CheckpointSources:
     def opened(
         self, path: str, footer: pq.FileMetaData | None = None
     ) -> Iterator[tuple[BinaryIO, CheckpointParquet]]:
-        """Open a file, and what Arrow reads it from; `footer` is its own, if it was parsed."""
+        """Open a file as source and Parquet; `footer` is its own, if already parsed."""
         source: BinaryIO | None = None
         try:
             with unreadable_is_malformed(path, self._version):
@@ -138,7 +139,7 @@ class CheckpointSources:
     def _open(
         self, path: str, footer: pq.FileMetaData | None
     ) -> tuple[BinaryIO, CheckpointParquet]:
-        """A file of the checkpoint, and its source; what a remote store gave is not asked twice."""
+        """A file of the checkpoint, and its source; cached ranges are not fetched again."""
         recorded = self._recorded.get(path)
         size = self._sizes.get(path, recorded)
         kept = self._sources.get(path)
@@ -157,8 +158,8 @@ class CheckpointSources:
         except (pa.ArrowException, LakelogError) as error:
             if size is None or (recorded is None and isinstance(error, LakelogError)):
                 raise
-            # Written again since it was listed, perhaps: a hint never decides.
-            self._sizes.pop(path, None)  # another thread may have met it too
+            # The file may have been replaced since it was listed: a hint never decides.
+            self._sizes.pop(path, None)  # another thread may have removed it
             self._recorded.pop(path, None)
             self._sources.pop(path, None)
             return self._open(path, footer)
@@ -185,7 +186,7 @@ class CheckpointSources:
         return file
 
     def _keep_footer(self, path: str, footer: _Footer) -> None:
-        """Keep a footer for as long as the reader lives, if there is room."""
+        """Cache a footer while the reader lives, if there is space."""
         held = sum(other.metadata.serialized_size for other in tuple(self._footers.values()))
         if footer.identity is not None and held + footer.metadata.serialized_size <= _FOOTER_BYTES:
             self._footers[path] = footer
@@ -201,16 +202,16 @@ class CheckpointSources:
             metadata=footer,
             read_dictionary=dictionaries,
             buffer_size=_BUFFER_BYTES if self._is_bounded else 0,
-            pre_buffer=not self._is_bounded,  # or whole columns are read, buffer or not
+            pre_buffer=not self._is_bounded,  # otherwise whole columns are read anyway
             page_checksum_verification=True,
-            # As nanoseconds, what Spark writes of a time after 2262 would come out another one.
+            # As nanoseconds, times after 2262 in files of Spark would overflow.
             coerce_int96_timestamp_unit="us",
         )
 
 
 @contextmanager
 def unreadable_is_malformed(path: str, version: int) -> Iterator[None]:
-    """What reading a checkpoint's file raises, as an error of the log."""
+    """Convert errors of reading a checkpoint's file to errors of the log."""
     hint = "restore the file, or remove the checkpoint's files if its commits exist"
     try:
         yield
@@ -223,7 +224,7 @@ def unreadable_is_malformed(path: str, version: int) -> Iterator[None]:
     except (
         pa.ArrowException,
         pl.exceptions.PolarsError,
-        pl.exceptions.PanicException,  # of metadata that is not UTF-8, for one
+        pl.exceptions.PanicException,  # for example, of metadata that is not UTF-8
         OSError,
         ValueError,
         MemoryError,
@@ -239,14 +240,14 @@ def unreadable_is_malformed(path: str, version: int) -> Iterator[None]:
 
 
 def _length(source: BinaryIO) -> int:
-    """Bytes of an open file."""
+    """Length of an open file, in bytes."""
     if isinstance(source, pa.NativeFile):
         return int(source.size())
     return source.size_bytes if isinstance(source, RangedFile) else source.seek(0, os.SEEK_END)
 
 
 def _identity(source: BinaryIO) -> _Identity:
-    """Identifies an open local file, whatever its name; None for other files."""
+    """Identity of an open local file, independent of its name; None for other files."""
     if not isinstance(source, FileIO):
         return None
     status = os.fstat(source.fileno())
@@ -254,12 +255,12 @@ def _identity(source: BinaryIO) -> _Identity:
 
 
 def _read_by_arrow(source: BinaryIO) -> BinaryIO:
-    """The same file of the local disk as Arrow opens it: reads of Python's wait for its lock."""
+    """The same local file opened by Arrow, because reads through Python wait for its lock."""
     if not isinstance(source, FileIO) or not isinstance(source.name, str):
         return source
     try:
         opened = pa.OSFile(source.name)
-    except OSError:  # gone since, so what is open is read
+    except OSError:  # deleted since, so the open file is read
         return source
     source.close()
     return cast("BinaryIO", opened)

@@ -1,7 +1,7 @@
 """Groups commits into chunks of some megabytes for one columnar parse each.
 
-A chunk that holds bytes which Arrow's reader passes over or trips on is refused here, with
-`NotProvenError`; `lakelog.dialects.strict_decoder` then reads it.
+A chunk with bytes that Arrow's reader ignores or fails on raises `NotProvenError`;
+`lakelog.dialects.strict_decoder` then reads it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _COMMIT_INFO = b'{"commitInfo":'
 
 
 def chunked(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
-    """Group files into chunks; a larger file is cut at line ends. Chunks grow from small ones, so
+    """Group files into chunks; a larger file is split at line ends. The first chunks are small, so
     that decoding starts while a log is read.
     """
     chunk: list[Blob] = []
@@ -61,8 +61,7 @@ def _cut(blob: Blob) -> Iterator[Blob]:
 @dataclass
 class Prepared:
     """A chunk ready to parse: its text, and file and line of each row. commitInfo lines at the head
-    and tail of files are removed first: they are free-form, so their types would never agree in one
-    parse.
+    and tail of files are removed, because their types never agree in one parse.
     """
 
     text: bytes = b""
@@ -74,11 +73,11 @@ class Prepared:
 
     @property
     def rows(self) -> int:
-        """How many lines are to be parsed."""
+        """Number of lines to parse."""
         return sum(self.counts)
 
     def order(self) -> pl.DataFrame | None:
-        """``version`` and ``position`` of every row; None where the file does not say."""
+        """``version`` and ``position`` of every row; None if the file does not record them."""
         if not self.versions or self.versions[0] is None:
             return None
         counts = np.array(self.counts, np.int64)
@@ -100,12 +99,12 @@ class Prepared:
 
 
 def prepare(chunk: list[Blob]) -> Prepared:
-    """Make a chunk ready to parse."""
+    """Prepare a chunk for parsing."""
     out = Prepared()
     pieces: list[bytes | memoryview] = []
     infos: list[_Place] = []
     versions, first_lines, counts = out.versions, out.first_lines, out.counts
-    # Gone through once for each of thousands of files: every step of it counts.
+    # Executed for each of thousands of files, so every statement matters.
     for version, path, raw, first_line, offset, _ in chunk:
         data = bytes(raw)
         size = len(data)
@@ -131,10 +130,10 @@ def prepare(chunk: list[Blob]) -> Prepared:
             pieces.append(data[start:end])
         else:
             counts.append(_count_newlines(data, start, end) + 1)
-            # A view: a slice of some megabytes would be copied here and once more by the join.
+            # A view: a slice of some megabytes would be copied here, and again by the join.
             pieces.append(data if length == size else memoryview(data)[start:end])
         if length > _LONG_LINE_BYTES and any(map(_may_nest_deep, _long_lines(data, start, end))):
-            raise NotProvenError  # Arrow's reader takes its stack a level at a time, and crashes
+            raise NotProvenError  # Arrow's reader recurses per level, and crashes
         versions.append(version)
         first_lines.append(first_line)
         out.paths.append(path)
@@ -148,7 +147,7 @@ def prepare(chunk: list[Blob]) -> Prepared:
 
 
 def _long_lines(text: bytes, start: int, stop: int) -> Iterator[bytes]:
-    """Lines of a range longer than `_LONG_LINE_BYTES`; looks at the ends of the others only."""
+    """Lines of a range longer than `_LONG_LINE_BYTES`; of the others, only the ends are read."""
     while stop - start > _LONG_LINE_BYTES:
         end = text.rfind(b"\n", start, start + _LONG_LINE_BYTES + 1) + 1
         if not end:
@@ -158,25 +157,25 @@ def _long_lines(text: bytes, start: int, stop: int) -> Iterator[bytes]:
 
 
 def _may_nest_deep(line: bytes) -> bool:
-    """Whether a line has brackets enough for `MAX_DEPTH`."""
+    """Whether a line has enough brackets to nest deeper than `MAX_DEPTH`."""
     brackets = line.count(b"{") + line.count(b"[")
     if brackets <= MAX_DEPTH:
         return False
-    # Before a backslash a bracket is in a text (schemaString has thousands), and an empty pair
+    # A bracket before a backslash is in a text (schemaString has thousands), and an empty pair
     # nests nothing.
     brackets -= line.count(b"{\\") + line.count(b"[\\") + line.count(b"[{\\")
     return brackets - line.count(b"{}") - line.count(b"[]") > MAX_DEPTH - 2
 
 
 def _count_newlines(data: bytes, start: int, end: int) -> int:
-    # NumPy counts a large buffer several times faster, in blocks that stay in the CPU's cache.
+    # NumPy counts a large buffer several times faster, in blocks that fit in the CPU's cache.
     view = np.frombuffer(data, np.uint8)[start:end]
     blocks = range(0, len(view), _COUNT_BLOCK)
     return sum(int(np.count_nonzero(view[at : at + _COUNT_BLOCK] == 0x0A)) for at in blocks)
 
 
 _Place = tuple[bytes, str, int | None, int, int]
-"""What a `Line` holds, in a tuple that is quicker to make."""
+"""Fields of a `Line`, as a tuple, which is faster to create."""
 
 
 def _commit_infos(lines: Sequence[_Place]) -> list[CommitInfo]:

@@ -1,7 +1,7 @@
 """Decodes commitInfo actions to flattened rows.
 
-A commitInfo is free-form JSON: the fields that the contract names get their columns if their type
-fits, everything else goes to ``extra``. One row per commit, so a loop over commits is in order.
+A commitInfo is free-form JSON: fields of the contract are stored in their columns if their type
+matches, other fields in ``extra``. There is one per commit, so a loop over commits is acceptable.
 
 Source: Delta protocol, Commit Provenance Information.
 """
@@ -84,7 +84,7 @@ def _fits(values: Sequence[Any], leaf: Leaf) -> bool:
 def _series(values: Sequence[Any], dtype: pl.DataType) -> pl.Series:
     if not isinstance(dtype, pl.Map):
         return pl.Series(values, dtype=dtype, strict=True)
-    # Polars builds a column of maps value by value; through Arrow it takes all entries at once.
+    # Polars builds a column of maps value by value; Arrow converts all entries at once.
     lengths = pl.Series([0, *(len(v) if v is not None else 0 for v in values)], dtype=pl.Int32)
     entries = [entry for v in values if v for entry in sorted(v.items())]
     array = pa.MapArray.from_arrays(

@@ -13,7 +13,7 @@ from lakelog.errors import MalformedLogError, NotFoundError, UnavailableError
 from lakelog.storage import LogStore
 
 ACTIONS = "lakelogActions"
-"""Field of a commitInfo: how many other actions the commit holds."""
+"""Field of a commitInfo: the number of other actions in the commit."""
 
 
 def read_commits(
@@ -21,13 +21,13 @@ def read_commits(
     commits: Sequence[CommitFile],
     unframe: Callable[[bytes, CommitFile], bytes] | None = None,
 ) -> Iterator[Blob]:
-    """Read commits one after another, as far ahead as the store reads."""
+    """Read commits in order, as far ahead as the store reads."""
     contents = iter(store.read_many([commit.path for commit in commits]))
     for commit in commits:
         try:
             data = next(contents)
         except NotFoundError as cause:
-            # The store reads ahead: it may have been the turn of another one.
+            # The store reads ahead: the missing file may be that of a later commit.
             raise _gone(next((c for c in commits if c.path == cause.path), commit)) from cause
         if unframe is not None:
             data = unframe(data, commit)
@@ -35,7 +35,7 @@ def read_commits(
 
 
 def with_count(content: CommitContent) -> CommitContent:
-    """A commit that says, where it has a commitInfo, how many other actions it holds."""
+    """A commit whose commitInfo, if any, records the number of its other actions."""
     if not content.info:
         return content
     spelled = content.spelled.count(b"\n")
@@ -45,7 +45,7 @@ def with_count(content: CommitContent) -> CommitContent:
 
 class Counts:
     """Compares the number of actions in lakelog's commitInfo, the first line, with the commit's
-    lines: a commit cut at a line end looks complete.
+    lines: a commit truncated at a line end looks complete.
     """
 
     def __init__(self, *, info_own_line: bool) -> None:
@@ -54,7 +54,7 @@ class Counts:
         self._expected: dict[int, tuple[int, int]] = {}
 
     def counted(self, blobs: Iterable[Blob]) -> Iterator[Blob]:
-        """The same blobs, their lines counted as they go by."""
+        """The same blobs; counts their lines."""
         for blob in blobs:
             data = bytes(blob.data)
             lines = data.count(b"\n") + (not data.endswith(b"\n"))
@@ -62,7 +62,7 @@ class Counts:
             yield blob
 
     def learn(self, decoded: Actions) -> Actions:
-        """Take the numbers out of commitInfos, which nothing above needs."""
+        """Remove the numbers from commitInfos, because no other code needs them."""
         for info in decoded.commit_infos:
             said = info.body.pop(ACTIONS, None)
             if info.version is not None and type(said) is int and said >= 0:
@@ -71,7 +71,7 @@ class Counts:
         return decoded
 
     def check(self, commits: Sequence[CommitFile]) -> None:
-        """Compare, once all of the commits have gone by."""
+        """Compare, after all of the commits were read."""
         for version, (actions, lines) in self._expected.items():
             found = self._lines.get(version, lines)
             if found != lines:
@@ -86,7 +86,9 @@ class Counts:
 
 
 def group_commits(commits: Sequence[CommitFile], piece_bytes: int) -> Iterator[list[CommitFile]]:
-    """Commits in runs whose listed sizes sum up to `piece_bytes` at most; a larger one alone."""
+    """Groups of commits whose listed sizes sum up to at most `piece_bytes`; a larger commit
+    alone.
+    """
     run: list[CommitFile] = []
     size = 0
     for commit in commits:
@@ -133,7 +135,7 @@ def _cut(store: LogStore, commit: CommitFile, piece_bytes: int) -> Iterator[Blob
                 offset += len(piece)
             if not read:
                 break
-    if is_blank:  # a commit without an action is refused as a whole
+    if is_blank:  # a commit without an action raises later
         yield Blob(commit.version, commit.path, b"\n")
 
 

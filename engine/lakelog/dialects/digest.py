@@ -32,11 +32,11 @@ from lakelog.model import actions, contract
 _LANES = (0, 1)
 _LANE_BITS = 64
 _LANE_MASK = (1 << _LANE_BITS) - 1
-_STORED_AS_THEY_ARE = frozenset((pl.String, pl.Binary, pl.Boolean))  # next to integers
+_STORED_AS_THEY_ARE = frozenset((pl.String, pl.Binary, pl.Boolean))  # in addition to integers
 
 _UNCOUNTED = frozenset(("actionType", "dataChange", "dvId"))
-"""Columns that never count: the type is what a digest is by, a state's actions change no data
-(Delta protocol, Action Reconciliation), and ``dvId`` only repeats others.
+"""Columns that are never digested: digests are per type, a state's actions have no ``dataChange``
+(Delta protocol, Action Reconciliation), and ``dvId`` is derived from others.
 """
 
 _ORIGIN = frozenset(("version", "position", "timestamp"))
@@ -72,7 +72,7 @@ class Digest:
         return self._combine(other, 1)
 
     def __sub__(self, other: Digest) -> Digest:
-        """The digest of what is left when `other`, a part of this collection, is removed."""
+        """The digest of the rest after removing `other`, a part of this collection."""
         return self._combine(other, -1)
 
     def _combine(self, other: Digest, sign: int) -> Digest:
@@ -86,7 +86,7 @@ class Digest:
         return Digest(counts, sums)
 
     def differences(self, other: Digest) -> list[Difference]:
-        """The action types of which `other` differs from this, the expected one."""
+        """The action types in which `other` differs from this, the expected digest."""
         kinds = sorted({**self.counts, **other.counts})
         return [
             Difference(kind, self.counts.get(kind, 0), other.counts.get(kind, 0))
@@ -96,12 +96,12 @@ class Digest:
         ]
 
     def only(self, kinds: Iterable[str]) -> Digest:
-        """The digest of some action types alone."""
+        """The digest of some action types."""
         kept = [kind for kind in self.counts if kind in frozenset(kinds)]
         return Digest({k: self.counts[k] for k in kept}, {k: self.sums[k] for k in kept})
 
     def to_text(self) -> str:
-        """As JSON, to be kept: ``{"algorithm": …, "<type>": [count, "<32 hex digits>"], …}``."""
+        """As JSON for storage: ``{"algorithm": …, "<type>": [count, "<32 hex digits>"], …}``."""
         body: dict[str, Any] = {"algorithm": algorithm()}
         for kind in sorted(self.counts):
             body[kind] = [self.counts[kind], f"{self.sums[kind]:032x}"]
@@ -109,7 +109,7 @@ class Digest:
 
     @staticmethod
     def of_text(text: str | bytes) -> Digest:
-        """A digest that was kept."""
+        """A stored digest."""
         try:
             body = orjson.loads(text)
             made_by = body.pop("algorithm")
@@ -147,8 +147,8 @@ def algorithm() -> str:
 
 @cache
 def kept_columns(kind: str) -> frozenset[str]:
-    """Columns that count by default: all but the origin of an action, statistics and tags of
-    removes (Delta protocol, Checkpoints), and ``extra``, which some layouts do not keep.
+    """Columns that are digested by default: all except the origin of an action, statistics and tags
+    of removes (Delta protocol, Checkpoints), and ``extra``, which some layouts omit.
     """
     dropped = _UNCOUNTED | _ORIGIN | {"extra"}
     return frozenset(actions.schema()) - (dropped | _REMOVE_DROPS if kind == "remove" else dropped)
@@ -212,7 +212,7 @@ def _lanes(rows: pl.DataFrame, kind: str, columns: Iterable[str]) -> _Lanes:
             leaves += _leaves(_conformed(series, kind))
     for leaf, lanes in zip(leaves, _hash(leaves, _empty_is_absent(kind)), strict=True):
         for lane, hashes in enumerate(lanes):
-            # The seeds of two columns may differ by what cancels out; two odd factors do not.
+            # Seeds of two columns may cancel each other out; two odd factors do not.
             hashes *= np.uint64(_seed(f"factor {leaf.name}", lane) | 1)  # noqa: PLW2901 - in place
             hashes ^= hashes >> np.uint64(32)  # noqa: PLW2901 - in place
             words[lane] += hashes
@@ -235,7 +235,7 @@ def _hash(leaves: Sequence[pl.Series], absent: Collection[str] = ()) -> list[_La
     """
     flat = [n for n, s in enumerate(leaves) if not (s.dtype.is_nested() or s.dtype.is_float())]
     physical = pl.DataFrame([_physical(leaves[n]).alias(str(n)) for n in flat])
-    # In one query, for each costs more than the hashing of a few thousand rows.
+    # In one query, because a query costs more than hashing a few thousand rows.
     hashed = physical.select(
         pl.col(str(n)).hash(_seed(leaves[n].name, lane)).alias(f"{n} {lane}")
         for n in flat
@@ -258,14 +258,16 @@ def _hash(leaves: Sequence[pl.Series], absent: Collection[str] = ()) -> list[_La
 
 
 def _physical(series: pl.Series) -> pl.Series:
-    """The values as they are stored, without a query where they are so already."""
+    """The physical values, without a query if the type is already physical."""
     if series.dtype.is_integer() or series.dtype in _STORED_AS_THEY_ARE:
         return series
     return series.to_physical()
 
 
 def _hash_floats(series: pl.Series, seed: int) -> _Words:
-    """By their bits: Polars takes 0.0 and -0.0 for one value, and they are two encodings."""
+    """Floats are hashed by their bits, because Polars treats 0.0 and -0.0 as equal, and their
+    encodings differ.
+    """
     bits = np.uint64 if series.dtype == pl.Float64 else np.uint32
     return _mix(series.fill_null(0).to_numpy().view(bits).astype(np.uint64) + np.uint64(seed))
 
@@ -278,7 +280,7 @@ def _hash_nested(series: pl.Series, *, empty_is_null: bool) -> _Lanes:
     hashes = _hash(leaves)
     found: list[_Words] = []
     for lane in _LANES:
-        # A null that is among them is an element all the same.
+        # A null element is an element.
         words = np.full(len(elements[0]), _seed(f"element {series.name}", lane), np.uint64)
         for leaf, lanes in zip(leaves, hashes, strict=True):
             words += lanes[lane] * np.uint64(_seed(f"factor {leaf.name}", lane) | 1)
@@ -287,7 +289,7 @@ def _hash_nested(series: pl.Series, *, empty_is_null: bool) -> _Lanes:
             words += _mix(positions.astype(np.uint64) + np.uint64(1))
         running = np.zeros(len(words) + 1, np.uint64)
         np.cumsum(_mix(words), out=running[1:])
-        # Nothing in it is not the same as not being there, where the contract does not say so.
+        # An empty collection differs from null, unless the contract says otherwise.
         sums = running[ends] - running[ends - lengths] + np.uint64(_seed(series.name, lane))
         hashed = _mix(sums)
         if empty_is_null:
@@ -300,7 +302,7 @@ def _elements(series: pl.Series) -> tuple[list[pl.Series], _Offsets, _Offsets]:
     """The elements of all rows, each row's end, and its count."""
     dtype = series.dtype
     if isinstance(dtype, pl.Map):
-        # Through Arrow, for a query costs more than all the rest of a few thousand rows.
+        # Through Arrow, because a query costs more than all other steps for a few thousand rows.
         array = series.rechunk().to_arrow(compat_level=pl.CompatLevel.newest())
         offsets = pl.Series(array.offsets).to_numpy().astype(np.int64)
         start, end = int(offsets[0]), int(offsets[-1])
@@ -317,7 +319,9 @@ def _elements(series: pl.Series) -> tuple[list[pl.Series], _Offsets, _Offsets]:
 
 
 def _conformed(series: pl.Series, kind: str) -> pl.Series:
-    """The column in the contract's dtype, with null for what the contract takes for absent."""
+    """The column in the contract's dtype, with null for values that the contract treats as
+    absent.
+    """
     full = actions.schema()
     if series.name not in full:
         return series
@@ -334,13 +338,13 @@ def _conformed(series: pl.Series, kind: str) -> pl.Series:
 
 @cache
 def _empty_is_absent(kind: str) -> frozenset[str]:
-    """Columns of an action type in which the contract takes an empty collection for absent."""
+    """Columns of an action type whose empty collections the contract treats as absent."""
     return frozenset(name for name, (value,) in _absent(kind).items() if value in ({}, []))
 
 
 @cache
 def _absent(kind: str) -> dict[str, tuple[Any]]:
-    """What the contract says represents an absent value, by column of an action type."""
+    """Value that represents an absent one in the contract, by column of an action type."""
     found: dict[str, tuple[Any]] = {}
     for column in contract.load("actions").fields:
         written = column.metadata.get("written", {})

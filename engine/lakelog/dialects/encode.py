@@ -1,8 +1,8 @@
 """Encodes flattened rows as NDJSON actions, without a loop over rows.
 
-Rows of one action type that lack the same fields are one struct to Polars, whose JSON writer spells
-a column at a time; there are few such patterns. What the contract does not name (``extra``) is put
-back as text, at the level where it was.
+Rows of one action type that lack the same fields are encoded as one struct by Polars' JSON writer,
+column by column; there are few such patterns. Unknown fields (``extra``) are inserted as text, at
+their original level.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ SLICE_ROWS = 1 << 16
 _WORKERS = min(8, os.cpu_count() or 1)
 
 Spell = Callable[[pl.DataFrame], pl.Series]
-"""Gives the paths of file actions as they are written, from rows with decoded ones."""
+"""Encodes the decoded paths of file actions."""
 
 
 def require_content(content: CommitContent) -> None:
-    """Refuse a commit without any action: readers take such a file for a torn write."""
+    """Raise for a commit without actions, which readers treat as a torn write."""
     rows = content.meta.height + content.files.height
     if not content.info and not rows and not content.spelled:
         raise InvalidTransactionError("a commit must contain at least one action")
@@ -66,14 +66,14 @@ def _encode_slice(rows: pl.DataFrame, wire: Wire, spell: Spell | None) -> bytes:
 
 def _as_bytes(lines: pl.Series) -> bytes:
     ended = pl.select(pl.concat_str(lines, pl.lit("\n"))).to_series()
-    # Texts lie one after another in the plain Arrow layout: that is the file.
+    # In Arrow's plain layout, the texts are contiguous: the buffer is the file.
     array = ended.rechunk().to_arrow(compat_level=pl.CompatLevel.oldest())
     data: bytes = array.buffers()[2].to_pybytes()
     return data
 
 
 def lines_of(rows: pl.DataFrame, wire: Wire) -> pl.Series:
-    """One JSON text a row, in the order of the rows; paths are taken as they are spelled."""
+    """One JSON text per row, in row order; paths are already encoded."""
     numbered = rows.with_row_index("__row")
     groups: list[tuple[pl.Series, pl.Series]] = []
     for kind, typed in by_type(numbered):
@@ -101,7 +101,7 @@ def _in_order(groups: Sequence[tuple[pl.Series, pl.Series]]) -> pl.Series:
 def _by_pattern(
     rows: pl.DataFrame, columns: Sequence[str]
 ) -> Iterator[tuple[frozenset[str], pl.DataFrame]]:
-    """Rows that have values in the same of `columns`, together."""
+    """Groups of rows with values in the same of `columns`."""
     missing = {name: rows[name].null_count() for name in columns}
     always = {name for name, count in missing.items() if not count}
     varying = [name for name, count in missing.items() if 0 < count < rows.height]
@@ -134,7 +134,7 @@ def _known(
 
 
 def _unknown(kind: str, rows: pl.DataFrame) -> pl.Series:
-    # The shape of these is unknown, so each is parsed, and spelled on one line.
+    # Their structure is unknown, so each is parsed, and encoded on one line.
     bodies = (parse_extra(text, None, kind) for text in rows[EXTRA])
     return pl.Series([orjson.dumps({kind: body}).decode() for body in bodies], dtype=pl.String)
 
@@ -183,9 +183,10 @@ def _text(
 def _split_extra(
     rows: pl.DataFrame, node: Node, kind: str
 ) -> tuple[pl.DataFrame, list[tuple[str, ...]]]:
-    """Give each level of the body that has unknown fields a column of their text, without braces.
+    """Add a column with the text of unknown fields, without braces, for each level of the body that
+    has some.
 
-    Loops over the different texts of ``extra``: only parsing shows where a field belongs.
+    Loops over the distinct texts of ``extra``, because only parsing shows the level of a field.
     """
     if EXTRA not in rows.columns or rows[EXTRA].null_count() == rows.height:
         return rows, []

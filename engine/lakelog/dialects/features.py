@@ -1,11 +1,11 @@
-"""What a table feature is, and the switches in metadata that turn features on.
+"""Table features, and the metadata that enable them.
 
-Each dialect has a table of its features: who must know each, which old protocol versions imply it,
-what it depends on, what in the metadata switches it on, and whether lakelog writes tables that have
-it. A feature that is not in the table is refused by its name.
+Each dialect has a table of its features: which readers and writers must support each, which old
+protocol versions imply it, its dependencies, the metadata that enable it, and whether lakelog
+writes tables with it. A feature that is not in the table is rejected by name.
 
-lakelog writes logs, not rows: a commit names files that another process has written. So a feature
-whose rules concern the bytes of files is honoured only where the log shows them.
+lakelog writes logs, not rows: a commit refers to files that another process has written. A feature
+whose rules concern the content of files is therefore supported only if the log shows compliance.
 
 Source: Delta protocol, Table Features, Valid Feature Names.
 """
@@ -22,11 +22,11 @@ from lakelog.model.contract import fields_of, leaf_types
 from lakelog.model.metadata import Metadata, Protocol, is_on
 
 ROWS_ONLY = "only writers of rows must support it"
-"""Note of features that ask nothing of a writer of logs."""
+"""Note of features without requirements for writers of logs."""
 
 
 class Stance(Enum):
-    """What lakelog does with a table that has a feature."""
+    """Support for tables with a feature."""
 
     HONOURED = "honoured"
     CONDITIONAL = "honoured where its rule holds, which is checked at each commit"
@@ -39,17 +39,16 @@ class Feature:
 
     Attributes:
         name: Name in the protocol's lists.
-        stance: Whether tables that have it are written.
-        note: The rule that is checked, or the reason to refuse.
-        reader: Whether readers must know it too.
-        implied_from: Protocol versions (reader, writer) that imply it, without lists; None where
-            it must be listed. For IndexTables the versions
-            that it needs at least.
+        stance: Whether lakelog writes tables with it.
+        note: The rule that is checked, or the reason for the rejection.
+        reader: Whether readers must support it too.
+        implied_from: Protocol versions (reader, writer) that imply it, without lists; None if it
+            must be listed. For IndexTables, the minimum versions.
         requires: Features that it depends on.
         replaces: Names of earlier forms; a table that has one of them needs no other.
-        switch: Says whether metadata switches it on; None where nothing in the metadata does.
-        refused_if_active: Why a table on which it is active is not written; empty where it is.
-        remedy: What the user of a refused table can do.
+        switch: Returns whether metadata enable it; None if it has no property.
+        refused_if_active: Why a table with the active feature is not written; empty if it is.
+        remedy: Hint for users of a rejected table.
     """
 
     name: str
@@ -65,7 +64,7 @@ class Feature:
 
 
 def has_field_key(metadata: Metadata, *keys: str) -> bool:
-    """Whether a column at any depth carries one of `keys` in its field metadata."""
+    """Whether a column at any depth has one of `keys` in its field metadata."""
     if metadata.schema_string is None or not any(key in metadata.schema_string for key in keys):
         return False  # a key that is not in the text is in no field, and most tables have none
     return any(key in at.field.metadata for at in fields_of(metadata.schema) for key in keys)
@@ -82,7 +81,7 @@ def property_set(key: str) -> Callable[[Metadata], bool]:
 
 
 def field_key(*keys: str) -> Callable[[Metadata], bool]:
-    """A switch: a column at any depth carries one of `keys` in its field metadata."""
+    """A switch: a column at any depth has one of `keys` in its field metadata."""
     return lambda metadata: has_field_key(metadata, *keys)
 
 
@@ -115,5 +114,5 @@ def writer_version(protocol: Protocol) -> int:
 
 
 def listed(protocol: Protocol) -> frozenset[str]:
-    """Names in the protocol's lists, at any version: who lists a feature asks for it."""
+    """Names in the protocol's lists, at any version."""
     return frozenset(protocol.reader_features or ()) | frozenset(protocol.writer_features or ())

@@ -1,7 +1,7 @@
 """The position of each flattened column in a dialect's JSON, from the contract.
 
 ``metadata.delta`` and ``metadata.indextables`` of ``schemas/actions.json`` list positions such as
-``add.deletionVector.offset``; this module turns them into one tree a wrapper key.
+``add.deletionVector.offset``; this module converts them to one tree per wrapper key.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from lakelog.model import contract
 
 ALIASES = {"skip": "mergeskip"}
-"""Wrapper keys that are another's synonym."""
+"""Wrapper keys that are synonyms."""
 
 FILE_WRAPPERS = frozenset({"add", "remove"})
 META_WRAPPERS = frozenset(
@@ -35,7 +35,7 @@ class Leaf:
 
     @property
     def is_map(self) -> bool:
-        """Whether the value is a JSON object of texts."""
+        """Whether the value is a JSON object of strings."""
         return isinstance(self.type, contract.Map)
 
 
@@ -46,7 +46,7 @@ class Node:
     fields: Mapping[str, Leaf | Node]
 
     def leaves(self, prefix: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Leaf]]:
-        """Every leaf below, with the names that lead to it."""
+        """Every leaf below, with its path of names."""
         for name, child in self.fields.items():
             if isinstance(child, Leaf):
                 yield (*prefix, name), child
@@ -67,7 +67,7 @@ class Wire:
     @staticmethod
     @cache
     def of(dialect: str) -> Wire:
-        """The spelling in the contract for ``delta`` or ``indextables``."""
+        """The JSON names in the contract for ``delta`` or ``indextables``."""
         tree: dict[str, Any] = {}
         required: dict[str, list[str]] = {}
         names: set[str] = set()

@@ -20,24 +20,26 @@ if TYPE_CHECKING:
     from lakelog.dialects.digest import Digest
 
 PART_ACTIONS = 100_000
-"""Actions of one part of a checkpoint, unless the properties or the layout say otherwise."""
+"""Default number of actions per part of a checkpoint."""
 
 STRUCT_STATISTICS = "stats_parsed"
-"""Name under which `CheckpointReader.iter_files` hands out statistics that are kept as a struct;
-no column of the flattened table."""
+"""Name of statistics stored as a struct, in frames of `CheckpointReader.iter_files`; not a column
+of the flattened table.
+"""
 
 TYPED_STATISTICS = "stats_typed"
-"""Name of statistics that were read from their texts for what is written, as a struct of the
-columns of `lakelog.skipping.statistics`; no column of the flattened table."""
+"""Name of statistics parsed from text for writing, as a struct of the columns of
+`lakelog.skipping.statistics`; not a column of the flattened table.
+"""
 
 NOT_IN_REMOVES = frozenset(("stats", "tags", STRUCT_STATISTICS))
-"""Columns of an add that a checkpoint does not keep of a remove."""
+"""Columns of an add that a checkpoint does not keep for a remove."""
 
 NO_TEXTS = pl.DataFrame(schema={"path": pl.String, actions.PATH_TEXT: pl.String})
 """The empty result of `Dialect.path_texts`."""
 
 CHECKPOINT_META = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
-"""Action types of a state that are not file actions, in the order in which they are written."""
+"""Non-file action types of a state, in the order in which they are written."""
 
 
 class CommitFile(NamedTuple):
@@ -62,7 +64,7 @@ class CompactionFile:
 @dataclass(frozen=True, slots=True)
 class RecordedCounts:
     """The pointer's counts of a checkpoint: actions, live files, length of its files, and whether a
-    checksum covers them; None is not recorded.
+    checksum covers them; None: not recorded.
     """
 
     actions: int | None = None
@@ -76,16 +78,16 @@ class Checkpoint:
     """One complete checkpoint in a listing; the greatest in order is the best to start from.
 
     Attributes:
-        version: Table version whose state it holds.
+        version: Table version of the state.
         layout: ``classic``, ``multipart``, ``v2-json``, ``v2-parquet`` (Delta); ``json``,
             ``json-multipart``, ``avro-state``, ``flattened`` (IndexTables).
         rank: Preference among checkpoints of the same version; higher is better.
-        paths: Files, relative to the table root, in order. A V2 manifest names its sidecars
-            inside, so they are not listed here.
-        sizes_bytes: Their listed lengths, or empty; a hint, which spares a remote store a question.
+        paths: Files, relative to the table root, in order; without the sidecars of a V2 manifest.
+        sizes_bytes: Their listed lengths in bytes, or empty; a hint, which saves requests to a
+            remote store.
         recorded: The counts that the pointer records, if it was read.
         checksum_path: The version checksum of its version, if one is listed.
-        pointer_path: The pointer, if it is listed, may name this checkpoint, and was not read.
+        pointer_path: The pointer, if it is listed, may refer to this checkpoint, and was not read.
     """
 
     version: int
@@ -98,13 +100,13 @@ class Checkpoint:
     pointer_path: str | None = field(default=None, compare=False, repr=False)
 
     def without_records(self) -> Checkpoint:
-        """The checkpoint, to be read without a comparison with what other files record of it."""
+        """The checkpoint, to be read without comparing it with other files' records of it."""
         return replace(self, recorded=None, checksum_path=None, pointer_path=None)
 
 
 class RecordMismatchError(MalformedLogError):
-    """A checkpoint holds something else than a hint records; `accepted` is the checkpoint to use if
-    no older files give its version, None if the evidence is against it.
+    """The content of a checkpoint differs from a hint; `accepted` is the checkpoint to use if no
+    older files give its version, None if the evidence is against it.
     """
 
     accepted: Checkpoint | None = None
@@ -113,8 +115,8 @@ class RecordMismatchError(MalformedLogError):
 @dataclass(frozen=True)
 class LogListing:
     """A log folder, parsed from names: commits, complete checkpoints, compactions, each ascending.
-    `notes` describes incomplete checkpoints; `apart` are files named like commits that make no
-    version (skips next to Avro states); `checksums` are versions.
+    `notes` describes incomplete checkpoints; `apart` are files named like commits that are not
+    versions (skips next to Avro states); `checksums` are versions.
     """
 
     commits: tuple[CommitFile, ...] = ()
@@ -125,7 +127,7 @@ class LogListing:
     checksums: frozenset[int] = frozenset()
 
     def up_to(self, version: int) -> LogListing:
-        """What it held when `version` was the latest."""
+        """The listing as it was when `version` was the latest."""
         return replace(
             self,
             commits=tuple(c for c in self.commits if c.version <= version),
@@ -146,13 +148,13 @@ class CommitInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class Actions:
-    """Decoded actions, grouped by what reads them. Frames are narrow and in `actions.ORDER`.
+    """Decoded actions, grouped by use. Frames are narrow and in `actions.ORDER`.
 
     Attributes:
-        files: ``add`` and ``remove`` rows; ``path`` decoded, ``dvId`` derived (a column only where
-            there are deletion vectors).
-        meta: Rows of the other types that make state: protocol, metaData, txn, domainMetadata,
-            mergeskip; and sidecar, checkpointMetadata where a checkpoint holds them.
+        files: ``add`` and ``remove`` rows; ``path`` decoded, ``dvId`` derived (the column exists
+            only with deletion vectors).
+        meta: Rows of the other types of a state: protocol, metaData, txn, domainMetadata,
+            mergeskip; and sidecar, checkpointMetadata in a checkpoint.
         other: ``cdc`` rows and rows of unknown types (body in ``extra``); history, never state.
         commit_infos: commitInfo lines, by (version, position).
     """
@@ -165,16 +167,16 @@ class Actions:
 
 @dataclass(frozen=True)
 class CommitContent:
-    """What one commit is to hold.
+    """The content of one commit.
 
     Attributes:
-        info: Body of the commitInfo, as JSON's own types; empty for none.
-        meta: Narrow flattened rows that are no file actions. They are written in the order
-            of `CHECKPOINT_META`, those of one type in the order given.
+        info: Body of the commitInfo, in JSON types; empty for none.
+        meta: Narrow flattened non-file actions. They are written in the order of `CHECKPOINT_META`,
+            those of one type in the given order.
         files: Narrow flattened rows of ``add``, ``remove`` and ``cdc``, paths decoded, in the order
             to write.
-        spelled: File actions that are lines of the dialect already; they are last.
-        texts: See `Dialect.path_texts`; the paths of `files` are written so.
+        spelled: File actions already encoded as lines; written last.
+        texts: Texts with which the paths of `files` are written; see `Dialect.path_texts`.
     """
 
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -196,30 +198,29 @@ class SidecarFile:
 
 @dataclass(frozen=True)
 class CheckpointPlan:
-    """What a checkpoint is to look like; decided before the first byte is written.
+    """The plan of a checkpoint, made before writing.
 
     Attributes:
-        version: Table version whose state it holds.
-        layout: As `Checkpoint.layout`; one that the dialect writes.
-        parts: Files that the file actions are spread over (parts, sidecars); 1 for a layout of
-            one file. 0 for V2: file actions are in the manifest itself. What names its parts in a
-            manifest of its own (``json-multipart``, V2) goes by `part_actions` instead.
-        part_actions: Actions after which a part is closed and the next begun, where the layout does
-            not say in advance how many there are.
+        version: Table version of the state.
+        layout: As `Checkpoint.layout`; a layout that the dialect writes.
+        parts: Number of files that contain file actions (parts, sidecars); 1 for a layout of one
+            file. 0 for V2: file actions are in the manifest. Layouts with a manifest of parts
+            (``json-multipart``, V2) use `part_actions` instead.
+        part_actions: Number of actions per part, for layouts without a fixed number of parts.
         schema: The table's schema, for typed copies of statistics and partition values.
         partition_columns: Its partition columns, in order.
         mapping: Its column mapping mode: ``none``, ``name`` or ``id``.
         deletion_vectors: Whether a logical file is (path, dvId), and not the path alone.
         stats_as_json: Whether statistics are written as text.
         stats_as_struct: Whether statistics and partition values are written typed.
-        compression: Parquet codec, as pyarrow spells it.
-        row_group_rows: Most rows of a row group.
-        batch_rows: Rows that are converted at a time, where they are more than a row group.
-        created_ms: The present, milliseconds since the Unix epoch, where the layout records it.
-        kept: V2 only: sidecars of an earlier checkpoint whose file actions stay as they are; the
-            manifest names them next to the new ones.
-        sidecar_starts: V2 only: how many actions new sidecars have, by the number of live files
-            before the first of them; filled before the first live file is written. Empty where
+        compression: Parquet codec, by pyarrow's name.
+        row_group_rows: Maximum number of rows per row group.
+        batch_rows: Number of rows to convert at a time, if more than a row group.
+        created_ms: Current time, in milliseconds since the Unix epoch, for layouts that record it.
+        kept: V2 only: unchanged sidecars of an earlier checkpoint; the manifest lists them together
+            with the new ones.
+        sidecar_starts: V2 only: number of actions of new sidecars, by the number of live files
+            before the first of them; filled before the first live file is written. Empty if
             `part_actions` decides.
     """
 
@@ -255,14 +256,13 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class StagedCheckpoint:
-    """A checkpoint that is written but not yet seen.
+    """A checkpoint that is written but not yet published.
 
     Attributes:
-        checkpoint: It, over the files as they are now: `Dialect.open_checkpoint` reads it.
-        files: Its files in the order in which they are to get their names; with the last one it is
-            complete, and never before.
-        pointer: The pointer file's path and content; written after them, forward only. None leaves
-            the pointer as it is: other readers of the table would take this one for another thing.
+        checkpoint: The checkpoint with its current file names, for `Dialect.open_checkpoint`.
+        files: Its files in the order of renaming; only the last one completes it.
+        pointer: Path and content of the pointer; written after the files, never backward. None
+            leaves the pointer unchanged, because other readers of the table would misinterpret it.
     """
 
     checkpoint: Checkpoint
@@ -273,23 +273,25 @@ class StagedCheckpoint:
 class CheckpointWriter(Protocol):
     """Writes the files of one checkpoint under names that readers ignore.
 
-    Rows come flattened and narrow, paths decoded, ``dvId`` where there are deletion vectors.
+    Rows are flattened and narrow, paths decoded, with ``dvId`` if there are deletion vectors.
     """
 
     digest_of: Callable[[pl.DataFrame], Digest] | None
-    """Gives the digest of file actions that is recorded with them, where the layout has a place for
-    it; None records none."""
+    """Computes the digest of file actions that is recorded with them, if the layout supports it;
+    None records none.
+    """
 
     columns: tuple[str, ...]
-    """Flattened columns of file actions that it writes; `STRUCT_STATISTICS` among them where typed
-    statistics are taken over as they are kept."""
+    """Flattened columns of file actions that it writes; includes `STRUCT_STATISTICS` if existing
+    typed statistics are copied.
+    """
 
     def write_meta(self, meta: pl.DataFrame) -> None:
-        """All rows that are no file actions, once, before the files."""
+        """Write all non-file actions; called once, before the files."""
         ...
 
     def write_files(self, files: pl.DataFrame) -> None:
-        """File actions of one kind, some 65,536 rows at a time."""
+        """Write file actions of one kind, about 65,536 rows at a time."""
         ...
 
     def finish(self) -> StagedCheckpoint:
@@ -297,7 +299,7 @@ class CheckpointWriter(Protocol):
         ...
 
     def abandon(self) -> None:
-        """Delete what was written, if the store allows it; never raises `LakelogError`."""
+        """Delete the written files, if the store allows it; never raises `LakelogError`."""
         ...
 
 
@@ -309,7 +311,7 @@ class CheckpointReader(Protocol):
     checkpoint: Checkpoint
 
     def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
-        """The non-file actions of the types in `kinds`, narrow; never reads the files' rows."""
+        """The non-file actions of the types in `kinds`, narrow; never reads file actions."""
         ...
 
     def iter_files(
@@ -318,10 +320,9 @@ class CheckpointReader(Protocol):
         """File actions in batches, in the order of the checkpoint's files.
 
         Args:
-            columns: Flattened columns wanted; only these are read (a column that the checkpoint
-                lacks is left out of the frames). ``actionType`` and ``path`` always come along.
-                `STRUCT_STATISTICS` asks for the typed statistics as they are kept, `PATH_TEXT`
-                for the paths as they are written.
+            columns: Flattened columns to read (a column that the checkpoint lacks is missing in the
+                frames). ``actionType`` and ``path`` are always included. `STRUCT_STATISTICS`
+                returns stored typed statistics, `PATH_TEXT` the paths as written.
             kinds: ``add``, ``remove`` or both.
         """
         ...
@@ -331,23 +332,24 @@ class CheckpointReader(Protocol):
         ...
 
     def is_reconciled(self) -> bool:
-        """Whether its writer proved that it removes no file which it also adds."""
+        """Whether its writer proved that it contains no file both added and removed."""
         ...
 
     def struct_statistics(self) -> pa.DataType | None:
-        """Arrow type of ``add.stats_parsed``, or None where statistics are not kept as a struct."""
+        """Arrow type of ``add.stats_parsed``, or None if statistics are not stored as a struct."""
         ...
 
 
 @dataclass(frozen=True)
 class FileCondition:
-    """A condition that live files may match, for readers that leave out the others.
+    """A condition on live files, for readers that skip other files.
 
     Attributes:
-        columns: Flattened columns that `may_match` takes.
-        may_match: Says of a frame of live files with these columns which rows may match; a column
-            that the checkpoint lacks is left out.
-        may_hold: Says of a `RowGroups` frame which row groups may have a file that matches.
+        columns: Flattened columns that `may_match` reads.
+        may_match: Returns a Boolean Series: which rows of a frame of live files may match; a column
+            that the checkpoint lacks is missing in the frame.
+        may_hold: Returns a Boolean Series: which rows of a `RowGroups` frame may contain a matching
+            file.
     """
 
     columns: tuple[str, ...]
@@ -357,17 +359,17 @@ class FileCondition:
 
 @dataclass(frozen=True)
 class RowGroups:
-    """The row groups of one file of a checkpoint, and what their live files can contain.
+    """The row groups of one file of a checkpoint, and the bounds of their live files.
 
     Attributes:
         path: File, relative to the table root.
-        size_bytes: Its length.
+        size_bytes: Length of the file, in bytes.
         frame: One row per row group, in order: ``rows``, ``adds`` (live files), ``removes``
-            (tombstones), Int64, and ``bounds``, a struct as `STRUCT_STATISTICS` has it, which
-            holds for all of its live files together, partition columns included. Of checkpoints
-            that record it, also ``firstPath`` and ``lastPath`` (String), which no decoded path of
-            its live files is below or above, and their ``sizeInBytes`` and ``numRows`` (Int64),
-            without deleted rows; null where one is unknown.
+            (tombstones), Int64, and ``bounds``, a struct as `STRUCT_STATISTICS` with bounds of all
+            its live files, including partition columns. Checkpoints may also record ``firstPath``
+            and ``lastPath`` (String), lower and upper bounds of the decoded paths of live files,
+            and ``sizeInBytes`` and ``numRows`` (Int64), the total size and number of rows of live
+            files, without deleted rows; null if one is unknown.
     """
 
     path: str
@@ -377,24 +379,24 @@ class RowGroups:
 
 @runtime_checkable
 class SkippingReader(CheckpointReader, Protocol):
-    """A reader that can leave out row groups."""
+    """A reader that can skip row groups."""
 
     def row_groups(self) -> tuple[RowGroups, ...]:
-        """The row groups of every file that holds file actions; empty where the bounds of one of
-        them are not known for certain.
+        """The row groups of every file with file actions; empty unless the bounds of all of them
+        are known for certain.
 
-        Their numbers of actions are compared with those that the manifest, the pointer or the
-        version checksum records.
+        Their numbers of actions are compared with those recorded in the manifest, the pointer or
+        the version checksum.
         """
         ...
 
     def iter_row_groups(
         self, columns: Sequence[str], chosen: Iterable[tuple[RowGroups, Sequence[int]]], kind: str
     ) -> Iterator[pl.DataFrame]:
-        """File actions of one kind as `iter_files` gives them, of some row groups alone.
+        """File actions of one kind in some row groups, as `iter_files` returns them.
 
         Args:
-            columns: As `iter_files` takes them.
+            columns: As `iter_files`.
             chosen: Numbers of row groups, ascending, of `row_groups`.
             kind: ``add`` or ``remove``.
         """
@@ -411,16 +413,16 @@ class MatchingReader(CheckpointReader, Protocol):
         condition: FileCondition,
         seen: Callable[[pl.DataFrame], None],
     ) -> Iterator[pl.DataFrame]:
-        """Live files that may match, as `iter_files` gives them.
+        """Live files that may match, as `iter_files` returns them.
 
-        Paths and the condition's columns are read of every live file, the other columns only in
-        row groups where a file may match.
+        Paths and the condition's columns are read for every live file, the other columns only in
+        row groups with a file that may match.
 
         Args:
-            columns: As `iter_files` takes them; those of the condition among them.
-            condition: What the files may match. On ``partitionValues`` alone, it may be asked only
-                once of those that are the same.
-            seen: Called with batches of all live files, whose columns are ``path`` and, if it is
-                asked for, ``dvId``, among others; from any thread.
+            columns: As `iter_files`, including the condition's columns.
+            condition: The condition. If it has only ``partitionValues``, it may be evaluated once
+                per distinct value.
+            seen: Called with batches of all live files, with the columns ``path`` and, if
+                requested, ``dvId``, among others; from any thread.
         """
         ...

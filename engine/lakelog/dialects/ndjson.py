@@ -1,11 +1,11 @@
 """The columnar NDJSON decoder: many commits in one parse.
 
 Commits are joined into chunks of some megabytes, which Arrow's JSON reader parses in parallel.
-`lakelog.dialects.strict_decoder` decides what the parse cannot prove: bytes on which Arrow's reader
-is lenient or fails (NUL, invalid UTF-8, NaN, deep nesting, a file that does not begin with an
-object), a row count other than the line count, a line without an action, a field of several types,
-a null in a map that may be an entry or an absent key, or a missing required field. A property test
-compares both decoders.
+`lakelog.dialects.strict_decoder` decodes chunks that the parse cannot decide: bytes on which
+Arrow's reader is lenient or fails (NUL, invalid UTF-8, NaN, deep nesting, a file that does not
+begin with an object), a row count other than the line count, a line without an action, a field of
+several types, a null in a map that may be an entry or an absent key, or a missing required field. A
+property test compares both decoders.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 import polars as pl
 import pyarrow as pa
-import pyarrow.compute  # is_valid, take and filter need it: here, not amid the first read
+import pyarrow.compute  # used by is_valid, take and filter; not during the first read
 
 from lakelog.dialects.arrow_json import (
     Keys,
@@ -43,7 +43,7 @@ from lakelog.model.contract import MAX_DEPTH
 __all__ = ["Blob", "decode_lines", "decode_pieces", "merge"]
 
 _WORKERS = min(8, os.cpu_count() or 1)
-_FEW_BYTES = 1 << 14  # so few cost a multiple decoded by columns, for each of these costs a call
+_FEW_BYTES = 1 << 14  # so few bytes cost a multiple by columns, because each column needs a call
 
 
 def decode_lines(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Actions:
@@ -58,11 +58,11 @@ def decode_lines(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Ac
 def decode_pieces(
     pieces: Iterable[Sequence[Blob]], wire: Wire, *, files: bool = True
 ) -> Iterator[Actions]:
-    """As `decode_lines`, piece by piece, each decoded while the one before is used.
+    """As `decode_lines`, in pieces; each is decoded while the previous one is used.
 
-    Memory: two pieces, decoded.
+    Memory: two decoded pieces.
     """
-    keys: Keys = {}  # learnt once: a piece whose keys are not known is parsed twice
+    keys: Keys = {}  # learned once: a piece with unknown keys is parsed twice
 
     def decode(blobs: Sequence[Blob]) -> Actions:
         with gc_paused():
@@ -100,7 +100,7 @@ def _decode_chunks(
 
 
 def merge(parts: Sequence[Actions]) -> Actions:
-    """Stack decoded actions in the order given."""
+    """Concatenate decoded actions in the given order."""
     if len(parts) == 1:
         return parts[0]
     return Actions(
@@ -124,7 +124,7 @@ def _decode_chunk(chunk: list[Blob], wire: Wire, keys: Keys, files: bool) -> Act
 
 
 def _decode_meta(prepared: Prepared, wire: Wire) -> Actions:
-    """Find the few lines that are not file actions, and decode just those."""
+    """Find the few lines that are not file actions, and decode only those."""
     if not prepared.rows:
         return Actions(commit_infos=tuple(prepared.commit_infos))
     schema = pa.schema(
@@ -190,7 +190,7 @@ def _decode_all(prepared: Prepared, wire: Wire, keys: Keys) -> Actions:
         else:
             frame = _flatten(column, wrapper, node, prepared, entries, rows)
         action_type = ALIASES.get(wrapper, wrapper)
-        # Side by side, which no query has to be run for.
+        # Columns side by side, which needs no query.
         kinds = pl.Series("actionType", [action_type]).new_from_index(0, frame.height)
         columns_behind = [kinds]
         if order is not None:
@@ -220,7 +220,7 @@ def _ordered(frames: list[pl.DataFrame]) -> pl.DataFrame:
 
 
 def _require_one_action(table: pa.Table, present: Sequence[str]) -> None:
-    """Refuse a line without an action, or with both an add and a remove, whose order is lost."""
+    """Raise for a line without an action, or with both an add and a remove, whose order is lost."""
     nulls = [table[name].null_count for name in present]
     if len(present) == 1 and nulls[0] == 0:
         return
@@ -246,7 +246,7 @@ def _inner_commit_infos(
 
 
 def _unknown_actions(prepared: Prepared, wrapper: str, rows: np.ndarray | None) -> pl.DataFrame:
-    # The types of these fields are unknown, so only the line itself keeps them whole.
+    # The types of these fields are unknown, so the line itself is kept.
     numbers = list(range(prepared.rows)) if rows is None else rows.tolist()
     bodies = [orjson.loads(line)[wrapper] for line in prepared.lines(numbers)]
     return pl.DataFrame({"extra": [orjson.dumps(body).decode() for body in bodies]})
@@ -265,7 +265,7 @@ def _flatten(
     series: dict[str, pl.Series] = {}
     if _collect(column, node, entries, series):
         series["extra"] = _extras(prepared, wrapper, node, rows)
-    if not series:  # a row without a field still is one
+    if not series:  # a row without fields is a row
         series["extra"] = pl.Series([None] * len(column), dtype=pl.String)
     return pl.DataFrame(series)
 
@@ -276,7 +276,7 @@ def _collect(
     entries: frozenset[str],
     series: dict[str, pl.Series],
 ) -> bool:
-    """Collect the known leaves of a struct; say whether an unknown one holds a value."""
+    """Collect the known leaves of a struct; return whether an unknown one has a value."""
     unknown = False
     type_ = column.type
     for name, child in zip(

@@ -1,10 +1,10 @@
 """Checks of Parquet footers: consistent column chunks, a decoded size that fits the file's length.
 
-Parquet stores a repeated value once, so a kilobyte can promise a billion rows. Rows of a log do not
-repeat: ascending paths take a byte per 17 rows, other paths 16 bytes and more each.
+Parquet stores a repeated value once, so a kilobyte can declare a billion rows. Rows of a log do not
+repeat: ascending paths need a byte per 17 rows, other paths at least 16 bytes each.
 
-pyarrow ends the process on some contradictions in a damaged footer, because it builds chunk
-metadata and statistics in code that must not throw. So chunks are checked before they are read.
+Some contradictions in a damaged footer terminate the process, because pyarrow builds chunk metadata
+and statistics in code that must not throw. Chunks are therefore checked before they are read.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 _MAX_ROWS_PER_BYTE = 50
-"""Rows that a file of a log may have for each of its bytes."""
+"""Maximum number of rows per byte of a log file."""
 FREE_BYTES = 256 * 1024 * 1024
-"""What the file actions of a file may take in memory whatever its length."""
+"""Memory of file actions that is allowed for a file of any length, in bytes."""
 MAX_RATIO = 1_000
-"""Bytes in memory for each byte of the file, beyond `FREE_BYTES`."""
+"""Maximum memory in bytes per byte of the file, beyond `FREE_BYTES`."""
 
-_MAGIC = b"PAR1"  # begins a file
-_MOST_ROWS_A_PATH = 4  # an add, its tombstone, and some spare
-_FEW_ROWS = 1_024  # from which nothing is concluded
+_MAGIC = b"PAR1"  # magic number at the beginning of a file
+_MOST_ROWS_A_PATH = 4  # an add, its tombstone, and a margin
+_FEW_ROWS = 1_024  # too few for a conclusion
 
 
 class Bound:
-    """Compares what is read of one file with the file's length."""
+    """Compares the rows read from one file with the file's length."""
 
     def __init__(self, metadata: pq.FileMetaData, size_bytes: int) -> None:
         groups = range(metadata.num_row_groups)
@@ -41,10 +41,10 @@ class Bound:
         self._lock = threading.Lock()
         self._room = max(FREE_BYTES, MAX_RATIO * size_bytes)
         self.is_suspicious = rows > size_bytes
-        """Whether the rows may all be alike: there is less than a byte for each."""
+        """Whether all rows may be equal: there is less than a byte per row."""
 
     def check(self, files: pl.DataFrame) -> None:
-        """Count a batch of file actions that was read; from any thread."""
+        """Count a batch of file actions; called from any thread."""
         size = int(files.estimated_size())
         with self._lock:
             self._room -= size
@@ -55,7 +55,7 @@ class Bound:
         self.check_paths(files)
 
     def check_paths(self, files: pl.DataFrame) -> None:
-        """As `check`, for the paths alone."""
+        """As `check`, for the paths."""
         if self.is_suspicious and files.height > _FEW_ROWS and "path" in files.columns:
             paths = files["path"].n_unique()
             if paths * _MOST_ROWS_A_PATH < files.height:
@@ -71,13 +71,13 @@ def require_sound_chunks(
 ) -> None:
     """Raise if a row group's column chunks contradict the schema; reads nothing of the file."""
     if not leaves:
-        return  # Arrow would divide by the batch's length of 0, to count rows without columns
+        return  # to count rows without columns, Arrow would divide by the batch's length of 0
     reader = pq.ParquetFile(_Zeros(), metadata=metadata).reader
     for group in groups:
-        # No rows are asked for, so no page is looked into.
+        # Reads no rows, so no page is read.
         next(reader.iter_batches(0, [group], list(leaves), use_threads=False), None)
         for leaf in leaves:
-            # Else asking for the chunk's statistics would end the process.
+            # Otherwise, reading the chunk's statistics could terminate the process.
             found = metadata.row_group(group).column(leaf).physical_type
             expected = metadata.schema.column(leaf).physical_type
             if found != expected:
@@ -85,7 +85,7 @@ def require_sound_chunks(
 
 
 def chunk_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """The bytes of a column chunk: the first one, and the one after the last."""
+    """The byte range of a column chunk: first (inclusive) and last (exclusive)."""
     start = chunk.dictionary_page_offset or chunk.data_page_offset
     return start, start + chunk.total_compressed_size
 
@@ -93,7 +93,7 @@ def chunk_range(chunk: pq.ColumnChunkMetaData) -> tuple[int, int]:
 def chunk_ranges(
     metadata: pq.FileMetaData, groups: Iterable[int], fields: Iterable[str]
 ) -> Iterator[tuple[int, int]]:
-    """As `chunk_range`, of all leaves of some fields in some row groups; checks them first."""
+    """As `chunk_range`, for all leaves of some fields in some row groups; checks them first."""
     groups = list(groups)
     prefixes = tuple(f"{field}." for field in fields)
     paths = (metadata.schema.column(i).path for i in range(metadata.num_columns))
@@ -104,7 +104,7 @@ def chunk_ranges(
 
 
 def data_end(metadata: pq.FileMetaData) -> int:
-    """Where the last row group's data end, in bytes."""
+    """End of the last row group's data, in bytes."""
     last = metadata.num_row_groups - 1
     if last < 0:
         return len(_MAGIC)
@@ -114,7 +114,7 @@ def data_end(metadata: pq.FileMetaData) -> int:
 
 
 class _Zeros(io.RawIOBase):
-    """A file as long as any, of zeros."""
+    """An endless file of zeros."""
 
     def __init__(self) -> None:
         self._at = 0
@@ -140,7 +140,7 @@ class _Zeros(io.RawIOBase):
 
 
 def child_type(schema: pa.Schema, *names: str) -> pa.DataType | None:
-    """Type of a nested field, or None where there is none."""
+    """Type of a nested field, or None if it does not exist."""
     type_: pa.DataType = pa.struct(list(schema))
     for name in names:
         if not pa.types.is_struct(type_) or type_.get_field_index(name) < 0:

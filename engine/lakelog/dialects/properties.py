@@ -1,9 +1,9 @@
 """The table properties of all dialects, and how a dialect declares its own.
 
-Known keys of ``spark.indextables.*`` are checked; unknown ones are accepted, because the reference
-adds options with each release, except those that would govern commits, checkpoints, retention or
-cleanup: a misspelt retention must not become the default. Known keys without effect are accepted
-with a warning (`PropertyRules.without_effect`). Other families belong to the user.
+Known keys of ``spark.indextables.*`` are checked. Unknown ones are accepted, because the reference
+implementation adds options with each release, except those with a prefix of commits, checkpoints,
+retention or cleanup: a misspelled retention must not become the default. Known keys without effect
+are accepted with a warning (`PropertyRules.without_effect`). Other families belong to the user.
 ``schemas/properties.md`` lists all keys. Values are texts.
 
 Source: IndexTables4Spark, Checkpoint Configuration.
@@ -26,11 +26,11 @@ _INT_BITS, LONG_BITS = 31, 63
 
 @dataclass(frozen=True)
 class Kind:
-    """What the value of a property may be.
+    """The valid values of a property.
 
     Attributes:
-        text: What is expected, in words.
-        accepts: Whether a value is of the kind.
+        text: Description of the expected value.
+        accepts: Returns whether a value is valid.
     """
 
     text: str
@@ -38,7 +38,7 @@ class Kind:
 
 
 def whole(least: int | None = None, bits: int = _INT_BITS) -> Kind:
-    """Integers of so many bits, from `least` on."""
+    """Integers of at most `bits` bits, from `least` on."""
     low = -(1 << bits) if least is None else least
 
     def accepts(value: str) -> bool:
@@ -105,7 +105,7 @@ INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
                 "transaction.cache.version.capacity transaction.retry.maxAttempts"
             ),
         ),
-        # An interval of 0 switches checkpoints off.
+        # An interval of 0 disables checkpoints.
         (
             COUNT,
             (
@@ -139,7 +139,9 @@ INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
     )
     for key in keys.split()
 }
-"""Properties of IndexTables that are checked, by key; the reference reads keys in any case."""
+"""Checked properties of IndexTables, by key; the reference implementation reads keys in any
+case.
+"""
 
 _NO_STATISTICS = "statistics of IndexTables files are written unchanged"
 _OWN_CACHE = (
@@ -190,13 +192,14 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, str]] = {
     )
     for key in keys.split()
 }
-"""Properties that have no effect on a table of any dialect, by their key in lower case: the reason,
-and the value that describes what lakelog does anyway (empty where no value does)."""
+"""Properties that have no effect on tables of any dialect, by lower-case key: the reason, and the
+value that matches lakelog's behaviour (empty if none does).
+"""
 
 LAKELOG_PROPERTIES: Mapping[str, Kind] = {
     "lakelog.checkpoint.intervalBytes": LONG_COUNT,
 }
-"""lakelog's own properties, by their exact key; they count on tables of any format."""
+"""lakelog's own properties, by their exact key; they apply to tables of any format."""
 
 _OWN_FAMILY = "lakelog.checkpoint."
 _INDEXTABLES_FAMILIES = tuple(
@@ -212,8 +215,8 @@ CHECKPOINT_FAMILIES = (
     "delta.enableexpiredlogcleanup",
     "delta.logretention",
 )
-"""Beginnings, in lower case, of the keys that govern checkpoints, retention and cleanup: what
-begins so and is not known is refused, in either format.
+"""Lower-case prefixes of the keys for checkpoints, retention and cleanup: unknown keys with these
+prefixes are rejected, in either format.
 """
 
 _SECRETS = re.compile(
@@ -237,7 +240,7 @@ class PropertyRules:
             self.check_one(key, key.lower(), value)
 
     def check_one(self, key: str, lower: str, value: str | None) -> None:
-        """Refuse one property; `lower` is its key in lower case."""
+        """Check one property; `lower` is its key in lower case."""
         if lower.startswith(SPARK_INDEXTABLES):
             _check_indextables(key, lower, value)
         elif lower.startswith(_OWN_FAMILY):
@@ -291,7 +294,7 @@ def _check_own(key: str, value: str | None) -> None:
 
 
 def check_value(key: str, value: str | None, kind: Kind) -> None:
-    """Refuse a value that is not of its kind."""
+    """Raise for an invalid value."""
     if value is None or not kind.accepts(value):
         raise InvalidPropertyError(
             "invalid value of a table property", path=key, expected=kind.text, found=value
@@ -299,5 +302,5 @@ def check_value(key: str, value: str | None, kind: Kind) -> None:
 
 
 def changed(new: Mapping[str, str | None], old: Mapping[str, str | None]) -> dict[str, str | None]:
-    """Properties of `new` that `old` has not, or has with another value."""
+    """Properties of `new` that `old` lacks, or has with another value."""
     return {k: v for k, v in new.items() if k not in old or old[k] != v}

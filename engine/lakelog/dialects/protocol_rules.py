@@ -1,7 +1,7 @@
 """The protocol rules of a dialect, and the configuration of one table under them.
 
-`ProtocolRules` is what each dialect declares: its features, its versions, and how its protocol is
-raised. All else here follows from that declaration. Pure; a protocol never loses a feature here.
+Each dialect declares `ProtocolRules`: its features, its versions, and how its protocol is upgraded.
+Everything else is derived from that. Pure; upgrades never remove a feature.
 
 Source: Delta protocol, Protocol Evolution, Table Features.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class ProtocolRules(ABC):
-    """What a dialect says of protocols; one instance a dialect, stateless."""
+    """The protocol rules of a dialect; one stateless instance per dialect."""
 
     features: Mapping[str, Feature]
     """The features that lakelog knows, by name."""
@@ -35,7 +35,9 @@ class ProtocolRules(ABC):
     """The highest reader and writer version that lakelog supports."""
 
     summed_versions: tuple[int, int] = (0, 0)
-    """Reader and writer versions up to which a version means only the features that it implies."""
+    """Reader and writer versions up to which a version implies all features of lower ones, and
+    nothing else.
+    """
 
     @abstractmethod
     def implies(self, protocol: Protocol, feature: Feature) -> bool:
@@ -45,7 +47,7 @@ class ProtocolRules(ABC):
     def with_features(
         self, base: Protocol, added: list[Feature], supported: frozenset[str]
     ) -> Protocol:
-        """The least protocol with all of `supported`, which `base` supports, and `added`."""
+        """The lowest protocol with all of `supported`, which `base` supports, and `added`."""
 
     @abstractmethod
     def check_readable(self, protocol: Protocol, table: str) -> None:
@@ -58,7 +60,7 @@ class ProtocolRules(ABC):
         self.check_readable(protocol, table)
 
     def needed(self, metadata: Metadata) -> frozenset[str]:
-        """Features that the metadata switches on. Dependencies are left to `upgrade`."""
+        """Features that the metadata enable, without their dependencies, which `upgrade` adds."""
         return frozenset(
             f.name for f in self.features.values() if f.switch is not None and f.switch(metadata)
         )
@@ -79,8 +81,8 @@ class ProtocolRules(ABC):
         new: Mapping[str, str | None],
         features: frozenset[str],
     ) -> bool:
-        """Whether a concurrent change of property `key` leaves prepared work valid under
-        `features`.
+        """Whether prepared work remains valid under `features` if property `key` changes
+        concurrently.
         """
         del key, old, new, features
         return False
@@ -90,7 +92,7 @@ class ProtocolRules(ABC):
         return _supported(self, protocol)
 
     def with_required(self, names: Iterable[str]) -> frozenset[str]:
-        """`names` and all that they depend on, at any remove; unknown names are kept."""
+        """`names` and all their direct and indirect dependencies; unknown names are kept."""
         found: set[str] = set()
         left = list(names)
         while left:
@@ -101,8 +103,8 @@ class ProtocolRules(ABC):
         return frozenset(found)
 
     def upgrade(self, protocol: Protocol | None, features: Iterable[str]) -> Protocol:
-        """The least protocol with all features of `protocol`, and `features` (Delta protocol, Table
-        Features for New and Existing Tables).
+        """The lowest protocol with all features of `protocol`, and `features` (Delta protocol,
+        Table Features for New and Existing Tables).
         """
         base = protocol or self.default
         there = self.supported(base)
@@ -115,7 +117,7 @@ class ProtocolRules(ABC):
         return self.with_features(base, [self.features[name] for name in missing], there)
 
     def check_change(self, old: Protocol | None, new: Protocol) -> None:
-        """Refuse an invalid protocol, or one that removes support (Delta protocol, Protocol
+        """Raise for an invalid protocol, or one that removes support (Delta protocol, Protocol
         Evolution; Table Features; Supported Features).
         """
         self._check_versions(new)
@@ -200,7 +202,9 @@ def _supported(rules: ProtocolRules, protocol: Protocol) -> frozenset[str]:
 
 
 def check_names(rules: ProtocolRules, protocol: Protocol) -> None:
-    """Refuse lists with a name twice, a name in the wrong list, or one that only readers have."""
+    """Raise for lists with a repeated name, a name in the wrong list, or one that only readers
+    have.
+    """
     known = rules.features
     for field, names in (
         ("readerFeatures", protocol.reader_features or ()),
@@ -225,7 +229,7 @@ def check_names(rules: ProtocolRules, protocol: Protocol) -> None:
 
 
 def in_order(old: tuple[str, ...] | None, names: Iterable[str]) -> tuple[str, ...]:
-    """The names of a list as they are, and after them those of `names` that are new, sorted."""
+    """The names of an old list, then new ones of `names`, sorted."""
     kept = tuple(dict.fromkeys(old or ()))
     return (*kept, *sorted(set(names) - set(kept)))
 
@@ -246,7 +250,7 @@ class TableConfiguration:
     def changed(
         self, protocol: Protocol | None = None, metadata: Metadata | None = None
     ) -> TableConfiguration:
-        """The configuration with another protocol or metadata, where one is given."""
+        """The configuration with another protocol or metadata, if given."""
         return TableConfiguration(
             self.dialect, protocol or self.protocol, metadata or self.metadata
         )
@@ -266,7 +270,7 @@ class TableConfiguration:
 
     @property
     def column_mapping(self) -> str:
-        """Column mapping mode that readers obey: ``none`` where the dialect has no mapping."""
+        """Effective column mapping mode: ``none`` if the dialect has no mapping."""
         if "columnMapping" not in self.rules.features:
             return "none"
         return mapping_mode(self.protocol, self.metadata)

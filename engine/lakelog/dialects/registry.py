@@ -1,7 +1,6 @@
-"""The dialects that tables are opened with.
+"""The registered dialects.
 
-A dialect of your own is registered once, before its tables are opened:
-`register` (MyDialect()). Nothing else names a dialect.
+Register your own dialect once, before its tables are opened: `register` (MyDialect()).
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from lakelog.errors import InvalidInputError, TableNotFoundError
 from lakelog.storage import LogStore
 
 _FOLDERS = {"delta": "_delta_log", "indextables": "_transaction_log"}
-"""Log folders by dialect; a built-in dialect is imported with the first table that needs it."""
+"""Log folders by dialect; a built-in dialect is imported for the first table that needs it."""
 
 _LOADED: dict[str, Dialect] = {}
 
@@ -39,18 +38,18 @@ def register(dialect: Dialect) -> None:
 
 
 def unregister(name: str) -> None:
-    """Forget the dialect `name`; nothing where there is none."""
+    """Remove the dialect `name`; does nothing if it is unknown."""
     _FOLDERS.pop(name, None)
     _LOADED.pop(name, None)
 
 
 def log_folders() -> dict[str, str]:
-    """The log folder of every known dialect by its name, in the order of registration."""
+    """The log folder of every registered dialect by its name, in the order of registration."""
     return dict(_FOLDERS)
 
 
 def registered() -> tuple[Dialect, ...]:
-    """Every known dialect, in the order in which they were registered."""
+    """Every registered dialect, in the order of registration."""
     return tuple(map(named, _FOLDERS))
 
 
@@ -91,7 +90,7 @@ def detect_dialect(store: LogStore) -> Dialect:
 
 
 def without_log_folder(location: str) -> str:
-    """The table's folder, where the location is its log folder."""
+    """The table's folder, if the location is its log folder."""
     trimmed = location.rstrip("/")
     for folder in log_folders().values():
         if trimmed == folder:

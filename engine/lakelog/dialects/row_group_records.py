@@ -1,19 +1,19 @@
-"""Records of the row groups of a checkpoint's file: their actions, and what their live files hold.
+"""Records of the row groups of a checkpoint's file: numbers of actions, and bounds of live files.
 
-Parquet's own statistics are in the footer, which has no checksum: one bit that flips there would
-hide files. So lakelog writes what it skips by a second time, as a record with a checksum in the
-footer's metadata. The record also names the file and the length of its data: it does not count in
-a file that was copied over another, nor in one that another program wrote with the same rows.
+Parquet's own statistics are in the footer, which has no checksum: one flipped bit would hide files.
+lakelog therefore writes the bounds that it skips by as a record with a checksum in the footer's
+metadata. The record also has the name of the file and the length of its data: it is invalid in a
+file that was copied over another, or that another program wrote with the same rows.
 
-A row group's bounds are one value of ``stats_parsed`` (Delta protocol, Per-file Statistics) that
-holds for all of its live files together, with the partition columns next to the others:
-``numRecords`` is 1, and a ``nullCount`` is 0 where no row of any file is null, 1 where every row of
-every file is, else null. A bound is null where it is unknown for one of the files. The dialects
-compute them: from typed statistics (`lakelog.dialects.delta.typed_bounds`) or from maps of texts
+The bounds of a row group are one value of ``stats_parsed`` (Delta protocol, Per-file Statistics)
+for all of its live files, including partition columns: ``numRecords`` is 1, and a ``nullCount`` is
+0 if no row of any file is null, 1 if every row of every file is, else null. A bound is null if it
+is unknown for one of the files. The dialects compute them from typed statistics
+(`lakelog.dialects.delta.typed_bounds`) or maps of texts
 (`lakelog.dialects.indextables.text_bounds`).
 
-Delta's records also have the least and the greatest decoded path of the live files, shortened, and
-the sums of their sizes and rows.
+Delta's records also have the (truncated) least and greatest decoded path of the live files, and the
+sums of their sizes and rows.
 
 Source: Delta protocol, Checkpoint Schema.
 """
@@ -57,13 +57,15 @@ _MALFORMED = (
     pl.exceptions.PolarsError,
     pl.exceptions.PanicException,
 )
-"""What reading a record that has another form raises."""
+"""Errors of reading a record of another form."""
 _MOST_TEXT_BYTES = 256
 _CUT_BYTES = 32
-"""A greatest text of so many bytes may be a prefix of the greatest value, which then is unknown."""
+"""Length in bytes from which a greatest text may be a prefix, so that the greatest value is
+unknown.
+"""
 
 BoundsType = Callable[[Mapping[str, Any]], pa.StructType | None]
-"""Gives the type of the bounds from the content of a record; None where there are none."""
+"""Returns the type of the bounds from the content of a record; None if there are none."""
 
 
 def encode_record(
@@ -74,7 +76,7 @@ def encode_record(
     **more: Any,
 ) -> str:
     """The value of `RECORD_KEY` for the file `name`, whose data has `end` bytes; `counts` are rows,
-    live files and tombstones of each row group.
+    live files and tombstones per row group.
     """
     rows, adds, removes = zip(*counts, strict=True) if counts else ((), (), ())
     content = {
@@ -132,18 +134,18 @@ def parse_records(
 
 
 def groups_of(record: pl.DataFrame, kinds: Sequence[str]) -> list[int]:
-    """Numbers of the row groups that hold file actions of some types."""
+    """Numbers of the row groups with file actions of some types."""
     wanted = pl.any_horizontal(pl.col(f"{kind}s") > 0 for kind in kinds)
     return record.select(wanted.alias("wanted"))["wanted"].arg_true().to_list()
 
 
 def groups_of_others(record: pl.DataFrame) -> list[int]:
-    """Numbers of the row groups that hold other actions."""
+    """Numbers of the row groups with other actions."""
     return (record["rows"] > record["adds"] + record["removes"]).arg_true().to_list()
 
 
 def require_row_groups(recorded: RowGroups, file: pq.ParquetFile, version: int) -> None:
-    """Refuse a file of a checkpoint whose row groups are not those that were chosen from."""
+    """Raise for a file of a checkpoint whose row groups differ from the recorded ones."""
     rows = recorded.frame["rows"].to_list()
     found = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
     if rows != found:
@@ -154,7 +156,7 @@ def require_row_groups(recorded: RowGroups, file: pq.ParquetFile, version: int) 
 def require_held(
     recorded: RowGroups, groups: Sequence[int], kind: str, held: int, version: int
 ) -> None:
-    """Refuse row groups in which fewer or more actions of a type were found than recorded."""
+    """Raise if the number of actions of a type in row groups differs from the record."""
     expected = int(recorded.frame[f"{kind}s"].gather(list(groups)).sum())
     if held != expected:
         raise _replaced(recorded.path, version, f"{expected} {kind} actions", f"{held}")
@@ -172,7 +174,7 @@ def _replaced(path: str, version: int, expected: str, found: str) -> MalformedLo
 
 
 def _content(record: bytes, path: str) -> dict[str, Any] | None:
-    """The content of an undamaged record, if it is of this file."""
+    """The content of an undamaged record, if it belongs to this file."""
     if record[:8] != b"%08x" % zlib.crc32(record[8:]):
         return None
     try:
@@ -184,7 +186,7 @@ def _content(record: bytes, path: str) -> dict[str, Any] | None:
 
 
 def _frame(contents: Sequence[dict[str, Any]], type_: pa.StructType | None) -> pl.DataFrame:
-    """Records of files of one schema, one below the other; raises one of `_MALFORMED`."""
+    """Concatenated records of files with one schema; raises one of `_MALFORMED`."""
     columns = [
         pl.Series(name, [count for content in contents for count in content[name]], dtype=pl.Int64)
         for name in _COUNTS
@@ -203,7 +205,7 @@ def _frame(contents: Sequence[dict[str, Any]], type_: pa.StructType | None) -> p
 
 
 def _plain(bounds: pa.Array) -> Any:
-    """A column as JSON has it: a list, or for a struct an object of its fields."""
+    """A column as JSON: a list, or for a struct an object of its fields."""
     if pa.types.is_struct(bounds.type):
         names = [field.name for field in bounds.type]
         return dict(zip(names, map(_plain, bounds.flatten()), strict=True))
@@ -211,7 +213,7 @@ def _plain(bounds: pa.Array) -> Any:
 
 
 def _typed(trees: Sequence[Any], dtype: pl.DataType | pl.datatypes.DataTypeClass) -> pl.Series:
-    """The inverse of `_plain`, of several records."""
+    """The inverse of `_plain`, for several records."""
     if isinstance(dtype, pl.Struct):
         schema = dtype.to_schema()
         children = [
@@ -234,7 +236,7 @@ def _polars_type(type_: pa.DataType) -> pl.DataType:
 
 
 def _json_type(type_: pa.DataType) -> pa.DataType:
-    """A type of JSON from which a value comes back exactly."""
+    """A JSON type from which a value can be restored exactly."""
     if pa.types.is_date32(type_):
         return pa.int32()
     if pa.types.is_timestamp(type_):
@@ -245,8 +247,8 @@ def _json_type(type_: pa.DataType) -> pa.DataType:
 def bound_of(
     name: str, values: pa.ChunkedArray, most_bytes: int = _CUT_BYTES - 1
 ) -> pa.Scalar | None:
-    """A value that is not above, or not below, any of them; None where one is unknown. A greatest
-    text of more than `most_bytes` may be a prefix.
+    """A lower or upper bound of the values; None if one is unknown. A greatest text of more than
+    `most_bytes` may be a prefix.
     """
     is_float = pa.types.is_floating(values.type)
     if values.null_count or (is_float and pc.any(pc.is_nan(values)).as_py()):
@@ -255,21 +257,23 @@ def bound_of(
     if not pa.types.is_string(values.type):
         return bounds["min" if name == "minValues" else "max"]
     if name == "minValues":
-        return pc.utf8_slice_codeunits(bounds["min"], 0, _CUT_BYTES)  # not above the whole text
+        return pc.utf8_slice_codeunits(
+            bounds["min"], 0, _CUT_BYTES
+        )  # not greater than the whole text
     longest = pc.max(pc.binary_length(values)).as_py()
     return bounds["max"] if longest <= most_bytes else None
 
 
 def partition_bound(name: str, values: pa.ChunkedArray) -> pa.Scalar | None:
-    """The same of partition values, which are whole."""
+    """The same for partition values, which are never truncated."""
     if values.null_count:
-        # A null may also stand for a text that its type does not admit, whose file always matches.
+        # A null may also represent an invalid text, whose file always matches.
         return None
     return ZERO if name == NULL_COUNT else bound_of(name, values, _MOST_TEXT_BYTES)
 
 
 def has_partition_bounds(type_: pa.DataType) -> bool:
-    """Whether partition values of a type have bounds; not floats, whose texts change value with the
-    type.
+    """Whether partition values of a type have bounds; not floats, because their texts change value
+    with the type.
     """
     return not (pa.types.is_floating(type_) or pa.types.is_binary(type_))

@@ -1,8 +1,8 @@
 """Validates flattened rows before they are encoded as JSON or Parquet.
 
-Whatever a dialect writes it must be able to read back as it was: a column that an action type has
-no field for, a required field that is null, a map with a key twice or an ``extra`` that contradicts
-the columns is refused here, before there are bytes.
+A dialect must be able to read back what it writes: a column without a field in the action type, a
+required field that is null, a map with a repeated key, or an ``extra`` that contradicts the columns
+raises here, before encoding.
 """
 
 from __future__ import annotations
@@ -23,13 +23,11 @@ from lakelog.model.contract import MAX_DEPTH
 ACTION_TYPE = "actionType"
 EXTRA = "extra"
 _EMPTY = actions.empty((ACTION_TYPE,))
-_MAX_NESTING = MAX_DEPTH - 2  # the line's object and the wrapper's are around it
+_MAX_NESTING = MAX_DEPTH - 2  # the objects of the line and the wrapper surround it
 
 
 def conform_rows(rows: pl.DataFrame, dialect: str) -> pl.DataFrame:
-    """Rows ready to encode: contract types, no all-null columns, and defaults of fields that are
-    always ``written``.
-    """
+    """Rows ready to encode: contract types, no all-null columns, and ``written`` defaults."""
     if not rows.height:
         return _EMPTY
     schema = actions.schema()
@@ -56,14 +54,14 @@ def conform_rows(rows: pl.DataFrame, dialect: str) -> pl.DataFrame:
 
 
 def without_nulls(frame: pl.DataFrame) -> pl.DataFrame:
-    """The frame without its columns of nulls."""
-    # Columns are put together again, because a selection runs a query, which copies long columns.
+    """The frame without all-null columns."""
+    # Columns are combined directly, because a selection runs a query, which copies long columns.
     kept = [column for column in frame if column.null_count() < frame.height]
     return frame if len(kept) == frame.width else pl.DataFrame(kept)
 
 
 def by_type(frame: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
-    """The rows of each action type, in the order in which the types occur."""
+    """The rows of each action type, in the order of first occurrence."""
     kinds = frame[ACTION_TYPE].unique(maintain_order=True).to_list()
     for kind in kinds:
         yield kind, frame if len(kinds) == 1 else frame.filter(pl.col(ACTION_TYPE) == kind)
@@ -71,14 +69,14 @@ def by_type(frame: pl.DataFrame) -> Iterator[tuple[str, pl.DataFrame]]:
 
 @cache
 def columns_of(kind: str, dialect: str) -> frozenset[str]:
-    """Flattened columns that an action type fills, ``extra`` left out; empty for unknown types."""
+    """Flattened columns of an action type, without ``extra``; empty for unknown types."""
     node = Wire.of(dialect).wrappers.get(kind)
     return frozenset(leaf.column for _, leaf in node.leaves()) if node is not None else frozenset()
 
 
 @cache
 def _known_types() -> frozenset[str]:
-    """Action types that the contract places in any dialect."""
+    """Action types of any dialect in the contract."""
     positions = (
         position
         for field in contract.load("actions").fields
@@ -90,14 +88,14 @@ def _known_types() -> frozenset[str]:
 
 @cache
 def _written() -> Mapping[str, Mapping[str, Any]]:
-    """Column to what is written, by action type, where the action has none."""
+    """Defaults that are written for missing values, by action type and column."""
     fields = contract.load("actions").fields
     return {f.name: f.metadata["written"] for f in fields if "written" in f.metadata}
 
 
 @cache
 def _derived() -> frozenset[str]:
-    """Columns that need no field of their own, because other things show them."""
+    """Columns without a field, because they are derived from others."""
     return frozenset(f.name for f in contract.load("actions").fields if "derived" in f.metadata)
 
 
@@ -152,7 +150,7 @@ def _check_type(kind: str, rows: pl.DataFrame, dialect: str) -> None:
 
 
 def check_extra(rows: pl.DataFrame, dialect: str) -> None:
-    """Parse every different ``extra``, for a spelling that keeps it as text."""
+    """Parse every distinct ``extra``, for an encoding that keeps it as text."""
     if EXTRA in rows.columns:
         for kind, part in by_type(rows):
             node = Wire.of(dialect).wrappers.get(kind)
@@ -161,7 +159,7 @@ def check_extra(rows: pl.DataFrame, dialect: str) -> None:
 
 
 def parse_extra(text: str, node: Node | None, kind: str) -> Any:
-    """Parse one ``extra``, the JSON of what the contract does not name in an action."""
+    """Parse one ``extra``, the JSON of an action's unknown fields."""
     try:
         parsed = orjson.loads(text)
     except orjson.JSONDecodeError as cause:

@@ -1,8 +1,8 @@
 """The line-by-line NDJSON decoder, which checks every rule and locates every error.
 
-It decides what is right. `lakelog.dialects.ndjson` is the columnar decoder that must give the same
-frames, and hands over to this one for whatever it cannot prove it has understood: unknown shapes,
-odd nulls, anything malformed. So a loop over rows here is the exception, not the road.
+It defines the correct result. `lakelog.dialects.ndjson` is the columnar decoder, which must return
+the same frames, and delegates to this one what it cannot decide: unknown shapes, ambiguous nulls,
+malformed lines. The loop over rows here is therefore the exception.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from lakelog.model import actions, contract
 from lakelog.model.contract import MAX_DEPTH
 
 _MAX_BLANK_LINES = 10_000
-"""Blank lines that a file, or 8 MB of a longer one, may have. No writer leaves blank lines, and a
-compressed file could hold hundreds of millions."""
+"""Maximum number of blank lines in a file, or in 8 MB of a longer one. Writers leave no blank
+lines, and a compressed file could have hundreds of millions.
+"""
 
 _INT_BITS = {"long": 64, "integer": 32}
 
@@ -33,13 +34,13 @@ class Blob(NamedTuple):
     thousands.
 
     Attributes:
-        version: Table version of every action in it; None where a file does not say.
+        version: Table version of every action; None if the file does not record it.
         path: File, relative to the table root.
         data: The bytes, decompressed.
         first_line: 0-based number of the first line of `data` in the file.
         offset: 0-based offset of `data` in the file's decompressed bytes.
-        whole: Whether `data` is the whole file. One without any action is then refused: a commit
-            always holds one, so it is a torn write.
+        whole: Whether `data` is the whole file. A file without actions then raises, because it is a
+            torn write.
     """
 
     version: int | None
@@ -74,7 +75,7 @@ def decode_exact(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Ac
 
 
 def no_action(blob: Blob) -> MalformedLogError:
-    """The error of a file without any action."""
+    """The error for a file without actions."""
     return MalformedLogError(
         "the file contains no action",
         path=blob.path,
@@ -97,7 +98,7 @@ class Line(NamedTuple):
     offset: int
 
     def refuse(self, message: str, at: int = 0, **fields: Any) -> MalformedLogError:
-        """The error that says what is wrong with the line, `at` bytes into it."""
+        """The error for a problem of the line, `at` bytes into it."""
         return MalformedLogError(
             message,
             path=self.path,
@@ -128,7 +129,7 @@ def parse_object(line: Line) -> dict[str, Any]:
             expected="one JSON object",
             found=text[:40].decode("utf-8", "replace"),
         )
-    # A shallow line that comes out as it went in has lost nothing: no key was there twice.
+    # A shallow line that encodes to the same text has lost nothing: no key was repeated.
     if not (_is_shallow(text) and orjson.dumps(parsed) == text):
         _check_keys(parsed, line)
     return parsed
@@ -136,15 +137,15 @@ def parse_object(line: Line) -> dict[str, Any]:
 
 def parse_objects(texts: Sequence[bytes]) -> list[dict[str, Any]] | None:
     """Parse many short lines, or return None if one may need `parse_object`."""
-    # A level takes two bytes at least.
+    # Each level takes at least two bytes.
     if any(len(text) > 2 * MAX_DEPTH and not _is_shallow(text) for text in texts):
         return None
     try:
         parsed = list(map(orjson.loads, texts))
     except orjson.JSONDecodeError:
         return None
-    # If all come out together as they went in, so does each: of two JSON objects, one cannot be
-    # the beginning of the other.
+    # If the list encodes to the same text, so does each element: a JSON object is never a prefix of
+    # another.
     if orjson.dumps(parsed) != b"[" + b",".join(texts) + b"]":
         return None
     return parsed if all(type(value) is dict for value in parsed) else None
@@ -155,7 +156,7 @@ def _is_shallow(text: bytes) -> bool:
 
 
 def _check_keys(parsed: dict[str, Any], line: Line) -> None:
-    """Refuse a line that is nested too deeply or repeats a key: orjson keeps the last, and the
+    """Raise for a line that is nested too deeply or repeats a key: orjson keeps the last, and the
     protocol has no rule.
     """
     try:
@@ -171,7 +172,7 @@ def _check_keys(parsed: dict[str, Any], line: Line) -> None:
 def _count_keys(value: dict[str, Any] | list[Any], depth: int = 1) -> int:
     if depth > MAX_DEPTH:
         raise RecursionError
-    # Descends into containers only: every commitInfo passes here, and most values are scalars.
+    # Descends only into containers: every commitInfo is checked here, and most values are scalars.
     children: Iterable[Any] = value
     count = 0
     if isinstance(value, dict):
@@ -198,7 +199,7 @@ def _refuse_duplicates(line: Line) -> None:
 
 
 def _lines(blob: Blob) -> Iterable[Line]:
-    """Every line that is not blank."""
+    """All non-blank lines."""
     offset = blob.offset
     blank = 0
     for number, line in enumerate(bytes(blob.data).split(b"\n"), blob.first_line):
@@ -281,7 +282,7 @@ def _object(body: Any, where: _Where) -> dict[str, Any]:
 def _flatten(
     body: dict[str, Any], node: Node, row: dict[str, Any], where: _Where
 ) -> dict[str, Any]:
-    """Fill `row` with the known fields of `body`; return the unknown ones that are not null."""
+    """Fill `row` with the known fields of `body`; return the unknown non-null ones."""
     extra: dict[str, Any] = {}
     for name, value in body.items():
         if value is None:
@@ -329,9 +330,9 @@ def _value(value: Any, leaf: Leaf, where: _Where) -> Any:
 
 
 def text_of(value: Any) -> str | None:
-    """The text of a map's value: null and texts as they are, all else as JSON text."""
+    """The text of a map's value: null and strings unchanged, other values as JSON text."""
     if type(value) is int:
-        return str(value)  # of any length
+        return str(value)  # an integer of any length
     return value if value is None or isinstance(value, str) else orjson.dumps(value).decode()
 
 

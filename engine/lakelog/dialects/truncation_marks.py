@@ -1,13 +1,13 @@
-"""Line counts that distinguish a complete NDJSON file from one that was cut at a line end.
+"""Line counts that distinguish a complete NDJSON file from one truncated at a line end.
 
-An IndexTables JSON checkpoint: its first line also has a key that promises a last one, and its last
-line a key with the number of lines and a checksum. Both share the line of an action, where other
-readers pass over keys that they do not know; a line without an action would make some of them fail.
-A marked checkpoint also holds every skip of its state, which the reference's writer leaves out.
+An IndexTables JSON checkpoint: its first line has an additional key that announces the mark of the
+last line, and its last line a key with the number of lines and a checksum. Both are on the line of
+an action, where other readers ignore unknown keys; some of them fail on a line without an action. A
+marked checkpoint also contains every skip of its state, which the reference implementation omits.
 
-A Delta log compaction: a last line of its own with the same number and checksum, an action that
-readers must ignore as unknown (Delta protocol, Protocol Evolution). Its commits are always there,
-so a file without that line is not needed.
+A Delta log compaction: a separate last line with the same number and checksum, an action that
+readers must ignore as unknown (Delta protocol, Protocol Evolution). Its commits always exist, so a
+file without that line is not needed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ CLOSING = "lakelogEnd"
 
 
 def closing_line(lines: int, crc32: int) -> bytes:
-    """The line that closes a log compaction of so many lines before it, with their CRC-32."""
+    """The closing line of a log compaction, with the number and the CRC-32 of the lines
+    before it.
+    """
     return b'{"lakelogEnd":{"lines":%d,"crc32":%d}}\n' % (lines, crc32)
 
 
 def without_closing_line(data: bytes, path: str) -> bytes:
-    """The actions of a log compaction, checked against its last line."""
+    """The actions of a log compaction, verified against its last line."""
     start = data.rfind(b"\n", 0, max(0, len(data) - 1)) + 1
     closing = _CLOSING.fullmatch(data, start)
     if closing is None:
@@ -55,7 +57,7 @@ def without_closing_line(data: bytes, path: str) -> bytes:
 
 
 class Marker:
-    """Marks the lines of one file as they go by."""
+    """Adds the marks to the lines of one file."""
 
     def __init__(self, name: str) -> None:
         self._begin = b'{"lakelogBegin":{"name":"%s"},' % name.encode()
@@ -64,7 +66,7 @@ class Marker:
         self._crc = 0
 
     def add(self, lines: bytes) -> bytes:
-        """Add lines; return those that may be written, all but the last."""
+        """Add lines; return those that can be written, all but the last."""
         if not lines:
             return b""
         if not self._lines:
@@ -85,7 +87,7 @@ class Marker:
 
 
 def unmark(data: bytes, path: str, name: str, version: int) -> tuple[Blob, ...] | None:
-    """The lines of a file, checked against its marks and without them; None without marks."""
+    """The lines of a file without its marks, verified against them; None without marks."""
     start = data.rfind(b"\n", 0, len(data) - 1) + 1
     begin, end = _BEGIN.match(data), _END.match(data, start)
     if end is not None and not start:
@@ -106,14 +108,14 @@ def unmark(data: bytes, path: str, name: str, version: int) -> tuple[Blob, ...] 
 
 
 def is_marked(data: bytes) -> bool:
-    """Whether a file begins with a mark; `unmark` says whether it is as it was written."""
+    """Whether a file begins with a mark; `unmark` verifies it."""
     return _BEGIN.match(data) is not None or _END.match(data) is not None
 
 
 def _pieces(
     data: bytes, begun: int, start: int, last: bytes, path: str, version: int
 ) -> Iterator[Blob]:
-    """The lines, the first and the last apart."""
+    """The lines, with the first and the last separate."""
     if not start:
         yield Blob(version, path, b"{" + last[begun:], whole=False)
         return

@@ -2,12 +2,12 @@
 
 | module | owns |
 |---|---|
-| `dialect` | the `Dialect` of Delta; commits written |
+| `dialect` | the `Dialect` of Delta; encoding of commits |
 | `names`, `paths` | file names; paths and file identities |
 | `protocol`, `properties` | table features; table properties |
 | `last_checkpoint` | ``_last_checkpoint`` and ``.crc`` |
-| `checkpoint`, `parquet` | checkpoints of every layout read; their Parquet as frames |
-| `checkpoint_writer`, `checkpoint_files` | checkpoints written; their files, encoded in parallel |
+| `checkpoint`, `parquet` | reads checkpoints of every layout; their Parquet as frames |
+| `checkpoint_writer`, `checkpoint_files` | writes checkpoints; encodes their files in parallel |
 | `checkpoint_rows`, `checkpoint_schema` | rows and Arrow schemas of a checkpoint |
 | `checkpoint_manifest`, `sidecar_fingerprints` | V2 manifests, and their record of each sidecar |
 | `path_filters` | Bloom filters of paths |

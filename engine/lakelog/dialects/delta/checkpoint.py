@@ -1,11 +1,11 @@
 """Reads Delta checkpoints of every layout: classic, multi-part, V2 with sidecars or inline.
 
-Writers leave out the columns of action types that they have no row of, so of those only ``add`` of
-a classic checkpoint is demanded; one is missing too where a column of an unknown name has all of
-its fields. Absent statistics, tags, times and origins show less, and change no state.
+Writers omit the columns of action types without rows, so only ``add`` of a classic checkpoint is
+required; a column is also reported as missing if a column with an unknown name has all of its
+fields. Missing statistics, tags, times and origins do not change the state.
 
 Parquet is read leaf by leaf, so that two columns of a million-file checkpoint cost two columns.
-Several files are read side by side, and of a remote store all ranges of a file at once.
+Several files are read concurrently, and from a remote store all ranges of a file at once.
 
 Source: Delta protocol, Checkpoint Schema; Protocol Evolution (version 3 and 7 list features). Delta
 protocol, Checkpoints; Checkpoint Schema; Sidecar Files.
@@ -97,7 +97,7 @@ _LISTS = (("minReaderVersion", 3, "readerFeatures"), ("minWriterVersion", 7, "wr
 def _check_columns(
     schema: pa.Schema, path: str, layout: str, features: Iterable[str] = (), *, sidecar: bool
 ) -> None:
-    """Refuse a file of a checkpoint that lacks a column."""
+    """Raise for a file of a checkpoint that lacks a column."""
     present = [name for name in _FIELDS if schema.get_field_index(name) >= 0]
     wanted = [
         *((name,) for name in _renamed(schema, present)),
@@ -123,13 +123,13 @@ def _check_columns(
 
 
 def _require_actions(file: pq.ParquetFile, path: str) -> None:
-    """Refuse a file with rows without an action, by its footer: it replaced another file, whose
+    """Raise for a file with rows without an action, by its footer: it replaced another file, whose
     actions would be missing.
     """
     schema, rows = file.schema_arrow, file.metadata.num_rows
     present = [name for name in _FIELDS if schema.get_field_index(name) >= 0]
     if present and {*schema.names} - {*present}:
-        return  # they may be of a type that is not known
+        return  # they may be of an unknown type
     wanted = {f"{name}.{_FIELDS[name][0]}" for name in present}
     leaves = [i for i in range(len(file.schema)) if file.schema.column(i).path in wanted]
     groups = range(file.num_row_groups)
@@ -157,7 +157,7 @@ def _renamed(schema: pa.Schema, present: Sequence[str]) -> Iterator[str]:
     held = [{type_.field(n).name for n in range(type_.num_fields)} for type_ in unknown]
     for name, fields in _FIELDS.items():
         wanted = _FILE_FIELDS if name == "remove" else {*fields}
-        # Of one field alone it would be chance.
+        # A single common field could be a coincidence.
         if name not in present and len(wanted) > 1 and any(names >= wanted for names in held):
             yield name
 
@@ -187,8 +187,8 @@ def _features_of(meta: pl.DataFrame, path: str) -> frozenset[str] | None:
 
 _WIRE = Wire.of("delta")
 _MANIFEST_ONLY = ("sidecar", "checkpointMetadata")
-_OPEN_FILES = 16  # at a time
-_ROWS_AHEAD = 1 << 17  # of row groups of several files
+_OPEN_FILES = 16  # number of files open at a time
+_ROWS_AHEAD = 1 << 17  # number of rows in row groups of several files
 
 
 class DeltaCheckpointReader:
@@ -201,9 +201,11 @@ class DeltaCheckpointReader:
         self._batch_bytes = batch_bytes
         self._store = store
         self._sources = CheckpointSources(store, checkpoint, batch_bytes, _bounds_type)
-        self._features: frozenset[str] | None = None  # of the protocol, once it was read
-        self._sidecar_actions: int | None = None  # in all sidecars, by the manifest
-        self._counts: dict[str, int] = {}  # rows of each file that was opened for its files
+        self._features: frozenset[str] | None = None  # features of the protocol, once it was read
+        self._sidecar_actions: int | None = (
+            None  # number of actions in all sidecars, from the manifest
+        )
+        self._counts: dict[str, int] = {}  # rows of each file that was opened for its file actions
         self._recorded = RecordedContent(store, checkpoint)
 
     @cached_property
@@ -248,8 +250,8 @@ class DeltaCheckpointReader:
             return meta
 
     def _check_versions(self, versions: Sequence[object]) -> None:
-        """A V2 manifest records its version exactly once; otherwise it is truncated, doubled or
-        misnamed (Delta protocol, V2 Spec).
+        """Raise unless a V2 manifest records its version exactly once; otherwise it is truncated,
+        repeated or misnamed (Delta protocol, V2 Spec).
         """
         if not versions and not self.checkpoint.layout.startswith("v2-"):
             return
@@ -286,7 +288,7 @@ class DeltaCheckpointReader:
 
     @cached_property
     def _parquet_files(self) -> tuple[str, ...]:
-        """Parquet files that may hold file actions."""
+        """Parquet files that may contain file actions."""
         own = () if self._json_manifest is not None else self.checkpoint.paths
         return (*own, *self._sidecars)
 
@@ -306,13 +308,13 @@ class DeltaCheckpointReader:
             meta = self._read_parquet_meta(kinds)
         self._refuse_repeats(meta)
         is_read = self.checkpoint.recorded is not None and not self._sidecars
-        if is_read and _is_whole_state(meta, kinds):  # else more files would have to be opened
+        if is_read and _is_whole_state(meta, kinds):  # otherwise more files would have to be opened
             self._recorded.require_actions(add_up(self._sources.held, self.checkpoint.paths))
         self._recorded.require_others(meta, kinds)
         return meta
 
     def _refuse_repeats(self, meta: pl.DataFrame) -> None:
-        """A checkpoint is reconciled; one that is not is two checkpoints in one."""
+        """Raise for a checkpoint that is not reconciled: it is a mix of two checkpoints."""
         keys = actions.conform(
             actions.of_type(meta, *CHECKPOINT_META), ("actionType", "appId", "domain")
         )
@@ -330,14 +332,14 @@ class DeltaCheckpointReader:
         )
 
     def is_reconciled(self) -> bool:
-        """Whether lakelog wrote the checkpoint, as one file, and compared all of its actions."""
+        """Whether lakelog wrote the checkpoint as one file, and compared all of its actions."""
         if self.checkpoint.layout != "classic":
             return False
         with self._sources.parquet(self.checkpoint.paths[0]) as file:
             return is_marked_reconciled(file, self.checkpoint.version)
 
     def struct_statistics(self) -> pa.DataType | None:
-        """Arrow type of ``add.stats_parsed``; None where no file has it."""
+        """Arrow type of ``add.stats_parsed``; None if no file has it."""
         for path in self._parquet_files:
             with self._sources.parquet(path) as file:
                 type_ = child_type(file.schema_arrow, "add", STRUCT_STATISTICS)
@@ -394,9 +396,9 @@ class DeltaCheckpointReader:
     ) -> Iterator[pl.DataFrame]:
         """See `lakelog.dialects.log_content.SkippingReader`.
 
-        Several files are read side by side, but one at a time if memory is bounded.
+        Several files are read concurrently, or one at a time if memory is bounded.
 
-        Memory: as `iter_files`; of several files, their row groups, up to some 131,072 rows.
+        Memory: as `iter_files`; with several files, their row groups, up to about 131,072 rows.
         """
         wanted = list(chosen)
         if len(wanted) <= 1 or self._batch_bytes is not None:
@@ -497,7 +499,7 @@ class DeltaCheckpointReader:
 
     @property
     def _sidecar_rows(self) -> int:
-        """Rows of all sidecars, once each was opened for its files."""
+        """Number of rows of all sidecars, once each was opened for its file actions."""
         return sum(self._counts.get(path, 0) for path in self._sidecars)
 
     def _inline(self, columns: Sequence[str], kinds: Sequence[str]) -> pl.DataFrame:
@@ -510,7 +512,7 @@ class DeltaCheckpointReader:
         return actions.of_type(inline, *kinds)
 
     def _require_sidecar_actions(self, held: int) -> None:
-        """Compare the rows of all sidecars with what the manifest says."""
+        """Compare the number of rows of all sidecars with the manifest."""
         if self._sidecars and self._sidecar_actions not in {None, held}:
             raise MalformedLogError(
                 "the number of actions in the sidecars differs from their manifest",
@@ -623,7 +625,7 @@ class DeltaCheckpointReader:
 
 
 def _refuse_other_actions(file: CheckpointParquet, path: str) -> None:
-    """Refuse a sidecar with other than file actions: a file was copied over it (Delta protocol,
+    """Raise for a sidecar with other than file actions: a file was copied over it (Delta protocol,
     Sidecar Files).
     """
     for kind in find_rows(file, (*CHECKPOINT_META, *_MANIFEST_ONLY), file.record):
@@ -636,21 +638,21 @@ def _refuse_other_actions(file: CheckpointParquet, path: str) -> None:
 
 
 def _is_whole_state(meta: pl.DataFrame, kinds: Sequence[str]) -> bool:
-    """Whether protocol and metaData, if they were read, are there; a checkpoint without them is
-    refused by name.
+    """Whether protocol and metaData, if they were read, exist; a checkpoint without them raises
+    later, with their name.
     """
     return all(actions.of_type(meta, kind).height for kind in ONE_EACH if kind in kinds)
 
 
 def _sizes(files: pl.DataFrame) -> int:
-    """Bytes of the data files, if their column was read."""
+    """Total size of the data files in bytes, if their column was read."""
     if "size" not in files.columns:
         return 0
     return int(files["size"].cast(pl.Int128).sum())
 
 
 def _sidecar_path(path: str) -> str:
-    """A sidecar always is in the table's own folder, whatever is before its name."""
+    """Path of a sidecar: always in the table's own folder, whatever precedes its name."""
     return f"{SIDECAR_FOLDER}/{decode_path(path).rsplit('/', 1)[-1]}"
 
 

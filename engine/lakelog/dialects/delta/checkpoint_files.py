@@ -29,17 +29,17 @@ _T = TypeVar("_T")
 
 _WORKERS = 2
 _LEAST_IN_FLIGHT = 2
-"""Pieces that are being worked on while the caller makes the next, however large they are."""
+"""Minimum number of pieces in progress, of any size."""
 
 
 class Lanes:
-    """Work in lanes: pieces are prepared in parallel, and finished in order within a lane. After an
-    error, later pieces of the lane fail with it, and `put` and `wait` raise it.
+    """Runs work in lanes: pieces are prepared in parallel, and finished in order within a lane.
+    After an error, later pieces of the lane fail with it, and `put` and `wait` raise it.
     """
 
     def __init__(self, most_rows: int) -> None:
         self._most_rows = most_rows
-        # Two pools, for a file that is busy with a row group must find the next one prepared.
+        # Two pools, so that the next row group is prepared while a file writes the current one.
         self._preparing = ThreadPoolExecutor(_WORKERS, thread_name_prefix="lakelog-prepare")
         self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="lakelog-checkpoint")
         self._last: dict[object, Future[object]] = {}
@@ -52,7 +52,7 @@ class Lanes:
         prepare: Callable[[], _T],
         carry_out: Callable[[_T], object],
     ) -> None:
-        """Add a piece; waits while enough are under way."""
+        """Add a piece; waits while enough are in progress."""
         while len(self._running) >= _LEAST_IN_FLIGHT and self._rows() >= self._most_rows:
             self._running.popleft()[0].result()
         earlier = self._last.get(lane)
@@ -70,7 +70,7 @@ class Lanes:
             self._running.popleft()[0].result()
 
     def stop(self) -> None:
-        """Wait for what is running, drop the rest, and raise nothing of theirs."""
+        """Wait for running pieces, drop the others, and ignore their errors."""
         self._preparing.shutdown(wait=True, cancel_futures=True)
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._running.clear()
@@ -79,7 +79,7 @@ class Lanes:
 def _run(
     earlier: Future[object] | None, prepared: Future[_T], carry_out: Callable[[_T], object]
 ) -> None:
-    # Pieces start in the order in which they came, so an earlier one always has a thread.
+    # Pieces start in order, so an earlier one always has a thread.
     if earlier is not None:
         earlier.result()
     carry_out(prepared.result())
@@ -88,42 +88,46 @@ def _run(
 _ZSTD_LEVEL = 1
 _ENCODED_ROWS = 1 << 13
 _WRITE_BYTES = 1 << 20
-"""What Arrow gathers before it hands it on: each time it does it waits for Python's lock."""
+"""Bytes that Arrow buffers per write, because each write waits for Python's lock."""
 _DICTIONARY = ("partitionValues", "tags", "storageType", "clusteringProvider")
-"""Fields of few different values; dictionaries of the others would be given up again."""
+"""Fields with few distinct values; writers give up dictionaries of the others."""
 _NO_BOUNDS = ("add.stats",)
-"""Columns whose least and greatest values would lengthen the footer and help no reader."""
+"""Columns whose bounds would lengthen the footer without use."""
 _NOT_IN_REMOVES = ("stats", "tags")
 
 
 _KNOWN = inspect.signature(pq.ParquetWriter.__init__).parameters
 _DECIMALS = {"store_decimal_as_integer": True} if "store_decimal_as_integer" in _KNOWN else {}
-"""Decimals of up to 18 digits are numbers, as Spark writes them, where pyarrow can (since 20)."""
+"""Decimals of up to 18 digits are stored as integers, as Spark writes them, if pyarrow can (since
+20).
+"""
 _MOST_TEXT_BYTES = 1 << 30
-"""Statistics that one Arrow array may hold; its offsets have 32 bits."""
+"""Maximum bytes of statistics in one Arrow array, whose offsets have 32 bits."""
 
 
 class CheckpointFile(Protocol):
-    """A file that grows. `prepare` may run ahead, in any thread; the others one after another."""
+    """A file that is appended to. `prepare` may run ahead, in any thread; the other methods run in
+    order.
+    """
 
     path: str
     target: str
     num_actions: int
 
     def prepare(self, rows: pl.DataFrame, kind: str) -> Any:
-        """The rows of one action type, flattened, as the file has them."""
+        """The rows of one action type, as the file stores them."""
         ...
 
     def append(self, prepared: Any) -> None:
-        """Take rows."""
+        """Append rows."""
         ...
 
     def close(self) -> StagedFile:
-        """Make the file appear, whole."""
+        """Create the file, atomically."""
         ...
 
     def abandon(self) -> None:
-        """Leave nothing of an unfinished file behind."""
+        """Delete an unfinished file."""
         ...
 
 
@@ -154,7 +158,7 @@ class ParquetFile:
     _buffered: pa.BufferedOutputStream = field(init=False)
 
     def prepare(self, rows: pl.DataFrame, kind: str) -> pa.Table:
-        """See `CheckpointFile`. Memory: the rows, once more."""
+        """See `CheckpointFile`. Memory: a copy of the rows."""
         if kind not in {"add", "remove"}:
             return action_rows(rows, kind, self.schema)
         height = max(1, rows.height * _MOST_TEXT_BYTES // max(1, _text_bytes(rows)))
@@ -170,7 +174,7 @@ class ParquetFile:
         return action_rows(encoded(rows), kind, self.schema, derived)
 
     def append(self, prepared: pa.Table) -> None:
-        """See `CheckpointFile`; whole row groups are written, the rest waits."""
+        """See `CheckpointFile`; full row groups are written, the rest is buffered."""
         self.num_actions += prepared.num_rows
         self._waiting += prepared.num_rows
         self._tables.append(prepared)
@@ -284,7 +288,7 @@ def _text_bytes(rows: pl.DataFrame) -> int:
 
 
 def _leaves(schema: pa.Schema) -> list[str]:
-    """Parquet's names of the columns, as pyarrow writes them."""
+    """Parquet's names of the leaf columns, as in pyarrow."""
     found: list[str] = []
     level = [(field.name, field.type) for field in schema]
     while level:

@@ -1,7 +1,7 @@
 """Checkpoint metadata of V2 manifests, and the contents of the pointer.
 
-The keys that Delta Lake on Spark writes are all there, and spelled as it spells them, so that it
-can do without reading the manifest and the sidecars' footers.
+All keys that Delta Lake on Spark writes are written, in its spelling, so that it need not read the
+manifest and the sidecars' footers.
 
 Source: Delta protocol, Sidecar File Information; Checkpoint Metadata; Last Checkpoint File Schema.
 """
@@ -32,20 +32,22 @@ from lakelog.model import actions
 from lakelog.storage import LogStore
 
 META_ORDER = ("protocol", "metaData", "domainMetadata", "txn")
-"""Actions of a state that are no file actions, as they are written."""
+"""Non-file actions of a state, in the order in which they are written."""
 
 ACTIONS_TAG = "lakelog.actions"
-"""Key, among the tags of the checkpointMetadata action: the number of the manifest's other rows."""
+"""Key, among the tags of the checkpointMetadata action, for the number of the manifest's other
+rows.
+"""
 
 _LONGEST_SCHEMA = 20_000
-"""Characters of a schema that is still repeated; as Spark decides it."""
+"""Maximum length of a schema that is repeated in the pointer, in characters; as in Spark."""
 _MOST_REPEATED = 30
-"""Actions, and sidecars, that the pointer still repeats; as Spark decides it."""
+"""Maximum number of actions, and of sidecars, that are repeated in the pointer; as in Spark."""
 
 
 @dataclass(frozen=True)
 class FileActionCounts:
-    """How many file actions some sidecars hold."""
+    """Number of file actions in some sidecars."""
 
     adds: int = 0
     removes: int = 0
@@ -58,7 +60,7 @@ def checkpoint_metadata(version: int, tags: dict[str, str]) -> pl.DataFrame:
 
 
 def require_whole(meta: pl.DataFrame, others: int, path: str, version: int) -> int | None:
-    """Compare a manifest with the counts that its own tags hold."""
+    """Compare a manifest with the counts in its own tags."""
     rows = actions.conform(meta, ("actionType", "size", "tags"))
     own = rows.filter(pl.col("actionType") == "checkpointMetadata")
     tags = (own["tags"][0] if own.height else None) or {}
@@ -81,7 +83,7 @@ def require_whole(meta: pl.DataFrame, others: int, path: str, version: int) -> i
 
 
 def sidecar_rows(sidecars: Sequence[SidecarFile]) -> pl.DataFrame:
-    """The sidecar actions of a manifest, as flattened rows; named by file name alone."""
+    """The sidecar actions of a manifest, as flattened rows; paths are file names."""
     return _frame(
         [
             {
@@ -107,7 +109,7 @@ def _name(sidecar: SidecarFile) -> str:
 
 
 def count_actions(store: LogStore, sidecars: Sequence[SidecarFile]) -> FileActionCounts:
-    """How many file actions sidecars hold: by their records, or by their footers."""
+    """Number of file actions in sidecars, from their records or footers."""
     adds = removes = 0
     for sidecar in sidecars:
         found: Fingerprint | Inspection | None = Fingerprint.of_tags(sidecar.tags)
@@ -167,7 +169,7 @@ def _repeated(
     sidecars: Sequence[SidecarFile],
     meta: Sequence[pl.DataFrame],
 ) -> dict[str, Any]:
-    """The manifest, if it is small enough to be repeated."""
+    """The content of the manifest, if it is small enough to be repeated."""
     said: dict[str, Any] = {
         "path": manifest.target.rsplit("/", 1)[-1],
         "sizeInBytes": manifest.size_bytes,
@@ -176,7 +178,7 @@ def _repeated(
     if sum(rows.height for rows in meta) <= _MOST_REPEATED:
         said["nonFileActions"] = _lines(meta)
     if len(sidecars) <= _MOST_REPEATED:
-        # Without tags: who opens a table has no use for them, and everybody reads the pointer.
+        # Without tags: opening a table does not need them, and every reader reads the pointer.
         plain = [replace(sidecar, tags={}) for sidecar in sidecars]
         rows = [sidecar_rows(plain)] if plain else []
         said["sidecarFiles"] = [line["sidecar"] for line in _lines(rows)]
@@ -194,6 +196,6 @@ def _lines(frames: Sequence[pl.DataFrame]) -> list[dict[str, Any]]:
 
 
 def _short(schema: pa.Schema) -> str:
-    """The schema as Spark's JSON, or nothing where that is long."""
+    """The schema as Spark's JSON, or empty if that is long."""
     text = json.dumps(spark_schema(schema), separators=(",", ":"))
     return text if len(text) <= _LONGEST_SCHEMA else ""

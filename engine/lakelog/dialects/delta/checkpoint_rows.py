@@ -1,13 +1,13 @@
 """Converts flattened actions to checkpoint rows, with typed copies of statistics and partitions.
 
 ``dataChange`` is false in every file action: a checkpoint changes no data. ``remove`` has neither
-statistics nor tags. Of ``extra``, the fields that the contract does not name, only what Spark's
-schema holds is kept (``deletionVector.maxRowIndex``); the others are dropped, as Spark drops them:
-readers of a table must work without them (Delta protocol, Protocol Evolution).
+statistics nor tags. Of the unknown fields in ``extra``, only those in Spark's schema are kept
+(``deletionVector.maxRowIndex``); the others are dropped, as by Spark: readers of a table must work
+without them (Delta protocol, Protocol Evolution).
 
-Their types follow from the table's schema as Spark derives them: statistics of the indexed columns
-that are no partition columns, bounds where data skipping knows the type, a count of nulls for every
-column, all under physical names. Texts are read by `lakelog.skipping`: exact or null.
+The types of typed copies are derived from the table's schema as in Spark: statistics of the indexed
+columns except partition columns, bounds if data skipping supports the type, a null count for every
+column, all under physical names. Texts are parsed by `lakelog.skipping`: exactly, or to null.
 
 Source: Delta protocol, Checkpoints; Checkpoint Schema. Delta protocol, Checkpoints; Per-file
 Statistics; Column Mapping. `StatisticsCollection` of Delta Lake on Spark, for which columns are
@@ -42,11 +42,11 @@ _OLDEST = pl.CompatLevel.oldest()
 _MAX_ROW_INDEX = "maxRowIndex"
 _VERSION = "version"
 _PRESENT = {"deletionVector": "dvStorageType"}
-"""Structs that are null where this column is; others are there in every row."""
+"""Structs that are null if this column is null; others exist in every row."""
 
 
 def columns_of(kind: str, schema: pa.Schema) -> tuple[str, ...]:
-    """Flattened columns that the rows of an action type are made from."""
+    """Flattened columns that the rows of an action type are derived from."""
     struct = schema.field(kind).type
     known = {
         leaf.column
@@ -58,7 +58,7 @@ def columns_of(kind: str, schema: pa.Schema) -> tuple[str, ...]:
 
 
 def encoded(files: pl.DataFrame) -> pl.DataFrame:
-    """File actions with their paths as they are in the log, and nothing that changes data."""
+    """File actions with their paths as in the log, and ``dataChange`` false."""
     return files.with_columns(
         spell_paths(files).alias("path"), pl.lit(value=False).alias("dataChange")
     )
@@ -119,7 +119,7 @@ def _leaf(rows: pl.DataFrame, known: Leaf | None, type_: pa.DataType) -> pa.Arra
 
 
 def to_arrow(values: pl.Series, type_: pa.DataType) -> pa.Array:
-    """A column in `type_`; null as a whole where all of it is null, which Arrow writes faster."""
+    """A column in `type_`; if all values are null, as a null array, which Arrow writes faster."""
     if values.null_count() == values.len():
         return pa.nulls(values.len(), type_)
     text = values.dtype == pl.String
@@ -139,7 +139,7 @@ def _max_row_index(rows: pl.DataFrame, type_: pa.DataType) -> pa.Array:
 
 
 def _version(rows: pl.DataFrame, type_: pa.DataType) -> pa.Array:
-    """The version that a checkpointMetadata action names: it has no column of its own."""
+    """The version of a checkpointMetadata action, which has no column of its own."""
     found = rows["extra"].str.json_path_match(f"$.{_VERSION}")
     return to_arrow(found.cast(pl.Int64), type_)
 
@@ -155,7 +155,7 @@ _BOOLEAN = contract.Primitive("boolean")
 def file_action_columns(
     plan: CheckpointPlan, configuration: Mapping[str, str | None]
 ) -> tuple[list[pa.Field], TypedCopies | None]:
-    """The columns of file actions as a plan has them written, and what makes the typed ones."""
+    """The columns of file actions for a plan, and the typed copies, if any."""
     typed = TypedCopies.of(plan, configuration) if plan.stats_as_struct else None
     columns = file_columns(
         stats_as_json=plan.stats_as_json,
@@ -192,8 +192,8 @@ class TypedCopies:
         return TypedCopies(indexed, pa.struct(fields), _partitions_type(plan), plan)
 
     def columns(self, files: pl.DataFrame) -> dict[str, pa.Array]:
-        """The typed copies of live files. `STRUCT_STATISTICS` and `TYPED_STATISTICS` are used as
-        they are, the texts of other rows parsed, 64 Ki rows at a time.
+        """The typed copies of live files. `STRUCT_STATISTICS` and `TYPED_STATISTICS` are used
+        directly, the texts of other rows are parsed, 64 Ki rows at a time.
         """
         typed = {STRUCT_STATISTICS: self._statistics(files)}
         if self.partitions is not None:
@@ -260,7 +260,7 @@ class TypedCopies:
 
 
 def with_texts(files: pl.DataFrame) -> pl.DataFrame:
-    """Live files with the texts of statistics that came only as a struct."""
+    """Live files with the texts of statistics that exist only as a struct."""
     if STRUCT_STATISTICS not in files.columns:
         return files
     structs = files[STRUCT_STATISTICS]
@@ -332,7 +332,7 @@ def _named(schema: contract.Struct, names: Sequence[Sequence[str]]) -> contract.
 
 
 def _first(schema: contract.Struct, count: int) -> tuple[contract.Struct, int]:
-    """The first leaves of a schema, and how many there are; what is not a struct is one leaf."""
+    """The first leaves of a schema, and their number; a type other than a struct is one leaf."""
     found: list[contract.Field] = []
     taken = 0
     for field in schema.fields:
@@ -386,7 +386,7 @@ def _partitions_type(plan: CheckpointPlan) -> pa.StructType | None:
 
 
 def _has_type(schema: contract.Struct, name: str) -> bool:
-    """Whether Parquet has the column's type: no process can spell one that the contract lacks."""
+    """Whether Parquet can store the column's type."""
     field = schema.field(name)
     return field is None or not pa.types.is_null(contract.to_arrow(field.type))
 
@@ -394,7 +394,7 @@ def _has_type(schema: contract.Struct, name: str) -> bool:
 def _tree(
     values: pl.Series, schema: contract.Struct, type_: pa.StructType, name_of: Name
 ) -> pa.Array:
-    """A struct under logical names as one under physical names, field by field."""
+    """Convert a struct with logical names to one with physical names, field by field."""
     frame = values.struct.unnest()
     by_name = {name_of(field): field for field in schema.fields}
     children = []

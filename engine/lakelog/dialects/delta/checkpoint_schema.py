@@ -1,14 +1,13 @@
 """The Arrow schemas of checkpoint Parquet files.
 
-They are those that Delta Lake on Spark writes: the same fields in the same order, of the same
-types, everything nullable but the keys of maps; for other readers refuse what differs. Field types
-come from the contract; their order here is Spark's own. Timestamps are 64-bit microseconds, which
-Spark writes where ``spark.sql.parquet.outputTimestampType`` says so; INT96, its default, is
-deprecated, has no bounds in footers, and cannot be next to ``timestamp_ntz`` in pyarrow.
+They equal those of Delta Lake on Spark: the same fields in the same order, with the same types,
+everything nullable except the keys of maps, because other readers reject different schemas. Field
+types are those of the contract; their order is Spark's. Timestamps are 64-bit microseconds, which
+Spark writes with the corresponding ``spark.sql.parquet.outputTimestampType``; INT96, its default,
+is deprecated, has no bounds in footers, and cannot be combined with ``timestamp_ntz`` in pyarrow.
 
-What is left out: fields that Spark keeps for proposals which the protocol does not have
-(``backReference`` and similar), and in a V2 manifest ``stats`` and ``tags`` of ``remove``, which
-the protocol excludes.
+Omitted are fields that Spark has for proposals which are not in the protocol (``backReference`` and
+similar), and in a V2 manifest ``stats`` and ``tags`` of ``remove``, which the protocol excludes.
 
 Source: Delta protocol, Checkpoint Schema; Sidecar Files; V2 Spec.
 """
@@ -69,7 +68,7 @@ _FIELDS: dict[str, tuple[str, ...]] = {
     "sidecar": ("path", "sizeInBytes", "modificationTime", "tags"),
 }
 _INNER = {"deletionVector": _VECTOR, "format": ("provider", "options")}
-# What Spark's schema has and the contract has no column for.
+# Fields of Spark's schema without a column in the contract.
 _UNNAMED = {"maxRowIndex": pa.int64(), "version": pa.int64()}
 _WIRE = Wire.of("delta")
 
@@ -80,7 +79,7 @@ def file_columns(
     partitions: pa.StructType | None = None,
     statistics: pa.StructType | None = None,
 ) -> list[pa.Field]:
-    """The columns of file actions, ``add`` and ``remove``: all that a sidecar has."""
+    """The columns of file actions, ``add`` and ``remove``; a sidecar has no others."""
     more = [pa.field("stats", _type_of("add", "stats"))] if stats_as_json else []
     if partitions is not None:
         more.append(pa.field(PARTITIONS_PARSED, partitions))

@@ -1,9 +1,9 @@
 """Writes Delta checkpoints: classic, multi-part, and V2 with a JSON or Parquet manifest.
 
-Files are written under names that no reader looks at; sidecars are under their final names at
-once, for no reader opens them before a manifest names them. Rows that are no file actions come
-first, where readers find them soonest; in a multi-part checkpoint they are where Spark puts them,
-in the part of a null path.
+Files are written under temporary names that readers ignore. Sidecars are written under their final
+names, because readers open them only after they are in a manifest. Non-file actions are written
+first, where readers find them fastest; in a multi-part checkpoint they are in the part of a null
+path, as in Spark.
 
 Source: Delta protocol, Checkpoints; Sidecar Files; V2 Spec; Last Checkpoint File Schema.
 """
@@ -65,17 +65,18 @@ from lakelog.model import actions
 from lakelog.storage import LogStore
 
 LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet", "classic-v2")
-"""``classic-v2`` is a manifest under the name of a classic checkpoint, which readers without V2
-find, and refuse for the protocol in it; it reads as ``classic``."""
+"""``classic-v2`` is a manifest under the name of a classic checkpoint: readers without V2 find it,
+and reject the protocol in it; it is read as ``classic``.
+"""
 
 _WAITING_GROUPS = 4
-"""Row groups' worth of rows that may wait in all parts of a multi-part checkpoint together."""
+"""Row groups of rows that may be buffered in all parts of a multi-part checkpoint together."""
 _LEAST_GROUP_ROWS = 1_000
 
 
 @dataclass(eq=False)
 class _Sidecar:
-    """A sidecar that is being written."""
+    """A sidecar in progress."""
 
     file: ParquetFile
     record: SidecarRecord | None
@@ -87,7 +88,7 @@ class _Sidecar:
 
 @dataclass
 class _Counts:
-    """Rows given to the writer."""
+    """Number of rows passed to the writer."""
 
     adds: int = 0
     removes: int = 0
@@ -97,18 +98,18 @@ class _Counts:
 class DeltaCheckpointWriter:
     """Writes one checkpoint; see `lakelog.dialects.log_content.CheckpointWriter`.
 
-    Rows are encoded in threads of their own while the caller makes the next. V2 sidecars are
-    closed after `CheckpointPlan.part_actions` file actions, in the order given; each carries
-    filters of its paths.
+    Rows are encoded in threads while the caller produces the next. V2 sidecars are closed after
+    `CheckpointPlan.part_actions` file actions, in the given order; each has filters of its paths.
 
     Memory: two row groups, or three batches of rows and a row group where batches are larger
     (`CheckpointPlan.batch_rows`); for a multi-part checkpoint, four row groups.
     """
 
     digest_of: Callable[[pl.DataFrame], Digest] | None = None
-    """Digest of rows of one kind. Where it is set, before `write_meta`, the manifest records of
-    each sidecar what it holds (`lakelog.dialects.delta.sidecar_fingerprints`), so that a later
-    checkpoint may keep it."""
+    """Digest of rows of one kind. If it is set before `write_meta`, the manifest records a
+    fingerprint of each sidecar (`lakelog.dialects.delta.sidecar_fingerprints`), so that a later
+    checkpoint can keep the sidecar.
+    """
 
     def __init__(
         self,
@@ -151,7 +152,7 @@ class DeltaCheckpointWriter:
         return self._is_v2 and bool(self._plan.parts or self._plan.kept)
 
     def write_meta(self, meta: pl.DataFrame) -> None:
-        """All rows that are no file actions, once, before the files."""
+        """Write all non-file actions; called once, before the files."""
         kinds = meta["actionType"].unique().to_list() if meta.height else []
         if unknown := sorted(set(kinds) - set(META_ORDER)):
             raise InvalidInputError(
@@ -167,7 +168,7 @@ class DeltaCheckpointWriter:
                 self._put(top, rows)
 
     def _open(self, configuration: Mapping[str, str | None]) -> None:
-        """Decide the schemas, now that the table's properties are known, and begin the files."""
+        """Choose the schemas from the table's properties, and begin the files."""
         plan = self._plan
         self._files, self._typed = file_action_columns(plan, configuration)
         version = plan.version
@@ -213,7 +214,7 @@ class DeltaCheckpointWriter:
             self._lanes.put(file, part.height, partial(file.prepare, part, kind), file.append)
 
     def write_files(self, files: pl.DataFrame) -> None:
-        """File actions of one kind, some 65,536 rows at a time, after `write_meta`."""
+        """Write file actions of one kind, about 65,536 rows at a time, after `write_meta`."""
         if not files.height:
             return
         is_add = files["actionType"][0] == "add"
@@ -236,7 +237,7 @@ class DeltaCheckpointWriter:
             self._counts.removes += files.height
 
     def _begin_sidecar(self, start: int) -> None:
-        """Close the sidecar that is open, if any; see `CheckpointPlan.sidecar_starts`."""
+        """Close the open sidecar, if any; see `CheckpointPlan.sidecar_starts`."""
         if self._sidecars and not self._sidecars[-1].is_full:
             self._close_sidecar(self._sidecars[-1])
         self._part_actions = self._plan.sidecar_starts[start]
@@ -300,7 +301,8 @@ class DeltaCheckpointWriter:
         sidecar.is_full = True
 
         def close(_: None) -> None:
-            # Reported before, for a close whose answer is lost may have left the file.
+            # Recorded before closing, because a close with an unknown outcome may have created the
+            # file.
             self._closed.append(sidecar.file.path)
             staged = sidecar.file.close()
             file = SidecarFile(staged.path, staged.size_bytes, self._plan.created_ms)
@@ -352,12 +354,12 @@ class DeltaCheckpointWriter:
 
     @property
     def _named(self) -> list[SidecarFile]:
-        """Sidecars that the manifest names: those that are kept, then the new ones."""
+        """Sidecars of the manifest: the kept ones, then the new ones."""
         new = [sidecar.action for sidecar in self._sidecars if sidecar.action is not None]
         return [*self._plan.kept, *new]
 
     def _write_manifest(self) -> None:
-        """The rows of a V2 manifest that need to know all others."""
+        """Write the rows of a V2 manifest that depend on all others."""
         (top,) = self._tops
         plan = self._plan
         others = [sidecar_rows(self._named)] if self._named else []
@@ -377,7 +379,7 @@ class DeltaCheckpointWriter:
         self._counts.meta.insert(0, first)
 
     def abandon(self) -> None:
-        """Delete what was written, if the store allows it."""
+        """Delete the written files, if the store allows it."""
         self._lanes.stop()
         for file in (*self._tops, *(sidecar.file for sidecar in self._sidecars)):
             try:
@@ -407,7 +409,7 @@ def _check(plan: CheckpointPlan) -> None:
 
 
 def _configuration(meta: pl.DataFrame) -> Mapping[str, str | None]:
-    """The table's properties, by the metaData row."""
+    """The table's properties, from the metaData row."""
     if "configuration" not in meta.columns:
         return {}
     found = meta["configuration"].drop_nulls()

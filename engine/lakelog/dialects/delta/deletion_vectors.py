@@ -66,7 +66,7 @@ def decode_z85(text: str) -> bytes | None:
 
 
 def encode_z85(data: bytes) -> str:
-    """Bytes as Z85, filled up with zeros to a multiple of four.
+    """Bytes as Z85, padded with zeros to a multiple of four.
 
     >>> encode_z85(bytes.fromhex("864fd26fb559f75b"))
     'HelloWorld'

@@ -70,8 +70,8 @@ if TYPE_CHECKING:
     from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
     from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
 
-# Readers and writers of checkpoints, and the encoder of commits, are imported when one is needed:
-# a process that opens a small table starts sooner.
+# Readers and writers of checkpoints, and the encoder of commits, are imported on demand: a process
+# that opens a small table starts faster.
 
 _DELTA = "delta"
 
@@ -101,7 +101,9 @@ def encode_commit(content: CommitContent, *, columnar_above: int | None = None) 
 
 _WIRE = Wire.of("delta")
 _PIECE_BYTES = 4 << 20
-_MANIFEST_ROWS = 10_000  # no file actions: more of them are smaller, and quicker read, as Parquet
+_MANIFEST_ROWS = (
+    10_000  # number of non-file actions above which Parquet is smaller and faster to read
+)
 _VARYING = re.compile(VARYING)
 
 
@@ -128,7 +130,7 @@ class DeltaDialect(Dialect):
     }
 
     def choose_layout(self, table: TableConfiguration, request: LayoutRequest) -> str:
-        """V2 where the table has it and the policy or the size asks for it; else by size."""
+        """V2 if the protocol has it, and the policy or the size requires it; otherwise by size."""
         v2 = table.supports("v2Checkpoint")
         either = "v2-json" if request.others <= _MANIFEST_ROWS else "v2-parquet"
         if request.layout == AUTO:
@@ -163,7 +165,7 @@ class DeltaDialect(Dialect):
         return decode_path(text) if "%" in text else text
 
     def is_varying(self, path: str) -> bool:
-        """Whether a character is in it that some writers encode and others do not."""
+        """Whether it has a character that some writers encode and others do not."""
         return _VARYING.search(path) is not None
 
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
@@ -215,7 +217,7 @@ class DeltaDialect(Dialect):
         counts.check(commits)
 
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
-        """Read and decode a log compaction file that says where it ends."""
+        """Read and decode a log compaction file with a closing line."""
         data = without_closing_line(store.read(compaction.path), compaction.path)
         return _finish(decode_lines([Blob(None, compaction.path, data)], _WIRE))
 
@@ -281,13 +283,13 @@ class DeltaDialect(Dialect):
         return DeltaCheckpointWriter(store, plan)
 
     def pointed_version(self, pointer: bytes) -> int | None:
-        """The version that ``_last_checkpoint`` names."""
+        """The version in ``_last_checkpoint``."""
         return parse_last_checkpoint(pointer).version
 
     def pointer_contradiction(
         self, store: LogStore, checkpoint: Checkpoint, pointer: bytes
     ) -> str | None:
-        """Another number of actions or files; see `Dialect.pointer_contradiction`."""
+        """Different numbers of actions or files; see `Dialect.pointer_contradiction`."""
         from lakelog.dialects.checkpoint_counts import count_held
 
         recorded = parse_last_checkpoint(pointer).counts_of(checkpoint)
@@ -315,7 +317,7 @@ class DeltaDialect(Dialect):
         return LAST_CHECKPOINT, orjson.dumps(body | {"checksum": checksum(body)})
 
     def version_checksum(self, store: LogStore, version: int) -> dict[str, Any] | None:
-        """The body of ``<version>.crc``; None where there is none that can be read."""
+        """The body of ``<version>.crc``; None if there is none that can be read."""
         return read_version_checksum(store, version)
 
     def checksum_path(self, version: int) -> str:

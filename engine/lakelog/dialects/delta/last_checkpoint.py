@@ -1,6 +1,6 @@
 """Reads the hints of a Delta log: ``_last_checkpoint`` and version checksums (``.crc``).
 
-A hint may speed a read up and never decides its answer: one that is missing, stale or damaged
+A hint may make a read faster, but never decides its result: one that is missing, stale or damaged
 costs time, and is reported.
 
 Source: Delta protocol, Last Checkpoint File Schema; JSON checksum; Version Checksum File.
@@ -26,7 +26,7 @@ _NOTHING = RecordedCounts()
 @dataclass(frozen=True)
 class LastCheckpoint:
     """The content of ``_last_checkpoint``: version (None: unusable, see `note`), counts, and the V2
-    file or number of parts that it names.
+    file or number of parts.
     """
 
     version: int | None
@@ -36,8 +36,8 @@ class LastCheckpoint:
     parts: int | None = None
 
     def counts_of(self, checkpoint: Checkpoint) -> RecordedCounts | None:
-        """What it records of a checkpoint; of another one of the same version, the number of live
-        files.
+        """The recorded counts of a checkpoint; for another checkpoint of the same version, only the
+        number of live files.
         """
         if checkpoint.version != self.version:
             return None
@@ -53,13 +53,13 @@ class LastCheckpoint:
 
 
 class _Number(str):
-    """A JSON number as it was written, for it is its own canonical form."""
+    """A JSON number as written, which is its canonical form."""
 
     __slots__ = ()
 
 
 def read_last_checkpoint(store: LogStore) -> LastCheckpoint:
-    """Read the pointer; never raises for what it holds, or for its absence."""
+    """Read the pointer; never raises, even if it is missing or malformed."""
     try:
         data = store.read(LAST_CHECKPOINT)
     except NotFoundError:
@@ -70,7 +70,7 @@ def read_last_checkpoint(store: LogStore) -> LastCheckpoint:
 
 
 def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
-    """What the pointer's content says; never raises."""
+    """Parse the pointer's content; never raises."""
     try:
         pointer = json.loads(data, parse_int=_Number, parse_float=_Number, object_pairs_hook=_once)
         version = int(pointer["version"])
@@ -129,7 +129,7 @@ _QUOTED = {byte: chr(byte) if chr(byte) in _KEPT else f"%{byte:02X}" for byte in
 
 
 def _quote(text: str) -> str:
-    """Percent-encode all but letters, digits and ``-._~``; byte by byte, without a loop."""
+    """Percent-encode all but letters, digits and ``-._~``, byte by byte, without a loop."""
     return text.encode().decode("latin-1").translate(_QUOTED)
 
 
@@ -165,7 +165,7 @@ def _leaf(value: Any) -> str:
 
 
 def read_version_checksum(store: LogStore, version: int) -> dict[str, Any] | None:
-    """The version checksum of a version; None where there is none, or it is not a JSON object."""
+    """The version checksum of a version; None if it is missing or not a JSON object."""
     try:
         found = json.loads(store.read(f"{LOG_FOLDER}/{version:020d}.crc"))
     except (LakelogError, ValueError, RecursionError):

@@ -1,8 +1,8 @@
 """Spark's Murmur3 hash of text columns, which assigns rows to the parts of a multi-part checkpoint.
 
-It is MurmurHash3 x86_32 but for the end of a text: the last one to three bytes are mixed in one by
-one, each sign-extended, rather than together. A row of several columns hashes each with the hash
-of those before it as the seed, and a null leaves the seed as it is.
+It is MurmurHash3 x86_32, except at the end of a text: the last one to three bytes are mixed in one
+by one, each sign-extended, instead of together. For a row of several columns, the hash of the
+previous columns is the seed of the next, and a null leaves the seed unchanged.
 
 Source: Delta protocol, Multi-part checkpoint; `Murmur3_x86_32.hashUnsafeBytes` and `Pmod` of
 Apache Spark.
@@ -16,7 +16,7 @@ import polars as pl
 import pyarrow as pa
 
 SEED = 42
-"""Where Spark's `hash` starts, and what a row of nulls hashes to."""
+"""Spark's initial seed, and the hash of a row of nulls."""
 
 Words = npt.NDArray[np.uint32]
 
@@ -38,7 +38,7 @@ def hash_columns(*columns: pl.Series) -> pl.Series:
 
 
 def part_of(files: pl.DataFrame, parts: int, deletion_vectors: bool) -> pl.Series:
-    """Which part of a multi-part checkpoint each file action belongs to."""
+    """Number of the part of a multi-part checkpoint for each file action."""
     keys = [files["path"]]
     if deletion_vectors and "dvId" in files.columns:
         keys.append(files["dvId"])
@@ -46,7 +46,7 @@ def part_of(files: pl.DataFrame, parts: int, deletion_vectors: bool) -> pl.Serie
 
 
 def part_of_others(parts: int) -> int:
-    """The part of the rows that are no file actions: their path is null."""
+    """The part of the non-file actions: their path is null."""
     return SEED % parts
 
 
@@ -60,7 +60,7 @@ def _mix_in(texts: pl.Series, hashes: Words) -> None:
     data = np.frombuffer(buffer, np.uint8) if buffer is not None else np.zeros(0, np.uint8)
     padded = np.concatenate([data, np.zeros(_WORD_BYTES, np.uint8)])
     lengths = np.diff(ends)
-    # Longest first, so that those with words left to mix are always the first rows.
+    # Longest first, so that rows with remaining words are always the first ones.
     order = np.argsort(-lengths, kind="stable")
     if texts.null_count():
         order = order[texts.is_not_null().to_numpy()[order]]
@@ -69,7 +69,7 @@ def _mix_in(texts: pl.Series, hashes: Words) -> None:
     words = np.ndarray((len(data) + 1,), np.dtype("<u4"), padded, strides=(1,))
     whole = left // _WORD_BYTES
     counts = np.bincount(whole) if len(whole) else np.zeros(1, np.int64)
-    more = len(whole) - np.cumsum(counts)  # rows with more than so many words
+    more = len(whole) - np.cumsum(counts)  # number of rows with more words than this
     for number, rows in enumerate(more[:-1]):
         found[:rows] = _mix_hash(found[:rows], words[at[:rows] + _WORD_BYTES * number])
     signed = padded.view(np.int8)

@@ -26,9 +26,9 @@ _V2 = re.compile(rf"(\d{{20}})\.checkpoint\.({_UUID})\.(json|parquet)", re.ASCII
 
 _CHECKSUM = re.compile(r"(\d{20})\.crc", re.ASCII)
 
-_LAST = f"{(1 << 63) - 1:020d}"  # a version is a Long, and 20 digits hold more
+_LAST = f"{(1 << 63) - 1:020d}"  # a version is a Long, which is less than 20 digits can express
 _CLASSIC_RANK = 0
-_V2_RANK = 1 << 40  # above any number of parts
+_V2_RANK = 1 << 40  # greater than any number of parts
 
 _VERSION = "([0-9]{20})"
 FILE_KINDS = (
@@ -100,7 +100,7 @@ def compaction_name(start: int, end: int) -> str:
 
 
 def rank_of(layout: str, parts: int = 1) -> int:
-    """`Checkpoint.rank` of a layout: V2 before more parts before fewer before classic."""
+    """`Checkpoint.rank` of a layout: V2, then by number of parts, then classic."""
     if layout.startswith("v2-"):
         return _V2_RANK
     return parts if layout == "multipart" else _CLASSIC_RANK
@@ -108,7 +108,7 @@ def rank_of(layout: str, parts: int = 1) -> int:
 
 def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
     """Sort a log listing into commits, checkpoints and compactions; empty and incomplete
-    checkpoints are noted and left out.
+    checkpoints are noted and omitted.
     """
     commits: list[CommitFile] = []
     checkpoints: list[Checkpoint] = []

@@ -1,8 +1,8 @@
 """Decodes checkpoint Parquet to flattened frames: footers, columns, parallel ranges, rows.
 
-A Parquet file may carry the Arrow schema of its writer, and columns then come out in that writer's
-layouts: views, or dictionaries. They hold the same values, and several of Arrow's kernels refuse
-them, above all inside structs.
+A Parquet file may contain the Arrow schema of its writer, and columns then have that writer's
+layouts: views, or dictionaries. The values are the same, but several of Arrow's kernels reject
+these layouts, above all inside structs.
 """
 
 from __future__ import annotations
@@ -70,32 +70,32 @@ _T = TypeVar("_T")
 
 _BATCH_ROWS = 1 << 16
 _LEAST_BATCH_ROWS = 1 << 10
-_FEW_PROMISED = 4_096  # rows of a file that are decoded before another thread has begun
+_FEW_PROMISED = 4_096  # rows that are decoded before another thread has started
 ONE_EACH = ("protocol", "metaData")
-"""Action types of which a state holds one action."""
-_FEW_ROWS = 1 << 12  # protocol and metaData mostly are first, and reading stops there
+"""Action types of which a state has one action."""
+_FEW_ROWS = 1 << 12  # protocol and metaData are usually first, and reading stops there
 _MANY_ROWS = 1 << 17
 META_READERS = min(4, os.cpu_count() or 1)
-"""How many threads share the leaves of the few rows that are no file actions."""
+"""Number of threads that share the leaves of the few non-file actions."""
 FILE_READERS = min(2, os.cpu_count() or 1)
-"""How many threads share the leaves of the file actions."""
+"""Number of threads that share the leaves of the file actions."""
 _NO_ROWS = pl.Series(dtype=pl.Boolean)
 _WIRE = Wire.of("delta")
 RECONCILED = "lakelog.reconciled"
 """Key in the metadata of a checkpoint of one file; see `DeltaCheckpointReader.is_reconciled`."""
 _DERIVED = (("add", STRUCT_STATISTICS), ("add", "partitionValues_parsed"))
-"""Typed copies of other fields: nothing is lost with them."""
+"""Typed copies of other fields, which contain no other data."""
 
 
 def reconciled_mark(version: int, rows: int, data_end: int) -> str:
-    """The mark of a file in which no file is both added and removed. It has the data's length, so
-    that copies of the metadata by other programs do not pass.
+    """The mark of a file in which no file is both added and removed. It includes the data's length,
+    so that metadata copied by other programs are invalid.
     """
     return f"{version} {rows} {data_end}"
 
 
 def is_marked_reconciled(file: pq.ParquetFile, version: int) -> bool:
-    """Whether a file has the mark, and is the one that got it."""
+    """Whether a file has a valid mark."""
     mark = (file.metadata.metadata or {}).get(RECONCILED.encode())
     if mark is None or not file.num_row_groups:
         return False
@@ -104,10 +104,10 @@ def is_marked_reconciled(file: pq.ParquetFile, version: int) -> bool:
 
 
 def _leaf_columns(schema: pa.Schema, columns: Sequence[str], kinds: Sequence[str]) -> list[str]:
-    """Parquet leaves that hold `columns` for the action types in `kinds`."""
+    """Parquet leaves of `columns` for the action types in `kinds`."""
     wanted = {"path", *columns}
     if any(column.startswith("dv") for column in wanted):
-        wanted |= set(DV_ID_COLUMNS)  # a deletion vector is checked whole, whatever is asked of it
+        wanted |= set(DV_ID_COLUMNS)  # a deletion vector is always validated as a whole
     leaves: list[str] = []
     for kind in kinds:
         for position, leaf in _WIRE.wrappers[kind].leaves((kind,)):
@@ -145,7 +145,7 @@ class Part:
 
 
 def _of_rows(mask: pl.Series, valid: pa.BooleanArray | None) -> pa.BooleanArray:
-    """A mask of rows of one type, which are `valid`, as one of all rows: null for the others."""
+    """A mask of rows of one type, which are `valid`, as a mask of all rows: null for the others."""
     chosen = mask.to_arrow()
     if valid is None:
         return chosen
@@ -153,7 +153,7 @@ def _of_rows(mask: pl.Series, valid: pa.BooleanArray | None) -> pa.BooleanArray:
 
 
 def readers_of(rows: int) -> int:
-    """How many threads share the leaves of so many file actions."""
+    """Number of threads that share the leaves of this number of file actions."""
     return FILE_READERS if rows > _MANY_ROWS else 1
 
 
@@ -198,7 +198,7 @@ def _batch_rows(file: pq.ParquetFile, leaves: Sequence[str], batch_bytes: int | 
             c.total_uncompressed_size for c in chunks if f"{c.path_in_schema}.".startswith(fields)
         )
         widest = max(widest, size / max(1, group.num_rows))
-    # Text that repeats is in the file once, and comes out as often as it is meant.
+    # A repeated text is stored once in the file, but decoded as often as it occurs.
     width = max(widest * 1.5, 8.0 * len(leaves), 1.0)
     return max(_LEAST_BATCH_ROWS, min(_BATCH_ROWS, int(batch_bytes / width)))
 
@@ -206,9 +206,8 @@ def _batch_rows(file: pq.ParquetFile, leaves: Sequence[str], batch_bytes: int | 
 def groups_with(
     file: pq.ParquetFile, kinds: Sequence[str], record: pl.DataFrame | None = None
 ) -> list[int]:
-    """Row groups that may hold file actions of these types. Without lakelog's record, a group is
-    left out only if the statistics of every leaf are null, so that one wrong statistic hides no
-    row.
+    """Row groups that may contain file actions of these types. Without lakelog's record, a group is
+    omitted only if the statistics of every leaf are null, so that one wrong statistic hides no row.
     """
     if record is not None:
         return groups_of(record, kinds)
@@ -280,7 +279,7 @@ class FileActionReader:
                 ahead.append(submit(next, readers[turn % count], None))
                 yield from frames or ()
         finally:
-            wait(ahead)  # a file that is being read must not be closed
+            wait(ahead)  # a file must not be closed while it is read
 
     def _matches(
         self,
@@ -354,7 +353,7 @@ class FileActionReader:
         rows: int,
         texts: bool,
     ) -> Iterator[list[dict[str, Part]]]:
-        """For each batch, what the shares hold; decoded one batch ahead."""
+        """For each batch, the parts of all shares; decoded one batch ahead."""
         file = self.files[0]
         readers = [
             _read_parts(own, share, self.path, groups, rows, texts=texts)
@@ -372,7 +371,7 @@ class FileActionReader:
                 ahead = [submit(next, reader, None) for reader in readers]
                 yield parts
         finally:
-            wait(ahead)  # a file that is being read must not be closed
+            wait(ahead)  # a file must not be closed while it is read
 
 
 def _at_once(function: Callable[..., _T], *given: Any) -> Future[_T]:
@@ -471,7 +470,7 @@ def _assemble(parts: Sequence[Part], kind: str, columns: Sequence[str], path: st
 def _unknown_fields(
     type_: pa.DataType, node: Node, above: tuple[str, ...]
 ) -> Iterator[tuple[str, ...]]:
-    """Fields of a struct that the contract does not name, with the names that lead to them."""
+    """Fields of a struct that are not in the contract, with their path."""
     for child in (type_.field(i) for i in range(type_.num_fields)):
         known = node.fields.get(child.name)
         if known is None and (*above, child.name) not in _DERIVED:
@@ -502,7 +501,7 @@ def _extra_column(parts: Sequence[Part]) -> pl.Series:
     for row in sorted({row for part in parts for row in part.extra}):
         merged: dict[str, Any] = {}
         for part in parts:
-            merged |= part.extra.get(row, {})  # one field's leaves are all in one part
+            merged |= part.extra.get(row, {})  # all leaves of one field are in one part
         texts[row] = orjson.dumps(merged, default=str).decode()
     return pl.Series("extra", texts, dtype=pl.String)
 
@@ -635,7 +634,7 @@ def rows_of(
         left = file.metadata.row_group(group).num_rows
         whole = True
         for batch in checked_batches(file, leaves, [group], _FEW_ROWS):
-            # A short batch may have lost rows, so the reading continues to where they are counted.
+            # A short batch may have lost rows, so reading continues up to the recorded number.
             whole &= len(batch) == min(_FEW_ROWS, left)
             left -= len(batch)
             column = batch.column(0)
@@ -656,7 +655,7 @@ def checked_batches(
     groups: Sequence[int] | None = None,
     batch_rows: int = _BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of `leaves` in plain types with as many rows as the footer promises; Arrow ends a
+    """Batches of `leaves` in plain types with as many rows as the footer records; Arrow ends a
     damaged column early without an error.
     """
     chosen = range(file.num_row_groups) if groups is None else groups
@@ -682,7 +681,7 @@ def _columns(file: pq.ParquetFile) -> Iterator[pq.ColumnSchema]:
 def flatten_meta(
     shares: Sequence[pa.StructArray], kind: str, node: Node, path: str
 ) -> pl.DataFrame:
-    """The rows of one non-file action type from the shares that they were read in."""
+    """The rows of one non-file action type from shares of its leaves."""
     series: dict[str, pl.Series] = {}
     for rows in shares:
         series |= _collect(rows, node, path)
@@ -694,7 +693,7 @@ def flatten_meta(
 
 
 def _collect(column: pa.StructArray, node: Node, path: str) -> dict[str, pl.Series]:
-    """The known leaves of a struct, by flattened column; columns of nulls are left out."""
+    """The known leaves of a struct, by flattened column; all-null columns are omitted."""
     series: dict[str, pl.Series] = {}
     type_ = column.type
     if not pa.types.is_struct(type_):
@@ -720,7 +719,7 @@ def _series(array: pa.Array, leaf: Leaf, path: str) -> pl.Series:
         return series
     try:
         if _family(series.dtype) != _family(expected):
-            # A cast would read "1" and cut 1.5: a number that no writer wrote.
+            # A cast would parse "1" and truncate 1.5, which no writer writes.
             raise pl.exceptions.InvalidOperationError("another kind of value")
         return series.cast(expected)
     except pl.exceptions.PolarsError as cause:
@@ -733,7 +732,7 @@ def _series(array: pa.Array, leaf: Leaf, path: str) -> pl.Series:
 
 
 def _family(dtype: pl.DataType) -> str:
-    """Types between which a cast changes no value."""
+    """Group of types between which a cast changes no value."""
     if dtype.is_integer():
         return "integer"
     if dtype.is_nested():

@@ -1,8 +1,8 @@
 """Reads the partition values of a row group as dictionaries: each distinct map once.
 
-A table has few partitions, and Parquet writers keep a value that repeats once. Decoded so, the
-values of a million files take a fraction of the time, and a condition is evaluated once for all
-files of a partition.
+A table has few partitions, and Parquet writers store a repeated value once. Decoded as
+dictionaries, the values of a million files take a fraction of the time, and a condition is
+evaluated once per partition.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class DistinctPartitions(NamedTuple):
 
 
 def partition_leaves(file: pq.ParquetFile) -> list[str]:
-    """Leaves that hold the partition values of live files."""
+    """Leaves of the partition values of live files."""
     columns = (file.schema.column(i) for i in range(len(file.schema)))
     return [column.path for column in columns if column.path.startswith("add.partitionValues.")]
 
@@ -64,7 +64,7 @@ def distinct_partitions(file: pq.ParquetFile, group: int) -> DistinctPartitions 
     choices = len(keys.dictionary) * with_null
     if keys.null_count or choices**size >= 1 << 63:
         return None
-    # Each entry is a number below `choices`, each map a number of `size` such digits.
+    # Each entry is a number below `choices`, and each map a number of `size` such digits.
     weights = choices ** np.arange(size, dtype=np.int64)
     entries = keys.indices.to_numpy().astype(np.int64) * with_null
     entries += items.indices.fill_null(-1).to_numpy() + 1

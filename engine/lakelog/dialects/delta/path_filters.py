@@ -2,9 +2,8 @@
 ``remove.path``, about twenty bits per path, with at most one false positive in a thousand.
 
 A hash is XXH64 with seed 0 over the UTF-8 bytes of the path as it is written, percent-encoded.
-Arrow writes the filters and any reader of Parquet may use them; they are read here, for Arrow does
-not. Parquet keeps no checksum of them, so a process that relies on one records a checksum
-elsewhere.
+Arrow writes the filters, and any Parquet reader may use them; they are read here, because Arrow
+cannot read them. Parquet has no checksum of them, so fingerprints record one.
 
 Source: Parquet format, Bloom Filter; xxHash, XXH64.
 """
@@ -27,7 +26,7 @@ from lakelog.dialects.delta.paths import encode_paths
 from lakelog.dialects.parquet_footers import require_sound_chunks
 
 CAN_READ = hasattr(pq.ColumnChunkMetaData, "bloom_filter_offset")
-"""Whether this pyarrow says where in a file the filters are."""
+"""Whether this pyarrow reports the offsets of the filters."""
 
 FILTERED = ("add.path", "remove.path")
 """Columns that have filters."""
@@ -59,7 +58,7 @@ Hashes = npt.NDArray[np.uint64]
 """The result of `hash_paths`: one number per path."""
 
 Span = tuple[int, int]
-"""Offset and length in bytes of a filter in its file."""
+"""Offset and length of a filter in its file, in bytes."""
 
 
 def filter_options(row_group_rows: int) -> dict[str, Any]:
@@ -80,7 +79,9 @@ class PathFilter:
     checksum: str
 
     def may_hold(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """For each hash (`hash_paths`), whether the sidecar may hold the path; False is certain."""
+        """For each hash (`hash_paths`), whether the sidecar may contain the path; False is
+        certain.
+        """
         found = np.zeros(len(hashes), np.bool_)
         low = (hashes & np.uint64(0xFFFFFFFF)).astype(np.uint32)
         high = hashes >> np.uint64(32)
@@ -102,7 +103,7 @@ def filter_spans(
 
 
 def read_filter(source: BinaryIO, spans: Iterable[Span]) -> PathFilter | None:
-    """The path filters of a sidecar that is open; None where one is none of Parquet's."""
+    """The path filters of an open sidecar; None if one is invalid."""
     blocks: list[npt.NDArray[np.uint32]] = []
     checksum = hashlib.sha256()
     for offset, length in spans:
@@ -117,7 +118,7 @@ def read_filter(source: BinaryIO, spans: Iterable[Span]) -> PathFilter | None:
 
 
 def _parse_filter(data: bytes) -> npt.NDArray[np.uint32] | None:
-    """The blocks of a filter; None where it is not one of the only kind that there is."""
+    """The blocks of a filter; None if it is not of the only supported kind."""
     size, shift, position = 0, 0, 1
     while position < len(data) and shift < 35:
         byte = data[position]
@@ -125,7 +126,7 @@ def _parse_filter(data: bytes) -> npt.NDArray[np.uint32] | None:
         position, shift = position + 1, shift + 7
         if not byte & 0x80:
             break
-    size >>= 1  # zigzag; never negative
+    size >>= 1  # zigzag encoding; never negative
     start = position + len(_HEADER_END)
     if data[:1] != bytes([_HEADER_START]) or data[position:start] != _HEADER_END:
         return None
@@ -137,7 +138,7 @@ def _parse_filter(data: bytes) -> npt.NDArray[np.uint32] | None:
 def find_columns(
     footer: pq.FileMetaData, paths: Collection[str]
 ) -> list[dict[str, pq.ColumnChunkMetaData]]:
-    """The columns `paths` of each row group that has rows, by dotted name, where they are there."""
+    """The columns `paths`, if they exist, of each row group with rows, by dotted name."""
     schema = footer.schema
     named = {schema.column(leaf).path: leaf for leaf in range(len(schema))}
     leaves = {path: named[path] for path in paths if path in named}

@@ -1,12 +1,13 @@
 """Paths and deletion vector identities of file actions.
 
-A path in the log is a URI, percent-encoded once; lakelog decodes it exactly once when it reads and
-never again. ``+`` stays ``+``. Bytes that do not decode as UTF-8 stay encoded.
+A path in the log is a URI, percent-encoded once; lakelog decodes it exactly once. ``+`` remains
+``+``. Bytes that are not valid UTF-8 remain encoded.
 
-Other writers compare the paths of an add and a remove as text, and do not encode alike. So a path
-that the log has is written again with the text that it has (`PATH_TEXT`, which is null for what
-`encode_paths` gives: Delta on Spark's text, what Java's ``URI`` quotes in a path and no more). The
-path of a new file is quoted as deltalake does it (`_quote_paths`); Spark and the kernels keep it.
+Other writers compare the paths of an add and a remove as text, and do not encode alike. A path that
+is already in the log is therefore written again with its existing text (`PATH_TEXT`; null if it
+equals the result of `encode_paths`, which quotes the same characters as Delta on Spark, that is,
+Java's ``URI``). The path of a new file is quoted as by deltalake (`_quote_paths`); Spark and the
+kernels keep it.
 
 Source: Delta protocol, Add File and Remove File; Deletion Vectors. RFC 2396, section 3.3.
 """
@@ -55,7 +56,7 @@ def _shared(array: pa.Array) -> pa.StringArray | None:
     views = np.frombuffer(buffers[1], np.int32).reshape(-1, 4)
     views = views[array.offset : array.offset + len(array)]
     lengths, starts = views[:, 0], views[:, 3]
-    # Shorter texts are in their views.
+    # Shorter texts are inlined in their views.
     if (
         not len(views)
         or lengths.min() <= _INLINE_BYTES
@@ -70,13 +71,14 @@ _ASCII_ESCAPES = {f"%{code:02X}": chr(code) for code in range(0x80)}
 _ASCII_ESCAPES |= {
     escape[:1] + escape[1:].lower(): text for escape, text in list(_ASCII_ESCAPES.items())
 }
-# Escapes such as %2f and %2F differ in case only; %aF does not occur below 0x80 in mixed case
-# beyond these, because the first digit is 0 to 7.
+# Escapes such as %2f and %2F differ only in case; below 0x80, the first digit is 0 to 7, so only
+# the second can be a letter.
 _PATTERNS = list(_ASCII_ESCAPES)
 _REPLACEMENTS = list(_ASCII_ESCAPES.values())
-# What java.net.URI leaves alone in a path: letters, digits, marks, and the rest of pchar, ; and /.
+# Characters that java.net.URI does not quote in a path: letters, digits, marks, and the rest of
+# pchar, ; and /.
 _UNQUOTED = set("-_.!~*'():@&=+$,;/") | {chr(c) for c in range(128) if chr(c).isalnum()}
-# Beyond ASCII it quotes what Character.isSpaceChar and isISOControl name.
+# Beyond ASCII, it quotes the characters of Character.isSpaceChar and isISOControl.
 _SPACES = "\u00a0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _QUOTED = "".join(chr(c) for c in range(0x80) if chr(c) not in _UNQUOTED)
 _QUOTED += "".join(map(chr, range(0x80, 0xA0))) + _SPACES
@@ -87,11 +89,11 @@ _PLAIN = "".join(_UNQUOTED).encode()
 VARYING = r"[^A-Za-z0-9\-_./= %]"
 """Pattern of the characters that writers encode in different ways, or not at all."""
 
-# RFC 2396: a colon in the first segment of a relative path would make a scheme of what precedes it.
+# RFC 2396: a colon in the first segment of a relative path would end a scheme.
 _COLON_FIRST = re.compile(r"^[^/:]*:")
 _URL = re.compile(f"^{SCHEME}/")
 _MULTIBYTE = re.compile(r"%[89a-fA-F][0-9a-fA-F]")
-_FEW = 64  # paths cost less one by one than the queries over their column
+_FEW = 64  # a few paths are processed faster one by one than by queries on their column
 
 
 def decode_path(path: str) -> str:
@@ -120,7 +122,7 @@ def decode_paths(paths: pl.Series) -> pl.Series:
     if not escaped.any():
         return paths
     multibyte = escaped & paths.str.contains(_MULTIBYTE.pattern).fill_null(False)
-    # replace_many scans left to right and never rescans what it put in: that is "exactly once".
+    # replace_many scans left to right and never rescans replacements, so this decodes exactly once.
     decoded = paths.str.replace_many(_PATTERNS, _REPLACEMENTS)
     if multibyte.any():
         rows = multibyte.arg_true()
@@ -157,7 +159,7 @@ def encode_paths(paths: pl.Series) -> pl.Series:
     if colon.any():
         colon = colon.fill_null(False)
         rows = (colon & ~encoded.str.contains(_URL.pattern).fill_null(False)).arg_true()
-        # In place, and the column may still be the caller's.
+        # In place, and the column may be the caller's.
         encoded = encoded.clone().scatter(rows, [encode_path(p) for p in paths.gather(rows)])
     return encoded
 
@@ -170,7 +172,9 @@ def decode_with_texts(files: pl.DataFrame) -> pl.DataFrame:
 
 
 def other_texts(texts: pl.Series, paths: pl.Series) -> pl.Series | None:
-    """Texts of paths in the log unlike `encode_paths`, else null; None if none differs."""
+    """Texts of paths in the log that differ from `encode_paths`, else null; None if none
+    differs.
+    """
     if _is_plain(texts):
         return None
     differ = (encode_paths(paths) != texts).fill_null(False)
@@ -180,8 +184,8 @@ def other_texts(texts: pl.Series, paths: pl.Series) -> pl.Series | None:
 
 
 def _quote_paths(paths: pl.Series) -> pl.Series:
-    """Percent-encode paths of new files, all non-ASCII bytes and ``*`` included, as deltalake does,
-    which encodes again when it removes.
+    """Percent-encode paths of new files, including all non-ASCII bytes and ``*``, as deltalake
+    does, which encodes again when it removes.
     """
     quoted = encode_paths(paths)
     data = text_bytes(quoted)
@@ -192,7 +196,7 @@ def _quote_paths(paths: pl.Series) -> pl.Series:
 
 
 def spell_paths(files: pl.DataFrame) -> pl.Series:
-    """Paths of file actions as a checkpoint has them: `PATH_TEXT` where there is one."""
+    """Paths of file actions as in a checkpoint: `PATH_TEXT` if there is one."""
     spelled = encode_paths(files["path"])
     if PATH_TEXT not in files.columns:
         return spelled
@@ -201,7 +205,7 @@ def spell_paths(files: pl.DataFrame) -> pl.Series:
 
 
 def spell_new_paths(files: pl.DataFrame, texts: pl.DataFrame | None) -> pl.Series:
-    """Paths of file actions as a commit has them."""
+    """Paths of file actions as in a commit."""
     paths = files["path"]
     quoted = _quote_paths(paths)
     if texts is None or not texts.height:
@@ -214,6 +218,6 @@ def spell_new_paths(files: pl.DataFrame, texts: pl.DataFrame | None) -> pl.Serie
 
 
 def _is_plain(paths: pl.Series) -> bool:
-    """Whether no path can need quoting: a check of all bytes at once, cheaper than a pattern."""
+    """Whether no path needs quoting: one check of all bytes, which is cheaper than a pattern."""
     data = text_bytes(paths)
     return b":" not in data and not data.translate(None, _PLAIN)

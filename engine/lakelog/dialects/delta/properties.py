@@ -1,9 +1,9 @@
 """Delta's table properties.
 
-Keys of ``delta.*`` are the format's own: one that is not known is refused, since a writer that does
-not know it could not honour it. ``delta.constraints.*`` and ``delta.universalFormat.config.*`` hold
-any text. ``delta.feature.<name>`` is ``supported`` or ``enabled`` for a known feature; such a
-request is not written to the metadata.
+Keys of ``delta.*`` belong to the format: unknown ones are rejected, because a writer could not obey
+them. ``delta.constraints.*`` and ``delta.universalFormat.config.*`` have any text.
+``delta.feature.<name>`` is ``supported`` or ``enabled`` for a known feature; such a request is not
+written to the metadata.
 
 Source: Delta Lake, DeltaConfig; Delta protocol, Table Properties.
 """
@@ -52,7 +52,7 @@ def _are_formats(value: str) -> bool:
     return len(set(names)) == len(names) and set(names) <= {"iceberg", "hudi"}
 
 
-_TEXT = Kind("a text", lambda _: True)
+_TEXT = Kind("a string", lambda _: True)
 _MAP = Kind("a JSON object of strings", _is_map_of_texts)
 _CODEC = any_case(
     one_of("uncompressed", "none", "snappy", "gzip", "lz4", "lz4_raw", "lzo", "brotli", "zstd")
@@ -113,7 +113,7 @@ DELTA_PROPERTIES: Mapping[str, Kind] = {
         (any_case(one_of("true", "false", "auto")), "autoOptimize.autoCompact"),
         (any_case(one_of("none", "name", "id")), "columnMapping.mode"),
         (any_case(one_of("classic", "v2")), "checkpointPolicy"),
-        # Delta on Spark takes Serializable only; other writers, and Databricks, write the second.
+        # Delta on Spark accepts only Serializable; other writers, and Databricks, write the second.
         (one_of("Serializable", "WriteSerializable"), "isolationLevel"),
         (
             Kind("comma-separated: iceberg, hudi, both or none", _are_formats),
@@ -159,7 +159,7 @@ class DeltaProperties(PropertyRules):
     ignored: Mapping[str, tuple[str, str]] = {**WITHOUT_EFFECT, **_IGNORED}
 
     def check(self, configuration: Mapping[str, str | None]) -> None:
-        """Each property by itself, and those that exclude each other."""
+        """Check each property, and combinations that exclude each other."""
         super().check(configuration)
         if is_on(configuration, "delta.enableRowTracking") and is_on(
             configuration, "delta.rowTrackingSuspended"
@@ -172,7 +172,7 @@ class DeltaProperties(PropertyRules):
             )
 
     def check_one(self, key: str, lower: str, value: str | None) -> None:
-        """Known keys of ``delta.*``, in their own letter case."""
+        """Known keys of ``delta.*``, which are case-sensitive."""
         if lower.startswith("delta."):
             _check_delta(key, lower, value)
         else:

@@ -1,4 +1,4 @@
-"""Delta's protocol: the features that lakelog reads, writes or refuses, versions and lists.
+"""Delta's protocol: the features that lakelog reads, writes or rejects, versions and lists.
 
 Source: Delta protocol, Table Features; Reader Version Requirements; Writer Version Requirements.
 """
@@ -22,10 +22,10 @@ from lakelog.errors import CorruptionError, InvalidProtocolError, UnsupportedFea
 from lakelog.model.metadata import Metadata, Protocol, is_on
 
 FEATURE_PROPERTY = "delta.feature."
-"""Prefix of properties that ask for a feature by name when a table is made or altered."""
+"""Prefix of properties that request a feature by name when a table is created or altered."""
 
 CONSTRAINT_PROPERTY = "delta.constraints."
-"""Prefix of properties that hold CHECK constraints."""
+"""Prefix of properties with CHECK constraints."""
 
 _READER_LISTS = 3
 """Reader version from which readers' features are listed."""
@@ -49,12 +49,12 @@ ROW_ONLY = frozenset(
         "variantShredding-preview",
     }
 )
-"""Features that matter to a process that decodes rows; the log reads the same with or without
-them.
+"""Features that concern only processes that decode rows; the log is read in the same way with or
+without them.
 """
 
 HONOURED = frozenset({"deletionVectors", "v2Checkpoint", "vacuumProtocolCheck"})
-"""Features that concern the log, and that lakelog's log reading honours."""
+"""Features that concern the log, and that lakelog supports for reading."""
 
 REFUSED = {
     "catalogManaged": "only the table's catalog knows which commits are ratified",
@@ -63,13 +63,13 @@ REFUSED = {
     "adaptiveMetadata": "it replaces the checkpoints that lakelog reads",
     "adaptiveMetadata-preview": "it replaces the checkpoints that lakelog reads",
 }
-"""Features whose meaning would change the file-level state, with the reason to refuse."""
+"""Features that would change the file-level state, with the reason why they are rejected."""
 
 
 def check_readable(
     min_reader_version: int, reader_features: Iterable[str] | None, table: str
 ) -> None:
-    """Refuse a protocol that lakelog's log reading does not honour."""
+    """Raise for a protocol that lakelog cannot read."""
     if not 0 <= min_reader_version <= MAX_READER_VERSION:
         raise UnsupportedFeatureError(
             "the table needs a newer reader",
@@ -102,7 +102,7 @@ def check_readable(
 
 
 def change_data_feed_on(metadata: Metadata) -> bool:
-    """Whether the metadata asks for change data, under the key of today or the old one."""
+    """Whether the metadata enables change data, under the current key or the old one."""
     today, old = _CHANGE_DATA_KEYS
     return is_on(metadata.configuration, today if today in metadata.configuration else old)
 
@@ -327,7 +327,7 @@ _DELTA = (
     ),
 )
 
-# Properties that may be given this value under way, where the protocol supports the feature.
+# Properties that may be set to this value concurrently, if the protocol supports the feature.
 # Source: ConflictChecker.checkConfigurationChangesForConflicts.
 _HARMLESS_WHEN_SET = {
     "delta.checkpointPolicy": ("v2Checkpoint", "v2"),
@@ -390,7 +390,7 @@ class DeltaProtocol(ProtocolRules):
     def with_features(
         self, base: Protocol, added: list[Feature], supported: frozenset[str]
     ) -> Protocol:
-        """Versions alone where they imply all that is added, else lists."""
+        """Only versions if they imply all added features, else lists."""
         writer = writer_version(base)
         if writer < _WRITER_LISTS and all(f.implied_from is not None for f in added):
             versions = [f.implied_from for f in added if f.implied_from is not None]
@@ -402,11 +402,11 @@ class DeltaProtocol(ProtocolRules):
             )
         names = {*supported, *(f.name for f in added)}
         if base.min_reader_version == _READER_LISTS - 1:
-            # Readers of version 2 map columns whatever the writer version says.
+            # Readers of version 2 map columns, whatever the writer version is.
             names.add("columnMapping")
         readers = {name for name in names if name in self.features and self.features[name].reader}
         readers |= set(base.reader_features or ())
-        # Version 2 says "columnMapping" without a list; other readers' features must be listed.
+        # Version 2 implies "columnMapping" without a list; other readers' features must be listed.
         unlisted = {"columnMapping"} if base.min_reader_version == _READER_LISTS - 1 else set()
         if base.min_reader_version < _READER_LISTS and readers <= unlisted:
             return Protocol(
@@ -424,7 +424,7 @@ class DeltaProtocol(ProtocolRules):
         check_readable(protocol.min_reader_version, protocol.reader_features, table)
 
     def check_lists_of_table(self, protocol: Protocol, table: str) -> None:
-        """Writer version 7 has a list, and reader version 3 goes with it."""
+        """Writer version 7 has a list, and reader version 3 requires it."""
         writer = writer_version(protocol)
         if writer == _WRITER_LISTS and protocol.writer_features is None:
             raise CorruptionError(
@@ -449,7 +449,7 @@ class DeltaProtocol(ProtocolRules):
         new: Mapping[str, str | None],
         features: frozenset[str],
     ) -> bool:
-        """A feature's being turned on that existing files need not follow."""
+        """Enabling a feature that existing files need not follow."""
         if key in _HARMLESS_WHEN_SET:
             feature, value = _HARMLESS_WHEN_SET[key]
             return feature in features and (new[key] or "").lower() == value
@@ -458,7 +458,7 @@ class DeltaProtocol(ProtocolRules):
         return key in _HARMLESS_WHEN_NEW and key not in old
 
     def check_lists(self, protocol: Protocol) -> None:
-        """Lists belong to reader version 3 and writer version 7, and to no other."""
+        """Lists are allowed only with reader version 3 and writer version 7."""
         reader, writer = protocol.min_reader_version, writer_version(protocol)
         if reader == _READER_LISTS and writer != _WRITER_LISTS:
             raise InvalidProtocolError(

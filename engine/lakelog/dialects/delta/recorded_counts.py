@@ -1,18 +1,20 @@
-"""What the pointer and the version checksum record of a checkpoint, compared with its content.
+"""Compares the counts that the pointer and the version checksum record with a checkpoint's content.
 
 A checkpoint file that another program wrote again with fewer rows is valid Parquet, and a JSON
-manifest that was cut at a line end is valid JSON. Only counts in other files reveal that. These are
-hints: a difference makes the reader use older files, which prove what is right. Without older files
-`RecordMismatchError.accepted` decides: the checkpoint is refused if the evidence is against it.
+manifest that was truncated at a line end is valid JSON. Only counts in other files reveal that.
+These are hints: if they differ, the reader uses older files, which prove the correct state. Without
+older files, `RecordMismatchError.accepted` decides: the checkpoint is rejected if the evidence is
+against it.
 
-Writers do not all record the same, so a difference counts only if none of them would write it:
+Writers record different counts, so a difference is reported only if no writer would cause it:
 
-- The number of live files is the same in every checkpoint of a version. The pointer's
-  ``numOfAddFiles`` and the checksum's ``numFiles`` are it, of every writer.
+- The number of live files is the same in every checkpoint of a version. All writers record it as
+  the pointer's ``numOfAddFiles`` and the checksum's ``numFiles``.
 - The pointer's ``size`` is the number of actions of one checkpoint; another one of the same version
-  may keep other tombstones. It is compared if the pointer names this checkpoint and records another
-  length of its files: it was replaced. The Java Kernel writes the number of ``add`` actions, and
-  old versions of deltalake the length in bytes; neither writes ``sizeInBytes``.
+  may have other tombstones. It is compared if the pointer refers to this checkpoint and records
+  another length of its files, which shows that it was replaced. The Java Kernel writes the number
+  of ``add`` actions, and old versions of deltalake the length in bytes; neither writes
+  ``sizeInBytes``.
 
 Source: Delta protocol, Last Checkpoint File Schema; Version Checksum File Schema.
 """
@@ -48,14 +50,14 @@ _LISTS = (
 
 
 class RecordedContent:
-    """What other files record of one checkpoint; they are read when they are needed."""
+    """The counts of one checkpoint in other files; read on demand."""
 
     def __init__(self, store: LogStore, checkpoint: Checkpoint) -> None:
         self._store = store
         self._checkpoint = checkpoint
 
     def load(self, pool: Executor) -> None:
-        """Read what is recorded while files are read, where that saves a round trip."""
+        """Read the records while files are read, if that saves a round trip."""
         checkpoint = self._checkpoint
         is_recorded = checkpoint.checksum_path is not None or checkpoint.pointer_path is not None
         if is_recorded and not on_local_disk(self._store):
@@ -90,7 +92,8 @@ class RecordedContent:
 
     def require_files(self, adds: int, held: Held | None, add_bytes: int | None = None) -> None:
         """Compare the number of live files, and their length if it is known, with the pointer and
-        the checksum, which is computed from commits and so confirms the checkpoint if it agrees.
+        the checksum. The checksum is computed from commits, so it confirms the checkpoint if it
+        agrees.
         """
         pointer, expected = self._pointer, _number(self._checksum.get("numFiles"))
         length = _number(self._checksum.get("tableSizeBytes"))
@@ -161,7 +164,7 @@ class RecordedContent:
             metadata = self._checksum.get("metadata")
             properties = metadata.get("configuration") if isinstance(metadata, dict) else None
             if not isinstance(properties, dict) or _RETENTION in properties:
-                return {}  # each writer leaves out those that have expired for it
+                return {}  # each writer omits those that have expired for it
         live = (body for body in listed if not body.get("removed"))
         return {body[key]: body.get(value) for body in live if isinstance(body.get(key), str)}
 
@@ -183,7 +186,7 @@ class RecordedContent:
 
 
 def _is_of(pointer: RecordedCounts, held: Held) -> bool:
-    """Whether the pointer was written for files of this length, and counts them in its own way."""
+    """Whether the pointer was written for files of this length, but with other counts."""
     size = pointer.actions if pointer.size_bytes is None else pointer.size_bytes
     return size == held.size_bytes
 

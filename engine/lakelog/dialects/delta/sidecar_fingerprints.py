@@ -3,8 +3,8 @@
 The record is in the sidecar action's ``tags`` under ``lakelog.fingerprint``. It has a checksum of
 the sidecar's path filters (`lakelog.dialects.delta.path_filters`), for which Parquet has none; as
 they depend on every path, it also binds the record to the content. The facts of a parsed footer are
-recorded with its checksum, so that hundreds of footers need not be parsed again. Of a sidecar
-without a record of this version, nothing is assumed.
+recorded with its checksum, so that hundreds of footers need not be parsed again. A sidecar without
+a record of this version is never reused.
 
 Source: Delta protocol, Sidecar File Information; Checkpoint Metadata.
 """
@@ -44,13 +44,13 @@ from lakelog.storage import LogStore
 
 _REMOVED_AT = "remove.deletionTimestamp"
 _TRAILER_BYTES = 8
-"""The footer's length and Parquet's magic number, behind the footer."""
+"""Length of the trailer: the footer's length and Parquet's magic number."""
 
 
 @dataclass(frozen=True)
 class FooterRecord:
     """Identity of a sidecar's footer: length to the end of the file, SHA-256 prefix (32 hex
-    digits), and what is needed of it.
+    digits), and the facts needed from it.
     """
 
     length: int
@@ -60,7 +60,7 @@ class FooterRecord:
 
     @staticmethod
     def of(body: Mapping[str, Any]) -> FooterRecord:
-        """The record, as JSON has it."""
+        """The record from JSON."""
         found = FooterRecord(**body)
         spans = found.spans
         if spans is not None:
@@ -114,7 +114,7 @@ def recognise_sidecar(
     counts: tuple[int, int],
     recorded: FooterRecord,
 ) -> Inspection | None:
-    """As `inspect_sidecar`, from a recorded footer; None if the footer is another one."""
+    """As `inspect_sidecar`, from a recorded footer; None if the footer differs."""
     with _opened(store, path, None) as source:
         size = source.seek(0, os.SEEK_END)
         if size != size_bytes or size < recorded.length:
@@ -181,10 +181,10 @@ FINGERPRINT_TAG = "lakelog.fingerprint"
 """Key of a fingerprint among the tags of a sidecar action."""
 
 TOTAL_TAG = "lakelog.digest"
-"""Key, among the tags of the checkpointMetadata action, of the digest of all file actions."""
+"""Key, among the tags of the checkpointMetadata action, for the digest of all file actions."""
 
 FORMAT = 1
-"""Version of the record, of `encode_paths`' spelling, and of what a digest is taken over."""
+"""Version of the record, including the encoding of `encode_paths` and the digested columns."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class Fingerprint:
             if "footer" in body:
                 body["footer"] = FooterRecord.of(body["footer"])
             found = Fingerprint(**body)
-        except (ValueError, TypeError, AttributeError, KeyError):  # InvalidInputError among them
+        except (ValueError, TypeError, AttributeError, KeyError):  # includes InvalidInputError
             return None
         counted = tuple(found.digest.counts.get(kind, 0) for kind in FILE_ACTIONS)
         types = [type(value) for value in (found.adds, found.removes, found.shape, found.filters)]
@@ -239,7 +239,7 @@ def shape_of(plan: CheckpointPlan, columns: Sequence[pa.Field]) -> str:
 
 
 class SidecarRecord:
-    """Takes the fingerprint of one sidecar while it is written."""
+    """Computes the fingerprint of one sidecar while it is written."""
 
     def __init__(self, shape: str, digest_of: Callable[[pl.DataFrame], Digest]) -> None:
         self._digest_of = digest_of
@@ -248,7 +248,7 @@ class SidecarRecord:
         self.digest = Digest()
 
     def add(self, files: pl.DataFrame) -> None:
-        """Count file actions of one kind that go into the sidecar; paths decoded."""
+        """Count file actions of one kind that are written to the sidecar; paths decoded."""
         self.digest += self._digest_of(files)
         self._findable &= PATH_TEXT not in files.columns or not files[PATH_TEXT].drop_nulls().len()
 
@@ -262,7 +262,7 @@ class SidecarRecord:
 
 
 def total_tags(sidecars: Iterable[Mapping[str, str | None]]) -> dict[str, str]:
-    """The tags for the checkpointMetadata action: what all sidecars of a manifest hold together."""
+    """The tags for the checkpointMetadata action: the totals of all sidecars of a manifest."""
     total = Digest()
     for tags in sidecars:
         fingerprint = Fingerprint.of_tags(tags)

@@ -44,7 +44,7 @@ class TypedBoundsRecorder:
         self._bounds: list[pa.StructArray] = []
 
     def add(self, rows: pa.Table) -> None:
-        """Take the rows of the next row group."""
+        """Add the rows of the next row group."""
         adds, removes = (
             rows.num_rows - rows[kind].null_count if kind in rows.column_names else 0
             for kind in FILE_ACTIONS
@@ -66,7 +66,7 @@ class TypedBoundsRecorder:
 
 
 def bounds_type(schema: pa.Schema) -> pa.StructType | None:
-    """Type of the bounds of a file's live files; None where it has no typed columns."""
+    """Type of the bounds of a file's live files; None if it has no typed columns."""
     if schema.get_field_index("add") < 0:
         return None
     add = schema.field("add").type
@@ -84,7 +84,7 @@ def bounds_type(schema: pa.Schema) -> pa.StructType | None:
 
 
 def _fields(type_: pa.DataType, *names: str) -> Iterator[pa.Field]:
-    """The fields of a struct inside a struct; empty where it is missing."""
+    """The fields of a struct inside a struct; empty if it is missing."""
     for name in names:
         index = type_.get_field_index(name) if pa.types.is_struct(type_) else -1
         if index < 0:
@@ -95,14 +95,16 @@ def _fields(type_: pa.DataType, *names: str) -> Iterator[pa.Field]:
 
 
 def _partitions(add: pa.StructType) -> Iterator[pa.Field]:
-    """Partition columns that have bounds."""
+    """Partition columns with bounds."""
     for field in _fields(add, PARTITIONS_PARSED):
         if has_partition_bounds(field.type):
             yield field
 
 
 def _facts_of(adds: pa.ChunkedArray) -> tuple[str | None, str | None, int | None, int | None]:
-    """Least and greatest path, bytes and rows of live files; None where one is unknown."""
+    """Least and greatest path, total size and number of rows of live files; None for
+    unknown ones.
+    """
     valid = adds.is_valid() if adds.null_count else None
 
     def values(*path: str) -> pl.Series | None:
@@ -137,7 +139,7 @@ def _prefix(path: object) -> str | None:
 
 
 def _after_prefix(path: object) -> str | None:
-    """A text that is not below a path, in the order of UTF-8."""
+    """A text that is greater than all texts with a prefix, in the order of UTF-8."""
     if not isinstance(path, str) or len(path) <= _PATH_CHARACTERS:
         return path if isinstance(path, str) else None
     last = ord(path[_PATH_CHARACTERS - 1]) + 1
@@ -181,7 +183,7 @@ def _bounds_of(live: pa.ChunkedArray, type_: pa.StructType) -> pa.StructArray:
 
 
 def _field(values: pa.Array, path: Sequence[str]) -> pa.Array:
-    """A field inside a struct; null where one of the structs is."""
+    """A field inside a struct; null if one of the structs is null."""
     for number, name in enumerate(path):
         if values.null_count:
             return pc.struct_field(values, list(path[number:]))
@@ -194,7 +196,7 @@ def _has_records(add: pa.StructType) -> bool:
 
 
 def _null_count(counts: pa.ChunkedArray, records: pa.ChunkedArray | None) -> pa.Scalar | None:
-    """0 where no row of any file is null, 1 where every row of every file is."""
+    """0 if no row of any file is null, 1 if every row of every file is, else null."""
     if not counts.null_count:
         extremes = pc.min_max(counts).as_py()
         if extremes == {"min": 0, "max": 0}:

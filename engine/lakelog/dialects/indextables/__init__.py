@@ -7,9 +7,9 @@
 | `protocol`, `properties` | supported protocol versions; table properties |
 | `framing` | compression framings; decompression limits |
 | `commits`, `columnar` | commits as NDJSON and as Parquet |
-| `json_checkpoint`, `checkpoint_writer` | JSON checkpoints read and written |
+| `json_checkpoint`, `checkpoint_writer` | reads and writes JSON checkpoints |
 | `avro`, `avro_state` | Avro containers; Avro states |
-| `flattened`, `flattened_writer` | flattened Parquet checkpoints read and written |
+| `flattened`, `flattened_writer` | reads and writes flattened Parquet checkpoints |
 | `text_bounds` | bounds of row groups, from maps of texts |
 | `docmapping` | document mappings: hashes and references |
 """

@@ -1,8 +1,8 @@
 """Reads Avro containers with fastavro, within limits that are checked first.
 
-fastavro trusts a file: it decompresses blocks of any size, makes as many records as a block says
-it has, and exhausts the stack on a type that contains itself. So the container is checked here,
-and fastavro gets one whose blocks are decompressed and hold enough bytes for their records.
+fastavro does not validate a file: it decompresses blocks of any size, creates as many records as a
+block declares, and overflows the stack on a recursive type. The container is therefore checked
+here, and fastavro gets decompressed blocks with enough bytes for their records.
 """
 
 from __future__ import annotations
@@ -23,16 +23,17 @@ from lakelog.dialects.indextables.framing import TooLargeError, decompress, most
 from lakelog.errors import MalformedLogError, MissingDependencyError
 
 _MAX_STATE_BYTES = 8 * 1024 * 1024
-"""What a state manifest may expand to whatever its length: one record that no count of the log
-bounds, and that takes 100 times its bytes as Python objects."""
+"""Maximum decompressed size of a state manifest of any length, in bytes: it is one record that no
+count of the log bounds, and that takes 100 times its size as Python objects.
+"""
 _MAX_STATE_RATIO = 50
-"""Decompressed bytes for each byte of a state manifest, beyond `_MAX_STATE_BYTES`."""
+"""Maximum decompressed bytes per byte of a state manifest, beyond `_MAX_STATE_BYTES`."""
 _MAX_SCHEMA_DEPTH = 32
-"""How deep the types of an Avro schema may nest."""
+"""Maximum nesting of the types of an Avro schema."""
 
 _BATCH_RECORDS = 8_192
 _SYNC_BYTES = 16
-_LZMA_BYTES = 80 << 20  # xz at its highest level takes 65 MiB
+_LZMA_BYTES = 80 << 20  # xz at its highest level needs 65 MiB
 _RAW_DEFLATE = -15
 _FIXED_SIZES = {"null": 0, "float": 4, "double": 8}
 
@@ -67,10 +68,10 @@ class Container:
                 plain += (_long(count), _long(len(block)), block, blocks.sync)
             self._data = data if codec == "null" else b"".join(plain)
         self.records = blocks.records
-        """How many records it holds."""
+        """Number of records."""
 
     def batches(self, fields: Collection[str] | None = None) -> Iterator[list[dict[str, Any]]]:
-        """Its records in batches of 8,192."""
+        """The records in batches of 8,192."""
         import fastavro
 
         schema = None
@@ -88,8 +89,8 @@ class Container:
 
     @contextmanager
     def _malformed(self) -> Iterator[None]:
-        # fastavro raises what its C code happens to meet in damaged bytes: EOFError, ValueError,
-        # KeyError, UnicodeDecodeError, the codec's own errors and more. None may reach the caller.
+        # With damaged bytes, fastavro raises whatever error its C code encounters: EOFError,
+        # ValueError, KeyError, UnicodeDecodeError, the codec's own errors and more.
         try:
             yield
         except TooLargeError as cause:
@@ -115,7 +116,7 @@ class Container:
 def read_state_record(
     data: bytes, path: str, version: int, fields: Collection[str] | None = None
 ) -> dict[str, Any]:
-    """The one record of a state manifest; arguments and errors as `Container` has them."""
+    """The record of a state manifest; arguments and errors as `Container`."""
     most = max(_MAX_STATE_BYTES, _MAX_STATE_RATIO * len(data))
     container = Container(data, path, version, min(most, most_decompressed(len(data))))
     if container.records != 1:
@@ -134,10 +135,10 @@ class _CodecMissingError(Exception):
 
 
 class _Blocks:
-    """The blocks of a container, decompressed: how many records each has, and its bytes.
+    """The blocks of a container, decompressed: number of records and bytes of each.
 
     Raises, as it is iterated:
-        ValueError: A count or a length does not fit the bytes that are there.
+        ValueError: A count or a length is inconsistent with the available bytes.
         TooLargeError: The blocks together expand to more than `most_bytes`.
     """
 
@@ -180,7 +181,7 @@ class _Blocks:
 
 
 def _codec(name: str) -> Callable[[memoryview, int], bytes | memoryview]:
-    """Expands one block of a codec within a bound."""
+    """A function that decompresses one block of a codec, up to a limit."""
     match name:
         case "null":
             return lambda data, _: data
@@ -240,14 +241,14 @@ def _first_of(codec: str, *modules: str) -> Any:
 
 
 def _least_bytes(schema: Any, named: dict[str, int | None], depth: int) -> int:
-    """The fewest bytes that a value of a parsed schema takes."""
+    """Minimum encoded size of a value of a parsed schema, in bytes."""
     if depth > _MAX_SCHEMA_DEPTH:
         raise ValueError(f"the schema nests deeper than {_MAX_SCHEMA_DEPTH} types")
     if isinstance(schema, list):
         for branch in schema:
             if branch != "null":
                 _least_bytes(branch, named, depth + 1)
-        return 1  # the branch's number
+        return 1  # the number of the branch
     if isinstance(schema, str):
         if schema not in named:
             return _some(_FIXED_SIZES.get(schema, 1), schema)
@@ -284,7 +285,7 @@ def _some(size: int, kind: str) -> int:
 
 
 def _long(value: int) -> bytes:
-    """A count or a length, as Avro writes it."""
+    """A count or a length in Avro's encoding."""
     value <<= 1
     out = bytearray()
     while value > 0x7F:

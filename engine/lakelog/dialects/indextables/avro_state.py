@@ -7,19 +7,19 @@ files are the entries of all manifests whose path is not a tombstone.
 **Protocol and metadata.** A state may cache the metadata. Otherwise metadata is the last metaData
 of the JSON commits at or below the state's version: a writer that cached it once carries it into
 every later state. The protocol is the last one of those commits, with both versions raised to the
-state's ``protocolVersion``. Skips come from the same commits, and from skip-only commits after the
-last other commit, whose numbers are independent of the states'.
+state's ``protocolVersion``. Skips are read from the same commits, and from skip-only commits after
+the last other commit, whose numbers are independent of the states'.
 
 **One history.** The reference's writer starts its first state without the files of JSON commits,
 and numbers it 1. Such a state and the commits are two histories; the state and every later one are
-refused.
+rejected.
 
 **Version of a file.** ``addedAtVersion`` is unreliable (the Scala writer writes 0 on append and the
 state's version on compaction), so ``version`` is null, and the field is kept in ``extra``.
 
 **Counts.** Each manifest must have the recorded number of entries. ``numFiles`` must be the number
 of live entries, or of entries minus tombstones, as writers count. ``totalBytes`` may exceed the
-live files' size, since writers subtract only on compaction, but not be less.
+size of the live files, because writers subtract only on compaction, but must not be less.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ from lakelog.model import actions
 from lakelog.model.reconcile import last_wins
 from lakelog.storage import LogStore
 
-_FIRST_STATE = 1  # the number of a state that depends on no other
+_FIRST_STATE = 1  # number of a state that depends on no other
 _MAX_FORMAT_VERSION = 1
-"""Newest state file format that this reader knows."""
+"""Newest supported format version of a state file."""
 
 _SHARED = ("manifests/", "state-v")
 _REQUIRED = ("path", "size", "modificationTime")
@@ -87,13 +87,13 @@ class StateManifest:
     Attributes:
         path: The file, relative to the table root.
         version: Table version of the state.
-        created_ms: When the writer made the state, milliseconds since the Unix epoch.
+        created_ms: Creation time, in milliseconds since the Unix epoch.
         manifests: Paths of the entry files, relative to the table root, with their entry counts.
         tombstones: Removed paths.
-        file_count: Live files, as the writer counted them.
-        total_bytes: Size of the files, as the writer estimated it.
+        file_count: Number of live files, as counted by the writer.
+        total_bytes: Size of the files in bytes, as estimated by the writer.
         registry: Document mapping by hash.
-        protocol_version: Least reader and writer version.
+        protocol_version: Minimum reader and writer version.
         metadata: The cached metaData as one JSON line with its wrapper, or None.
     """
 
@@ -180,7 +180,7 @@ class AvroStateReader:
         return StateManifest.parse(data, path, version)
 
     def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
-        """Protocol, metaData and skips, by the rules in this module's head."""
+        """Protocol, metaData and skips, by the rules in the module docstring."""
         state = self._state
         self._require_one_history()
         own = actions.concat([])
@@ -198,8 +198,8 @@ class AvroStateReader:
     def iter_files(
         self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
     ) -> Iterator[pl.DataFrame]:
-        """Live files, a batch for each manifest. There are no ``remove`` rows: a tombstone here
-        has no time, and one without a time is past any retention.
+        """Live files, one batch per manifest. There are no ``remove`` rows: tombstones here have no
+        time, and a tombstone without a time has expired.
         """
         if "add" not in kinds:
             return
@@ -216,19 +216,19 @@ class AvroStateReader:
             yield from project([rows], columns, kinds)
 
     def created_ms(self) -> int:
-        """When the writer made the state, in milliseconds since the Unix epoch.
+        """Creation time of the state, in milliseconds since the Unix epoch.
 
         The only commit time of a version that has no JSON commit.
         """
         return self._state.created_ms
 
     def files_read(self) -> tuple[str, ...]:
-        """The state manifest, the manifests that it names, then the commits that it covers."""
+        """The state manifest, its manifests, then the commits that it covers."""
         below = (commit.path for commit in list_commits(self._store, end=self._state.version))
         return (self._state.path, *(path for path, _ in self._state.manifests), *below)
 
     def _require_one_history(self) -> None:
-        """Refuse the states of a table whose first state left out what its JSON commits hold."""
+        """Raise if the first state of the table omitted files of its JSON commits."""
         self._require_not_replaced()
         if (forgotten := self._forgotten) is not None:
             raise UnsupportedError(
@@ -243,8 +243,8 @@ class AvroStateReader:
             )
 
     def _require_not_replaced(self) -> None:
-        """Refuse a state that a JSON checkpoint of a lower version was made from: IndexTables goes
-        back to JSON commits so, and numbers them from the checkpoint's version on.
+        """Raise for a state if a JSON checkpoint of a lower version was written from it: in this
+        way, IndexTables returns to JSON commits, and numbers them from the checkpoint's version on.
         """
         pointer = pointer_body(read_pointer(self._store) or b"")
         version, created = pointer.get("version"), pointer.get("createdTime")
@@ -269,7 +269,7 @@ class AvroStateReader:
     @cached_property
     def _forgotten(self) -> str | None:
         """A file that the first state lacks, or another sign that it and the commits are two
-        histories; None where they are one, where the files that are left show.
+        histories; None if they are one, as far as the remaining files show.
         """
         store = self._store
         commits = list_commits(store) if self.checkpoint.version >= _FIRST_STATE else []
@@ -306,7 +306,7 @@ class AvroStateReader:
         return False
 
     def struct_statistics(self) -> pa.DataType | None:
-        """None: statistics are as text."""
+        """None: statistics are stored as text."""
         return None
 
     def _read_entries(self, columns: Sequence[str]) -> list[pl.DataFrame]:
@@ -345,7 +345,7 @@ def _decode_entries(
     if "docMappingJson" in wanted:
         wanted.add("docMappingRef")
     chosen = {name: leaf for name, leaf in fields.items() if leaf.column in wanted}
-    # An unknown field can only be kept by reading them all.
+    # Unknown fields can be kept only by reading all fields.
     batches = container.batches(None if "extra" in wanted else chosen.keys())
     frames = [_frame_of(batch, chosen, wanted, path, version) for batch in batches]
     if not frames:
@@ -361,8 +361,8 @@ def _frame_of(
     version: int,
 ) -> pl.DataFrame:
     schema = actions.schema()
-    # fastavro hands out one dict a record and nothing columnar, so this is the one place that
-    # walks rows in Python; each column is then built in one go.
+    # fastavro returns one dict per record, so rows are iterated in Python only here; each column is
+    # then built at once.
     present = records[0].keys()
     series = []
     for name, leaf in chosen.items():
@@ -423,7 +423,8 @@ def _check_counts(state: StateManifest, entries: Sequence[pl.DataFrame]) -> None
         dead = gone.height
         live_bytes = int(both["size"].sum()) - int(gone["size"].sum())
         if gone["path"].n_unique() != dead:
-            # Was it added again after it was removed, or added twice before? No file says.
+            # The path may have been added again after its removal, or twice before; no file records
+            # the order.
             twice = gone.filter(pl.col("path").is_duplicated())["path"][0]
             raise CorruptionError(
                 "a removed path has two entries, so whether it is live is unknown",
@@ -464,9 +465,8 @@ def _raised(meta: pl.DataFrame, version: int) -> pl.DataFrame:
 
 
 def _resolve(path: str, state: str) -> str:
-    """A manifest's path relative to the table root, as the state manifest at `state` names it.
-
-    Shared manifests are named from the log folder, older ones from the state's own folder.
+    """A manifest's path relative to the table root, from the state manifest at `state`. Shared
+    manifests are relative to the log folder, older ones to the state's own folder.
     """
     if ".." in path.split("/"):
         raise CorruptionError(
@@ -490,7 +490,7 @@ def _metadata_line(text: str | None, path: str, version: int) -> bytes | None:
         if isinstance(parsed, dict) and "metaData" not in parsed:
             parsed = {"metaData": parsed}
         return orjson.dumps(parsed)
-    except (orjson.JSONDecodeError, TypeError) as cause:  # TypeError: it nests too deep
+    except (orjson.JSONDecodeError, TypeError) as cause:  # TypeError: nested too deeply
         raise MalformedLogError(
             "the metadata that the state caches is not valid JSON",
             path=path,
@@ -500,7 +500,7 @@ def _metadata_line(text: str | None, path: str, version: int) -> bytes | None:
 
 
 class _Record:
-    """One Avro record whose fields are checked as they are taken."""
+    """One Avro record, whose fields are validated on access."""
 
     def __init__(self, fields: Mapping[str, Any], path: str, version: int) -> None:
         self._fields = fields

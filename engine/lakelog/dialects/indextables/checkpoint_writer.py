@@ -1,13 +1,13 @@
 """Writes JSON checkpoints of IndexTables, in one file or in parts.
 
-A JSON checkpoint holds the lines of a commit: protocol, metaData, skips, adds, and the tombstones
-that are still kept. The reference's writer leaves skips and tombstones out, so that they are
-forgotten once the commits below are gone; its readers know both lines.
+A JSON checkpoint has the lines of a commit: protocol, metaData, skips, adds, and retained
+tombstones. The reference implementation omits skips and tombstones, so that they are lost when the
+commits below are deleted; its readers accept both lines.
 
-Parts are under their final names at once, which hold an identifier of this one attempt: no process
-looks at them before a manifest names them, and two writers never meet in one name.
+Parts are written under their final names, which contain an identifier of the attempt: readers open
+them only after they are in a manifest, and two writers never use the same name.
 
-Source: facts of the real writers, "Checkpoints, by generation"; ``schemas/checkpoint.md``.
+Source: ``schemas/checkpoint.md``.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
 
 LAYOUTS = ("json", "json-multipart", "flattened")
-"""Layouts that are written; an Avro state, which also is a commit, is only read."""
+"""Layouts that can be written; an Avro state, which is also a commit, can only be read."""
 
 _DIALECT = "indextables"
 _ID_DIGITS = 12
 _SLICE_ROWS = 1 << 14
 _SLICE_BYTES = 32 << 20
-_PART_BYTES = 256 << 20  # well below what a reader unpacks of one file
+_PART_BYTES = 256 << 20  # far below the limit of a reader for one decompressed file
 
 
 def checkpoint_writer(
@@ -71,7 +71,7 @@ def checkpoint_writer(
 class JsonCheckpointWriter:
     """Writes the lines of a checkpoint, to one file or to parts and their manifest.
 
-    Memory: the lines of some 16,384 rows, and one piece of the file that is open.
+    Memory: the lines of about 16,384 rows, and one piece of the open file.
     """
 
     digest_of: Callable[[pl.DataFrame], Digest] | None = None
@@ -90,14 +90,16 @@ class JsonCheckpointWriter:
         self._file: _LinesFile | None = None
 
     def write_meta(self, meta: pl.DataFrame) -> None:
-        """All rows that are no file actions, once, before the files."""
+        """Write all non-file actions; called once, before the files."""
         self._staging.learn(meta)
         self._level = checkpoint_level(self._staging.configuration)
         rows, _ = ordered_content(CommitContent(meta=meta), _DIALECT)
         self._write(rows)
 
     def write_files(self, files: pl.DataFrame) -> None:
-        """File actions of one kind, some 65,536 rows at a time; they change no data."""
+        """Write file actions of one kind, about 65,536 rows at a time, with ``dataChange``
+        false.
+        """
         if not files.height:
             return
         self._staging.num_adds += int((files["actionType"] == "add").sum())
@@ -122,7 +124,7 @@ class JsonCheckpointWriter:
             staging.put(target, orjson.dumps(manifest))
             more = {"parts": len(parts), "checkpointId": self._id}
         files = tuple(staging.files)
-        # The reader opens the file that names the others.
+        # The reader opens the manifest first.
         read = [files[-1], *files[:-1]]
         checkpoint = Checkpoint(
             plan.version,
@@ -134,7 +136,7 @@ class JsonCheckpointWriter:
         return StagedCheckpoint(checkpoint, files, staging.pointer(**more))
 
     def abandon(self) -> None:
-        """Delete what was written, if the store allows it."""
+        """Delete the written files, if the store allows it."""
         self._staging.abandon()
 
     def _write(self, rows: pl.DataFrame) -> None:
@@ -183,7 +185,7 @@ class JsonCheckpointWriter:
 
 @dataclass(eq=False)
 class _LinesFile:
-    """A file of lines that grows."""
+    """A file of lines that is appended to."""
 
     path: str
     target: str
@@ -218,7 +220,7 @@ class _LinesFile:
 
 
 def _slices(rows: pl.DataFrame) -> Iterator[pl.DataFrame]:
-    """Pieces of rows whose lines fit into memory easily, however long they are."""
+    """Slices of rows with a limited length of their lines."""
     if rows.height:
         row_bytes = max(1, int(rows.estimated_size()) // rows.height)
         yield from rows.iter_slices(max(1, min(_SLICE_ROWS, _SLICE_BYTES // row_bytes)))

@@ -1,7 +1,7 @@
 """Columnar commits: one Parquet file in the flattened schema, with the name of the commit.
 
 Rows are the actions in order, the commitInfo first with its body in ``extra``. Eight bytes before
-the footer hold a checksum of all others: Parquet has none for footer and page headers, whose damage
+the footer are a checksum of all others: Parquet has none for footer and page headers, whose damage
 could remove actions.
 
 Source: ``schemas/log.md``, Columnar commits.
@@ -43,12 +43,12 @@ _FOOTER_LENGTH = struct.Struct("<I4s")
 _GROUP_ROWS = 1 << 16
 _INFO = "commitInfo"
 _META = META_WRAPPERS | {_INFO}
-# Texts that differ from file to file: a dictionary of them would be the column itself.
+# Values that differ from file to file, for which a dictionary is useless.
 _PLAIN = frozenset({"path", "stats", "size", "modificationTime", "minValues", "maxValues"})
 
 
 def is_columnar(data: bytes | memoryview) -> bool:
-    """Whether a commit is Parquet; no JSON text and no gzip stream begins so."""
+    """Whether a commit is Parquet; JSON text and gzip streams never begin so."""
     return bytes(data[: len(MAGIC)]) == MAGIC
 
 
@@ -76,7 +76,7 @@ def encode_columnar(info: bytes, meta: pl.DataFrame, files: pl.DataFrame) -> byt
         store_schema=False,
         write_page_checksum=True,
     ) as writer:
-        # A group of their own, so that a reader of these need not touch the files.
+        # In separate row groups, so that a reader of one need not read the other.
         for rows in (first, files):
             for part in rows.iter_slices(_GROUP_ROWS) if rows.height else ():
                 table = actions.conform(part, columns).to_arrow().cast(schema)
@@ -92,7 +92,7 @@ def arrow_field(name: str) -> pa.Field:
 
 
 def dictionary_columns(schema: pa.Schema) -> list[str]:
-    """Leaf columns, as Parquet names them, that repeat their values."""
+    """Leaf columns with repeated values, by Parquet's names."""
     found = []
     for name, type_ in zip(schema.names, schema.types, strict=True):
         if pa.types.is_map(type_):
@@ -107,7 +107,7 @@ def dictionary_columns(schema: pa.Schema) -> list[str]:
 
 
 def _sealed(data: bytes) -> bytes:
-    """Put the checksum between the last page and the footer, where Parquet allows any bytes."""
+    """Insert the checksum between the last page and the footer, where Parquet allows any bytes."""
     at = _footer_start(data)
     assert at is not None, "Parquet was just written"
     body, footer = data[:at], data[at:]
@@ -153,7 +153,7 @@ def decode_columnar(blob: Blob, *, files: bool = True) -> Actions:
     except (
         pa.ArrowException,
         pl.exceptions.PolarsError,
-        pl.exceptions.PanicException,  # Parquet that no writer makes may trip Polars' reader
+        pl.exceptions.PanicException,  # Polars' reader may panic on Parquet that no writer produces
         OSError,
         ValueError,
         MemoryError,
@@ -188,7 +188,7 @@ def _decode(blob: Blob, data: bytes, files: bool) -> Actions:
 
 
 class _Read(NamedTuple):
-    """Row groups that lie together and are read alike."""
+    """Consecutive row groups that are read in the same way."""
 
     columns: tuple[str, ...]
     kinds: frozenset[str]
@@ -199,7 +199,7 @@ class _Read(NamedTuple):
 def _reads(
     types: pl.Series, sizes: Sequence[int], names: Sequence[str], files: bool
 ) -> Iterator[_Read]:
-    """What is to be read: of each row group only the columns that its action types fill."""
+    """The row groups to read, each with only the columns of its action types."""
     schema = actions.schema()
     unknown = {name for name in names if name not in schema}
     groups: list[tuple[frozenset[str], int]] = []
@@ -219,7 +219,7 @@ def _reads(
 
 
 def _read(data: bytes, columns: list[str], start: int, length: int) -> pl.DataFrame:
-    # Polars reads straight into its own layout; Arrow's texts would be copied once more.
+    # Polars reads into its own layout; Arrow's texts would be copied again.
     return (
         pl.scan_parquet(BytesIO(data), parallel="columns")
         .select(columns)
@@ -229,7 +229,7 @@ def _read(data: bytes, columns: list[str], start: int, length: int) -> pl.DataFr
 
 
 def _typed(frame: pl.DataFrame, blob: Blob, start: int) -> pl.DataFrame:
-    """The contract's dtypes, the columns that it does not name in ``extra``, and the order."""
+    """Rows with the contract's dtypes, unknown columns in ``extra``, and the order."""
     schema = actions.schema()
     try:
         rows = frame.with_columns(
@@ -252,7 +252,7 @@ def _typed(frame: pl.DataFrame, blob: Blob, start: int) -> pl.DataFrame:
 
 
 def _with_unknown(rows: pl.DataFrame, names: list[str]) -> pl.DataFrame:
-    """Columns that a later contract brought are kept where unknown fields are; they are few."""
+    """Store columns of a later contract with the unknown fields; they are few."""
     there = [name for name in names if rows[name].null_count() < rows.height]
     if there:
         bodies = rows.select(pl.struct(there).struct.json_encode()).to_series()
@@ -268,7 +268,7 @@ def _with_unknown(rows: pl.DataFrame, names: list[str]) -> pl.DataFrame:
 
 @dataclass
 class _Groups:
-    """Decoded rows, by what reads them."""
+    """Decoded rows, by group of action types."""
 
     files: list[pl.DataFrame] = field(default_factory=list)
     meta: list[pl.DataFrame] = field(default_factory=list)
@@ -276,7 +276,7 @@ class _Groups:
     infos: list[CommitInfo] = field(default_factory=list)
 
     def add(self, rows: pl.DataFrame, kinds: frozenset[str], blob: Blob, files: bool) -> None:
-        """Take the rows of one read, whose action types are `kinds`."""
+        """Add the rows of one read, whose action types are `kinds`."""
         known = FILE_WRAPPERS | _META
         selections: list[tuple[list[pl.DataFrame], frozenset[str]]] = [
             (self.meta, kinds & META_WRAPPERS)

@@ -1,12 +1,12 @@
 """Decodes and encodes commits, with the defaults of the format; the order of a state's rows.
 
-Paths are not percent-encoded in an IndexTables log: the writers put the name that the file has on
-disk (whose partition folders may themselves hold Hive's ``%XX`` escapes), and the readers use it
-as it is. Decoding it would name another file.
+Paths are not percent-encoded in an IndexTables log: writers store the file's name on disk (whose
+partition folders may contain Hive's ``%XX`` escapes), and readers use it unchanged. Decoding it
+would give another file.
 
-The commitInfo is on the line of the first other action, not on one of its own. Readers of the
-reference take one action of a line and pass over keys that they do not know; those up to its move
-to a native log refuse a line on which they know none.
+The commitInfo is on the line of the first other action, not on its own line. Readers of the
+reference implementation read one action per line and ignore unknown keys; older ones reject a line
+with only unknown keys.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from lakelog.storage import LogStore
 _COMPOSED = ("protocol", "metaData", "mergeskip")
 
 DEFAULT_PROTOCOL_VERSION = 1
-"""Least reader and writer version of a table whose log holds no protocol action."""
+"""Minimum reader and writer version of a table whose log has no protocol action."""
 
 
 def one_protocol(version: int = DEFAULT_PROTOCOL_VERSION) -> pl.DataFrame:
-    """A protocol row with both least versions at `version`."""
+    """A protocol row with both minimum versions at `version`."""
     schema = actions.schema()
     columns = ("actionType", "minReaderVersion", "minWriterVersion")
     return pl.DataFrame(
@@ -56,7 +56,7 @@ def compose_meta(
     *,
     skips_complete: bool = False,
 ) -> pl.DataFrame:
-    """The non-file state of a checkpoint that may hold only part of it."""
+    """The non-file state of a checkpoint that may contain only part of it."""
     lacking = {kind for kind in ("protocol", "metaData") if not holds_type(own, kind)}
     if not skips_complete:
         lacking.add("mergeskip")
@@ -82,9 +82,7 @@ def holds_type(frame: pl.DataFrame, kind: str) -> bool:
 def project(
     frames: Iterable[pl.DataFrame], columns: Sequence[str], kinds: Sequence[str]
 ) -> Iterator[pl.DataFrame]:
-    """Keep the rows of `kinds`; of the columns, ``actionType``, ``path`` and those in `columns`
-    that are there.
-    """
+    """Rows of `kinds`, with ``actionType``, ``path`` and existing columns of `columns`."""
     wanted = {"actionType", "path", *columns}
     for frame in frames:
         rows = actions.of_type(frame, *kinds)
@@ -94,8 +92,8 @@ def project(
 def last_by_path(frames: list[pl.DataFrame]) -> list[pl.DataFrame]:
     """Drop all but the last row of each path over all frames, keeping order.
 
-    A writer of the reference lists a path twice when it was added again. Memory: the paths once
-    more, and only while looking.
+    A writer of the reference implementation lists a path twice if it was added again. Memory: a
+    copy of the paths.
     """
     paths = pl.concat([frame.select("path") for frame in frames]) if frames else None
     if paths is None or paths["path"].n_unique() == paths.height:
@@ -111,7 +109,7 @@ def last_by_path(frames: list[pl.DataFrame]) -> list[pl.DataFrame]:
 
 
 def missing_file(message: str, path: str, version: int, cause: NotFoundError) -> MalformedLogError:
-    """The error for a file that a checkpoint names and that is not there."""
+    """The error for a missing file of a checkpoint."""
     error = MalformedLogError(
         message,
         path=path,
@@ -131,7 +129,7 @@ _INFO = b'{"commitInfo":'
 
 
 def wire() -> Wire:
-    """The JSON spelling of IndexTables."""
+    """The JSON names of IndexTables."""
     return Wire.of(_INDEXTABLES)
 
 
@@ -152,15 +150,16 @@ def encode_commit(
 ) -> bytes:
     """The file of one commit; see `lakelog.dialects.base.Dialect.encode`.
 
-    Plain lines, unless ``spark.indextables.transaction.compression.*`` ask for gzip. What is
-    spelled as lines already stays lines, whatever its size.
+    Plain lines, unless ``spark.indextables.transaction.compression.*`` request gzip. Actions that
+    are already encoded as lines remain lines, at any size.
     """
     require_content(content)
     meta, files = ordered_content(content, _INDEXTABLES)
     info = encode_info(content.info) if content.info else b""
     pieces: list[bytes | memoryview] = []
     size = 0
-    # One slice after another where the size decides: what is too large is not spelled to its end.
+    # Slice by slice if the size decides, so that content that is too large is not encoded
+    # completely.
     for piece in _pieces(info, (meta, files), content.spelled, ahead=columnar_above is None):
         pieces.append(piece)
         size += len(piece)
@@ -191,7 +190,7 @@ def decode_commits(
 ) -> Actions:
     """Read and decode commits; see `lakelog.dialects.base.Dialect.decode`.
 
-    A ``docMappingRef`` is resolved where the mapping is registered in one of these commits.
+    A ``docMappingRef`` is resolved if the mapping is registered in one of these commits.
     """
     counts = Counts(info_own_line=False)
     blobs = read_commits(store, commits, _unframe)
@@ -201,7 +200,7 @@ def decode_commits(
 
 
 def _counted(blobs: Iterable[Blob], counts: Counts) -> Iterator[Blob]:
-    """Commits of lines counted; a columnar one has a checksum."""
+    """Count the lines of NDJSON commits; a columnar one has a checksum."""
     for blob in blobs:
         yield from (blob,) if is_columnar(blob.data) else counts.counted((blob,))
 
@@ -211,7 +210,7 @@ def _unframe(data: bytes, commit: CommitFile) -> bytes:
 
 
 def decode_blobs(blobs: Iterable[Blob], *, files: bool = True) -> Actions:
-    """Decode unframed commits and fill in what the format says of absent fields."""
+    """Decode unframed commits, with the format's defaults for absent fields."""
     parts: list[Actions] = []
     for columnar, run in groupby(blobs, key=lambda blob: is_columnar(blob.data)):
         if columnar:
@@ -227,8 +226,8 @@ def decode_blobs(blobs: Iterable[Blob], *, files: bool = True) -> Actions:
 
 
 def _without_info(blob: Blob) -> Iterator[Blob]:
-    """A commit with the commitInfo of its first line apart from the action that is next to it,
-    so that the columnar decoder, which takes one action a line, need not hand it over.
+    """A commit with the commitInfo of its first line on a separate line, for the columnar decoder,
+    which accepts one action per line.
     """
     if bytes(blob.data[: len(_INFO)]) != _INFO:
         yield blob
@@ -239,7 +238,7 @@ def _without_info(blob: Blob) -> Iterator[Blob]:
     try:
         parsed = orjson.loads(line)
     except orjson.JSONDecodeError:
-        yield blob  # the decoder says where it breaks
+        yield blob  # the decoder reports the error
         return
     if len(parsed) == 1 or None in parsed.values():
         yield blob
@@ -255,12 +254,11 @@ def _without_info(blob: Blob) -> Iterator[Blob]:
 
 
 def meta_at_or_below(store: LogStore, version: int, *, of_state: bool = False) -> pl.DataFrame:
-    """Protocol, metaData and mergeskip rows of every JSON commit up to `version` that is on disk;
-    of an Avro state (`of_state`) also those of the skips that are numbered apart from the states.
+    """Protocol, metaData and mergeskip rows of every existing JSON commit up to `version`; for an
+    Avro state (`of_state`) also skips in commits that are numbered independently of the states.
 
-    Checkpoints of other writers leave out skips, and an Avro state may leave out protocol and
-    metadata; these commits are where they still are. Nothing names them, so cleanup may take some
-    while they are read: what is left then is all that there is.
+    Checkpoints of other writers omit skips, and an Avro state may omit protocol and metadata; only
+    these commits have them. Cleanup may delete some during the read; the others are used.
     """
 
     def commits_below() -> list[CommitFile]:
@@ -276,7 +274,7 @@ def meta_at_or_below(store: LogStore, version: int, *, of_state: bool = False) -
             return decode_commits(store, commits, files=False).meta
         except (CorruptionError, NotFoundError) as error:
             before, commits = len(commits), commits_below()
-            # They only ever become fewer, so this comes to an end.
+            # Commits are only deleted, never added, so this terminates.
             if len(commits) >= before or error.path in {commit.path for commit in commits}:
                 raise
     return actions.concat([])

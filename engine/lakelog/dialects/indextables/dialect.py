@@ -103,8 +103,8 @@ class IndexTablesDialect(Dialect):
     states_folder: str | None = listing.MANIFEST_FOLDER
 
     def choose_layout(self, table: TableConfiguration, request: LayoutRequest) -> str:
-        """Flattened Parquet where every reader knows it or a property asks for it; else JSON, in
-        parts above a size where the protocol has them.
+        """Flattened Parquet if every reader supports it or a property requests it; else JSON, in
+        parts above a size if the protocol has them.
         """
         protocol = table.protocol
         reader = protocol.min_reader_version or 1
@@ -133,9 +133,8 @@ class IndexTablesDialect(Dialect):
         checkpoints: Sequence[Checkpoint],
         pointed: int | None,
     ) -> frozenset[Checkpoint] | None:
-        """IndexTables' own readers know JSON alone. They begin at the checkpoint that the pointer
-        names, and take it for granted that every commit above it is there; without one at the
-        first commit.
+        """IndexTables' own readers read only JSON. They begin at the checkpoint in the pointer, and
+        assume that every commit above it exists; without a pointer, they begin at the first commit.
         """
         if table is not None and knows_flattened(table.protocol.reader_features):
             return None
@@ -145,7 +144,7 @@ class IndexTablesDialect(Dialect):
         return frozenset(c for c in in_json if c.version <= pointed)
 
     def may_be_pointed_to(self, checkpoint: Checkpoint, protocol: Protocol | None) -> bool:
-        """A flattened checkpoint only where every reader knows it."""
+        """A flattened checkpoint only if every reader supports it."""
         features = None if protocol is None else protocol.reader_features
         return checkpoint.layout != "flattened" or knows_flattened(features)
 
@@ -175,8 +174,8 @@ class IndexTablesDialect(Dialect):
         An Avro state is a checkpoint of its version, and for the v0.5.4 writer also its commit:
         the versions of a table are those of its commits and of its checkpoints.
 
-        With `hint`, the listing starts at the version that ``_last_checkpoint`` names, if a
-        complete checkpoint is there; else at 0. The pointer never decides.
+        With `hint`, the listing starts at the version in ``_last_checkpoint`` if it has a complete
+        checkpoint; else at 0. The pointer never decides the result.
         """
         return listing.list_log(store, hint=hint, start=start)
 
@@ -194,8 +193,8 @@ class IndexTablesDialect(Dialect):
         *,
         files: bool = True,
     ) -> Iterator[Actions]:
-        """Read and decode commits, some at a time; each is decoded whole, as its framing may need
-        all of it. See `Dialect.decode_pieces`.
+        """Read and decode commits in pieces; each commit is decoded as a whole, as its framing may
+        require. See `Dialect.decode_pieces`.
         """
         for run in group_commits(commits, piece_bytes):
             yield self.decode(store, run, files=files)
@@ -234,7 +233,7 @@ class IndexTablesDialect(Dialect):
         return checkpoint_writer(store, plan)
 
     def pointed_version(self, pointer: bytes) -> int | None:
-        """The version that ``_last_checkpoint`` names."""
+        """The version in ``_last_checkpoint``."""
         return listing.parse_pointer(pointer)
 
     def pointer_to(
@@ -262,25 +261,25 @@ class IndexTablesDialect(Dialect):
             body["format"] = checkpoint.layout
         elif checkpoint.layout == "json-multipart":
             parts = checkpoint.paths[1:]
-            # By the id other readers know that the file is a manifest.
+            # Other readers recognise a manifest by the id.
             checkpoint_id = parts[0].rpartition("/")[2].split(".")[2]
             body |= {"parts": len(parts), "checkpointId": checkpoint_id}
         return listing.LAST_CHECKPOINT, orjson.dumps(body)
 
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
-        """When an Avro state was made; None for other checkpoints, whose commits have times."""
+        """Creation time of an Avro state; None for other checkpoints, whose commits have times."""
         reader = self.open_checkpoint(store, checkpoint)
         return reader.created_ms() if isinstance(reader, AvroStateReader) else None
 
     def decode_commit_infos(self, infos: Sequence[CommitInfo]) -> pl.DataFrame:
-        """Flatten commitInfo bodies, in order; the reference writes none, lakelog does."""
+        """Flatten commitInfo bodies, in order; only lakelog writes them."""
         return flatten_commit_infos(infos, wire())
 
     def resolve_references(self, files: pl.DataFrame, meta: pl.DataFrame) -> pl.DataFrame:
         """Fill ``docMappingJson`` from ``docMappingRef`` through the properties in `meta`.
 
-        Decoding resolves what is registered in the same commits; a mapping that an earlier
-        commit registered is found here, once the table's metadata is known.
+        Decoding resolves mappings that are registered in the same commits; mappings of earlier
+        commits are resolved here, with the table's metadata.
         """
         return resolve_references(files, registry_of_meta(meta))
 

@@ -1,9 +1,9 @@
 """Document mappings: hashes, and the references by which files share them.
 
-A file names its mapping by a hash (``docMappingRef``); the texts are once, in
+A file refers to its mapping by a hash (``docMappingRef``); the texts are stored once, in
 ``metaData.configuration["docMappingSchema.<hash>"]`` or in the schema registry of an Avro state
-(under the bare hash, or with the same prefix). A registry is addressed by content, so it does not
-matter which commit brought an entry.
+(under the bare hash, or with the same prefix). A registry is content-addressed, so the commit of an
+entry is irrelevant.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def doc_mapping_hash(text: str) -> str:
 
     Keys are sorted at every depth, arrays whose elements are all objects with a ``name`` are
     sorted by it, and the compact JSON is hashed: SHA-256, URL-safe base64, the first 16
-    characters (96 bits). Text that is not JSON is hashed as it is, as the writers do.
+    characters (96 bits). Text that is not JSON is hashed unchanged, as by the writers.
 
     >>> doc_mapping_hash('[{"name": "b"}, {"name": "a"}]') == doc_mapping_hash(
     ...     '[{"name":"a"},{"name":"b"}]'
@@ -60,11 +60,11 @@ def _canonical(value: Any) -> Any:
 
 
 def normalised(text: str) -> str:
-    """A document mapping in one spelling for all that say the same.
+    """A canonical form of a document mapping.
 
     Keys and arrays of named objects are sorted, as for the hash. Fields of the type ``object``
-    without ``field_mappings`` are left out: IndexTables' readers drop them, and its checkpoints
-    hold what its readers give. Text that is not JSON stays as it is.
+    without ``field_mappings`` are omitted: IndexTables' readers drop them, and its checkpoints
+    contain the mappings as read. Text that is not JSON is unchanged.
 
     >>> normalised('[{"type": "text", "name": "a"}, {"name": "o", "type": "object"}]')
     '[{"name":"a","type":"text"}]'
@@ -85,8 +85,8 @@ def _is_empty_object(field: Any) -> bool:
 
 
 def same_files(files: pl.DataFrame) -> list[pl.Series]:
-    """Columns of adds in one spelling for all that say the same: mappings `normalised`, references
-    only where no mapping was found for them, and an absent ``hasFooterOffsets`` as false.
+    """Columns of adds in a canonical form: mappings `normalised`, references only if no mapping was
+    found for them, and an absent ``hasFooterOffsets`` as false.
     """
     made: list[pl.Series] = []
     if _TEXT in files.columns:
@@ -101,7 +101,7 @@ def same_files(files: pl.DataFrame) -> list[pl.Series]:
 
 
 def without_registry(meta: pl.DataFrame) -> pl.DataFrame:
-    """Rows that are no file actions, with the registry taken out of the table's properties."""
+    """Non-file actions, without the registry in the table's properties."""
     if "configuration" not in meta.columns:
         return meta
     properties = [
@@ -136,8 +136,8 @@ def registry_of_meta(meta: pl.DataFrame) -> dict[str, str]:
 
 
 def lost_mapping(before: Mapping[str, str | None], after: Mapping[str, str | None]) -> str | None:
-    """A registry entry of the properties `before` whose mapping the ones `after` lack, under any
-    hash; None where there is none.
+    """A registry entry of the properties `before` whose mapping is missing in `after` under any
+    hash; None if there is none.
     """
     kept = {normalised(text) for key, text in after.items() if _is_entry(key) and text is not None}
     lost = (
@@ -151,8 +151,8 @@ def lost_mapping(before: Mapping[str, str | None], after: Mapping[str, str | Non
 def resolve_references(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.DataFrame:
     """Fill ``docMappingJson`` of the rows that have only a ``docMappingRef``.
 
-    A reference that the registry lacks stays, and its text stays null: the mapping only matters
-    to who reads the rows.
+    For a reference that is not in the registry, the text remains null: only readers of rows need
+    the mapping.
     """
     if _REF not in files.columns or not registry:
         return files
@@ -165,8 +165,8 @@ def resolve_references(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.D
 
 
 def without_registered(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.DataFrame:
-    """Take ``docMappingJson`` out of the rows whose ``docMappingRef`` gives it back: what
-    `resolve_references` undoes.
+    """Remove ``docMappingJson`` from rows whose ``docMappingRef`` resolves to it; the inverse of
+    `resolve_references`.
     """
     if _REF not in files.columns or _TEXT not in files.columns or not registry:
         return files

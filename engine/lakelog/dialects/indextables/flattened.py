@@ -1,13 +1,13 @@
 """Reads flattened Parquet checkpoints: one row per action, in ``_checkpoints/``.
 
-Two schemas are read: lakelog's own (``schemas/actions.json``) and the plain ``CheckpointEntry`` of
-spec 004, whose metadata rows have ``actionType`` ``metadata`` and a ``format`` map, and which
-holds neither protocol nor skips (they come from the commits that the checkpoint covers).
+Two schemas are read: lakelog's own (``schemas/actions.json``), and the plain ``CheckpointEntry`` of
+specification 004, whose metadata rows have ``actionType`` ``metadata`` and a ``format`` map, and
+which has neither protocol nor skips (they are read from the commits that the checkpoint covers).
 
-The ``<v>.checkpoint.json`` next to them is a hint: which parts belong together is in their
-names, and whether they are whole in their footers. What it records of the row groups of a part
-(`lakelog.dialects.row_group_records`) counts if the part has the length that it names; a condition
-then opens only parts that can hold a match.
+The ``<v>.checkpoint.json`` next to them is a hint: the names of the parts show which belong
+together, and their footers whether they are complete. Its records of the row groups of a part
+(`lakelog.dialects.row_group_records`) are used if the part has the recorded length; a condition
+then opens only parts that can contain a match.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _TYPE = "actionType"
 _FORMAT = "format"
 _ROW_COLUMNS = ("version", "position", "timestamp", "extra")
 FILES_KEY = "lakelog.files"
-"""Key of the metadata under which it describes each Parquet file of the checkpoint, in order."""
+"""Key of the metadata with a description of each Parquet file of the checkpoint, in order."""
 _STATE_TYPES = (*actions.FILE_ACTIONS, *CHECKPOINT_META)
 _SPEC_NAMES = {"metadata": "metaData"}
 
@@ -72,8 +72,8 @@ class FlattenedReader:
         self._sources = CheckpointSources(store, checkpoint, batch_bytes, lambda _: bounds_type)
 
     def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
-        """Protocol, metaData, skips; those that a plain checkpoint lacks come from the JSON
-        commits that it covers, where they are on disk (protocol: else 1/1).
+        """Protocol, metaData, skips; those that a plain checkpoint lacks are read from the existing
+        JSON commits that it covers (protocol: else 1/1).
         """
         own: list[pl.DataFrame] = []
         for path in self.checkpoint.paths:
@@ -91,7 +91,9 @@ class FlattenedReader:
 
     @cached_property
     def _is_complete(self) -> bool:
-        """Whether every part has lakelog's schema, which keeps what spec 004's leaves out."""
+        """Whether every part has lakelog's schema, which has all fields that the one of
+        specification 004 lacks.
+        """
         for path in self.checkpoint.paths:
             if path in self._described:
                 continue
@@ -113,7 +115,7 @@ class FlattenedReader:
                 yield from self._read_files(file, path, bound, columns, kinds, groups, registry)
 
     def _registry(self, columns: Sequence[str]) -> dict[str, str]:
-        """Document mappings that rows refer to, where they are asked for."""
+        """Document mappings that rows refer to, if `columns` needs them."""
         if "docMappingJson" not in columns:
             return {}
         return registry_of_meta(self.read_meta(("metaData",)))
@@ -172,10 +174,10 @@ class FlattenedReader:
 
     @cached_property
     def _described(self) -> Mapping[str, RowGroups]:
-        """What the metadata records of the row groups of the parts; empty unless it describes
-        every one of them, and each has the length that it names.
+        """The recorded row groups of the parts; empty unless the metadata describes all parts with
+        their lengths.
 
-        A single part is opened in any case, and its own record is as good.
+        A single part is always opened, and has its own record.
         """
         parts = self.checkpoint.paths
         if len(parts) < 2 or len(self._sizes) < len(parts):
@@ -191,7 +193,7 @@ class FlattenedReader:
             return {}
         found: dict[str, RowGroups] = {}
         for path, size, record in zip(parts, sizes, records, strict=True):
-            # One at a time: parts may have bounds of different columns.
+            # One at a time, because parts may have bounds of different columns.
             frames = parse_records({path: record}, bounds_type)
             if frames is None:
                 return {}
@@ -199,7 +201,7 @@ class FlattenedReader:
         return found
 
     def files_read(self) -> tuple[str, ...]:
-        """The parts, in order; below a plain checkpoint also the commits that it covers."""
+        """The parts, in order; for a plain checkpoint also the commits that it covers."""
         if self._is_complete:
             return self.checkpoint.paths
         below = list_commits(self._store, end=self.checkpoint.version)
@@ -210,7 +212,7 @@ class FlattenedReader:
         return False
 
     def struct_statistics(self) -> pa.DataType | None:
-        """None: statistics are as text."""
+        """None: statistics are stored as text."""
         return None
 
     def _read_meta_rows(
@@ -245,7 +247,7 @@ class FlattenedReader:
         self._check_rows(path, expected, rows_read)
 
     def _check_rows(self, path: str, expected: int, found: int) -> None:
-        # Arrow ends a read early, without a word, where a damaged page header makes a column short.
+        # If a damaged page header makes a column short, Arrow ends the read early without an error.
         if expected != found:
             raise MalformedLogError(
                 "the checkpoint has fewer rows than its footer records",
@@ -256,7 +258,9 @@ class FlattenedReader:
             )
 
     def _frame(self, table: pa.Table, path: str) -> pl.DataFrame:
-        """Arrow to the contract's columns and dtypes, with spec 004's spelling repaired."""
+        """Convert Arrow to the contract's columns and dtypes, and rename those of specification
+        004.
+        """
         table.validate(full=True)  # Arrow does not check that Parquet's text is UTF-8
         frame = pl.DataFrame(pl.from_arrow(without_metadata(table)))
         if _TYPE not in frame.columns or frame[_TYPE].null_count():
@@ -285,7 +289,7 @@ class FlattenedReader:
                 version=self.checkpoint.version,
                 found=str(cause).splitlines()[0][:200],
             ) from cause
-        # History has no place in a state, so a row of another type is damage and not the future.
+        # A state has no history, so a row of another type is damage, not a later format.
         found = rows[_TYPE].unique(maintain_order=True)
         if strange := [kind for kind in found if kind not in _STATE_TYPES]:
             raise InvalidActionError(
@@ -305,14 +309,14 @@ class FlattenedReader:
 
 @cache
 def _columns_of(kind: str) -> frozenset[str]:
-    """Flattened columns that an action type fills."""
+    """Flattened columns of an action type."""
     columns = {leaf.column for _, leaf in wire().wrappers[kind].leaves()}
     return frozenset(columns | ({_FORMAT} if kind == "metaData" else set()))
 
 
 def _with_format(frame: pl.DataFrame) -> pl.DataFrame:
-    """Spec 004 keeps the format as one map: its ``provider``, and the options next to it."""
-    # One metaData row per checkpoint: a loop costs nothing.
+    """Specification 004 stores the format as one map: its ``provider``, and the options."""
+    # One metaData row per checkpoint, so a loop costs nothing.
     formats = frame[_FORMAT].to_list()
     schema = actions.schema()
     options = [

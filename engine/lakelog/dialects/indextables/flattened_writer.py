@@ -1,11 +1,10 @@
 """Writes flattened Parquet checkpoints: temporary names, rows, pointer.
 
-Several files share the rows by the CRC-32 of the path. Their names show only version, number and
-count, so two writers of one version may meet in them: as each row has one place, any mixture of
-their files is the same checkpoint.
+Several files share the rows by the CRC-32 of the path. Their names contain only version, number and
+count, so two writers of one version may replace each other's files: as each row belongs to one
+file, any mixture of their files is the same checkpoint.
 
-Source: facts of the real writers, ``_last_checkpoint``; ``schemas/checkpoint.md``,
-Flattened Parquet.
+Source: ``schemas/checkpoint.md``, Flattened Parquet.
 """
 
 from __future__ import annotations
@@ -64,12 +63,12 @@ class Staging:
 
     Attributes:
         store: Store of the table.
-        plan: What the checkpoint is to look like.
-        unique: Gives UUIDs for the names.
-        files: Files that are whole, in the order in which they are to get their names.
-        num_adds: Live files among the actions.
-        records: What is recorded of the row groups of each Parquet file, in the same order.
-        registry: Document mappings that the table's properties hold, by hash.
+        plan: Plan of the checkpoint.
+        unique: Generates UUIDs for names.
+        files: Complete files, in the order in which they will be renamed.
+        num_adds: Number of live files.
+        records: Records of the row groups of each Parquet file, in the same order.
+        registry: Document mappings in the table's properties, by hash.
         configuration: The table's properties.
     """
 
@@ -86,7 +85,7 @@ class Staging:
     _open: list[Upload] = field(default_factory=list)
 
     def learn(self, meta: pl.DataFrame) -> None:
-        """Take from the rows that are no file actions what spelling the others depends on."""
+        """Read the properties that the encoding depends on from the non-file actions."""
         self.registry = registry_of_meta(meta)
         for row in meta.iter_rows(named=True):  # a few rows, and skips
             if row["actionType"] == "metaData":
@@ -96,30 +95,31 @@ class Staging:
                 self._reader_features = tuple(row.get("readerFeatures") or ())
 
     def hidden(self) -> str:
-        """A new name that no reader looks at."""
+        """A new temporary name, which readers ignore."""
         return f"{LOG_FOLDER}/.lakelog-{self.unique().hex}.tmp"
 
     def begin(self, path: str) -> Upload:
-        """Start a file, which `abandon` would leave nothing of."""
+        """Begin a file; `abandon` deletes it."""
         upload = self.store.upload(path)
         self._open.append(upload)
         return upload
 
     def put(self, target: str, data: bytes) -> StagedFile:
-        """Write a small file that holds no actions."""
+        """Write a small file without actions."""
         staged = StagedFile(self.hidden(), target, len(data), 0)
-        # Before it is there: where the answer is lost, it may be.
+        # Recorded before writing, because a write with an unknown outcome may have created the
+        # file.
         self.files.append(staged)
         self.store.put(staged.path, data)
         return staged
 
     def close(self, upload: Upload, staged: StagedFile) -> None:
-        """Make a file appear that is whole."""
+        """Close a complete file."""
         self.files.append(staged)
         upload.close()
 
     def abandon(self) -> None:
-        """Delete what was written, if the store allows it."""
+        """Delete the written files, if the store allows it."""
         for upload in self._open:
             try:
                 upload.abandon()
@@ -131,11 +131,11 @@ class Staging:
             return
 
     def pointer(self, **more: Any) -> tuple[str, bytes] | None:
-        """``_last_checkpoint``, or None where other readers of the table must not follow it.
+        """``_last_checkpoint``, or None if other readers of the table must not follow it.
 
-        Those of an Avro state would look for a folder that is not there, and fail. Those that do
-        not know flattened Parquet would lose the JSON checkpoint that it named before, and their
-        cleanup would take the commits below what they cannot read.
+        Readers of Avro states would fail, because they expect a state folder. Readers that do not
+        support flattened Parquet would lose the JSON checkpoint that it referred to before, and
+        their cleanup would delete the commits below a checkpoint that they cannot read.
         """
         if self._reader_version >= STATE_PROTOCOL or self._points_to_state():
             return None
@@ -153,12 +153,12 @@ class Staging:
 
     @property
     def num_actions(self) -> int:
-        """Actions in all files."""
+        """Number of actions in all files."""
         return sum(file.num_actions for file in self.files)
 
     @property
     def size_bytes(self) -> int:
-        """Length of all files."""
+        """Total length of all files, in bytes."""
         return sum(file.size_bytes for file in self.files)
 
     def _points_to_state(self) -> bool:
@@ -167,7 +167,7 @@ class Staging:
         except NotFoundError:
             return False
         except UnavailableError:
-            return True  # it may; and leaving a pointer as it is only costs time
+            return True  # unknown; leaving the pointer unchanged only costs time
         try:
             body = orjson.loads(unframe(data, LAST_CHECKPOINT))
         except (CorruptionError, orjson.JSONDecodeError):
@@ -178,18 +178,18 @@ class Staging:
 
 
 FOOTER_KEY = "lakelog.checkpoint"
-"""Key of the footer under which a file says which part of which checkpoint it is, as JSON."""
+"""Key of the footer with the number of the part and its checkpoint, as JSON."""
 
 _LAYOUT = "flattened"
 _TYPE = "actionType"
-_PENDING_ROWS = 1 << 17  # over all files: what the memory of many files comes to
+_PENDING_ROWS = 1 << 17  # over all files, to limit the memory of many files
 _UNLIKE = frozenset({"position"})  # differs from row to row
 
 
 class FlattenedWriter:
     """Writes the rows of a checkpoint in the flattened schema.
 
-    Memory: a row group, or some 131,072 rows where there are several files; a piece of each file.
+    Memory: a row group, or about 131,072 rows with several files; a piece of each file.
     """
 
     digest_of: Callable[[pl.DataFrame], Digest] | None = None
@@ -210,7 +210,7 @@ class FlattenedWriter:
         self._kind: str | None = None
 
     def write_meta(self, meta: pl.DataFrame) -> None:
-        """All rows that are no file actions, once, before the files; in row groups of their own."""
+        """Write all non-file actions; called once, before the files, in row groups of their own."""
         self._staging.learn(meta)
         kinds = meta[_TYPE].unique().to_list() if meta.height else []
         if unknown := sorted(set(kinds) - set(CHECKPOINT_META)):
@@ -224,12 +224,14 @@ class FlattenedWriter:
         self._parts[0].flush()
 
     def write_files(self, files: pl.DataFrame) -> None:
-        """File actions of one kind, some 65,536 rows at a time; they change no data."""
+        """Write file actions of one kind, about 65,536 rows at a time, with ``dataChange``
+        false.
+        """
         if not files.height:
             return
         kind = files[_TYPE][0]
         if kind != self._kind:
-            # A group holds one kind, so that who wants the other need not read it.
+            # A row group has one kind, so that readers of the other skip it.
             for part in self._parts:
                 part.flush()
             self._kind = kind
@@ -242,15 +244,15 @@ class FlattenedWriter:
             max(self._parts, key=lambda part: part.pending).flush()
 
     def finish(self) -> StagedCheckpoint:
-        """Close the files; the metadata is before them, for with the last the checkpoint is
-        complete.
+        """Close the files. The metadata file is renamed before the last of them, which completes
+        the checkpoint.
         """
         for part in self._parts:
             part.close()
         return stage_parts(self._staging)
 
     def abandon(self) -> None:
-        """Delete what was written, if the store allows it."""
+        """Delete the written files, if the store allows it."""
         for part in self._parts:
             part.drop()
         self._staging.abandon()
@@ -259,7 +261,7 @@ class FlattenedWriter:
         count = len(self._parts)
         if count == 1:
             return [rows]
-        # A checksum of each path is a call for each; no engine has this one for whole columns.
+        # One call per path, because no library has this checksum for whole columns.
         paths = rows["path"].cast(pl.Binary).to_list()
         numbers = np.fromiter(map(crc32, paths), np.uint32, len(paths)) % np.uint32(count)
         return [rows.filter(pl.Series(numbers == number)) for number in range(count)]
@@ -271,7 +273,7 @@ def part_schema() -> pa.Schema:
 
 
 def stage_parts(staging: Staging) -> StagedCheckpoint:
-    """The checkpoint of parts that are whole, in order; writes the metadata next to them."""
+    """The checkpoint of complete parts, in order; writes the metadata next to them."""
     plan = staging.plan
     data = tuple(staging.files)
     more = {"parts": len(data)} if len(data) > 1 else {}
@@ -300,15 +302,15 @@ def stage_parts(staging: Staging) -> StagedCheckpoint:
 
 
 def part_target(version: int, number: int, count: int) -> str:
-    """Where part `number` of `count`, counted from 1, is to be."""
+    """Path of part `number` (from 1) of `count`."""
     stem = f"{CHECKPOINT_FOLDER}/{version:020d}.checkpoint"
     return f"{stem}.parquet" if count == 1 else f"{stem}.{number:010d}.{count:010d}.parquet"
 
 
 @dataclass(eq=False)
 class ParquetPart:
-    """A Parquet file of a checkpoint that grows by row groups; `record` describes these once it is
-    closed.
+    """A Parquet file of a checkpoint that is appended to; `record` describes its row groups after
+    it is closed.
     """
 
     staging: Staging
@@ -326,7 +328,7 @@ class ParquetPart:
     _recorder: TextBoundsRecorder = field(init=False)
 
     def append(self, rows: pl.DataFrame) -> None:
-        """Take rows; whole row groups are written, the rest waits."""
+        """Append rows; full row groups are written, the rest is buffered."""
         if not rows.height:
             return
         self._frames.append(rows)
@@ -336,7 +338,7 @@ class ParquetPart:
             self._write(self.pending - self.pending % most)
 
     def flush(self) -> None:
-        """Write what waits as a row group of its own."""
+        """Write the buffered rows as a row group."""
         if self.pending:
             self._write(self.pending)
 
@@ -370,7 +372,7 @@ class ParquetPart:
         return self._writer
 
     def close(self) -> None:
-        """Write what waits and the footer, and make the file appear."""
+        """Write the buffered rows and the footer, and create the file."""
         self.flush()
         writer = self._started()
         said = {
@@ -391,6 +393,6 @@ class ParquetPart:
         self.staging.records.append(self.record)
 
     def drop(self) -> None:
-        """Let go of an unfinished file: what the Parquet writer still has goes nowhere."""
+        """Abandon an unfinished file, and discard the rest that the Parquet writer still has."""
         if self._sink is not None and self._writer is not None:
             self._sink.give_up(self._writer)

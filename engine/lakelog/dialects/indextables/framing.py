@@ -1,7 +1,7 @@
 """The three framings of an IndexTables JSON file, with a bound on decompressed bytes.
 
-A file may expand to `FREE_BYTES` whatever its length, to more only by a ratio that files of a log
-stay below (each action names a file by random characters), and never to more than
+A file of any length may expand to `FREE_BYTES`, to more only up to a ratio that log files never
+reach (each action has a path with random characters), and never to more than
 `MAX_DECOMPRESSED_BYTES`. Repeated bytes reach ratios of 1,030 in gzip and 30,000 in zstandard.
 
 ==============  ==================================================
@@ -12,7 +12,7 @@ first bytes     content
 anything else   plain bytes
 ==============  ==================================================
 
-Source: facts of the real writers, "Compression".
+Source: the writers of IndexTables4Spark.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from lakelog.errors import InvalidPropertyError, MalformedLogError
 from lakelog.model.metadata import in_any_case
 
 MAX_DECOMPRESSED_BYTES = 512 * 1024 * 1024
-"""The most that one compressed file of a log may expand to."""
+"""Maximum decompressed size of one file of a log, in bytes."""
 FREE_BYTES = 64 * 1024 * 1024
-"""What a compressed file may expand to whatever its length."""
+"""Decompressed size that is allowed for a file of any length, in bytes."""
 MAX_RATIO = 500
-"""Decompressed bytes for each compressed byte, beyond `FREE_BYTES`."""
+"""Maximum decompressed bytes per compressed byte, beyond `FREE_BYTES`."""
 
 _PIECE_BYTES = 4 << 20
 
 
 class TooLargeError(ValueError):
-    """A compressed stream expands to more than its bound."""
+    """The decompressed size of a stream exceeds its limit."""
 
 
 def most_decompressed(size_bytes: int | None = None) -> int:
-    """The most bytes that a compressed file of `size_bytes`, or of any length, may expand to."""
+    """Maximum decompressed size in bytes of a compressed file of `size_bytes`, or of any length."""
     if size_bytes is None:
         return MAX_DECOMPRESSED_BYTES
     return min(MAX_DECOMPRESSED_BYTES, max(FREE_BYTES, MAX_RATIO * size_bytes))
@@ -53,7 +53,7 @@ def decompress(
     *,
     only_first: bool = False,
 ) -> bytes:
-    """The content of compressed streams that follow one another, expanded piece by piece."""
+    """The content of consecutive compressed streams, decompressed in pieces."""
     pieces: list[bytes] = []
     room = most_bytes
     rest: bytes | memoryview = data
@@ -61,7 +61,7 @@ def decompress(
         stream = new_stream()
         while not stream.eof:
             piece = stream.decompress(rest, min(_PIECE_BYTES, room + 1))
-            # zlib returns its unread input, the others keep it.
+            # zlib returns its unread input, other codecs keep it.
             rest = getattr(stream, "unconsumed_tail", b"")
             if piece:
                 pieces.append(piece)
@@ -89,10 +89,11 @@ _CHECKPOINT_ENABLED = "spark.indextables.checkpoint.compression.enabled"
 
 
 def frame_as(data: bytes, configuration: Mapping[str, str | None]) -> bytes:
-    """The framing that a table's properties ask for; plain where they do not.
+    """Frame a file as the table's properties request; plain by default.
 
-    gzip gets the two bytes of codec header, which every reader of the reference knows; a bare
-    stream only its native one. What expands further than `unframe` accepts stays plain.
+    gzip has the two bytes of codec header, which every reader of the reference implementation
+    supports; a bare stream is supported only by its native one. Content that expands beyond the
+    limit of `unframe` remains plain.
     """
     level = commit_level(configuration)
     if level is None or len(data) > most_decompressed():
@@ -102,16 +103,14 @@ def frame_as(data: bytes, configuration: Mapping[str, str | None]) -> bytes:
 
 
 def commit_level(configuration: Mapping[str, str | None]) -> int | None:
-    """The gzip level that a table's properties ask of its commits; None for plain bytes."""
+    """The gzip level of commits in the table's properties; None for plain bytes."""
     level = _level(configuration)
     return level if _is_on(configuration, _ENABLED) else None
 
 
 def checkpoint_level(configuration: Mapping[str, str | None]) -> int | None:
-    """The gzip level that a table's properties ask of its JSON checkpoints; None for plain bytes.
-
-    ``spark.indextables.checkpoint.compression.enabled`` decides where it is there, else what holds
-    of the commits.
+    """The gzip level of JSON checkpoints in the table's properties; None for plain bytes. Without
+    ``spark.indextables.checkpoint.compression.enabled``, the setting of commits applies.
     """
     if in_any_case(configuration, _CHECKPOINT_ENABLED) is None:
         return commit_level(configuration)
@@ -138,7 +137,7 @@ def _level(configuration: Mapping[str, str | None]) -> int | None:
 
 
 class Framer:
-    """Frames a file that is written piece by piece."""
+    """Frames a file that is written in pieces."""
 
     def __init__(self, level: int | None) -> None:
         self._deflater = (
@@ -148,27 +147,26 @@ class Framer:
         self._packed_bytes = 0
         self._ended = False
         self.plain_bytes = 0
-        """Bytes taken so far, before compression."""
+        """Number of bytes so far, before compression."""
 
     @property
     def most_bytes(self) -> int | None:
-        """How many bytes it may take, so that `unframe` accepts the file; None where any number.
-
-        The ratio of the compression is known, and counts, after `end`.
+        """Maximum number of bytes, so that `unframe` accepts the file; None for no limit. The
+        compression ratio is known, and limits it, after `end`.
         """
         if self._deflater is None:
             return None
         return most_decompressed(self._packed_bytes if self._ended else None)
 
     def add(self, data: bytes) -> bytes:
-        """The next bytes of the file; maybe none yet."""
+        """Add bytes; return framed bytes, possibly none."""
         self.plain_bytes += len(data)
         if self._deflater is None:
             return data
         return self._packed(self._deflater.compress(data))
 
     def end(self) -> bytes:
-        """The last bytes of the file."""
+        """The last bytes of the framed file."""
         self._ended = True
         return b"" if self._deflater is None else self._packed(self._deflater.flush())
 
@@ -183,13 +181,13 @@ class Framer:
 
 
 def unframe(data: bytes, path: str, version: int | None = None) -> bytes:
-    """The JSON bytes of a file, whichever framing it has.
+    """The JSON bytes of a file with any framing.
 
     Memory: the decompressed bytes.
     """
     if data[:2] == _GZIP:
         return _gunzip(memoryview(data), path, version)
-    # No JSON text begins with 01, so the header cannot be mistaken for plain bytes.
+    # JSON text never begins with 01, so the header is unambiguous.
     if data[:1] == bytes((_CODEC_MAGIC,)):
         if data[1:2] != bytes((_CODEC_GZIP,)):
             raise MalformedLogError(
@@ -207,7 +205,7 @@ def unframe(data: bytes, path: str, version: int | None = None) -> bytes:
 def _gunzip(data: memoryview, path: str, version: int | None) -> bytes:
     most = most_decompressed(len(data))
     try:
-        # gzip allows several members in a row; each is a stream of its own.
+        # gzip allows several consecutive members; each is a separate stream.
         return decompress(lambda: zlib.decompressobj(_GZIP_WINDOW_BITS), data, most)
     except zlib.error as cause:
         raise MalformedLogError(

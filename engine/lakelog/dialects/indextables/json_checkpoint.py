@@ -49,14 +49,14 @@ from lakelog.storage import LogStore
 
 
 class JsonCheckpointReader:
-    """Reads JSON checkpoints of all three forms; each read parses the whole file. Of a repeated
-    path, the last counts.
+    """Reads JSON checkpoints of all three forms; each read parses the whole file. The last action
+    of a repeated path wins.
     """
 
     def __init__(self, store: LogStore, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
         self._store = store
-        self._is_marked = False  # the file that was decoded last
+        self._is_marked = False  # whether the file decoded last has marks
 
     def read_meta(self, kinds: Sequence[str] = CHECKPOINT_META) -> pl.DataFrame:
         """Protocol, metaData and skips; missing ones come from the commits that the checkpoint
@@ -66,7 +66,7 @@ class JsonCheckpointReader:
         for part in self._parts(files=False):
             own.append(part.meta)
             if self._is_marked and not part.meta.height:
-                break  # they are before the first file action
+                break  # they precede the first file action
         return compose_meta(
             _without_origin(actions.concat(own)),
             kinds,
@@ -78,8 +78,8 @@ class JsonCheckpointReader:
     def iter_files(
         self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
     ) -> Iterator[pl.DataFrame]:
-        """File actions, a batch for each part. Memory: the wanted columns of all parts."""
-        # The reference finds the mapping.
+        """File actions, one batch per part. Memory: the wanted columns of all parts."""
+        # The mapping is found by the reference.
         needed = [*columns, "docMappingRef"]
         registry: dict[str, str] = {}
         frames: list[pl.DataFrame] = []
@@ -98,8 +98,8 @@ class JsonCheckpointReader:
             yield from project([rows], columns, kinds)
 
     def files_read(self) -> tuple[str, ...]:
-        """The checkpoint's files, manifest first, and for another writer's the covered commits,
-        which hold its skips.
+        """The checkpoint's files, manifest first; for a checkpoint of another writer also the
+        covered commits, which have its skips.
         """
         first = self.checkpoint.paths[0]
         data = self._load(first)
@@ -110,8 +110,8 @@ class JsonCheckpointReader:
         return (first, *paths, *below)
 
     def _require_recorded(self, held: int, adds: int) -> None:
-        """Refuse a checkpoint below both counts in the pointer, which was cut at a line end. The
-        reference counts repeated files, so one count alone proves nothing.
+        """Raise for a checkpoint below both counts in the pointer, which was truncated at a line
+        end. The reference implementation counts repeated files, so one count alone is no evidence.
         """
         version = self.checkpoint.version
         recorded = self.checkpoint.recorded
@@ -138,7 +138,7 @@ class JsonCheckpointReader:
         return False
 
     def struct_statistics(self) -> pa.DataType | None:
-        """None: statistics are as text."""
+        """None: statistics are stored as text."""
         return None
 
     def _load(self, path: str) -> bytes:
@@ -197,7 +197,7 @@ class JsonCheckpointReader:
 
 
 def _as_lines(data: bytes, path: str) -> bytes:
-    """NDJSON of a checkpoint body: as it is, or made from the one object that holds it all."""
+    """NDJSON of a checkpoint: unchanged, or converted from its one object."""
     body = _single_object(data, path)
     if body is None:
         return data
@@ -217,7 +217,7 @@ def _as_lines(data: bytes, path: str) -> bytes:
 
 
 def _single_object(data: bytes, path: str) -> dict[str, Any] | None:
-    """The one JSON object that the file is, or None where it is lines."""
+    """The one JSON object of the file, or None if it has lines."""
     first, _, rest = data.partition(b"\n")
     try:
         orjson.loads(first)
@@ -229,10 +229,10 @@ def _single_object(data: bytes, path: str) -> dict[str, Any] | None:
     try:
         orjson.loads(data)
     except orjson.JSONDecodeError:
-        return None  # the line decoder says where it breaks
+        return None  # the line decoder reports the error
     return parse_object(Line(data, path, None, 0, 0))
 
 
 def _without_origin(frame: pl.DataFrame) -> pl.DataFrame:
-    """Rows of a checkpoint, which does not say which commit wrote them."""
+    """Rows of a checkpoint, without the commit that wrote them, which it does not record."""
     return frame.drop("version", "position", strict=False)

@@ -38,8 +38,8 @@ MANIFEST_FOLDER = f"{LOG_FOLDER}/manifests"
 _STATE_MANIFEST = "_manifest.avro"
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 
-# Among checkpoints of one version: flattened Parquet is read by column and loses nothing; JSON
-# carries the protocol and metadata; an Avro state may carry neither and is decoded row by row.
+# Order among checkpoints of one version: flattened Parquet is read by column and is complete; JSON
+# has protocol and metadata; an Avro state may lack both and is decoded row by row.
 RANK = {"avro-state": 0, "json": 1, "json-multipart": 1, "flattened": 2}
 """Of several checkpoints of one version, the one with the highest rank is read."""
 
@@ -51,12 +51,11 @@ _PARQUET = re.compile(r"(\d{20})\.checkpoint\.parquet", re.ASCII)
 _PARQUET_PART = re.compile(r"(\d{20})\.checkpoint\.(\d{10})\.(\d{10})\.parquet", re.ASCII)
 
 _MAX_VERSION = (1 << 63) - 1
-# A manifest spends some 60 bytes per part. A larger file is a checkpoint body, and is not read
-# here.
+# A manifest needs about 60 bytes per part. A larger file is a checkpoint, and is not read here.
 _MAX_MANIFEST_BYTES = 4 * 1024 * 1024
-# IndexTables records one skip in a commit of its own.
+# IndexTables writes one commit per skip.
 _MAX_SKIP_BYTES = 64 * 1024
-_MAX_SKIP_RATIO = 50  # of a compressed one
+_MAX_SKIP_RATIO = 50  # for a compressed one
 _NO_CONTENT = frozenset({"mergeskip", "skip", "commitInfo"})
 
 FILE_KINDS = (
@@ -98,8 +97,8 @@ def list_log(store: LogStore, *, hint: bool = True, start: int = 0) -> LogListin
     pointer = read_pointer(store) if hint else None
     if pointer is not None and (pointed := parse_pointer(pointer)) is not None:
         near = _list_at_or_above(store, pointed)
-        # The pointer is trusted only where the checkpoint that it names is really there; all
-        # that came later is in the listing then, so the latest version is the same.
+        # The pointer is used only if its checkpoint exists; the listing then includes everything
+        # later, so the latest version is the same.
         if any(checkpoint.version == pointed for checkpoint in near.checkpoints):
             recorded = recorded_counts(pointer, pointed)
             checkpoints = (
@@ -111,7 +110,7 @@ def list_log(store: LogStore, *, hint: bool = True, start: int = 0) -> LogListin
 
 
 def read_pointer(store: LogStore) -> bytes | None:
-    """The pointer's content; None where it cannot be read."""
+    """The pointer's content; None if it cannot be read."""
     try:
         return store.read(LAST_CHECKPOINT)
     except LakelogError:
@@ -119,7 +118,7 @@ def read_pointer(store: LogStore) -> bytes | None:
 
 
 def pointer_body(data: bytes) -> dict[str, Any]:
-    """The fields of a pointer's content; empty where it cannot be parsed."""
+    """The fields of a pointer's content; empty if it cannot be parsed."""
     try:
         body = orjson.loads(unframe(data, LAST_CHECKPOINT))
     except (LakelogError, orjson.JSONDecodeError):
@@ -128,13 +127,13 @@ def pointer_body(data: bytes) -> dict[str, Any]:
 
 
 def parse_pointer(data: bytes) -> int | None:
-    """The version that a pointer's content names; None where no sense can be made of it."""
+    """The version in a pointer's content; None if it is malformed."""
     version = pointer_body(data).get("version")
     return version if type(version) is int and 0 <= version <= _MAX_VERSION else None
 
 
 def recorded_counts(data: bytes, version: int) -> RecordedCounts | None:
-    """What a pointer's content says of the checkpoint of a version; None where it says nothing."""
+    """The counts of a version's checkpoint in a pointer's content; None if there are none."""
     body = pointer_body(data)
     size, files = body.get("size"), body.get("numFiles")
     if body.get("version") != version or type(size) is not int or type(files) is not int:
@@ -167,8 +166,8 @@ def _list_at_or_above(store: LogStore, start: int) -> LogListing:
 
 
 def commits_apart(store: LogStore, commits: Sequence[CommitFile]) -> list[CommitFile]:
-    """The commits at the end of a log with Avro states that hold only skips: IndexTables numbers
-    them independently, after the last JSON commit, and they make no version. A commit below one
+    """The commits at the end of a log with Avro states that have only skips: IndexTables numbers
+    them independently, after the last JSON commit, and they are not versions. A commit below one
     with other actions is a version, and so is version 0.
     """
     found: list[CommitFile] = []
@@ -190,7 +189,7 @@ def _holds_only_skips(store: LogStore, commit: CommitFile) -> bool:
             return False
         lines = [orjson.loads(line) for line in data.split(b"\n") if line.strip()]
     except (LakelogError, orjson.JSONDecodeError):
-        return False  # the decoder says what is wrong with it
+        return False  # the decoder reports the error
     # A commit without an action is torn.
     return bool(lines) and all(
         isinstance(line, dict) and not {k for k, v in line.items() if v is not None} - _NO_CONTENT
@@ -238,7 +237,7 @@ def _find_json(store: LogStore, entries: list[FileEntry], found: _Found) -> None
             continue
         path = f"{LOG_FOLDER}/{entry.name}"
         parts: list[str] | None = None
-        # Only where there are parts can the file be a manifest worth reading at this point.
+        # Only if parts exist can the file be a manifest that must be read here.
         if version in in_parts and entry.size_bytes <= _MAX_MANIFEST_BYTES:
             parts = _read_part_names(store, path)
         if parts is None:
@@ -253,8 +252,8 @@ def _find_json(store: LogStore, entries: list[FileEntry], found: _Found) -> None
 
 
 def _read_part_names(store: LogStore, path: str) -> list[str] | None:
-    """Part names of a multi-part manifest; None if the file is another or unreadable, which opening
-    it reports.
+    """Part names of a multi-part manifest; None if the file is another or unreadable, which raises
+    when it is opened.
     """
     try:
         body = orjson.loads(unframe(store.read(path), path))
@@ -264,7 +263,7 @@ def _read_part_names(store: LogStore, path: str) -> list[str] | None:
 
 
 def part_names(body: object) -> list[str] | None:
-    """``parts`` of a parsed multi-part manifest, or None where `body` is something else."""
+    """``parts`` of a parsed multi-part manifest, or None for another body."""
     if not isinstance(body, dict):
         return None
     parts = body.get("parts")
@@ -276,14 +275,15 @@ def part_names(body: object) -> list[str] | None:
 def _find_states(
     store: LogStore, start: int, commits: list[CommitFile], found: _Found
 ) -> int | None:
-    """Find the states at `start` and above; returns the last state, wherever it is."""
+    """Find the states at `start` and above; return the last state of the log."""
     versions = [
         version
         for name in store.list_folders(LOG_FOLDER)
         if (version := _version(_STATE_FOLDER, name)) is not None
     ]
-    # The manifest is the commit point. A writer that fails between making the folder and writing
-    # the manifest leaves the folder; the next writer fills it. So only the last may be empty.
+    # The manifest completes a state. A writer that fails between creating the folder and writing
+    # the manifest leaves the folder, which the next writer fills. Therefore only the last may be
+    # empty.
     while versions and store.stat(state_manifest_path(versions[-1])) is None:
         found.notes.append(f"state-v{versions[-1]:020d} has no {_STATE_MANIFEST}: not committed")
         versions.pop()
@@ -303,7 +303,7 @@ def _late_states(
     store: LogStore, versions: Sequence[int], commits: Sequence[CommitFile]
 ) -> set[int]:
     """States whose version is later than their number: maintenance numbers a state after the last
-    JSON commit. Manifests, which show it by time, are read only where numbers allow it.
+    JSON commit. Manifests, whose times show this, are read only if the numbers allow it.
     """
     numbered = {0, *(commit.version for commit in commits)}
     suspects: set[int] = set()
@@ -324,7 +324,7 @@ def _late_states(
 
 
 def _created_ms(store: LogStore, version: int) -> int | None:
-    """When a state was written, or None where its manifest does not say."""
+    """Creation time of a state, or None if its manifest does not record it."""
     path = state_manifest_path(version)
     try:
         record = read_state_record(store.read(path), path, version, ("createdAt",))
@@ -340,7 +340,7 @@ def state_manifest_path(version: int) -> str:
 
 
 def metadata_path(version: int) -> str:
-    """Path of the file that says what a flattened checkpoint holds."""
+    """Path of the file that describes a flattened checkpoint."""
     return f"{CHECKPOINT_FOLDER}/{version:020d}.checkpoint.json"
 
 
@@ -364,7 +364,7 @@ def _find_flattened(store: LogStore, start: int, found: _Found) -> None:
             found.notes.append(
                 f"flattened checkpoint {version} is incomplete: {len(paths)} of {count} parts"
             )
-    # Spark writes a checkpoint as a folder of files, complete once it holds _SUCCESS.
+    # Spark writes a checkpoint as a folder of files, complete once it contains _SUCCESS.
     for name in store.list_folders(CHECKPOINT_FOLDER):
         version = _version(_PARQUET, name)
         if version is None or version < start:

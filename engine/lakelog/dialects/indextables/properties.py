@@ -10,7 +10,7 @@ class IndexTablesProperties(PropertyRules):
     """IndexTables' rules for table properties."""
 
     def check_one(self, key: str, lower: str, value: str | None) -> None:
-        """No key of ``delta.*``, which no reader of such a table would look at."""
+        """Reject keys of ``delta.*``, which readers of such tables ignore."""
         if lower.startswith("delta."):
             raise InvalidPropertyError(
                 "properties of Delta have no effect on an IndexTables table",

@@ -1,4 +1,4 @@
-"""IndexTables' protocol: the features that lakelog reads, writes or refuses, and versions.
+"""IndexTables' protocol: the features that lakelog reads, writes or rejects, and versions.
 
 =======  ==================================================================
 version  adds
@@ -23,12 +23,14 @@ LISTS_FROM = 3
 """Version from which features may be listed."""
 
 _REGISTRY = "docMappingSchema."
-"""Prefix of properties that register a document mapping under its hash."""
+"""Prefix of properties with a document mapping by its hash."""
 
 _MIN_READER_VERSION = 1
 MAX_READER_VERSION = 4
 STATE_PROTOCOL = 4
-"""Least reader version whose readers take ``_last_checkpoint`` for an Avro state."""
+"""Minimum reader version of tables whose readers assume that ``_last_checkpoint`` refers to an Avro
+state.
+"""
 
 READER_FEATURES = frozenset(
     {
@@ -41,12 +43,14 @@ READER_FEATURES = frozenset(
         "columnarCommits",
     }
 )
-"""Reader features that this reader honours, by the names of the reference; ``columnarCommits`` is
-lakelog's own."""
+"""Supported reader features, by the names of the reference implementation; ``columnarCommits`` is
+lakelog's own.
+"""
 
 _OWN_FEATURE = "columnarCommits"
-"""The reader feature that lakelog brought: who reads a table that has it knows ``schemas/``, and so
-flattened checkpoints."""
+"""lakelog's own reader feature: readers of a table with it implement ``schemas/``, and therefore
+support flattened checkpoints.
+"""
 
 
 def knows_flattened(reader_features: Collection[str] | None) -> bool:
@@ -59,7 +63,7 @@ def knows_flattened(reader_features: Collection[str] | None) -> bool:
 
 
 def check_readable(version: int | None, features: Iterable[str] | None, table: str) -> None:
-    """Refuse a protocol above 4, or a reader feature that lakelog does not know."""
+    """Raise for a protocol above 4, or an unknown reader feature."""
     if version is None or version < _MIN_READER_VERSION:
         raise CorruptionError(
             "the protocol has no minReaderVersion",
@@ -75,8 +79,8 @@ def check_readable(version: int | None, features: Iterable[str] | None, table: s
             found=f"minReaderVersion {version}",
             hint="upgrade lakelog",
         )
-    # Lists belong to version 3 and later. An older protocol that carries one all the same is
-    # still asking for what it names.
+    # Lists belong to version 3 and later. If an older protocol has one, its features are required
+    # too.
     for feature in sorted(set(features or ()) - READER_FEATURES):
         raise UnsupportedFeatureError(
             f"the table needs the reader feature {feature!r}",
@@ -88,7 +92,7 @@ def check_readable(version: int | None, features: Iterable[str] | None, table: s
 
 
 def is_raised(found: Protocol, expected: Protocol) -> bool:
-    """Whether a protocol is above another one, and asks for the same features."""
+    """Whether a protocol has higher versions than another, and the same features."""
     versions = (found.min_reader_version, found.min_writer_version or 0)
     least = (expected.min_reader_version, expected.min_writer_version or 0)
     return (
@@ -137,7 +141,7 @@ class IndexTablesProtocol(ProtocolRules):
     last_versions = (4, 4)
 
     def implies(self, protocol: Protocol, feature: Feature) -> bool:
-        """A version is the sum of what it and those below brought, ``columnarCommits`` aside."""
+        """A version includes the features of all lower ones, except ``columnarCommits``."""
         version = protocol.min_reader_version if feature.reader else writer_version(protocol)
         return version >= (feature.implied_from or (0, 0))[1]
 
@@ -152,14 +156,14 @@ class IndexTablesProtocol(ProtocolRules):
         added: list[Feature],
         supported: frozenset[str],  # noqa: ARG002 - what a version supports needs no list
     ) -> Protocol:
-        """Versions that are high enough; only what version 2 did not bring is listed."""
+        """Sufficiently high versions; only features later than version 2 are listed."""
         reader, writer = base.min_reader_version, writer_version(base)
         for feature in added:
             needs_reader, needs_writer = feature.implied_from or (LISTS_FROM, LISTS_FROM)
             writer = max(writer, needs_writer)
             if feature.reader:
                 reader = max(reader, needs_reader)
-        # What came with version 2 has no list to be in.
+        # Features of version 2 are never listed.
         names = {f.name for f in added if f.implied_from is None or f.implied_from[1] > 2}
         readers = {f.name for f in added if f.name in names and f.reader}
         return Protocol(
@@ -174,7 +178,9 @@ class IndexTablesProtocol(ProtocolRules):
         check_readable(protocol.min_reader_version, protocol.reader_features, table)
 
     def check_readable_by_writer(self, protocol: Protocol, table: str) -> None:
-        """As `check_readable`, but for known features, of which the check of writers says more."""
+        """As `check_readable`, except for known features, for which the check of writers has a
+        better message.
+        """
         features = [f for f in protocol.reader_features or () if f not in self.features]
         check_readable(protocol.min_reader_version, features, table)
 
@@ -185,12 +191,14 @@ class IndexTablesProtocol(ProtocolRules):
         new: Mapping[str, str | None],
         features: frozenset[str],
     ) -> bool:
-        """A schema added to the registry, which only grows: a key holds the hash of its value."""
+        """A schema added to the registry, which only grows: a key contains the hash of its
+        value.
+        """
         del new, features
         return key.startswith(_REGISTRY) and key not in old
 
     def check_lists(self, protocol: Protocol) -> None:
-        """Lists belong to version 3 and later, and each feature to its version."""
+        """Lists require version 3, and each feature its version."""
         check_names(self, protocol)
         version = min(protocol.min_reader_version, writer_version(protocol))
         names = listed(protocol)

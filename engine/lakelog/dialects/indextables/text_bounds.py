@@ -1,8 +1,8 @@
 """Bounds of row groups, from the maps of texts of the flattened layout.
 
-The texts are typed by the table's schema when a checkpoint is written. The record carries the types
-that were used: a reader whose schema has another type for a column converts the bounds, and not the
-texts, which may order differently.
+The texts are typed by the table's schema when a checkpoint is written. The record contains these
+types: a reader whose schema has another type for a column converts the bounds, not the texts, which
+may have another order.
 
 Source: ``schemas/checkpoint.md``, Flattened Parquet.
 """
@@ -56,7 +56,7 @@ class TextBoundsRecorder:
         self._bounds: list[dict[tuple[str, str], pa.Scalar]] = []
 
     def add(self, rows: pl.DataFrame) -> None:
-        """Take the rows of the next row group."""
+        """Add the rows of the next row group."""
         kinds = rows["actionType"]
         adds, removes = (int((kinds == kind).sum()) for kind in FILE_ACTIONS)
         self._counts.append((rows.height, adds, removes))
@@ -64,7 +64,7 @@ class TextBoundsRecorder:
         self._bounds.append(self._bounds_of(live) if adds else {})
 
     def _bounds_of(self, live: pl.DataFrame) -> dict[tuple[str, str], pa.Scalar]:
-        """The bounds that are known of live files, by kind and column."""
+        """The known bounds of live files, by kind and column."""
         found: dict[tuple[str, str], pa.Scalar | None] = {}
         if self._partitions and "partitionValues" in live.columns:
             values, _ = typed_partitions(
@@ -75,7 +75,8 @@ class TextBoundsRecorder:
                 for kind in (*BOUNDS, NULL_COUNT):
                     found[kind, name] = partition_bound(kind, typed)
         if self._others and not {*_STATISTICS} - {*live.columns}:
-            # A bound that one file lacks is unknown: columns that the first one lacks are left out.
+            # A bound that one file lacks is unknown, so columns that the first file lacks are
+            # omitted.
             first = live["minValues"].head(1).to_list()[0] or {}
             columns = [name for name in self._others if name in first]
             counts, least, greatest = live.select(_STATISTICS).get_columns()
@@ -121,7 +122,7 @@ class TextBoundsRecorder:
 
 
 def bounds_type(content: Mapping[str, Any]) -> pa.StructType:
-    """Type of the bounds in a record; raises what a malformed one does."""
+    """Type of the bounds in a record; a malformed record raises one of `_MALFORMED`."""
     columns = contract.parse_schema(orjson.dumps(content[_COLUMNS]).decode())
     fields = [pa.field(f.name, contract.to_arrow(f.type)) for f in columns.fields]
     bounds = [pa.field(name, pa.struct(fields)) for name in BOUNDS if fields]
