@@ -46,7 +46,7 @@ class LakelogError(Exception):
 
     Args:
         message: One sentence that states the problem.
-        path: The file or table, as the store names it, or a field of the metadata.
+        path: The file or table, as named in the store, or a field of the metadata.
         column: The column, with the names of nested fields after dots.
         version: The table version.
         line: 1-based line in ``path``.
@@ -71,11 +71,11 @@ class LakelogError(Exception):
         found: object = None,
         hint: str | None = None,
     ) -> None:
-        # Foreign text comes in here: a driver's message, a URL, a setting of the caller.
+        # Foreign texts are possible: a driver's message, a URL, a setting of the caller.
         message = redact(message)
         super().__init__(message)
         self.message = message
-        # A file's own path is kept as it is: its parts may be partition values, and it is compared.
+        # A local path is kept unchanged: its parts may be partition values, and callers compare it.
         self.path = redact(path) if path is not None and "://" in path else path
         self.column = column
         self.version = version
@@ -283,7 +283,7 @@ class WalCorruptionError(CorruptionError):
     """A write-ahead log is damaged before its end: durable records are lost or changed.
 
     Args:
-        message: One sentence that says what is wrong.
+        message: One sentence that states the problem.
         safe_seq: Last sequence number before the damage; 0 if there is none.
         safe_records: Number of readable records before the damage.
         fields: As `LakelogError`; ``path`` is the segment, ``byte_offset`` the position in it.
@@ -313,7 +313,7 @@ class ConflictError(LakelogError, RuntimeError):
     """A concurrent commit conflicts with this transaction; nothing was written.
 
     Args:
-        message: One sentence that says what is wrong.
+        message: One sentence that states the problem.
         rule: Name of the violated rule.
         operation: Operation of the concurrent commit, from its commitInfo.
         fields: As `LakelogError`; ``version`` is that of the concurrent commit.

@@ -1,7 +1,7 @@
 """Checks the arguments of public functions against their annotations.
 
-Owns the annotations that a class, a number's range or the encoding of a text decides. Leaves to the
-functions themselves what needs more: frames, schemas, durations, locations, and bounds of a number.
+Checks classes, the range of numbers and the encoding of texts. The functions themselves check
+frames, schemas, durations, locations, and bounds of numbers.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from lakelog.errors import ArgumentTypeError, InvalidInputError
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)
 
-_MOST = 1 << 63  # no number of the formats is longer
+_MOST = 1 << 63  # the formats have no larger numbers
 _SHOWN = 80
 _SECRET = frozenset(("storage_options",))
-"""Parameters whose value is not shown: its type is."""
+"""Parameters of which messages show the type, not the value."""
 
 
 class _WrongTypeError(Exception):
-    """The value is of another type."""
+    """The value has the wrong type."""
 
 
 class _WrongValueError(Exception):
-    """The type is right; the argument gives what the value must be."""
+    """The type is correct, the value is not; the argument describes the expected value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class _Kind:
     Attributes:
         name: Its name in messages.
         exact: Classes whose instances need no further check.
-        convert: Gives the value as the function takes it, or raises one of the two errors.
+        convert: Returns the value for the function, or raises one of the two errors.
     """
 
     name: str
@@ -52,10 +52,10 @@ class _Kind:
 
 
 def checked(function: _Function) -> _Function:
-    """Check the arguments that a function is called with.
+    """Check the arguments of calls of a function.
 
-    Numbers of other libraries become Python's, and arrays lists; other arguments are passed as
-    they are. A function whose annotations decide nothing is given back as it is.
+    Numbers of other libraries are converted to Python's, and arrays to lists; other arguments are
+    passed unchanged. A function without annotations to check is returned unchanged.
 
     Raises:
         ArgumentTypeError: On a call: an argument is of another type than annotated.
@@ -124,31 +124,31 @@ def require_int(name: str, value: object, least: int, most: int = _MOST - 1) -> 
 
 
 def require_path(name: str, value: object) -> None:
-    """Refuse an argument that is not the path of a file or folder; bytes are one.
+    """Raise for an argument that is not the path of a file or folder; bytes are valid.
 
     Raises:
-        ArgumentTypeError: It is not.
+        ArgumentTypeError: The argument is not a path.
     """
     if not isinstance(value, str | bytes | os.PathLike):
         raise _error(ArgumentTypeError, name, _PATH.name, value)
 
 
 def require_bool(name: str, value: object) -> None:
-    """Refuse an argument that is not a bool.
+    """Raise for an argument that is not a bool.
 
     Raises:
-        ArgumentTypeError: It is not.
+        ArgumentTypeError: The argument is not a bool.
     """
     if type(value) is not bool:
         _converted(name, _KINDS["bool"], value)
 
 
 def require_choice(name: str, value: object, choices: Collection[str]) -> None:
-    """Refuse an argument that is not one of some texts.
+    """Raise for an argument that is not one of some strings.
 
     Raises:
-        ArgumentTypeError: It is not a text.
-        InvalidInputError: It is another text.
+        ArgumentTypeError: It is not a string.
+        InvalidInputError: It is another string.
     """
     if isinstance(value, str) and value in choices:
         return
@@ -157,7 +157,7 @@ def require_choice(name: str, value: object, choices: Collection[str]) -> None:
 
 
 def require_version(version: object) -> None:
-    """Refuse what is not a version and not None.
+    """Raise for an argument that is neither a version nor None.
 
     Raises:
         ArgumentTypeError: It is not an int.
@@ -188,7 +188,7 @@ def _error(
 
 
 def _shown(name: str, value: object) -> str:
-    """The value as the caller wrote it, where that is short; else its type."""
+    """The value as the caller wrote it, if it is short; else its type."""
     if name not in _SECRET and not (isinstance(value, int) and value.bit_length() > _SHOWN):
         text = repr(value)
         if len(text) <= _SHOWN and "\n" not in text:
@@ -201,7 +201,7 @@ def _shown(name: str, value: object) -> str:
 
 @functools.cache
 def _kind_of(annotation: str) -> _Kind | None:
-    """How an annotation is checked; None where a class alone does not decide."""
+    """How an annotation is checked; None if its class alone does not decide."""
     return _compiled(ast.parse(annotation, mode="eval").body)
 
 
@@ -209,7 +209,7 @@ def _compiled(node: ast.expr) -> _Kind | None:
     parts = _alternatives(node)
     names = {ast.unparse(part) for part in parts}
     if any(name.startswith(("Path", "os.PathLike")) for name in names):
-        # The text may name a file whose name is not UTF-8; locations are checked where opened.
+        # A path may have bytes that are not UTF-8; locations are checked when they are opened.
         return _either([_PATH, *([_KINDS["None"]] if "None" in names else [])])
     kinds = [_single(part) for part in parts]
     return None if None in kinds else _either([kind for kind in kinds if kind is not None])
@@ -250,7 +250,7 @@ def _either(kinds: Sequence[_Kind]) -> _Kind:
                 error = wrong
         raise error
 
-    # None, which is an alternative of most parameters, is named last.
+    # None, an alternative of most parameters, is named last.
     names = sorted((kind.name for kind in kinds), key="None".__eq__)
     return _Kind(" or ".join(names), frozenset().union(*(k.exact for k in kinds)), convert)
 
@@ -307,7 +307,7 @@ def _instance_of(*classes: type) -> Callable[[Any], Any]:
 
 def _of_polars(name: str) -> Callable[[Any], Any]:
     def convert(value: Any) -> Any:
-        import polars as pl  # a process that only appends to a write-ahead log does without
+        import polars as pl  # a process that only appends to a write-ahead log does not need it
 
         return _instance_of(getattr(pl, name))(value)
 

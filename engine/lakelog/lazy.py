@@ -1,7 +1,7 @@
 """Values that are computed on first use.
 
 `lazy_exports` loads the modules of a package's names, so that Polars, pyarrow and fsspec load with
-the first function that needs them. `cached_property` keeps what a method returns.
+the first function that needs them. `cached_property` caches the result of a method.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MISSING = object()
 
 
 def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """What a package calls its ``__getattr__``.
+    """Create the ``__getattr__`` of a package.
 
     Type checkers see the names where ``if TYPE_CHECKING:`` imports them.
 
@@ -41,7 +41,7 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], An
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(modules[name]), name)
-        setattr(sys.modules[package], name, value)  # not asked for again
+        setattr(sys.modules[package], name, value)  # the next access does not call this function
         return value
 
     return found
@@ -52,10 +52,10 @@ class cached_property(Generic[T]):  # noqa: N801 - replaces functools.cached_pro
 
     Threads that need the same property of the same instance compute it once: one computes, the
     others wait for it. No other instance waits. `functools.cached_property` of Python 3.11 has one
-    lock per class in its place, so that one table whose store hangs would block every table.
+    lock per class, so one table with a hanging store would block every table.
 
     Args:
-        function: Computes the value. What it raises is raised again, and nothing is kept.
+        function: Computes the value. Its errors are raised, and nothing is cached.
     """
 
     def __init__(self, function: Callable[[Any], T]) -> None:
@@ -93,7 +93,7 @@ class cached_property(Generic[T]):  # noqa: N801 - replaces functools.cached_pro
 
 
 class _Turn:
-    """The threads that need one property of one instance while it is not yet computed."""
+    """The threads that need one property of one instance while it is computed."""
 
     __slots__ = ("lock", "threads")
 
@@ -102,6 +102,6 @@ class _Turn:
         self.threads = 0
 
 
-# Not in the instance: a lock there would have to be left out wherever one is copied or pickled.
+# Not in the instance, because a lock would have to be excluded from copying and pickling.
 _turns: dict[tuple[int, str], _Turn] = {}
 _turns_lock = threading.Lock()

@@ -1,10 +1,10 @@
 """`redact`: removes credentials from texts.
 
-Drivers put what they were given into their errors: URLs with a signature, request headers, whole
-connection strings. Every error, log line and span of lakelog passes its texts through `redact`.
+Drivers include their settings in errors: URLs with a signature, request headers, connection
+strings. The texts of every error, log line and span of lakelog are redacted.
 
-What is removed: the user and password of a URL; the values of query parameters and of settings
-whose names say that they are secret, the ``Authorization`` header; and, wherever they occur, the
+Removed are: the user and password of a URL; the values of query parameters and of settings
+with secret names, the ``Authorization`` header; and, wherever they occur, the
 secret values of the ``storage_options`` that stores were opened with.
 """
 
@@ -16,17 +16,17 @@ from typing import Any
 
 REDACTED = "[redacted]"
 
-_LEAST_CHARACTERS = 6  # a shorter secret is found in words that are none
+_LEAST_CHARACTERS = 6  # a shorter secret is part of ordinary words
 _MOST_SECRETS = 4096
 
-# Names of settings, headers and query parameters; not one that only contains such a word.
+# Names of settings, headers and query parameters; not names that only contain such a word.
 _NAME = (
     r"(?:x-(?:amz|goog|ms)-(?:signature|credential|security-token)|signature|sig|awsaccesskeyid"
     r"|[a-z0-9_.-]{0,40}(?:password|passwd|secret|token|account_?key|access_?key(?:_?id)?"
     r"|shared_?access_?(?:key|signature)|secret_?key|api_?key|private_?key|credentials?))"
 )
 _SCHEMES = "bearer|basic|sharedkey|aws4-hmac-sha256"
-# A value with blanks is in quotes; any other ends where a URL, a list or a JSON text continues.
+# A value with blanks is quoted; any other ends at a delimiter of a URL, a list or a JSON text.
 _VALUE = r"""(?:"[^"]*"|'[^']*'|[^\s&;,"'<>\]})]+)"""
 _RULES = (
     (re.compile(r"([a-z][a-z0-9+.-]*://)[^/\s@?#]+@", re.IGNORECASE), rf"\1{REDACTED}@"),
@@ -56,14 +56,14 @@ _secrets: dict[str, None] = {}
 
 
 def redact(text: str) -> str:
-    """A text with ``[redacted]`` in the place of credentials.
+    """A text with ``[redacted]`` in place of credentials.
 
     >>> redact("GET https://me:pw@host/x?sig=a%2Fb&v=1 failed")
     'GET https://[redacted]@host/x?sig=[redacted]&v=1 failed'
     """
     found = [secret for secret in tuple(_secrets) if secret in text]
     # A secret such as "secret" may be part of a setting's name, by which the rules find its value;
-    # one with a delimiter would be redacted only in part by a rule.
+    # a secret with a delimiter would be redacted only in part by a rule.
     words = [secret for secret in found if _WORD.fullmatch(secret)]
     for secret in found:
         if secret not in words:
@@ -77,7 +77,7 @@ def redact(text: str) -> str:
 
 
 def redacted(value: Any) -> Any:
-    """A value of a message: a text is redacted, and an exception by its own text."""
+    """A redacted value for a message: texts are redacted, and exceptions by their own text."""
     if isinstance(value, str):
         return redact(value)
     if value is None or isinstance(value, int | float):
@@ -88,7 +88,7 @@ def redacted(value: Any) -> Any:
 
 
 def register_secrets(options: Mapping[str, Any] | None) -> None:
-    """Redact the secret values among options of a store from now on, in this process."""
+    """Redact the secret values of a store's options from now on, in this process."""
     for name, value in (options or {}).items():
         if isinstance(value, Mapping):
             register_secrets(value)
@@ -102,8 +102,8 @@ def register_secrets(options: Mapping[str, Any] | None) -> None:
 
 
 def scrub(error: BaseException) -> None:
-    """Redact the texts that a driver's error and its causes hold, in place, since a traceback
-    shows them as well.
+    """Redact the texts of a driver's error and its causes in place, because a traceback shows them
+    too.
     """
     seen: set[int] = set()
     ahead: list[BaseException | None] = [error]
@@ -120,5 +120,5 @@ def scrub(error: BaseException) -> None:
             if isinstance(value, str) and (text := redact(value)) != value:
                 try:
                     setattr(each, name, text)
-                except (AttributeError, TypeError):  # read only: the text is not ours
+                except (AttributeError, TypeError):  # a read-only attribute
                     continue

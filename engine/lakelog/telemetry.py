@@ -1,13 +1,12 @@
 """Structured log lines, and OpenTelemetry spans and metrics if the program has configured them.
 
-Log lines go to the logger ``lakelog``, one an event, as ``name key=value key=value``: what
-happened as information, what it took and was measured at debug level. A record also carries them
-as ``record.event`` and ``record.fields``, for handlers that write JSON.
+Log lines are written to the logger ``lakelog``, one per event, as ``name key=value key=value``:
+events at level INFO, durations and measurements at level DEBUG. A record also has them as
+``record.event`` and ``record.fields``, for handlers that write JSON.
 
-OpenTelemetry gets spans and metrics, all of them named ``lakelog.…``. It is never imported here
-before the program has imported it itself, or has named a provider in its environment: until then
-no process can be listening. Attributes of a metric are few by design (a format, a kind, never a
-version or a path); spans and log lines name those.
+OpenTelemetry gets spans and metrics, all named ``lakelog.…``. It is imported only if the program
+has imported it, or if the environment names a provider; otherwise nothing is recorded. Metrics have
+few attributes (a format, a kind); versions and paths are attributes of spans and log lines.
 
 | metric | kind, unit | attributes |
 |---|---|---|
@@ -27,8 +26,8 @@ version or a path); spans and log lines name those.
 | ``vacuum.files`` | counter | |
 | ``vacuum.bytes`` | counter, By | |
 
-The ``source`` of what is loaded is ``checkpoint`` or ``json``; the ``stage`` is ``open`` (protocol
-and metadata) or ``files``.
+The ``source`` of a load is ``checkpoint`` or ``json``; the ``stage`` is ``open`` (protocol and
+metadata) or ``files``.
 """
 
 from __future__ import annotations
@@ -49,10 +48,10 @@ from typing import Any, Self
 from lakelog.redaction import redact, redacted, scrub
 
 Progress = Callable[[str, int, int | None], None]
-"""Called with a step, how far it is, and of how much; None where that is not known."""
+"""Called with a step, its progress, and the total (None: unknown)."""
 
 _LOGGER = logging.getLogger("lakelog")
-_LOGGER.addHandler(logging.NullHandler())  # what is reported is for those who ask for it
+_LOGGER.addHandler(logging.NullHandler())  # without a handler of the program, nothing is printed
 
 _PLAIN = re.compile(r"[^\s\"=]+")
 _API = {
@@ -65,10 +64,9 @@ def event(name: str, /, level: int = logging.INFO, **fields: object) -> None:
     """Write one log line.
 
     Args:
-        name: What happened, such as ``checkpoint.created``.
+        name: Name of the event, such as ``checkpoint.created``.
         level: Level of the line, as in `logging`.
-        fields: Facts in the order to show them, units last in their names; those that are None
-            are left out.
+        fields: Facts in display order, with the unit last in each name; None is omitted.
     """
     if _LOGGER.isEnabledFor(level):
         shown = {key: redacted(value) for key, value in fields.items() if value is not None}
@@ -93,10 +91,10 @@ def _text(value: object) -> str:
 
 
 class Span:
-    """One piece of work and how long it takes; make one with `span`.
+    """A timed operation; create it with `span`.
 
     Attributes:
-        seconds: How long it took; 0.0 until it has ended.
+        seconds: Duration in seconds; 0.0 until it has ended.
     """
 
     __slots__ = ("_begin", "_fields", "_listener", "_name", "seconds")
@@ -109,7 +107,7 @@ class Span:
         self.seconds = 0.0
 
     def set(self, **attributes: object) -> None:
-        """Add what became known on the way."""
+        """Add attributes that became known during the operation."""
         self._fields.update(attributes)
 
     def __enter__(self) -> Self:
@@ -130,7 +128,7 @@ class Span:
             current = import_module(_API["trace"][0]).get_current_span()
             current.set_attributes(_attributes(self._fields))
             if error is not None:
-                scrub(error)  # the listener records its text and traceback
+                scrub(error)  # the exporter records its text and traceback
             self._listener.__exit__(kind, error, trace)
             self._listener = None
         outcome = None if kind is None else getattr(error, "kind", kind.__name__)
@@ -138,14 +136,14 @@ class Span:
 
 
 def span(name: str, /, **attributes: object) -> Span:
-    """Time a piece of work: a span for OpenTelemetry, and a log line at debug level when it ends.
+    """Time an operation: a span for OpenTelemetry, and a log line at level DEBUG when it ends.
 
     Args:
-        name: What is done, such as ``checkpoint.write``.
-        attributes: What is known of it now; `Span.set` adds what becomes known.
+        name: Name of the operation, such as ``checkpoint.write``.
+        attributes: Attributes known at the start; `Span.set` adds others.
 
     Returns:
-        A context manager. An error continues, after its kind was given.
+        A context manager. Errors are recorded by kind, and raised.
 
     >>> with span("checkpoint.write", version=10) as work:
     ...     work.set(size_bytes=4096)
@@ -157,9 +155,9 @@ def count(name: str, value: int = 1, /, **attributes: object) -> None:
     """Add to a counter.
 
     Args:
-        name: The counter, from the table of this module.
-        value: How many, not negative.
-        attributes: What kind; few and of few values.
+        name: Name of the counter, from the table of this module.
+        value: The increment, not negative.
+        attributes: Attributes with few distinct values.
     """
     if _listens("metrics"):
         unit = "By" if name.endswith("bytes") else "1"
@@ -171,10 +169,10 @@ def record(name: str, value: float, unit: str, /, **attributes: object) -> None:
     """Record one measurement in a histogram.
 
     Args:
-        name: The histogram, from the table of this module.
-        value: What was measured.
-        unit: Its unit, as UCUM spells it: ``s``, ``By``, ``1``.
-        attributes: What kind; few and of few values.
+        name: Name of the histogram, from the table of this module.
+        value: The measured value.
+        unit: Its unit in UCUM: ``s``, ``By``, ``1``.
+        attributes: Attributes with few distinct values.
     """
     if _listens("metrics"):
         _instrument("create_histogram", name, unit).record(value, _attributes(attributes))
@@ -182,8 +180,8 @@ def record(name: str, value: float, unit: str, /, **attributes: object) -> None:
 
 
 def _listens(part: str) -> bool:
-    """Whether another process may be listening: the API has been imported, or a provider is
-    named.
+    """Whether OpenTelemetry may be in use: its API has been imported, or the environment names a
+    provider.
     """
     module, variable = _API[part]
     return module in sys.modules or (variable in os.environ and _is_importable(module))
@@ -200,7 +198,7 @@ def _is_importable(module: str) -> bool:
 
 @cache
 def _tracer() -> Any:
-    # A proxy until the program sets a provider, so it may be kept.
+    # A proxy until the program sets a provider, so it can be kept.
     return import_module(_API["trace"][0]).get_tracer("lakelog")
 
 

@@ -47,8 +47,8 @@ def test_a_checkpoint_is_written_and_told(lakelog: Any, orders: Path) -> None:
     facts = dict(line.split(maxsplit=1) for line in outcome.text.splitlines() if line[0] != " ")
     assert facts["version"] == str(LATEST)
     assert facts["layout"] == "classic"
-    assert facts["verified"].startswith("proved against replay in ")
-    assert facts["pointer"] == "moved here"
+    assert facts["verified"].startswith("verified against replay in ")
+    assert facts["pointer"] == "updated"
     assert engine.open(orders).snapshot().provenance.commits == ()
 
 
@@ -139,7 +139,7 @@ def test_a_cleanup_goes_to_quarantine_and_back(lakelog: Any, orders: Path) -> No
 def test_a_quarantine_is_purged(lakelog: Any, orders: Path) -> None:
     lakelog("cleanup", orders, "--apply", "--quarantine")
     assert "0 quarantines" in lakelog("undo", orders, "--purge", "1 day").text
-    assert "1 quarantine · gone for good" in lakelog("undo", orders, "--purge", "0s").text
+    assert "1 quarantine · deleted permanently" in lakelog("undo", orders, "--purge", "0s").text
     assert "0 quarantines" in lakelog("undo", orders).text
     assert lakelog("undo", orders, "20260101T000000Z-00000000").code == 2
     assert lakelog("undo", orders, "x", "--purge", "1d").code == 2
@@ -206,7 +206,7 @@ def test_an_inventory_that_cannot_be_read_is_a_wrong_call(
 def test_a_sound_log_has_no_findings(lakelog: Any, orders: Path) -> None:
     outcome = lakelog("repair", orders)
     assert outcome.code == 0
-    assert "0 findings · nothing is wrong" in outcome.text
+    assert "0 findings · no problem was found" in outcome.text
 
 
 def test_what_is_broken_is_found_and_mended(lakelog: Any, orders: Path) -> None:
@@ -233,7 +233,7 @@ def test_commits_are_compacted(lakelog: Any, orders: Path) -> None:
     assert "versions       45 to 54" in outcome.text
     (row,) = rows(lakelog("compact-log", orders, 45, 54, "-o", "json").text)
     assert (row["start"], row["end"], row["written"]) == (45, 54, False)
-    assert "it was there already" in lakelog("compact-log", orders, 45, 54).text
+    assert "no, it existed" in lakelog("compact-log", orders, 45, 54).text
     assert engine.open(orders).snapshot().provenance.compactions == (row["path"],)
     assert lakelog("compact-log", orders, 9, 3).code == 2
 
@@ -253,8 +253,8 @@ def test_a_checksum_is_written_and_one_that_is_wrong_is_a_finding(
     assert outcome.text.splitlines()[-2].split() == ["files", f"{files:,}"]
     again = lakelog("checksum", orders, "--memory-limit", "8GB")
     assert again.code == 0
-    assert "no, it was there already" in again.text
-    assert "disagrees on  nothing" in again.text
+    assert "no, it existed" in again.text
+    assert "differs in  nothing" in again.text
     path = orders / "_delta_log" / f"{LATEST:020d}.crc"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"numFiles": files + 1}))
     wrong = lakelog("checksum", orders, "--version", LATEST, "-o", "json")
@@ -270,7 +270,7 @@ def test_a_checkpoint_is_replicated(lakelog: Any, orders: Path, tmp_path: Path) 
     copy = tmp_path / "copy"
     outcome = lakelog("replicate", orders, copy, "--to-option", "auto_mkdir=true")
     assert outcome.code == 0
-    assert "pointer   moved here" in outcome.text
+    assert "pointer   updated" in outcome.text
     assert "original  proved" in outcome.text
     ours, theirs = (engine.open(where).snapshot() for where in (orders, copy))
     assert theirs.version == LATEST

@@ -56,7 +56,7 @@ class GuardedGroup(click.Group):
             reason = (str(error).splitlines() or [""])[0]
             _complain(f"something unexpected went wrong: {type(error).__name__}: {reason}")
             if not _debug(ctx):
-                _hint("run the command again with --debug, and report what it shows")
+                _hint("run the command again with --debug, and report a bug with its output")
             ctx.exit(REFUSED)
 
 

@@ -287,7 +287,7 @@ def _read_back(show: _Show, snapshot: Snapshot, path: str) -> None:
 
 def _agree(what: str, found: Any, expected: Any) -> None:
     if found != expected:
-        raise InternalError(f"the demonstration contradicts itself: {what}", hint="report it")
+        raise InternalError(f"the demonstration contradicts itself: {what}", hint="report a bug")
 
 
 class _Show:

@@ -1,7 +1,7 @@
 """The commands that write, verify, repair and copy the files of a log. Imports nothing heavy.
 
-The exit code is 1 for findings: a wrong checkpoint, a problem that is not repaired, a checksum that
-differs. `repair` only plans without ``--apply``.
+The exit code is 1 for findings: a wrong checkpoint, an unrepaired problem, a checksum that differs.
+`repair` only plans without ``--apply``.
 """
 
 from __future__ import annotations
@@ -87,10 +87,8 @@ def _checkpoint_facts(report: CheckpointReport) -> list[tuple[str, str]]:
 
     kept = f", {report.reused_files:,} of them kept" if report.reused_files else ""
     files, size = count(report.parts, "file"), size_text(report.size_bytes)
-    written = (
-        f"nothing, it was there: {files}, {size}" if report.reused else f"{files}{kept}, {size}"
-    )
-    proved = f"proved against replay in {seconds_text(report.verify_seconds)}"
+    written = f"nothing, it existed: {files}, {size}" if report.reused else f"{files}{kept}, {size}"
+    proved = f"verified against replay in {seconds_text(report.verify_seconds)}"
     others = report.num_actions - report.num_adds - report.num_removes
     return [
         ("version", str(report.version)),
@@ -100,7 +98,7 @@ def _checkpoint_facts(report: CheckpointReport) -> list[tuple[str, str]]:
         ("other actions", f"{others:,}"),
         ("written", written),
         ("verified", proved if report.verified else "no"),
-        ("pointer", "moved here" if report.pointer_moved else "left where it was"),
+        ("pointer", "updated" if report.pointer_moved else "unchanged"),
         ("cost", seconds_text(report.seconds)),
         *(("note", note) for note in report.notes),
     ]
@@ -216,7 +214,7 @@ def repair(
     columns: tuple[str, ...] = ("action", "kind", "path", "version", "problem", "why")
     if isinstance(found, RepairPlan):
         is_sound = found.is_sound
-        summary = ["nothing is wrong" if is_sound else PLANNED]
+        summary = ["no problem was found" if is_sound else PLANNED]
         rows = found.findings
     else:
         is_sound = not found.left.height
@@ -229,7 +227,7 @@ def repair(
         columns = ("outcome", *columns)
         summary = [f"{found.repaired.height:,} repaired", f"{found.left.height:,} left"]
         if found.quarantine is not None:
-            summary.append(f"what was moved away: {found.quarantine}")
+            summary.append(f"moved to quarantine: {found.quarantine}")
         if found.version is not None:
             summary.append(f"missing files removed in version {found.version}")
     emit(rows.lazy(), output, View("finding", columns, (), lambda _: summary))
@@ -264,7 +262,7 @@ def compact_log(target: Target, a: int, b: int, memory_limit: int | None, output
     facts = [
         ("versions", f"{report.start} to {report.end}"),
         ("path", report.path),
-        ("written", after if report.written else "no, it was there already"),
+        ("written", after if report.written else "no, it existed"),
         ("replaces", f"commits of {before}"),
         ("files", files),
         ("other actions", f"{report.num_others:,}"),
@@ -296,8 +294,8 @@ def checksum(target: Target, version: int | None, memory_limit: int | None, outp
     facts = [
         ("version", str(report.version)),
         ("path", report.path),
-        ("written", "yes" if report.written else "no, it was there already"),
-        ("disagrees on", ", ".join(wrong) or "nothing"),
+        ("written", "yes" if report.written else "no, it existed"),
+        ("differs in", ", ".join(wrong) or "nothing"),
         *((label, f"{report.body[name]:,}") for label, name in _COUNTED if name in report.body),
     ]
     body = (pl.String(), orjson.dumps(report.body).decode())
@@ -356,7 +354,7 @@ def replicate(
         ("original", report.verdict),
         ("files", f"{len(report.paths):,}, {report.copied:,} of them copied"),
         ("size", size_text(report.size_bytes)),
-        ("pointer", "moved here" if report.pointer_moved else "left where it was"),
+        ("pointer", "updated" if report.pointer_moved else "unchanged"),
     ]
     write_report(report, facts, _REPLICA, output)
 

@@ -11,7 +11,7 @@ from lakelog.storage.base import FileWrapper
 
 
 class MeteredStore(StoreWrapper):
-    """A `LogStore` that counts what is read through it."""
+    """A `LogStore` that counts the reads through it."""
 
     def __init__(self, store: LogStore, meter: Meter) -> None:
         super().__init__(store)

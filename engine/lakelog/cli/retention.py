@@ -69,7 +69,7 @@ _SHOWN = (
 @click.option(
     "--retention",
     type=options.Duration(),
-    help="How long replaced versions stay readable; by default the table's retention.",
+    help="How long replaced versions remain readable; by default the table's retention.",
 )
 @click.option(
     "--checkpoint-retention",
@@ -97,7 +97,7 @@ def cleanup(
     """Find and delete log files that no retained version needs.
 
     Each file is reported with the checkpoint that replaces it. The checkpoint is verified before
-    any file is deleted. Every version within the retention stays readable.
+    any file is deleted. Every version within the retention remains readable.
     """
     from lakelog.log.display import size_text
     from lakelog.maintenance.cleanup import CleanupPlan
@@ -140,16 +140,16 @@ def _all_alike(shown: pl.DataFrame) -> tuple[str, ...]:
 
 def _promise(found: CleanupPlan | CleanupReport) -> list[str]:
     oldest = found.oldest_promised
-    texts = ["every version stays" if oldest is None else f"versions from {oldest} on stay"]
+    texts = ["every version is kept" if oldest is None else f"versions from {oldest} on are kept"]
     if found.gate is not None:
         return [*texts, f"kept by {found.gate}: {found.why}"]
-    return [*texts, f"more is kept: {found.why}"] if found.why else texts
+    return [*texts, f"more files are kept: {found.why}"] if found.why else texts
 
 
 @click.command(
     epilog=examples(
         "lakelog vacuum orders",
-        'lakelog vacuum orders --retention "14 days" --output parquet --to doomed.parquet',
+        'lakelog vacuum orders --retention "14 days" --output parquet --to unused.parquet',
         "lakelog vacuum orders --apply --keep-version 10",
     )
 )
@@ -272,7 +272,7 @@ def simulate(
     row is the current retention, followed by one row per proposal.
     """
     next_versions: dict[str, int] = {}
-    for name, version in consumers:  # of two versions of one reader, keep the older
+    for name, version in consumers:  # keep the older of two versions of one reader
         next_versions[name] = min(version, next_versions.get(name, version))
     table, meter = open_metered(target)
     with progress("simulating", meter):
@@ -295,7 +295,7 @@ def _same_retentions(shown: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _readable(rows: pl.DataFrame) -> pl.DataFrame:
-    """With durations and names as text columns, next to their source columns."""
+    """Add durations and names as text columns."""
     import polars as pl
 
     from lakelog.model.durations import duration_text
@@ -339,7 +339,7 @@ def undo(target: Target, quarantine: str | None, purge: int | None, output: Outp
         else:
             rows = table.quarantines()
     noun = "quarantine" if quarantine is None else "file"
-    summary = ["gone for good"] if purge is not None else []
+    summary = ["deleted permanently"] if purge is not None else []
     emit(rows.lazy(), output, View(noun, tuple(rows.columns), (), lambda _: summary))
     lost = quarantine is not None and not rows["outcome"].is_in(["back", "there"]).all()
     return FINDINGS if lost else GOOD

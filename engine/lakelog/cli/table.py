@@ -322,8 +322,8 @@ def rows(
 ) -> None:
     """Show rows of a table.
 
-    On the terminal, the first rows that are read, 50 without --limit; the order is undefined.
-    Other formats have all rows, which are held in memory.
+    On a terminal, shows the first rows that are read, 50 without --limit; the order is undefined.
+    Other formats contain all rows, which are kept in memory.
     """
     table, meter = open_metered(target)
     with progress("reading", meter):
@@ -472,7 +472,7 @@ def changes(
 ) -> None:
     """List the rows that a range of commits inserted, updated or deleted.
 
-    Reads the change data feed. Where the table has none, an update is a delete and an insert.
+    Reads the change data feed. Without one, an update is a delete and an insert.
     """
     table, meter = open_metered(target)
     rows = table.changes(start, end, where)

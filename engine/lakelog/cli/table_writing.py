@@ -48,7 +48,7 @@ _DELETE = (
 def restore(
     target: Target, version: int | None, timestamp: str | None, apply: bool, output: Output
 ) -> None:
-    """Make a table what it was at an earlier version, in one commit.
+    """Restore an earlier version of a table, in one commit.
 
     Without --apply, checks that the files of the version exist, and shows what would change.
     """
@@ -62,7 +62,7 @@ def restore(
 
 
 def _columns(_context: click.Context, _option: click.Parameter, value: str) -> tuple[str, ...]:
-    """Names between commas."""
+    """Comma-separated names."""
     return tuple(name.strip() for name in value.split(",") if name.strip())
 
 

@@ -46,9 +46,9 @@ def _directory(command: _F) -> _F:
 
 
 def _named(_context: click.Context, _parameter: click.Parameter, directory: str) -> str:
-    """Refuse an empty name: it would be resolved to the working directory."""
+    """Raise for an empty name, which would be resolved to the working directory."""
     if not directory:
-        raise click.BadParameter("it is empty; name the log's folder")
+        raise click.BadParameter("it is empty; pass the log's folder")
     return directory
 
 
@@ -65,7 +65,7 @@ def _safe(command: _F) -> _F:
     return click.option(
         "--safe",
         is_flag=True,
-        help="Use the safe part of a damaged log, and exit with code 1, instead of refusing it.",
+        help="Use the safe part of a damaged log, and exit with code 1, instead of failing.",
     )(command)
 
 
@@ -259,7 +259,7 @@ def replay(
 
     if state and after_seq:
         raise InvalidInputError(
-            "the state is that of the whole log", hint="leave out --after, or --state"
+            "the state is that of the whole log", hint="omit --after or --state"
         )
     _check_kind(directory)
     with _hints(), progress("replaying", Meter()):
@@ -315,24 +315,24 @@ def _hints() -> Iterator[None]:
         yield
     except LakelogError as error:
         if isinstance(error, WalCorruptionError):
-            error.hint = "restore the file from a copy, or take what is safe with --safe"
+            error.hint = "restore the file from a copy, or read the safe records with --safe"
         elif error.hint is not None:
             error.hint = error.hint.replace("format='003'", "--format 003")
         raise
 
 
 def _check_kind(path: str) -> None:
-    """Refuse paths that are neither file nor folder: opening a pipe would block."""
+    """Raise for a path that is neither file nor folder: opening a pipe would block."""
     if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
         raise InvalidInputError(
-            "this is neither a file nor a folder",
+            "the path is neither a file nor a folder",
             path=path,
-            hint="write what it gives to a file, and name that",
+            hint="write its content to a file, and pass that",
         )
 
 
 def _is_historic(directory: str) -> bool:
-    """Whether a path holds a historic log. A file always does: current logs are folders."""
+    """Whether a path has a historic log. A file always does: current logs are folders."""
     from lakelog.wal.disk import LocalDisk
     from lakelog.wal.historic.reader import historic_names
 
@@ -356,7 +356,7 @@ def _as_text(table: pa.Table, name: str, *, is_asked: bool, is_shown: bool) -> p
         if not is_asked:
             return table
         raise InvalidInputError(
-            f"a {name} is not valid UTF-8", hint="leave out --text: bytes come as base64"
+            f"a {name} is not valid UTF-8", hint="omit --text: bytes are then base64"
         ) from cause
     return table.set_column(table.column_names.index(name), name, column)
 
@@ -440,7 +440,7 @@ def truncate(directory: str, up_to_seq: int, apply: bool, output: Output) -> Non
         )
     if _is_historic(directory):
         raise InvalidInputError(
-            "a historic log is not truncated",
+            "a historic log cannot be truncated",
             path=directory,
             hint=f"lakelog wal upgrade {directory}",
         )
@@ -450,8 +450,8 @@ def truncate(directory: str, up_to_seq: int, apply: bool, output: Output) -> Non
         raise damage.error(
             before.safe_seq,
             before.records,
-            f"a damaged log is not truncated; lakelog wal replay {directory} --safe saves what is "
-            "safe",
+            f"a damaged log cannot be truncated; lakelog wal replay {directory} --safe reads "
+            "the safe records",
         )
     if up_to_seq > before.safe_seq:
         raise InvalidInputError(

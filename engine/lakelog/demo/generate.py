@@ -41,7 +41,7 @@ SCHEMA = classic_schema(file_columns())
 def _build_checkpoint(
     version: int, state: Sequence[Mapping[str, object]], adds: pl.DataFrame, removes: pl.DataFrame
 ) -> tuple[bytes, bytes]:
-    """The Parquet of a classic checkpoint, and the pointer to it."""
+    """The Parquet of a classic checkpoint, and its pointer."""
     name = classic_name(version)
     lines = b"".join(orjson.dumps(action) + b"\n" for action in state)
     meta = decode_lines([Blob(None, name, lines)], Wire.of("delta")).meta
@@ -94,11 +94,11 @@ _LATER_PROPERTIES = {
 
 @dataclass(frozen=True)
 class DemoLog:
-    """A whole Delta log.
+    """A complete Delta log.
 
     Attributes:
         commits: The NDJSON bytes of each commit; the index is the version.
-        times_ms: When each was committed, in milliseconds since the Unix epoch.
+        times_ms: Commit time of each, in milliseconds since the Unix epoch.
         checkpoint_version: Version of the one checkpoint.
         checkpoint: Its Parquet bytes.
         last_checkpoint: The pointer to it.
@@ -174,7 +174,7 @@ def _write(path: Path, data: bytes, modified_ms: int) -> None:
 def build_log(commits: int = 300, seed: int = 7) -> DemoLog:
     """The log of the demonstration table; see `make_table`.
 
-    Memory: all of it; about a kilobyte an action.
+    Memory: the whole log, about a kilobyte per action.
     """
     calendar = schedule.plan(commits)
     files = _with_stats(file_lives(calendar, seed), calendar.schema_version)
@@ -256,7 +256,7 @@ def _with_stats(files: pl.DataFrame, schema_version: int) -> pl.DataFrame:
 def _file_actions(files: pl.DataFrame, calendar: Calendar) -> tuple[pl.DataFrame, pl.DataFrame]:
     """The add and remove actions: ``version``, ``size``, ``numRecords``, ``dataChange``, ``line``.
 
-    A compaction rearranges data without changing it, so its actions say so.
+    Actions of a compaction have ``dataChange`` false.
     """
     changes = ~pl.col("version").is_in(calendar.versions(schedule.OPTIMIZE)["version"].implode())
     common = ("version", "size", "numRecords", "dataChange")

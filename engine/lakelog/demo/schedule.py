@@ -22,7 +22,7 @@ OPTIMIZE, DELETE, RESTORE = "OPTIMIZE", "DELETE", "RESTORE"
 
 USERS = {STREAM: "stream", BATCH: "nightly", OPTIMIZE: "housekeeping", DELETE: "privacy"}
 OWNER = "dana"
-"""Who does the rest: creates the table, changes it, restores it."""
+"""User of the other operations: creates, changes and restores the table."""
 
 FIRST_MS = 1_767_225_600_000  # 2026-01-01T00:00:00Z
 HOUR_MS = 3_600_000
@@ -36,14 +36,14 @@ MIN_COMMITS = 40
 
 @dataclass(frozen=True)
 class Calendar:
-    """Who commits what.
+    """The schedule of commits.
 
     Attributes:
         operations: ``version`` (Int64, from 0 without gaps) and ``operation``.
         schema_version: The commit that adds the column ``coupon``.
         property_version: The commit that sets properties.
-        mistake_version: The deletion that is restored by the commit after it.
-        checkpoint_version: Where the checkpoint is.
+        mistake_version: The deletion that the next commit restores.
+        checkpoint_version: Version of the checkpoint.
     """
 
     operations: pl.DataFrame
@@ -59,12 +59,12 @@ class Calendar:
 
 
 def commit_ms(version: int) -> int:
-    """When a version is committed, in milliseconds since the Unix epoch: one an hour."""
+    """Commit time of a version, in milliseconds since the Unix epoch: one per hour."""
     return FIRST_MS + version * HOUR_MS
 
 
 def plan(commits: int) -> Calendar:
-    """The calendar of a table with so many commits."""
+    """The calendar of a table with this number of commits."""
     if commits < MIN_COMMITS:
         raise InvalidInputError(
             "the demonstration needs more commits", expected=f">= {MIN_COMMITS}", found=commits
@@ -126,7 +126,7 @@ _LIVES = (
 
 
 def file_lives(calendar: Calendar, seed: int) -> pl.DataFrame:
-    """Every data file that ever was."""
+    """All data files, including removed ones."""
     random = np.random.default_rng(seed)
     appended = append_files(calendar.versions(STREAM, BATCH), calendar, random)
     appended = _removed(appended, calendar, random)

@@ -281,7 +281,7 @@ class Dialect(ABC):
             store: Store of the table.
             commits: Commits by version, ascending.
             files: False omits the file actions: `Actions.files` and `Actions.other` are empty, and
-                their lines are checked only as far as needed to find the others.
+                their lines are checked only if needed to find the others.
 
         Raises:
             MalformedLogError: Not JSON; with file, line and byte offset.

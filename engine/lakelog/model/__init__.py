@@ -1,9 +1,9 @@
-"""The contract of the action table, and the action table itself. Knows nothing of logs or storage.
+"""The contract of the action table, and the action table itself. Independent of logs and storage.
 
 | module | owns |
 |---|---|
 | `contract` | ``schemas/``: StructType JSON, and its Arrow and Polars types |
-| `metadata` | `Protocol`, `Metadata`: the two actions that every state has exactly one of |
+| `metadata` | `Protocol`, `Metadata`: the two actions that every state has once |
 | `actions` | the flattened action table: columns, dtypes, file identity |
 | `reconcile` | the last row of each key wins |
 """

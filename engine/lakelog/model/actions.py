@@ -1,8 +1,7 @@
 """The flattened action table: its columns, and frames conformed to them.
 
-One row per action, columns as ``schemas/actions.json`` gives them. Frames inside lakelog are
-narrow: a column that holds only nulls may be left out, and `conform` adds it when it is asked for.
-Knows nothing of where the bytes live.
+One row per action, with the columns of ``schemas/actions.json``. Frames inside lakelog are narrow:
+an all-null column may be missing, and `conform` adds it on request. Independent of storage.
 """
 
 from __future__ import annotations
@@ -25,14 +24,15 @@ FILE_ACTIONS = ("add", "remove")
 """Action types that take part in the reconciliation of files."""
 
 PATH_TEXT = "pathText"
-"""A column that the flattened table does not have: the text of a path in the log where
-`lakelog.dialects.delta.paths.encode_paths` returns another text, else null."""
+"""Additional column, not in the flattened table: the text of a path in the log if it differs from
+the result of `lakelog.dialects.delta.paths.encode_paths`, else null.
+"""
 
 DV_COLUMNS = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
 """Columns of a deletion vector; the first two are required."""
 
 DV_ID_COLUMNS = DV_COLUMNS[:3]
-"""Columns that ``dvId`` is made of."""
+"""Columns from which ``dvId`` is derived."""
 
 _ROW = ("version", "position", "actionType", "timestamp")
 
@@ -73,8 +73,8 @@ def conform(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.Dat
     wanted = list(columns) if columns is not None else list(schema())
     present = frozenset(frame.columns)
     conformed = []
-    # Columns are put together again, because a selection runs a query, which copies long columns
-    # that are in several chunks.
+    # Columns are combined directly, because a selection runs a query, which copies long columns in
+    # several chunks.
     for name in wanted:
         if name not in present:
             conformed.append(_null(name).new_from_index(0, frame.height))
@@ -113,8 +113,8 @@ def of_type(frame: pl.DataFrame, *kinds: str) -> pl.DataFrame:
 
 
 def concat(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Stack narrow frames; columns that a frame lacks are null. Without frames: no rows, column
-    ``actionType``.
+    """Concatenate narrow frames; columns that a frame lacks are null. Without frames: no rows,
+    column ``actionType``.
     """
     stack = [f for f in frames if f.height]
     if not stack:

@@ -1,8 +1,8 @@
 """Loads ``schemas/`` and translates Spark StructType JSON to Arrow and Polars types.
 
-Owns the one place where field names and types come from; nothing retypes them in Python. Knows
-nothing of logs or storage. In a checkout the schemas are in ``schemas/`` next to ``engine/``; a
-wheel, and the zip file that Spark's executors get, carry the same files as ``lakelog/_schemas/``.
+The schemas are the only definition of field names and types; Python code never repeats them.
+Independent of logs and storage. In a checkout, the schemas are in ``schemas/`` next to ``engine/``;
+a wheel, and the zip file for Spark's executors, contain the same files in ``lakelog/_schemas/``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SHIPPED = "_schemas"
-"""Folder of the contract inside the package, where it is shipped with it."""
+"""Folder of the contract inside the installed package."""
 
 _CANDIDATES: tuple[Traversable, ...] = (
     resources.files("lakelog") / SHIPPED,
@@ -35,10 +35,10 @@ TYPE_CHANGES = "delta.typeChanges"
 """Metadata of a field that records how its type was widened."""
 
 COLUMN_ID = "delta.columnMapping.id"
-"""Metadata of a field that numbers it, whatever it is called."""
+"""Metadata of a field with its id, which does not change when it is renamed."""
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
-"""Metadata of a field under which files and the log know it."""
+"""Metadata of a field with its name in files and in the log."""
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 _PRIMITIVES = frozenset(
@@ -49,7 +49,7 @@ _PRIMITIVES = frozenset(
 
 @dataclass(frozen=True)
 class Field:
-    """One field of a struct: name, type, nullability and metadata as StructType JSON has them."""
+    """One field of a struct: name, type, nullability and metadata, as in StructType JSON."""
 
     name: str
     type: DataType
@@ -101,7 +101,7 @@ class Struct:
         return tuple(f.name for f in self.fields)
 
     def field(self, name: str) -> Field | None:
-        """The field called ``name`` exactly, else the one that differs only in case, else None."""
+        """The field with exactly this name, else the one that differs only in case, else None."""
         by_case = None
         for candidate in self.fields:
             if candidate.name == name:
@@ -112,9 +112,9 @@ class Struct:
 
 
 MAX_DEPTH = 200
-"""How deep arrays and objects may nest in JSON of a log (a line's own object counted), and in a
-schema. Deeper ones would exhaust the stack of one parser or another, which a process does not
-survive."""
+"""Maximum nesting of arrays and objects in JSON of a log (including a line's own object), and in a
+schema. Deeper nesting would overflow the stack of some parser, which kills the process.
+"""
 
 DataType = Primitive | Decimal | Array | Map | Struct
 
@@ -150,8 +150,8 @@ def _parse_type(raw: Any) -> DataType:
             return Decimal(int(match[1]), int(match[2]))
         if raw == "null":
             return Primitive("void")
-        # A type that is not known yet (a collated string, a geometry) stays opaque: only rows
-        # depend on it, never the file-level state.
+        # An unknown type (a collated string, a geometry) is opaque: only rows depend on it, never
+        # the file-level state.
         return Primitive(raw)
     kind = raw["type"]
     if kind == "struct":
@@ -180,7 +180,7 @@ def _parse_type(raw: Any) -> DataType:
 
 
 def to_json(type_: DataType) -> Any:
-    """The StructType JSON value (not text) of a type; `parse_schema` reads it back."""
+    """The StructType JSON value (not text) of a type; the inverse of `parse_schema`."""
     match type_:
         case Primitive(name):
             return name
@@ -327,7 +327,7 @@ def without_metadata(data: _AnyArrow) -> _AnyArrow:
     if data.schema.equals(schema, check_metadata=True):
         return data
     columns = [
-        # A nested array has a type of its own, with its fields' metadata.
+        # A nested array has its own type, with its fields' metadata.
         column if column.type.equals(field.type, check_metadata=True) else column.cast(field.type)
         for column, field in zip(data.columns, schema, strict=True)
     ]
@@ -383,12 +383,12 @@ class Located(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The path as one text, parts joined by dots."""
+        """The path as dotted text."""
         return ".".join(self.path)
 
 
 def fields_of(type_: DataType, prefix: tuple[str, ...] = ()) -> Iterator[Located]:
-    """Every struct field of a type, each before the fields inside it, in schema order."""
+    """Every struct field of a type, each before its nested fields, in schema order."""
     match type_:
         case Struct(fields):
             for field in fields:
@@ -423,14 +423,14 @@ def is_nested(type_: DataType) -> bool:
 
 
 def is_known(type_: DataType) -> bool:
-    """Whether `type_` is a primitive that the protocol text defines, or no primitive."""
+    """Whether `type_` is a primitive type of the protocol, or not a primitive."""
     return not isinstance(type_, Primitive) or type_.name in _PRIMITIVES
 
 
 @cache
 def schema_directory() -> Traversable:
-    """The folder of the contract: the package's (maybe in a zip file), else the checkout's; raises
-    InternalError if neither exists.
+    """The folder of the contract: the package's (possibly in a zip file), else the checkout's;
+    raises InternalError if neither exists.
     """
     for candidate in _CANDIDATES:
         if (candidate / "actions.json").is_file():

@@ -1,4 +1,4 @@
-"""Lengths of time: calendar intervals as Spark writes them, timedeltas, and milliseconds."""
+"""Durations: calendar intervals as Spark writes them, timedeltas, and milliseconds."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _PART = re.compile(
 )
 
 Duration = dt.timedelta | int | str
-"""A length of time: a timedelta, whole milliseconds, or a text such as ``30 days``."""
+"""A duration: a timedelta, whole milliseconds, or a text such as ``30 days``."""
 
 
 def parse_interval_ms(text: str) -> int:
@@ -33,7 +33,7 @@ def parse_interval_ms(text: str) -> int:
     body = re.sub(r"^\s*interval\s+", "", text.strip(), flags=re.IGNORECASE)
     total = 0
     position = 0
-    while position < len(body) or not body:  # an empty text has no part, and is none
+    while position < len(body) or not body:  # an empty text has no part and is invalid
         match = _PART.match(body, position)
         if not match:
             raise InvalidInputError(
@@ -51,7 +51,7 @@ def parse_interval_ms(text: str) -> int:
 
 
 _LONGEST_MS = 60_000_000_000_000
-"""Some 1,900 years: a time that long ago is still a date."""
+"""About 1,900 years: subtracting it from the current time gives a valid date."""
 
 
 def to_duration_ms(value: Duration) -> int:

@@ -1,4 +1,4 @@
-"""`Protocol` and `Metadata`: the two actions that every state has exactly one of."""
+"""`Protocol` and `Metadata`: the two actions that every state has once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakelog.lazy import cached_property
 from lakelog.model import actions, contract
 
 CLUSTERING = "delta.clustering"
-"""Metadata domain that says by which columns a table is clustered."""
+"""Metadata domain with the clustering columns of a table."""
 
 _MAPPING_READER = 2
 _MAPPING_MODES = ("none", "name", "id")
@@ -127,13 +127,13 @@ def in_any_case(configuration: Mapping[str, str | None], key: str) -> str | None
     if exact is not None:
         return exact
     lower, length = key.lower(), len(key)
-    # Lengths first, for a table may register thousands of mappings.
+    # Lengths first, because a table may register thousands of mappings.
     alike = (v for k, v in configuration.items() if len(k) == length and k.lower() == lower)
     return next(alike, None)
 
 
 def mapping_mode(protocol: Protocol, metadata: Metadata) -> str:
-    """Column mapping mode where readers obey it, for writers, who write what they look for."""
+    """Column mapping mode if readers apply it, for writers."""
     return metadata.column_mapping_mode if protocol.honours_column_mapping else "none"
 
 
@@ -152,13 +152,13 @@ def honoured_mapping(protocol: Protocol, metadata: Metadata) -> str:
 
 
 def last_protocol(meta: pl.DataFrame) -> Protocol | None:
-    """The last protocol among non-file actions; None where they hold none."""
+    """The last protocol among non-file actions; None if there is none."""
     row = _last(meta, "protocol")
     return Protocol.from_row(row) if row is not None else None
 
 
 def last_metadata(meta: pl.DataFrame) -> Metadata | None:
-    """The last metaData among non-file actions; None where they hold none."""
+    """The last metaData among non-file actions; None if there is none."""
     row = _last(meta, "metaData")
     return Metadata.from_row(row) if row is not None else None
 
@@ -173,7 +173,9 @@ def _names(values: Any) -> tuple[str, ...] | None:
 
 
 def _repeated(type_: contract.DataType) -> str | None:
-    """A name that two fields of one struct have, at any depth; what is typed has room for one."""
+    """A name that two fields of one struct have, at any depth; typed frames allow each name
+    once.
+    """
     match type_:
         case contract.Struct(fields):
             names = type_.names

@@ -269,7 +269,7 @@ class AvroStateReader:
     @cached_property
     def _forgotten(self) -> str | None:
         """A file that the first state lacks, or another sign that it and the commits are two
-        histories; None if they are one, as far as the remaining files show.
+        histories; None if they are one, according to the remaining files.
         """
         store = self._store
         commits = list_commits(store) if self.checkpoint.version >= _FIRST_STATE else []
