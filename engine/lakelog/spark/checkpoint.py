@@ -84,34 +84,36 @@ def checkpoint(
     strategy: str = ANY_STRATEGY,
     storage_options: Mapping[str, Any] | None = None,
 ) -> CheckpointReport:
-    """Write the checkpoint of a version with a session's executors, prove it, and publish it.
+    """Write the checkpoint of a version with a session's executors, verify it, and publish it.
 
-    A complete checkpoint of the same version and layout that is there already is kept if it is
-    valid, as `lakelog.checkpoint.write.write_checkpoint` does. If cleanup removes files while
-    executors read them, the log is listed again, and the checkpoint is written from what remains.
+    An existing complete checkpoint of the same version and layout is kept if it is valid, as by
+    `lakelog.checkpoint.write.write_checkpoint`. If cleanup removes files while executors read them,
+    the log is listed again, and the checkpoint is written from the remaining files.
 
     Args:
-        spark: The session, classic or Connect; its executors reach the table as the driver does.
+        spark: The session, classic or Connect; its executors must reach the table as the driver
+            does.
         table: The table, or its location.
-        version: The version; None is the latest.
+        version: The version; None for the latest.
         layout: ``multipart``, ``v2-json``, ``v2-parquet`` or ``v2`` (Delta), ``flattened``
-            (IndexTables); ``auto`` is V2 where the table supports it, else parts.
-        verify: Whether what was written is read back, by the tasks that wrote it, and compared
-            before it is published.
-        parts: Files that the file actions are spread over; None is by size. For V2 about so many.
+            (IndexTables); ``auto`` is V2 if the table supports it, else parts.
+        verify: Whether the tasks read back the files that they wrote, and the digests are compared
+            before publication.
+        parts: Number of files that contain file actions (approximate for V2); None: by size.
         strategy: How the state is replayed; see `lakelog.spark.strategy`.
         storage_options: Passed to the fsspec filesystem of the location, here and on executors.
 
     Raises:
         TableNotFoundError: The table does not exist.
         VersionNotFoundError: The version cannot be rebuilt.
-        InvalidInputError: The layout is not allowed here, or is one file, or the strategy cannot
-            serve.
-        UnsupportedFeatureError: The table needs what lakelog does not honour.
-        CorruptionError: The log is damaged, and nothing valid is behind the damage.
-        NotFoundError: Cleanup removed what the version is read from in every attempt.
-        CheckpointWriteError: Executors could not write it, or it could not be published.
-        CheckpointValidationError: What was written is not what replay gives; nothing was published.
+        InvalidInputError: The layout is not allowed for the table, or has only one file; or the
+            strategy is not possible.
+        UnsupportedFeatureError: The table has a feature that lakelog does not support.
+        CorruptionError: The log is damaged, and no valid files replace the damaged ones.
+        NotFoundError: Cleanup removed files of the version in every attempt.
+        CheckpointWriteError: Executors could not write the checkpoint, or it could not be
+            published.
+        CheckpointValidationError: The written files differ from replay; nothing was published.
 
     Memory: on the driver that of `lakelog.spark.replay.replay`; of a task, 65,536 rows, its
     tombstones and a row group.
@@ -158,7 +160,7 @@ class _SparkPartWriter:
         self._comparison = self._comparison_of(self.plan)
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Nothing to release."""
 
     def abandon(self) -> None:
         if self._manifest is not None:
@@ -166,8 +168,6 @@ class _SparkPartWriter:
                 self._manifest.abandon()
         staged = self._staged.files if self._staged is not None else ()
         self._log.store.delete_many([*(w.path for w in self._written), *(f.path for f in staged)])
-
-    # --- planning ------------------------------------------------------------------------------
 
     def _planned(
         self, spark: Any, layout: str, parts: int | None, strategy: str
@@ -208,12 +208,10 @@ class _SparkPartWriter:
     def _comparison_of(self, plan: CheckpointPlan) -> Comparison:
         log = self._log
         writer = log.dialect.checkpoint_writer(log.store, plan)
-        # Statistics travel as text, and typed copies are made from it again.
+        # Statistics are sent as text, from which typed copies are derived again.
         columns = [name for name in writer.columns if name != STRUCT_STATISTICS]
         configuration = self._state.metadata.configuration
         return Comparison.of_written(plan, log.dialect, columns, configuration)
-
-    # --- writing -------------------------------------------------------------------------------
 
     def write(self, *, may_keep_sidecars: bool) -> StagedParts:  # noqa: ARG002 - all are written
         meta = self._meta()
@@ -246,7 +244,7 @@ class _SparkPartWriter:
             return with_protocol(source.meta, log.dialect.default_protocol)
 
     def _run_tasks(self, writer: TaskWriter) -> list[Written]:
-        """Let the tasks write, exactly once: a second action on the rows would write again."""
+        """Run the tasks with one Spark action, because a second action would write again."""
         plan = self.plan
         order = FileOrder.of_plan(plan, writer.meta, self._log.dialect)
         rows = _dealt(_kept_rows(self._replayed.frame, plan, self._state), plan, order)
@@ -258,7 +256,7 @@ class _SparkPartWriter:
             raise self._failed(cause) from cause
         written = read_written(table)
         if plan.layout in {"multipart", "flattened"}:
-            if not written:  # Spark makes no partitions, and no tasks, of an empty frame
+            if not written:  # Spark creates no partitions, and no tasks, for an empty frame
                 written = [w for n in range(plan.parts) for w in writer.write(n, ())]
             numbers = [w.partition for w in written]
             if numbers != list(range(plan.parts)):
@@ -270,7 +268,7 @@ class _SparkPartWriter:
         return written
 
     def _failed(self, cause: Exception) -> LakelogError:
-        """What a failed job means: removed files, damage that tasks met, or a failure."""
+        """The error for a failed job: removed files, damage found by tasks, or another failure."""
         if has_left(self._log, self._state.segment):
             return NotFoundError(
                 "files of the version were removed while executors read them",
@@ -299,7 +297,7 @@ class _SparkPartWriter:
         )
 
     def _stage_parts(self, meta: pl.DataFrame, held: Digest) -> StagedCheckpoint:
-        """The checkpoint of parts, which hold the rows that are no file actions too."""
+        """The checkpoint of parts, which also contain the non-file actions."""
         plan, counts = self.plan, held.counts
         files = [w.staged for w in self._written]
         if plan.layout == "flattened":
@@ -323,14 +321,12 @@ class _SparkPartWriter:
     def _stage_manifest(
         self, meta: pl.DataFrame, sidecars: tuple[SidecarFile, ...]
     ) -> StagedCheckpoint:
-        """The manifest that names the sidecars, written as one that keeps them all."""
+        """The manifest of the sidecars, written as one that keeps all of them."""
         log = self._log
         writer = log.dialect.checkpoint_writer(log.store, replace(self.plan, kept=sidecars))
         self._manifest = writer
         writer.write_meta(meta)
         return writer.finish()
-
-    # --- reading back --------------------------------------------------------------------------
 
     def read_back(self, parts: StagedParts) -> ReadBack:
         """The tasks have read their files; the driver reads the manifest."""
@@ -366,11 +362,11 @@ class _SparkPartWriter:
 
 
 _DAMAGE = ("FAILED_READ_FILE", "USER_RAISED_EXCEPTION", "MalformedLogError", "InvalidActionError")
-"""What Spark's message has where a task met a checkpoint that cannot be read."""
+"""Parts of Spark's message if a task found a damaged checkpoint."""
 
 
 def _layout(table: TableConfiguration, path: str, asked: str) -> str:
-    """The layout to plan with, of those that have several files."""
+    """The layout to plan with, one with several files."""
     known = table.dialect.distributed_layouts
     if asked == AUTO:
         return "v2" if table.supports("v2Checkpoint") else known[0]
@@ -411,10 +407,10 @@ def _kept_rows(frame: Any, plan: CheckpointPlan, state: State) -> Any:
 
 
 def _dealt(rows: Any, plan: CheckpointPlan, order: FileOrder) -> Any:
-    """Rows in one partition a part, as the format demands; sidecars hold any."""
+    """Rows in one partition per part, as the format requires; sidecars have no fixed assignment."""
     sql = functions_of(rows)
     if plan.layout == "multipart":
-        # Spark's own hash partitioning is the protocol's: pmod(hash(key), parts).
+        # Spark's hash partitioning is the protocol's: pmod(hash(key), parts).
         keys = [sql.coalesce(sql.col(PATH_TEXT), encoded_path(sql.col("path")))]
         keys += [sql.col("dvId")] if plan.deletion_vectors else []
         return rows.repartition(plan.parts, *keys)
@@ -423,12 +419,12 @@ def _dealt(rows: Any, plan: CheckpointPlan, order: FileOrder) -> Any:
         return rows.repartitionById(plan.parts, number.cast("int"))
     if plan.parts <= 1:
         return rows.coalesce(1)
-    # By the order of files, about, as a sample of the rows decides; each task sorts its own rows.
+    # Approximately in the order of files, by a sample of the rows; each task sorts its own rows.
     return rows.repartitionByRange(plan.parts, *_order_keys(order, rows))
 
 
 def _order_keys(order: FileOrder, rows: Any) -> list[Any]:
-    """The keys of an order as columns of Spark, which only distribute rows by them."""
+    """The keys of an order as Spark columns, which are only used to distribute rows."""
     sql = functions_of(rows)
     keys = []
     for name in order.partition_columns:
@@ -449,7 +445,7 @@ def _order_keys(order: FileOrder, rows: Any) -> list[Any]:
 
 
 def _typed(text: Any, type_: DataType | None) -> Any:
-    """A text as a value that orders as its type does, where Spark has it."""
+    """A text cast to a type with the order of its type, if Spark has it."""
     if isinstance(type_, Decimal):
         return text.try_cast(f"decimal({type_.precision},{type_.scale})")
     if isinstance(type_, Primitive) and type_.name in _ORDERED_TYPES:

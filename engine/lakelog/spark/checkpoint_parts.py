@@ -1,8 +1,8 @@
-"""The executor's part of a checkpoint: writes the rows of a partition to files with the dialect's
+"""The executor's side of a checkpoint: writes the rows of a partition to files with the dialect's
 writers, and reads each file back.
 
 File names have an identifier of the attempt, so that repeated or concurrent attempts of a task
-never collide; unused files are leftovers that cleanup deletes. A task returns names, lengths,
+never collide; cleanup deletes unused files. A task returns names, lengths,
 counts and two digests.
 
 Source: Delta protocol, Checkpoints; Sidecar Files; ``schemas/checkpoint.md``.
@@ -85,7 +85,7 @@ WRITTEN_SCHEMA = (
     "partition int, path string, target string, size_bytes long, num_actions long, "
     "expected string, found string, tags string, plain_bytes long, problem string"
 )
-"""`Written` as Spark's schema."""
+"""`Written` as a Spark schema."""
 
 _ARROW = pa.schema(
     [(f.name, pa.string() if f.type == "str" else pa.int64()) for f in fields(Written)]
@@ -94,8 +94,8 @@ _ARROW = pa.schema(
 
 @dataclass(frozen=True)
 class TaskWriter:
-    """Writes the rows of one partition; Spark calls it with their batches. `meta` are rows other
-    than file actions, for the part that holds them.
+    """Writes the rows of one partition; Spark calls it with their batches. `meta` are the non-file
+    actions, for the part that contains them.
     """
 
     place: TableLocation
@@ -129,19 +129,19 @@ class TaskWriter:
                 work.take(rows)
             return work.finish()
         except BaseException:
-            with suppress(Exception):  # the error before it is the one that counts
+            with suppress(Exception):  # the earlier error is raised
                 work.abandon()
             raise
 
 
 def read_written(table: pa.Table) -> list[Written]:
-    """What the tasks answered, by partition."""
+    """The results of the tasks, by partition."""
     found = [Written(**row) for row in table.to_pylist()]
     return sorted(found, key=lambda each: (each.partition, each.path))
 
 
 def _by_kind(batches: Iterable[pa.RecordBatch], dialect: Dialect) -> Iterator[pl.DataFrame]:
-    """Rows of one kind each, some 65,536 at a time; tombstones after all live files."""
+    """Rows of one kind each, about 65,536 at a time; tombstones after all live files."""
     waiting: list[pl.DataFrame] = []
     removes: list[pl.DataFrame] = []
     height = 0
@@ -171,7 +171,7 @@ def _with_other_texts(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _narrow(rows: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
-    """Without columns of nulls alone, and of what tombstones of the format do not keep."""
+    """Rows without all-null columns, and without columns that the format omits for tombstones."""
     kept = [s for s in rows.get_columns() if s.null_count() < s.len()]
     if not dialect.checkpoints_keep_all_fields and rows["actionType"][0] == "remove":
         kept = [s for s in kept if s.name not in {"stats", "tags"}]
@@ -188,7 +188,7 @@ class _Part:
         self.store: LogStore = job.place.store()
 
     def take(self, rows: pl.DataFrame) -> None:
-        """Rows of one kind."""
+        """Add rows of one kind."""
         raise NotImplementedError
 
     def finish(self) -> list[Written]:
@@ -196,11 +196,11 @@ class _Part:
         raise NotImplementedError
 
     def abandon(self) -> None:
-        """Leave nothing behind, if the store allows it."""
+        """Delete the written files, if the store allows it."""
         raise NotImplementedError
 
     def counted(self, rows: pl.DataFrame) -> Digest:
-        """What counts of rows out of replay."""
+        """Digest of replayed rows."""
         if self.job.verify:
             return self.job.comparison.digest(rows)
         return Digest({rows["actionType"][0]: rows.height})
@@ -242,8 +242,7 @@ class _Part:
             if changing:
                 problem = "a file action has dataChange true"
         except (LakelogError, pa.ArrowException, OSError, ValueError) as error:
-            # Reported, and not raised: to write it again would not help, and the driver says it
-            # better.
+            # Reported instead of raised: a retry would not help, and the driver has more context.
             return replace(written, problem=f"it cannot be read back: {error}"[:500])
         return replace(
             written, found=found.to_text(), problem=problem, plain_bytes=check.plain_bytes
@@ -251,22 +250,22 @@ class _Part:
 
     @property
     def holds_meta(self) -> bool:
-        """Whether rows that are no file actions are in this partition's file."""
+        """Whether the file of this partition contains the non-file actions."""
         return False
 
 
 class _Delta(_Part):
-    """What Delta's files have in common."""
+    """Code shared by Delta's files."""
 
     @cached_property
     def columns(self) -> tuple[list[pa.Field], Any]:
-        """Columns of file actions, and what makes the typed ones."""
+        """Columns of file actions, and the typed copies."""
         return file_action_columns(self.job.plan, self.job.configuration)
 
     def parquet(
         self, path: str, target: str, schema: pa.Schema, options: Mapping[str, Any] | None = None
     ) -> ParquetFile:
-        """A file that grows."""
+        """A file that is appended to."""
         plan, (_, typed) = self.job.plan, self.columns
         return ParquetFile(
             self.store,
@@ -296,11 +295,11 @@ class _DeltaPart(_Delta):
 
     @property
     def holds_meta(self) -> bool:
-        """Rows without a path are dealt by its hash too."""
+        """Rows without a path are assigned by the hash too."""
         return self.number == part_of_others(self.job.plan.parts)
 
     def take(self, rows: pl.DataFrame) -> None:
-        """Rows of one kind, all of this part."""
+        """Add rows of one kind, all of this part."""
         plan = self.job.plan
         keys = rows.with_columns(spell_paths(rows).alias("path"))
         parts = part_of(keys, plan.parts, plan.deletion_vectors)
@@ -309,12 +308,12 @@ class _DeltaPart(_Delta):
         self.file.append(self.file.prepare(rows, rows["actionType"][0]))
 
     def finish(self) -> list[Written]:
-        """The one file."""
+        """The file."""
         self.closed = True
         return [self.written(self.file.close(), self.expected)]
 
     def abandon(self) -> None:
-        """Also what has been closed."""
+        """Also deletes closed files."""
         self.file.abandon()
         if self.closed:
             self.store.delete_many([self.file.path])
@@ -331,8 +330,8 @@ class _Sidecars(_Delta):
         self.paths: list[str] = []
 
     def take(self, rows: pl.DataFrame) -> None:
-        """Rows of one kind."""
-        # Ranges are cut by a sample of the rows, and may be somewhat larger than a part.
+        """Add rows of one kind."""
+        # Ranges are determined from a sample of the rows, and may be somewhat larger than a part.
         most = max(1, self.job.plan.part_actions * 5 // 4)
         rest = rows
         while rest.height:
@@ -367,13 +366,13 @@ class _Sidecars(_Delta):
         self.file, self.record, self.expected = None, None, Digest()
 
     def finish(self) -> list[Written]:
-        """None where the partition is empty."""
+        """The files; none for an empty partition."""
         if self.file is not None:
             self._close(self.file)
         return self.files
 
     def abandon(self) -> None:
-        """No process names them yet."""
+        """Delete the sidecars, which are in no manifest yet."""
         if self.file is not None:
             self.file.abandon()
         self.store.delete_many(self.paths)
@@ -397,11 +396,11 @@ class _FlattenedPart(_Part):
 
     @property
     def holds_meta(self) -> bool:
-        """The first part does."""
+        """The first part contains them."""
         return self.number == 0
 
     def take(self, rows: pl.DataFrame) -> None:
-        """Rows of one kind, all of this part; a row group holds one kind."""
+        """Add rows of one kind, all of this part; a row group has one kind."""
         _require_dealt(_part_by_crc(rows["path"], self.job.plan.parts), self.number)
         if rows["actionType"][0] != self.kind:
             self.file.flush()
@@ -411,19 +410,19 @@ class _FlattenedPart(_Part):
         self.file.append(without_registered(unchanging, self.registry))
 
     def finish(self) -> list[Written]:
-        """The one file."""
+        """The file."""
         self.file.close()
         tags = orjson.dumps({RECORD_KEY: self.file.record}).decode()
         return [self.written(self.staging.files[-1], self.expected, tags=tags)]
 
     def abandon(self) -> None:
-        """Also what has been closed."""
+        """Also deletes closed files."""
         self.file.drop()
         self.staging.abandon()
 
 
 def _part_by_crc(paths: pl.Series, parts: int) -> np.ndarray[tuple[int], np.dtype[np.uint32]]:
-    """Which part of a flattened checkpoint each path belongs to, from 0."""
+    """Number of the part of a flattened checkpoint for each path, from 0."""
     from zlib import crc32
 
     texts = paths.cast(pl.Binary).to_list()
@@ -431,7 +430,7 @@ def _part_by_crc(paths: pl.Series, parts: int) -> np.ndarray[tuple[int], np.dtyp
 
 
 def _require_dealt(parts: np.ndarray[tuple[int], Any], number: int) -> None:
-    """Rows reach the part that the format demands, however they were distributed."""
+    """Raise if a row was not assigned to the part that the format requires."""
     if (parts != number).any():
         raise InternalError(
             "a row of a checkpoint was assigned to the wrong part",
@@ -448,6 +447,6 @@ def _each_kind(meta: pl.DataFrame) -> Iterator[pl.DataFrame]:
 
 
 def carried(columns: Sequence[str]) -> tuple[str, ...]:
-    """Columns that have to reach the writers of `columns`."""
+    """Columns that must be sent to the writers of `columns`."""
     wanted = {*columns, "actionType", *actions.KEY, PATH_TEXT, "deletionTimestamp"} - {"dataChange"}
     return tuple(name for name in actions.fields() if name in wanted)

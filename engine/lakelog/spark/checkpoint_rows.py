@@ -1,9 +1,9 @@
 """Reads a checkpoint's Parquet as flattened rows, with Spark expressions only.
 
 Each flattened column is an expression over ``add`` and ``remove``, so a query reads only the
-columns that it names. What needs lakelog (statistics as maps, or as text that Spark spells
-differently) is an Arrow function that only queries of it run. An invalid file action fails the
-query.
+columns that it names. Columns that Spark cannot compute (statistics as maps, or as text that Spark
+encodes differently) are Arrow functions, which run only if a query uses them. An invalid file
+action fails the query.
 
 Source: Delta protocol, Checkpoint Schema; ``schemas/checkpoint.md``, Flattened Parquet.
 """
@@ -30,12 +30,12 @@ from lakelog.spark.sql_functions import arrow_function, functions_of
 from lakelog.storage.containment import SCHEME
 
 DERIVED = ("numRecords", "minValues", "maxValues", "nullCount")
-"""Columns that Delta's statistics are spread into."""
+"""Columns derived from Delta's statistics."""
 
 _SPREAD = "spread"
 _WIRE = Wire.of("delta")
 _STRICT = {
-    # Whatever the session says: nothing is passed over, and no time is shifted.
+    # Independent of the session's settings: no file is skipped, and no time is shifted.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
     "mergeSchema": "false",
@@ -71,7 +71,7 @@ def read_base(
 
 
 def carried_columns(columns: Sequence[str], dialect: Dialect) -> tuple[str, ...]:
-    """The columns from which `with_statistics` makes `columns`, in order."""
+    """The columns from which `with_statistics` derives `columns`, in order."""
     if dialect.map_statistics or not set(columns) & {*DERIVED}:
         return tuple(columns)
     return tuple(dict.fromkeys((*(name for name in columns if name not in DERIVED), "stats")))
@@ -91,14 +91,14 @@ def with_statistics(
 
 
 def held_columns(footers: Footers, dialect: Dialect) -> frozenset[str]:
-    """Flattened columns that some row of a checkpoint may fill; the others are null in all."""
+    """Flattened columns that some row of a checkpoint may have; the others are null in all rows."""
     if dialect.flattened_checkpoints:
         return frozenset(actions.schema())
     return _Columns(footers).held
 
 
 def has_vectors(footers: Footers) -> bool:
-    """Whether a checkpoint of Delta's may hold a deletion vector."""
+    """Whether a Delta checkpoint may have deletion vectors."""
     known = (
         ((kind, *position), leaf.column)
         for kind in actions.FILE_ACTIONS
@@ -116,11 +116,11 @@ def _spark_type(type_: contract.DataType) -> Any:
 
 
 def decoded_path(path: str) -> str:
-    """Percent-decoded paths in SQL, as `lakelog.dialects.delta.paths.decode_paths`: ``+`` stays, as
-    do malformed escapes and paths that decode to invalid UTF-8.
+    """Percent-decoded paths in SQL, as `lakelog.dialects.delta.paths.decode_paths`: ``+``,
+    malformed escapes and paths that decode to invalid UTF-8 are unchanged.
     """
-    # Java's decoder refuses a lone %, makes a blank of +, and U+FFFD of each broken sequence:
-    # where it made more of these than the path says, the path stays.
+    # Java's decoder rejects a lone %, converts + to a blank, and broken sequences to U+FFFD: if the
+    # result has more U+FFFD than the path, the path is unchanged.
     guarded = f"regexp_replace(replace({path}, '+', '%2B'), '{_LONE_PERCENT}', '%25')"
     decoded = f"try_url_decode({guarded})"
     made = f"length({decoded}) - length(replace({decoded}, '{_REPLACEMENT}', ''))"
@@ -152,7 +152,7 @@ def encoded_path(path: Any) -> Any:
     )
     odd = path.rlike("[" + "".join(f"\\x{{{ord(char):x}}}" for char in quoted) + "]")
     encoded = sql.when(odd, sql.array_join(each, "")).otherwise(path)
-    # A colon in the first segment would make a scheme of what precedes it.
+    # A colon in the first segment would end a scheme.
     colon = encoded.rlike("^[^/:]*:") & ~encoded.rlike(f"^{SCHEME}/")
     first = sql.replace(sql.regexp_extract(encoded, "^[^/]*", 0), sql.lit(":"), sql.lit("%3A"))
     rest = sql.regexp_extract(encoded, "^[^/]*(.*)$", 1)
@@ -161,7 +161,7 @@ def encoded_path(path: Any) -> Any:
 
 @cache
 def _quoted_characters() -> str:
-    """Characters that are quoted wherever they are."""
+    """Characters that are always quoted."""
     return "".join(c for c in map(chr, range(0x3001)) if c != ":" and encode_path(c) != c)
 
 
@@ -175,10 +175,9 @@ _SOUND_PATH = (
     f"|%[Ee]0%[ABab]{_H}{_NEXT}|%[Ee][1-9A-Ca-cEFef]{_NEXT}{_NEXT}|%[Ee][Dd]%[89]{_H}{_NEXT}"
     f"|%[Ff]0%[9ABab]{_H}{_NEXT}{_NEXT}|%[Ff][1-3]{_NEXT}{_NEXT}{_NEXT}|%[Ff]4%8{_H}{_NEXT}{_NEXT})*+$"
 )
-"""Percent-encoded UTF-8 (Unicode, table 3-7): without quotes or backslashes, as `_fail`."""
-
-
-# --- Delta ----------------------------------------------------------------------------------------
+"""Pattern of percent-encoded UTF-8 (Unicode, table 3-7); without quotes or backslashes, as
+`_fail`.
+"""
 
 
 def _delta(
@@ -191,13 +190,13 @@ def _delta(
     files = spark.read.schema(schema).options(**_STRICT).parquet(*paths)
     made = _Columns(footers)
     rows = _select(files.filter(made.is_file_action()), {n: made.column(n, sql) for n in columns})
-    # In a step of its own, for else what is used several times is worked out as often.
+    # In a separate step, because Spark would otherwise compute repeated expressions repeatedly.
     decoded = decoded_path("path") if odd_paths else decoded_sound_path("path")
     return rows.selectExpr(*(f"{decoded} AS path" if n == "path" else f"`{n}`" for n in columns))
 
 
 def _select(frame: Any, columns: Mapping[str, Any]) -> Any:
-    """Columns by name, in SQL or as columns; the whole in SQL is one call to the other side."""
+    """Columns by name, from SQL or Column objects; SQL only needs one call to the JVM."""
     if all(isinstance(column, str) for column in columns.values()):
         return frame.selectExpr(*(f"{column} AS `{name}`" for name, column in columns.items()))
     sql = functions_of(frame)
@@ -206,7 +205,7 @@ def _select(frame: Any, columns: Mapping[str, Any]) -> Any:
 
 
 def _read_schema(footers: Footers) -> contract.Struct:
-    """The schema that Spark reads: every known field, and unknown fields with values."""
+    """The schema for Spark: every known field, and unknown fields with values."""
     kinds = []
     for kind in _held_kinds(footers):
         fields = list(_fields(_WIRE.wrappers[kind], (kind,), footers))
@@ -218,7 +217,7 @@ def _read_schema(footers: Footers) -> contract.Struct:
 
 
 def _held_kinds(footers: Footers) -> tuple[str, ...]:
-    """``add``, and ``remove`` where any file has one."""
+    """``add``, and ``remove`` if any file has one."""
     # A tombstone has a path.
     return ("add",) if ("remove", "path") in footers.absent else actions.FILE_ACTIONS
 
@@ -256,7 +255,7 @@ class _Columns:
 
     @property
     def held(self) -> frozenset[str]:
-        """Columns that some row may fill."""
+        """Columns that some row may have."""
         found = {"actionType", "path", PATH_TEXT, "size", "dataChange", *self._positions}
         if found & {*_DV}:
             found.add("dvId")
@@ -271,7 +270,7 @@ class _Columns:
         return " OR ".join(f"{kind} IS NOT NULL" for kind in self._kinds)
 
     def column(self, name: str, sql: Any) -> Any:
-        """One of them."""
+        """One column."""
         match name:
             case "actionType":
                 return self._action_type()
@@ -339,7 +338,7 @@ class _Columns:
 
 
 def _object(sql: Any, kind: str, above: tuple[str, ...], unknown: Sequence[tuple[Any, Any]]) -> Any:
-    """A struct of the unknown fields below a position; null where all of them are."""
+    """A struct of the unknown fields at a position; null if all of them are null."""
     depth = len(above)
     names = dict.fromkeys(p[depth] for p, _ in unknown if p[:depth] == above)
     if not names:
@@ -355,13 +354,10 @@ def _object(sql: Any, kind: str, above: tuple[str, ...], unknown: Sequence[tuple
 
 
 def _json(sql: Any, struct: Any) -> Any:
-    """A struct as compact JSON without nulls, in lakelog's spelling."""
+    """A struct as compact JSON without nulls, in lakelog's encoding."""
     text = sql.to_json(struct, _JSON)
     what = "a text contains a control character, which Spark encodes differently; use strategy hash"
     return sql.when(text.rlike(_ESCAPED), sql.expr(_fail(what))).otherwise(text)
-
-
-# --- flattened ------------------------------------------------------------------------------------
 
 
 def _flattened(
@@ -396,15 +392,12 @@ def _texts(names: Sequence[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
-# --- helpers --------------------------------------------------------------------------------------
-
-
 def _quoted(position: Sequence[str]) -> str:
     return ".".join(f"`{name}`" for name in position)
 
 
 def with_nulls(frame: Any, held: Sequence[str], columns: Sequence[str]) -> Any:
-    """A frame of the flattened columns `held` with all of `columns`, in their order."""
+    """A frame of the flattened columns `held`, extended to all of `columns`, in their order."""
     return _select(frame, {n: f"`{n}`" if n in held else _null_of(n) for n in columns})
 
 
@@ -414,7 +407,7 @@ def _null_of(name: str) -> str:
 
 
 def _fail(what: str) -> str:
-    # No quotes and no backslashes: how these are read depends on the session.
+    # Without quotes and backslashes, whose interpretation depends on the session.
     return f"raise_error('lakelog: {what}')"
 
 
@@ -423,7 +416,7 @@ def _require(column: str, what: str) -> str:
 
 
 def _spread(texts: Any) -> Any:
-    """A column of statistics' texts as the columns that the flattened schema spreads them into."""
+    """A column of statistics' texts as the columns derived from it."""
     fields = [f for f in contract.load("actions").fields if f.name in DERIVED]
     type_ = contract.Struct(tuple(contract.Field(f.name, f.type) for f in fields))
     return arrow_function(texts, _spread_batch, _spark_type(type_))(texts)

@@ -1,9 +1,9 @@
 """Reads the footers of a checkpoint: whether it is complete, its size, and whether Spark can read
 it directly.
 
-Spark matches column names in any case, accepts similar types, and may skip files silently. If that
-could matter, there is an *obstacle*, and lakelog's own readers decode the checkpoint. A missing or
-invalid part is damage.
+Spark matches column names case-insensitively, accepts similar types, and may skip files silently.
+If that could change the result, there is an *obstacle*, and lakelog's own readers decode the
+checkpoint. A missing or invalid part is damage.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _READERS = 16
 _WIRE = Wire.of("delta")
 _DERIVED = frozenset((("add", STRUCT_STATISTICS), ("add", PARTITIONS_PARSED)))
 _NO_PARQUET = ("json", "json-multipart", "avro-state")
-_TEXT_OF_ACTION = 150  # of a state's text, about
+_TEXT_OF_ACTION = 150  # approximate text per action of a state, in bytes
 _NOT_IN_SIDECARS = (*CHECKPOINT_META, "sidecar", "checkpointMetadata")
 _HIDDEN = ("_", ".")
 _IN_HADOOP = {"s3": "s3a", "s3a": "s3a", "abfs": "abfs", "abfss": "abfss", "gs": "gs"}
@@ -49,7 +49,7 @@ _PLAIN_LEAVES = frozenset(
     contract.to_arrow(contract.Primitive(name))
     for name in "string long integer short byte boolean date timestamp timestamp_ntz".split()
 )
-"""Types of which Spark's JSON is to the letter that of `lakelog.skipping.statistics`."""
+"""Types whose JSON in Spark equals that of `lakelog.skipping.statistics`."""
 
 _KINDS = tuple(f"{kind}." for kind in FILE_ACTIONS)
 _ALWAYS_READ = frozenset((("add", "path"), ("add", "size")))
@@ -148,9 +148,6 @@ def spark_path(root: str, path: str) -> str | None:
     return _GLOB.sub(r"\\\1", whole)
 
 
-# --- opening --------------------------------------------------------------------------------------
-
-
 def _open_all(
     store: LogStore, checkpoint: Checkpoint, paths: Sequence[str], sidecars: Sequence[str]
 ) -> list[_File]:
@@ -188,7 +185,7 @@ def _adds(file: _File) -> int | None:
 
 
 def _refuse_other_actions(file: pq.ParquetFile, path: str) -> None:
-    """A sidecar holds file actions only (Delta protocol, Sidecar Files)."""
+    """Raise for a sidecar with other than file actions (Delta protocol, Sidecar Files)."""
     for kind in find_rows(file, _NOT_IN_SIDECARS):
         raise InvalidActionError(
             "a sidecar contains an action that is not a file action",
@@ -196,9 +193,6 @@ def _refuse_other_actions(file: pq.ParquetFile, path: str) -> None:
             expected="add and remove",
             found=kind,
         )
-
-
-# --- what is in the way ---------------------------------------------------------------------------
 
 
 def _survey(files: Sequence[_File], obstacle_of: Callable[[_File], str | None]) -> Footers:
@@ -250,7 +244,9 @@ def _delta_obstacle(file: _File) -> str | None:
 
 
 def _node_obstacle(type_: pa.StructType, node: Node, name: str) -> str | None:
-    """Why a struct's known fields do not read in Spark as the contract has them."""
+    """Why Spark would read a struct's known fields differently from the contract; None if it does
+    not.
+    """
     fields = [type_.field(index) for index in range(type_.num_fields)]
     obstacle = _ambiguous([*(field.name for field in fields), *node.fields])
     if obstacle is not None:
@@ -291,7 +287,7 @@ def _flattened_obstacle(file: _File) -> str | None:
 
 
 def _ambiguous(names: Iterable[str]) -> str | None:
-    """Names that differ in case alone: Spark takes one for the other."""
+    """Names that differ only in case: Spark confuses them."""
     seen: dict[str, str] = {}
     for name in names:
         if seen.setdefault(name.lower(), name) != name:
@@ -300,7 +296,7 @@ def _ambiguous(names: Iterable[str]) -> str | None:
 
 
 def _unknown_fields(file: _File) -> Iterator[tuple[Path, pa.DataType]]:
-    """Fields of file actions that the contract does not name and that may hold something."""
+    """Fields of file actions that are not in the contract and may have values."""
     groups = list(file.columns())
 
     def below(type_: pa.DataType, node: Node, above: Path) -> Iterator[tuple[Path, pa.DataType]]:
@@ -309,7 +305,7 @@ def _unknown_fields(file: _File) -> Iterator[tuple[Path, pa.DataType]]:
             if isinstance(known, Node):
                 yield from below(field.type, known, position)
             elif known is None and position not in _DERIVED:
-                nested = pa.types.is_nested(field.type)  # an empty map looks like none
+                nested = pa.types.is_nested(field.type)  # an empty map looks like a missing one
                 if nested or not _is_null(groups, position):
                     yield position, field.type
 
@@ -320,7 +316,7 @@ def _unknown_fields(file: _File) -> Iterator[tuple[Path, pa.DataType]]:
 
 
 def _absent(files: Sequence[_File]) -> frozenset[Path]:
-    """Known leaves of file actions that hold nothing in any file."""
+    """Known leaves of file actions without values in any file."""
     held = {
         tuple(name.split("."))
         for file in files
@@ -329,13 +325,13 @@ def _absent(files: Sequence[_File]) -> frozenset[Path]:
         if name.startswith(_KINDS) and _nulls(chunk) != chunk.num_values
     }
     leaves = (pair for kind in FILE_ACTIONS for pair in _WIRE.wrappers[kind].leaves((kind,)))
-    # Of maps and lists the footer counts elements: an empty one looks like none.
+    # For maps and lists the footer counts elements: an empty one looks like a missing one.
     plain = {p for p, leaf in leaves if not isinstance(leaf.type, contract.Map | contract.Array)}
     return frozenset(plain) - held - _ALWAYS_READ
 
 
 def _is_null(groups: Iterable[dict[str, pq.ColumnChunkMetaData]], position: Path) -> bool:
-    """Whether the footer promises that there is no value in a field that is not nested."""
+    """Whether the footer shows that a field without nesting has no value."""
     name = ".".join(position)
     chunks = (group[name] for group in groups if name in group)
     return all(_nulls(chunk) == chunk.num_values for chunk in chunks)
@@ -349,7 +345,7 @@ def _nulls(chunk: pq.ColumnChunkMetaData) -> int | None:
 
 
 def _text_is_everywhere(file: _File) -> bool:
-    """Whether the footer promises that each live file has its statistics as text, or none."""
+    """Whether the footer shows that each live file has its statistics as text, or none."""
     for group in file.columns():
         path, text = group.get("add.path"), group.get("add.stats")
         if path is None:
@@ -386,7 +382,7 @@ def _is_plain(type_: pa.DataType) -> bool:
 
 
 def _look_alike(files: Sequence[_File]) -> bool:
-    """Whether two files have as many rows, and columns of the same lengths and bounds."""
+    """Whether two files have equally many rows, and columns of equal lengths and bounds."""
     seen: set[object] = set()
     for file in files:
         if not file.footer.num_rows:

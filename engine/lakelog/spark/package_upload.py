@@ -56,7 +56,7 @@ def ship(spark: Any) -> None:
 
 
 def is_connect(spark: Any) -> bool:
-    """Whether a session is one of Spark Connect, which has no JVM in this process."""
+    """Whether a session is a Spark Connect session, which has no JVM in this process."""
     return type(spark).__module__.startswith("pyspark.sql.connect")
 
 
@@ -98,5 +98,5 @@ def _members() -> Iterator[tuple[str, bytes]]:
 def _byte_code(source: Path) -> bytes:
     """The byte code of a module, marked so that Python does not check the source file."""
     code = SourceFileLoader("shipped", os.fspath(source)).get_code("shipped")
-    assert code is not None, "a module that is there has code"
+    assert code is not None, "an imported module has code"
     return importlib.util.MAGIC_NUMBER + _UNCHECKED_HASH + marshal.dumps(code)

@@ -1,8 +1,8 @@
 """Batch readers of the data source: rows, state and history.
 
-The driver opens the table, leaves out files that cannot match, and shares the rest out; executors
-get a plan, and their share as Arrow bytes. What the log shows is small next to the rows: it is read
-on the driver, but for the actions, which executors decode from ranges of commits.
+The driver opens the table, skips files that cannot match, and distributes the others; executors get
+a plan, and their share as Arrow bytes. The driver also reads the log, which is small compared with
+the rows; only actions are decoded by executors, from ranges of commits.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from lakelog.snapshot import Snapshot
 
 _TASKS_PER_CORE = 2
-"""Shares of small files for each task that runs at a time, so that a slow one is made up for."""
+"""Shares of small files per concurrent task, to balance slow tasks."""
 
 OPEN_COST_BYTES = 131_072
-"""Bytes that take as long to read as a file takes to open. Spark's own guess, 4 MB, is for readers
-that open one file after the other: 10,000 small files would become 300 tasks that do next to
-nothing.
+"""Cost of opening a file, in bytes that can be read in the same time. Spark's estimate, 4 MB, is
+for readers that open files sequentially: it would distribute 10,000 small files to 300 nearly idle
+tasks.
 """
 
 _ROWS_PER_BATCH = 65_536
@@ -50,11 +50,11 @@ _ROWS_PER_SHARE = 4 * _ROWS_PER_BATCH
 
 
 class Share(InputPartition):
-    """What one task reads: Arrow bytes of a frame, or a range of versions."""
+    """The input of one task: Arrow bytes of a frame, or a range of versions."""
 
 
 def open_table(options: SourceOptions) -> Table:
-    """The table that the options name; nothing of it is kept up by a reader."""
+    """The table in the options, without upkeep."""
     with options.opening():
         return lakelog.open(
             options.path,
@@ -73,7 +73,7 @@ def _open_snapshot(options: SourceOptions, pinned: int | None = None) -> Snapsho
 
 
 def schema_of(options: SourceOptions) -> tuple[StructType, int | None]:
-    """The schema of what the options ask for, and the version that it was settled on."""
+    """The schema for the options, and the version that it belongs to."""
     columns = options.get("columns")
     if options.table in {"history", "actions", "diff"}:
         return spark_schema(_log_struct(options.table, None), columns), None
@@ -85,7 +85,7 @@ def schema_of(options: SourceOptions) -> tuple[StructType, int | None]:
 def reader_of(
     options: SourceOptions, schema: StructType, pinned: int | None, parallelism: int | None
 ) -> DataSourceReader:
-    """The reader of what the options ask for."""
+    """The reader for the options."""
     if options.table == "actions":
         return ActionsReader(options, schema)
     if options.table != "rows":
@@ -95,7 +95,7 @@ def reader_of(
 
 
 def _log_struct(table: str, snapshot: Snapshot | None) -> contract.Struct:
-    """Schema of what the log shows."""
+    """Schema of a table of the log."""
     if table == "actions":
         return contract.load("actions")
     if table == "diff":
@@ -110,14 +110,14 @@ def _log_struct(table: str, snapshot: Snapshot | None) -> contract.Struct:
 
 
 class _Reader(DataSourceReader):
-    """What all readers share: exact batches, and errors that can be read."""
+    """Base class of readers: exact batches, and readable errors."""
 
     def __init__(self, schema: StructType) -> None:
         self._arrow = arrow_schema(schema)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Batches of one share, exactly as Spark wants them."""
-        if partition.value is None:  # Spark's own, where there is nothing to share out
+        """Batches of one share with exactly the schema that Spark expects."""
+        if partition.value is None:  # Spark's own partition, if there is nothing to distribute
             return
         try:
             for batch in self.batches(partition.value):
@@ -126,7 +126,7 @@ class _Reader(DataSourceReader):
             raise error.with_traceback(None) from None
 
     def batches(self, share: Any) -> Iterator[pa.RecordBatch]:
-        """Batches of one share with at least the columns wanted."""
+        """Batches of one share with at least the requested columns."""
         raise NotImplementedError
 
 
@@ -134,8 +134,8 @@ class RowsReader(_Reader):
     """The rows of a version, from its data files. Memory: paths and partition values on the driver;
     a batch of rows per task.
 
-    Filters are taken from option ``where`` and never pushed down: Spark 4.2 keeps one reader per
-    dataframe, so rows left out for one query would be missing in the next.
+    Filters are read from option ``where`` and never pushed down: Spark 4.2 keeps one reader per
+    dataframe, so rows that one query skips would be missing in the next.
     """
 
     def __init__(
@@ -146,11 +146,11 @@ class RowsReader(_Reader):
         check_asked(schema, spark_schema(self._snapshot.schema, schema.names))
         self._plan: ReadPlan = ReadPlan.of(self._snapshot, schema.names, options.storage_options)
         self._tasks = tasks
-        # Parsed here, so that a wrong condition fails before anything runs.
+        # Parsed here, so that an invalid condition fails before anything runs.
         self._where = self._snapshot.condition(options.get("where"))
 
     def partitions(self) -> Sequence[Share]:
-        """Files packed into shares of about the same work."""
+        """Files grouped into shares of about equal work."""
         assert self._snapshot is not None, "shares can be computed only on the driver"
         files = self._snapshot.files(where=self._where).select(FILE_COLUMNS).collect()
         return share_files(files, self._tasks)
@@ -160,7 +160,7 @@ class RowsReader(_Reader):
         yield from read_files(self._plan, unpack(share), predicate=self._where)
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a task needs, and nothing of the log."""
+        """The attributes that a task needs, without the log."""
         return self.__dict__ | {"_snapshot": None}
 
 
@@ -193,7 +193,7 @@ class LogReader(_Reader):
         return self._snapshot.files() if options.table == "files" else self._snapshot.skips()
 
     def partitions(self) -> Sequence[Share]:
-        """The frame, in shares that a task takes at once."""
+        """The frame, in shares of one batch per task."""
         frame = self._frame.select(self._arrow.names).collect()
         return [Share(serialize_frame(each)) for each in frame.iter_slices(_ROWS_PER_SHARE)]
 
@@ -202,7 +202,7 @@ class LogReader(_Reader):
         return _batches_of(unpack(share))
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a task needs: nothing of the log, and no options."""
+        """The attributes that a task needs, without the log and the options."""
         return {"_arrow": self._arrow}
 
 
@@ -228,7 +228,7 @@ class ActionsReader(_Reader):
 
 
 def share_files(files: pl.DataFrame, tasks: int) -> list[Share]:
-    """Files packed into shares of about the same work, as Arrow bytes."""
+    """Files grouped into shares of about equal work, as Arrow bytes."""
     if files.is_empty():
         return []
     least = min(files.height, tasks * _TASKS_PER_CORE)
@@ -238,17 +238,17 @@ def share_files(files: pl.DataFrame, tasks: int) -> list[Share]:
 
 
 def serialize_frame(frame: pl.DataFrame) -> bytes:
-    """A frame as Arrow's stream of bytes, compressed."""
+    """A frame as a compressed Arrow IPC stream."""
     buffer = io.BytesIO()
     frame.write_ipc_stream(buffer, compression="zstd")
     return buffer.getvalue()
 
 
 def unpack(share: bytes) -> pl.DataFrame:
-    """The frame that `serialize_frame` took."""
+    """The frame of `serialize_frame`."""
     return pl.read_ipc_stream(io.BytesIO(share))
 
 
 def _batches_of(frame: pl.DataFrame) -> Iterator[pa.RecordBatch]:
-    """A frame as Arrow batches that Spark takes one at a time."""
+    """A frame as Arrow batches."""
     yield from frame.to_arrow().to_batches(max_chunksize=_ROWS_PER_BATCH)

@@ -1,6 +1,6 @@
 """`replay`: a version's state as a Spark DataFrame in the flattened schema.
 
-The driver chooses the files, checks the protocol and handles a broken checkpoint as everywhere;
+The driver chooses the files, checks the protocol and handles a broken checkpoint, as without Spark.
 Spark processes the rows, by a strategy chosen by size (`lakelog.spark.strategy`).
 
 Source: Delta protocol, Action Reconciliation.
@@ -45,13 +45,13 @@ from lakelog.table import Table
 from lakelog.table_functions import open as open_table
 
 _VERIFIED_ROWS = 1_000_000
-"""Rows of a checkpoint up to which care is cheap: it is looked through for repeated files without
-being asked, and oddly encoded paths are decoded rather than refused.
+"""Number of checkpoint rows up to which checks are cheap: by default, repeated files are searched,
+and unusual path encodings are decoded instead of rejected.
 """
 
 _ROWS_OF_DRIVER = 4_000_000
-"""Rows of a checkpoint up to which the driver looks for repeated files, 45 bytes each: a job on
-the executors takes several times longer on one machine.
+"""Number of checkpoint rows up to which the driver searches for repeated files, with 45 bytes each:
+on one machine, a job on executors takes several times longer.
 """
 
 _LOCAL_BYTES = "spark.sql.execution.arrow.localRelationThreshold"
@@ -60,15 +60,15 @@ _turn = Lock()
 
 @dataclass(frozen=True)
 class Replay:
-    """A version's state on Spark, and how it comes about.
+    """A version's state on Spark, and its plan.
 
     Attributes:
         frame: The state; see `replay`.
         version: The version.
-        choice: The strategy, and why.
-        sizes: What there was to replay.
+        choice: The strategy, and the reason.
+        sizes: Sizes of the log and the checkpoint.
         files: Files of the log that the state depends on, relative to the table root.
-        warnings: What was found wrong on the way and how it was avoided, one sentence each.
+        warnings: Warnings about damage that was found and avoided, one sentence each.
     """
 
     frame: Any = field(repr=False)
@@ -101,33 +101,32 @@ def replay(
     Args:
         spark: The session, classic or Connect.
         table: The table, or its location.
-        version: The version; None is the latest.
+        version: The version; None for the latest.
         strategy: ``broadcast``, ``hash``, ``polars``, or ``auto``; see `lakelog.spark.strategy`.
-        columns: Flattened columns wanted, in order; None is all of them. With ``broadcast``, what a
-            query leaves out costs nothing anyway.
-        storage_options: Passed to the fsspec filesystem: of the location, and, for ``hash``, on the
+        columns: Flattened columns, in order; None for all. With ``broadcast``, columns that a query
+            does not use are never read.
+        storage_options: Passed to the fsspec filesystem of the location, and, for ``hash``, on
             executors.
-        verify: Whether the checkpoint is looked through for repeated files before anything is
-            handed out: a part that was copied over another. None does so for up to a million rows,
-            and where two files look alike. ``hash`` and ``polars`` always do.
+        verify: Whether the checkpoint is first searched for repeated files, which show that a part
+            was copied over another. None does so for up to a million rows, and if two files look
+            alike. ``hash`` and ``polars`` always do.
 
     Returns:
-        A lazy DataFrame with the columns of ``schemas/actions.json``: what
-        `lakelog.Snapshot.iter_state` gives, in no order. Paths are percent-decoded,
-        and ``dataChange`` is false. A query over it fails where a file of the checkpoint turns out
-        to be gone or damaged, or, with ``broadcast`` over a million rows, where a path of it is
-        no percent-encoded UTF-8 (``hash`` takes it as it is). The strategy is written to the
-        program's log (``replay.planned``); `plan_replay` gives it.
+        A lazy DataFrame with the columns of ``schemas/actions.json`` and the content of
+        `lakelog.Snapshot.iter_state`, unordered. Paths are percent-decoded, and ``dataChange`` is
+        false. A query fails if a file of the checkpoint is missing or damaged, or, with
+        ``broadcast`` over a million rows, if a path is not percent-encoded UTF-8 (``hash`` returns
+        it unchanged). The strategy is logged (``replay.planned``); `plan_replay` returns it.
 
     Raises:
-        InvalidInputError: Unknown strategy or column, or the strategy cannot serve here.
+        InvalidInputError: The strategy or a column is unknown, or the strategy is not possible.
         TableNotFoundError: The table does not exist.
         VersionNotFoundError: The version cannot be rebuilt.
-        UnsupportedFeatureError: The table needs what lakelog does not honour.
-        CorruptionError: The log is damaged, and nothing valid is behind the damage.
+        UnsupportedFeatureError: The table has a feature that lakelog does not support.
+        CorruptionError: The log is damaged, and no valid files replace the damaged ones.
 
-    Memory: on the driver the commits above the checkpoint, decoded, and one footer a file; with
-    ``polars`` the state; with ``hash`` footers alone.
+    Memory: on the driver the decoded commits above the checkpoint, and one footer per file; with
+    ``polars`` the state; with ``hash`` only footers.
     """
     return plan_replay(
         spark,
@@ -150,7 +149,7 @@ def plan_replay(
     storage_options: Mapping[str, Any] | None = None,
     verify: bool | None = None,
 ) -> Replay:
-    """As `replay`, with how it comes about."""
+    """As `replay`, with the strategy and its reason."""
     wanted = _known(columns)
     opened = table if isinstance(table, Table) else open_table(table, storage_options, upkeep=False)
     require_openable_elsewhere(opened.log.store)
@@ -183,7 +182,7 @@ def replay_state(
     choice = choose(sizes, strategy)
     if choice.strategy == HASH:
         state.require_settled()
-        if state.settled.height:  # the tasks know the checkpoint's rows alone
+        if state.settled.height:  # the tasks have only the checkpoint's rows
             choice = choose(sizes, POLARS if sizes.obstacle is not None else BROADCAST)
     telemetry.event(
         "replay.planned",
@@ -211,14 +210,14 @@ def replay_state(
 
 
 def frame_of(spark: Any, frames: Sequence[pl.DataFrame], columns: Sequence[str]) -> Any:
-    """Frames of flattened columns as one DataFrame; memory: them, three times over."""
+    """Frames of flattened columns as one DataFrame; memory: three copies of them."""
     whole = pl.concat([actions.empty(columns), *frames])
     held = _held([whole], columns) or list(columns[:1])
     return with_nulls(_rows_of(spark, whole.select(held)), held, columns)
 
 
 def _rows_of(spark: Any, frame: pl.DataFrame) -> Any:
-    """A frame of flattened columns as a DataFrame of these."""
+    """A frame of flattened columns as a DataFrame with the same columns."""
     from pyspark.sql.types import StructType
 
     fields = tuple(contract.Field(n, actions.fields()[n].type) for n in frame.columns)
@@ -227,7 +226,7 @@ def _rows_of(spark: Any, frame: pl.DataFrame) -> Any:
 
 
 def _held(frames: Sequence[pl.DataFrame], columns: Sequence[str]) -> list[str]:
-    """Columns with some value: most are of other actions, or of the other format."""
+    """Columns with values: most columns belong to other actions, or to the other format."""
     return [c for c in columns if any(f[c].null_count() < f.height for f in frames)]
 
 
@@ -260,7 +259,7 @@ def _sizes(state: State, footers: Footers, paths: Sequence[str | None]) -> Sizes
 def _verify(
     spark: Any, state: State, footers: Footers, paths: Sequence[str], verify: bool | None
 ) -> None:
-    """Look for repeated files; raises `CheckpointCorruptionError`."""
+    """Search for repeated files; raises `CheckpointCorruptionError`."""
     wanted = footers.may_repeat or footers.rows <= _VERIFIED_ROWS if verify is None else verify
     if wanted or footers.may_repeat:
         few = footers.rows <= _ROWS_OF_DRIVER
@@ -271,8 +270,8 @@ def _verify(
 
 
 def _may_repeat(spark: Any, state: State, footers: Footers, paths: Sequence[str]) -> bool:
-    """Whether the checkpoint may hold a logical file twice, found by executors: the driver would
-    need memory for each file. False is certain.
+    """Whether the checkpoint may contain a logical file twice, determined by executors: the driver
+    would need memory for each file. False is certain.
     """
     sql = functions_of(spark)
     dialect = state.log.dialect
@@ -288,7 +287,7 @@ def _may_repeat(spark: Any, state: State, footers: Footers, paths: Sequence[str]
 
 
 def _meta(state: State, columns: Sequence[str]) -> Sequence[pl.DataFrame]:
-    """Rows that are no file actions, as `iter_state` has them."""
+    """Non-file actions, as in `iter_state`."""
     meta = state.meta
     kinds = {kind: actions.of_type(meta, kind) for kind in CHECKPOINT_META}
     kinds["domainMetadata"] = live_domains(meta)
@@ -298,12 +297,12 @@ def _meta(state: State, columns: Sequence[str]) -> Sequence[pl.DataFrame]:
 def _broadcast(
     spark: Any, state: State, footers: Footers, paths: Sequence[str], columns: Sequence[str]
 ) -> Any:
-    """The commits' rows from the driver, and those of the checkpoint that they leave."""
+    """The commits' rows from the driver, and the checkpoint's rows that they do not override."""
     dialect = state.log.dialect
     carried = carried_columns(columns, dialect)
     frames = [*_meta(state, carried), *_live(state, carried)]
-    # Spark plans in time that grows with the columns of every step, so nulls come last; but frames
-    # without any column would have no rows.
+    # Spark's planning time grows with the columns of every step, so null columns are added last;
+    # but a frame without columns would have no rows.
     above, below = _held(frames, carried), held_columns(footers, dialect)
     held = [name for name in carried if name in above or name in below] or list(carried[:1])
     with _rows_stay_with_tasks(spark):
@@ -320,7 +319,7 @@ def _rows_stay_with_tasks(spark: Any) -> Iterator[None]:
     if is_connect(spark):
         yield
         return
-    with _turn:  # else one thread could take for the user's what another has set
+    with _turn:  # otherwise one thread could mistake another's setting for the user's
         before = spark.conf.get(_LOCAL_BYTES, None)
         spark.conf.set(_LOCAL_BYTES, "0")
         try:
@@ -335,7 +334,7 @@ def _rows_stay_with_tasks(spark: Any) -> Iterator[None]:
 def _below(
     spark: Any, state: State, footers: Footers, paths: Sequence[str], columns: Sequence[str]
 ) -> Any:
-    """The checkpoint's file actions of which the commits above do not speak."""
+    """The checkpoint's file actions that the commits above do not override."""
     sql = functions_of(spark)
     dialect = state.log.dialect
     registry = registry_of_meta(state.meta)
@@ -355,7 +354,7 @@ def _below(
     if vectors:
         same += " AND dvId <=> gone_dvId"
     else:
-        # No row below has a vector: the path alone shows, which is sooner compared.
+        # No row below has a vector, so comparing the path is sufficient and faster.
         keys = keys.filter(pl.col("dvId").is_null()).select("path")
     if keys.height:
         rows = to_table(keys).rename_columns([f"gone_{name}" for name in keys.columns])

@@ -13,15 +13,15 @@ from lakelog.spark.java import prepare_java
 from lakelog.spark.package_upload import is_connect, ship
 
 _EVERYWHERE = {
-    # Times are written as Parquet's own, with statistics, and shown as the log has them.
+    # Times are written with Parquet's own type, with statistics, and displayed in UTC.
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # As Spark's later versions have it: a state is a union, and a query over it one loop.
+    # The default of later Spark versions: a state is a union, and a query on it one loop.
     "spark.sql.codegen.wholeStage.union.enabled": "true",
 }
 _ON_ONE_MACHINE = {
-    # The host name of a machine may not resolve.
+    # The machine's host name may not be resolvable.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
@@ -69,7 +69,7 @@ def active_session() -> Any | None:
         ) from cause
     active = SparkSession.getActiveSession()
     if active is None and SparkSession._instantiatedSession is not None:  # noqa: SLF001 - public nowhere
-        # A session of another thread: the builder gives the one that the process has.
+        # A session of another thread: the builder returns the session of the process.
         active = SparkSession.builder.getOrCreate()
     return active
 
@@ -108,7 +108,7 @@ def register(spark: Any) -> None:
 
     ship(spark)
     if not is_connect(spark) and type(spark).getActiveSession() is None:
-        # PySpark has no public way to make a session the active one.
+        # PySpark has no public function to make a session the active one.
         sessions = spark._jvm.org.apache.spark.sql.classic.SparkSession  # noqa: SLF001
         sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
     spark.dataSource.register(LakelogDataSource.for_session(parallelism(spark)))
@@ -137,7 +137,7 @@ def _start(name: str, master: str, config: Mapping[str, str]) -> Any:
         builder = builder.master(master)
         if master.startswith("local"):
             settings |= _ON_ONE_MACHINE
-    if place is not None and not place.startswith("sc://"):  # a JVM is started by this process
+    if place is not None and not place.startswith("sc://"):  # this process starts a JVM
         prepare_java()
         if place.startswith("local"):
             # Tasks run on this machine, so they can use the Python of this process.

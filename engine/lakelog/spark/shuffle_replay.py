@@ -1,9 +1,9 @@
 """Replay in executors: they decode the log's files with lakelog's readers, rows are shuffled by
 path, and each partition is reconciled with Polars.
 
-Rows carry the requested columns and their position in the log: checkpoint rows first, then
-(version, position). Columns are selected by name after each Spark step, because ``mapInArrow``
-matches by position and would swap columns of one type silently.
+Rows have the requested columns and their position in the log: checkpoint rows first, then (version,
+position). Columns are selected by name after each Spark step, because ``mapInArrow`` matches by
+position and would swap columns of one type silently.
 
 Source: Delta protocol, Action Reconciliation.
 """
@@ -34,7 +34,7 @@ from lakelog.storage import LogStore
 from lakelog.storage.bounded import open_bounded
 
 BATCH_ROWS = 1 << 14
-"""Rows of a batch that is handed to Spark; it holds several at a time."""
+"""Number of rows per batch for Spark, which buffers several."""
 
 _ORDER = ("orderLayer", "orderVersion", "orderPosition")
 _TYPES = {"orderLayer": "integer", "orderVersion": "long", "orderPosition": "long"}
@@ -44,7 +44,9 @@ _BY_FILE = ("classic", "multipart", "v2-parquet", "flattened")
 
 @dataclass(frozen=True)
 class TableLocation:
-    """What an executor needs to open a table; the storage options are never printed."""
+    """The information with which an executor opens a table; the storage options are never
+    printed.
+    """
 
     location: str
     storage_options: Mapping[str, Any] | None = field(repr=False)
@@ -52,30 +54,30 @@ class TableLocation:
 
     @staticmethod
     def of(root: str, storage_options: Mapping[str, Any] | None, format: str) -> TableLocation:
-        """The place of a table that is open at `root`."""
+        """The location of a table that is open at `root`."""
         local = "://" not in root and "::" not in root
         return TableLocation(os.path.abspath(root) if local else root, storage_options, format)
 
     def store(self) -> LogStore:
-        """The store; made again, for none travels."""
+        """The store, opened again, because stores are not sent to executors."""
         return open_bounded(self.location, self.storage_options)
 
     @property
     def dialect(self) -> Dialect:
-        """How the log is spelled."""
+        """The dialect of the log."""
         return named(self.format)
 
 
 @dataclass(frozen=True)
 class LogSplit:
-    """What one task decodes: files of a checkpoint, or commits."""
+    """The input of one decoding task: files of a checkpoint, or commits."""
 
     checkpoint: Checkpoint | None = None
     commits: tuple[CommitFile, ...] = ()
 
 
 def log_splits(state: State, paths: Sequence[str]) -> list[LogSplit]:
-    """The pieces of a state's log."""
+    """The splits of a state's log."""
     pieces: list[LogSplit] = []
     checkpoint = state.segment.checkpoint
     if checkpoint is not None:
@@ -112,8 +114,8 @@ def replay_in_partitions(
     """The file actions of a state as a lazy DataFrame. Memory: a few batches or commits per
     decoding task, all rows of its partition per reconciling task.
     """
-    # Two thirds of the columns are the other format's, and would travel as nulls; but batches
-    # without any column would have no rows.
+    # Two thirds of the columns belong to the other format, and would be sent as nulls; but batches
+    # without columns would have no rows.
     held = [name for name in columns if name in _held(place.dialect)] or ["actionType"]
     sources = _sources(held, place.dialect)
     carried = [*_ORDER, *sources]
@@ -129,9 +131,9 @@ def replay_in_partitions(
 def _numbers(spark: Any, count: int, about_rows: int, schema: Any) -> Any:
     """The numbers below `count`, each in its own partition.
 
-    Spark estimates the output of ``mapInArrow`` by its input, and would broadcast the result of a
-    few numbers. So each number is selected from as many rows as it replaces, with a null of the
-    rows' type.
+    Spark estimates the output of ``mapInArrow`` from its input, and would broadcast the result of a
+    few numbers. Each number is therefore selected from as many rows as it represents, with a null
+    of the rows' type.
     """
     share = max(1, -(-2 * about_rows // count))
     numbers = spark.range(0, count * share, 1, count).filter(f"id % {share} = 0")
@@ -155,7 +157,7 @@ def to_table(frame: pl.DataFrame) -> pa.Table:
 
 
 def frames_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
-    """Batches out of Spark as frames, in the contract's dtypes where they are its columns."""
+    """Batches from Spark as frames; columns of the contract in its dtypes."""
     for batch in batches:
         frame = pl.DataFrame(pl.from_arrow(pa.Table.from_batches([batch])))
         own = [name for name in frame.columns if name in actions.fields()]
@@ -165,14 +167,14 @@ def frames_of(batches: Iterable[pa.RecordBatch]) -> Iterator[pl.DataFrame]:
 
 @dataclass(frozen=True)
 class Decoder:
-    """Decodes pieces by number; Spark calls it with batches of numbers."""
+    """Decodes splits by number; Spark calls it with batches of numbers."""
 
     place: TableLocation
     pieces: tuple[LogSplit, ...]
     columns: tuple[str, ...]
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Rows of the pieces whose numbers come, with their place in the log's order."""
+        """Rows of the splits with these numbers, with their position in log order."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 if number < len(self.pieces):
@@ -257,13 +259,13 @@ def finish(files: pl.DataFrame, dialect: Dialect) -> pl.DataFrame:
 
 
 def _held(dialect: Dialect) -> frozenset[str]:
-    """Flattened columns that file actions of a format may have."""
+    """Flattened columns of a format's file actions."""
     own = (*file_columns(dialect), *tombstone_columns(dialect), *actions.ORDER, "actionType")
     return frozenset(own if dialect.map_statistics else (*own, *DERIVED, PATH_TEXT))
 
 
 def _sources(columns: Sequence[str], dialect: Dialect) -> list[str]:
-    """Columns that have to be read and carried for the columns wanted."""
+    """Columns that must be read and sent for the requested columns."""
     wanted = dict.fromkeys(("actionType", *actions.KEY, *columns))
     for name in ("dataChange", "timestamp"):
         wanted.pop(name, None)
@@ -281,7 +283,7 @@ def _sources(columns: Sequence[str], dialect: Dialect) -> list[str]:
 
 
 def _schema(columns: Sequence[str]) -> Any:
-    """Spark's schema of flattened columns and those of the order."""
+    """Spark's schema of flattened columns and the columns of the order."""
     from pyspark.sql.types import StructType
 
     known = {name: field.type for name, field in actions.fields().items()}

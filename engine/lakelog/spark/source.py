@@ -1,9 +1,9 @@
 """The data source ``lakelog``: name, schema, its readers and writers, and tables by name.
 
-Spark keeps the schema of an SQL table, and passes readers neither location nor options. So both are
-stored in the schema, as metadata of its columns; dataframes loaded by path carry nothing. Writers
-receive the schema of the query, possibly with another table's location, so writes by an SQL name
-are not supported.
+Spark stores the schema of an SQL table, but passes neither location nor options to readers.
+Therefore both are stored in the schema, as metadata of its columns; schemas of dataframes loaded by
+path have no such metadata. Writers receive the schema of the query, possibly with another table's
+location, so writes by an SQL name are not supported.
 
 Spark creates an instance per load and save, in a Python process next to the driver. Readers and
 writers are imported on demand.
@@ -30,19 +30,19 @@ from lakelog.spark.error_display import readable
 from lakelog.spark.options import STORAGE, Use, parse_options
 
 KEY = "lakelog.options"
-"""Metadata of a column: JSON of the options that its table was created with."""
+"""Key of column metadata: JSON of the options with which the table was created."""
 
 _CREATED = "provider"
 _OPTION = "option."
 
 
 def _is_created(options: Mapping[str, str]) -> bool:
-    """Whether options are those of a table that is being created in a catalog."""
+    """Whether the options are those of a table that is being created in a catalog."""
     return _CREATED in options
 
 
 def _created_with(options: Mapping[str, str]) -> dict[str, str]:
-    """The source's options of a table that is being created; its properties are the catalog's."""
+    """The source's options of a table that is being created, without the catalog's properties."""
     if "location" not in options:
         raise InvalidInputError(
             "the folder of the catalog's table contains no table",
@@ -67,7 +67,7 @@ def _created_with(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _remember(schema: StructType, options: Mapping[str, str]) -> StructType:
-    """A schema whose columns carry options."""
+    """A schema with options in the metadata of its columns."""
     text = json.dumps(dict(options), sort_keys=True)
     return StructType(
         [
@@ -78,7 +78,7 @@ def _remember(schema: StructType, options: Mapping[str, str]) -> StructType:
 
 
 def _recalled(schema: StructType, options: Mapping[str, str]) -> dict[str, str]:
-    """The options, and without a path also those in the metadata of the schema's columns."""
+    """The options; without a path, also those in the metadata of the schema's columns."""
     if "path" in options:
         return dict(options)
     for field in schema.fields:
@@ -88,7 +88,7 @@ def _recalled(schema: StructType, options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _restored(archive: str, pickled: bytes) -> DataSource:
-    """A data source out of its class and its attributes, with the package on the search path."""
+    """A data source from its class and attributes, with the package on the search path."""
     import pickle
     import sys
 
@@ -100,19 +100,18 @@ def _restored(archive: str, pickled: bytes) -> DataSource:
     return made
 
 
-_restored.__module__ = "-"  # so that it is not found in a module, and travels with its code
+_restored.__module__ = "-"  # so that it is pickled by value, not by a module's name
 
 
 class LakelogDataSource(DataSource):
     """The data source; see `schemas/spark.md` for its options.
 
-    A dataframe is the version that was the latest when it was loaded, whenever it is used, unless
-    a schema of the user's came with it. A table that SQL has created is the latest whenever it is
-    asked.
+    A dataframe is the version that was the latest when it was loaded, unless the user passed a
+    schema. A table created in SQL is read at its latest version in each query.
     """
 
     parallelism: ClassVar[int | None] = None
-    """How many tasks the session runs at a time; None if it is not set."""
+    """Number of concurrent tasks of the session; None if unknown."""
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -123,7 +122,7 @@ class LakelogDataSource(DataSource):
         folder.
         """
         archive = getattr(lakelog.__loader__, "archive", None)
-        if archive is None:  # installed
+        if archive is None:  # the package is installed
             return super().__reduce_ex__(protocol)
         from pyspark import cloudpickle
 
@@ -131,20 +130,20 @@ class LakelogDataSource(DataSource):
 
     @classmethod
     def for_session(cls, parallelism: int | None) -> type[LakelogDataSource]:
-        """The source for a session that runs so many tasks at a time."""
+        """The source for a session with this number of concurrent tasks."""
         if parallelism is None:
             return cls
-        # Made here, so that it is not found in a module, and travels with its value.
+        # Created here, so that it is pickled by value, not by a module's name.
         return type("SessionDataSource", (cls,), {"parallelism": parallelism, "__module__": "-"})
 
     @classmethod
     def name(cls) -> str:
-        """What ``format`` and ``USING`` call it."""
+        """The name in ``format`` and ``USING``."""
         return "lakelog"
 
     @readable
     def schema(self) -> StructType:
-        """The schema of what the options ask for; the version is settled here."""
+        """The schema for the options; also determines the version."""
         from lakelog.spark.reading import schema_of
 
         given = dict(self.options)
@@ -187,5 +186,6 @@ class LakelogDataSource(DataSource):
 
     def _parsed(self, use: Use, schema: StructType) -> Any:
         given = dict(self.options)
-        # The schema of a write is the query's, which may carry the place of a table that it reads.
+        # The schema of a write is the query's, which may contain the location of a table that it
+        # reads.
         return parse_options(_recalled(schema, given) if use in {"read", "stream"} else given, use)

@@ -15,12 +15,12 @@ from lakelog.spark.package_upload import is_connect
 
 
 def functions_of(owner: Any) -> Any:
-    """The module of functions whose columns go with a session, a dataframe or a column."""
+    """The module of functions for a session, a dataframe or a column."""
     return import_module(f"pyspark.sql{'.connect' if is_connect(owner) else ''}.functions")
 
 
 def arrow_function(owner: Any, function: Callable[..., pa.Array], type_: Any) -> Any:
-    """A function over Arrow arrays as one over columns, as ``arrow_udf`` makes it."""
+    """Convert a function on Arrow arrays to one on columns, as ``arrow_udf`` does."""
     if not is_connect(owner):
         from pyspark.sql.functions import arrow_udf
 

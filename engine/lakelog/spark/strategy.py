@@ -30,19 +30,21 @@ POLARS = "polars"
 STRATEGIES = (BROADCAST, HASH, POLARS)
 
 FEW_ROWS = 100_000
-"""Rows up to which the driver alone is quickest, whatever the layout."""
+"""Number of rows up to which the driver alone is fastest, for any layout."""
 
 MOST_ROWS_OF_DRIVER = 1_000_000
-"""Rows up to which the driver alone is still better than a shuffle; it holds all of them."""
+"""Number of rows up to which the driver alone is faster than a shuffle; it keeps all of them in
+memory.
+"""
 
 _MOST_TAIL_ROWS = 2_000_000
-"""File actions above the checkpoint that still go to every task."""
+"""Maximum number of file actions above the checkpoint that are sent to every task."""
 
 MOST_TAIL_BYTES = 512 << 20
-"""Text of commits above the checkpoint that the driver still decodes."""
+"""Maximum text of the commits above the checkpoint that the driver decodes, in bytes."""
 
 PARTITION_ROWS = 250_000
-"""Rows that one task reconciles, about; some 300 MB with all columns."""
+"""Approximate number of rows that one task reconciles; about 300 MB with all columns."""
 
 _LEAST_PARTITIONS = 2
 _MOST_PARTITIONS = 20_000

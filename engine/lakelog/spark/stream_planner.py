@@ -1,9 +1,10 @@
 """`StreamPlanner`: plans the files that a stream reads next, in a fixed order; its offsets.
 
-The files of a version come first, where the stream began with what the table held; then the files
-that each commit added. An offset is between two files: those before it have been read.
+If the stream began with the table's content, the files of that version are first; then the files
+that each commit added. An offset is a position between two files: those before it have been read.
 
-The JSON form belongs to checkpoints that outlive a release, so fields are only ever added:
+The JSON form is stored in checkpoints that outlive a release, so fields are only added, never
+changed:
 
 =====================  ============================================================================
 field                  meaning
@@ -18,19 +19,20 @@ field                  meaning
 ``beganInitial``       its ``isInitialSnapshot``
 =====================  ============================================================================
 
-**Where the first batch began** is in every offset, because Spark does not keep it: when that
-batch is run again it asks again where to begin, and the table's latest version is another one then.
+**The start of the first batch** is in every offset, because Spark does not store it: if that batch
+is repeated, Spark asks for the initial offset again, and the table's latest version may have
+changed.
 
-A batch of a stream may be read again after a restart, by its offsets alone, and must give the same
-rows. So the order of files depends on the log and nothing else: those of a version by modification
-time and path, those of a commit as they are in it.
+A batch may be read again after a restart, from its offsets alone, and must return the same rows.
+Therefore the order of files depends only on the log: files of a version by modification time and
+path, files of a commit in the order of the commit.
 
-A stream gives rows that were added; it cannot take any back. A commit that removes or changes rows
-(a ``remove`` with ``dataChange``) therefore ends it with an error, or is passed over whole,
-additions included, where the user says so. Commits that only rearrange files (``dataChange`` false)
-say nothing about rows, and are passed over always.
+A stream returns added rows, and cannot retract any. A commit that removes or changes rows (a
+``remove`` with ``dataChange``) therefore ends it with an error, or is skipped completely, including
+its additions, if the user sets the option. Commits that only rearrange files (``dataChange`` false)
+do not change rows, and are always skipped.
 
-Knows nothing of Spark.
+Independent of Spark.
 
 Source: Delta protocol, Add File and Remove File (``dataChange``); Delta's streaming source.
 """
@@ -68,7 +70,7 @@ _SOURCE_VERSION = 1
 
 @dataclass(frozen=True)
 class Offset:
-    """A position between two files in a table's history; see the module.
+    """A position between two files in a table's history; see the module docstring.
 
     >>> start = Offset.beginning("t", 3, is_initial=True)
     >>> start < start.past(9) < start.next_version() < start.next_version().past(1)
@@ -86,7 +88,7 @@ class Offset:
 
     @staticmethod
     def beginning(table_id: str, version: int, *, is_initial: bool = False) -> Offset:
-        """Where a stream begins: before the first file of a version, or of its commit."""
+        """The start of a stream: before the first file of a version, or of its commit."""
         return Offset(table_id, version, 0, is_initial, version, is_initial)
 
     def __lt__(self, other: Offset) -> bool:
@@ -97,16 +99,16 @@ class Offset:
         return self.version, not self.is_initial, self.index
 
     def next_version(self) -> Offset:
-        """After all files of the version."""
+        """The offset after all files of the version."""
         return replace(self, version=self.version + 1, index=0, is_initial=False)
 
     def past(self, count: int) -> Offset:
-        """After so many more files."""
+        """The offset after `count` more files."""
         return replace(self, index=self.index + count)
 
     def where_began(self, end: Offset) -> Offset:
-        """This offset as the start of a batch that ended at `end`; a beginning is replaced by the
-        one of that stream.
+        """This offset as the start of a batch that ended at `end`; an initial offset is replaced by
+        that of the stream.
 
         >>> asked_anew = Offset.beginning("t", 9, is_initial=True)
         >>> start = Offset.beginning("t", 3, is_initial=True)
@@ -123,7 +125,7 @@ class Offset:
         return Offset.beginning(end.table_id, end.began_version, is_initial=end.began_initial)
 
     def as_json(self) -> dict[str, Any]:
-        """As the checkpoint keeps it."""
+        """The form stored in checkpoints."""
         return {
             "sourceVersion": _SOURCE_VERSION,
             "tableId": self.table_id,
@@ -136,7 +138,7 @@ class Offset:
 
     @staticmethod
     def of(json: Mapping[str, Any]) -> Offset:
-        """From a checkpoint."""
+        """An offset from a checkpoint."""
         if json.get("sourceVersion") != _SOURCE_VERSION:
             raise InvalidInputError(
                 "the stream's checkpoint contains an unknown offset",
@@ -161,13 +163,13 @@ _NEW = "or begin a new stream, with a new checkpoint, from the version where thi
 
 @dataclass(frozen=True)
 class Limit:
-    """How much one batch may hold; at least one file, and None for no limit."""
+    """The maximum size of a batch; at least one file, and None for no limit."""
 
     files: int | None = None
     size_bytes: int | None = None
 
     def admits(self, sizes: pl.Series, files: int, size_bytes: int) -> int:
-        """How many of the next files go into a batch."""
+        """The number of the next files that fit in a batch."""
         count = sizes.len()
         if self.files is not None:
             count = min(count, self.files - files)
@@ -187,7 +189,7 @@ class FileRun:
 
 
 class StreamPlanner:
-    """Gives the files of a table between offsets."""
+    """Plans the files of a table between offsets."""
 
     def __init__(
         self, table: Table, *, skip_change_commits: bool = False, fail_on_data_loss: bool = True
@@ -206,14 +208,12 @@ class StreamPlanner:
         """The latest version when the stream started; its schema applies until a restart."""
         return self._table.snapshot()
 
-    # --- where to begin ----------------------------------------------------------------------
-
     def beginning(self) -> Offset:
-        """All that the table holds."""
+        """The offset before the table's content."""
         return self._at(self.snapshot.version, is_initial=True)
 
     def from_version(self, version: int) -> Offset:
-        """The commit of a version, and those after it."""
+        """The offset before the commit of a version."""
         latest = self._table.version()
         if version > latest + 1:
             raise VersionNotFoundError(
@@ -226,23 +226,23 @@ class StreamPlanner:
         return self._at(version)
 
     def from_now(self) -> Offset:
-        """Whatever is committed from here on."""
+        """The offset after the latest commit."""
         return self._at(self._table.version() + 1)
 
     def from_time(self, timestamp_ms: int) -> Offset:
-        """The first commit at or after a time in milliseconds, or the next one to come."""
+        """The offset before the first commit at or after a time in milliseconds, or before the next
+        one.
+        """
         try:
             return self._at(version_at(self._log, timestamp_ms - 1) + 1)
         except VersionNotFoundError:
-            # Earlier than all that can be rebuilt: the first commit there is.
+            # Earlier than all versions that can be rebuilt: the first existing commit.
             commits = self._log.list_all().commits
             return self._at(commits[0].version) if commits else self.from_now()
 
     def _at(self, version: int, *, is_initial: bool = False) -> Offset:
         table_id = self.snapshot.metadata.id or ""
         return Offset.beginning(table_id, version, is_initial=is_initial)
-
-    # --- how far to go -----------------------------------------------------------------------
 
     def advance(self, start: Offset, limit: Limit, last: int | None = None) -> Offset:
         """The end of the batch that begins at `start`. A commit that the stream cannot follow
@@ -300,8 +300,6 @@ class StreamPlanner:
                 hint="begin a new stream, with a new checkpoint",
             )
 
-    # --- the version that the stream began with ----------------------------------------------
-
     def _held_by(self, version: int) -> pl.DataFrame:
         if self._initial is None or self._initial[0] != version:
             try:
@@ -319,8 +317,6 @@ class StreamPlanner:
             self._initial = version, files
         return self._initial[1]
 
-    # --- commits -----------------------------------------------------------------------------
-
     def _commits(self, start: Offset, last: int | None) -> Iterator[FileRun]:
         commits = self._listed(start.version, last)
         for place, commit in enumerate(commits):
@@ -333,8 +329,8 @@ class StreamPlanner:
             yield FileRun(start, files.slice(start.index)) if at < start else FileRun(at, files)
 
     def _listed(self, version: int, last: int | None) -> list[CommitFile]:
-        """The commits from a version to the last one, none of them missing."""
-        # From one before: what was read is looked at again, see `_require_same_table`.
+        """The commits from a version to the last one, without a gap."""
+        # From one version earlier, to check what was read; see `_require_same_table`.
         listing = self._log.list_since(max(version - 1, 0))
         self._require_same_table(listing.commits)
         found = [c for c in listing.commits if c.version >= version]
@@ -430,11 +426,13 @@ class StreamPlanner:
             self._check_schema(version, metadata)
 
     def _check_beginning(self, version: int) -> None:
-        """The schema in force where reading begins; later changes are checked when read."""
+        """Check the schema in force at the beginning; later changes are checked when they
+        are read.
+        """
         if version >= (self.snapshot.version if self._checked_from is None else self._checked_from):
             return
-        # A version that cannot be rebuilt any more, or not from what is left of its checkpoint, has
-        # no schema that could be determined; the commits that are read do not depend on it.
+        # If a version can no longer be rebuilt, its schema is unknown; the commits to read do not
+        # depend on it.
         with suppress(VersionNotFoundError, CorruptionError):
             self._check_schema(version, self._table.snapshot(version).metadata)
         self._checked_from = version

@@ -1,16 +1,16 @@
 """The stream writer of the data source: writes each batch exactly once.
 
-A batch and its transaction identifiers are one commit, which shows after a restart that the batch
-was written:
+A batch and its transaction identifiers are in one commit, so that a repeated batch is recognised
+after a restart:
 
-- ``<app>`` (option ``txnAppId``, default: the query's id, which is in its checkpoint) with the
-  number of the batch, as other writers of the protocol record it.
+- ``<app>`` (option ``txnAppId``, default: the query's id from its checkpoint) with the number of
+  the batch, as other writers record it.
 - ``<app>@<query>`` with the same number, if ``txnAppId`` was given: the checkpoint's identity.
 
-A new checkpoint begins again at batch 0; with the same ``txnAppId``, its batches would count as
-repetitions and their rows would be lost silently. So batches of another checkpoint are refused, and
-so are batches older than the last. If ``delta.setTransactionRetentionDuration`` lets the
-identifiers expire, a query that pauses for longer is not recognised.
+A new checkpoint begins at batch 0; with the same ``txnAppId``, its batches would be treated as
+repetitions, and their rows would be lost silently. Therefore batches of another checkpoint, and
+batches older than the last, are rejected. If identifiers expire
+(``delta.setTransactionRetentionDuration``), a query that pauses for longer is not recognised.
 
 Source: Delta protocol, Transaction Identifiers.
 """
@@ -53,16 +53,16 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _QUERY_PROPERTY = "sql.streaming.queryId"
-"""The local property of a task that names its streaming query: the ``id`` of the checkpoint."""
+"""Local property of a task with the id of its streaming query (the ``id`` in the checkpoint)."""
 
 
 def own_id(app: str, query: str) -> str:
-    """The identifier under which a query records its batches next to `app`."""
+    """The identifier with which a query records its batches, in addition to `app`."""
     return f"{app}@{query}"
 
 
 def is_repetition(recorded: Mapping[str, int], app: str, query: str, batch: int, path: str) -> bool:
-    """Whether the table holds a query's batch already."""
+    """Whether the table already contains a query's batch."""
     last = recorded.get(app)
     own_last = last if app == query else recorded.get(own_id(app, query))
     if last is not None and (own_last is None or own_last < last):
@@ -91,7 +91,7 @@ def is_repetition(recorded: Mapping[str, int], app: str, query: str, batch: int,
 
 
 def query_of_task() -> str | None:
-    """The streaming query whose task runs here."""
+    """The id of the streaming query of the current task."""
     context = TaskContext.get()
     return None if context is None else context.getLocalProperty(_QUERY_PROPERTY)
 
@@ -111,7 +111,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             require_removable(snapshot)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        """In a task: write its rows to files of its own."""
+        """In a task: write its rows to new files."""
         adds = write_task_files(self.plan, iterator, task_number())
         return Message(Landed(self.version, adds, query_of_task()))
 
@@ -120,7 +120,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """On the driver, after all tasks of a batch: one transaction with all their files."""
         written = landed_of(messages)
         if not written:
-            return  # no task, no rows: run again, the batch would have none either
+            return  # no task, so no rows: a repeated batch would have none either
         adds = unpacked(written)
         version = min(each.version for each in written)
         table = kept_table(self.options)
@@ -158,7 +158,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             user_metadata=self.options.get("userMetadata"),
         )
         if tx.duplicate:
-            # Another process was faster: this very batch of this query, or an error.
+            # A concurrent commit: this batch of this query, or an error.
             is_repetition(_recorded(table.snapshot()), app, query, batchId, table.path)
 
     def _query(self, written: list[Landed]) -> str:
@@ -192,12 +192,12 @@ def _warn_of_other_rows(
 ) -> None:
     """Warn if a repeated batch has another number of rows than the table.
 
-    A nondeterministic query does that legitimately; so does a checkpoint set back by one batch,
-    which loses rows. Nothing distinguishes the two.
+    A nondeterministic query can cause that, and so can a checkpoint that was restored to the
+    previous batch, which loses rows. They cannot be distinguished.
     """
     wrote = snapshot.transactions().filter(pl.col("appId") == app).collect()["version"]
     if not wrote.len() or wrote[0] is None:
-        return  # a checkpoint does not say which commit it was
+        return  # a checkpoint does not record the commit
     log = table.log
     commits = [c for c in log.list_since(wrote[0]).commits if c.version == wrote[0]]
     infos = log.dialect.decode(log.store, commits, files=False).commit_infos if commits else ()
@@ -216,7 +216,7 @@ def _warn_of_other_rows(
 
 
 def _recorded(snapshot: Snapshot) -> dict[str, int]:
-    """The last version of each application that still counts."""
+    """The last unexpired version of each application."""
     rows = snapshot.transactions().filter(~pl.col("expired")).collect()
     return dict(zip(rows["appId"], rows["txnVersion"], strict=True))
 

@@ -1,8 +1,8 @@
 """The stream reader of the data source: rows in the order of their commits.
 
-Spark keeps one on the driver for as long as a query runs; it says how far each batch goes
-(`lakelog.spark.stream_planner`) and shares its files out. Those of the tasks know nothing but their
-share. The schema of a stream is the one that the table had when the query was started.
+Spark keeps one reader on the driver while a query runs; it determines the end of each batch
+(`lakelog.spark.stream_planner`) and distributes its files. The readers in tasks have only their
+share. The schema of a stream is the table's schema when the query was started.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from lakelog.data.files import ReadPlan
 
 _FILES_PER_TRIGGER = 1000
-"""Most files of a batch where no option says otherwise, as in Delta's source."""
+"""Default maximum number of files per batch, as in Delta's source."""
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -67,8 +67,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         check_asked(self._schema, spark_schema(snapshot.schema, self._schema.names))
         return ReadPlan.of(snapshot, self._schema.names, self._options.storage_options)
 
-    # --- on the driver -----------------------------------------------------------------------
-
     @readable
     def initialOffset(self) -> dict[str, Any]:
         """The start of a query without a checkpoint: the table's content, or the position in the
@@ -90,7 +88,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._backlog.from_version(int(version)).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """How much a batch holds, by the options; `_FILES_PER_TRIGGER` files without them."""
+        """The limit of a batch from the options; `_FILES_PER_TRIGGER` files by default."""
         files, size_bytes = (
             self._options.get(f"max{what}PerTrigger") for what in ("Files", "Bytes")
         )
@@ -100,12 +98,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @readable
     def prepareForTriggerAvailableNow(self) -> None:
-        """From here on, what is committed later is left for another run."""
+        """Ignore commits from now on."""
         self._last = open_table(self._options).version()
 
     @readable
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Where the batch ends that begins at `start`; errors as `StreamPlanner.advance`."""
+        """The end of the batch that begins at `start`; errors as `StreamPlanner.advance`."""
         return self._backlog.advance(Offset.of(start), self._limit(limit), self._last).as_json()
 
     def _limit(self, limit: ReadLimit) -> Limit:
@@ -115,21 +113,19 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             case ReadMaxBytes(size_bytes):
                 return Limit(size_bytes=size_bytes)
             case ReadMaxFiles(files):
-                # Spark carries one limit; both hold where both were given.
+                # Spark passes one limit, but both apply if both are set.
                 return Limit(files, self._options.get("maxBytesPerTrigger"))
         raise InvalidInputError("the limit of a batch has the wrong type", found=repr(limit))
 
     @readable
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Share]:
-        """The files between two offsets, packed into shares; errors as `StreamPlanner.files`."""
+        """The files between two offsets, grouped into shares; errors as `StreamPlanner.files`."""
         files = self._backlog.files(Offset.of(start), Offset.of(end))
         plan = self._plan
         return [Share((plan, share.value)) for share in share_files(files, self._tasks)]
 
-    # --- in a task ---------------------------------------------------------------------------
-
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Rows of one share, exactly as Spark wants them."""
+        """Rows of one share with exactly the schema that Spark expects."""
         from lakelog.data.read import read_files
 
         plan, share = partition.value
@@ -140,29 +136,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise error.with_traceback(None) from None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What a task needs: nothing of the log, and no options."""
+        """The attributes that a task needs, without the log and the options."""
         return {"_arrow": self._arrow}
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """The reader of a stream that cannot be: whatever it is asked for, it says why."""
+    """The reader of an invalid stream: every method raises the error."""
 
     def __init__(self, error: LakelogError) -> None:
         self._error = error
 
     @readable
     def initialOffset(self) -> dict[str, Any]:
-        """Raises."""
+        """Raise the error."""
         raise self._error
 
     @readable
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Raises."""
+        """Raise the error."""
         raise self._error
 
     @readable
     def prepareForTriggerAvailableNow(self) -> None:
-        """Raises."""
+        """Raise the error."""
         raise self._error
 
     @readable
@@ -171,7 +167,7 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start: dict[str, Any],  # noqa: ARG002 - Spark's
         limit: ReadLimit,  # noqa: ARG002 - Spark's
     ) -> dict[str, Any]:
-        """Raises."""
+        """Raise the error."""
         raise self._error
 
     @readable
@@ -180,7 +176,7 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         start: dict[str, Any],  # noqa: ARG002 - Spark's
         end: dict[str, Any],  # noqa: ARG002 - Spark's
     ) -> Sequence[InputPartition]:
-        """Raises."""
+        """Raise the error."""
         raise self._error
 
     @readable
@@ -188,7 +184,7 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self,
         partition: InputPartition,  # noqa: ARG002 - Spark's
     ) -> Iterator[pa.RecordBatch]:
-        """Raises."""
+        """Raise the error."""
         raise self._error
 
 

@@ -4,9 +4,9 @@ Tasks write data files under unique names (`write_task_files`) and send the adds
 (`Landed`), which commits them in one transaction (`publish`) based on the version that they were
 prepared for. Files of repeated tasks are in no message; vacuum deletes them.
 
-Files of a failed job are deleted only after the log was read again and no version names them, and
-never after a commit with an unknown outcome or a lost process, because the commit may still arrive:
-an orphan costs bytes, a missing file costs the table.
+Files of a failed job are deleted only after the log was read again and no version refers to them,
+and never after a commit with an unknown outcome or a lost process, because the commit may still
+succeed: an orphaned file costs space, a missing file breaks the table.
 """
 
 from __future__ import annotations
@@ -49,9 +49,7 @@ def _handle(
 
 
 def kept_table(options: SourceOptions) -> Table:
-    """The table of the options; the process keeps the handle and its cache for the next batch of a
-    stream.
-    """
+    """The table in the options; the process caches the handle for the next batch of a stream."""
     external = options.get("allowExternal", False)
     with options.opening():
         storage = json.dumps(dict(options.storage_options), sort_keys=True)
@@ -73,7 +71,7 @@ class Landed:
 
 def write_task_files(plan: WritePlan, batches: Iterable[Rows], task: int) -> bytes:
     """Write a task's rows; return the adds as an Arrow IPC stream. On any error, the files are
-    deleted, since no message names them.
+    deleted, because no message refers to them.
     """
     with DataFileWriter(plan, number=task) as writer:
         for batch in batches:
@@ -82,7 +80,7 @@ def write_task_files(plan: WritePlan, batches: Iterable[Rows], task: int) -> byt
 
 
 def unpacked(written: Sequence[Landed]) -> pl.DataFrame:
-    """The adds of all tasks, in the order of the tasks; no column where no task wrote a file."""
+    """The adds of all tasks, in the order of the tasks; without columns if no task wrote a file."""
     frames = [frame for each in written if (frame := unpack(each.adds)).height]
     return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()
 
@@ -99,7 +97,7 @@ def publish(
     parameters: Mapping[str, Any],
     user_metadata: str | None = None,
 ) -> Transaction:
-    """Commit the files of all tasks at once, checked against what came in between."""
+    """Commit the files of all tasks in one transaction, checked against concurrent commits."""
     written = [adds]
     try:
         with table.transaction(
@@ -122,14 +120,14 @@ def publish(
     if tx.duplicate:
         discard(table, written, version)
     elif table.scheduler is not None:
-        # The process may be put to sleep, or away, as soon as the commit is answered for.
+        # The process may be suspended or stopped after the commit is reported.
         table.scheduler.wait(_CHECKPOINT_WAIT_S)
     return tx
 
 
 def discard(table: Table, written: Sequence[pl.DataFrame], version: int) -> list[str]:
-    """Delete files that were written for nothing, where it is certain that no version names them;
-    gives the deleted ones.
+    """Delete unused files, if it is certain that no version refers to them; return the deleted
+    ones.
     """
     paths = [path for frame in written if frame.height for path in frame["path"]]
     return discard_unnamed(table.log, paths, version)

@@ -1,7 +1,7 @@
 """Converts between contract types, Spark types and Arrow types.
 
-Spark takes a batch only if its Arrow schema is exactly the one that it derives from the schema of
-the source, in order, types and nullability.
+Spark accepts a batch only if its Arrow schema equals the one that it derives from the schema of the
+source, in order, types and nullability.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _SHOWN_METADATA = ("comment",)
-"""Metadata of a column that is for people. The rest is for writers of the log (column mapping,
-generated and default values), and Spark would act upon some of it.
+"""Metadata of a column for display. The rest is for writers of the log (column mapping, generated
+and default values), and Spark would interpret some of it.
 """
 
 
@@ -66,7 +66,7 @@ def _type_for_spark(type_: contract.DataType, path: str) -> contract.DataType:
 
 def check_asked(asked: StructType, own: StructType) -> None:
     """Check the user's schema: it may omit and reorder columns, and make them nullable."""
-    if not asked.names:  # rows without columns are no rows to Arrow, and would not be counted
+    if not asked.names:  # Arrow has no rows without columns, so they would not be counted
         raise InvalidInputError("the schema has no column", expected=", ".join(own.names))
     columns = {field.name: field for field in own}
     for field in asked:
@@ -89,7 +89,7 @@ def _described(field: Any) -> str:
 
 
 def _fits(there: Any, may_be_null: bool, asked: Any, asked_null: bool) -> bool:
-    """Whether values of one type are values of another that differs in nullability alone."""
+    """Whether values of one type are values of another that differs only in nullability."""
     if may_be_null and not asked_null:
         return False
     if type(there) is not type(asked):
@@ -117,13 +117,13 @@ def arrow_schema(schema: StructType) -> pa.Schema:
 
 
 def fit(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """A batch with exactly this schema; its columns are found by name."""
+    """A batch with exactly this schema; columns are found by name."""
     import pyarrow as pa
 
     if batch.schema.equals(schema):
         columns = batch.columns
     else:
-        # A struct's or list's nullability is part of its type; everything else is cast too.
+        # The nullability of nested types is part of the type; all columns are cast.
         columns = [batch.column(field.name).cast(field.type) for field in schema]
     for field, column in zip(schema, columns, strict=True):
         if not field.nullable and column.null_count:

@@ -1,15 +1,13 @@
 """The batch writer of the data source: ``append``, ``overwrite``, and ``replaceWhere``.
 
-Tasks write data files and report them to the driver; the driver commits them at once, see
-`landing`. The transaction is based on the version that option ``readVersion`` names, else on the
-version that was the latest when the write was planned: what an overwrite removes is what that
-version held, and what others committed since is checked for conflicts, so two overwrites at once
-never leave the rows of both.
+Tasks write data files and report them to the driver, which commits them in one transaction
+(`task_commit`). The transaction is based on the version in option ``readVersion``, else on the
+latest version when the write was planned: an overwrite removes the files of that version, and later
+commits are checked for conflicts, so that two concurrent overwrites never leave the rows of both.
 
-``replaceWhere`` removes the rows for which it is true. Where files hold other rows too, these
-are copied on the driver: made for partition columns, or for few files.
-``partitionOverwriteMode`` ``dynamic`` removes the partitions that new rows are written to, and
-none where there are no new rows.
+``replaceWhere`` removes the rows for which it is true. Other rows of the same files are copied by
+the driver, so it is suitable for partition columns, or for few files. ``partitionOverwriteMode``
+``dynamic`` removes the partitions that new rows are written to; without new rows, it removes none.
 """
 
 from __future__ import annotations
@@ -60,7 +58,7 @@ class Message(WriterCommitMessage):
 
 
 def write_plan(snapshot: LogSnapshot, options: SourceOptions, schema: StructType) -> WritePlan:
-    """How the tasks write a dataframe's rows behind a version."""
+    """The plan by which tasks write a dataframe's rows, based on a version."""
     plan = WritePlan.of(
         snapshot,
         options.storage_options,
@@ -73,13 +71,13 @@ def write_plan(snapshot: LogSnapshot, options: SourceOptions, schema: StructType
             path=snapshot.path,
             expected=", ".join(plan.schema.names),
         )
-    # What columns alone can show is reported before the first task runs.
+    # Errors of the columns alone are reported before the first task runs.
     Conform(plan.schema.fields).table(arrow_schema(schema).empty_table())
     return plan
 
 
 def require_removable(snapshot: LogSnapshot) -> None:
-    """Refuse to remove all rows of an append-only table before any task runs."""
+    """Raise if all rows of an append-only table would be removed, before any task runs."""
     if not snapshot.table_configuration.is_active("appendOnly"):
         return
     file = snapshot.files().head(1).collect()
@@ -96,18 +94,18 @@ def require_removable(snapshot: LogSnapshot) -> None:
 
 
 def task_number() -> int:
-    """Number of the task that runs here, for the names of its files."""
+    """Number of the current task, for the names of its files."""
     context = TaskContext.get()
     return 0 if context is None else int(context.partitionId())
 
 
 def landed_of(messages: Sequence[Message | None]) -> list[Landed]:
-    """What the tasks that finished wrote."""
+    """The results of the finished tasks."""
     return [message.written for message in messages if message is not None]
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes one dataframe as one commit. Made on the driver, and pickled to its tasks."""
+    """Writes one dataframe as one commit. Created on the driver, and pickled to its tasks."""
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         if ("txnAppId" in options.values) != ("txnVersion" in options.values):
@@ -131,7 +129,7 @@ class BatchWriter(DataSourceArrowWriter):
             require_removable(snapshot)
         self._require_whole_files(snapshot)
         dynamic = options.get("partitionOverwriteMode") == "dynamic"
-        # A table without partitions is overwritten whole, as by Spark's other sources.
+        # A table without partitions is overwritten completely, as by Spark's other sources.
         self.dynamic = dynamic and overwrite and bool(self.plan.partition_columns)
 
     @property
@@ -139,7 +137,9 @@ class BatchWriter(DataSourceArrowWriter):
         return condition(self.options.get("replaceWhere"), self.plan.schema)
 
     def _require_whole_files(self, snapshot: LogSnapshot) -> None:
-        """Where a table keeps a change data feed, rows that are copied would be reported as new."""
+        """Raise if a table with a change data feed would copy rows, which would be reported
+        as new.
+        """
         where = self._where
         if where is None or not snapshot.table_configuration.is_active("changeDataFeed"):
             return
@@ -156,18 +156,14 @@ class BatchWriter(DataSourceArrowWriter):
                 hint="use lakelog.Table.overwrite, which records the deleted rows",
             )
 
-    # --- in a task ---------------------------------------------------------------------------
-
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
-        """Write the task's rows to files of its own."""
+        """Write the task's rows to new files."""
         batches: Iterable[Rows] = iterator
         where = self._where
         if where is not None:
             conform = Conform(self.plan.schema.fields, self.plan.partition_columns)
             batches = (_satisfying(conform.table(batch), where) for batch in iterator)
         return Message(Landed(self.version, write_task_files(self.plan, batches, task_number())))
-
-    # --- on the driver -----------------------------------------------------------------------
 
     @readable
     def commit(self, messages: list[Message | None]) -> None:
@@ -212,7 +208,7 @@ class BatchWriter(DataSourceArrowWriter):
         return self._copied(tx.snapshot, targets.partly, where)
 
     def _copied(self, snapshot: LogSnapshot, files: pl.DataFrame, where: pl.Expr) -> pl.DataFrame:
-        """The rows of files that are replaced in part, and that stay, in new files."""
+        """The kept rows of partially replaced files, in new files."""
         plan = ReadPlan.of(snapshot, storage_options=self.options.storage_options)
         with DataFileWriter(self.plan) as writer:
             for batch in read_files(plan, files, predicate=keeping(where)):
@@ -221,8 +217,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     @readable
     def abort(self, messages: list[Message | None]) -> None:
-        """After a task or `commit` failed: delete the files that no version names, unless all tasks
-        finished, because a commit may still arrive.
+        """After a task or `commit` failed: delete the files that no version refers to, unless all
+        tasks finished, because a commit may still succeed.
         """
         if None in messages:
             adds = unpacked(landed_of(messages))

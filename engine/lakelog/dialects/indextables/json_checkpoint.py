@@ -111,7 +111,7 @@ class JsonCheckpointReader:
 
     def _require_recorded(self, held: int, adds: int) -> None:
         """Raise for a checkpoint below both counts in the pointer, which was truncated at a line
-        end. The reference implementation counts repeated files, so a single count is not sufficient.
+        end. The reference implementation counts repeated files, so one count is not sufficient.
         """
         version = self.checkpoint.version
         recorded = self.checkpoint.recorded

@@ -1,7 +1,7 @@
 """The step ``compact``: `lakelog.data.compact`, with executors that rewrite the bins.
 
-A killed run leaves complete commits, and files that no commit names, which vacuum deletes; the next
-run plans from the latest version.
+A killed run leaves complete commits, and files that are in no commit, which vacuum deletes; the
+next run plans from the latest version.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ _BIN = "bin"
 _SHOWN = 5
 
 _REWRITTEN_SCHEMA = "bin int, done boolean, adds binary, unread binary, rows long"
-"""What a task answers of each bin, as Spark's schema: whether it was rewritten, the new files, and
-those that could not be read, both as Arrow bytes.
+"""Result of a task per bin, as Spark's schema: whether it was rewritten, the new files, and the
+files that could not be read, both as Arrow bytes.
 """
 
 _ANSWER = pa.schema(

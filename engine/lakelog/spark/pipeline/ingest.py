@@ -4,11 +4,11 @@ Spark's own reader silently reads a text in a numeric column as null, a truncate
 nulls, and only the first of two objects on a line. Here lines are read as text. Spark parses them
 and keeps malformed input in a separate column. A malformed line, a line without exactly one value,
 and a line that is not UTF-8 raise an error with file and text. Blank lines are skipped. A key that
-the schema lacks is not read, and a key that the line lacks is null.
+is not in the schema is ignored, and a key that is missing in the line is null.
 
 - ``available_now`` is a stream that ends at the end of the source. Spark records the input of every
   batch in its checkpoint before it reads it. The sink records each batch in the commit that
-  contains its rows: a repeated batch is recognised, and a lost checkpoint is refused.
+  contains its rows: a repeated batch is recognised, and a lost checkpoint is an error.
 - ``batch`` writes the whole source as one commit that records ``batch_id``. The caller decides
   which rows belong to a batch; the table ensures that it is written once.
 - The format ``lakelog-ingest`` is the directory of a `lakelog.Ingestor`: its rows are committed by
@@ -56,14 +56,14 @@ _REFUSED = {"mode", "columnnameofcorruptrecord", "encoding", "charset", "wholete
 
 
 def _refuse_loose(options: Mapping[str, str]) -> None:
-    """Refuse options that would accept malformed lines or drop them silently."""
+    """Raise for options that would accept malformed lines or drop them silently."""
     for name, value in options.items():
         lower = name.lower()
         if lower == "mode" and value.upper() == "FAILFAST":
             continue
         if lower in _REFUSED or lower.startswith(_LOOSE):
             raise InvalidInputError(
-                f"[ingest] option {name} is not taken: NDJSON is read strictly, as UTF-8",
+                f"[ingest] option {name} is not allowed: NDJSON is read strictly, as UTF-8",
                 expected="no option that accepts lines which are not JSON of the schema",
                 found=f"{name} = {value}",
                 hint="remove the option, or fix the files",
@@ -81,7 +81,7 @@ def parsed(lines: Any, schema: Any, options: Mapping[str, str]) -> Any:
         **options,
         "mode": "PERMISSIVE",
         "columnNameOfCorruptRecord": _CORRUPT,
-        "allowSingleQuotes": "false",  # Spark accepts them by default
+        "allowSingleQuotes": "false",  # Spark accepts these by default
     }
     with_corrupt = StructType([*schema.fields, StructField(_CORRUPT, StringType())])
     row = sql.from_json(line, with_corrupt, strict)
@@ -155,7 +155,7 @@ _TOLD = ("parquet", "orc", "avro")
 _RECORDS = ("csv", "xml")
 _HINTS = {
     "batch": "fix the line, or move the file away, and run the step again",
-    # The batch is planned, with the names of its files.
+    # The batch is already planned, with the names of its files.
     "available_now": "fix the line, or replace the file by an empty one, and run the step again",
 }
 

@@ -78,7 +78,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         name: object = self.name
         if not isinstance(name, str) or not name.strip():
-            raise InvalidInputError("the pipeline has no name", expected="a text", found=name)
+            raise InvalidInputError("the pipeline has no name", expected="a string", found=name)
         if not self.steps:
             raise InvalidInputError(
                 "the pipeline has no step", expected=" or ".join(f"[{step}]" for step in STEPS)
@@ -115,15 +115,15 @@ class Pipeline:
 
     @staticmethod
     def from_toml(source: str | os.PathLike[str]) -> Pipeline:
-        """A pipeline as a TOML file describes it: a key ``name`` and a section for the table and
-        for each step. An empty section is a step with its defaults.
+        """A pipeline from a TOML file: a key ``name``, and a section for the table and for each
+        step. An empty section is a step with its defaults.
 
         Args:
             source: Path of the file. Relative paths in it are relative to the working directory.
 
         Raises:
             InvalidInputError: The file does not exist, it is not TOML, or a key is unknown, missing
-                or malformed, by name.
+                or malformed; the message has its name.
         """
         path = os.fspath(source)
         try:

@@ -1,7 +1,7 @@
 """The settings and the report of each step.
 
-Sizes are bytes, or texts such as ``128MB``; lengths of time are milliseconds, a timedelta, or texts
-such as ``24 hours``. Steps own no work.
+Sizes are bytes, or strings such as ``128MB``; durations are milliseconds, a timedelta, or strings
+such as ``24 hours``.
 """
 
 from __future__ import annotations
@@ -45,16 +45,16 @@ class StepReport:
     """The result of one step.
 
     Attributes:
-        step: Its name.
+        step: Name of the step.
         status: ``done``; ``nothing to do``; ``already done``, for a batch that the table contains;
             ``incomplete``, if it could not finish; the next run continues.
-        rows: Rows written.
-        files: Files written.
-        bytes: Bytes in them.
-        removed: Files removed from the table (``compact``) or deleted.
-        skips: Files that could not be read or deleted, and were skipped.
-        seconds: Duration.
-        version: The table's version after it.
+        rows: Number of rows written.
+        files: Number of files written.
+        bytes: Total size of the files written, in bytes.
+        removed: Number of files removed from the table (``compact``) or deleted.
+        skips: Number of files that could not be read or deleted, and were skipped.
+        seconds: Duration in seconds.
+        version: Version of the table after the step.
         notes: Notes for the user, one sentence each.
     """
 
@@ -75,9 +75,9 @@ class PipelineReport:
     """The result of a run, step by step.
 
     Attributes:
-        name: The pipeline.
+        name: Name of the pipeline.
         table: Location of the table.
-        steps: One per step that ran, in order.
+        steps: One report per step that ran, in order.
     """
 
     name: str
@@ -187,7 +187,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _options(value: Any) -> Mapping[str, str]:
-    """Options as Spark takes them: texts."""
+    """Options for Spark, as strings."""
     spelled = {}
     for key, each in _mapping(value).items():
         if not isinstance(each, str | bool | int | float):
@@ -247,7 +247,7 @@ def _mode(value: Any) -> str:
 
 
 _KINDS = {
-    "text": (_text, "a text"),
+    "text": (_text, "a string"),
     "texts": (_texts, "a string, or a list of strings"),
     "mapping": (_mapping, "names and values"),
     "options": (_options, "names and plain values"),
@@ -263,7 +263,7 @@ _KINDS = {
 
 
 def _is(kind: str, default: Any = dataclasses.MISSING, *, secret: bool = False) -> Any:
-    """A field of a kind; without a default it has to be given, but for mappings."""
+    """A field of a kind; without a default it is required, except mappings."""
     if kind in {"mapping", "options"}:
         return field(default_factory=dict, metadata={"kind": kind}, repr=not secret)
     return field(default=default, metadata={"kind": kind}, repr=not secret)
@@ -271,7 +271,7 @@ def _is(kind: str, default: Any = dataclasses.MISSING, *, secret: bool = False) 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the sections of a pipeline have in common: each field is of its kind, or refused."""
+    """Base class of the sections of a pipeline: validates the kind of each field."""
 
     section: ClassVar[str] = ""
 
@@ -293,7 +293,7 @@ class Settings:
         self.check()
 
     def check(self) -> None:
-        """Refuse what is well each by itself, and not together."""
+        """Raise for fields that are valid, but not in combination."""
 
     @classmethod
     def of(cls, given: Any) -> Self:
@@ -329,16 +329,16 @@ def require_known(given: Mapping[str, Any], known: Mapping[str, Any], place: str
 
 @dataclass(frozen=True, kw_only=True)
 class Target(Settings):
-    """The table that a pipeline fills and looks after.
+    """The table that a pipeline fills and maintains.
 
     Attributes:
         path: Path or URL.
-        storage_options: For the fsspec filesystem, as `lakelog.open` takes them.
-        allow_external: URLs and paths of folders below which files outside the table's folder may
-            be read, as `lakelog.open` takes them.
-        create: Whether it is created, of the columns that are ingested, if it is not there.
-        partition_by: Partition columns of a table that is created, in order.
-        properties: Properties of a table that is created.
+        storage_options: For the fsspec filesystem, as in `lakelog.open`.
+        allow_external: URLs and paths of folders outside the table's folder whose files may be
+            read, as in `lakelog.open`.
+        create: Whether a missing table is created, with the ingested columns.
+        partition_by: Partition columns of a created table, in order.
+        properties: Properties of a created table.
     """
 
     section: ClassVar[str] = "table"
@@ -351,7 +351,7 @@ class Target(Settings):
     properties: Mapping[str, Any] = _is("options")
 
     def check(self) -> None:
-        """Refuse options that apply only to a new table."""
+        """Raise for options that apply only to a new table."""
         if not self.create and (self.partition_by or self.properties):
             raise InvalidInputError(
                 (
@@ -369,7 +369,7 @@ INGEST_LOG = "lakelog-ingest"
 
 @dataclass(frozen=True, kw_only=True)
 class Ingest(Settings):
-    """Rows from anything that Spark reads, each once.
+    """Ingests the rows of any Spark source, each exactly once.
 
     Attributes:
         format: Format of the source, as Spark names it: ``json`` (NDJSON), ``csv``, ``parquet``,
@@ -380,12 +380,12 @@ class Ingest(Settings):
         schema: Columns of the source in Spark's DDL (``id bigint, at timestamp``); None takes the
             table's own for files, and the source's for others.
         options: Options of the source.
-        select: SQL expressions that make the table's columns of the source's.
-        mode: ``available_now`` takes what came since the last run, and needs `checkpoint`;
-            ``batch`` takes all that is there, and needs `batch_id`.
-        checkpoint: Folder in which Spark keeps how far the source was read.
-        batch_id: Number of the batch, higher than all before; one that the table holds is not
-            written again.
+        select: SQL expressions that compute the table's columns from the source's.
+        mode: ``available_now`` reads the data that was added since the last run, and needs
+            `checkpoint`; ``batch`` reads all data, and needs `batch_id`.
+        checkpoint: Folder in which Spark records the position in the source.
+        batch_id: Number of the batch, higher than all earlier ones; a batch that the table contains
+            is not written again.
     """
 
     section: ClassVar[str] = "ingest"
@@ -432,17 +432,17 @@ class Ingest(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Compact(Settings):
-    """Small files, and those with deleted rows, rewritten by partition to files of a size.
+    """Rewrites small files, and files with deleted rows, to files of a target size, by partition.
 
     Attributes:
-        target_bytes: Size that is aimed at; None is the table's own (``delta.targetFileSize``),
-            else 128 MiB.
-        small_bytes: Files below this size are small; None is three quarters of the target.
-        deleted_share: Larger files are rewritten too, if more than this share of their rows is
-            deleted.
-        where: Only files that may hold rows for which this SQL condition is true.
-        cooldown: How long a file that cannot be read is left alone.
-        commit_bytes: Bytes of files that are rewritten for one commit, about.
+        target_bytes: Target size of a file in bytes; None: the table's own
+            (``delta.targetFileSize``), else 128 MiB.
+        small_bytes: Files below this size in bytes are small; None: three quarters of the target.
+        deleted_share: Larger files are rewritten too if more than this share (0 to 1) of their rows
+            is deleted.
+        where: SQL condition; only files that may contain matching rows are rewritten.
+        cooldown: Duration for which a file that cannot be read is skipped.
+        commit_bytes: Approximate size of the files that are rewritten per commit, in bytes.
     """
 
     section: ClassVar[str] = "compact"
@@ -457,12 +457,12 @@ class Compact(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint(Settings):
-    """A checkpoint of the latest version, proved before anybody sees it.
+    """Writes a verified checkpoint of the latest version.
 
     Attributes:
-        layout: As `lakelog.table.Table.checkpoint` takes it.
-        executors_from: Executors write the parts from so many files of the table on; below, the
-            driver writes it alone, which is faster.
+        layout: As in `lakelog.table.Table.checkpoint`.
+        executors_from: Number of files in the table from which on executors write the parts; with
+            fewer files, the driver writes the checkpoint, which is faster.
     """
 
     section: ClassVar[str] = "checkpoint"
@@ -473,12 +473,11 @@ class Checkpoint(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Cleanup(Settings):
-    """Log files that no promised version needs are deleted.
+    """Deletes log files that no version within the retention needs.
 
     Attributes:
-        retention: How long versions can be read after they were replaced; None is what the table
-            says.
-        quarantine: Whether the files are moved aside in place of deleting them.
+        retention: Duration for which replaced versions remain readable; None: the table's own.
+        quarantine: Whether the files are moved to quarantine instead of deleted.
     """
 
     section: ClassVar[str] = "cleanup"
@@ -489,12 +488,12 @@ class Cleanup(Settings):
 
 @dataclass(frozen=True, kw_only=True)
 class Vacuum(Settings):
-    """Data files that no retained version needs are deleted; executors list the folders.
+    """Deletes data files that no retained version needs; executors list the folders.
 
     Attributes:
-        retention: How long removed files stay; None is what the table says.
-        keep_versions: Versions whose files stay, however old.
-        keep_history: Whether the files of every version that can be rebuilt stay.
+        retention: Duration for which removed files are kept; None: the table's own.
+        keep_versions: Versions whose files are kept at any age.
+        keep_history: Whether the files of every version that can be rebuilt are kept.
     """
 
     section: ClassVar[str] = "vacuum"

@@ -50,7 +50,7 @@ class Lister:
 
 
 def _batch(entries: Iterable[FileEntry], prefix: str) -> pa.RecordBatch:
-    # A name that is not valid text cannot be in a log, and cannot be sent.
+    # A name that is not valid text cannot be in a log, and cannot be sent to the driver.
     rows = [(prefix + e.name, e.size_bytes, e.modified_ms) for e in entries if _is_text(e.name)]
     columns = zip(*rows, strict=True) if rows else ((), (), ())
     arrays = [pa.array(c, f.type) for c, f in zip(columns, _ARROW, strict=True)]
@@ -111,7 +111,7 @@ def checkpoint(
     storage_options: Mapping[str, Any],
     progress: Progress | None = None,
 ) -> StepReport:
-    """Write the checkpoint of the latest version, unless a valid one is there."""
+    """Write the checkpoint of the latest version, unless a valid one exists."""
     files = table.snapshot().num_files()
     if files >= step.executors_from:
         from lakelog.spark.checkpoint import checkpoint as distributed
@@ -136,7 +136,7 @@ def checkpoint(
 
 
 def cleanup(table: Table, step: Cleanup, progress: Progress | None = None) -> StepReport:
-    """Delete log files that no promised version needs."""
+    """Delete log files that no version within the retention needs."""
     plan = table.cleanup(retention=step.retention, quarantine=step.quarantine)
     report = plan.apply(progress) if _may_go(plan.files) else None
     notes: tuple[str, ...] = ()
