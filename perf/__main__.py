@@ -51,11 +51,13 @@ def main(arguments: list[str] | None = None) -> int:
                 continue
             try:
                 if isinstance(workload, WriteWorkload):
-                    written.append(measure_writing(workload, options.scale, options.runs, _tell))
+                    written.append(
+                        measure_writing(workload, options.scale, options.runs, _show_progress)
+                    )
                 else:
-                    read.append(measure(workload, options.scale, options.runs, _tell))
+                    read.append(measure(workload, options.scale, options.runs, _show_progress))
             except (WrongAnswerError, FailedRunError) as error:
-                _tell("")
+                _show_progress("")
                 print(f"{workload.name}: {type(error).__name__}: {error}", file=sys.stderr)
                 failed = 2
     except _TerminatedError:
@@ -64,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
         failed = 130
     finally:
         signal.signal(signal.SIGTERM, previous)
-    _tell("")
+    _show_progress("")
     _report(options, read, written)
     missed = [*(r.missed for r in read), *(r.missed for r in written)]
     return failed or (1 if options.strict and any(missed) else 0)
@@ -96,28 +98,32 @@ def _report(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m perf",
-        description="Reading: lakelog beside deltalake and the raw decode of the same bytes. "
-        "Writing: lakelog beside deltalake committing the same actions. "
-        "Write-ahead log: beside a plain decode, SQLite, and the bytes alone. "
-        "Tables are kept in LAKELOG_BENCH_DIR, else perf/.cache.",
+        description="Reading: lakelog compared with deltalake and the raw decode of the same bytes. "
+        "Writing: lakelog compared with deltalake committing the same actions. "
+        "Write-ahead log: compared with a plain decode, SQLite, and a plain write. "
+        "Tables are cached in LAKELOG_BENCH_DIR, else perf/.cache.",
     )
     names = [w.name for w in _EVERY]
-    parser.add_argument("--only", action="append", choices=names, help="measure this one (repeat)")
+    parser.add_argument(
+        "--only", action="append", choices=names, help="measure only this workload; repeatable"
+    )
     parser.add_argument("--runs", type=_positive, default=3, help="turns per contender (default 3)")
     parser.add_argument("--scale", type=float, default=1.0, help="size of the tables (default 1)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to FILE")
-    parser.add_argument("--strict", action="store_true", help="fail when a promise is missed")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all results to FILE")
+    parser.add_argument(
+        "--strict", action="store_true", help="exit with code 1 if a target is missed"
+    )
     return parser
 
 
 def _positive(text: str) -> int:
     if (number := int(text)) < 1:
-        raise argparse.ArgumentTypeError("at least one run")
+        raise argparse.ArgumentTypeError("--runs must be at least 1")
     return number
 
 
-def _tell(message: str) -> None:
-    """Show progress on one line, on a terminal only."""
+def _show_progress(message: str) -> None:
+    """Show progress on one line, only on a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[2K{message}", end="", file=sys.stderr, flush=True)
 

@@ -28,7 +28,7 @@ from perf import columns
 from perf.rows.generate import ROW_TABLES
 
 Facts = dict[str, int]
-"""What a table holds: live files and their bytes, add actions in the log and theirs, commits."""
+"""Facts of a table: live files and their bytes, add actions in the log and their bytes, commits."""
 
 CHECKPOINT_VERSION = 100
 _ROW_GROUP_ROWS = 131_072

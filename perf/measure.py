@@ -114,7 +114,7 @@ def measure(
     workload: Workload,
     scale: float,
     runs: int,
-    tell: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Result:
     """Measure every contender of `workload` `runs` times, in turns, and compare their answers.
 
@@ -122,19 +122,19 @@ def measure(
         workload: What to measure.
         scale: The table's size relative to the full one.
         runs: Number of turns; each starts one new process per contender.
-        tell: Called with the name of each run.
+        progress: Called with the name of each run.
 
     Raises:
         FailedRunError: A contender raised, was killed, or timed out.
         WrongAnswerError: Answers differ between contenders, or from the generator's facts.
     """
-    tell(f"{workload.table}: table")
+    progress(f"{workload.table}: table")
     table = tables.ensure(workload.table, scale)
     warm(table.path)
     gathered: dict[str, list[dict[str, Any]]] = {name: [] for name in workload.contenders}
     for turn in range(runs):
         for contender in workload.contenders:
-            tell(f"{workload.name}: {contender}, run {turn + 1} of {runs}")
+            progress(f"{workload.name}: {contender}, run {turn + 1} of {runs}")
             gathered[contender].append(run_worker("perf.worker", contender, workload.name, scale))
     given = [(name, run["answer"]) for name, done in gathered.items() for run in done]
     answers.check([("the generator", dict(table.facts)), *given])

@@ -116,10 +116,10 @@ def _notes(results: Sequence[Result], where: dict[str, Any]) -> list[str]:
     lines = [
         f"{where['cores']} cores, Python {where['python']}, {where['system']}, {versions}",
         f"{where['date']}, scale {where['scale']:g}, medians of {where['runs']} interleaved runs",
-        "fresh processes, page cache warm; all answers agree",
+        "new processes, warm page cache; all answers agree",
         "time: from open to the answer, without interpreter start and imports",
         "peak MB: the whole process; base MB of it (lakelog / deltalake) before the work",
-        "x raw is held against the faster of the raw decodes of the same bytes:",
+        "x raw: relative to the faster raw decode of the same bytes:",
     ]
     for r in results:
         raws = ", ".join(

@@ -1,4 +1,4 @@
-"""What questions and commits cost at growing sizes of a table: ``python -m perf.scale 1 10``.
+"""The cost of queries and commits at growing sizes of a table: ``python -m perf.scale 1 10``.
 
 For each size (in millions of files), a table with a V2 checkpoint is generated once, and every
 operation runs in a new process on a copy. Prints one row per operation and size: requests, round

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """One thing to measure on one table.
+    """One measurement on one table.
 
     Attributes:
-        name: The shape.
+        name: Name of the shape.
         table: The table it reads (a key of `perf.generate.TABLES`).
         faster: Minimum speed-up over deltalake; None without a target.
         raw: Maximum ratio of its time to that of the fastest raw decode.
@@ -64,7 +64,7 @@ WORKLOADS = (
         peers=("raw_polars", "raw_pyarrow"),
     ),
 )
-"""In the order in which they are measured and shown. Those without a promise inform."""
+"""The workloads in order of measurement. Those without a target are informative."""
 
 
 def find(name: str) -> Workload:

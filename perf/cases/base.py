@@ -18,7 +18,7 @@ ONE_DATE = "2024-03-05"
 
 
 def paths_answer(paths: list[str]) -> Answer:
-    """How many files were found, and which."""
+    """The number of found files, and their paths."""
     import polars as pl
 
     from perf import answers

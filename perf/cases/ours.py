@@ -53,7 +53,7 @@ def _with_cache(table: Table, stack: ExitStack) -> tuple[Path, lakelog.DiskCache
     folder = tempfile.TemporaryDirectory(dir=table.path.parent, prefix="cache-")
     cache = lakelog.DiskCache(stack.enter_context(folder))
     _cached_state((table.path, cache))
-    assert cache.size_bytes, "the checkpoint is too young to be kept"
+    assert cache.size_bytes, "the checkpoint is too recent for the cache"
     return table.path, cache
 
 

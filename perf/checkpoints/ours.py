@@ -29,7 +29,7 @@ class OneByOne(StoreWrapper):
     """
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """The whole of each file, in order."""
+        """The content of each file, in order."""
         return (self._store.read(path) for path in paths)
 
 

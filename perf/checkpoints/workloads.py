@@ -5,10 +5,10 @@ from __future__ import annotations
 from perf.writing.workloads import Limit, Ratio, WriteWorkload
 
 COMMITS = (10, 100, 1_000, 10_000)
-"""Lengths of history in spec 004's table of speed-ups."""
+"""Lengths of history in the table of speed-ups of specification 004."""
 _PROJECTED = (1.1, 10, 90, 833)
 PACKAGE = "perf.checkpoints"
-"""Of their contenders."""
+"""Package of their contenders."""
 CHECKER = "perf.checkpoints.check"
 _BOTH = ("lakelog", "deltalake")
 _EVERY = ("lakelog", "lakelog_unverified", "lakelog_typed", "lakelog_typed_unverified", "deltalake")
@@ -17,13 +17,13 @@ _EVERY = ("lakelog", "lakelog_unverified", "lakelog_typed", "lakelog_typed_unver
 def _history(prefix: str, *, promised: bool) -> tuple[Ratio, ...]:
     return tuple(
         Ratio(
-            f"{count:,} commits: {told}, then from a checkpoint",
+            f"{count:,} commits: {label}, then from a checkpoint",
             "seconds",
             (f"{prefix}checkpoint_{count}",),
             (f"{prefix}{reader}_{count}",),
             projected if promised and reader == "one_by_one" else None,
         )
-        for reader, told in (("one_by_one", "a file at a time"), ("replay", "replay"))
+        for reader, label in (("one_by_one", "a file at a time"), ("replay", "replay"))
         for count, projected in zip(COMMITS, _PROJECTED, strict=True)
     )
 
@@ -118,5 +118,6 @@ CHECKPOINT_WORKLOADS = (
         checker=CHECKER,
     ),
 )
-"""In the order in which they are measured and shown. deltalake keeps statistics as text alone, so
-that is what is compared; lakelog_typed keeps typed copies beside them, as Delta on Spark does."""
+"""The workloads in order of measurement. deltalake stores statistics only as text, so that is
+compared; lakelog_typed also stores typed copies, as Delta on Spark does.
+"""

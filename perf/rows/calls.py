@@ -1,4 +1,4 @@
-"""What every contender does to a table of rows: the same condition, values and source."""
+"""The parameters of every contender for a table of rows: condition, values and source."""
 
 from __future__ import annotations
 
@@ -22,10 +22,12 @@ DELETED = "id % 1000 = 7"
 UPDATED = "id % 100 = 7"
 PRICE = "price * 1.1e0"
 MERGE_ROWS = 100_000
-"""Rows of a merge's source for ten million of the table; half of them are new."""
+"""Number of rows of a merge's source, for ten million rows of the table; half of them are new."""
 ANSWER, PARQUET = "answer.json", "rows.parquet"
 MOST_READ_BACK = 20_000_000
-"""Rows of a table that both readers read to the end; of a larger one, the ids are added up."""
+"""Maximum number of rows that both readers read back completely; for a larger table, the ids are
+summed.
+"""
 
 
 def source(job: Job) -> pa.Table:
@@ -43,7 +45,7 @@ def selected(count: int) -> tuple[int, int]:
 
 
 def timed(job: Job, call: Callable[[], Any]) -> Figures:
-    """Time a call, and count the bytes of the new files. A call that gives rows reads them; their
+    """Time a call, and count the bytes of the new files. A call that returns rows reads them; their
     answer is stored for the check.
     """
     folder = Path(job.path)

@@ -22,11 +22,11 @@ def given(job: Job, commits: int) -> list[tuple[str, Answer]]:  # noqa: ARG001 -
     """See `perf.writing.workloads.WriteWorkload`."""
     folder = Path(job.path)
     if (answer := folder / calls.ANSWER).exists():
-        return [("what was returned", json.loads(answer.read_text("utf-8")))]
+        return [("returned rows", json.loads(answer.read_text("utf-8")))]
     if (parquet := folder / calls.PARQUET).exists():
         return [("polars", _answer(pl.read_parquet(parquet)))]
     if job.facts.get("rows", 0) > calls.MOST_READ_BACK:
-        return [("what was to be written", _merged(job)), ("lakelog, reading", _counted(job))]
+        return [("expected rows", _merged(job)), ("lakelog, reading", _counted(job))]
     readers: tuple[Callable[[Job], pl.DataFrame], ...] = (_by_lakelog, _by_deltalake)
     return [(read.__name__, _answer(read(job))) for read in readers]
 

@@ -32,7 +32,7 @@ ARROW = pa.schema(
     ]
 )
 CHANGED_EVERY = 5
-"""In the table of commits, one commit in so many updates the rows of the commit before it."""
+"""In the table of commits, every n-th commit updates the rows of the previous one."""
 _REGIONS = pa.array(["centre", "east", "north", "south", "west"])
 _MS = 1_700_000_000_000
 _FEED = {"delta.enableChangeDataFeed": "true"}
@@ -66,7 +66,7 @@ def schema_string() -> str:
 
 
 def scaled(count: int, scale: float) -> int:
-    """Rows at a scale."""
+    """Number of rows at a scale."""
     return max(4_000, round(count * scale))
 
 

@@ -16,7 +16,7 @@ from perf.writing.base import Case, Figures, Job
 
 
 def case(call: Callable[[Job, Any], Any], given: Callable[[Job], Any] = lambda _: None) -> Case:
-    """A case whose call gets the job and what was prepared."""
+    """A case whose call gets the job and the result of `given`."""
 
     def run(prepared: tuple[Job, Any]) -> Figures:
         job, argument = prepared

@@ -9,7 +9,7 @@ from perf.writing.workloads import Comparison, Limit, Ratio, Times, WriteWorkloa
 PACKAGE = "perf.rows"
 CHECKER = "perf.rows.check"
 MEMORY_LIMIT = 256 << 20
-"""Of the merge whose process may take 512 MB, imports and the interpreter included."""
+"""Memory limit of the merge in a process of 512 MB, which includes imports and the interpreter."""
 _BOTH = ("lakelog", "deltalake")
 
 
@@ -65,6 +65,7 @@ ROW_WORKLOADS = (
     ),
     _workload("rows_changes_1000_commits", dict.fromkeys(_BOTH, "rows_1000_commits"), _times(3)),
 )
-"""In the order in which they are measured and shown. Without deletion vectors deltalake copies the
-other rows, so lakelog's vectors are compared with copies. ``polars`` is ``pl.scan_delta`` and
-``write_parquet``."""
+"""The workloads in order of measurement. Without deletion vectors, deltalake copies the other rows,
+so lakelog's vectors are compared with copies. ``polars`` is ``pl.scan_delta`` and
+``write_parquet``.
+"""

@@ -30,4 +30,4 @@ def given(job: Job, commits: int) -> list[tuple[str, Answer]]:  # noqa: ARG001 -
     found = rows.select(
         rows=pl.len(), ids=pl.col("id").sum(), partitions=pl.col("p").n_unique()
     ).collect()
-    return [("what was to be written", wanted), ("read back", found.row(0, named=True))]
+    return [("expected rows", wanted), ("read back", found.row(0, named=True))]

@@ -21,4 +21,4 @@ def given(job: Job, commits: int) -> list[tuple[str, Answer]]:  # noqa: ARG001 -
         files=pl.len(), bytes=pl.col("size").sum(), paths=pl.col("path").str.len_bytes().sum()
     )
     found = {"version": snapshot.version, **files.collect().row(0, named=True)}
-    return [("the table", {name: facts[name] for name in found}), ("what was left", found)]
+    return [("the table", {name: facts[name] for name in found}), ("expected state", found)]

@@ -25,14 +25,16 @@ from perf.generate import (
 
 PART_ROWS = 500_000
 FACTS = "facts.json"
-"""File, beside a table's log, with what a right answer says of it."""
+"""File next to a table's log with the facts of a correct answer."""
 
 _NEW = 900_000_000
 _DELETED_MS = 4_000_000_000_000  # in the future: these tombstones do not expire
 _RECIPES = (__file__, columns.__file__)
 
 Facts = dict[str, int]
-"""``version``, live ``files``, their ``bytes``, and the letters of their paths and statistics."""
+"""``version``, live ``files``, their ``bytes``, and the number of characters of their paths and
+statistics.
+"""
 
 
 def ensure(files: int, commits: int) -> tuple[Path, Facts]:

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 PART_ROWS = 524_288
-"""Rows of a part where the table does not say: 128 MiB at 256 bytes."""
+"""Default number of rows per part: 128 MiB at 256 bytes."""
 
 _SAMPLED_S = 0.2
 _WIDTH = 16
@@ -31,14 +31,14 @@ class Cost:
     """The cost of a checkpoint.
 
     Attributes:
-        files: Live files.
-        tasks: Parts, one per task.
+        files: Number of live files.
+        tasks: Number of parts, one per task.
         cores: Number of concurrent tasks.
-        seconds: Wall clock, including reading back.
+        seconds: Wall clock in seconds, including reading back.
         seconds_per_part: Approximate time of one task: ``seconds * cores / tasks``.
         driver_mb: Peak of the driver's Python, in 1e6 bytes.
-        worker_mb: Peak of the largest Python worker.
-        jvm_mb: Peak of the JVM, which is driver and executor here.
+        worker_mb: Peak of the largest Python worker, in 1e6 bytes.
+        jvm_mb: Peak of the JVM, which is driver and executor, in 1e6 bytes.
     """
 
     files: int
@@ -144,17 +144,17 @@ def main(arguments: list[str] | None = None) -> int:
     """Measure, and predict; returns 0."""
     parser = argparse.ArgumentParser(prog="python -m perf.spark.scaled", description=__doc__)
     sizes = [1_000_000, 2_000_000, 10_000_000]
-    parser.add_argument("--files", type=int, nargs="+", default=sizes, help="what is measured")
-    parser.add_argument("--predict", type=int, default=100_000_000, help="what is worked out")
-    parser.add_argument("--cores", type=int, help="tasks at a time where that is to run")
+    parser.add_argument("--files", type=int, nargs="+", default=sizes, help="measured sizes")
+    parser.add_argument("--predict", type=int, default=100_000_000, help="predicted sizes")
+    parser.add_argument("--cores", type=int, help="concurrent tasks of the prediction")
     parser.add_argument("--one", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--json", action="store_true", help="an object a line, not a table")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
     options = parser.parse_args(arguments)
     if options.one is not None:
         print(json.dumps(asdict(measure(options.one))))
         return 0
     if len(set(options.files)) < 2:
-        parser.error("two sizes at least are measured, to tell what a file takes from the start")
+        parser.error("a prediction needs at least two measured sizes")
     measured: list[Cost] = []
     if not options.json:
         print(" ".join(f"{name:>{_WIDTH}}" for name in ("", *(f.name for f in fields(Cost)))))
@@ -163,17 +163,17 @@ def main(arguments: list[str] | None = None) -> int:
         found = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
         cost = Cost(**json.loads(found.stdout.splitlines()[-1]))
         if measured[1:]:
-            _tell(
+            _print_cost(
                 "predicted", predict(measured[-2], measured[-1], cost.files), as_json=options.json
             )
-        _tell("measured", cost, as_json=options.json)
+        _print_cost("measured", cost, as_json=options.json)
         measured.append(cost)
     far = predict(measured[-2], measured[-1], options.predict, options.cores)
-    _tell("predicted", far, as_json=options.json)
+    _print_cost("predicted", far, as_json=options.json)
     return 0
 
 
-def _tell(what: str, cost: Cost, *, as_json: bool) -> None:
+def _print_cost(what: str, cost: Cost, *, as_json: bool) -> None:
     values = asdict(cost)
     if as_json:
         print(json.dumps({"what": what, **values}), flush=True)

@@ -13,7 +13,7 @@ from tests.spark.delta_jars import delta_jars, write_trust_store
 
 CORES = min(4, os.cpu_count() or 1)
 TWO_EXECUTORS = "local-cluster[2,1,3072]"
-"""Two processes of a core and 3 GiB each, beside the driver's."""
+"""Two executor processes with one core and 3 GiB each, in addition to the driver."""
 
 
 def start(scratch: str, master: str = f"local[{CORES}]") -> Any:

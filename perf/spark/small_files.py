@@ -16,7 +16,7 @@ import lakelog
 from perf import tables
 
 ROWS = 100
-"""Of each file."""
+"""Rows per file."""
 SCHEMA = pa.schema(
     [("id", pa.int64()), ("name", pa.string()), ("price", pa.float64()), ("quantity", pa.int32())]
 )

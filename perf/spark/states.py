@@ -23,7 +23,7 @@ _SUMS = (
     "sum(length(stats)) statistics",
     "sum(modificationTime + cardinality(partitionValues))",
 )
-"""What makes Spark read every column of a live file, and tells whether it is right."""
+"""Sums over every column of a live file, which verify the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Prepared:
 
 
 _COLUMNS = ("actionType", "path", "partitionValues", "size", "modificationTime", "stats")
-"""What the sums need; by hash, what is not named is not carried."""
+"""Columns of the sums; with ``hash``, other columns are not sent."""
 
 Live = Callable[[Prepared], Any]
 

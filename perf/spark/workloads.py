@@ -63,4 +63,4 @@ SPARK_WORKLOADS = (
         most_runs=1,
     ),
 )
-"""In the order in which they are measured and shown."""
+"""The workloads in order of measurement."""

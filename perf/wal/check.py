@@ -24,7 +24,7 @@ def given(job: Job, commits: int) -> list[tuple[str, Answer]]:
         for name, read in _READERS.items()
         if (path := Path(job.path) / name).exists()
     ]
-    return [("what was to be written", records.answer(records.pairs(job.size))), *found]
+    return [("expected records", records.answer(records.pairs(job.size))), *found]
 
 
 def _log(path: Path) -> pl.DataFrame:

@@ -72,6 +72,7 @@ WAL_WORKLOADS = (
         checker=CHECKER,
     ),
 )
-"""In the order in which they are measured and shown. ``plain`` decodes record by record, as the
-programs of the specifications did. ``sqlite`` has a connection for each thread,
-``sqlite_one_connection`` one for all and a lock around it."""
+"""The workloads in order of measurement. ``plain`` decodes record by record, as the programs of the
+specifications did. ``sqlite`` has one connection per thread, ``sqlite_one_connection`` one for all
+threads, with a lock.
+"""

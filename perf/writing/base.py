@@ -17,8 +17,9 @@ from perf import tables
 from perf.writing import syncs
 
 Figures = dict[str, float]
-"""What is measured of a run, always with ``seconds``: the wall clock of all its commits, each
-durable as far as the contender makes it so."""
+"""Results of a run, always with ``seconds``: the wall clock of all its commits, each as durable as
+the contender makes it.
+"""
 
 FIRST_FILE = 5_000_000
 """Number of the first file that a run adds: above those of every table."""
@@ -30,7 +31,7 @@ class Job:
 
     Attributes:
         path: The folder of the run's table.
-        size: Commits, or actions of the one commit.
+        size: Number of commits, or of actions of a single commit.
         facts: The content of the table (`perf.generate.Facts`); empty without a table.
     """
 

@@ -23,7 +23,7 @@ def given(job: Job, commits: int) -> list[tuple[str, Answer]]:
     """See `perf.writing.workloads.WriteWorkload`."""
     version = {"version": job.facts["last_version"] + commits, "gaps": 0}
     wanted: Answer = {**version, **contents.expected(job.size, _held(job))}
-    return [("what was to be written", wanted), *read_back(job.path)]
+    return [("expected files", wanted), *read_back(job.path)]
 
 
 def _held(job: Job) -> pl.DataFrame | None:

@@ -1,6 +1,6 @@
 """One IndexTables commit of many adds, as one Parquet file and as lines of JSON.
 
-The adds have the fields of the reference's writers: minima and maxima as text, offsets of the
+The adds have the fields that IndexTables4Spark writes: minima and maxima as text, offsets of the
 footer and the hot cache, tags, and a reference to the document mapping.
 """
 
@@ -130,7 +130,7 @@ def given(job: Job, commits: int) -> list[tuple[str, Answer]]:
     """See `perf.writing.workloads.WriteWorkload`."""
     assert commits == 1
     return [
-        ("what was to be written", expected(job.size)),
+        ("expected files", expected(job.size)),
         ("lakelog, reading", read_back(job.path)),
     ]
 

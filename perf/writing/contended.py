@@ -15,8 +15,9 @@ WRITERS = 8
 _PATIENCE_S = 600
 
 Opener = Callable[[str, int, int], Iterator[Callable[[], None]]]
-"""Takes the table's path, the number of the first file and how many files; opens the table, and
-gives one commit after another. A function of a module, for it is sent to another process."""
+"""Opens a table and yields one commit after another. Arguments: the table's path, the number of the
+first file, and the number of files. A module-level function, because it is sent to another process.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,7 @@ class Writers:
     commits: int
 
     def shares(self) -> Iterator[tuple[int, int]]:
-        """The first file of each writer, and how many it has."""
+        """The first file and the number of files of each writer."""
         ends = [self.commits * k // WRITERS for k in range(WRITERS + 1)]
         return ((a, b - a) for a, b in pairwise(ends))
 

@@ -20,7 +20,7 @@ class WriteResult:
 
     Attributes:
         workload: The measured workload.
-        size: Commits or actions that each run wrote.
+        size: Number of commits or actions per run.
         runs: The runs of each contender, each with its figures and its answer.
     """
 
@@ -58,7 +58,7 @@ def measure(
     workload: WriteWorkload,
     scale: float,
     runs: int,
-    tell: Callable[[str], None] = lambda _: None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> WriteResult:
     """Run every contender of `workload` `runs` times, in turns.
 
@@ -66,20 +66,20 @@ def measure(
         workload: What to measure.
         scale: Its size relative to the full one.
         runs: Number of turns; each starts one new process per contender. A workload can limit it.
-        tell: Called with the name of each run.
+        progress: Called with the name of each run.
 
     Raises:
         FailedRunError: A contender raised, was killed, timed out, or wrote unexpected content.
         WrongAnswerError: The tables of two contenders differ.
     """
     for name in sorted({name for name in workload.tables.values() if name is not None}):
-        tell(f"{name}: table")
+        progress(f"{name}: table")
         warm(tables.ensure(name, scale).path)
     gathered: dict[str, list[dict[str, Any]]] = {name: [] for name in workload.contenders}
     turns = min(runs, workload.most_runs or runs)
     for turn in range(turns):
         for contender in workload.contenders:
-            tell(f"{workload.name}: {contender}, run {turn + 1} of {turns}")
+            progress(f"{workload.name}: {contender}, run {turn + 1} of {turns}")
             gathered[contender].append(run_worker(_MODULE, contender, workload.name, scale))
     for table in set(workload.tables.values()):
         mine = [name for name in workload.contenders if workload.tables[name] == table]

@@ -12,7 +12,16 @@ from perf.writing.contended import WRITERS
 from perf.writing.measure import WriteResult
 
 _FIGURES = (
-    *("workload", "contender", "seconds", "a second", "ms a commit", "99th", "own ms", "first ms"),
+    *(
+        "workload",
+        "contender",
+        "seconds",
+        "per second",
+        "ms per commit",
+        "99th",
+        "own ms",
+        "first ms",
+    ),
     *("cpu s", "decode s", "files s", "get s", "MB written", "peak MB", "grown MB"),
 )
 _PROMISES = ("workload", "compared", "reached", "promise", "kept")
@@ -67,34 +76,34 @@ def durability_notes(
     if any(r.workload.name == "commits_small_local" for r in results):
         counts = [(name, count(name)) for name in _COUNTED]
         if any(number is None for _, number in counts):
-            lines.append("fsyncs a commit: not counted, strace is not to be had")
+            lines.append("fsyncs per commit: not counted, strace is not available")
         else:
-            told = ", ".join(f"{name} {number:.2f}" for name, number in counts)
-            lines.append(f"fsyncs a commit, counted by strace: {told}")
+            counted = ", ".join(f"{name} {number:.2f}" for name, number in counts)
+            lines.append(f"fsyncs per commit, counted by strace: {counted}")
     return lines
 
 
 def _general(where: Mapping[str, Any]) -> Iterable[str]:
     yield f"scale {where['scale']:g}, medians of {where['runs']} interleaved runs"
-    yield "every run: fresh process, fresh copy of the table; every table read back and compared,"
+    yield "every run: new process, new copy of the table; every table is read back and compared,"
     yield "a Delta log through lakelog and through deltalake, versions without gaps"
-    yield "lakelog fsyncs file and folder before it says that a commit is done; deltalake neither."
-    yield "_synced: the benchmark fsyncs both after each commit of deltalake's."
-    yield "_unsynced: lakelog with its fsyncs taken out, for the comparison only."
+    yield "lakelog fsyncs file and folder before a commit is acknowledged; deltalake neither."
+    yield "_synced: the benchmark fsyncs both after each commit of deltalake."
+    yield "_unsynced: lakelog without fsync, only for the comparison."
     yield "_no_checkpoints: deltalake without the checkpoint that it writes every 100 commits,"
-    yield "which spares it reading its own commits again; comparisons take whichever is faster."
-    yield "_from_arrow: with the time that making AddAction objects from the table takes."
-    yield "own ms: a commit less the time of its fsyncs: that is the disk's, whatever the table"
+    yield "which saves reading its own commits again; the faster one is compared."
+    yield "_from_arrow: includes creating AddAction objects from the table."
+    yield "own ms: time of a commit without its fsyncs, which depend on the disk"
     yield f"commits_8_writers: {WRITERS} processes, timed from a common start"
-    yield "wal_, keyed_: every log, database and store read back, and compared with what was to be"
-    yield "written; plain: record by record, as the specifications' programs; sqlite: WAL mode,"
-    yield "synchronous=FULL; bytes: those of the log's segments, with one fsync"
+    yield "wal_, keyed_: every log, database and store is read back, and compared with the expected"
+    yield "records; plain: record by record, as the specifications' programs; sqlite: WAL mode,"
+    yield "synchronous=FULL; bytes: the bytes of the log's segments, with one fsync"
     yield "decode s: the bytes of the commit to all columns of its actions; files s: from open to"
-    yield "all columns of the table's files; get s: from open to the first key got"
+    yield "all columns of the table's files; get s: from open to the first value read"
     yield "rows_: CPU seconds of all threads; every table's rows read back by lakelog and by"
     yield "deltalake; MB written: new data files, change data and deletion vectors"
-    yield "peak MB: the whole process, with the actions that were to be written; grown MB: since"
-    yield "all was imported and prepared"
+    yield "peak MB: the whole process, including the actions to write; grown MB: growth since"
+    yield "imports and preparation"
 
 
 def _figure_rows(r: WriteResult) -> Iterable[list[str]]:
@@ -124,7 +133,7 @@ def _promise_rows(r: WriteResult) -> Iterable[list[str]]:
         yield [
             r.workload.name,
             comparison.name,
-            comparison.told(reached),
+            comparison.as_text(reached),
             comparison.target,
             verdict,
         ]

@@ -86,7 +86,7 @@ def disk_waits() -> Iterator[Callable[[], float]]:
 
 
 def filesystem(path: Path) -> str:
-    """The type of the filesystem that holds `path`; ``unknown`` if it cannot be detected."""
+    """The type of the filesystem of `path`; ``unknown`` if it cannot be detected."""
     try:
         mounts = Path("/proc/self/mounts").read_text("utf-8").splitlines()
     except OSError:

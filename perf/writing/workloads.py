@@ -12,10 +12,10 @@ class Comparison(ABC):
     """A value computed from the figures of some contenders, and its target.
 
     Attributes:
-        name: What is compared, in words.
+        name: Description of the comparison.
         figure: The figure.
-        promised: The most that it may be, or the least; None where nothing is promised.
-        is_at_least: Whether it is the least.
+        promised: Maximum or minimum target; None without a target.
+        is_at_least: Whether the target is a minimum.
     """
 
     __slots__ = ()
@@ -46,7 +46,7 @@ class Comparison(ABC):
             return ""
         return f"{'>=' if self.is_at_least else '<='} {self.promised:g}{self._unit}"
 
-    def told(self, reached: float) -> str:
+    def as_text(self, reached: float) -> str:
         """The value as text."""
         return f"{reached:,.2f}{self._unit}"
 
@@ -56,11 +56,11 @@ class Ratio(Comparison):
     """The ratio of a figure of other contenders to that of lakelog.
 
     Attributes:
-        name: What is compared, in words.
-        figure: What is compared: a figure of which less is better.
-        ours: Contenders of ours; the one that needs most stands for all.
-        theirs: Contenders to compare with; the one that needs least stands for all.
-        promised: The least ratio of theirs to ours; None where nothing is promised.
+        name: Description of the comparison.
+        figure: The compared figure, of which less is better.
+        ours: Contenders of lakelog; the slowest is compared.
+        theirs: Other contenders; the fastest is compared.
+        promised: Minimum ratio of theirs to ours; None without a target.
     """
 
     name: str
@@ -82,10 +82,10 @@ class Spread(Comparison):
     """The ratio of the largest of some figures to the smallest.
 
     Attributes:
-        name: What is compared, in words.
+        name: Description of the comparison.
         figure: The figure.
         among: Contenders.
-        promised: The most that it may be; None where nothing is promised.
+        promised: Maximum; None without a target.
     """
 
     name: str
@@ -104,11 +104,11 @@ class Limit(Comparison):
     """The maximum of a figure of lakelog.
 
     Attributes:
-        name: What is measured, in words.
+        name: Description of the measurement.
         figure: The figure.
-        among: Contenders; the one that needs most counts.
-        promised: The most that it may be; None where nothing is promised.
-        unit: Of the figure.
+        among: Contenders; the slowest is compared.
+        promised: Maximum; None without a target.
+        unit: Unit of the figure.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Limit(Comparison):
     unit: str
 
     def reached(self, figures: Mapping[str, Mapping[str, float]]) -> float:
-        """The most, given the figures of each contender."""
+        """The maximum, given the figures of each contender."""
         return max(figures[name][self.figure] for name in self.among)
 
     @property
@@ -131,11 +131,11 @@ class Times(Comparison):
     """The ratio of a figure of lakelog to that of another contender.
 
     Attributes:
-        name: What is compared with, in words.
-        figure: What is compared.
-        ours: The contender of ours.
-        theirs: The other one.
-        promised: The most that it may be; None where nothing is promised.
+        name: Description of the comparison.
+        figure: The compared figure.
+        ours: Contender of lakelog.
+        theirs: The other contender.
+        promised: Maximum; None without a target.
     """
 
     name: str
@@ -154,17 +154,17 @@ class WriteWorkload:
     """One workload to measure.
 
     Attributes:
-        name: The shape, in words.
-        tables: The table that each contender writes to (a key of `perf.generate.TABLES`); None is
-            a folder in which it makes its own.
-        size: Commits, or actions of the one commit, at full scale.
+        name: Description of the shape.
+        tables: The table that each contender writes to (a key of `perf.generate.TABLES`); None:
+            each contender creates its own.
+        size: Number of commits, or of actions of a single commit, at full scale.
         least: The same at the smallest scale.
-        comparisons: What is compared, and what is promised.
-        package: Where its contenders are.
-        checker: Module whose ``given(job, commits)`` reads back what a run has left, and what it
-            should have.
-        one_commit: Whether a run is one commit, of `size` actions.
-        most_runs: Turns at most, where a run takes minutes.
+        comparisons: Comparisons with their targets.
+        package: Package of its contenders.
+        checker: Module whose ``given(job, commits)`` returns the result of a run as read back, and
+            the expected one.
+        one_commit: Whether a run is a single commit of `size` actions.
+        most_runs: Maximum number of turns, if a run takes minutes.
     """
 
     name: str
@@ -269,6 +269,6 @@ WRITE_WORKLOADS = (
         one_commit=True,
     ),
 )
-"""In the order in which they are measured and shown. deltalake is given with its own checkpoints
-(every 100 commits, which spare it reading its commits again and again) and without; the faster
-counts."""
+"""The workloads in order of measurement. deltalake is measured with its own checkpoints (every 100
+commits, which save reading its commits again) and without; the faster one is compared.
+"""

@@ -49,4 +49,4 @@ def test_a_limit_is_held_by_whoever_needs_most() -> None:
     assert limit.reached({"a": {"mb": 4.0}, "b": {"mb": 6.0}}) == 6
     assert limit.kept(5.0) is True
     assert limit.kept(5.1) is False
-    assert (limit.target, limit.told(4)) == ("<= 5 MB", "4.00 MB")
+    assert (limit.target, limit.as_text(4)) == ("<= 5 MB", "4.00 MB")

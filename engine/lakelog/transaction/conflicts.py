@@ -148,7 +148,7 @@ _FIELDS = {
 }
 
 
-def demands(protocol: Protocol, rules: ProtocolRules) -> frozenset[str]:
+def _requirements(protocol: Protocol, rules: ProtocolRules) -> frozenset[str]:
     """The requirements of a protocol for writers: its features, and versions that exceed their
     features, such as ``minWriterVersion 8``; in IndexTables every version.
     """
@@ -163,14 +163,14 @@ def demands(protocol: Protocol, rules: ProtocolRules) -> frozenset[str]:
 
 def _dropped_features(old: Protocol, new: Protocol, rules: ProtocolRules) -> list[str]:
     """The requirements of `old` that `new` lacks, sorted."""
-    return sorted(demands(old, rules) - demands(new, rules))
+    return sorted(_requirements(old, rules) - _requirements(new, rules))
 
 
 def _binding_features(old: Protocol, new: Protocol, rules: ProtocolRules) -> list[str]:
     """The requirements that `new` adds and that may bind writers from that commit on, sorted.
     Unknown features are assumed to bind.
     """
-    added = demands(new, rules) - demands(old, rules)
+    added = _requirements(new, rules) - _requirements(old, rules)
     return sorted(added - _HARMLESS_WHEN_ADDED)
 
 
