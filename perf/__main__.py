@@ -98,9 +98,9 @@ def _report(
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m perf",
-        description="Reading: lakelog compared with deltalake and the raw decode of the same bytes. "
+        description="Reading: lakelog compared with deltalake and the raw decode of the bytes. "
         "Writing: lakelog compared with deltalake committing the same actions. "
-        "Write-ahead log: compared with a plain decode, SQLite, and a plain write. "
+        "Write-ahead log: compared with a plain decode, SQLite and a plain write. "
         "Tables are cached in LAKELOG_BENCH_DIR, else perf/.cache.",
     )
     names = [w.name for w in _EVERY]

@@ -112,7 +112,7 @@ def test_the_report_shows_figures_promises_and_what_was_fsynced(
     assert result.missed == ["both fsync"]
     counts: dict[str, Callable[[str], float | None]] = {
         "lakelog 2.00, deltalake 2.00": lambda _: 2.0,
-        "strace is not to be had": lambda _: None,
+        "strace is not available": lambda _: None,
     }
     for told, count in counts.items():
         notes = report.durability_notes([result], count)
