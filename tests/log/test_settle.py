@@ -150,10 +150,10 @@ def test_one_spelling_without_any_commit_is_the_kernels_and_the_file_is_live(
     tmp_path: Path,
 ) -> None:
     checkpoint(tmp_path, 3, add("a"), add("b"), remove("a"), remove("c"), remove("c", NOW + 1))
-    with pytest.warns(LakelogWarning, match="spelling"):
+    with pytest.warns(LakelogWarning, match="the path.s text"):
         assert live(opened(tmp_path)) == ["a", "b"]
     kept = opened(tmp_path)
-    with pytest.warns(LakelogWarning, match="spelling"):
+    with pytest.warns(LakelogWarning, match="the path.s text"):
         assert kept.tombstones().collect()["deletionTimestamp"].to_list() == [NOW + 1]
 
 

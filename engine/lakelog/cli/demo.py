@@ -34,7 +34,7 @@ _PART_BYTES = 64 << 10
 
 def run_demo(directory: str | None, commits: int, seed: int) -> None:
     """Create the table in `directory` (None: a temporary folder) and show the main operations."""
-    mistake = plan(commits).mistake_version  # refuses too few commits before anything is created
+    mistake = plan(commits).mistake_version  # raises for too few commits before anything is created
     begin = time.perf_counter()
     show = _Show()
     root = Path(directory or tempfile.mkdtemp(prefix="lakelog-demo-"))

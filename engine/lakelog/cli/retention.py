@@ -235,7 +235,7 @@ def vacuum(
     "--log-retention",
     type=options.Duration(),
     multiple=True,
-    help="Proposed time for which replaced versions stay readable; repeatable.",
+    help="Proposed time for which replaced versions remain readable; repeatable.",
 )
 @click.option(
     "--deleted-file-retention",

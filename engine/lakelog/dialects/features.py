@@ -29,7 +29,7 @@ class Stance(Enum):
     """Support for tables with a feature."""
 
     HONOURED = "honoured"
-    CONDITIONAL = "honoured where its rule holds, which is checked at each commit"
+    CONDITIONAL = "supported if its rule is fulfilled, which is checked at each commit"
     REFUSED = "refused"
 
 

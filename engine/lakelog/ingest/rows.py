@@ -247,7 +247,7 @@ class RowCodec:
         the record of each row. JSON rows come first.
 
         Raises:
-            InvalidInputError: A row does not fit the schema any more.
+            InvalidInputError: A row no longer fits the schema.
             MalformedLogError: A record has an unknown form.
         """
         known = np.isin(records.forms, (EMPTY, JSON, ARROW))

@@ -207,7 +207,7 @@ class Projections:
                 total -= self._kept.popitem(last=False)[1][1]
 
     def _purge(self) -> None:
-        """Remove the columns of checkpoints that no state refers to any more."""
+        """Remove the columns of checkpoints that no state refers to."""
         for key in [key for key in self._kept if key[0]() is None]:
             del self._kept[key]
 

@@ -58,7 +58,7 @@ def history(log: Log, limit: int | None = None) -> pl.DataFrame:
     Returns:
         One row per commit: ``version`` (Int64), ``timestamp`` (Datetime ms, UTC: the in-commit
         timestamp, else the file's time, forced to increase), the commitInfo fields of
-        `HISTORY_COLUMNS`, null where a commit has no commitInfo, or a version is an IndexTables
+        `HISTORY_COLUMNS`, null if a commit has no commitInfo, or a version is an IndexTables
         state without a commit file.
 
     Raises:

@@ -105,7 +105,7 @@ def _decide(state: State) -> Settled | None:
     kept = actions.concat([*from_base, decided])
     how = [
         f"{rows.height} by {source}"
-        for rows, source in ((decided, "the commits"), (left, "the path's spelling"))
+        for rows, source in ((decided, "the commits"), (left, "the path's text"))
         if rows.height
     ]
     note = (

@@ -289,7 +289,7 @@ class _Shape:
         return _Shape(whole, tuple(map(tuple, slots)), frozenset(structs))
 
     def match(self, texts: pl.Series) -> pl.DataFrame:
-        """Texts of the values, by number, and `_END`, which is null where a text does not match."""
+        """Texts of the values, by number, and `_END`, which is null if a text does not match."""
         columns: list[pl.Series] = []
         rest = texts
         for pattern in self.patterns:

@@ -62,7 +62,7 @@ Path = tuple[str, ...]
 class Footers:
     """What the footers of a checkpoint show. `obstacle` is why Spark cannot read it as lakelog
     does; `unknown` are fields with values that the contract lacks (they become ``extra``); `absent`
-    are fields without values; `may_repeat` says that two files may be copies.
+    are fields without values; `may_repeat`: two files may be copies.
     """
 
     paths: tuple[str, ...] = ()

@@ -53,7 +53,7 @@ def judge_status(status: int) -> Verdict:
 
 
 def deadline_s(size_bytes: int) -> float:
-    """Maximum duration in seconds of a request that transfers so many bytes, including retries."""
+    """Maximum duration in seconds of a request that transfers `size_bytes`, including retries."""
     return _DEADLINE_S + size_bytes / _SLOWEST_BYTES_A_SECOND
 
 

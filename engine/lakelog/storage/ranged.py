@@ -128,7 +128,7 @@ class RangedFile(io.RawIOBase):
         self._blocks.load(sorted({*wanted, *gaps})[: self._blocks.most_kept])
 
     def keep_at_most(self, size_bytes: int) -> None:
-        """Keep so many bytes of what was fetched; also for readers that share the blocks."""
+        """Limit the cache to `size_bytes`; also for readers that share the blocks."""
         self._blocks.most_kept = max(_TAIL_BLOCKS, min(_KEPT_BLOCKS, size_bytes // _BLOCK_BYTES))
 
     @property

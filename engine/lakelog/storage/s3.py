@@ -243,7 +243,7 @@ async def _call(filesystem: Any, bucket: str, method: str, **arguments: Any) -> 
         _ATTEMPTS.reset(token)
 
 
-class _CallFailed(Exception):  # noqa: N818 - it carries the cause, and goes no further than `judge`
+class _CallFailed(Exception):  # noqa: N818 - it has the cause, and is not raised beyond `judge`
     """A call that writes failed, with the verdicts on its attempts."""
 
     def __init__(self, attempts: tuple[Verdict, ...]) -> None:

@@ -249,7 +249,7 @@ class Committer:
         try:
             entry.result = entry.action()
             entry.seq = -1
-        except Exception as error:  # noqa: BLE001 - it is raised where it was asked for
+        except Exception as error:  # noqa: BLE001 - it is raised in the thread of the request
             entry.error = error
 
     def _commit(self, entries: Sequence[Entry]) -> None:

@@ -379,7 +379,7 @@ def _at_once(function: Callable[..., _T], *given: Any) -> Future[_T]:
     future: Future[_T] = Future()
     try:
         future.set_result(function(*given))
-    except BaseException as error:  # noqa: BLE001 - raised where the result is asked for
+    except BaseException as error:  # noqa: BLE001 - raised when the result is read
         future.set_exception(error)
     return future
 

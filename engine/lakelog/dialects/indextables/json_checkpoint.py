@@ -4,7 +4,7 @@
 form                content
 ==================  ====================================================================
 one object          ``{"protocol": {}, "metaData": {}, "add": [{}, ...]}`` (spec 001, 3.2.2)
-lines               the lines of a commit (what the writers really write)
+lines               the lines of a commit (the form that the writers use)
 manifest            ``{"version", "checkpointId", "parts": [...], "createdTime", "format"}``,
                     each part holding lines
 ==================  ====================================================================

@@ -10,7 +10,7 @@ name                                                    meaning
 ``manifests/manifest-<hex>.avro``                       entries that Avro states share
 ``_checkpoints/%020d.checkpoint.parquet``               flattened checkpoint (file or folder)
 ``_checkpoints/%020d.checkpoint.%010d.%010d.parquet``   part of one: number, count
-``_checkpoints/%020d.checkpoint.json``                  what a flattened checkpoint holds
+``_checkpoints/%020d.checkpoint.json``                  description of a flattened checkpoint
 ``_last_checkpoint``                                    hint
 ======================================================  ================================
 

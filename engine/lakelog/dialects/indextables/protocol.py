@@ -154,7 +154,7 @@ class IndexTablesProtocol(ProtocolRules):
         self,
         base: Protocol,
         added: list[Feature],
-        supported: frozenset[str],  # noqa: ARG002 - what a version supports needs no list
+        supported: frozenset[str],  # noqa: ARG002 - features of a version need no list
     ) -> Protocol:
         """Sufficiently high versions; only features later than version 2 are listed."""
         reader, writer = base.min_reader_version, writer_version(base)
