@@ -131,8 +131,7 @@ def _check_log(found: StoreManifest, manifest_path: str, log: WriteAheadLog) -> 
             expected=f"flushedSeqNum at least {truncated_to}",
             found=found.flushed_seq_num,
             hint=(
-                "restore the manifest and the files that it names; the log no longer "
-                "contains them"
+                "restore the manifest and the files that it names; the log no longer contains them"
             ),
         )
     last = log.current_seq_num()
