@@ -374,11 +374,11 @@ class Ingest(Settings):
     Attributes:
         format: Format of the source, as Spark names it: ``json`` (NDJSON), ``csv``, ``parquet``,
             ``kafka``, ``delta``, ``lakelog``…; or ``lakelog-ingest``: `path` is the directory of a
-            `lakelog.Ingestor` of this table, which no process has open, and all other keys are
-            left out.
-        path: Path, or paths, of the source, where it has any.
-        schema: Columns of the source in Spark's DDL (``id bigint, at timestamp``); None takes the
-            table's own for files, and the source's for others.
+            `lakelog.Ingestor` of this table, which no process has open, and all other keys must be
+            omitted.
+        path: Path or paths of the source, if it has any.
+        schema: Columns of the source in Spark's DDL (``id bigint, at timestamp``); None: the
+            table's columns for files, and the source's for others.
         options: Options of the source.
         select: SQL expressions that compute the table's columns from the source's.
         mode: ``available_now`` reads the data that was added since the last run, and needs
