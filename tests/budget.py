@@ -1,7 +1,5 @@
-"""How much a run does of tests that repeat one proof: a share that changes by day.
-
-``LAKELOG_SAMPLE=all`` (`make soak`) does everything; the value that a run prints repeats its
-choice.
+"""The share of repeated tests that a run executes; it changes by day. ``LAKELOG_SAMPLE=all`` (`make
+soak`) executes everything; the value that a run prints repeats its choice.
 """
 
 from __future__ import annotations
@@ -21,17 +19,17 @@ _NUMBERS = re.compile(r"[0-9a-f]{8,}(?:-[0-9a-f]{4,})*|\d+")
 
 
 def share_of(most: int, share: int = 8) -> int:
-    """How often a run repeats a random test: one in `share` of `most` times, and all in soak."""
+    """Number of repetitions of a random test: one in `share` of `most`, and all in soak."""
     return most if IS_WHOLE else -(-most // share)
 
 
 def seed_of(name: str) -> int:
-    """A seed that is the same throughout a run and another one tomorrow."""
+    """A seed that is constant within a run and changes every day."""
     return zlib.crc32(f"{SAMPLE} {name}".encode())
 
 
 def rng_of(name: str) -> random.Random:
-    """A generator of random numbers with the seed of the day."""
+    """A random generator with the seed of the day."""
     return random.Random(seed_of(name))
 
 

@@ -1,7 +1,7 @@
 """Test-only checkpoints of every layout, written by pyarrow from the model's state.
 
-Deliberately varied where the protocol leaves room (columns left out, statistics as text, struct,
-both or neither, row order, codecs, inline file actions or sidecars) and never clever.
+Varied where the protocol permits it (omitted columns, statistics as text, struct, both or neither,
+row order, codecs, inline file actions or sidecars), and deliberately simple.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ OPTIONAL = {
 
 
 def wrap(row: dict[str, Any]) -> dict[str, Any]:
-    """The action object that a flattened row came from; paths as URIs."""
+    """The action object of a flattened row; paths as URIs."""
     body: dict[str, Any] = json.loads(row["extra"] or "{}")
     for slot in wire("delta")[row["actionType"]]:
         value = row.get(slot.column)
@@ -136,7 +136,7 @@ def wrap(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def state_actions(state: State) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The state's actions as objects: those about the table, and those about files."""
+    """The state's actions as objects: non-file actions, and file actions."""
     assert state.protocol is not None
     assert state.metadata is not None
     meta = [state.protocol, state.metadata]
@@ -150,9 +150,9 @@ def write(root: Path, state: State, layout: str, rng: random.Random) -> list[Pat
 
     Args:
         root: Table root.
-        state: What the checkpoint holds.
+        state: Content of the checkpoint.
         layout: ``classic``, ``classic-v2``, ``multipart``, ``v2-json`` or ``v2-parquet``.
-        rng: Chooses where the protocol leaves room.
+        rng: Chooses among the permitted variants.
     """
     meta, files = state_actions(state)
     if rng.random() < 0.5:
@@ -230,7 +230,7 @@ def _mixed(
 
 
 def _has_vectors(state: State) -> bool:
-    """Whether the protocol lists deletion vectors; no writer leaves their column out then."""
+    """Whether the protocol lists deletion vectors, whose column no writer omits then."""
     lists = ("readerFeatures", "writerFeatures")
     protocol = state.protocol or {}
     return any("deletionVectors" in (protocol.get(name) or ()) for name in lists)
@@ -239,7 +239,7 @@ def _has_vectors(state: State) -> bool:
 def _choose_columns(
     files: Sequence[dict[str, Any]], rng: random.Random, vectors: bool
 ) -> dict[str, list[tuple[str, pa.DataType]]]:
-    """Which fields each action's struct has; what is left out is read as null."""
+    """The fields of each action's struct; omitted fields are read as null."""
     # Deletion vectors are half of a file's identity: never left out where there are any.
     vectors |= any("deletionVector" in body for action in files for body in action.values())
     dropped = {
@@ -290,7 +290,7 @@ def _write_parquet(
 def _fit(
     body: dict[str, Any] | None, fields: list[tuple[str, pa.DataType]]
 ) -> dict[str, Any] | None:
-    """The body with the struct forms of its statistics and partition values beside the texts."""
+    """The body with the struct forms of its statistics and partition values, next to the texts."""
     if body is None:
         return None
     fitted: dict[str, Any] = {name: body.get(name) for name, _ in fields}

@@ -1,5 +1,5 @@
-"""What all tests share: the corpus of real logs, the sample of cases that a run takes, and the rule
-that CI skips nothing in silence.
+"""Shared fixtures: the corpus of real logs, the sample of cases of a run, and the rule that CI
+reports every skip.
 """
 
 from __future__ import annotations
@@ -41,10 +41,9 @@ settings.load_profile("default")
 
 
 def find_corpus() -> Path | None:
-    """The folder of real logs: LAKELOG_CORPUS, else ../shared/corpus beside the checkout.
-
-    None where the default is absent. A LAKELOG_CORPUS that does not exist is an error: somebody
-    asked for those tests, so they must not vanish.
+    """The folder of real logs: LAKELOG_CORPUS, else ../shared/corpus next to the checkout. None if
+    the default does not exist. A LAKELOG_CORPUS that does not exist is an error, because its tests
+    were requested.
     """
     named = os.environ.get("LAKELOG_CORPUS")
     root = Path(named) if named else REPOSITORY.parent / "shared" / "corpus"
@@ -75,19 +74,19 @@ def corpus() -> Path:
 
 
 class HasFileno(Protocol):
-    """What fsync takes beside a number."""
+    """Argument type of fsync in addition to a number."""
 
     def fileno(self) -> int: ...
 
 
 WAITING_FOR_THE_DISK = frozenset(("faults", "keyed", "perf", "races", "storage", "wal"))
-"""Rooms of tests that are about what is on the disk, or how long that takes."""
+"""Folders of tests that depend on the disk's content or speed."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _disk_is_not_waited_for(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Elsewhere fsync does nothing: no test can pull the plug, and the tests write many thousands
-    of files. A process that a test starts syncs as ever.
+    """In other folders, fsync does nothing: these tests cannot simulate a power loss, and write
+    thousands of files. Processes that a test starts sync as usual.
     """
     room = request.path.relative_to(Path(__file__).parent).parts[0]
     if room in WAITING_FOR_THE_DISK:
@@ -99,7 +98,7 @@ def _disk_is_not_waited_for(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def _checked_only(descriptor: int | HasFileno) -> None:
-    """What is asked to be synced is open, as the system would demand."""
+    """Only check that the file is open, as the system would."""
     os.fstat(descriptor if isinstance(descriptor, int) else descriptor.fileno())
 
 
@@ -117,7 +116,7 @@ def _worker_python() -> Iterator[str]:
 def _quick_spark(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, _worker_python: str
 ) -> None:
-    """Settings for sessions that documentation and notebooks start without any."""
+    """Settings for Spark sessions of documentation and notebooks, which start without any."""
     from tests.spark.configured import QUICK  # not where this file is tried out by itself
 
     folder = tmp_path_factory.mktemp("conf")
@@ -129,9 +128,9 @@ def _quick_spark(
 
 
 class SkipsAreFailures:
-    """Under CI: collects every skip and fails the run for each one that is not allowed.
-
-    Skips of whole modules are seen only by the workers of a parallel run, which hand theirs over.
+    """Under CI: collects every skip, and fails the run for each one that is not allowed. Skips of
+    whole modules are only visible to the workers of a parallel run, which send theirs to the main
+    process.
     """
 
     def __init__(self) -> None:
@@ -173,7 +172,7 @@ class SkipsAreFailures:
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call() -> Generator[None, object, object]:
     """Tests raise KeyboardInterrupt on purpose. One that escapes fails its test; in a worker of a
-    parallel run, which the user's Ctrl-C does not reach, it would end the whole run.
+    parallel run, which does not receive the user's Ctrl-C, it would end the whole run.
     """
     try:
         return (yield)
@@ -191,7 +190,7 @@ ON_SPARK = "tests/spark/"
 
 
 class SparkOnOneWorker(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Hands out tests one by one, but Spark's to one worker, so that one JVM is warmed up."""
+    """Distributes tests one by one, but all Spark tests to one worker, so that one JVM is used."""
 
     def _split_scope(self, nodeid: str) -> str:
         return ON_SPARK if nodeid.startswith(ON_SPARK) else nodeid
@@ -221,10 +220,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def _not_sampled(items: list[pytest.Item], seed: str) -> set[pytest.Item]:
-    """Cases that the marker `sampled(share, keep=(), of="test")` leaves out.
-
-    Of the cases of one test (or class) that agree in the parameters `keep`, one in `share` stays,
-    rounded up, so that each value of these parameters is always tested.
+    """Cases that the marker `sampled(share, keep=(), of="test")` omits. Of the cases of one test
+    (or class) with equal parameters `keep`, one in `share` is kept, rounded up, so that each value
+    of these parameters is always tested.
     """
     groups: dict[tuple[object, ...], list[pytest.Item]] = {}
     for item in items:

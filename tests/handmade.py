@@ -1,4 +1,4 @@
-"""Small Delta logs made by hand: each action as the JSON object that a commit would hold."""
+"""Small hand-written Delta logs: each action as the JSON object in a commit."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def info(operation: str = "WRITE", **more: Any) -> Action:
 
 
 def close_compaction(data: bytes) -> bytes:
-    """The line that lakelog ends a log compaction with, for the lines before it."""
+    """The closing line of lakelog's log compactions, for the lines before it."""
     marks = {"lines": data.count(b"\n"), "crc32": zlib.crc32(data)}
     return json.dumps({"lakelogEnd": marks}, separators=(",", ":")).encode() + b"\n"
 
@@ -99,11 +99,11 @@ class Handmade:
 
     @property
     def table(self) -> Table:
-        """The table as `lakelog.open` gives it."""
+        """The table from `lakelog.open`."""
         return Table(self.context())
 
     def context(self, now_ms: int = FIRST_MS, dialect: Dialect = DIALECT) -> Log:
-        """The table's log, at a time that stands still."""
+        """The table's log, with a fixed clock."""
         return Log(open_store(self.root), dialect, lambda: now_ms)
 
     def write(self, name: str, data: bytes, at_ms: int = FIRST_MS) -> Path:
@@ -115,7 +115,7 @@ class Handmade:
         return path
 
     def commit(self, version: int, *actions: Action, at_ms: int | None = None) -> Path:
-        """One commit, an action a line."""
+        """One commit, one action per line."""
         data = "".join(json.dumps(a, ensure_ascii=False) + "\n" for a in actions).encode()
         at = FIRST_MS + version * MINUTE_MS if at_ms is None else at_ms
         return self.write(f"{version:020d}.json", data, at)
@@ -126,7 +126,9 @@ class Handmade:
         return self
 
     def compaction(self, start: int, end: int, *actions: Action, closed: bool = True) -> Path:
-        """One log compaction file; `closed` adds the line by which lakelog knows it for whole."""
+        """One log compaction file; `closed` adds the line by which lakelog recognises a complete
+        one.
+        """
         data = "".join(json.dumps(a) + "\n" for a in actions).encode()
         data += close_compaction(data) if closed else b""
         return self.write(f"{start:020d}.{end:020d}.compacted.json", data)
@@ -134,26 +136,26 @@ class Handmade:
     def checkpoint(
         self, version: int, *actions: Action, without: Sequence[str] = (), suffix: str = ""
     ) -> Path:
-        """One Parquet checkpoint; `without` names fields of ``add`` that it has no column for."""
+        """One Parquet checkpoint; `without` names fields of ``add`` without a column."""
         path = self.log / f"{version:020d}.checkpoint{suffix}.parquet"
         write_parquet(path, actions, without)
         return path
 
     def sidecar(self, name: str, *actions: Action) -> Action:
-        """One sidecar, and the action that names it."""
+        """One sidecar, and its action."""
         path = self.log / "_sidecars" / name
         path.parent.mkdir(exist_ok=True)
         write_parquet(path, actions)
         return {"sidecar": {"path": name, "sizeInBytes": 1, "modificationTime": 1}}
 
     def forget(self, *versions: int) -> None:
-        """Take commits away, as cleanup does."""
+        """Delete commits, as cleanup does."""
         for version in versions:
             (self.log / f"{version:020d}.json").unlink()
 
 
 def write_parquet(path: Path, actions: Sequence[Action], without: Sequence[str] = ()) -> None:
-    """Actions as a checkpoint keeps them: one struct column an action type, and ``add``."""
+    """Actions as in a checkpoint: one struct column per action type, and ``add``."""
     columns = {}
     for kind in dict.fromkeys([*(kind for action in actions for kind in action), "add"]):
         fields = [f for f in FIELDS[kind] if kind != "add" or f[0] not in without]

@@ -1,4 +1,4 @@
-"""Delta tables of hostile partition values and file names, for tests against other engines."""
+"""Delta tables with hostile partition values and file names, for tests with other engines."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ CHARACTERS = (
 """One character per code point 1 to 255, two normal forms of one letter, and wide ones."""
 
 VALUES = (*CHARACTERS, "a b", "100%", "%41", "%C3%A9", "..", "a/../b", "a:b/c")
-"""Partition values; each is another partition."""
+"""Partition values, each of another partition."""
 
 SCHEMA = {"p": pl.String, "x": pl.Int64}
 
 
 def file_names() -> list[str]:
-    """Names of data files, relative to the table's root: one per character that a name may hold,
-    in a folder and in the root.
+    """Names of data files, relative to the table's root: one per character that is allowed in a
+    name, in a folder and in the root.
     """
     allowed = [c for c in CHARACTERS if c not in "/:"]  # Hadoop opens no name with a colon
     odd = ["%41", "%C3%A9", "%zz", "a%", "a b"]
@@ -68,7 +68,7 @@ TEXTS = [
     "p=1/x%20y",
     "%2Bz",
 ]
-"""Paths as other writers have them in the log."""
+"""Paths as other writers encode them in the log."""
 
 
 def table_of_another_writer(root: Path, *features: str) -> Table:

@@ -1,4 +1,4 @@
-"""Tables for the tests of incremental checkpoints, and the least that writing one takes."""
+"""Tables for the tests of incremental checkpoints, and the minimal steps to write one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ FEATURES = ["deletionVectors", "v2Checkpoint"]
 
 @dataclass
 class Written:
-    """A checkpoint that was written, and how."""
+    """A written checkpoint, and its plan."""
 
     plan: Incremental | Unfit
     staged: StagedCheckpoint
@@ -37,7 +37,7 @@ class Written:
 
     @property
     def kept(self) -> list[str]:
-        """Sidecars that were kept."""
+        """The sidecars that were kept."""
         if isinstance(self.plan, Unfit):
             return []
         return [file.path for file in self.plan.plan.kept]
@@ -49,7 +49,7 @@ class Written:
 
 
 def plan_of(state: State, **more: Any) -> CheckpointPlan:
-    """What a V2 checkpoint of a state is to look like."""
+    """The plan of a V2 checkpoint of a state."""
     defaults: dict[str, Any] = {
         "parts": 1,
         "layout": "v2-json",
@@ -68,7 +68,7 @@ def stage(
     now_ms: int = NOW_MS,
     **more: Any,
 ) -> Written:
-    """Write a V2 checkpoint under names that nobody looks at: an incremental one where it fits."""
+    """Write a V2 checkpoint under temporary names: an incremental one if possible."""
     state = open_state(log, version)
     plan = plan_of(state, **more)
     decided: Incremental | Unfit = Unfit("a full one was asked for")
@@ -89,7 +89,7 @@ def stage(
 
 
 def publish(store: LogStore, staged: StagedCheckpoint) -> None:
-    """Give the files their names."""
+    """Rename the files to their final names."""
     for file in staged.files:
         if file.path != file.target:
             store.move(file.path, file.target)
@@ -103,13 +103,13 @@ def checkpoint(log: Log, version: int | None = None, **more: Any) -> Written:
 
 
 def open_log(store: LogStore) -> Log:
-    """The log of a store, at a time that stands still."""
+    """The log of a store, with a fixed clock."""
     return Log(store, DIALECT, lambda: NOW_MS)
 
 
 @dataclass
 class Table:
-    """A table on local disk whose commits are made one by one."""
+    """A table on local disk to which commits are written one by one."""
 
     root: Path
     version: int = -1
@@ -138,7 +138,7 @@ def dead(path: str, ago_days: float = 1, **more: Any) -> Action:
 
 
 def names(prefix: str, count: int) -> list[str]:
-    """Paths of files, some of which have to be spelled out."""
+    """Paths of files, some of which must be percent-encoded."""
     return [f"p={n % 3}/{prefix} {n:04d}.parquet" for n in range(count)]
 
 
@@ -146,8 +146,8 @@ def random_commit(rng: random.Random, known: dict[str, list[str | None]]) -> lis
     """Adds, removes, re-adds, repeated removes and adds, and deletion vectors.
 
     Args:
-        rng: Chooses.
-        known: For each path ever added, its live deletion vectors (None for none); kept up to date.
+        rng: Random generator.
+        known: For each path ever added, its live deletion vectors (None for none); updated.
     """
     actions: list[Action] = []
     older = sorted(known)

@@ -1,5 +1,5 @@
-"""Small tables for the tests of writing checkpoints: one of each kind, with something of everything
-that a checkpoint holds, and an earlier checkpoint.
+"""Small tables for the tests of checkpoint writers: one of each kind, with every content of a
+checkpoint, and an earlier checkpoint.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Kind:
         layout: The layout.
         dialect: Dialect of the table.
         properties: Its properties.
-        options: What stands in for the options that its properties give.
-        reader: Least reader version.
+        options: Options that replace those of its properties.
+        reader: Minimum reader version.
     """
 
     layout: str
@@ -67,12 +67,12 @@ KINDS = (CLASSIC, MULTIPART, V2_JSON, V2_PARQUET, JSON, JSON_PARTS, FLATTENED_PA
 
 
 def log_at(location: str | Path, dialect: Dialect) -> Log:
-    """The log of a table, whose present stands still."""
+    """The log of a table, with a fixed clock."""
     return Log(open_store(str(location)), dialect, clock=lambda: NOW_MS)
 
 
 def over(store: LogStore, dialect: Dialect) -> Log:
-    """The same over another store."""
+    """The same log on another store."""
     return Log(store, dialect, clock=lambda: NOW_MS)
 
 
@@ -127,7 +127,7 @@ def _path(version: int, number: int) -> str:
 
 
 def state_of(log: Log, version: int | None = None) -> dict[str, list[Any]]:
-    """Everything that a version's state says, in an order of its own."""
+    """The complete state of a version, in canonical order."""
     snapshot = Snapshot.open(log, version)
     found = {
         "files": snapshot.files().drop("version", "extra"),

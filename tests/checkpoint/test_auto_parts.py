@@ -1,4 +1,4 @@
-"""``auto`` and the properties that bound one file of a checkpoint, on tables."""
+"""Layout ``auto``, and the properties that limit the size of a checkpoint file."""
 
 from __future__ import annotations
 

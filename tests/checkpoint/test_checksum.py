@@ -1,4 +1,4 @@
-"""Version checksums: what they say is what the plain replay says, or they are not there."""
+"""Version checksums equal the plain replay, or are not written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Log compaction files: a version reads the same with them as without, or they are not there."""
+"""Log compaction files: a version reads the same with and without them, or they are not used."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ SPILL = Budget(1 << 12, 300, -1, 2_000, 4_000, 1 << 5, 64, 1 << 30)
 
 @pytest.fixture(params=["memory", "disk"])
 def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int | None:
-    """Reconciling in memory, and over the disk with the tiniest budget."""
+    """Reconciling in memory, and on disk with a minimal budget."""
     if request.param == "memory":
         return None
     monkeypatch.setattr(Budget, "of", lambda *_: SPILL)
@@ -244,7 +244,7 @@ def test_whatever_fails_the_table_reads_the_same(
 
 
 def test_it_is_used_by_nobody_whom_it_would_mislead(tmp_path: Path) -> None:
-    """A compaction that reaches below a checkpoint, or above the version, is passed over."""
+    """A compaction that reaches below a checkpoint, or above the version, is ignored."""
     log = _table(tmp_path / "t")
     compact_log(log.context(), 1, 3)
     log.checkpoint(1, handmade.protocol(), handmade.metadata(), handmade.add("f1"))

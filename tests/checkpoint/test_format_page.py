@@ -1,4 +1,4 @@
-"""The format page names what the code writes and reads."""
+"""The format page lists the names that the code writes and reads."""
 
 from __future__ import annotations
 

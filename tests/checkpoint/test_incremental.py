@@ -1,4 +1,4 @@
-"""Incremental checkpoints, case by case: what is kept, what it costs, and what is noticed."""
+"""Incremental checkpoints, case by case: kept sidecars, cost, and detected damage."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def logged(table: Table) -> Any:
 
 
 def keys(root: Path) -> list[tuple[str, str, str | None]]:
-    """Every row of every sidecar that the newest manifest names."""
+    """Every row of every sidecar in the newest manifest."""
     found: list[tuple[str, str, str | None]] = []
     for path in sidecars(root):
         for row in pq.read_table(root / path).to_pylist():
@@ -220,7 +220,7 @@ def test_the_cost_of_an_append_does_not_grow_with_the_table(tmp_path: Path) -> N
 def test_kept_sidecars_are_opened_once_and_their_rows_are_not_read(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of them twice more, for the columns that all have and the types of their bounds."""
+    """One of them is opened twice more, for the common columns and the types of their bounds."""
     table.commit(add("new"))
     read: list[str] = []
     inner = pq.ParquetFile.iter_batches
@@ -262,7 +262,7 @@ def test_more_keys_than_are_worth_asking_for_are_looked_up_in_the_paths(
 
 
 def test_without_filters_the_paths_are_read(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As an older pyarrow has it, which cannot read them; also of sidecars written by a newer."""
+    """An older pyarrow cannot read filters, including those that a newer one wrote."""
     unable(monkeypatch)
     table.commit(dead(names("base", 30)[14]))
     assert len(checkpoint(logged(table)).kept) == 2
@@ -384,7 +384,7 @@ def test_a_kept_sidecar_that_is_damaged_is_refused(table: Table, how: str) -> No
 
 
 def without_counts(manifest: str) -> str:
-    """A manifest's text without the tags by which every reader notices that an action is gone."""
+    """A manifest's text without the tags by which readers detect a missing action."""
     return re.sub(r'"(lakelog\.actions|sidecarSizeInBytes)"', r'"x\1"', manifest)
 
 

@@ -1,7 +1,6 @@
-"""Chains of incremental checkpoints over random commits: each is the plain replay's state, holds
-every logical file once, and is read as the same by deltalake.
-
-A failure names its seed. LAKELOG_EXAMPLES sets how many chains there are.
+"""Chains of incremental checkpoints over random commits: each equals the plain replay's state,
+contains every logical file once, and is read equally by deltalake. A failure names its seed.
+LAKELOG_EXAMPLES sets the number of chains.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ def check(root: Path, written: Written) -> None:
 
 
 def rows_of_sidecars(root: Path) -> list[tuple[str, str | None]]:
-    """Logical files of every sidecar that the newest manifest names, by pyarrow alone."""
+    """Logical files of every sidecar in the newest manifest, by pyarrow alone."""
     path = root / replay.list_log(root).candidates[-1].paths[0]
     found: list[tuple[str, str | None]] = []
     for line in path.read_text().splitlines():
@@ -110,7 +109,7 @@ def test_a_chain_of_incremental_checkpoints_is_the_plain_replay(seed: int, tmp_p
 def restore(
     root: Path, known: dict[str, list[str | None]], earlier: list[dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The actions that bring an earlier state's files back, as RESTORE commits them."""
+    """The actions that restore an earlier state's files, as RESTORE commits them."""
     now = from_commits(root).files
     then = {(row["path"], row["dvId"]): row for row in earlier}
     actions: list[dict[str, Any]] = [

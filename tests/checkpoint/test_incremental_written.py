@@ -1,5 +1,5 @@
-"""Incremental checkpoints as `Table.checkpoint` writes them: proved, read by others, and harmless
-when something fails.
+"""Incremental checkpoints of `Table.checkpoint`: verified, read by other engines, and harmless
+after failures.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The memory limit as the system measures it, each step in a process of its own.
 
-How much a process takes before it works differs by machine: the pages of its libraries, the arenas
-of its threads, what the allocators keep of earlier work. So each process asks for the floor, which
-the refusal of a limit names, and gets as much above it everywhere.
+The memory of a process before its work differs by machine: pages of its libraries, arenas of its
+threads, memory that allocators retain. Therefore each process asks for the minimum, which the error
+for a lower limit reports, and gets the same amount above it on every machine.
 
 Linux only: elsewhere a process does not know its own peak since it began.
 """
@@ -55,7 +55,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 class Outcome(NamedTuple):
-    """The most memory that a process took, its limit, both in bytes, and what it found."""
+    """The peak memory of a process, its limit, both in bytes, and its result."""
 
     peak: int
     limit: int | None

@@ -1,4 +1,4 @@
-"""Options of checkpoints: each under its own name, none ignored."""
+"""Options of checkpoints: each has its own name, and none is ignored."""
 
 from __future__ import annotations
 

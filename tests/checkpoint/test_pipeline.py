@@ -1,4 +1,4 @@
-"""Work goes ahead in another thread where an item is large, in order and to the end."""
+"""`prefetch` works ahead in another thread if an item is large, in order and to the end."""
 
 from __future__ import annotations
 
@@ -20,11 +20,13 @@ SIZES = st.lists(st.integers(0, 3), max_size=6)
 
 
 class Failed(Exception):  # noqa: N818 - of these tests
-    """What goes wrong in them."""
+    """An error of an item."""
 
 
 class Source:
-    """Items, where each was made, whether it is closed; fails after the last if asked to."""
+    """Items, the thread of each, and whether the source is closed; optionally fails after
+    the last.
+    """
 
     def __init__(self, sizes: list[int], *, fails: bool = False) -> None:
         self.sizes, self.fails = sizes, fails

@@ -1,4 +1,4 @@
-"""What a checkpoint is to look like, by protocol, properties and size."""
+"""The plan of a checkpoint, by protocol, properties and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replicas: the same state at another place, or nothing new there."""
+"""Replicas: the same state at another location, or nothing new there."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_what_is_broken_or_missing_is_not_replicated(tmp_path: Path) -> None:
 
 
 class _Garbling(StoreWrapper):
-    """Writes something else than it is given."""
+    """Writes other bytes than given."""
 
     def upload(self, path: str) -> Upload:
         below = super().upload(path)

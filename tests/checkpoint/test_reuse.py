@@ -1,4 +1,4 @@
-"""Which sidecars stay: small ones never pile up, and rows are not written over and over."""
+"""Which sidecars are kept: small ones never accumulate, and rows are not rewritten repeatedly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scheduled checkpoints: when they are due, one at a time, and never in a commit's way."""
+"""Scheduled checkpoints: when they are due, one at a time, and without blocking a commit."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_none_is_due_where_they_are_off_or_one_is_there(
 
 
 class Recorder:
-    """A run that notes what it was asked for, and may fail."""
+    """A run that records its calls, and may fail."""
 
     def __init__(self) -> None:
         self.versions: list[int] = []
@@ -108,7 +108,7 @@ class Recorder:
 
 
 class Bench:
-    """A scheduler over an empty log, whose clock and threads stand still until told."""
+    """A scheduler over an empty log, with a manual clock and manual threads."""
 
     def __init__(self, tmp_path: Path, form: str = "delta", **more: Any) -> None:
         self.run = Recorder()

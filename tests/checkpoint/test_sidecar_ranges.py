@@ -27,7 +27,7 @@ TARGET = 50
 
 
 class Files:
-    """A table of a V2 checkpoint with sidecars of fifty files, and what it should hold."""
+    """A table with a V2 checkpoint with sidecars of fifty files, and its expected content."""
 
     def __init__(self, root: Path, seed: int, partition_by: tuple[str, ...] = ("q",)) -> None:
         self.random = random.Random(seed)
@@ -48,11 +48,11 @@ class Files:
         )
 
     def some(self, count: int) -> list[str]:
-        """Live files, at random."""
+        """Some live files, chosen at random."""
         return self.random.sample(sorted(self.live), count)
 
     def commit(self, values: Sequence[int | None], removed: Sequence[str] = ()) -> None:
-        """Add a file for each value, and remove some."""
+        """Add a file per value, and remove some."""
         lines: list[dict[str, Any]] = []
         for path in removed:
             del self.live[path]
@@ -72,11 +72,11 @@ class Files:
         (self.root / "_delta_log" / f"{self.version:020d}.json").write_text(text)
 
     def checkpoint(self) -> int:
-        """Write a checkpoint; how many sidecars were kept."""
+        """Write a checkpoint; return the number of kept sidecars."""
         return lakelog.open(self.root).checkpoint().reused_files
 
     def read(self, value: int) -> int:
-        """How many sidecars one value costs, whose files must be found."""
+        """Number of sidecars that a query for one value reads; all its files must be found."""
         snapshot = lakelog.open(self.root).snapshot()
         where = pl.col("q") == value
         found = snapshot.files(where=where).select("path").collect()["path"]

@@ -1,6 +1,5 @@
-"""What a checkpoint is made of, by every road: free, within a limit in memory, and over the disk.
-
-A failure names its seed; `generate(path, seed)` of `tests.loggen` writes the same log again.
+"""The rows of a checkpoint by every replay mode: without a limit, within a limit in memory, and on
+disk. A failure names its seed; `generate(path, seed)` of `tests.loggen` writes the same log again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Rows on disk come back as they went, by partition and in order; sets never say no wrongly."""
+"""Rows on disk are read back by partition and in order; sets have no false negatives."""
 
 from __future__ import annotations
 

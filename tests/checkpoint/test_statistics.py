@@ -1,5 +1,5 @@
-"""Statistics that have no typed copy: of booleans, as delta-rs writes them, and of columns that the
-table does not index. A checkpoint of them is what replay gives, and its text says all of it.
+"""Statistics without a typed copy: of booleans, as delta-rs writes them, and of columns that the
+table does not index. A checkpoint of them equals replay, and its text is complete.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ VALUES = {
 
 
 def physical(struct: Any, values: dict[str, Any]) -> dict[str, Any]:
-    """Values under the names that the files have."""
+    """Values under physical names."""
     return {
         f.metadata.get("delta.columnMapping.physicalName", f.name): (
             physical(f.type, values[f.name]) if isinstance(values[f.name], dict) else values[f.name]

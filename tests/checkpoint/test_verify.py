@@ -1,4 +1,4 @@
-"""Proving checkpoints that exist: what each verdict takes, and what it tells."""
+"""Verification of existing checkpoints: the conditions and the report of each verdict."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def written(kind: Kind, tmp_path: Path) -> tuple[Path, Log, tuple[str, ...]]:
 
 
 def rewrite(file: Path, change: pl.Expr | None = None, keep: pl.Expr | None = None) -> None:
-    """Write a flattened checkpoint with other values, or other rows, as sound Parquet."""
+    """Write a flattened checkpoint with other values, or other rows, as valid Parquet."""
     table = pq.read_table(file)
     frame = pl.DataFrame(pl.from_arrow(table))
     if change is not None:

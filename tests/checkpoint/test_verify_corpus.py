@@ -1,4 +1,4 @@
-"""Checkpoints that other engines wrote, proved: their logs are real, and so is what is wrong."""
+"""Verification of checkpoints of other engines: their logs are real, and so are their errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lakelog.errors import LakelogError, LakelogWarning
 from tests.budget import IS_WHOLE, seed_of
 
 OVERWRITTEN = "kernel-rs__parquet_row_group_skipping"
-"""Written over by hand: the checkpoint tells of another table than its commits."""
+"""Tables that were overwritten: the checkpoint belongs to another table than the commits."""
 
 
 @pytest.mark.corpus

@@ -1,5 +1,5 @@
-"""What a checkpoint must not get past: damage between writing and reading back, and writers that do
-not write what they were given. Nothing of it is published.
+"""Damage that must be detected before publication: between writing and reading back, and by writers
+that write other rows than given. Nothing is published.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ Damage = Callable[[Path], None]
 
 
 class DamagingStore(StoreWrapper):
-    """Does something to files that were written, just before the first of them is read back."""
+    """Changes written files just before the first of them is read back."""
 
     def __init__(self, store: LogStore, root: Path, damage: Callable[[list[Path]], None]) -> None:
         super().__init__(store)
@@ -66,7 +66,7 @@ class DamagingStore(StoreWrapper):
 
 
 def refuse(kind: Kind, tmp_path: Path, damage: Callable[[list[Path]], None]) -> LakelogError:
-    """Write a checkpoint whose files meet `damage`; it is refused, and nothing of it is seen."""
+    """Write a checkpoint whose files get `damage`; it is rejected, and nothing is published."""
     root = make(kind, tmp_path / "t")
     log = log_at(root, kind.dialect)
     before, listed = state_of(log), log.list_all()
@@ -159,7 +159,7 @@ Harm = Callable[[pl.DataFrame], pl.DataFrame]
 
 
 class Broken:
-    """A writer that does something else to the rows than to write them."""
+    """A writer that changes the rows."""
 
     def __init__(
         self, writer: CheckpointWriter, harm: Callable[[pl.DataFrame], pl.DataFrame]
@@ -229,7 +229,7 @@ HARMS: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
 
 
 DISTINCT = (CLASSIC, V2_JSON, JSON_PARTS, FLATTENED_PARTS)
-"""Kinds that keep different columns; the others differ in how files are cut and named."""
+"""Kinds that keep different columns; the others differ only in the division and names of files."""
 ANYWHERE = ("an add is lost", "sizes change places", "the metadata is another")
 
 

@@ -1,8 +1,6 @@
-"""Checkpoints under faults: whatever fails, and whenever, the table reads as before, no checkpoint
-is half there, and the next attempt succeeds.
-
-Each layout is written again and again, failing at the first operation of the store, then at the
-second, and so on until it succeeds.
+"""Checkpoints under faults: after any failure, at any operation, the table reads as before, no
+checkpoint is incomplete, and the next attempt succeeds. Each layout is written repeatedly, failing
+at the first operation of the store, then at the second, and so on until it succeeds.
 """
 
 from __future__ import annotations
@@ -61,7 +59,7 @@ RUNS: list[tuple[Fault, Sequence[Operation], int | None]] = [
 
 
 FIRST = (CLASSIC, RUNS[0])
-"""Every operation of the plainest layout, reads included; the others begin with the writes."""
+"""Every operation of the simplest layout, including reads; the others begin with the writes."""
 
 
 def names(root: Path, kind: Kind) -> set[str]:
@@ -81,9 +79,8 @@ _ended: set[tuple[Kind, Shape]] = set()
 
 
 def shape(root: Path, kind: Kind) -> Shape:
-    """Every file of the log, but for what is random in names and texts.
-
-    Faults of many kinds leave the same behind, which need be judged only once.
+    """Every file of the log, without random names and texts. Many faults leave the same state,
+    which is checked only once.
     """
     found = contents(root, kind).items()
     return tuple(
@@ -95,7 +92,7 @@ def shape(root: Path, kind: Kind) -> Shape:
 
 
 def check(root: Path, kind: Kind, before: Any, earlier: dict[str, bytes], report: Any) -> None:
-    """The table is what it was, and each checkpoint that can be seen is right."""
+    """The table is unchanged, and each visible checkpoint is correct."""
     if report is None and contents(root, kind) == earlier:
         return
     assert report is None or report.version == LATEST
@@ -130,7 +127,7 @@ def check(root: Path, kind: Kind, before: Any, earlier: dict[str, bytes], report
 
 
 def write_again(root: Path, kind: Kind, before: Any, earlier: dict[str, bytes]) -> None:
-    """The next attempt succeeds, whatever the last one has left."""
+    """The next attempt succeeds, whatever state the last one left."""
     left = (kind, shape(root, kind))
     if names(root, kind) == set(earlier) or left in _ended:
         return
@@ -188,12 +185,12 @@ def test_whatever_fails_the_table_reads_as_before(
 
 
 class Died(BaseException):
-    """The process is gone."""
+    """The process has ended."""
 
 
 class DyingStore(InjectingStore):
-    """A store of a process that dies before its nth write, or just after it was done: from then on
-    nothing is asked of it any more.
+    """A store of a process that dies before or after its nth write: it executes no later
+    operation.
     """
 
     def __init__(self, store: LogStore, nth: int, *, after: bool) -> None:

@@ -1,7 +1,6 @@
-"""Random logs: every checkpoint that lakelog writes holds the state that the plain replay gives.
-
-Each is read back by lakelog, by the model's own reader, and by `deltalake` where it can read such
-a table at all. A failure names its seed.
+"""Random logs: every checkpoint that lakelog writes has the state of the plain replay. Each is read
+back by lakelog, by the model's reader, and by `deltalake` if it can read such a table. A failure
+names its seed.
 """
 
 from __future__ import annotations
@@ -50,13 +49,13 @@ def _warnings_of_the_log_are_expected() -> Iterator[None]:
 
 
 def held_still(root: Path) -> Log:
-    """A log whose present is the epoch, so that nothing has expired."""
+    """A log with a clock at the epoch, so that nothing has expired."""
     opened = lakelog.open(root).log
     return Log(opened.store, opened.dialect, clock=lambda: 0)
 
 
 def _kept(row: dict[str, Any], **more: Any) -> dict[str, Any]:
-    """What a Delta checkpoint keeps of a row."""
+    """The columns of a row that a Delta checkpoint keeps."""
     extra = json.loads(row.get("extra") or "{}").get("deletionVector", {})
     kept = {k: v for k, v in row.items() if k not in {"version", "position", "extra", *more}}
     index = extra.get("maxRowIndex") if isinstance(extra, dict) else None
@@ -64,7 +63,7 @@ def _kept(row: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def model_disagreements(expected: replay.State, found: replay.State, *, stats: bool) -> list[str]:
-    """What the model reads from a checkpoint, against what it replays from the commits."""
+    """Differences between the model's reading of a checkpoint and its replay of the commits."""
     left_out = {} if stats else {"stats": None}
     problems = differences(
         [_kept(row, **left_out) for row in expected.files.values()],
@@ -96,7 +95,7 @@ def _without_empty(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _allowed(log: Log, version: int, layout: str, options: CheckpointOptions) -> Any:
-    """The report, or None where the protocol forbids the layout."""
+    """The report, or None if the protocol forbids the layout."""
     try:
         return write_checkpoint(log, version, layout=layout, options=options)
     except InvalidInputError as refused:

@@ -1,4 +1,4 @@
-"""Two checkpointers and a committer at one table: readers never fail, and see no wrong state."""
+"""Two checkpoint writers and a committer on one table: readers never fail or see a wrong state."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ROUNDS = share_of(4, 2)
 
 
 def side_by_side(*works: Callable[[], None]) -> list[BaseException]:
-    """Run each in a thread of its own; what they raised."""
+    """Run each in a thread; return their errors."""
     raised: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> None:
@@ -157,7 +157,7 @@ def test_a_checkpoint_that_is_replaced_under_its_reader_is_read_as_it_was_opened
 
 
 def _rewritten(path: Path, folder: Path) -> bytes:
-    """The same rows in another file: its pages stand elsewhere."""
+    """The same rows in another file, with pages at other offsets."""
     other = folder / "rewritten"
     pq.write_table(pq.read_table(path), other, compression="none", use_dictionary=False)
     return other.read_bytes()

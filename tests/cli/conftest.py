@@ -1,4 +1,4 @@
-"""One demonstration table for all tests of the command line, and a way to call it in-process."""
+"""One demonstration table for all tests of the command line, and an in-process call of it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COMMITS = 60
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call left behind."""
+    """The result of a call."""
 
     code: int
     raw: bytes
@@ -32,7 +32,7 @@ Call = Callable[..., Outcome]
 
 
 def wait_for(text: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """Wait until standard error shows a text; all that was shown until then."""
+    """Wait until standard error contains a text; return its content so far."""
     shown = ""
     until = time.monotonic() + 120
     while text not in shown:
@@ -44,13 +44,13 @@ def wait_for(text: str, capsys: pytest.CaptureFixture[str]) -> str:
 
 @pytest.fixture(scope="session")
 def table(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A table of 60 commits, read by all and written by none."""
+    """A table of 60 commits, which tests only read."""
     return make_table(tmp_path_factory.mktemp("cli") / "orders", commits=COMMITS)
 
 
 @pytest.fixture
 def lakelog(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Call the command line; nothing is a terminal unless a test says so."""
+    """Call the command line; by default, no stream is a terminal."""
     monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.delenv("FORCE_COLOR", raising=False)
 

@@ -1,4 +1,4 @@
-"""The demonstration: its table is realistic and the same each time; its steps run to the end."""
+"""The demonstration: its table is realistic and deterministic; its steps run to the end."""
 
 from __future__ import annotations
 

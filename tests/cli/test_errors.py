@@ -1,4 +1,4 @@
-"""Exit codes, and what is said when something goes wrong."""
+"""Exit codes and error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Help is instant, complete, and its examples are calls that would be taken."""
+"""Help is fast and complete, and its examples are valid calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``lakelog ingest``: rows of files and of standard input, each once."""
+"""``lakelog ingest``: rows of files and of standard input, each exactly once."""
 
 from __future__ import annotations
 

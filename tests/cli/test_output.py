@@ -1,4 +1,4 @@
-"""Each command in each machine-readable form, parsed back and compared with the Python API."""
+"""Each command in each machine-readable format, parsed and compared with the Python API."""
 
 from __future__ import annotations
 

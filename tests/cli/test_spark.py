@@ -1,4 +1,4 @@
-"""`lakelog spark run`: what it says, and its exit codes; the work itself is tested on Spark."""
+"""`lakelog spark run`: output and exit codes; the pipeline itself is tested on Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ TOML = 'name = "n"\n[table]\npath = "t"\n[compact]\n[vacuum]\n'
 
 
 class Session:
-    """A session that knows whether it was stopped."""
+    """A session that records whether it was stopped."""
 
     stopped = False
 
@@ -30,7 +30,7 @@ class Session:
 
 @pytest.fixture
 def session(monkeypatch: pytest.MonkeyPatch) -> Session:
-    """What a pipeline that finds no session starts."""
+    """The session of a pipeline without an existing session."""
     made = Session()
     monkeypatch.setattr(SESSIONS, "active_session", lambda: None)
     monkeypatch.setattr(Pipeline, "session", lambda *_: made)

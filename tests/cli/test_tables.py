@@ -1,4 +1,4 @@
-"""What people see: units, times, clipping, summaries; on a terminal and in a pipe."""
+"""Text output: units, times, clipping, summaries; on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def on_a_terminal(
     errors: bool = False,
     environ: Mapping[str, str] = MappingProxyType({}),
 ) -> str:
-    """What a command shows on a terminal of that width: its output, or its error output."""
+    """The output, or error output, of a command on a terminal of this width."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     chosen = {"PYTHONPATH": str(repository / "engine"), "TERM": "xterm-256color"}

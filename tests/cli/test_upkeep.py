@@ -1,4 +1,4 @@
-"""Checkpoints, cleanup, vacuum, repair and undo from the shell: what is told, and what is done."""
+"""Checkpoints, cleanup, vacuum, repair and undo on the command line: output and effect."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OLD_MS = 86_400_000 * 400
 
 @pytest.fixture
 def orders(table: str, tmp_path: Path) -> Path:
-    """A copy that may be written, of a log whose files are all from long ago."""
+    """A writable copy of a log whose files are all old."""
     return Path(shutil.copytree(table, tmp_path / "orders"))
 
 

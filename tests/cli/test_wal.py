@@ -1,4 +1,4 @@
-"""`lakelog wal`: what it says, what it writes, and its exit codes."""
+"""`lakelog wal`: output, effect and exit codes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ NAMES = sorted(GROUP.commands)
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Nine records, three files, the first six records void."""
+    """Nine records, three files, the first six records truncated."""
     folder = tmp_path / "events"
     with WriteAheadLog(folder, segment_bytes=250) as made:
         for n in range(9):

@@ -1,4 +1,4 @@
-"""Reads are counted truly, and a bar is shown to people only."""
+"""Reads are counted correctly, and progress bars are shown only on terminals."""
 
 from __future__ import annotations
 

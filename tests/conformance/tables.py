@@ -1,7 +1,5 @@
-"""The real logs of the corpus and what their manifests say about them.
-
-Everything is answered through lakelog's public API; the manifest's `definitions` say what each
-fact means.
+"""The real logs of the corpus, and the facts in their manifests. Everything is queried through
+lakelog's public API; the manifest's `definitions` define each fact.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import pytest
 from tests.conftest import find_corpus, missing_corpus_reason
 
 EXCEPTIONS: dict[tuple[str, str], str] = {}
-"""(table, fact) where the manifest is believed to be wrong, with the protocol's clause."""
+"""(table, fact) for which the manifest is wrong, with the protocol's clause."""
 
 
 @cache
@@ -51,7 +49,7 @@ def indextables() -> dict[str, dict[str, Any]]:
 def each(
     tables: dict[str, Any], when: Callable[[dict[str, Any]], Any] = bool
 ) -> pytest.MarkDecorator:
-    """Parametrise a test by the names of the tables for which `when` holds."""
+    """Parametrise a test by the names of the tables for which `when` is true."""
     names = [name for name, entry in tables.items() if when(entry)]
     if not tables:
         skip = pytest.mark.skip(reason=missing_corpus_reason())
@@ -60,7 +58,7 @@ def each(
 
 
 def delta_path(name: str, unpacked: Path | None = None) -> Path:
-    """Where the table lies; a packed one is unpacked below `unpacked`, once."""
+    """Path of the table; a packed one is unpacked below `unpacked`, once."""
     root = find_corpus()
     assert root is not None
     entry = delta_tables()[name]
@@ -85,7 +83,7 @@ def sha256_of_lines(lines: Iterable[str]) -> str:
 
 
 def file_facts(files: pl.DataFrame) -> dict[str, Any]:
-    """The facts that rest on live files: needs path, dvId and size."""
+    """Facts that depend on live files: needs path, dvId and size."""
     keys = (
         f"{path}\t{'-' if dv is None else dv}\t{size}"
         for path, dv, size in files.select("path", "dvId", "size").iter_rows()
@@ -99,7 +97,7 @@ def file_facts(files: pl.DataFrame) -> dict[str, Any]:
 
 
 def snapshot_facts(snapshot: Any) -> dict[str, Any]:
-    """Every fact of the manifest that a snapshot answers."""
+    """Every fact of the manifest that a snapshot provides."""
     files = snapshot.files().select("path", "dvId", "size", "dvCardinality").collect()
     metadata, protocol = snapshot.metadata, snapshot.protocol
     lists = {"readerFeatures": protocol.reader_features, "writerFeatures": protocol.writer_features}
@@ -145,7 +143,9 @@ def expected_facts(name: str) -> dict[str, Any]:
 
 
 def wrong_facts(name: str, found: dict[str, Any]) -> dict[str, Any]:
-    """Facts that the manifest gives otherwise, as {fact: (expected, found)}; exceptions aside."""
+    """Facts that differ from the manifest, as {fact: (expected, found)}, without known
+    exceptions.
+    """
     expected = expected_facts(name)
     return {
         fact: (expected[fact], value)

@@ -1,5 +1,5 @@
-"""Checkpoints of every table of the corpus that lakelog may write one for: the state before is the
-state after, read from the new checkpoint, and `deltalake` agrees where it could read before.
+"""Checkpoints of every table of the corpus for which lakelog can write one: the state is unchanged
+when read from the new checkpoint, and `deltalake` agrees if it could read the table before.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ pytestmark = [pytest.mark.corpus, pytest.mark.filterwarnings("ignore::lakelog.La
 DELTA = delta_tables()
 INDEXTABLES = indextables()
 ASKED = ("multipart", "v2-parquet")
-"""Layouts beside the one that suits the table: each table is given one of them, by its name."""
+"""Layouts in addition to the default one: each table gets one of them, by its name."""
 APPLICATIONS_EXPIRE = "delta.setTransactionRetentionDuration"
 NO_TEXT = "delta.checkpoint.writeStatsAsJson"
 APART = ("stats", "dataChange", "tags")
 
 
 def copied(root: Path, folder: str, target: Path) -> Path:
-    """A copy of a table's log alone."""
+    """A copy of a table's log."""
     shutil.copytree(root / folder, target / folder, copy_function=shutil.copyfile)
     for each_ in (target, *target.rglob("*/")):
         each_.chmod(0o755)
@@ -44,7 +44,7 @@ def copied(root: Path, folder: str, target: Path) -> Path:
 
 
 def state_of(table: lakelog.Table) -> dict[str, Any]:
-    """All that a checkpoint has to keep of the latest version."""
+    """The part of the latest version that a checkpoint must contain."""
     snapshot = table.snapshot()
     files = snapshot.files()
     configuration = snapshot.metadata.configuration
@@ -76,7 +76,7 @@ def _plain(text: str | None) -> Any:
 
 
 def peer_state(path: Path) -> list[tuple[Any, ...]] | None:
-    """Version and files as deltalake has them; None where it cannot read the table."""
+    """Version and files according to deltalake; None if it cannot read the table."""
     try:
         peer = DeltaTable(str(path))
         actions = peer.get_add_actions()

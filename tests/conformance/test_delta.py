@@ -1,4 +1,4 @@
-"""Every Delta table of the corpus, every fact of its manifest, through every path that applies."""
+"""Every Delta table of the corpus, every fact of its manifest, by every applicable path."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TABLES = delta_tables()
 
 @pytest.fixture(autouse=True, scope="module")
 def _few_lines_are_decoded_by_columns() -> Iterator[None]:
-    """As many are, which is to be seen on every table; most are small."""
+    """Use the columnar decoder, as for many lines, because most tables are small."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ndjson, "_FEW_BYTES", 0)
         yield
@@ -44,7 +44,7 @@ def _few_lines_are_decoded_by_columns() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where packed tables are unpacked."""
+    """Folder in which packed tables are unpacked."""
     return tmp_path_factory.mktemp("unpacked")
 
 
@@ -146,7 +146,7 @@ def test_updating_the_first_version_once_gives_the_latest(name: str, unpacked: P
 
 
 def _wrong_after_update(name: str, snapshot: Any, unpacked: Path) -> dict[str, Any]:
-    """Facts that differ, but for tombstones that a later checkpoint has dropped as expired."""
+    """Facts that differ, except tombstones that a later checkpoint dropped as expired."""
     found = snapshot_facts(snapshot)
     wrong = wrong_facts(name, found)
     if "tombstones" in wrong:
@@ -225,7 +225,7 @@ OVERWRITTEN = {
     "than its commits, under an id that a broken checkpoint no longer tells: the protocol wants a "
     "checkpoint to be the complete replay of the commits up to its version (Checkpoints)",
 }
-"""Tables whose commits do not lead to their checkpoint, with the clause that they break."""
+"""Tables whose commits do not lead to their checkpoint, with the violated clause."""
 
 
 def _can_fall_back(entry: dict[str, Any]) -> bool:

@@ -1,4 +1,4 @@
-"""Every IndexTables log of the corpus: the latest state, and each state that is on disk."""
+"""Every IndexTables log of the corpus: the latest state, and each existing state."""
 
 from __future__ import annotations
 

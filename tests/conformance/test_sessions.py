@@ -1,6 +1,5 @@
 """Random sessions of lakelog and deltalake on one table, partitioned by values of every Unicode
-class: after each step both, opened fresh, give the rows of a plain model, and the same files.
-
+class: after each step, new handles of both return the rows of a plain model, and the same files.
 ``LAKELOG_SEED`` repeats a run; ``LAKELOG_SESSIONS`` is the number of sessions.
 """
 

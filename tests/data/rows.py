@@ -1,4 +1,4 @@
-"""Tables with real data files and a log made by hand, and their rows as lakelog reads them."""
+"""Tables with real data files and a hand-written log, and their rows as lakelog reads them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def snapshot_of(
 def batches(
     snapshot: Snapshot, columns: Sequence[str] | None = None, **more: Any
 ) -> list[pa.RecordBatch]:
-    """What `read_files` gives for all files, by path; each batch checked against the plan."""
+    """The result of `read_files` for all files, by path; each batch is compared with the plan."""
     plan = ReadPlan.of(snapshot, columns)
     files = snapshot.files().sort("path").collect()
     found = list(read_files(plan, files, **more))
@@ -70,7 +70,7 @@ def rows(
 
 
 def sorted_rows(frame: pl.DataFrame | pa.Table) -> list[str]:
-    """Rows as texts in an order of their own, to compare two readers."""
+    """Rows as sorted texts, to compare two readers."""
     return sorted(
         map(repr, frame.to_dicts() if isinstance(frame, pl.DataFrame) else frame.to_pylist())
     )

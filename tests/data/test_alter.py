@@ -1,4 +1,4 @@
-"""`Table.alter`: one commit for each change, and rows that stay readable."""
+"""`Table.alter`: one commit per change, and rows remain readable."""
 
 from __future__ import annotations
 

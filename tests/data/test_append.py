@@ -1,4 +1,4 @@
-"""`Table.append` and `Table.overwrite`: rows in, in one commit, as every reader sees them."""
+"""`Table.append` and `Table.overwrite`: rows in one commit, as every reader sees them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def rows_of(table: Table, version: int | None = None) -> pl.DataFrame:
 
 
 def commit_info(root: Path, version: int) -> dict[str, Any]:
-    """What a commit says of itself."""
+    """The commitInfo of a commit."""
     lines = (root / "_delta_log" / f"{version:020}.json").read_text("utf-8").splitlines()
     found: dict[str, Any] = next(
         action["commitInfo"] for action in map(json.loads, lines) if "commitInfo" in action
@@ -66,7 +66,7 @@ def commit_info(root: Path, version: int) -> dict[str, Any]:
 
 
 def changes_of(path: Path, version: int) -> list[tuple[Any, ...]]:
-    """What the change data feed says of one version, as deltalake reads it."""
+    """The change data feed of one version, read by deltalake."""
     feed = deltalake.DeltaTable(path).load_cdf(starting_version=version, ending_version=version)
     found = pl.DataFrame(pa.table(feed.read_all()))
     return sorted(found.select("_change_type", "id").rows())
@@ -433,7 +433,7 @@ def test_an_overwrite_can_add_columns(tmp_path: Path) -> None:
 
 
 def slowly(rows: pl.DataFrame, meanwhile: Any) -> pa.RecordBatchReader:
-    """Rows that are read only once something else has happened."""
+    """Rows that are read only after another event."""
 
     def batches() -> Iterator[pa.RecordBatch]:
         meanwhile()
@@ -488,7 +488,7 @@ PARTITIONS = (pl.String, pl.Int32, pl.Boolean, pl.Date, pl.Decimal(12, 3))
 
 @st.composite
 def frames(draw: st.DrawFn) -> tuple[list[pl.DataFrame], list[str]]:
-    """A few frames of one schema, and its partition columns."""
+    """A few frames of one schema, and their partition columns."""
     dtypes = draw(st.lists(st.sampled_from(list(VALUES)), min_size=1, max_size=4))
     names = [f"c{i}" for i in range(len(dtypes))]
     able = [name for name, dtype in zip(names, dtypes, strict=True) if dtype in PARTITIONS]

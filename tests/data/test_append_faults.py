@@ -1,8 +1,7 @@
-"""Rows under faults: whatever fails, and whenever, they are there once or not at all.
-
-Every way to write is run again and again, failing at its first operation on the store, then at its
-second, and so on until it succeeds. Each time the table is read afresh, and what stands beside it
-is held against what the writer said.
+"""Rows under faults: after any failure, at any operation, they are in the table once or not at all.
+Every way to write is run repeatedly, failing at its first operation on the store, then at its
+second, and so on until it succeeds. Each time the table is read again, and compared with the
+writer's result.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ WAYS: dict[str, tuple[Write, list[int]]] = {
     "merge": (merged, [2, 10]),
 }
 VECTORS = {"delete", "update", "merge"}
-"""Ways that are tried on a table with deletion vectors."""
+"""Ways to write that are tested on a table with deletion vectors."""
 FAULTS: dict[Fault, tuple[Kind, ...]] = {"fail": (), "unknown": WRITES, "lost": WRITES}
 
 
@@ -72,7 +71,7 @@ def prepared(way: str = "") -> str:
 
 
 def over(location: str, wrap: Callable[[LogStore], LogStore]) -> Table:
-    """A table over another store."""
+    """The same table on another store."""
     clean = lakelog.open(location, upkeep=False)
     return Table(Log(wrap(open_store(location)), clean.log.dialect))
 
@@ -83,7 +82,7 @@ def ids(location: str) -> list[int]:
 
 
 def orphans(location: str) -> set[str]:
-    """Data files that no commit ever named."""
+    """Data files that are in no commit."""
     table = lakelog.open(location, upkeep=False)
     actions = table.actions().collect()
     named = {*actions["path"].drop_nulls(), *vector_paths(actions).drop_nulls()}
@@ -140,7 +139,7 @@ def test_rows_under_store_faults_are_there_once_or_not_at_all(way: str, fault: F
 
 
 class _Unreadable(StoreWrapper):
-    """Loses the answer of the commit, and cannot be read from then on."""
+    """Loses the response of the commit, and cannot be read from then on."""
 
     def __init__(self, store: LogStore) -> None:
         super().__init__(store)
@@ -168,7 +167,7 @@ def test_files_are_kept_where_nobody_knows_whether_the_commit_was_written(way: s
 
 
 class _Refusing(StoreWrapper):
-    """Takes no commit; and from then on cannot be listed, if it is told so."""
+    """Rejects commits; optionally, cannot be listed from then on."""
 
     def __init__(self, store: LogStore, *, away: bool) -> None:
         super().__init__(store)
@@ -196,7 +195,7 @@ def test_files_are_deleted_only_once_the_log_was_read_again(away: bool) -> None:
 
 
 class _Lying(StoreWrapper):
-    """Takes the commit, and says that it did not."""
+    """Executes the commit, and reports a failure."""
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         super().put_if_absent(path, data)
@@ -212,7 +211,7 @@ def test_files_that_the_log_names_are_kept_whatever_the_store_said() -> None:
 
 
 class _Interrupted(StoreWrapper):
-    """Is interrupted at the commit: before it is written, or after."""
+    """Interrupts the commit, before or after it is written."""
 
     def __init__(self, store: LogStore, *, after: bool) -> None:
         super().__init__(store)
@@ -249,7 +248,7 @@ def test_files_of_a_write_that_lost_to_another_are_deleted() -> None:
 
 
 class FullDisk(StoreWrapper):
-    """A store with room for 100 kB in a file."""
+    """A store with space for 100 kB per file."""
 
     def upload(self, path: str) -> Upload:
         real = super().upload(path)

@@ -41,7 +41,7 @@ def rows(*ids: int, p: str = "a") -> pl.DataFrame:
 
 
 def mark(table: Table, path: str, deleted: set[int]) -> None:
-    """Give a file another deletion vector; none without deleted rows."""
+    """Give a file another deletion vector, or none without deleted rows."""
     with table.transaction(operation="DELETE") as tx:
         (file,) = tx.snapshot.files().filter(pl.col("path") == path).collect().iter_slices(1)
         tx.remove(file)

@@ -1,4 +1,4 @@
-"""Files outside a table's folder: refused by default, opened as `allow_external` says."""
+"""Files outside a table's folder: rejected by default, opened according to `allow_external`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def numbers(*values: int) -> pa.Table:
 
 
 def table_with(folder: Path, path: str, **more: Any) -> lakelog.Table:
-    """A table with a file of its own (9), and one (1) that its log names by `path`."""
+    """A table with its own file (9), and one (1) to which its log refers by `path`."""
     own = data_file(folder, "own.parquet", numbers(9))
     other = data_file(folder.parent / "elsewhere", "x.parquet", numbers(1))
     other["add"]["path"] = path

@@ -1,4 +1,4 @@
-"""`Table.delete` and `Table.update`: which files are read, what is written, what is refused."""
+"""`Table.delete` and `Table.update`: read files, written files, and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`Table.merge` and `Table.upsert`: the rows that deltalake's merge leaves, and what is refused."""
+"""`Table.merge` and `Table.upsert`: the rows equal those of deltalake's merge; and errors."""
 
 from __future__ import annotations
 

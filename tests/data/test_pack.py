@@ -1,4 +1,4 @@
-"""Files packed into bins."""
+"""Distribution of files to bins."""
 
 from __future__ import annotations
 

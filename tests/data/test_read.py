@@ -42,7 +42,7 @@ def numbers(*values: int | None) -> pa.Table:
 
 
 def everything(count: int) -> pa.Table:
-    """A column of each type, nested ones too, with nulls."""
+    """A column of each type, including nested ones, with nulls."""
     when = WHEN
     return pa.table(
         {

@@ -1,4 +1,4 @@
-"""Columns of data files found as the table maps them, and made into its types."""
+"""Columns of data files, found by the table's column mapping and converted to its types."""
 
 from __future__ import annotations
 
@@ -357,7 +357,7 @@ EXPECTED = {
 
 
 def by_name() -> pa.Table:
-    """A file of `MAPPED` with physical names; logical names are traps."""
+    """A file of `MAPPED` with physical names; logical names are misleading."""
     return pa.table(
         {
             "now": [-1],
@@ -374,7 +374,7 @@ def by_name() -> pa.Table:
 
 
 def by_id() -> pa.Table:
-    """A file of `MAPPED` with ids; all names are traps."""
+    """A file of `MAPPED` with ids; all names are misleading."""
     fields = [
         ided("fresh", 1, pa.int64()),
         ided(
@@ -518,7 +518,7 @@ def value_of(type_: Any) -> Any:
 
 
 def seen(value: Any, type_: Any) -> Any:
-    """A value as it looks under the type that the table has now."""
+    """A value converted to the type that the table has now."""
     if value is None or isinstance(type_, str):
         return value
     match type_["type"]:

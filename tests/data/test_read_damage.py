@@ -1,4 +1,6 @@
-"""Data files and deletion vectors that are damaged or gone: told by name, never left out."""
+"""Damaged or missing data files and deletion vectors: an error names them, and rows are never
+omitted.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,7 @@ def table(count: int = COUNT) -> pa.Table:
 
 
 def made(root: Path, count: int = COUNT) -> Snapshot:
-    """Three files, of which the second has a vector in a file."""
+    """Three files, of which the second has a stored deletion vector."""
     held = table(count)
     vector = vector_file(root, {"v": range(0, count, 7)})["v"]
     adds = [
@@ -164,7 +166,7 @@ def test_a_vector_of_another_cardinality_than_the_log_says_is_told(tmp_path: Pat
 
 
 class FailingAt(FileWrapper):
-    """A reader whose read number `turn` fails."""
+    """A reader whose nth read (`turn`) fails."""
 
     def __init__(self, file: BinaryIO, turn: int) -> None:
         super().__init__(file)

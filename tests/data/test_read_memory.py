@@ -1,4 +1,4 @@
-"""Data files of values that repeat, which take far more memory than bytes."""
+"""Data files with repeated values, which need far more memory than bytes."""
 
 from __future__ import annotations
 

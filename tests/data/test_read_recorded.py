@@ -1,4 +1,4 @@
-"""Data files that are not what the log records of them: length, rows, columns without values."""
+"""Data files that differ from their record in the log: length, rows, columns without values."""
 
 from __future__ import annotations
 

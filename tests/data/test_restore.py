@@ -34,7 +34,7 @@ def rows(*ids: int, p: str = "a") -> pl.DataFrame:
 
 
 def state(snapshot: Snapshot) -> object:
-    """What a restore brings back."""
+    """The part of a state that a restore brings back."""
     files = snapshot.files().select("path", "dvId", "partitionValues", "stats").collect()
     live = snapshot.scan().collect()
     return (

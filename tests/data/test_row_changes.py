@@ -1,4 +1,4 @@
-"""Random sequences of writes against a plain frame in memory, read by lakelog and deltalake."""
+"""Random sequences of writes, compared with a frame in memory, read by lakelog and deltalake."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def made(path: Path, vectors: bool, feed: bool, mapped: bool, by: list[str]) -> 
 
 
 def some_rows(rng: random.Random, count: int) -> pl.DataFrame:
-    """Rows with nulls, NaN and values at the ends of their types."""
+    """Rows with nulls, NaN and extreme values."""
 
     def one(kind: str) -> Any:
         if rng.random() < 0.15:
@@ -113,7 +113,7 @@ def polars_of(where: pl.Expr | str, table: Table) -> pl.Expr:
 
 
 def assigned(rows: pl.DataFrame, values: dict[str, Any], by: list[str]) -> pl.DataFrame:
-    """The model of an update: all values see the old row."""
+    """The model of an update: all values are computed from the old row."""
 
     def expr(value: Any) -> pl.Expr:
         if isinstance(value, pl.Expr):

@@ -1,4 +1,4 @@
-"""Rows of tables and snapshots by the names that other libraries use, and their number."""
+"""Rows of tables and snapshots by method names of other libraries, and their number."""
 
 from __future__ import annotations
 

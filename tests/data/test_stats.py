@@ -1,4 +1,4 @@
-"""Statistics of data files: every rule, and their agreement with a look at every row."""
+"""Statistics of data files: every rule, compared with a scan of all rows."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def stats_of(frame: pl.DataFrame, **configuration: str | None) -> dict[str, Any]
 
 
 def bounds(values: list[Any], dtype: Any = None) -> tuple[Any, Any]:
-    """Least and greatest value of one column, as JSON has them."""
+    """Minimum and maximum of one column, as in JSON."""
     found = stats_of(pl.DataFrame({"c": pl.Series(values, dtype=dtype)}))
     assert found["nullCount"]["c"] == sum(value is None for value in values)
     return found["minValues"].get("c"), found["maxValues"].get("c")
@@ -266,7 +266,7 @@ def test_mapped_columns_are_known_by_their_physical_names() -> None:
 
 
 def random_frame(rng: random.Random) -> pl.DataFrame:
-    """A few rows of every kind of column, nulls among them."""
+    """A few rows of every kind of column, including nulls."""
     count = rng.randrange(1, 12)
 
     def column(value: Any) -> list[Any]:

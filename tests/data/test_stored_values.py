@@ -1,4 +1,4 @@
-"""Values as a table stores them: partition values and bounds that all readers agree on."""
+"""Stored values: partition values and bounds that all readers interpret equally."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_years_have_four_digits_in_statistics(tmp_path: Path, day: dt.date) -> N
 
 
 def rebuilt(table: Table) -> str:
-    """Statistics that stand in a checkpoint as columns alone, as text."""
+    """Statistics that a checkpoint has only as columns, as text."""
     configuration = {
         "delta.checkpoint.writeStatsAsJson": "false",
         "delta.checkpoint.writeStatsAsStruct": "true",

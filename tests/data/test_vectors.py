@@ -1,4 +1,4 @@
-"""Deletion vectors: decoded as written from the format's text, and refused where they are wrong."""
+"""Deletion vectors: decoded as the format specifies, and rejected if they are invalid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`DataFileWriter`: rows by partition, in bounded memory, and nothing left of what is given up."""
+"""`DataFileWriter`: rows by partition, in bounded memory, and no files left after an error."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ def frame(count: int, partitions: int = 3) -> pl.DataFrame:
 
 
 def write_now(writer: DataFileWriter, rows: pl.DataFrame) -> None:
-    """Write rows and share them out at once, as the writer does with a million of them."""
+    """Write rows and distribute them immediately, as the writer does with a million rows."""
     writer.write(rows)
     writer._split()
 
 
 def commit(table: Table, files: pl.DataFrame) -> pl.DataFrame:
-    """The table's rows once the files are named."""
+    """The table's rows after the files are committed."""
     with table.transaction() as tx:
         tx.add(files)
     return table.snapshot().scan().collect()
@@ -76,7 +76,7 @@ def data_files(root: Path) -> list[str]:
 
 
 class OpenFiles(StoreWrapper):
-    """A store that knows how many uploads are open, and how many were at most."""
+    """A store that counts open uploads, and their maximum."""
 
     def __init__(self, store: LogStore) -> None:
         super().__init__(store)

@@ -101,7 +101,7 @@ def test_writers_that_create_the_table_at_the_same_time_all_write(tmp_path: Path
 
 
 class _Rival(StoreWrapper):
-    """A store in which another writer creates the table just before ours is committed."""
+    """A store in which another writer creates the table just before this one commits."""
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         if path.endswith("0.json"):

@@ -1,4 +1,4 @@
-"""Rows brought under a table's schema: what fits, what is filled in, and what is refused."""
+"""Conversion of rows to a table's schema: valid, completed and rejected rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ WHEN = dt.datetime(2024, 1, 31, 10, 20, 30, 456789)
 
 
 def fitted(values: Any, type_: DataType, **more: Any) -> list[Any]:
-    """One column's values as the table has them."""
+    """One column's values after conversion."""
     table = Conform([Field("c", type_, **more)]).table(pa.table({"c": values}))
     found: list[Any] = table["c"].to_pylist()
     return found

@@ -1,4 +1,4 @@
-"""Partition values as the log spells them, folders, file names, codecs and sizes."""
+"""Partition values in the log, folders, file names, codecs and sizes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deletion vectors written from the format's text, value by value, to test what decodes them."""
+"""Deletion vectors written value by value from the format's specification, to test the decoder."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Kind = Callable[[int, list[int]], str]
 
 
 def z85(data: bytes) -> str:
-    """Bytes as Z85, filled up to a multiple of four."""
+    """Bytes as Z85, padded to a multiple of four."""
     data += bytes(-len(data) % 4)
     out = ""
     for at in range(0, len(data), 4):
@@ -28,7 +28,7 @@ def z85(data: bytes) -> str:
 
 
 def split(values: Iterable[int], bits: int) -> dict[int, list[int]]:
-    """Upper parts to the lower `bits` bits, both ascending."""
+    """Lower `bits` bits by upper bits, both ascending."""
     parts: dict[int, list[int]] = {}
     for value in sorted(set(values)):
         parts.setdefault(value >> bits, []).append(value & ((1 << bits) - 1))
@@ -36,7 +36,7 @@ def split(values: Iterable[int], bits: int) -> dict[int, list[int]]:
 
 
 def runs(values: list[int]) -> list[tuple[int, int]]:
-    """First values and lengths of stretches without a gap."""
+    """First values and lengths of runs without gaps."""
     found: list[tuple[int, int]] = []
     for value in values:
         if found and value == sum(found[-1]):
@@ -81,7 +81,7 @@ def bitmap(values: Iterable[int], kind: Kind = lambda _key, _values: "plain") ->
 
 
 def serialised(values: Iterable[int], kind: Kind = lambda _key, _values: "plain") -> bytes:
-    """A set of 64-bit values as a deletion vector holds it."""
+    """A set of 64-bit values, serialised as in a deletion vector."""
     parts = split(values, 32)
     data = struct.pack("<IQ", MAGIC, len(parts))
     for key, held in parts.items():
@@ -90,7 +90,7 @@ def serialised(values: Iterable[int], kind: Kind = lambda _key, _values: "plain"
 
 
 def early(values: Iterable[int]) -> bytes:
-    """The same in the serialisation that came before the portable one."""
+    """The same in the older serialisation, before the portable one."""
     parts = split(values, 32)
     data = struct.pack("<II", EARLY_MAGIC, max(parts, default=-1) + 1)
     for key in range(max(parts, default=-1) + 1):
@@ -100,7 +100,7 @@ def early(values: Iterable[int]) -> bytes:
 
 
 def framed(data: bytes) -> bytes:
-    """A vector as a file holds it."""
+    """A vector as stored in a file."""
     return struct.pack(">I", len(data)) + data + struct.pack(">I", zlib.crc32(data))
 
 
@@ -119,7 +119,7 @@ def inline(values: Iterable[int]) -> dict[str, Any]:
 def vector_file(
     table: Path, vectors: Mapping[str, Iterable[int]], prefix: str = "", absolute: bool = False
 ) -> dict[str, dict[str, Any]]:
-    """Write vectors into one file; the descriptor of each by its name."""
+    """Write vectors to one file; return the descriptor of each by its name."""
     name = uuid.UUID(int=len(vectors) << 64 | len(prefix))
     path = table / prefix / f"deletion_vector_{name}.bin"
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Random actions as flattened rows, and what a decoded commit holds as plain data."""
+"""Random actions as flattened rows, and the content of a decoded commit as plain data."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _value(type_: Any) -> st.SearchStrategy[Any]:
 
 @st.composite
 def rows(draw: st.DrawFn, kind: str, dialect: str) -> Row:
-    """One row of an action type, in any pattern of fields that lakelog reads."""
+    """One row of an action type, with any subset of its fields."""
     slots = wire(dialect).get(kind)
     if slots is None:
         body = draw(JSON.filter(lambda v: v is not None))
@@ -102,7 +102,7 @@ def frame(found: Sequence[Row]) -> pl.DataFrame:
 
 
 class OneFile:
-    """A store that holds one commit."""
+    """A store with one commit."""
 
     root = "one"
 
@@ -133,7 +133,7 @@ def as_json(row: Row) -> Row:
 
 
 def expected(found: Iterable[Row], dialect: str, first: int) -> list[Row]:
-    """What rows written from position `first` on are read as."""
+    """The rows as they are read after being written from position `first` on."""
     out = []
     for position, row in enumerate(found, first):
         read = as_json(with_written(row, dialect)) | {"version": 7, "position": position}

@@ -1,4 +1,4 @@
-"""Texts from Polars to Arrow: shared where they can be, and always the same."""
+"""Texts from Polars to Arrow: without a copy if possible, and always equal."""
 
 from __future__ import annotations
 

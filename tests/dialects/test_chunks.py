@@ -1,4 +1,4 @@
-"""Chunks hold every file once and in order; lines parsed together are what each gives alone."""
+"""Chunks contain every file once and in order; lines parsed together equal those parsed singly."""
 
 from __future__ import annotations
 

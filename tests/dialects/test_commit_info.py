@@ -1,4 +1,4 @@
-"""commitInfo bodies as rows: known fields of the right type in columns, all else in ``extra``."""
+"""commitInfo bodies as rows: known fields of the right type in columns, others in ``extra``."""
 
 from __future__ import annotations
 

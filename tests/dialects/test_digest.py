@@ -1,4 +1,4 @@
-"""Digests: equal for the same actions however they lie, different for any change."""
+"""Digests: equal for the same actions in any layout, different for any change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is encoded decodes to what it was, and is what a plain encoder writes."""
+"""Encoded rows decode to the same rows, and equal the output of a plain encoder."""
 
 from __future__ import annotations
 

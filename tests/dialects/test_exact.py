@@ -1,4 +1,4 @@
-"""The plain decoder: every rule of a commit's text, and every error with its place."""
+"""The line-by-line decoder: every rule of a commit's text, and every error with its position."""
 
 from __future__ import annotations
 

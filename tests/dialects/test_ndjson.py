@@ -1,4 +1,6 @@
-"""The columnar decoder gives what the plain one gives, and hands over what it cannot prove."""
+"""The columnar decoder returns the result of the line-by-line one, and delegates what it cannot
+decide.
+"""
 
 from __future__ import annotations
 
@@ -32,9 +34,8 @@ def blob(*lines: bytes, version: int | None = 0) -> Blob:
 
 
 def rows(frame: pl.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a narrow frame in every column, and a check that its dtypes are the contract's.
-
-    The decoders differ in one thing only: in which columns of nulls they leave out.
+    """The rows of a narrow frame with every column; checks that its dtypes are the contract's. The
+    decoders may omit different all-null columns.
     """
     full = actions.schema()
     wrong = {c: t for c, t in frame.schema.items() if t not in (full[c], pl.Null)}
@@ -56,7 +57,7 @@ def outcome(decode: Callable[[], Actions]) -> tuple[object, ...] | str:
 
 @pytest.fixture(autouse=True, scope="module")
 def _few_lines_are_decoded_by_columns() -> Iterator[None]:
-    """As many are: it is that decoder which is tried."""
+    """Use the columnar decoder for few lines too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ndjson, "_FEW_BYTES", 0)
         yield
@@ -64,7 +65,7 @@ def _few_lines_are_decoded_by_columns() -> Iterator[None]:
 
 @pytest.fixture
 def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many chunks went to the exact decoder: one entry each."""
+    """One entry per chunk that was delegated to the line-by-line decoder."""
     seen: list[int] = []
 
     def spy(blobs: Sequence[Blob], wire: Wire, *, files: bool = True) -> Actions:

@@ -1,4 +1,4 @@
-"""Parquet files of a log that hold far more rows or text than their length are refused."""
+"""Parquet files of a log with far more rows or text than their length allows are rejected."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_file_whose_rows_repeat_is_refused_in_little_memory(tmp_path: Path) ->
 
 
 def test_a_checkpoint_of_paths_that_count_upwards_is_read(tmp_path: Path) -> None:
-    """The least bytes that a path takes: far fewer than one, with nothing else in a row."""
+    """Ascending paths need the fewest bytes: far fewer than one per path, without other columns."""
     made = _delta(tmp_path / "t")
     path = made.checkpoint(1, protocol(), metadata(), add("b"))
     table = pq.read_table(path)

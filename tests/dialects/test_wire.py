@@ -1,4 +1,4 @@
-"""Where each column stands in each dialect's JSON, as the contract says."""
+"""The position of each column in each dialect's JSON, as in the contract."""
 
 from __future__ import annotations
 

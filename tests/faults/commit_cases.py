@@ -1,8 +1,6 @@
-"""Every way to write a table, and what a table must read as before and after it.
-
-Shared by the tests that fail, interrupt and kill writers. A case is run with the store that
-`lakelog.open` and `lakelog.create` get replaced by a faulty one, so that nothing that happens on
-the way to a commit goes untested.
+"""Every way to write a table, and the expected content of the table before and after. Shared by the
+tests that fail, interrupt and kill writers. A case is run with a faulty store in `lakelog.open` and
+`lakelog.create`, so that every operation of a commit is tested.
 """
 
 from __future__ import annotations
@@ -35,10 +33,10 @@ VOLATILE = frozenset(
     "metadataId createdTime modificationTime deletionTimestamp lastUpdated skipTimestamp".split()
     + "retryAfter version position".split()
 )
-"""Columns that differ from run to run, or from version to version, and decide nothing here."""
+"""Columns that differ between runs or versions, and are irrelevant here."""
 
 State = dict[str, Any] | None
-"""What a table reads as; None where there is none."""
+"""The content of a table; None if there is none."""
 
 
 @dataclass(frozen=True)
@@ -46,14 +44,14 @@ class Case:
     """One way to write.
 
     Attributes:
-        name: What it is.
+        name: Name of the case.
         formats: Dialects that have it.
         write: Writes one version to the table at a location.
         configuration: Table properties.
         app: Whether a repeated `write` commits nothing.
-        creates: Whether it makes the table, so that there is none before.
-        checkpoint: Whether the table stands behind a checkpoint, its first commit gone.
-        features: Table features that are turned on by name.
+        creates: Whether it creates the table.
+        checkpoint: Whether the table has a checkpoint, and its first commit was deleted.
+        features: Table features that are enabled by name.
     """
 
     name: str
@@ -116,7 +114,7 @@ def _set_metadata(location: str) -> int | None:
 
 
 def _turn_on(location: str) -> int | None:
-    """Metadata and protocol at once; the first in-commit timestamp, so a look at the file time."""
+    """Metadata and protocol together; the first in-commit timestamp, which reads the file time."""
     with lakelog.open(location).transaction() as tx:
         tx.set_metadata(configuration={"delta.enableInCommitTimestamps": "true"})
         tx.add(path="stamped", size=1, partitionValues={"p": None})
@@ -148,7 +146,7 @@ def _columnar(location: str) -> int | None:
 
 
 def _overtaken(location: str) -> int | None:
-    """Two others commit while it is open: it loses a version, reads them, and is put behind."""
+    """Two others commit while it is open: it loses a version, reads them, and is rebased."""
     table = lakelog.open(location)
     with table.transaction() as tx:
         tx.read(pl.col("p") == "a")
@@ -161,13 +159,13 @@ def _overtaken(location: str) -> int | None:
 
 
 def _quiet(location: str) -> Table:
-    """The table, over a store without faults."""
+    """The table, on a store without faults."""
     with mock.patch("lakelog.table_functions.open_bounded", open_bounded):
         return lakelog.open(location)
 
 
 PREPARED = 2
-"""The version of a table as `prepare` leaves it."""
+"""The version of a table after `prepare`."""
 
 ICT = {"delta.enableInCommitTimestamps": "true"}
 ROW_IDS = {"delta.enableRowTracking": "true"}
@@ -192,7 +190,7 @@ RUN_IDS = [f"{case}-{form}" if not case.creates else case.name for case, form in
 
 
 def prepare(location: str, case: Case, form: str) -> None:
-    """The table that a case starts from: version `PREPARED`, or nothing."""
+    """The initial table of a case: version `PREPARED`, or nothing."""
     if case.creates:
         return
     table = lakelog.create(location, SCHEMA, ["p"], form, case.configuration)
@@ -218,7 +216,7 @@ def prepare(location: str, case: Case, form: str) -> None:
 
 
 def files_of(location: str) -> dict[str, bytes]:
-    """Every file of a table, to make copies of it."""
+    """Every file of a table, for copies."""
     store = open_store(location)
     folders = [f"{log}{below}" for log in FOLDERS.values() for below in ("", "/_sidecars")]
     names = [f"{folder}/{e.name}" for folder in folders for e in store.list_from(folder)]
@@ -239,12 +237,12 @@ def copy_to(location: str, files: dict[str, bytes]) -> None:
 
 @dataclass(frozen=True)
 class Expected:
-    """What a case makes of a table.
+    """The result of a case.
 
     Attributes:
         files: The table before, file by file.
-        befores: What it may read as where the case wrote nothing.
-        after: What it reads as where the case has written.
+        befores: Its possible contents if the case wrote nothing.
+        after: Its content after the case.
     """
 
     files: dict[str, bytes]
@@ -273,9 +271,8 @@ _followed: set[tuple[str, Shape]] = set()
 
 
 def shape(location: str) -> Shape:
-    """Every file of a table, temporary ones too, but for random names and ids, and times.
-
-    Many faults leave the same behind, which need be read, and followed by a commit, only once.
+    """Every file of a table, including temporary ones, without random names, ids and times. Many
+    faults leave the same state, which is read, and followed by a commit, only once.
     """
     store = open_store(location)
     return tuple(
@@ -291,7 +288,7 @@ def shape(location: str) -> Shape:
 
 
 def read(location: str, version: int | None = None) -> State:
-    """Everything that a table says of itself, opened afresh, without what differs by chance."""
+    """The complete content of a table, opened again, without random values."""
     if version is not None:
         return _read_afresh(location, version)
     seen = shape(location)
@@ -329,7 +326,7 @@ def _read_afresh(location: str, version: int | None = None) -> State:
 
 
 def commit_again(location: str, form: str, state: State) -> None:
-    """The next writer is not disturbed by what a failed one left behind."""
+    """The next writer is not affected by the files of a failed one."""
     left = (form, shape(location))
     if left in _followed:
         return
@@ -348,7 +345,7 @@ def _follow(location: str, form: str, state: State) -> None:
 
 @contextlib.contextmanager
 def store_replaced(replace: Callable[[LogStore], LogStore]) -> Iterator[None]:
-    """`lakelog.open` and `lakelog.create` get their store through `replace`."""
+    """`lakelog.open` and `lakelog.create` get their store from `replace`."""
 
     def opened(
         location: str, storage_options: Any = None, limits: ReadLimits = DEFAULT_LIMITS

@@ -1,8 +1,7 @@
-"""Runs writers that die: ``commit_killer.py``, an order a line of JSON on standard input.
-
-An order names a case of `commit_cases`, a location and where to die; the answer is a line of JSON:
-how the writer ended. Each writer is a fork of this process, which has imported everything and run
-nothing: so a death costs milliseconds.
+"""Runs writers that die: ``commit_killer.py``, one order per line of JSON on standard input. An
+order names a case of `commit_cases`, a location and where to die; the result is a line of JSON: how
+the writer ended. Each writer is a fork of this process, which has imported everything and run
+nothing, so a death costs milliseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ PATIENCE_S = 60.0
 
 
 def acknowledge(path: str, version: int | None) -> None:
-    """Note that a commit has returned, durably."""
+    """Record durably that a commit has returned."""
     with Path(path).open("a", encoding="utf-8") as file:
         file.write(f"{version}\n")
         file.flush()
@@ -58,7 +57,7 @@ def write_case_on_disk(order: dict[str, Any]) -> None:
 
 
 def write_forever(order: dict[str, Any]) -> None:
-    """Commit after commit, until somebody ends it."""
+    """Commit repeatedly, until the process is killed."""
     # Without checkpoints, which do not say who wrote a file: the tests ask the commits.
     table = lakelog.open(order["location"], upkeep=False)
     for number in range(1_000_000):
@@ -69,7 +68,7 @@ def write_forever(order: dict[str, Any]) -> None:
 
 
 def start(order: dict[str, Any]) -> int:
-    """Fork a writer; gives its process id."""
+    """Fork a writer; return its process id."""
     child = os.fork()
     if child == 0:
         failed = True
@@ -82,8 +81,8 @@ def start(order: dict[str, Any]) -> int:
 
 
 def run(order: dict[str, Any]) -> int:
-    """Start a writer, or ``several``, end those that are to be ended, and wait for all; gives the
-    wait status of the last.
+    """Start a writer, or ``several``, kill those that are to be killed, and wait for all; return
+    the wait status of the last.
     """
     orders = order.get("several", [order])
     children = [start(each) for each in orders]

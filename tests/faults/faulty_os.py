@@ -1,4 +1,4 @@
-"""The operating system with faults: in the place of ``os`` where local disk is read and written."""
+"""The operating system with faults: replaces ``os`` in the code for local disk."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class FaultyOs:
 
 @contextlib.contextmanager
 def os_replaced(faulty: FaultyOs) -> Iterator[FaultyOs]:
-    """Put it in the place of ``os``."""
+    """Replace ``os``."""
     with contextlib.ExitStack() as stack:
         for module in MODULES:
             stack.enter_context(mock.patch(module, faulty))

@@ -1,7 +1,7 @@
-"""Runs keepers of a log that die: ``keeping_killer.py``, an order a line of JSON on standard input.
-
-An order names what is done, where, and after how long it is killed; the answer is its exit code.
-Each keeper is a fork of this process, which has imported everything and run nothing.
+"""Runs maintenance processes that die: ``keeping_killer.py``, one order per line of JSON on
+standard input. An order names the operation, the table, and the time after which it is killed; the
+result is its exit code. Each is a fork of this process, which has imported everything and run
+nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import lakelog.table_functions
 
 
 def keep(order: dict[str, Any]) -> None:
-    """Do what is ordered, once."""
+    """Execute an order once."""
     warnings.simplefilter("ignore", lakelog.errors.LakelogWarning)
     table = lakelog.open(order["location"])
     given = order["given"]
@@ -35,7 +35,7 @@ def keep(order: dict[str, Any]) -> None:
 
 
 def run(order: dict[str, Any]) -> int:
-    """Fork a keeper, and kill it in time; its exit code, negative if it was killed."""
+    """Fork a process, and kill it in time; return its exit code, negative if it was killed."""
     ready, begun = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,4 +1,4 @@
-"""Processes that run what is to be killed: one order a line in, one exit code a line out."""
+"""Processes that run killable work: one order per line in, one exit code per line out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import IO, Any
 
 @contextmanager
 def asked(killer: Path) -> Iterator[Callable[[dict[str, Any]], IO[str]]]:
-    """Gives what sends one order to a process, and gives where its answers are read."""
+    """Yields a function that sends an order to a process, and the stream of its results."""
     process = subprocess.Popen(
         [sys.executable, str(killer)],
         stdin=subprocess.PIPE,
@@ -39,8 +39,8 @@ def asked(killer: Path) -> Iterator[Callable[[dict[str, Any]], IO[str]]]:
 
 @contextmanager
 def started(killer: Path) -> Iterator[Callable[[dict[str, Any]], int]]:
-    """Gives what runs one order to its end, and gives its exit code; negative if a signal ended
-    it.
+    """Yields a function that runs one order to its end and returns its exit code, negative if a
+    signal ended it.
     """
     with asked(killer) as ask:
 

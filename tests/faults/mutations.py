@@ -16,8 +16,8 @@ class Mutation:
     """A file's new bytes.
 
     Attributes:
-        operation: What was done, by name.
-        detail: Where, for a message.
+        operation: Name of the operation.
+        detail: Position, for a message.
         data: The new bytes.
         start: Offset of the first byte that was changed.
         end: Offset in the old bytes after the last one that was changed.
@@ -76,7 +76,7 @@ def _zero(data: bytes, rng: random.Random) -> Mutation:
 
 
 def seams(data: bytes) -> list[int]:
-    """Ends of lines, and of the pages of Parquet, within a file; its middle where it has none."""
+    """Ends of lines, and of the pages of Parquet, within a file; its middle if it has none."""
     if data[:4] == b"PAR1":
         found = _page_ends(data)
     else:

@@ -1,4 +1,4 @@
-"""Small tables, logs and stores with a file of every kind, to be mutated; and what each holds."""
+"""Small tables, logs and stores with a file of every kind, to be mutated; and their content."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _KINDS = (
 
 
 def kind_of(name: str) -> str | None:
-    """The kind of a file by its path in the subject; None of what is not part of its content."""
+    """The kind of a file by its path in the subject; None if it is not part of the content."""
     for pattern, kind in _KINDS:
         if re.fullmatch(pattern, name):
             return kind
@@ -57,8 +57,8 @@ class Subject:
 
     Attributes:
         make: Writes it into a new folder.
-        read: All that it holds, in a form to compare.
-        forget: Deletes what its checkpoint covers; None where there is nothing to fall back on.
+        read: Its complete content, in a comparable form.
+        forget: Deletes the files that its checkpoint covers; None if there is no fallback.
     """
 
     make: Callable[[Path], None]
@@ -86,7 +86,7 @@ def read_table(root: Path) -> Content:
 
 
 def _without_nulls(file: dict[str, Any]) -> dict[str, Any]:
-    """A file's fields; statistics as JSON, as which checkpoints keep them."""
+    """A file's fields; statistics as JSON, as in checkpoints."""
     found = {name: value for name, value in file.items() if value not in (None, {})}
     with contextlib.suppress(KeyError, ValueError):
         found["stats"] = json.loads(found["stats"])
@@ -244,7 +244,7 @@ SUBJECTS: dict[str, Subject] = {
 
 @cache
 def made(name: str) -> Path:
-    """The subject of that name, made once a process."""
+    """The subject of that name, created once per process."""
     root = Path(mkdtemp()) / "t"
     root.mkdir()
     shutil.rmtree(root)

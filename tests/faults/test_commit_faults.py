@@ -1,8 +1,7 @@
-"""Commits under faults: whatever fails, and whenever, a table reads as before or as after.
-
-Every way to write (`commit_cases`) is run again and again, failing at its first operation, then at
-its second, and so on until it succeeds. Each time the table is opened afresh and read, the
-writer's own verdict is held against what is there, and another writer commits behind it.
+"""Commits under faults: after any failure, at any operation, a table reads as before or as after.
+Every way to write (`commit_cases`) is run repeatedly, failing at its first operation, then at its
+second, and so on until it succeeds. Each time the table is opened and read again, the writer's
+result is compared with its content, and another writer commits.
 """
 
 from __future__ import annotations
@@ -47,11 +46,11 @@ FAULTS: dict[Fault, tuple[Kind, ...]] = {
     "lost_taken": ("put_if_absent",),
     "late": WRITES,
 }
-"""Faults, and the operations that have them; none is all."""
+"""Faults, and the operations that have them; none means all."""
 
 
 BASIC = ("create delta", "create indextables", "append", "identified", "overtaken")
-"""Cases that stand for the others where a kind of fault or store adds little to them."""
+"""Cases that represent the others for kinds of faults or stores that add little."""
 
 STORE_RUNS = [
     (store, times, case, form)
@@ -66,7 +65,7 @@ STORE_RUN_IDS = [
 
 
 def locations(kind: str, folder: Path) -> Location:
-    """Gives locations that nothing is at."""
+    """Yields unused locations."""
     numbers = count()
     space = uuid.uuid4().hex
     base = f"memory://{space}" if kind == "memory" else str(folder)
@@ -75,14 +74,13 @@ def locations(kind: str, folder: Path) -> Location:
 
 @pytest.fixture(autouse=True)
 def looking() -> Iterator[None]:
-    """A faulty store is as near as the one below: writers look before they list, as they do on
-    local disk."""
+    """A faulty store counts as local disk: writers check names before they list."""
     with mock.patch("lakelog.transaction.log_tail.on_local_disk", return_value=True):
         yield
 
 
 class Made:
-    """Puts a faulty store over the one that is opened, and remembers it."""
+    """Wraps the opened store in a faulty one, and keeps it."""
 
     def __init__(self, kind: Callable[..., InjectingStore], *args: Any) -> None:
         self._kind, self._args = kind, args
@@ -94,7 +92,7 @@ class Made:
 
 
 def attempt(write: Callable[[str], int | None], location: str) -> Verdict:
-    """The version that a writer says it wrote, or what it raised."""
+    """The version that a writer reports, or its error."""
     try:
         return write(location)
     except (ConflictError, UnavailableError, CommitOutcomeUnknown) as verdict:
@@ -102,7 +100,7 @@ def attempt(write: Callable[[str], int | None], location: str) -> Verdict:
 
 
 def check(expected: Expected, verdict: Verdict, found: State, what: str) -> None:
-    """The table reads as before or as after, and as the writer says."""
+    """The table reads as before or as after, in agreement with the writer."""
     possible = [*expected.befores, expected.after]
     assert found in possible, f"{what}: between before and after: {found}"
     if isinstance(verdict, CommitOutcomeUnknown):
@@ -116,7 +114,7 @@ def check(expected: Expected, verdict: Verdict, found: State, what: str) -> None
 
 
 def times_identified(location: str) -> int:
-    """How many commits record version 5 of the application."""
+    """Number of commits that record version 5 of the application."""
     actions = lakelog.open(location).actions().collect()
     if "appId" not in actions.columns:
         return 0
@@ -195,7 +193,7 @@ def test_an_outcome_that_cannot_be_read_back_is_said_to_be_unknown(
 
 
 class AfterFirstPut(InjectingStore):
-    """Its rules hold once a file was to be created."""
+    """Its rules apply after the first creation of a file."""
 
     def _begin(self, kind: Kind, path: str, trips: int = 1) -> Fault | None:
         if not any(k == "put_if_absent" for k, _ in self.operations):
@@ -230,7 +228,7 @@ class _Interrupting(InjectingStore):
 
 
 class _Recorded(Transaction):
-    """Remembers every transaction that was begun."""
+    """Records every transaction that was begun."""
 
     begun: ClassVar[list[Transaction]] = []
 

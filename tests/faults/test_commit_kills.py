@@ -1,8 +1,7 @@
-"""Writers that are killed: SIGKILL before and after every operation, every call of the operating
-system, and at any time.
-
-Afterwards lakelog and deltalake open the table, its versions are contiguous, it reads as before or
-as after, what was acknowledged is there, and the next writer is not disturbed by what was left.
+"""Killed writers: SIGKILL before and after every operation, every call of the operating system, and
+at any time. Afterwards lakelog and deltalake open the table, its versions are contiguous, it reads
+as before or as after, acknowledged commits exist, and the next writer is not affected by leftover
+files.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ Run = Callable[..., int]
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """Runs one writer to its end, and gives its exit code; negative if a signal ended it."""
+    """Run one writer to its end; return its exit code, negative if a signal ended it."""
     with started(KILLER) as run_order:
         yield lambda do, **order: run_order({"do": do, **order})
 
@@ -69,7 +68,7 @@ def check_the_log(location: str, form: str, state: State) -> None:
 
 
 def check(location: str, form: str, expected: Expected, ack: Path, what: str) -> None:
-    """The table reads as before or as after, and holds what was acknowledged."""
+    """The table reads as before or as after, and contains the acknowledged commits."""
     found = read(location)
     assert found in [*expected.befores, expected.after], what
     if acknowledged(ack):

@@ -1,4 +1,4 @@
-"""Commits and V2 manifests that lost lines: counts of actions are used, and no hint alone."""
+"""Commits and V2 manifests that lost lines: counts of actions are used, and never a hint alone."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def write_checksum(log: Handmade, version: int, **fields: Any) -> Path:
 
 
 def outcome(log: Handmade, question: str = "files") -> str:
-    """What becomes of a question: ``refused``, or ``warned`` or ``silent``, and the files."""
+    """The result of a query: ``refused``, ``warned`` or ``silent``, and the files."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         try:

@@ -1,11 +1,10 @@
 """Damage: every file of a log truncated, flipped, deleted, emptied, duplicated, swapped.
 
-Each time lakelog either refuses, with an error of its own, or gives exactly the state that the
-plain sequential replay gives for the same bytes. Two readings of damaged Parquet may differ and
-both be right. Where lakelog finds a checkpoint broken that the model can still read, it may fall
-back, and then the state is the model's past that checkpoint. And where the damage lies in bytes
-that lakelog has no need of (a column of nulls, the magic at the front), the state is that of the
-whole log.
+Each time lakelog either raises one of its errors, or returns exactly the state of the plain
+sequential replay for the same bytes. Two readings of damaged Parquet may differ and both be right.
+Where lakelog finds a checkpoint broken that the model can still read, it may fall back, and then
+the state is the model's past that checkpoint. And where the damage lies in bytes that lakelog has
+no need of (a column of nulls, the magic at the front), the state is that of the whole log.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from tests.model.strict_json import RefusedError
 pytestmark = pytest.mark.timeout(240)
 
 SCALE = int(os.environ.get("LAKELOG_DAMAGE", "1"))
-"""How much damage is done: a multiple of the usual."""
+"""Amount of damage, as a multiple of the default."""
 
 TABLES = {
     "json": Options(commits=3, layouts=(), noise=False, odd=False, actions=2),
@@ -52,17 +51,17 @@ TABLES = {
 SEED = 20_240_601
 
 Damage = Callable[[Path, random.Random], Iterator[str]]
-"""Damages one file again and again, each time saying how; the caller restores it in between."""
+"""Damages one file repeatedly, and describes each damage; the caller restores it in between."""
 
 
 def _steps(size: int, count: int) -> list[int]:
-    """About `count` lengths below `size`, its ends among them."""
+    """About `count` lengths below `size`, including its ends."""
     step = max(1, size // count)
     return sorted({0, 1, 2, *range(0, size, step), size - 2, size - 1} & set(range(size)))
 
 
 def _few(path: Path) -> int:
-    """How many cases a file gets: reading damaged Parquet costs more than damaged JSON."""
+    """Number of cases per file: reading damaged Parquet costs more than damaged JSON."""
     return (30 if path.suffix == ".json" else 5) * SCALE
 
 
@@ -157,7 +156,9 @@ DAMAGES: dict[str, Damage] = {
 
 
 def log_files(root: Path) -> list[Path]:
-    """The files to damage: the checkpoint's and the last commit, or every commit without one."""
+    """The files to damage: the checkpoint's and the last commit, or every commit without a
+    checkpoint.
+    """
     found = [p for p in sorted((root / replay.LOG).rglob("*")) if p.is_file()]
     checkpoints = [p for p in found if "checkpoint" in p.name or p.parent.name == "_sidecars"]
     commits = [p for p in found if p.suffix == ".json" and p not in checkpoints]
@@ -221,8 +222,8 @@ def table(request: pytest.FixtureRequest, tables: dict[str, Path], tmp_path: Pat
 
 
 def every_damage(root: Path, damage: Damage) -> Iterator[str]:
-    """Do the damages of one kind to every file, one at a time; yields what was done. A run does one
-    in three of them, from a start that changes by day.
+    """Apply the damages of one kind to every file, one at a time; yields descriptions. A run
+    applies one in three of them, from a start that changes by day.
     """
     rng = random.Random(SEED)
     share = 1 if IS_WHOLE else 3
@@ -301,7 +302,7 @@ NULLS = (b"null\n", b"\nnull\n", b" null", b'{"add":null}\nnull\n', b"null\n" * 
 def test_a_null_where_an_object_belongs_does_not_crash_the_process(
     tables: dict[str, Path], tmp_path: Path
 ) -> None:
-    """pyarrow's JSON reader segfaults on a block that begins with a row that is null."""
+    """pyarrow's JSON reader segfaults on a block that begins with a null row."""
     roots = [tmp_path / str(number) for number in range(len(NULLS))]
     for root, head in zip(roots, NULLS, strict=True):
         shutil.copytree(tables["json"], root)

@@ -1,5 +1,5 @@
-"""Keepers of a log that are killed at any moment: the table reads as before, no half of a
-checkpoint is seen, and who begins again ends well.
+"""Maintenance processes killed at any moment: the table reads as before, no checkpoint is
+incomplete, and the next run succeeds.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ Run = Callable[[dict[str, Any]], int]
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """Runs one keeper to its end, and gives its exit code; negative if a signal ended it."""
+    """Run one process to its end; return its exit code, negative if a signal ended it."""
     with started(KILLER) as run:
         yield run
 
 
 def damage(table: lakelog.Table, rng: random.Random) -> None:
-    """Cut the newest checkpoint short, which can be made again, and tear the pointer."""
+    """Truncate the newest checkpoint, which can be rewritten, and tear the pointer."""
     newest = table.log.list_all().checkpoints[-1]
     file = Path(table.path, newest.paths[0])
     whole = file.read_bytes()
@@ -54,7 +54,7 @@ def damage(table: lakelog.Table, rng: random.Random) -> None:
 
 
 def check(location: Path, last: int, promised: int, *, damaged: bool) -> None:
-    """Every promised version reads as it should, and no checkpoint is half there."""
+    """Every version within the retention is correct, and no checkpoint is incomplete."""
     table = lakelog.open(location)
     with warnings.catch_warnings():
         if damaged:
@@ -73,7 +73,7 @@ def check(location: Path, last: int, promised: int, *, damaged: bool) -> None:
 
 
 def ordered(rng: random.Random, layouts: list[str], form: str, last: int) -> dict[str, Any]:
-    """What a keeper is to do."""
+    """The order for a process."""
     does = rng.choice(["checkpoint", "checkpoint", "cleanup", "cleanup", "repair", "compact"])
     given: dict[str, Any] = {}
     match does:
@@ -89,7 +89,7 @@ def ordered(rng: random.Random, layouts: list[str], form: str, last: int) -> dic
 
 
 def finish(location: Path, order: dict[str, Any]) -> int:
-    """Do it again, to the end; gives the oldest version promised by then."""
+    """Run it again, to the end; return the oldest version within the retention."""
     table = lakelog.open(location)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LakelogWarning)

@@ -1,9 +1,7 @@
-"""Random mutations of every kind of file: the truth, a refusal, or a case that none can detect.
-
-The truth is the content of the unmutated subject. A refusal is a `LakelogError` other than an
-internal one. What no reader can detect is listed in `UNDETECTABLE`, with the argument.
-
-``LAKELOG_SEED`` repeats a run; ``LAKELOG_MUTATIONS`` is the number of mutations of all subjects.
+"""Random mutations of every kind of file: the truth, an error, or a case that no reader can detect.
+The truth is the content of the unmutated subject. An error is a `LakelogError` other than an
+internal one. Undetectable cases are listed in `UNDETECTABLE`, with the argument. ``LAKELOG_SEED``
+repeats a run; ``LAKELOG_MUTATIONS`` is the number of mutations of all subjects.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ MUTATIONS = int(os.environ.get("LAKELOG_MUTATIONS", "120"))
 
 
 def read(subject: Subject, root: Path) -> tuple[Content | LakelogError, bool]:
-    """What a subject holds, and whether a warning was given."""
+    """The content of a subject, and whether a warning was issued."""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
         found: Content | LakelogError

@@ -14,7 +14,7 @@ from tests.faults.mutations import Mutation
 
 @dataclass(frozen=True)
 class Case:
-    """A mutation whose answer is not the truth."""
+    """A mutation whose result is not the truth."""
 
     subject: str
     root: Path
@@ -32,7 +32,7 @@ class Undetectable:
     """A class of mutations.
 
     Attributes:
-        name: What they are.
+        name: Name of the class.
         argument: Why no reader can detect them.
         holds: Whether a case is one of them.
     """
@@ -46,7 +46,7 @@ _JSON = {"commit", "compaction", "JSON manifest", "JSON checkpoint"}
 
 
 def _actions(data: bytes) -> list[Any] | None:
-    """The actions of a text file; None where it is not JSON objects."""
+    """The actions of a text file; None if it does not contain JSON objects."""
     try:
         if data[:2] in {b"\x1f\x8b", b"\x01\x01"}:
             data = gzip.decompress(data[2:] if data[:2] == b"\x01\x01" else data)
@@ -76,7 +76,7 @@ def _fewer_actions(case: Case) -> bool:
 
 
 def _contradicted(case: Case) -> bool:
-    """Whether the checksum of the latest version says that files are missing."""
+    """Whether the checksum of the latest version shows that files are missing."""
     for path in (case.root / "_delta_log").glob("*.crc"):
         recorded = json.loads(path.read_bytes())
         files = case.found["files"]
@@ -117,7 +117,9 @@ def _no_protocol(case: Case) -> bool:
 
 
 def _value_in_a_page(case: Case) -> bool:
-    """Without its own writer's checksum, a page is what its bytes say, in its number of rows."""
+    """Without its writer's checksum, a page is valid with any bytes that have its number of
+    rows.
+    """
     return (
         case.kind == "data file"
         and case.path.name == "0.parquet"

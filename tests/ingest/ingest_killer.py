@@ -1,7 +1,6 @@
-"""Runs Ingestors that die: an order a line of JSON on standard input.
-
-A process is a fork of this one, which has imported everything and opened nothing. What happens goes
-to standard output, a line an event: ``wrote <id>`` after a write returned, ``ended <code>``.
+"""Runs Ingestors that die: one order per line of JSON on standard input. A process is a fork of
+this one, which has imported everything and opened nothing. Events are written to standard output,
+one per line: ``wrote <id>`` after a write returned, ``ended <code>``.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ def write(order: dict[str, Any], opened: int) -> None:
 
 
 def work(ingestor: lakelog.Ingestor, writer: str, key: str | None) -> None:
-    """Write without end: single rows, batches, and rows that are refused; with a key, also the
-    rows that were written before.
+    """Write endlessly: single rows, batches, and rejected rows; with a key, also rows that were
+    written before.
     """
     rng = random.Random(writer)
     number = 0

@@ -1,4 +1,6 @@
-"""Each acknowledged row is in the table exactly once, whatever operation of disk or store fails."""
+"""Each acknowledged row is in the table exactly once, whichever operation of disk or store
+fails.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ def store() -> LogStore:
 
 
 class Life:
-    """What writers were promised, across Ingestors of one directory."""
+    """The acknowledged rows of writers, across Ingestors of one directory."""
 
     def __init__(self, store: LogStore, *, key: str | None = None) -> None:
         self.store, self.key = store, key
@@ -68,7 +70,7 @@ class Life:
         self.acknowledged += own
 
     def run(self, ingestor: lakelog.Ingestor) -> None:
-        """A few rounds; commits that fail are left to the next one."""
+        """A few rounds; failed commits are left to the next one."""
         for rows in (1, 3, 1, 2):
             self.write(ingestor)
             self.write(ingestor, rows)
@@ -84,7 +86,7 @@ class Life:
 
 
 def finished(life: Life, disk: CrashDisk) -> None:
-    """The next process commits what is left."""
+    """The next process commits the rest."""
     with life.opened(disk) as ingestor:
         pending = ingestor.read_your_writes().select("id").collect()["id"].to_list()
         assert len(pending) == len(set(pending))
@@ -123,7 +125,9 @@ def test_each_operation_of_the_store_may_fail(fault: Any) -> None:
 
 @pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "late"])
 def test_the_machine_may_stop_when_the_store_fails(fault: Any) -> None:
-    """The disk is what a crash leaves, and a late request arrives while the next process works."""
+    """The disk has the state after a crash, and a late request arrives while the next process
+    works.
+    """
     for nth in STORE_POINTS:
         rng = rng_of(f"{fault} {nth}")
         store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")

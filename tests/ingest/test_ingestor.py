@@ -39,7 +39,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def quiet(table: lakelog.Table, directory: Path, **options: Any) -> lakelog.Ingestor:
-    """Commits only when it is asked to."""
+    """Commits only on request."""
     return lakelog.Ingestor(table, directory, **{"max_seconds": 3600, "sync": "none", **options})
 
 

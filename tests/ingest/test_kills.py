@@ -1,7 +1,6 @@
-"""Ingestors under load that are killed with SIGKILL at any time, and next to other writers.
-
-A few rounds, or as many as ``LAKELOG_ROUNDS`` says; all on one directory, which the next process
-opens at once.
+"""Ingestors under load that are killed with SIGKILL at any time, and run next to other writers. A
+few rounds, or ``LAKELOG_ROUNDS`` rounds; all in one directory, which the next process opens
+immediately.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Run = Callable[[dict[str, Any]], list[list[str]]]
 
 @pytest.fixture
 def run() -> Iterator[Run]:
-    """Runs one process until it is killed, and gives what it reported."""
+    """Run one process until it is killed, and return its events."""
     with asked(KILLER) as ask:
 
         def run_order(order: dict[str, Any]) -> list[list[str]]:

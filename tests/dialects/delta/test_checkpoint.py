@@ -37,7 +37,7 @@ def made(tmp_path: Path) -> Handmade:
 
 
 def reader(made: Handmade) -> DeltaCheckpointReader:
-    """A reader over the best checkpoint that is listed."""
+    """A reader over the best listed checkpoint."""
     best = made.context().list_all().checkpoints[-1]
     return DeltaCheckpointReader(open_store(made.root), best)
 
@@ -388,7 +388,7 @@ def test_a_value_may_stand_in_another_width(
 
 
 def in_layout(type_: pa.DataType, text: pa.DataType) -> pa.DataType:
-    """A type with every text of it in another layout; map keys stay, as Arrow has no other."""
+    """A type with every text in another layout, except map keys, for which Arrow has no other."""
     if pa.types.is_struct(type_):
         return pa.struct([f.with_type(in_layout(f.type, text)) for f in type_])
     if pa.types.is_map(type_):

@@ -1,4 +1,4 @@
-"""A renamed column in a checkpoint's footer is damage, and not a column of nulls."""
+"""A renamed column in a checkpoint's footer is damage, not a column of nulls."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ CASES = [(layout, name) for layout, (names, _) in LAYOUTS.items() for name in so
 
 
 def rename(path: Path, name: str) -> None:
-    """Spell a column's name in another way, wherever the footer has it."""
+    """Rename a column everywhere in the footer."""
     data = path.read_bytes()
     length = int.from_bytes(data[-8:-4], "little") + 8
     said = bytes([len(name)]) + name.encode()
@@ -157,7 +157,7 @@ REPLACED: list[tuple[str, Callable[[pa.Table], pa.Table]]] = [
     *(("v2-json", change) for change in (of_other_columns, of_nulls, of_null_removes)),
     *(("v2-json", change) for change in (without_rows, without_one_row)),
 ]
-"""Only of sidecars does anything record how many rows they have."""
+"""Only for sidecars is the number of rows recorded."""
 
 
 @pytest.mark.parametrize(("layout", "replaced"), REPLACED)

@@ -1,4 +1,4 @@
-"""Typed copies of statistics and partition values: which columns, and from where."""
+"""Typed copies of statistics and partition values: columns and sources."""
 
 from __future__ import annotations
 

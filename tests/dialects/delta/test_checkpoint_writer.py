@@ -1,4 +1,4 @@
-"""Checkpoints that are written, and read again."""
+"""Checkpoints are written, and read again."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ LAYOUTS = {
     "classic-v2 inline": {"parts": 0},
 }
 KEPT_NOWHERE = ("version", "position", "timestamp", "dataChange", "extra")
-"""What no checkpoint keeps of a row, or replaces."""
+"""Columns of a row that no checkpoint keeps, or that it replaces."""
 
 
 def plan_of(version: int, layout: str = "classic", **more: Any) -> CheckpointPlan:
@@ -51,7 +51,7 @@ def plan_of(version: int, layout: str = "classic", **more: Any) -> CheckpointPla
 
 
 def frame_of(rows: Iterable[dict[str, Any]]) -> pl.DataFrame:
-    """Flattened rows as the writer is given them: paths decoded, without columns of nulls."""
+    """Flattened rows for the writer: paths decoded, without all-null columns."""
     frame = pl.DataFrame(list(rows), schema=actions.schema())
     return frame.select(s.name for s in frame if s.null_count() < frame.height)
 
@@ -85,7 +85,7 @@ def publish(store: LogStore, staged: StagedCheckpoint) -> None:
 
 
 def as_rows(frames: Iterable[pl.DataFrame], removes_lack: tuple[str, ...] = ()) -> list[str]:
-    """Rows in no order, maps in no order, absent columns as nulls."""
+    """Rows and maps in canonical order, absent columns as nulls."""
     whole = actions.conform(actions.concat(frames)).drop(KEPT_NOWHERE)
     rows = []
     for found in whole.iter_rows(named=True):

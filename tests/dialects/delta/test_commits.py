@@ -1,4 +1,4 @@
-"""A peer engine reads what is encoded: the same files, however odd their names and values."""
+"""A peer engine reads encoded commits: the same files, with any names and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reader versions and features: read, or refused by name."""
+"""Reader versions and features: supported, or rejected by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fingerprints of sidecars: their filters never lose a path, and what was changed is noticed."""
+"""Fingerprints of sidecars: their filters never lose a path, and changes are detected."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def write_sidecar(
     row_group_rows: int = 1000,
     deleted_ms: int = 7,
 ) -> SidecarFile:
-    """A sidecar of paths, percent-encoded as every writer does."""
+    """A sidecar of paths, percent-encoded by every writer in the same way."""
     removes = removes or []
     gone: list[None] = [None]
     add = pa.array([{"path": encode_path(p)} for p in adds] + gone * len(removes), ADD)
@@ -142,7 +142,9 @@ def test_paths_are_hashed_as_they_are_written() -> None:
 
 
 def test_spelling_of_paths_is_part_of_the_format() -> None:
-    """Whoever changes `encode_paths` must raise `FORMAT`: old filters know the old spelling."""
+    """A change of `encode_paths` must increase `FORMAT`, because old filters use the old
+    encoding.
+    """
     spelled = {
         "a b": "a%20b",
         "é": "é",

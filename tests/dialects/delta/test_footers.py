@@ -1,4 +1,4 @@
-"""Footers that contradict themselves are refused, before pyarrow ends the process for them."""
+"""Inconsistent footers are rejected before they crash pyarrow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The canonical form that a pointer's checksum is taken over."""
+"""The canonical form for a pointer's checksum."""
 
 from __future__ import annotations
 

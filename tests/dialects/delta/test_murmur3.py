@@ -1,4 +1,4 @@
-"""Spark's Murmur3 of text, beside one that goes byte by byte."""
+"""Spark's Murmur3 of text, compared with a byte-by-byte implementation."""
 
 from __future__ import annotations
 

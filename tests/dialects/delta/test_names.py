@@ -1,4 +1,4 @@
-"""File names of a Delta log: taken exactly, or not at all."""
+"""File names of a Delta log: exact matches only."""
 
 from __future__ import annotations
 

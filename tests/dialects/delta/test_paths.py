@@ -41,7 +41,7 @@ CASES = {
 
 
 def both(spell: Callable[[pl.Series], pl.Series], paths: pl.Series) -> pl.Series:
-    """A column spelled by queries, as long ones are, and the same one by one, as short ones are."""
+    """A column encoded by queries, as long ones are, and one by one, as short ones are."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lakelog.dialects.delta.paths._FEW", -1)
         found = spell(paths)

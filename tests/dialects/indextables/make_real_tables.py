@@ -1,4 +1,4 @@
-"""Makes the tables of `real/` with IndexTables' own writer, and records what it answers.
+"""Creates the tables of `real/` with IndexTables' own writer, and records its results.
 
 Run by hand, from the repository's root, with LAKELOG_INDEXTABLES_BUILD set (see `reference`)::
 
@@ -37,7 +37,7 @@ _SPACED = '[ {"name": "a", "type": "text"}, {"name": "o", "type": "object"} ]'
 
 
 def states_and_skips(real: Reference, table: str) -> Expected:
-    """Commits by states, with skips numbered apart from them."""
+    """Commits by states, with independently numbered skips."""
     real("init", table, schema=SCHEMA)
     for number in range(1, 4):
         real("add", table, adds=[add(f"f{number}")])
@@ -50,7 +50,7 @@ def states_and_skips(real: Reference, table: str) -> Expected:
 
 
 def late_state(real: Reference, table: str) -> Expected:
-    """A checkpoint of a table of states gets the number of its last JSON commit, 0."""
+    """A checkpoint of a table with states gets the number of its last JSON commit, 0."""
     real("init", table, schema=SCHEMA)
     for number in range(1, 3):
         real("add", table, adds=[add(f"f{number}")])
@@ -77,7 +77,7 @@ def states_above_commits(real: Reference, table: str) -> Expected:
 
 
 def forgotten_commits(real: Reference, table: str) -> Expected:
-    """lakelog creates a table; the reference's first state leaves out its files."""
+    """lakelog creates a table; the reference's first state omits its files."""
     _lakelog(table, "f1", "f2")
     real("add", table, adds=[add("f3")])
     return {"files": {0: []}, "refused": [1, 2]}
@@ -93,7 +93,7 @@ def raised_protocol(real: Reference, table: str) -> Expected:
 
 
 def alternating_writers(real: Reference, table: str) -> Expected:
-    """Both writers commit JSON by turns."""
+    """Both writers commit JSON alternately."""
     created = _lakelog(table, "f1")
     real("add", table, SHARED, adds=[add("f2")])
     with created.transaction() as tx:
@@ -123,7 +123,7 @@ TABLES: tuple[Callable[[Reference, str], Expected], ...] = (
 
 
 def main() -> None:
-    """Make every table anew."""
+    """Create every table again."""
     real = Reference(Path(os.environ[VARIABLE]), sys.stderr.buffer)
     for make in TABLES:
         table = HERE / make.__name__

@@ -58,7 +58,7 @@ _MAPS = ("partitionValues", "minValues", "maxValues", "tags")
 
 
 class RefusedError(Exception):
-    """The reference answered with an error."""
+    """The reference returned an error."""
 
 
 class Reference:
@@ -107,13 +107,13 @@ class Reference:
 
 
 def add(path: str, **fields: Any) -> dict[str, Any]:
-    """An add as the reference takes it."""
+    """An add for the reference."""
     body = {"path": path, "partitionValues": {}, "size": 100, "modificationTime": 1}
     return {**body, "dataChange": True, "numRecords": 3, **fields}
 
 
 def remove(path: str) -> dict[str, Any]:
-    """A remove as the reference takes it."""
+    """A remove for the reference."""
     return {"path": path, "deletionTimestamp": 1, "dataChange": True}
 
 
@@ -160,7 +160,7 @@ def _schema(metadata: Mapping[str, Any]) -> Any:
 
 
 def _plain(field: str, value: Any) -> Any:
-    """One spelling of what both sides may spell in several ways."""
+    """A canonical form of values that both sides may encode differently."""
     if field == "hasFooterOffsets":
         return bool(value)
     if field in _MAPS:

@@ -1,4 +1,4 @@
-"""Avro states: what the corpus lacks, and what must be refused."""
+"""Avro states: cases that the corpus lacks, and cases that must be rejected."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IndexTables checkpoints as they are written: what goes in comes out, and is not seen early."""
+"""IndexTables checkpoints: the read content equals the written one, and is not visible early."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ OWN: list[dict[str, Any]] = [
     META[0] | {"readerFeatures": ["multiPartCheckpoint", "columnarCommits"]},
     *META[1:],
 ]
-"""The same of a table that lakelog alone reads."""
+"""The same for a table that only lakelog reads."""
 FILES: list[dict[str, Any]] = [
     {
         "actionType": "add",
@@ -146,7 +146,7 @@ def ids(seed: int = 0) -> Callable[[], uuid.UUID]:
 
 
 def batches(files: pl.DataFrame, rows: int = 2) -> Iterator[pl.DataFrame]:
-    """As a checkpoint is given them: adds, then removes; narrow."""
+    """The rows for a checkpoint: adds, then removes; narrow."""
     for kind in actions.FILE_ACTIONS:
         mine = files.filter(pl.col("actionType") == kind)
         for part in mine.iter_slices(rows) if mine.height else ():
@@ -208,7 +208,7 @@ def assert_read_back(
     meta: list[dict[str, Any]],
     files: list[dict[str, Any]],
 ) -> None:
-    """As it is staged, and as it is listed once its files have their names."""
+    """As staged, and as listed once its files are renamed."""
     flat = staged.checkpoint.layout == "flattened"
     columns = [c for c in actions.schema() if c != "actionType"]
     wanted = expected_files(files, filled=not flat)

@@ -1,4 +1,4 @@
-"""Columnar commits: the same actions as the lines would be, smaller, and refused when damaged."""
+"""Columnar commits: the same actions as the lines, smaller, and rejected if damaged."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def adds(count: int) -> CommitContent:
 
 
 def rows(found: Actions) -> list[Any]:
-    """All that a commit holds but positions, which count rows here and lines there."""
+    """The content of a commit except positions, which count rows in one form and lines in the
+    other.
+    """
     frames = (found.files, found.meta, found.other)
     plain = [making.plain(part.drop("position", strict=False)) for part in frames]
     return [*plain, [info.body for info in found.commit_infos]]

@@ -1,4 +1,4 @@
-"""Commits as the reference's readers take them: commitInfo beside an action, framings."""
+"""Commits for the reference's readers: commitInfo next to an action, framings."""
 
 from __future__ import annotations
 

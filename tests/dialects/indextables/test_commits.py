@@ -1,4 +1,4 @@
-"""JSON commits: wrappers, defaults, framings, what is unknown, what is broken."""
+"""JSON commits: wrappers, defaults, framings, unknown and malformed content."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Every file of a log cut short and flipped: a clear refusal, or the same rows; never a raw
-traceback, never fewer rows in silence."""
+"""Every file of a log truncated and flipped: a clear error, or the same rows; never a raw
+traceback, never fewer rows silently.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +52,7 @@ def _write(log: Log, kind: str) -> list[Path]:
 
 
 def _read(log: Log) -> pl.DataFrame:
-    """Every action that the log holds, whatever file it is in."""
+    """Every action of the log, in any file."""
     listing = DIALECT.list_log(log.store, hint=False)
     frames = []
     if listing.checkpoints:
@@ -64,8 +65,9 @@ def _read(log: Log) -> pl.DataFrame:
 
 
 def _plain_reading(log: Log) -> set[str] | None:
-    """The paths that the uncompressed JSON files add, read line by line; None if there are others
-    or they are not JSON."""
+    """The paths that the uncompressed JSON files add, read line by line; None if there are others,
+    or they are not JSON.
+    """
     found = set()
     for target in log.folder.rglob("*"):
         if target.suffix != ".json":
@@ -81,7 +83,7 @@ def _objects(data: bytes) -> list[dict[str, Any]]:
 
 
 def _check(log: Log, whole: pl.DataFrame, change: str) -> None:
-    """Refused, or the same rows; where the bytes are plain JSON, what a plain reading gives."""
+    """An error, or the same rows; for plain JSON, the result of a plain reading."""
     try:
         found = _read(log)
     except (CorruptionError, UnsupportedError) as error:

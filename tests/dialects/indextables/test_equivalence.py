@@ -1,4 +1,4 @@
-"""Whatever form a state was checkpointed in, it reads back as the same rows."""
+"""A state reads back as the same rows from every form of checkpoint."""
 
 from __future__ import annotations
 

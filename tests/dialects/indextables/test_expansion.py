@@ -1,4 +1,4 @@
-"""Small files of an IndexTables log that expand to much are refused, in little memory."""
+"""Small files of an IndexTables log that expand to much are rejected, with little memory."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _text(data: bytes) -> bytes:
 def _container(
     fields: object, count: int, block: bytes, codec: str = "null", size: int | None = None
 ) -> bytes:
-    """An Avro container with one block, whose count and size may be lies."""
+    """An Avro container with one block, whose count and size may be false."""
     schema = {"type": "record", "name": "R", "fields": fields}
     pairs = {"avro.schema": json.dumps(schema), "avro.codec": codec}
     metadata = b"".join(_text(k.encode()) + _text(v.encode()) for k, v in pairs.items())

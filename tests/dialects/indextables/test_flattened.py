@@ -1,4 +1,4 @@
-"""Flattened Parquet checkpoints: lakelog's schema, and spec 004's plain entries."""
+"""Flattened Parquet checkpoints: lakelog's schema, and plain entries of specification 004."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The three framings, and what may not be read."""
+"""The three framings, and rejected content."""
 
 from __future__ import annotations
 

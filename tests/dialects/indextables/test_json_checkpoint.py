@@ -45,7 +45,7 @@ def log(tmp_path: Path) -> Log:
 def write_json_checkpoint(
     log: Log, version: int, form: str, rows: list[JsonObject], framing: str = "plain"
 ) -> list[Path]:
-    """One checkpoint in one of the forms; the files it made, the manifest first."""
+    """One checkpoint in one of the forms; its files, the manifest first."""
     base = f"{version:020d}.checkpoint"
     if form == "lines":
         return [log.write(f"{base}.json", frame_bytes(lines(rows), framing))]
@@ -92,7 +92,7 @@ def test_every_form_and_framing_gives_the_same_state(log: Log, form: str, framin
 
 
 class Sweeping(StoreWrapper):
-    """A store whose listings are followed by the deletion of some of the commits in them."""
+    """A store that deletes some listed commits after each listing."""
 
     def __init__(self, store: LogStore, doomed: list[list[Path]]) -> None:
         super().__init__(store)
@@ -106,7 +106,7 @@ class Sweeping(StoreWrapper):
 
 
 class Listing(StoreWrapper):
-    """A store that lists a commit that is not there."""
+    """A store that lists a commit that does not exist."""
 
     def __init__(self, store: LogStore, version: int) -> None:
         super().__init__(store)

@@ -1,4 +1,4 @@
-"""What the log folder holds, by name."""
+"""Files of the log folder, by name."""
 
 from __future__ import annotations
 

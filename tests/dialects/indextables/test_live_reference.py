@@ -1,4 +1,6 @@
-"""lakelog and IndexTables' own transaction log on the same tables, where a build of it is named."""
+"""lakelog and IndexTables' own transaction log on the same tables, if a build of it is
+configured.
+"""
 
 from __future__ import annotations
 

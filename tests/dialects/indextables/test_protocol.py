@@ -1,4 +1,4 @@
-"""The protocol gate."""
+"""Supported and rejected protocols."""
 
 from __future__ import annotations
 

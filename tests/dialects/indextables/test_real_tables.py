@@ -1,4 +1,4 @@
-"""Small tables that IndexTables' own writer wrote: `make_real_tables` made them."""
+"""Small tables that IndexTables' own writer wrote, created by `make_real_tables`."""
 
 from __future__ import annotations
 

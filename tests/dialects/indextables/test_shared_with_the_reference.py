@@ -1,4 +1,4 @@
-"""Tables that lakelog and IndexTables' own writer share: what each of them must not lose."""
+"""Tables that lakelog and IndexTables' own writer share: content that neither may lose."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _add(table: lakelog.Table, path: str) -> None:
 
 
 def _states(root: Path, first: int, last: int) -> None:
-    """What IndexTables leaves: a checkpoint of version `first`, and adds up to `last`."""
+    """A checkpoint of version `first` by IndexTables, and adds up to `last`."""
     log = Log.__new__(Log)
     log.root, log.folder = root, root / "_transaction_log"
     entries = [add(f"f{n}")["add"] for n in range(1, last + 1)]

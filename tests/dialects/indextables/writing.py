@@ -1,4 +1,4 @@
-"""Writes IndexTables logs byte by byte, for what no real log of the corpus holds."""
+"""Writes IndexTables logs byte by byte, for cases that the corpus lacks."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ class Log:
         fields: list[JsonObject] | None = None,
         codec: str = "zstandard",
     ) -> Path:
-        """Entries are bodies of adds; the fields that an entry needs are filled in."""
+        """Entries are bodies of adds; required fields of an entry are added."""
         schema = {"type": "record", "name": "FileEntry", "fields": fields or ENTRY_FIELDS}
         base = {"dataChange": True, "addedAtVersion": 0, "addedAtTimestamp": 77}
         return self.write(name, _avro(schema, [base | entry for entry in entries], codec))

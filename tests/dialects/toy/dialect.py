@@ -45,7 +45,7 @@ NAME = re.compile(r"(\d{8})\.(ndjson|state)")
 
 
 class ToyProtocol(ProtocolRules):
-    """One version; the feature ``shiny`` has to be listed."""
+    """One version; the feature ``shiny`` must be listed."""
 
     features: Mapping[str, Feature] = {"shiny": Feature("shiny", Stance.HONOURED, "nothing")}
     default = Protocol(1, 1)
@@ -72,7 +72,7 @@ class ToyProtocol(ProtocolRules):
 
 
 class ToyDialect(Dialect):
-    """See the module."""
+    """See the module docstring."""
 
     name = "toy"
     log_folder = FOLDER

@@ -1,4 +1,4 @@
-"""A dialect that lives in its own folder: opened, committed to, checkpointed, repaired, cleaned."""
+"""A dialect in its own folder: opened, committed to, checkpointed, repaired, cleaned up."""
 
 from __future__ import annotations
 
