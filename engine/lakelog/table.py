@@ -831,13 +831,17 @@ class Table:
             target_file_bytes: As `append`.
             compression: As `append`.
             version: The version at which the rows were read; conflicts are as for `overwrite`.
-            memory_limit: Bytes; the rows of the source may take half of them. None sets no limit.
+            memory_limit: Bytes that the merge may take, next to about 200 MB of the libraries. If
+                the rows of the source exceed a quarter of them, they are in a temporary file (see
+                ``TMPDIR``) that is mapped into memory; their keys are always in memory. None sets
+                no limit.
             commit: As `append`.
 
         Returns:
             A `Merge`, whose methods add clauses; its `execute` runs the merge.
 
-        Memory: the source, and per batch of table rows, their join with it; otherwise as `update`.
+        Memory: the source, and per batch of table rows, their join with it; with a `memory_limit`,
+        of the source the keys. The size of the table does not matter.
 
         Source: Delta Lake, MERGE INTO.
 

@@ -8,7 +8,7 @@ from perf.writing.workloads import Comparison, Limit, Ratio, Times, WriteWorkloa
 
 PACKAGE = "perf.rows"
 CHECKER = "perf.rows.check"
-MEMORY_LIMIT = 256 << 20
+MEMORY_LIMIT = 128 << 20
 """Memory limit of the merge in a process of 512 MB, which includes imports and the interpreter."""
 _BOTH = ("lakelog", "deltalake")
 

@@ -1,8 +1,11 @@
 """`Merge`: inserts, updates and deletes rows by comparing the table with other rows, in one commit.
 
-The source is held in memory, by key. Files of the target that cannot hold one of the keys are not
-opened; the others are read batch by batch, and each batch is joined with the source. Source rows
-that found a row are remembered, and the others are inserted at the end.
+The keys of the source are in memory. Its rows are too, or, if they exceed a share of the memory
+limit, in a temporary file that is mapped into memory. Files of the target that cannot hold one of
+the keys are not opened; the others are read batch by batch, and each batch is joined with the keys.
+Source rows that found a row are remembered, and the others are inserted at the end.
+
+In clauses, the structs ``source`` and ``target`` hide columns of these names.
 
 Source: Delta Lake, MERGE INTO (MergeIntoCommand). Delta protocol, Deletion Vectors; Add CDC File.
 """
@@ -10,9 +13,12 @@ Source: Delta Lake, MERGE INTO (MergeIntoCommand). Delta protocol, Deletion Vect
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import mmap
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
@@ -26,7 +32,8 @@ from lakelog.data.rewrite import Change, Outcome, Rewriter, Rewritten
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
 from lakelog.data.targets import holds, touched_rows
 from lakelog.data.update import Assignments
-from lakelog.errors import InvalidInputError
+from lakelog.data.write import slices
+from lakelog.errors import InvalidInputError, UnavailableError
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
@@ -44,6 +51,8 @@ Kind = Literal["update", "delete", "insert"]
 
 _SOURCE, _TARGET = "source", "target"
 _T, _S = "\0target row", "\0source row"
+_PIECE_ROWS = 1 << 16
+_SOURCE_SHARE, _INSERT_SHARE = 4, 32  # parts of the memory limit, of all rows and of some
 _MOST_LISTED = 64  # keys that a condition lists; of more, it has the least and the greatest
 
 
@@ -146,7 +155,7 @@ class Merge:
         Raises:
             InvalidInputError: No clause was given, or the merge ran before; a clause names an
                 unknown column, or a value does not fit; two source rows match and change one
-                target row; or the source does not fit into the memory limit.
+                target row.
             UnsupportedFeatureError: As `Table.update`.
             InvalidTransactionError: The table is append-only, and a clause changes rows.
             ConflictError: Another commit changed rows that the merge read.
@@ -181,7 +190,7 @@ class Merge:
         change = _Merging(
             commit.snapshot, source, keys, self._matched, self._not_matched, self._by_source
         )
-        rewriter = Rewriter(commit, change)
+        rewriter = Rewriter(commit, change, self._memory_limit)
         with commit.guarded():
             files = change.holding(commit.tx.read(change.where).collect())
             if self._matched or self._by_source:
@@ -195,7 +204,7 @@ class Merge:
             done = rewriter.finish()
         if done.is_nothing:
             return WriteReport(None)
-        commit.metrics |= _metrics(done, source.rows.height)
+        commit.metrics |= _metrics(done, source.height)
         return commit.commit(done.report())
 
 
@@ -233,10 +242,18 @@ def _metrics(done: Rewritten, source_rows: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Source:
-    """The rows to merge; keys, and columns that the target has too, are in its types."""
+    """The rows to merge; keys, and columns that the target has too, are in its types.
 
-    rows: pl.DataFrame
+    Attributes:
+        frames: The rows, in pieces.
+        starts: The number of the first row of each piece, and of all rows.
+        insert_rows: Rows that are inserted at once, at most.
+    """
+
+    frames: Sequence[pl.DataFrame]
+    starts: NDArray[np.int64]
     schema: contract.Struct
+    insert_rows: int
 
     @staticmethod
     def of(
@@ -251,20 +268,77 @@ class _Source:
         types = known | {field.name: field.type for field in own.fields}
         fields = [contract.Field(name, types[name]) for name in incoming.schema.names]
         conform = Conform(fields)
-        tables: list[pa.Table] = []
-        held = 0
-        for batch in incoming.batches:
-            tables.append(conform.table(batch))
-            held += tables[-1].nbytes
-            if memory_limit is not None and held > memory_limit // 2:
-                raise InvalidInputError(
-                    "the source of the merge does not fit into the memory limit",
-                    expected=f"at most {memory_limit // 2} bytes of rows",
-                    found=f"at least {held} bytes",
-                    hint="merge it in parts, or allow more memory",
-                )
-        table = pa.concat_tables([conform.schema.empty_table(), *tables])
-        return _Source(pl.DataFrame(table), contract.Struct(tuple(fields)))
+        pieces = (piece for batch in incoming.batches for piece in slices(batch, _PIECE_ROWS))
+        frames = map(pl.DataFrame, map(conform.table, pieces))
+        held: list[pl.DataFrame] = [pl.DataFrame(conform.schema.empty_table())]
+        left = memory_limit and memory_limit // _SOURCE_SHARE
+        for frame in frames:
+            held.append(frame)
+            if left is not None and (left := left - int(frame.estimated_size())) < 0:
+                held = _mapped(chain(held, frames))
+                break
+        else:
+            held = [pl.concat(held, rechunk=True)]
+        starts = np.cumsum([0, *(frame.height for frame in held)])
+        at_once = _PIECE_ROWS
+        if memory_limit is not None:
+            size = sum(int(frame.estimated_size()) for frame in held)
+            row_bytes = 1 + size // max(1, int(starts[-1]))
+            at_once = max(1, min(at_once, memory_limit // _INSERT_SHARE // row_bytes))
+        return _Source(held, starts, contract.Struct(tuple(fields)), at_once)
+
+    @property
+    def height(self) -> int:
+        """The number of rows."""
+        return int(self.starts[-1])
+
+    def keys(self, keys: Mapping[str, str]) -> pl.DataFrame:
+        """The keys without nulls, named as in the target, and the number of the row."""
+        found = pl.concat(
+            [f.select(pl.col(s).alias(t) for t, s in keys.items()) for f in self.frames]
+        )
+        return found.with_row_index(_S).drop_nulls()
+
+    def gather(self, numbers: NDArray[np.int64]) -> pl.DataFrame:
+        """Rows by their numbers."""
+        if len(self.frames) == 1:  # of a frame in several pieces, Polars would first copy all
+            return self.frames[0][numbers]
+        order = np.argsort(numbers, kind="stable")
+        ends = np.searchsorted(numbers[order], self.starts)
+        parts = [
+            frame[numbers[order[low:high]] - start]
+            for frame, start, low, high in zip(
+                self.frames, self.starts, ends, ends[1:], strict=False
+            )
+            if low < high
+        ]
+        back = np.empty(len(order), np.int64)
+        back[order] = np.arange(len(order))
+        return pl.concat(parts, rechunk=True)[back] if parts else self.frames[0].clear()
+
+
+def _mapped(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
+    """Rows in a temporary file; the system keeps in memory the pages that are in use."""
+    try:
+        with tempfile.TemporaryFile(prefix="lakelog-") as file:
+            writer = None
+            for frame in frames:
+                table = frame.to_arrow(compat_level=pl.CompatLevel.newest())  # as it is in memory
+                writer = writer or pa.ipc.new_file(file, table.schema)
+                writer.write_table(table)
+            assert writer is not None
+            writer.close()
+            file.flush()
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            reader = pa.ipc.open_file(pa.py_buffer(content))
+            batches = map(reader.get_batch, range(reader.num_record_batches))
+            return [pl.DataFrame(pl.from_arrow(batch, rechunk=False)) for batch in batches]
+    except OSError as cause:
+        raise UnavailableError(
+            f"the source of the merge cannot be written to disk: {cause}",
+            path=tempfile.gettempdir(),
+            hint="free disk space there, set TMPDIR to a larger disk, or raise the memory limit",
+        ) from cause
 
 
 def _keys(
@@ -378,12 +452,12 @@ class _Merging(Change):
         not_matched: Sequence[_Clause],
         by_source: Sequence[_Clause],
     ) -> None:
-        self._snapshot, self._source, self._keys = snapshot, source.rows, keys
+        self._snapshot, self._source, self._keys = snapshot, source, keys
         schema = snapshot.schema
         sides = _Schemas(schema, snapshot.metadata.partition_columns, source.schema)
-        target_row = _beside(schema, contract.Field(_TARGET, schema))
-        pair = _beside(target_row, contract.Field(_SOURCE, source.schema))
-        source_row = _beside(source.schema, contract.Field(_SOURCE, source.schema))
+        target_row = _with_struct(schema, contract.Field(_TARGET, schema))
+        pair = _with_struct(target_row, contract.Field(_SOURCE, source.schema))
+        source_row = _with_struct(source.schema, contract.Field(_SOURCE, source.schema))
         self._matched = [_Effect(each, sides, pair) for each in matched]
         self._by_source = [_Effect(each, sides, target_row) for each in by_source]
         self._inserts = [_Effect(each, sides, source_row) for each in not_matched]
@@ -395,10 +469,8 @@ class _Merging(Change):
         roots = {root for each in effects for root in each.roots} | set(keys)
         sees_all = _TARGET in roots
         self.columns = [name for name in schema.names if sees_all or name in roots]
-        self._structs = source.rows.to_struct(_SOURCE)
-        self._index = source.rows.select(pl.col(s).alias(t) for t, s in keys.items())
-        self._index = self._index.with_row_index(_S).drop_nulls()
-        self._found = np.zeros(source.rows.height, bool)
+        self._index = source.keys(keys)
+        self._found = np.zeros(source.height, bool)
         super().__init__(self._condition())
 
     def _condition(self) -> pl.Expr | None:
@@ -477,13 +549,15 @@ class _Merging(Change):
         if not self._inserts:
             return
         left = np.flatnonzero(~self._found)
-        rows = self._source[left]
-        frame = rows.with_columns(rows.to_struct(_SOURCE))
-        chosen = _choose(self._inserts, frame)
-        for number, effect in enumerate(self._inserts):
-            part = frame.filter(pl.Series(chosen == number))
-            if part.height and effect.assigned is not None:
-                yield effect.assigned.values(part)
+        at_once = self._source.insert_rows
+        for start in range(0, len(left), at_once):
+            rows = self._source.gather(left[start : start + at_once])
+            frame = rows.with_columns(rows.to_struct(_SOURCE))
+            chosen = _choose(self._inserts, frame)
+            for number, effect in enumerate(self._inserts):
+                part = frame.filter(pl.Series(chosen == number))
+                if part.height and effect.assigned is not None:
+                    yield effect.assigned.values(part)
 
     def _decide(self, rows: pa.Table) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """For each row the number of the clause that changes it, or -1, and its source row."""
@@ -511,10 +585,10 @@ class _Merging(Change):
         self, target: pl.DataFrame, partners: NDArray[np.int64] | None = None
     ) -> pl.DataFrame:
         """The columns that clauses see."""
-        found = [*target.get_columns(), target.to_struct(_TARGET)]
+        seen = target.with_columns(target.to_struct(_TARGET))
         if partners is not None:
-            found.append(self._structs.gather(partners))
-        return pl.DataFrame(found)
+            seen = seen.with_columns(self._source.gather(partners).to_struct(_SOURCE))
+        return seen
 
     def _require_single(self, target: pl.DataFrame, hit: NDArray[np.int64]) -> None:
         """Refuse two source rows that change one target row."""
@@ -538,16 +612,9 @@ _ORDERED = (pl.Date, pl.String, pl.Boolean)
 """Types of keys, in addition to integers, of which files are left out."""
 
 
-def _beside(schema: contract.Struct, field: contract.Field) -> contract.Struct:
-    if field.name in schema.names:
-        raise InvalidInputError(
-            f"a column of the merge is named {field.name!r}, as the struct of its side",
-            column=field.name,
-            expected="other names than 'source' and 'target'",
-            found=field.name,
-            hint="rename the column",
-        )
-    return contract.Struct((*schema.fields, field))
+def _with_struct(schema: contract.Struct, field: contract.Field) -> contract.Struct:
+    """A schema with one more column, which hides one of its name."""
+    return contract.Struct((*(f for f in schema.fields if f.name != field.name), field))
 
 
 def _choose(effects: Sequence[_Effect], frame: pl.DataFrame) -> NDArray[np.int64]:

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 _VECTORS = "delta.enableDeletionVectors"
 _GROUP, _GROUP_ROWS = "\x00group", 4_000_000
+_MEMORY_BYTES, _LEAST_BYTES = 256 << 20, 4 << 20
+_TOUCHED_BYTES = 64  # of memory for each row of a group, most of it for a moment
+_WRITER_SHARE, _BATCH_SHARE = 4, 16
+_IN_MEMORY = 4  # bytes of rows for one in the file
 _ROW_BITS = 40
 _TIGHT_BOUNDS = '"tightBounds"'
 
@@ -187,13 +191,15 @@ class Rewriter:
     """Changes rows of files, and puts the files' actions into the transaction.
 
     With deletion vectors, rows that change are marked, and only their new versions are written;
-    else the other rows of their files are copied.
+    else the other rows of their files are copied. Memory: about `memory_limit` bytes.
     """
 
-    def __init__(self, commit: RowCommit, change: Change) -> None:
+    def __init__(self, commit: RowCommit, change: Change, memory_limit: int | None = None) -> None:
         self._commit, self._change = commit, change
         self._snapshot, self._store = commit.snapshot, commit.log.store
         self._marks_rows = marks_rows(self._snapshot)
+        self._memory_bytes = max(_LEAST_BYTES, memory_limit or _MEMORY_BYTES)
+        self._batch_bytes = self._memory_bytes // _BATCH_SHARE
         self._plan: WritePlan | None = None
         self._data: DataFileWriter | None = None
         self._changes: DataFileWriter | None = None
@@ -251,7 +257,8 @@ class Rewriter:
     def _copy(self, files: pl.DataFrame) -> None:
         # The positions of a group's rows are in memory, and its pages still in the disk's cache.
         rows = num_records(files["stats"]).fill_null(_GROUP_ROWS)
-        groups = files.with_columns(((rows.cum_sum() - rows) // _GROUP_ROWS).alias(_GROUP))
+        most = min(_GROUP_ROWS, self._memory_bytes // _TOUCHED_BYTES)
+        groups = files.with_columns(((rows.cum_sum() - rows) // most).alias(_GROUP))
         for group in groups.partition_by(_GROUP, maintain_order=True, include_key=False):
             self._copy_group(group)
 
@@ -271,7 +278,14 @@ class Rewriter:
             # Rows of files that are not read again would stand for rows of a file behind them.
             touched = touched[np.isin(touched >> _ROW_BITS, hit)]
         plan = ReadPlan.of(self._snapshot)
-        for batch in read_files(plan, files[hit], store=self._store, positions=True):
+        batches = read_files(
+            plan,
+            files[hit],
+            store=self._store,
+            batch_rows=self._batch_rows(files),
+            positions=True,
+        )
+        for batch in batches:
             table = pa.Table.from_batches([batch])
             places = _places(table, hit)
             rows = table.drop_columns([FILE_INDEX, ROW_INDEX])
@@ -293,7 +307,8 @@ class Rewriter:
             self._deleted += rows.num_rows
             return
         self._touched.append(rows)
-        if sum(each.num_rows for each in self._touched) >= BATCH_ROWS:
+        count = sum(each.num_rows for each in self._touched)
+        if count >= BATCH_ROWS or sum(t.nbytes for t in self._touched) >= self._batch_bytes:
             self._write_touched()
 
     def _write_touched(self) -> None:
@@ -316,15 +331,24 @@ class Rewriter:
         if not rows.num_rows:
             return
         if self._data is None:
-            self._data = self._commit.writer(self._planned())
+            self._data = self._writer(self._planned())
         self._data.write(rows)
 
     def _record(self, kind: str, rows: pa.Table) -> None:
         if not self._commit.keeps_changes or not rows.num_rows:
             return
         if self._changes is None:
-            self._changes = self._commit.writer(self._planned().of_changes())
+            self._changes = self._writer(self._planned().of_changes())
         self._changes.write(marked(rows, kind))
+
+    def _writer(self, plan: WritePlan) -> DataFileWriter:
+        return self._commit.writer(plan, memory_bytes=self._memory_bytes // _WRITER_SHARE)
+
+    def _batch_rows(self, files: pl.DataFrame) -> int:
+        """Rows that are read at once, all columns of them."""
+        rows = max(1, int(num_records(files["stats"]).sum() or 0))
+        row_bytes = max(1, _IN_MEMORY * int(files["size"].sum()) // rows)
+        return max(1, min(BATCH_ROWS, self._batch_bytes // row_bytes))
 
     def _planned(self) -> WritePlan:
         if self._plan is None:

@@ -221,9 +221,9 @@ class RowCommit:
 
     # --- files -------------------------------------------------------------------------------
 
-    def writer(self, plan: WritePlan) -> DataFileWriter:
-        """A new writer of data files."""
-        writer = data_file_writer(self.log, self._runtime, plan)
+    def writer(self, plan: WritePlan, **memory: int) -> DataFileWriter:
+        """A new writer of data files; `memory` is as in `data_file_writer`."""
+        writer = data_file_writer(self.log, self._runtime, plan, **memory)
         self._writers.append(writer)
         return writer
 
@@ -323,14 +323,15 @@ class RowCommit:
         return f"the {len(self._paths())} data files of this write are kept"
 
 
-def data_file_writer(log: Log, runtime: Runtime, plan: WritePlan) -> DataFileWriter:
-    """A writer of data files in this process."""
+def data_file_writer(log: Log, runtime: Runtime, plan: WritePlan, **memory: int) -> DataFileWriter:
+    """A writer of data files in this process; `memory` is its ``memory_bytes``, if limited."""
     return DataFileWriter(
         plan,
         store=log.store,
         new_id=runtime.new_id,
         clock=log.clock,
         workers=min(_MOST_WORKERS, os.cpu_count() or 1),
+        **memory,
     )
 
 

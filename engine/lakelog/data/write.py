@@ -386,14 +386,14 @@ def discard(store: LogStore, paths: Sequence[str]) -> list[LakelogError]:
     return store.delete_many(paths) if paths else []
 
 
-def slices(batch: Rows) -> Iterator[Rows]:
-    """Rows in pieces that are worth sharing out, and not more."""
+def slices(batch: Rows, rows: int = _SPLIT_ROWS) -> Iterator[Rows]:
+    """Rows in pieces of at most so many rows; by default as many as are worth sharing out."""
     count = batch.height if isinstance(batch, pl.DataFrame) else batch.num_rows
-    if count <= _SPLIT_ROWS:
+    if count <= rows:
         yield batch
         return
-    for start in range(0, count, _SPLIT_ROWS):
-        yield batch.slice(start, _SPLIT_ROWS)
+    for start in range(0, count, rows):
+        yield batch.slice(start, rows)
 
 
 def _frame(files: Sequence[Mapping[str, Any]]) -> pl.DataFrame:

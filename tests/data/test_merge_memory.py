@@ -1,0 +1,72 @@
+"""A merge with a memory limit, of a source and into a target that are each far larger."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+import lakelog
+
+ROWS, STEP = 50_000, 1_000
+LIMIT_MB = 32
+LIBRARIES_MB = 250
+"""What threads and allocators of the libraries keep, and what the rows take as they are made."""
+SCRIPT = f"""
+import json, sys, threading
+import polars as pl, pyarrow as pa
+import lakelog, lakelog.data.merge
+from tests.data.test_merge_memory import texts
+
+def anonymous_mb():  # pages of mapped files are not of the process: the system takes them back
+    lines = open("/proc/self/status").read().splitlines()
+    return next(int(line.split()[1]) / 1e3 for line in lines if line.startswith("RssAnon"))
+
+def batches():
+    for start in range(0, {ROWS}, {STEP}):
+        rows = texts(start, {STEP}, "new").with_columns(pl.col("id") * 2)
+        yield rows.to_arrow(compat_level=pl.CompatLevel.oldest()).to_batches()[0]
+
+def watch():
+    while not over.wait(0.005):
+        seen.append(anonymous_mb())
+
+schema = pa.schema([("id", pa.int64()), ("text", pa.large_string())])
+source = pa.RecordBatchReader.from_batches(schema, batches())
+table = lakelog.open(sys.argv[1], upkeep=False)
+before, seen, over = anonymous_mb(), [], threading.Event()
+watcher = threading.Thread(target=watch)
+watcher.start()
+merge = table.merge(source, "id", memory_limit={LIMIT_MB << 20})
+report = merge.when_matched_update_all().when_not_matched_insert_all().execute()
+over.set()
+watcher.join()
+print(json.dumps([report.num_updated_rows, report.num_rows, max(seen) - before]))
+"""
+
+
+def texts(start: int, count: int, kind: str) -> pl.DataFrame:
+    """Rows with a text of 3,000 characters, which hardly compresses."""
+    data = np.random.default_rng(start).bytes(count * 1_500).hex()
+    found = [f"{kind} {data[at * 3_000 : at * 3_000 + 2_996]}" for at in range(count)]
+    return pl.DataFrame({"id": range(start, start + count), "text": found})
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_merge_is_bounded_by_its_limit_and_not_by_source_or_target(tmp_path: Path) -> None:
+    lakelog.write(tmp_path, pl.concat(texts(at, STEP, "old") for at in range(0, ROWS, STEP)))
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    updated, inserted, grown_mb = json.loads(done.stdout)
+    assert (updated, inserted) == (ROWS // 2, ROWS // 2)
+    assert grown_mb < LIMIT_MB + LIBRARIES_MB
+    found = (
+        lakelog.open(tmp_path).scan().select(pl.len(), pl.col("text").str.starts_with("new").sum())
+    )
+    assert found.collect().row(0) == (ROWS + ROWS // 2, ROWS)
