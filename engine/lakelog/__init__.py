@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from lakelog.log.disk_cache import DiskCache
     from lakelog.snapshot import Snapshot
     from lakelog.table import Table
-    from lakelog.table_functions import create, open, write
+    from lakelog.table_functions import convert, create, open, write
     from lakelog.table_transaction import Transaction
     from lakelog.wal.log import WriteAheadLog
 
@@ -137,6 +137,7 @@ __all__ = [
     "WalCorruptionError",
     "WriteAheadLog",
     "__version__",
+    "convert",
     "create",
     "open",
     "write",
@@ -153,6 +154,7 @@ __getattr__ = lazy.lazy_exports(
         "Table": "lakelog.table",
         "Transaction": "lakelog.table_transaction",
         "WriteAheadLog": "lakelog.wal.log",
+        "convert": "lakelog.table_functions",
         "create": "lakelog.table_functions",
         "open": "lakelog.table_functions",
         "write": "lakelog.table_functions",

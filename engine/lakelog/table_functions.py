@@ -34,6 +34,7 @@ from lakelog.table import Table
 if TYPE_CHECKING:
     import polars as pl
 
+    from lakelog.data.convert import ConvertReport
     from lakelog.data.row_commit import SchemaMode, WriteReport
     from lakelog.log.disk_cache import DiskCache
     from lakelog.transaction.operations import CommitArguments
@@ -309,6 +310,92 @@ def write(
         return table.overwrite(rows, where, partition_by=partition_by, **more, **commit)
     require_partitioning(table.snapshot(version), partition_by)
     return table.append(rows, **more, **commit)
+
+
+@checked
+def convert(
+    path: str | os.PathLike[str] | None,
+    partition_by: Sequence[str] | Mapping[str, Any] | None = None,
+    *,
+    plan: bool = False,
+    mode: Literal["error", "ignore"] = "error",
+    configuration: Mapping[str, str] | None = None,
+    name: str | None = None,
+    description: str | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+    store: LogStore | None = None,
+    **commit: Unpack[CommitArguments],
+) -> ConvertReport:
+    """Make a Delta table of a folder of Parquet files, in place and in one commit.
+
+    The footers of the files are read; no file is modified, moved or copied. Files that are added or
+    removed by others during the call are not noticed.
+
+    The schema has the columns of all files. A column of different types gets the widest, if these
+    are byte, short, integer and long, or float and double. All columns are nullable. The statistics
+    of a file are what its footer shows for certain.
+
+    Folders ``name=value`` are partitions; values are percent-decoded, and
+    ``__HIVE_DEFAULT_PARTITION__`` is null. A column of a file with the name of a partition column
+    is ignored. Files and folders whose name begins with ``_`` or ``.`` are ignored, except folders
+    of partition columns, and so are files whose name does not end with ``.parquet``.
+
+    Args:
+        path: The folder. None with `store`.
+        partition_by: The partition columns in the order of the folders: names, or a schema with
+            their types as `create` takes one. None takes the names of the folders. Without types, a
+            column is ``long`` or ``date`` if all values have the usual form of one, else a string.
+        plan: Read the footers and return the report, but write nothing.
+        mode: If a table exists: ``error`` raises an error, ``ignore`` does nothing.
+        configuration: As `create`.
+        name: As `create`.
+        description: As `create`.
+        storage_options: As `open`.
+        store: As `open`.
+        commit: As `Table.append`.
+
+    Returns:
+        The version, files, rows, bytes, schema and partition columns; the version is None with
+        `plan`, and with ``ignore`` if a table exists.
+
+    Raises:
+        TableExistsError: A Delta or IndexTables table exists, and `mode` is ``error``.
+        NotFoundError: The folder has no Parquet file.
+        UnsupportedFeatureError: A file (``path``) has a column whose type differs from that of
+            other files, whose name differs from another in case only, or that has nanoseconds.
+        InvalidInputError: A column has a type that a Delta table cannot have; or the folders of a
+            file are not those of `partition_by`, or a value is not of the column's type.
+        InvalidTransactionError: The schema is invalid, as for `create`.
+        CorruptionError: A file is not valid Parquet.
+        UnsupportedStoreError: The store has no atomic put-if-absent.
+        CommitOutcomeUnknown: The table may have been created.
+        UnavailableError: The store failed; nothing was written.
+
+    IndexTables tables cannot be made of Parquet files, because their rows are in search indexes.
+
+    Memory: the schema and statistics of every file, about one kilobyte per file.
+
+    Source: Delta Lake, CONVERT TO DELTA.
+    """
+    from lakelog.data.convert import ConvertReport
+    from lakelog.data.convert import convert as convert_folder
+    from lakelog.transaction.create import TableDefinition
+    from lakelog.transaction.operations import CommitArguments, require_arguments
+    from lakelog.transaction.runtime import Runtime
+
+    require_arguments("convert", commit, CommitArguments)
+    require_choice("mode", mode, ("error", "ignore"))
+    files = _opened(path, storage_options, store, DEFAULT_LIMITS)
+    log = Log(files, named("delta"), storage_options=storage_options)
+    definition = TableDefinition(Struct(()), (), configuration, name, description)
+    try:
+        return convert_folder(
+            log, Runtime(), registered(), partition_by, definition, commit, plan=plan
+        )
+    except TableExistsError:
+        if mode == "error":
+            raise
+        return ConvertReport(None)
 
 
 def _existing(

@@ -370,6 +370,21 @@ def test_small_files_are_compacted_and_damaged_ones_are_a_finding(
     assert (outcome.code, "was not found" in outcome.text) == (1, True)
 
 
+def test_convert_plans_first_and_applies_when_asked(lakelog: Any, tmp_path: Path) -> None:
+    for month in ("01", "12"):
+        (tmp_path / f"month={month}").mkdir()
+        pl.DataFrame({"id": [1, 2]}).write_parquet(tmp_path / f"month={month}/a.parquet")
+    plan = lakelog("convert", tmp_path)
+    assert plan.code == 0
+    assert "id long, month string" in plan.text
+    assert not (tmp_path / "_delta_log").exists()
+    call = ("convert", tmp_path, "--partition-by", "month int", "--apply", "-o", "json")
+    (row,) = rows(lakelog(*call).text)
+    assert (row["version"], row["num_rows"], row["partition_by"]) == (0, 4, ["month"])
+    assert lakelog("rows", tmp_path, "--where", "month = 12").code == 0
+    assert lakelog("convert", tmp_path).code != 0
+
+
 def test_restore_plans_first_and_applies_when_asked(lakelog: Any, tmp_path: Path) -> None:
     table = engine.create(tmp_path, {"n": pl.Int64}, upkeep=False)
     for number in range(3):

@@ -6,15 +6,16 @@ Those that change rows only plan without ``--apply``.
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+import lakelog
 from lakelog.cli import options
 from lakelog.cli.options import Output, Target, examples
 from lakelog.cli.output import FINDINGS, GOOD, PLANNED, View, emit, write_report
 from lakelog.cli.text import count
-from lakelog.cli.watch import open_metered, progress
+from lakelog.cli.watch import Meter, open_metered, progress
 from lakelog.errors import LakelogWarning
 
 if TYPE_CHECKING:
@@ -28,6 +29,7 @@ _RESTORE = (
     "restored_version version num_restored_files restored_bytes num_removed_files removed_bytes "
     "changes_metadata num_files num_bytes"
 )
+_CONVERT = "version num_files num_rows num_bytes num_other_files schema partition_by"
 _DELETE = (
     "version num_deleted_rows num_removed_files num_deletion_vectors num_copied_rows num_files "
     "num_bytes"
@@ -173,5 +175,53 @@ def delete(target: Target, where: str, apply: bool, output: Output) -> None:
     write_report(report, facts, _DELETE, output)
 
 
-COMMANDS = (compact, restore, delete)
+@click.command(
+    epilog=examples(
+        "lakelog convert landing/orders",
+        "lakelog convert landing/orders --partition-by day,region --apply",
+        "lakelog convert landing/orders --partition-by 'month int' --apply",
+    )
+)
+@options.target
+@click.option(
+    "--partition-by",
+    metavar="A,B",
+    default="",
+    callback=_columns,
+    help="The partition columns, in the order of the folders, each with its type if it shall not "
+    "be inferred (`month int`); the names of the folders by default.",
+)
+@options.apply
+@options.output
+@options.debug
+def convert(target: Target, partition_by: tuple[str, ...], apply: bool, output: Output) -> None:
+    """Make a Delta table of a folder of Parquet files, in place.
+
+    No file is modified. Without --apply, reads the footers of the files and shows the table.
+    """
+    with progress("convert", Meter()):
+        report = lakelog.convert(
+            target.path,
+            _with_types(partition_by),
+            plan=not apply,
+            storage_options=target.storage_options or None,
+        )
+    facts = report.facts if apply else [*report.facts[1:], ("plan", PLANNED)]
+    write_report(report, facts, _CONVERT, output)
+
+
+def _with_types(columns: tuple[str, ...]) -> tuple[str, ...] | dict[str, Any] | None:
+    """Names between commas, as `lakelog.convert` takes them; each with a type if one has."""
+    if not any(" " in column for column in columns):
+        return columns or None
+    pairs = (column.partition(" ") for column in columns)
+    names = {"int": "integer", "bigint": "long"}
+    fields = [
+        {"name": name, "type": names.get(text := type_.strip().lower(), text or "string")}
+        for name, _, type_ in pairs
+    ]
+    return {"type": "struct", "fields": fields}
+
+
+COMMANDS = (compact, restore, delete, convert)
 """The commands of this module."""

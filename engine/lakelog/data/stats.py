@@ -272,12 +272,95 @@ class FileStats:
             low, high = _bounds(leaf, seen, columns)
             _put(least, leaf.path, _spell(leaf, low, self.plan.prefix_length, upper=False))
             _put(greatest, leaf.path, _spell(leaf, high, self.plan.prefix_length, upper=True))
-        parts = [f'"numRecords":{footer.num_rows}']
-        if any(leaf.has_bounds for leaf in self.plan.leaves):
-            parts += [f'"minValues":{_dump(least)}', f'"maxValues":{_dump(greatest)}']
-        if self.plan.leaves:
-            parts.append(f'"nullCount":{_dump(nulls)}')
-        return "{" + ",".join([*parts, '"tightBounds":true']) + "}"
+        return _json(self.plan, footer, least, greatest, nulls)
+
+
+def _json(
+    plan: StatsPlan, footer: pq.FileMetaData, least: _Tree, greatest: _Tree, nulls: _Tree
+) -> str:
+    parts = [f'"numRecords":{footer.num_rows}']
+    if any(leaf.has_bounds for leaf in plan.leaves):
+        parts += [f'"minValues":{_dump(least)}', f'"maxValues":{_dump(greatest)}']
+    if plan.leaves:
+        parts.append(f'"nullCount":{_dump(nulls)}')
+    return "{" + ",".join([*parts, '"tightBounds":true']) + "}"
+
+
+_FIRST_EVEN_DAY = (dt.date(1600, 1, 1) - dt.date(1970, 1, 1)).days
+_FIRST_EVEN_US = (dt.date(1901, 1, 1) - dt.date(1970, 1, 1)).days * 86_400_000_000
+"""From these days and times on, the old calendars and time zones of Spark 2 and Hive agree with the
+present ones."""
+_MICROSECONDS = {"milliseconds": 1000, "microseconds": 1}
+
+
+def footer_statistics(plan: StatsPlan, footer: pq.FileMetaData) -> str:
+    """The statistics of a file of another program, as an add's ``stats``: what its footer shows for
+    certain.
+
+    Args:
+        plan: The leaves of all columns of the file, in their order.
+        footer: The footer.
+
+    Left out are bounds of floats (a file may have NaN without a trace in the footer), of INT96, of
+    unsigned integers and decimals in bytes (writers have ordered them differently), of dates and
+    times of old calendars, and null counts of lists and maps.
+    """
+    least: _Tree = {}
+    greatest: _Tree = {}
+    nulls: _Tree = {}
+    groups = [footer.row_group(i) for i in range(footer.num_row_groups)]
+    for leaf in plan.leaves:
+        if leaf.column is None:
+            continue
+        found = [group.column(leaf.column).statistics for group in groups]
+        if all(each is not None and each.has_null_count for each in found):
+            _put(nulls, leaf.path, str(sum(each.null_count for each in found)))
+        unit = _unit_us(leaf, footer.schema.column(leaf.column))
+        if unit is None:
+            continue
+        low, high = _bounds(leaf, _Seen(), found)
+        if low is None or high is None:
+            continue
+        if leaf.is_text:
+            low, high = _as_text(low), _as_text(high)
+        elif leaf.kind == "date" and low < _FIRST_EVEN_DAY:
+            continue
+        elif leaf.kind.startswith("timestamp"):
+            low, high = low * unit, high * unit
+            if low < _FIRST_EVEN_US:
+                continue
+        _put(least, leaf.path, _spell(leaf, low, plan.prefix_length, upper=False))
+        _put(greatest, leaf.path, _spell(leaf, high, plan.prefix_length, upper=True))
+    return _json(plan, footer, least, greatest, nulls)
+
+
+def _unit_us(leaf: Leaf, column: pq.ColumnSchema) -> int | None:
+    """Microseconds of a value of the footer, for times (1 for other types); None where the bounds
+    of the column are not certain.
+    """
+    kind, physical = logical_type(column), column.physical_type
+    if not leaf.has_bounds or leaf.is_float or kind.get("isSigned") is False:
+        return None
+    if leaf.kind.startswith("timestamp"):
+        return _MICROSECONDS.get(kind.get("timeUnit", "")) if physical == "INT64" else None
+    if leaf.is_text:
+        return 1 if physical == "BYTE_ARRAY" else None
+    return 1 if physical in {"INT32", "INT64"} else None
+
+
+def logical_type(column: pq.ColumnSchema) -> dict[str, Any]:
+    """The logical type of a Parquet column, as Parquet spells it: ``Type``, ``timeUnit`` etc."""
+    found: dict[str, Any] = orjson.loads(column.logical_type.to_json())
+    return found
+
+
+def _as_text(value: bytes) -> bytes | None:
+    """A bound of texts, unless it was cut within a character."""
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return None
+    return value
 
 
 def _column(rows: pa.Table, positions: tuple[int, ...]) -> pa.ChunkedArray:

@@ -64,7 +64,7 @@ class NewTable:
         definition: TableDefinition,
     ) -> None:
         refuse_unsafe_store(log)
-        _refuse_existing(log.store, dialects)
+        refuse_existing(log.store, dialects)
         self._log, self._runtime = log, runtime
         dialect, rules = log.dialect, log.dialect.protocol_rules
         asked = Metadata(
@@ -192,7 +192,7 @@ def replace_table(begin: Callable[..., LogTransaction], definition: TableDefinit
     tx.commit()
 
 
-def _refuse_existing(store: LogStore, dialects: Sequence[Dialect]) -> None:
+def refuse_existing(store: LogStore, dialects: Sequence[Dialect]) -> None:
     """Raise if the location contains a table of any dialect."""
     for dialect in dialects:
         listing = dialect.list_log(store, hint=False)

@@ -1,0 +1,424 @@
+"""`convert`: makes a Delta table of a folder of Parquet files, in place.
+
+The folder is listed, the footers are read in parallel, and one commit names the files. No file is
+modified, moved or copied. The schema is that of all footers; a column that has several types gets
+the widest, if every reader reads narrower files as that type. Statistics are taken from the footers
+where they are certain.
+
+Folders such as ``day=2026-01-01`` are partitions. Files and folders whose name begins with ``_`` or
+``.`` are hidden, except folders of partition columns that begin with ``_``.
+
+Source: Delta Lake, CONVERT TO DELTA (ConvertToDeltaCommand). Delta protocol, Partition Value
+Serialization; Per-file Statistics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+from urllib.parse import unquote
+
+import orjson
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lakelog.data.conform import merged_schema
+from lakelog.data.file_opening import Sources
+from lakelog.data.files import location_reach
+from lakelog.data.layout import HIVE_NULL, partition_texts
+from lakelog.data.stats import StatsPlan, footer_statistics, logical_type
+from lakelog.dialects.base import Dialect
+from lakelog.dialects.parquet_footers import require_sound_chunks
+from lakelog.errors import (
+    CorruptionError,
+    InvalidInputError,
+    LakelogError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
+from lakelog.log.context import Log
+from lakelog.log.display import size_text, table_html, table_text
+from lakelog.model import contract
+from lakelog.model.contract import Array, DataType, Field, Map, Primitive, Struct
+from lakelog.skipping.values import parse_text
+from lakelog.storage import FileEntry
+from lakelog.transaction.create import NewTable, TableDefinition, refuse_existing
+from lakelog.transaction.operations import CommitArguments, Operation
+from lakelog.transaction.runtime import Runtime
+from lakelog.transaction.schema_conversion import struct_of
+
+_THREADS = 16
+_WHOLE = ("byte", "short", "integer", "long")
+_FLOATS = ("float", "double")
+_NUMBER = r"^(?:0|-?[1-9][0-9]{0,18})$"
+_DATE = r"^\d{4}-\d{2}-\d{2}$"
+_MAP = pl.Map(pl.String, pl.String)
+
+PartitionBy = Sequence[str] | Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class ConvertReport:
+    """The result of `lakelog.convert`, or its plan.
+
+    Attributes:
+        version: The version that was committed; None if nothing was.
+        num_files: Parquet files of the table.
+        num_rows: Their rows.
+        num_bytes: Their length.
+        num_other_files: Other files of the folder that are not hidden; the table ignores them.
+        schema: The table's schema, as StructType JSON.
+        partition_by: Its partition columns.
+    """
+
+    version: int | None
+    num_files: int = 0
+    num_rows: int = 0
+    num_bytes: int = 0
+    num_other_files: int = 0
+    schema: str = ""
+    partition_by: tuple[str, ...] = ()
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
+        columns = contract.parse_schema(self.schema).fields if self.schema else ()
+        return [
+            ("version", "nothing was written" if self.version is None else str(self.version)),
+            ("files", f"{self.num_files:,}, {size_text(self.num_bytes)}"),
+            ("rows", f"{self.num_rows:,}"),
+            ("other files", f"{self.num_other_files:,}"),
+            ("columns", ", ".join(f"{f.name} {_shown(f.type)}" for f in columns)),
+            ("partitioned by", ", ".join(self.partition_by) or "no column"),
+        ]
+
+    def __str__(self) -> str:
+        return table_text("Convert", self.facts)
+
+    def _repr_html_(self) -> str:
+        return table_html("Convert", self.facts)
+
+
+@dataclass(frozen=True)
+class _Footer:
+    """What the footer of one file shows."""
+
+    schema: pa.Schema
+    rows: int
+    stats: str
+
+
+def convert(
+    log: Log,
+    runtime: Runtime,
+    dialects: Sequence[Dialect],
+    partition_by: PartitionBy,
+    definition: TableDefinition,
+    commit: CommitArguments,
+    *,
+    plan: bool,
+) -> ConvertReport:
+    """Convert a folder; see `lakelog.convert`."""
+    refuse_existing(log.store, dialects)
+    files, others = _listed(log)
+    partitions = _partitions(files["path"], partition_by)
+    keys = [field.name for field in partitions.fields]
+    footers = _footers(log, files, definition.configuration or {})
+    columns = _without(_merged(files["path"], footers), keys)
+    schema = Struct((*columns.fields, *partitions.fields))
+    new = NewTable(log, runtime, dialects, replace(definition, schema=schema, partition_by=keys))
+    report = ConvertReport(
+        None,
+        files.height,
+        sum(footer.rows for footer in footers),
+        int(files["size"].sum()),
+        others,
+        new.table.metadata.schema_string or "",
+        tuple(keys),
+    )
+    if plan:
+        return report
+    adds = files.with_columns(
+        _partition_values(files["path"], partitions),
+        pl.Series("stats", [footer.stats for footer in footers], dtype=pl.String),
+    )
+    parameters = {
+        "numFiles": files.height,
+        "partitionedBy": orjson.dumps(keys).decode(),
+        "collectStats": True,
+        "sourceFormat": "parquet",
+    }
+    metrics = {"numConvertedFiles": files.height}
+    new.commit(adds, operation=Operation("CONVERT", parameters), metrics=metrics, commit=commit)
+    return replace(report, version=0)
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+def _listed(log: Log) -> tuple[pl.DataFrame, int]:
+    """The Parquet files of the folder, and the number of other files that are not hidden."""
+    visible = [entry for batch in log.store.walk() for entry in batch if not _is_hidden(entry)]
+    found = [entry for entry in visible if entry.name.endswith(".parquet")]
+    if not found:
+        raise NotFoundError(
+            "the folder has no Parquet file",
+            path=log.table,
+            expected="files whose names end with .parquet",
+            found=f"{len(visible)} other files",
+            hint="create a new table with lakelog.create",
+        )
+    for entry in found:
+        if any("\ud800" <= sign <= "\udfff" for sign in entry.name):
+            raise InvalidInputError("the name of a file is not valid UTF-8", path=repr(entry.name))
+    columns = {"path": pl.String, "size": pl.Int64, "modificationTime": pl.Int64}
+    return pl.DataFrame(found, columns, orient="row").sort("path"), len(visible) - len(found)
+
+
+def _is_hidden(entry: FileEntry) -> bool:
+    *folders, name = entry.name.split("/")
+    return name.startswith(("_", ".")) or any(
+        folder.startswith(".") or (folder.startswith("_") and "=" not in folder)
+        for folder in folders
+    )
+
+
+def _footers(
+    log: Log, files: pl.DataFrame, configuration: Mapping[str, str | None]
+) -> list[_Footer]:
+    sources = Sources(location_reach(log), log.store)
+
+    def read(file: tuple[str, int]) -> _Footer:
+        path, size = file
+        try:
+            opened, _ = sources.parquet(path, size)
+            try:
+                return _footer(path, opened, configuration)
+            finally:
+                opened.close(force=True)
+        except (pa.ArrowException, OSError, ValueError) as cause:
+            if isinstance(cause, LakelogError):
+                raise
+            raise CorruptionError(
+                f"the file is not a valid Parquet file: {cause}",
+                path=path,
+                hint="repair the file, or remove it from the folder",
+            ) from cause
+
+    with ThreadPoolExecutor(_THREADS, thread_name_prefix="lakelog-convert") as pool:
+        return list(pool.map(read, files.select("path", "size").iter_rows()))
+
+
+def _footer(path: str, file: pq.ParquetFile, configuration: Mapping[str, str | None]) -> _Footer:
+    footer = file.metadata
+    leaves = range(footer.num_columns)
+    require_sound_chunks(footer, range(footer.num_row_groups), leaves)
+    parquet = [footer.schema.column(number) for number in leaves]
+    for column in parquet:
+        if logical_type(column).get("timeUnit") == "nanoseconds":
+            raise _refused(
+                path,
+                column.path,
+                "a timestamp with nanoseconds, which Delta tables cannot store",
+                expected="microseconds",
+                hint="write the file again with microseconds, such as pyarrow's "
+                "coerce_timestamps='us'",
+            )
+    kinds = iter([column.physical_type for column in parquet])
+    schema = pa.schema([_with_instants(field, kinds) for field in file.schema_arrow])
+    try:
+        columns = struct_of(schema)
+    except InvalidInputError as cause:
+        raise InvalidInputError(
+            cause.message, path=path, expected=cause.expected, found=cause.found
+        ) from cause
+    plan = StatsPlan.of(columns.fields, configuration, "none")
+    return _Footer(schema, footer.num_rows, footer_statistics(plan, footer))
+
+
+def _with_instants(field: pa.Field, kinds: Iterator[str]) -> pa.Field:
+    """The field with INT96 as instants, as Spark reads them."""
+    type_ = field.type
+    if pa.types.is_struct(type_):
+        inner = pa.struct([_with_instants(each, kinds) for each in type_.fields])
+    elif pa.types.is_map(type_):
+        inner = pa.map_(
+            _with_instants(type_.key_field, kinds), _with_instants(type_.item_field, kinds)
+        )
+    elif _is_list(type_):
+        inner = pa.list_(_with_instants(type_.value_field, kinds))
+    else:
+        inner = pa.timestamp("us", "UTC") if next(kinds) == "INT96" else type_
+    return field.with_type(inner)
+
+
+def _is_list(type_: pa.DataType) -> bool:
+    kinds = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
+    return any(is_kind(type_) for is_kind in kinds)
+
+
+# --- the schema ----------------------------------------------------------------------------------
+
+
+def _merged(paths: pl.Series, footers: Sequence[_Footer]) -> Struct:
+    """The schema of all files; each distinct one is merged once."""
+    merged, seen = Struct(()), set[pa.Schema]()
+    for path, footer in zip(paths, footers, strict=True):
+        plain = footer.schema.remove_metadata()
+        if plain in seen:
+            continue
+        seen.add(plain)
+        found = merged_schema(Struct(()), plain)
+        merged = _merged_struct(merged, found, "", path)
+    return merged
+
+
+def _merged_struct(old: Struct, new: Struct, above: str, path: str) -> Struct:
+    known = {field.name: field for field in old.fields}
+    lower = {field.name.lower(): field.name for field in old.fields}
+    for field in new.fields:
+        name = f"{above}{field.name}"
+        if lower.setdefault(field.name.lower(), field.name) != field.name:
+            raise _refused(
+                path,
+                name,
+                "a column whose name differs from that of another column in case only",
+                expected=lower[field.name.lower()],
+            )
+        before = known.get(field.name)
+        type_ = field.type if before is None else _wider(before.type, field.type, name, path)
+        known[field.name] = Field(field.name, type_)
+    return Struct(tuple(known.values()))
+
+
+def _wider(old: DataType, new: DataType, name: str, path: str) -> DataType:
+    """The type that has the values of both."""
+    if old == new:
+        return old
+    match old, new:
+        case Struct(), Struct():
+            return _merged_struct(old, new, f"{name}.", path)
+        case Array(), Array():
+            return Array(_wider(old.element, new.element, f"{name}.element", path))
+        case Map(), Map():
+            return Map(
+                _wider(old.key, new.key, f"{name}.key", path),
+                _wider(old.value, new.value, f"{name}.value", path),
+            )
+        case Primitive(a), Primitive(b):
+            for order in (_WHOLE, _FLOATS):
+                if a in order and b in order:
+                    return max(old, new, key=lambda type_: order.index(type_.name))
+    raise _refused(
+        path,
+        name,
+        "a column of another type than other files",
+        expected=_shown(old),
+        found=_shown(new),
+        hint="only byte, short, integer and long, and float and double can be mixed: write the "
+        "file again with the other type",
+    )
+
+
+def _without(schema: Struct, keys: Sequence[str]) -> Struct:
+    """The schema without partition columns, whose values are those of the folders."""
+    folded = {key.lower() for key in keys}
+    return Struct(tuple(field for field in schema.fields if field.name.lower() not in folded))
+
+
+def _refused(path: str, column: str, what: str, **fields: Any) -> UnsupportedFeatureError:
+    return UnsupportedFeatureError(f"a file has {what}", path=path, column=column, **fields)
+
+
+def _shown(type_: DataType) -> str:
+    text = contract.to_json(type_)
+    return text if isinstance(text, str) else orjson.dumps(text).decode()
+
+
+# --- partitions ----------------------------------------------------------------------------------
+
+
+def _folder_values(path: str) -> dict[str, str | None]:
+    """Partition columns of a path, in order, with their texts."""
+    found: dict[str, str | None] = {}
+    for folder in path.split("/")[:-1]:
+        key, is_partition, text = folder.partition("=")
+        if not (is_partition and key):
+            continue
+        try:
+            key, text = unquote(key, errors="strict"), unquote(text, errors="strict")
+        except UnicodeDecodeError as cause:
+            raise InvalidInputError(
+                "the name of a partition folder is not valid UTF-8", path=path, found=folder
+            ) from cause
+        if key in found:
+            raise InvalidInputError(
+                "a partition column occurs twice in a path", path=path, column=key
+            )
+        found[key] = None if text in {"", HIVE_NULL} else text
+    return found
+
+
+def _partitions(paths: pl.Series, given: PartitionBy) -> Struct:
+    """The partition columns with their types.
+
+    A type that is not given is inferred: ``long`` or ``date`` if the folder names are the usual
+    text of such values, else ``string``.
+    """
+    typed = struct_of(given) if isinstance(given, Mapping) else None
+    if typed is not None:
+        keys = list(typed.names)
+    else:
+        keys = list(_folder_values(paths[0])) if given is None else list(given)
+    rows = []
+    for path in paths:
+        values = _folder_values(path)
+        if list(values) != keys:
+            raise InvalidInputError(
+                "the folders of a file are not those of the partition columns",
+                path=path,
+                expected="/".join(f"{key}=..." for key in keys) or "no folder name=value",
+                found="/".join(values) or "no folder name=value",
+                hint="pass the names of the folders as partition_by, in their order",
+            )
+        rows.append(tuple(values.values()))
+    if typed is not None:
+        return typed
+    texts = pl.DataFrame(rows, dict.fromkeys(keys, pl.String), orient="row")
+    return Struct(tuple(Field(key, _inferred(texts[key])) for key in keys))
+
+
+def _inferred(texts: pl.Series) -> DataType:
+    known = texts.drop_nulls().unique()
+    for pattern, type_ in ((_NUMBER, Primitive("long")), (_DATE, Primitive("date"))):
+        is_usual = known.len() > 0 and known.str.contains(pattern).all()
+        if is_usual and not parse_text(known, type_).null_count():
+            return type_
+    return Primitive("string")
+
+
+def _partition_values(paths: pl.Series, partitions: Struct) -> pl.Series:
+    """``partitionValues`` of the files, as the log spells them."""
+    found = [_folder_values(path) for path in paths]
+    columns: list[Sequence[str | None]] = []
+    for field in partitions.fields:
+        texts = pl.Series([values[field.name] for values in found], dtype=pl.String)
+        values = parse_text(texts, field.type)
+        lost = values.is_null() & texts.is_not_null()
+        if lost.any():
+            row = int(lost.arg_true()[0])
+            raise InvalidInputError(
+                "the name of a partition folder is not a value of the column's type",
+                path=paths[row],
+                column=field.name,
+                expected=_shown(field.type),
+                found=texts[row],
+                hint="pass another type for the column, such as pl.String",
+            )
+        columns.append(partition_texts(values.alias(field.name), field.type).to_list())
+    names = [field.name for field in partitions.fields]
+    maps = [dict(zip(names, texts, strict=True)) for texts in zip(*columns, strict=True)]
+    return pl.Series("partitionValues", maps or [{}] * paths.len(), dtype=_MAP)

@@ -1,0 +1,293 @@
+"""`lakelog.convert`: a folder of Parquet files becomes a Delta table, in place."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import math
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake.schema import PrimitiveType
+
+import lakelog
+from lakelog.errors import (
+    CorruptionError,
+    InvalidInputError,
+    LakelogError,
+    NotFoundError,
+    TableExistsError,
+    UnsupportedFeatureError,
+)
+from lakelog.storage import open_store
+from lakelog.testing import InjectingStore, Rule
+
+
+def put(root: Path, name: str, table: pa.Table | dict[str, Any], **options: Any) -> Path:
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    rows = table if isinstance(table, pa.Table) else pa.table(table)
+    pq.write_table(rows, path, **options)
+    return path
+
+
+def contents(root: Path) -> dict[str, tuple[bytes, int]]:
+    """Bytes and times of the files of a folder, but those of the log."""
+    return {
+        str(path.relative_to(root)): (path.read_bytes(), path.stat().st_mtime_ns)
+        for path in root.rglob("*")
+        if path.is_file() and "_delta_log" not in path.parts
+    }
+
+
+def stats(root: Path) -> dict[str, dict[str, Any]]:
+    files = lakelog.open(root).snapshot().files().select("path", "stats").collect()
+    return {path: json.loads(text) for path, text in files.iter_rows()}
+
+
+def test_a_folder_becomes_a_table_and_its_files_stay_as_they_are(tmp_path: Path) -> None:
+    put(tmp_path, "a.parquet", {"id": [1, 2], "name": ["x", None]})
+    put(tmp_path, "below/b.parquet", {"name": ["y"], "more": [True], "id": [3]})
+    (tmp_path / "notes.txt").write_text("other")
+    before = contents(tmp_path)
+    planned = lakelog.convert(tmp_path, plan=True)
+    assert not (tmp_path / "_delta_log").exists()
+    report = lakelog.convert(tmp_path, name="t", user_name="ann")
+    assert (planned.version, report.version) == (None, 0)
+    assert (report.num_files, report.num_rows, report.num_other_files) == (2, 3, 1)
+    assert (planned.num_bytes, planned.num_rows) == (report.num_bytes, report.num_rows)
+    assert contents(tmp_path) == before
+    table = lakelog.open(tmp_path)
+    expected = {"id": [1, 2, 3], "name": ["x", None, "y"], "more": [None, None, True]}
+    assert table.to_polars().sort("id").to_dict(as_series=False) == expected
+    assert pl.read_delta(str(tmp_path)).sort("id").to_dict(as_series=False) == expected
+    first = table.history().row(0, named=True)
+    assert (first["operation"], first["userName"]) == ("CONVERT", "ann")
+    table.append(pl.DataFrame({"id": [4]}))
+    assert table.delete("id = 1").num_deleted_rows == 1
+    assert table.to_polars()["id"].sort().to_list() == [2, 3, 4]
+
+
+def test_folders_are_partitions_with_decoded_values(tmp_path: Path) -> None:
+    put(tmp_path, "_p=1/day=2026-01-31/kind=a%20b%2Fc/x.parquet", {"id": [1], "KIND": ["lost"]})
+    put(tmp_path, "_p=-7/day=__HIVE_DEFAULT_PARTITION__/kind=é=ü/x.parquet", {"id": [2]})
+    put(tmp_path, "_p=2/day=2026-02-01/kind=/x.parquet", {"id": [3]})
+    put(tmp_path, "_p=2/.hidden/kind=z/x.parquet", {"no": [1]})
+    put(tmp_path, "_temporary/_p=2/x.parquet", {"no": [1]})
+    put(tmp_path, "_p=2/day=2026-02-01/kind=/_x.parquet", {"no": [1]})
+    report = lakelog.convert(tmp_path)
+    assert report.partition_by == ("_p", "day", "kind")
+    rows = lakelog.open(tmp_path).to_polars().sort("id").rows()
+    assert rows == [
+        (1, 1, dt.date(2026, 1, 31), "a b/c"),
+        (2, -7, None, "é=ü"),
+        (3, 2, dt.date(2026, 2, 1), None),
+    ]
+    theirs = pl.DataFrame(deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table())
+    assert theirs.sort("id").select("id", "_p", "day", "kind").rows() == rows
+
+
+def test_types_of_partition_columns_are_inferred_without_loss_or_given(tmp_path: Path) -> None:
+    for month in ("01", "11"):
+        put(tmp_path, f"a/month={month}/x.parquet", {"id": [1]})
+        put(tmp_path, f"b/month={month}/x.parquet", {"id": [1]})
+    lakelog.convert(tmp_path / "a", ["month"])
+    lakelog.convert(tmp_path / "b", {"month": pl.Int32})
+    read = [lakelog.open(tmp_path / name).to_polars()["month"].sort() for name in "ab"]
+    assert read[0].to_list() == ["01", "11"]
+    assert read[1].dtype == pl.Int32
+    assert read[1].to_list() == [1, 11]
+    values = lakelog.open(tmp_path / "b").snapshot().files().collect()["partitionValues"].to_list()
+    assert sorted(value["month"] for value in values) == ["1", "11"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["day"], "not those of the partition columns"),
+        ([], "not those of the partition columns"),
+        ({"p": pl.Int64}, "not a value of the column's type"),
+    ],
+)
+def test_folders_that_differ_from_the_partition_columns_are_refused(
+    tmp_path: Path, given: Any, message: str
+) -> None:
+    put(tmp_path, "p=1/x.parquet", {"id": [1]})
+    put(tmp_path, "p=one/x.parquet", {"id": [1]})
+    with pytest.raises(InvalidInputError, match=message) as caught:
+        lakelog.convert(tmp_path, given)
+    assert caught.value.path is not None
+    assert not (tmp_path / "_delta_log").exists()
+
+
+def test_numbers_get_the_widest_type(tmp_path: Path) -> None:
+    for number, (whole, real) in enumerate(
+        [(pa.int8(), pa.float32()), (pa.int64(), pa.float64()), (pa.int16(), pa.float32())]
+    ):
+        whole_values, nested = (
+            pa.array([number], whole),
+            pa.array([{"x": number}], pa.struct([("x", whole)])),
+        )
+        columns = {"n": whole_values, "r": pa.array([number / 2], real), "s": nested}
+        put(tmp_path, f"{number}.parquet", columns)
+    lakelog.convert(tmp_path)
+    for rows in (lakelog.open(tmp_path).to_polars(), pl.read_delta(str(tmp_path))):
+        assert rows.schema["n"] == pl.Int64
+        assert rows.schema["r"] == pl.Float64
+        assert rows.sort("n").rows() == [(n, n / 2, {"x": n}) for n in range(3)]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ({"id": ["text"]}, "another type"),
+        ({"id": [1.5]}, "another type"),
+        ({"ID": [1]}, "case only"),
+        ({"id": pa.array([1], pa.timestamp("ns"))}, "nanoseconds"),
+        ({"id": pa.array([1], pa.uint64())}, "no equivalent"),
+    ],
+)
+def test_columns_that_a_table_cannot_have_are_refused_with_the_file(
+    tmp_path: Path, other: dict[str, Any], message: str
+) -> None:
+    put(tmp_path, "a.parquet", {"id": [1]})
+    put(tmp_path, "b.parquet", other)
+    with pytest.raises(LakelogError, match=message) as caught:
+        lakelog.convert(tmp_path)
+    assert isinstance(caught.value, UnsupportedFeatureError | InvalidInputError)
+    assert caught.value.path == "b.parquet"
+    assert not (tmp_path / "_delta_log").exists()
+
+
+def test_statistics_have_only_what_the_footer_shows_for_certain(tmp_path: Path) -> None:
+    us, ms = pa.timestamp("us"), pa.timestamp("ms", "UTC")
+    at = dt.datetime(2026, 1, 2, 3, 4, 5, 678_901)
+    columns = {
+        "whole": pa.array([3, None, 1], pa.int32()),
+        "real": pa.array([1.0, math.nan, 2.0]),
+        "text": ["b", "a" * 40, None],
+        "long_text": ["x" * 5000, "y", "z"],
+        "day": pa.array([dt.date(2026, 1, 1), None, dt.date(2026, 1, 9)]),
+        "old": pa.array([dt.date(1, 1, 1), None, dt.date(2026, 1, 9)]),
+        "at": pa.array([at, None, at], us),
+        "at_ms": pa.array([at, None, at], ms),
+        "money": pa.array([Decimal("1.25"), Decimal("-2.50"), None], pa.decimal128(10, 2)),
+        "unsigned": pa.array([1, 2**31 + 5, None], pa.uint32()),
+        "list": [[1], None, [2, 3]],
+        "nested": [{"x": 1}, None, {"x": 5}],
+    }
+    put(tmp_path, "a.parquet", columns, store_decimal_as_integer=True)
+    found = (lakelog.convert(tmp_path), stats(tmp_path)["a.parquet"])[1]
+    low, high, nulls = found["minValues"], found["maxValues"], found["nullCount"]
+    assert found["numRecords"] == 3
+    bounds = {
+        "whole": (1, 3),
+        "text": ("a" * 32, "b"),
+        "day": ("2026-01-01", "2026-01-09"),
+        "at": ("2026-01-02T03:04:05.678", "2026-01-02T03:04:05.679"),
+        "at_ms": ("2026-01-02T03:04:05.678Z", "2026-01-02T03:04:05.678Z"),
+        "money": (-2.50, 1.25),
+        "nested": ({"x": 1}, {"x": 5}),
+    }
+    assert {name: (low.get(name), high.get(name)) for name in low | high} == bounds
+    expected: dict[str, Any] = dict.fromkeys(columns, 1)
+    expected |= {"real": 0, "long_text": 0, "nested": {"x": 1}}
+    del expected["list"]
+    assert nulls == expected
+
+
+def test_times_of_spark_2_are_instants_without_bounds(tmp_path: Path) -> None:
+    at = pa.array([dt.datetime(2026, 1, 1, 12)], pa.timestamp("us"))
+    put(tmp_path, "a.parquet", {"at": at}, use_deprecated_int96_timestamps=True)
+    lakelog.convert(tmp_path)
+    rows = lakelog.open(tmp_path).to_polars()
+    assert rows.schema["at"] == pl.Datetime("us", "UTC")
+    assert rows["at"][0] == dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+    assert "at" not in stats(tmp_path)["a.parquet"].get("minValues", {})
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_conditions_give_the_same_rows_as_polars_on_the_files(tmp_path: Path, number: int) -> None:
+    for part in range(4):
+        ids = [None if n % 5 == number else n * 7 % 30 + part * 20 for n in range(20)]
+        reals = [math.nan if n % 4 == number else n / 3 for n in range(20)]
+        rows = {"id": ids, "real": reals, "text": [f"{n or 0:03}é" * 15 for n in ids]}
+        put(tmp_path, f"p={part}/x.parquet", rows, row_group_size=6)
+    lakelog.convert(tmp_path)
+    plain = pl.read_parquet(tmp_path / "*" / "*.parquet", hive_partitioning=True)
+    for where in ("id > 40", "real > 5", "text <= '050'", "id IS NULL AND p > 1", "real < 1"):
+        ours = lakelog.open(tmp_path).to_polars(where)
+        assert ours.sort(ours.columns).equals(
+            plain.sql(f"SELECT * FROM self WHERE {where}").sort(ours.columns)
+        )
+
+
+def test_schema_and_rows_are_those_of_deltalake(tmp_path: Path) -> None:
+    for name in ("ours", "theirs"):
+        put(
+            tmp_path / name,
+            "p=a/x.parquet",
+            {"id": [1, 2], "at": pa.array([1, 2], pa.timestamp("us", "UTC"))},
+        )
+        put(
+            tmp_path / name,
+            "p=b/x.parquet",
+            {"id": [3, None], "at": pa.array([3, 4], pa.timestamp("us", "UTC"))},
+        )
+    lakelog.convert(tmp_path / "ours")
+    deltalake.convert_to_deltalake(
+        str(tmp_path / "theirs"),
+        partition_by=deltalake.Schema([deltalake.Field("p", PrimitiveType("string"))]),
+        partition_strategy="hive",
+    )
+    ours, theirs = (pl.read_delta(str(tmp_path / name)) for name in ("ours", "theirs"))
+    assert ours.sort("at").equals(theirs.select(ours.columns).sort("at"))
+
+
+def test_a_table_is_not_converted_again(tmp_path: Path) -> None:
+    put(tmp_path, "a.parquet", {"id": [1]})
+    assert lakelog.convert(tmp_path, mode="ignore").version == 0
+    with pytest.raises(TableExistsError):
+        lakelog.convert(tmp_path)
+    assert lakelog.convert(tmp_path, mode="ignore").version is None
+    lakelog.create(tmp_path / "i", {"id": pl.Int64}, format="indextables")
+    with pytest.raises(TableExistsError, match="indextables"):
+        lakelog.convert(tmp_path / "i")
+    assert lakelog.open(tmp_path).version() == 0
+
+
+def test_a_folder_without_valid_parquet_files_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="no Parquet file"):
+        lakelog.convert(tmp_path / "none")
+    path = put(tmp_path, "a.parquet", {"id": [1]})
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(CorruptionError, match="not a valid Parquet file") as caught:
+        lakelog.convert(tmp_path)
+    assert caught.value.path == "a.parquet"
+    with pytest.raises(TypeError, match=r"^convert\(\) got an unexpected keyword argument 'x'"):
+        lakelog.convert(tmp_path, x=1)  # type: ignore[call-arg] # the point
+
+
+@pytest.mark.parametrize("fault", ["fail", "lost", "unknown"])
+def test_whatever_operation_fails_the_files_stay(tmp_path: Path, fault: Any) -> None:
+    for nth in range(1, 60):
+        root = tmp_path / str(nth)
+        put(root, "p=1/a.parquet", {"id": [1]})
+        put(root, "p=2/a.parquet", {"id": [2]})
+        before = contents(root)
+        store = InjectingStore(open_store(str(root)), [Rule(fault, nth=nth)])
+        try:
+            lakelog.convert(None, store=store)
+        except (LakelogError, OSError):
+            lakelog.convert(root, mode="ignore")
+        assert contents(root) == before
+        assert lakelog.open(root).to_polars()["id"].sort().to_list() == [1, 2]
+        if len(store.operations) < nth:
+            return
+    pytest.fail("a conversion has fewer operations")
