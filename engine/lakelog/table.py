@@ -9,7 +9,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
-from lakelog.dialects.registry import named, without_log_folder
+from lakelog.dialects.registry import named, registered, without_log_folder
 from lakelog.errors import (
     InvalidInputError,
 )
@@ -29,6 +29,7 @@ from lakelog.redaction import redact
 from lakelog.snapshot import Snapshot
 from lakelog.storage import open_store
 from lakelog.storage.bounded import (
+    DEFAULT_LIMITS,
     ReadLimits,
     bounded,
     on_local_disk,
@@ -1399,6 +1400,66 @@ class Table:
         store = open_store(without_log_folder(os.fspath(location)), storage_options)
         other = Log(store, self._log.dialect, self._log.clock)
         return replicate(self._log, other, version, progress)
+
+    def clone(
+        self,
+        location: str | os.PathLike[str],
+        version: int | None = None,
+        timestamp: Timestamp | None = None,
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        upkeep: bool = True,
+        **commit: Unpack[CommitDescription],
+    ) -> Table:
+        """Make a shallow clone: a new table with the files of this one, none of which is copied.
+
+        The log of the clone has the absolute paths of the data files and deletion vectors. Schema,
+        partitioning, properties, protocol and metadata domains are the same; the table id is
+        another. Changes of the clone do not change this table, and `vacuum` and `cleanup` of the
+        clone delete files below its own folder only. `vacuum` of this table does not know of the
+        clone: files that it deletes are missing in the clone.
+
+        Args:
+            location: Folder of the clone, on local disk or as any fsspec URL; another store than
+                that of this table is possible.
+            version: The version that is cloned; None is the latest.
+            timestamp: Instead of `version`, as in `snapshot`.
+            storage_options: Passed to the fsspec filesystem of `location`.
+            upkeep: As `lakelog.open`, for the clone.
+            commit: As `transaction`: ``operation``, ``user_name``, ``user_metadata``,
+                ``commit_info``.
+
+        Returns:
+            The clone, opened so that it reads files below the folder of this table. `lakelog.open`
+            needs ``allow_external`` with that folder.
+
+        Raises:
+            TableExistsError: A table exists at the location.
+            InvalidInputError: Both `version` and `timestamp` are given; or this table was not
+                opened by its location.
+            VersionNotFoundError: The version cannot be read.
+            UnsupportedFeatureError: The table's rows are not in Parquet files (IndexTables), or it
+                needs a writer feature that lakelog does not support.
+            UnsupportedStoreError: The store of the clone has no atomic put-if-absent.
+            CommitOutcomeUnknown: The clone may have been created.
+            UnavailableError: A store failed; nothing was written.
+
+        Memory: the live files.
+
+        Source: Delta Lake, SHALLOW CLONE.
+        """
+        from lakelog.data.clone import clone
+        from lakelog.transaction.operations import CommitDescription, require_arguments
+
+        require_arguments("Table.clone", commit, CommitDescription)
+        store = open_bounded(
+            without_log_folder(os.fspath(location)), storage_options, DEFAULT_LIMITS
+        )
+        external = self._log.external.and_below(self._log.table)
+        log = Log(store, self._log.dialect, external=external, storage_options=storage_options)
+        snapshot = self.snapshot(version, timestamp)
+        clone(snapshot, self._log, log, self._given_runtime, registered(), commit)
+        return Table(log, upkeep=upkeep)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the location and options of the handle, without its cache.

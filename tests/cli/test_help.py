@@ -16,7 +16,7 @@ from lakelog.cli.app import app
 
 READING = "actions blame cache changes demo diff files history info replay rows".split()
 UPKEEP = "checkpoint checksum cleanup repair replicate simulate undo vacuum verify".split()
-ROWS = ["compact", "compact-log", "convert", "delete", "ingest", "restore"]
+ROWS = ["clone", "compact", "compact-log", "convert", "delete", "ingest", "restore"]
 COMMANDS = tuple(sorted([*READING, *UPKEEP, *ROWS, "spark", "wal"]))
 HEAVY = ("polars", "pyarrow", "fsspec", "numpy", "orjson", "rich", "asyncio")
 

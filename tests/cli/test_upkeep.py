@@ -385,6 +385,19 @@ def test_convert_plans_first_and_applies_when_asked(lakelog: Any, tmp_path: Path
     assert lakelog("convert", tmp_path).code != 0
 
 
+def test_clone_makes_a_table_with_the_files_of_another(lakelog: Any, tmp_path: Path) -> None:
+    source = tmp_path / "t"
+    table = engine.create(source, {"n": pl.Int64}, upkeep=False)
+    table.append(pl.DataFrame({"n": [1]}))
+    call = ("clone", source, tmp_path / "clone", "--version", 1)
+    (row,) = rows(lakelog(*call, "-o", "json").text)
+    assert (row["path"], row["num_files"]) == (str(tmp_path / "clone"), 1)
+    clone = engine.open(tmp_path / "clone", allow_external=source)
+    assert clone.to_polars()["n"].to_list() == [1]
+    assert "allow_external" in lakelog("clone", source, tmp_path / "other").text
+    assert lakelog(*call).code != 0  # it exists
+
+
 def test_restore_plans_first_and_applies_when_asked(lakelog: Any, tmp_path: Path) -> None:
     table = engine.create(tmp_path, {"n": pl.Int64}, upkeep=False)
     for number in range(3):

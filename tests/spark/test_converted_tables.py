@@ -1,4 +1,4 @@
-"""Tables made by `lakelog.convert`, read by Delta Lake on Spark."""
+"""Tables made by `lakelog.convert` and `Table.clone`, read by Delta Lake on Spark."""
 
 from __future__ import annotations
 
@@ -49,3 +49,27 @@ def test_delta_reads_narrower_numbers_as_the_widest_type(delta: Any, tmp_path: P
     assert found.dtypes == [("n", "bigint"), ("r", "double")]
     assert sorted(tuple(row) for row in found.collect()) == [(n, n / 2) for n in range(3)]
     assert found.where("n >= 1").count() == 2
+
+
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_delta_reads_and_changes_a_clone(delta: Any, tmp_path: Path, vectors: str) -> None:
+    rows = pl.DataFrame({"id": range(4000), "p": ["a b", "50%", None, "é"] * 1000})
+    properties = {"delta.enableDeletionVectors": vectors}
+    lakelog.write(tmp_path / "t", rows, partition_by=["p"], configuration=properties)
+    table = lakelog.open(tmp_path / "t", upkeep=False)
+    table.delete("id % 7 = 3")
+    left = sorted(table.to_polars()["id"])
+    clone = table.clone(tmp_path / "clone", upkeep=False)
+    place = f"delta.`{tmp_path / 'clone'}`"
+    assert [row.id for row in delta.sql(f"SELECT id FROM {place} ORDER BY id").collect()] == left
+    delta.sql(f"DELETE FROM {place} WHERE id % 7 = 4")
+    delta.sql(f"OPTIMIZE {place}")
+    assert sorted(clone.to_polars()["id"]) == [n for n in left if n % 7 != 4]
+    assert sorted(table.to_polars()["id"]) == left
+    delta.sql(f"CREATE TABLE delta.`{tmp_path / 'theirs'}` SHALLOW CLONE delta.`{tmp_path / 't'}`")
+    theirs = lakelog.open(tmp_path / "theirs", allow_external=tmp_path / "t")
+    first, other = (each.snapshot(version=0) for each in (clone, theirs))
+    names = {name.rsplit("/", 1)[-1] for name in first.files().collect()["path"]}
+    assert {name.rsplit("/", 1)[-1] for name in other.files().collect()["path"]} == names
+    assert other.metadata.configuration == first.metadata.configuration
+    assert theirs.history()["operation"][-1] == clone.history()["operation"][-1] == "CLONE"

@@ -6,7 +6,7 @@ Modules that help imports are light: Polars, rich and the engine are imported wh
 |---|---|
 | `app` | the group; exit codes, error messages, notes |
 | `table` | commands that read a table: info, files, history, actions, changes, diff, ... |
-| `table_writing` | compact, restore, delete, convert |
+| `table_writing` | compact, restore, delete, convert, clone |
 | `log_files` | checkpoint, verify, repair, compact-log, checksum, replicate |
 | `retention` | cleanup, vacuum, simulate, undo |
 | `wal`, `spark` | commands for write-ahead logs; pipelines on Spark |

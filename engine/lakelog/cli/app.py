@@ -78,8 +78,8 @@ def app() -> None:
     """Read and maintain the log of a lake table.
 
     State, history, checkpoints, cleanup, repair. TABLE is a folder with a Delta or an IndexTables
-    log, as a path or an fsspec URL. Only ingest, checkpoint, checksum, compact, compact-log, undo,
-    spark, and commands with --apply, write to it. wal reads and maintains write-ahead logs, which
+    log, as a path or an fsspec URL. Only ingest, checkpoint, checksum, clone, compact, compact-log,
+    undo, spark, and commands with --apply, write. wal reads and maintains write-ahead logs, which
     need no table.
     """
 

@@ -13,7 +13,7 @@ import click
 import lakelog
 from lakelog.cli import options
 from lakelog.cli.options import Output, Target, examples
-from lakelog.cli.output import FINDINGS, GOOD, PLANNED, View, emit, write_report
+from lakelog.cli.output import FINDINGS, GOOD, PLANNED, View, emit, write_facts, write_report
 from lakelog.cli.text import count
 from lakelog.cli.watch import Meter, open_metered, progress
 from lakelog.errors import LakelogWarning
@@ -223,5 +223,57 @@ def _with_types(columns: tuple[str, ...]) -> tuple[str, ...] | dict[str, Any] | 
     return {"type": "struct", "fields": fields}
 
 
-COMMANDS = (compact, restore, delete, convert)
+@click.command(
+    epilog=examples(
+        "lakelog clone orders orders-test",
+        "lakelog clone s3://bucket/orders s3://bucket/orders-test --version 10",
+    )
+)
+@options.target
+@click.argument("location", metavar="LOCATION")
+@options.travel
+@click.option(
+    "--to-option",
+    multiple=True,
+    type=options.StorageOption(),
+    help="Option of the fsspec filesystem of LOCATION, as --storage-option; repeatable.",
+)
+@options.output
+@options.debug
+def clone(
+    target: Target,
+    location: str,
+    version: int | None,
+    timestamp: str | None,
+    to_option: tuple[tuple[str, Any], ...],
+    output: Output,
+) -> None:
+    """Make a shallow clone at LOCATION: a new table with the files of TABLE, none of which is
+    copied.
+
+    A vacuum of TABLE does not know of the clone.
+    """
+    import polars as pl
+
+    from lakelog.log.display import size_text
+
+    table, meter = open_metered(target)
+    with progress("clone", meter):
+        options_there = dict(to_option) or None
+        made = table.clone(location, version, timestamp, storage_options=options_there)
+        snapshot = made.snapshot()
+    files, size = snapshot.num_files(), snapshot.total_size()
+    row = {"path": made.path, "num_files": files, "num_bytes": size}
+    if output.format != "table":
+        emit(pl.LazyFrame([row]), output, View("report", ()))
+        return
+    facts = [
+        ("clone", made.path),
+        ("files", f"{count(files, 'file')}, {size_text(size)}"),
+        ("to read it", f"lakelog.open({made.path!r}, allow_external={table.path!r})"),
+    ]
+    write_facts(facts, output)
+
+
+COMMANDS = (compact, restore, delete, convert, clone)
 """The commands of this module."""

@@ -22,5 +22,6 @@ Runs on one machine and does not import Spark; Spark's executors use it.
 | `alter` | changes of schema, properties, constraints and protocol |
 | `restore` | an earlier version restored |
 | `convert` | a folder of Parquet files made a table |
+| `clone` | a shallow clone |
 | `compact`, `bin_rewrite` | small files merged, rows sorted; the rewrite of one group of files |
 """

@@ -15,7 +15,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import unquote, urlsplit
 
@@ -100,6 +100,10 @@ class External:
             ) from cause
         return External(folders=tuple(folders))
 
+    def and_below(self, location: str) -> External:
+        """These files, and those below a location."""
+        return replace(self, folders=(*self.folders, *_addresses_of(location)))
+
     def allows(self, address: Address) -> bool:
         """Whether a file may be opened."""
         return self.everything or any(folder.name_of(address) for folder in self.folders)
@@ -144,6 +148,16 @@ class Reach:
             found=str(address),
             hint=_HINT,
         )
+
+    def absolute(self, path: str) -> str:
+        """The URL of a path in the log, neither of them encoded."""
+        require_contained(path)
+        own = self._folders[0]
+        if _is_relative(path):
+            address = own._replace(path=f"{own.path}/{path}".strip("/"))
+        else:
+            address = self._address(path)
+        return f"{address.store if address.store == LOCAL else address.root}/{address.path}"
 
     def options_for(self, address: Address) -> Mapping[str, Any] | None:
         """Storage options for an allowed address: empty unless it is on the table's own store."""

@@ -61,29 +61,17 @@ class NewTable:
         log: Log,
         runtime: Runtime,
         dialects: Sequence[Dialect],
-        definition: TableDefinition,
+        table: TableDefinition | TableConfiguration,
     ) -> None:
         refuse_unsafe_store(log)
         refuse_existing(log.store, dialects)
         self._log, self._runtime = log, runtime
-        dialect, rules = log.dialect, log.dialect.protocol_rules
-        asked = Metadata(
-            runtime.new_id(),
-            definition.name,
-            definition.description,
-            dialect.provider,
-            {},
-            schema_text(definition.schema),
-            tuple(definition.partition_by),
-            dict(definition.configuration or {}),
-            log.clock(),
-        )
-        protocol = rules.upgrade(None, rules.needed(asked))
-        metadata = settled_metadata(asked, None, runtime)
-        rules.check_change(None, protocol)
-        self.table = TableConfiguration(dialect, protocol, metadata)
-        check_metadata(self.table, None)
-        write_support.check_writable(self.table, log.table)
+        if isinstance(table, TableDefinition):
+            table = _configured(log, runtime, table)
+        self.table = table
+        table.rules.check_change(None, table.protocol)
+        check_metadata(table, None)
+        write_support.check_writable(table, log.table)
 
     def commit(
         self,
@@ -92,8 +80,11 @@ class NewTable:
         operation: Operation | None = None,
         metrics: Mapping[str, Any] | None = None,
         commit: CommitArguments | None = None,
+        domains: pl.DataFrame | None = None,
+        external: bool = False,
     ) -> None:
-        """Write version 0, with files.
+        """Write version 0, with files, which may have absolute paths if they are `external`, and
+        with metadata domains.
 
         Raises:
             TableExistsError: Another writer created the table.
@@ -110,13 +101,15 @@ class NewTable:
         app = operations.application(given.get("app_id"), given.get("app_version"))
         if app is not None:
             buffer.put_txns(None, {"appId": app[0], "version": app[1]})
+        if domains is not None and domains.height:
+            buffer.put_domains(domains, {})
         files, others = buffer.gathered(self._runtime)
         first = [
             {"actionType": "protocol", **protocol_row(table.protocol)},
             {"actionType": "metaData", **metadata_row(table.metadata)},
         ]
         meta = actions.concat([rows_frame(first), others])
-        check_files(files, table)
+        check_files(files, table, external=external)
         write_support.check_actions(table, files, meta, log.table)
         done = operation or operations.infer(files, meta, None, table.metadata, table.protocol)
         plan = Plan(
@@ -140,6 +133,24 @@ class NewTable:
             retry=Retry.of(configuration, given.get("max_attempts")),
         )
         CommitLoop(plan, None, LogTails(log, self._runtime), self._runtime).run()
+
+
+def _configured(log: Log, runtime: Runtime, definition: TableDefinition) -> TableConfiguration:
+    """The lowest protocol, and the metadata, of a table that is defined so."""
+    rules = log.dialect.protocol_rules
+    asked = Metadata(
+        runtime.new_id(),
+        definition.name,
+        definition.description,
+        log.dialect.provider,
+        {},
+        schema_text(definition.schema),
+        tuple(definition.partition_by),
+        dict(definition.configuration or {}),
+        log.clock(),
+    )
+    protocol = rules.upgrade(None, rules.needed(asked))
+    return TableConfiguration(log.dialect, protocol, settled_metadata(asked, None, runtime))
 
 
 def create_table(

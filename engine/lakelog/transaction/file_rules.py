@@ -87,9 +87,12 @@ _MAX_LONG = (1 << 63) - 1
 def check_files(
     files: pl.DataFrame,
     configured: TableConfiguration,
+    *,
+    external: bool = False,
 ) -> None:
     """Raise for file actions that are invalid in the table. ``path`` is that of an example, and
-    ``found`` its 0-based ``row`` in `files` with the invalid value.
+    ``found`` its 0-based ``row`` in `files` with the invalid value. `external` allows absolute
+    paths.
 
     Of removes, only path, identity and numbers are checked, because another process may have added
     their files. An absolute path may be added again if the same commit removes it. Memory: a few
@@ -104,7 +107,10 @@ def check_files(
         )
     _check_required(files, kinds)
     # The two patterns that scan all texts run concurrently.
-    looks = {"suspect": pl.col("path").str.contains(SUSPECT)}
+    suspect = pl.col("path").str.contains(SUSPECT)
+    if external:
+        suspect &= ~pl.col("path").str.contains(_ABSOLUTE)
+    looks = {"suspect": suspect}
     if "stats" in files.columns:
         usual = pl.col("stats").str.contains(_USUAL_STATISTICS)
         looks["odd"] = (~usual & (pl.col("actionType") != "remove")).fill_null(False)

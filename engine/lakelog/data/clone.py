@@ -1,0 +1,114 @@
+"""`clone`: makes a shallow clone, a table whose first version names the files of another one.
+
+The log of the clone has the absolute paths of the source's data files and deletion vectors. Commits
+to the clone do not change the source, and maintenance of the clone deletes files below its own
+folder only. The source knows nothing of its clones: if its vacuum deletes a file, the clone cannot
+read it any more.
+
+Source: Delta Lake, CLONE (CloneTableCommand). Delta protocol, Add File and Remove File; Deletion
+Vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import polars as pl
+
+from lakelog.data.files import ReadPlan, location_reach
+from lakelog.dialects.base import Dialect
+from lakelog.dialects.delta.deletion_vectors import vector_paths
+from lakelog.dialects.delta.paths import encode_paths
+from lakelog.dialects.protocol_rules import TableConfiguration
+from lakelog.errors import InvalidInputError
+from lakelog.log.context import Log
+from lakelog.log.snapshot import LogSnapshot
+from lakelog.redaction import redact
+from lakelog.storage.bounded import bounded
+from lakelog.storage.containment import Reach
+from lakelog.transaction.create import NewTable
+from lakelog.transaction.operations import CommitArguments, CommitDescription, Operation
+from lakelog.transaction.row_tracking import DOMAIN
+from lakelog.transaction.runtime import Runtime
+
+_OF_THE_LOG = (
+    "delta.inCommitTimestampEnablementVersion",
+    "delta.inCommitTimestampEnablementTimestamp",
+)
+
+
+def clone(
+    snapshot: LogSnapshot,
+    source: Log,
+    target: Log,
+    runtime: Runtime,
+    dialects: Sequence[Dialect],
+    commit: CommitDescription,
+) -> None:
+    """Write version 0 of a clone; see `lakelog.table.Table.clone`."""
+    ReadPlan.of(snapshot, ())  # refuses a table without rows
+    new = NewTable(target, runtime, dialects, _configuration(snapshot, runtime, target.clock()))
+    opened = bounded(source.store)
+    if opened is None or not opened.by_location:
+        raise InvalidInputError(
+            "the clone cannot refer to the files, because the table was not opened by its location",
+            path=source.table,
+            hint="pass the location to lakelog.open instead of a store",
+        )
+    reach = location_reach(source)
+    files = snapshot.files().collect()
+    adds = _with_absolute_paths(files.drop("version", "dvId"), reach)
+    domains = snapshot.domains().filter(pl.col("domain") != DOMAIN).collect().drop("version")
+    size = int(files["size"].sum())
+    operation = Operation(
+        "CLONE",
+        {"source": redact(reach.absolute("")), "sourceVersion": snapshot.version},
+    )
+    metrics = {
+        "sourceTableSize": size,
+        "sourceNumOfFiles": files.height,
+        "numRemovedFiles": 0,
+        "numCopiedFiles": 0,
+        "removedFilesSize": 0,
+        "copiedFilesSize": 0,
+    }
+    new.commit(
+        adds,
+        operation=operation,
+        metrics=metrics,
+        commit=cast("CommitArguments", commit),
+        domains=domains,
+        external=True,
+    )
+
+
+def _with_absolute_paths(files: pl.DataFrame, reach: Reach) -> pl.DataFrame:
+    """The files by absolute paths, and their deletion vectors too."""
+
+    def absolute(paths: pl.Series) -> pl.Series:
+        distinct = paths.unique()
+        urls = pl.Series([reach.absolute(path) for path in distinct], dtype=pl.String)
+        return paths.replace_strict(distinct, urls, return_dtype=pl.String)
+
+    found = files.with_columns(absolute(files["path"]).alias("path"))
+    stored = files["dvStorageType"].is_in(["u", "p"]).fill_null(value=False)
+    if not stored.any():
+        return found
+    rows = stored.arg_true()
+    vectors = encode_paths(absolute(vector_paths(files.filter(stored))))
+    return found.with_columns(
+        files["dvStorageType"].scatter(rows, ["p"] * rows.len()),
+        files["dvPathOrInline"].scatter(rows, vectors),
+    )
+
+
+def _configuration(snapshot: LogSnapshot, runtime: Runtime, now_ms: int) -> TableConfiguration:
+    """Protocol and metadata of the clone: those of the source, with an id of its own."""
+    table = snapshot.table_configuration
+    properties = {k: v for k, v in table.metadata.configuration.items() if k not in _OF_THE_LOG}
+    metadata = replace(
+        table.metadata, id=runtime.new_id(), configuration=properties, created_time=now_ms
+    )
+    return table.changed(metadata=metadata)

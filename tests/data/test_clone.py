@@ -1,0 +1,197 @@
+"""`Table.clone`: a table whose first version names the files of another table."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog import Table
+from lakelog.errors import (
+    ExternalPathError,
+    InvalidInputError,
+    LakelogError,
+    TableExistsError,
+    UnsupportedFeatureError,
+)
+from lakelog.storage import open_store
+from lakelog.testing import InjectingStore, Rule
+
+ROWS = pl.DataFrame(
+    {"id": [1, 2, 3, 4], "p": ["a b", "a b", "50%", None], "x": [1.5, 2.5, 3.5, 4.5]}
+)
+
+
+def made(root: Path, **properties: str) -> Table:
+    configuration = {key.replace("__", "."): value for key, value in properties.items()}
+    lakelog.write(root, ROWS, partition_by=["p"], configuration=configuration, upkeep=False)
+    return lakelog.open(root, upkeep=False)
+
+
+def contents(root: Path) -> dict[str, bytes]:
+    return {str(path): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def rows(table: Table) -> pl.DataFrame:
+    return table.to_polars().sort("id")
+
+
+@pytest.mark.parametrize("folder", ["plain", "odd é 50%20_x"])
+def test_a_clone_has_rows_metadata_and_protocol_of_the_source(tmp_path: Path, folder: str) -> None:
+    table = made(
+        tmp_path / folder, delta__enableChangeDataFeed="true", delta__columnMapping__mode="name"
+    )
+    before = contents(tmp_path / folder)
+    clone = table.clone(tmp_path / "clone", user_name="ann")
+    assert rows(clone).equals(ROWS)
+    assert contents(tmp_path / folder) == before
+    assert not list((tmp_path / "clone").rglob("*.parquet"))
+    ours, theirs = clone.snapshot(), table.snapshot()
+    assert (ours.version, ours.protocol, ours.schema) == (0, theirs.protocol, theirs.schema)
+    assert ours.metadata.configuration == theirs.metadata.configuration
+    assert ours.metadata.partition_columns == ("p",)
+    assert ours.metadata.id != theirs.metadata.id
+    lines = (tmp_path / "clone/_delta_log" / f"{0:020}.json").read_text().splitlines()
+    info = next(found["commitInfo"] for found in map(json.loads, lines) if "commitInfo" in found)
+    assert (info["operation"], info["userName"]) == ("CLONE", "ann")
+    assert info["operationParameters"]["sourceVersion"] == "0"
+    assert info["operationMetrics"]["sourceNumOfFiles"] == "3"
+
+
+def test_a_clone_is_opened_again_only_with_its_source_allowed(tmp_path: Path) -> None:
+    clone = made(tmp_path / "t").clone(tmp_path / "clone")
+    assert rows(pickle.loads(pickle.dumps(clone))).equals(ROWS)
+    with pytest.raises(ExternalPathError):
+        lakelog.open(tmp_path / "clone").to_polars()
+    assert rows(lakelog.open(tmp_path / "clone", allow_external=tmp_path / "t")).equals(ROWS)
+
+
+def test_deletion_vectors_are_those_of_the_source(tmp_path: Path) -> None:
+    many = pl.DataFrame({"id": range(20_000)})
+    lakelog.write(tmp_path / "t", many, configuration={"delta.enableDeletionVectors": "true"})
+    table = lakelog.open(tmp_path / "t", upkeep=False)
+    table.delete("id % 7 = 0")  # too many for the log: in a file
+    clone = table.clone(tmp_path / "clone")
+    assert clone.snapshot().files().collect()["dvStorageType"].to_list() == ["p"]
+    expected = many.filter(pl.col("id") % 7 != 0)
+    assert rows(clone).equals(expected)
+    clone.delete("id % 7 = 1")
+    assert rows(clone).equals(expected.filter(pl.col("id") % 7 != 1))
+    assert rows(table).equals(expected)
+    again = clone.clone(tmp_path / "again")
+    assert rows(again).equals(rows(clone))
+    assert clone.restore(0).version == 2
+    assert rows(clone).equals(expected)
+
+
+def test_an_earlier_version_is_cloned(tmp_path: Path) -> None:
+    table = made(tmp_path / "t")
+    table.delete("id > 2")
+    assert rows(table.clone(tmp_path / "a", version=0)).equals(ROWS)
+    assert rows(table.clone(tmp_path / "b")).equals(ROWS.head(2))
+    at = table.history()["timestamp"][1]
+    assert rows(table.clone(tmp_path / "c", timestamp=at)).equals(ROWS)
+    with pytest.raises(InvalidInputError, match="not both"):
+        table.clone(tmp_path / "d", 0, at)
+
+
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_no_verb_and_no_maintenance_of_a_clone_changes_the_source(
+    tmp_path: Path, vectors: str
+) -> None:
+    table = made(tmp_path / "t", delta__enableDeletionVectors=vectors)
+    table.append(ROWS.with_columns(pl.col("id") + 10))
+    table.delete("id = 2")
+    before, expected = contents(tmp_path / "t"), rows(table)
+    clone = table.clone(tmp_path / "clone", upkeep=False)
+    clone.update({"x": 0.0}, "id = 1")
+    clone.delete("id = 11")
+    clone.upsert(ROWS.head(3), "id")
+    clone.compact()
+    clone.checkpoint()
+    clone.overwrite(ROWS.head(2), "id < 3")
+    time.sleep(0.01)
+    clone.vacuum(plan=False, retention=0, force=True)
+    clone.cleanup(plan=False, retention=0, checkpoint_retention=0, force=True)
+    assert set(rows(clone)["id"]) == {1, 2, 3, 4, 12, 13, 14}
+    clone.overwrite(ROWS)
+    clone.vacuum(plan=False, retention=0, force=True)
+    clone.repair(plan=False, check_files=True, remove_missing=True)
+    assert rows(clone).equals(ROWS)
+    assert contents(tmp_path / "t") == before
+    assert rows(table).equals(expected)
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"delta.enableRowTracking": "true"},
+        {"delta.enableInCommitTimestamps": "true"},
+        {"delta.enableTypeWidening": "true", "delta.checkpointPolicy": "v2"},
+    ],
+    ids=["tracked", "timestamps", "v2"],
+)
+def test_tables_with_features_are_cloned(tmp_path: Path, properties: dict[str, str]) -> None:
+    table = lakelog.create(tmp_path / "t", ROWS.schema, ["p"], configuration=properties)
+    table.alter.upgrade(["domainMetadata"])
+    with table.transaction() as tx:
+        tx.set_domain(domain="team", configuration="red")
+    table.append(ROWS)
+    clone = table.clone(tmp_path / "clone")
+    assert rows(clone).equals(ROWS)
+    columns = ["baseRowId", "defaultRowCommitVersion"]
+    ids = [
+        each.snapshot().files().collect().select(columns).sort(columns) for each in (table, clone)
+    ]
+    assert ids[0].equals(ids[1])
+    assert "team" in clone.snapshot().domains().collect()["domain"].to_list()
+    clone.append(ROWS)
+    clone.checkpoint()
+    assert clone.to_polars().height == 8
+    assert clone.verify().verdict == "proved"
+
+
+def test_a_table_is_not_replaced_and_index_tables_are_not_cloned(tmp_path: Path) -> None:
+    table = made(tmp_path / "t")
+    other = made(tmp_path / "other")
+    with pytest.raises(TableExistsError):
+        table.clone(tmp_path / "other")
+    assert other.version() == 0
+    index = lakelog.create(tmp_path / "i", ROWS.schema, format="indextables")
+    with pytest.raises(UnsupportedFeatureError):
+        index.clone(tmp_path / "j")
+    stored = lakelog.open(store=open_store(str(tmp_path / "t")))
+    with pytest.raises(InvalidInputError, match="location"):
+        stored.clone(tmp_path / "k")
+    with pytest.raises(TypeError, match=r"Table\.clone\(\) got an unexpected .* 'app_id'"):
+        table.clone(tmp_path / "k", app_id="x")  # type: ignore[call-arg] # the point
+
+
+@pytest.mark.parametrize("fault", ["fail", "lost"])
+def test_whatever_operation_fails_the_source_stays(
+    tmp_path: Path, fault: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = made(tmp_path / "t")
+    before = contents(tmp_path / "t")
+    for nth in range(1, 40):
+        root = tmp_path / str(nth)
+        store = InjectingStore(open_store(str(root)), [Rule(fault, nth=nth)])
+        with monkeypatch.context() as patched:
+            patched.setattr("lakelog.table.open_bounded", lambda *_, s=store: s)
+            try:
+                table.clone(root)
+            except (LakelogError, OSError):
+                assert not (root / "_delta_log").exists() or not list(root.rglob("*.json"))
+                continue
+            finally:
+                assert contents(tmp_path / "t") == before
+        assert rows(lakelog.open(root, allow_external=True)).equals(ROWS)
+        if len(store.operations) < nth:
+            return
+    pytest.fail("a clone has fewer operations")
