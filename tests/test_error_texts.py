@@ -29,7 +29,15 @@ def of_tables(root: Path) -> Calls:
     snapshot = table.snapshot()
     odd: Any = object()
     sql: Any = "day = ="
+    (root / "landing/p=1").mkdir(parents=True)
+    pl.DataFrame({"id": [1]}).write_parquet(root / "landing/p=1/a.parquet")
+    pl.DataFrame({"id": ["x"]}).write_parquet(root / "landing/p=1/b.parquet")
     return {
+        "convert: no file": lambda: lakelog.convert(root / "none"),
+        "convert: another type": lambda: lakelog.convert(root / "landing"),
+        "convert: other folders": lambda: lakelog.convert(root / "landing", ["day"]),
+        "convert: a table exists": lambda: lakelog.convert(root / "t"),
+        "clone: a table exists": lambda: table.clone(root / "t"),
         "open: no table": lambda: lakelog.open(root / "none"),
         "open: empty location": lambda: lakelog.open(""),
         "open: parallelism": lambda: lakelog.open(root / "t", parallelism=0),

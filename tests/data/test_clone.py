@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import polars as pl
 import pytest
 
@@ -62,6 +63,13 @@ def test_a_clone_has_rows_metadata_and_protocol_of_the_source(tmp_path: Path, fo
     assert (info["operation"], info["userName"]) == ("CLONE", "ann")
     assert info["operationParameters"]["sourceVersion"] == "0"
     assert info["operationMetrics"]["sourceNumOfFiles"] == "3"
+
+
+def test_deltalake_reads_a_clone(tmp_path: Path) -> None:
+    made(tmp_path / "t").clone(tmp_path / "clone")
+    theirs = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(tmp_path / "clone")))
+    found = pl.DataFrame(theirs.execute("SELECT id, p, x FROM t ORDER BY id").read_all())
+    assert found.equals(ROWS)
 
 
 def test_a_clone_is_opened_again_only_with_its_source_allowed(tmp_path: Path) -> None:

@@ -140,6 +140,19 @@ def _skip(location: str) -> int | None:
     return tx.version
 
 
+def _add_column(location: str) -> int | None:
+    return lakelog.open(location).alter.add_columns({"y": pl.Float64}, after="p")
+
+
+def _rename_column(location: str) -> int | None:
+    """Two commits: the first enables column mapping."""
+    return lakelog.open(location).alter.rename_column("x", "z", enable=True)
+
+
+def _upgrade(location: str) -> int | None:
+    return lakelog.open(location).alter.upgrade(["domainMetadata"])
+
+
 def _columnar(location: str) -> int | None:
     with mock.patch.object(transaction, "COLUMNAR_ABOVE_BYTES", 1000):
         return _append_many(location)
@@ -182,6 +195,9 @@ CASES = (
     Case("identified", _identified, formats=("delta",), app=True),
     Case("domain", _domain, formats=("delta",), features=("domainMetadata",)),
     Case("skip", _skip, formats=("indextables",)),
+    Case("alter add column", _add_column, formats=("delta",)),
+    Case("alter rename column", _rename_column, formats=("delta",)),
+    Case("alter upgrade", _upgrade, formats=("delta",)),
     Case("overtaken", _overtaken),
     Case("columnar", _columnar, formats=("indextables",), features=("columnarCommits",)),
 )

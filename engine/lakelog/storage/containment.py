@@ -150,14 +150,16 @@ class Reach:
         )
 
     def absolute(self, path: str) -> str:
-        """The URL of a path in the log, neither of them encoded."""
+        """The URL of a path in the log, neither of them encoded; a local one has a single slash
+        (``file:/data/t``), the spelling that Delta on Spark finds again.
+        """
         require_contained(path)
         own = self._folders[0]
         if _is_relative(path):
             address = own._replace(path=f"{own.path}/{path}".strip("/"))
         else:
             address = self._address(path)
-        return f"{address.store if address.store == LOCAL else address.root}/{address.path}"
+        return f"{'file:' if address.store == LOCAL else address.root}/{address.path}"
 
     def options_for(self, address: Address) -> Mapping[str, Any] | None:
         """Storage options for an allowed address: empty unless it is on the table's own store."""
