@@ -2,8 +2,8 @@
 
 The log of the clone has the absolute paths of the source's data files and deletion vectors. Commits
 to the clone do not change the source, and maintenance of the clone deletes files below its own
-folder only. The source knows nothing of its clones: if its vacuum deletes a file, the clone cannot
-read it any more.
+folder only. The source has no record of its clones: a file that its vacuum deletes is missing in
+the clone.
 
 Source: Delta Lake, CLONE (CloneTableCommand). Delta protocol, Add File and Remove File; Deletion
 Vectors.
