@@ -1,7 +1,7 @@
-"""Asks questions of tables in a child process with little memory, so that an abort is seen.
+"""Queries tables in a child process with little memory, so that an abort is detected.
 
-Run as a program it reads JSON from its standard input: the bytes that it may map beyond what it
-has mapped, a question, and the tables. It prints a JSON line per table with its outcome.
+Run as a program it reads JSON from its standard input: the bytes that it may map beyond its current
+mappings, a query, and the tables. It prints one JSON line per table with its outcome.
 """
 
 from __future__ import annotations
@@ -24,11 +24,12 @@ _MEBIBYTE = 1 << 20
 def outcomes(
     roots: Mapping[str, Path], question: str = "state", mebibytes: int = 1024
 ) -> dict[str, str]:
-    """What a process with that much memory answers about each table.
+    """The answers of a process with that much memory about each table.
 
     Returns:
         By the tables' names: a number, the name of a `LakelogError`, or ``raw`` and the name of
-        another exception. Tables after the one that ended the process are missing.
+        another
+        exception. Tables after the one that ended the process are missing.
     """
     asked = {name: str(root) for name, root in roots.items()}
     done = subprocess.run(

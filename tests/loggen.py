@@ -1,8 +1,8 @@
-"""Random Delta logs from a seed: everything that real logs hold, and everything they might.
+"""Random Delta logs from a seed, with all contents that real logs have or could have.
 
 `generate` writes one log and is deterministic: the same seed and options give the same bytes. What
-the log means is for `tests.model.replay` to say; the generator only remembers enough to remove
-files that exist. Commits are valid; only files that never decide (compactions, pointers,
+the log means is defined by `tests.model.replay`; the generator only tracks which files exist, so
+that it can remove them. Commits are valid; only files that never decide (compactions, pointers,
 checksums, noise) may be wrong.
 """
 
@@ -52,18 +52,18 @@ LAYOUTS = ("classic", "classic-v2", "multipart", "v2-json", "v2-parquet")
 
 @dataclass(frozen=True)
 class Options:
-    """What a log may hold. The defaults allow everything.
+    """The contents that a log may have. The defaults allow everything.
 
     Attributes:
         commits: Number of commits, at least 1.
         layouts: Checkpoint layouts to choose from; empty for none.
-        checkpoints: Chance of a checkpoint at a version.
-        forced: Versions that get a checkpoint whatever the chance.
-        truncate: Chance that the commits below a checkpoint are cleaned up.
-        break_checkpoints: Chance that a checkpoint is damaged, where commits reach from 0.
-        noise: Whether to add compactions, pointers, checksums and files that are none of ours.
-        actions: Most file actions in a commit.
-        odd: Whether commits are spelled oddly (white space, several actions on a line, unknown
+        checkpoints: Probability of a checkpoint at a version.
+        forced: Versions that always get a checkpoint.
+        truncate: Probability that the commits below a checkpoint are cleaned up.
+        break_checkpoints: Probability that a checkpoint is damaged, if commits reach from 0.
+        noise: Whether to add compactions, pointers, checksums and unrelated files.
+        actions: Maximum number of file actions in a commit.
+        odd: Whether commits are spelled unusually (white space, several actions on a line, unknown
             fields...); otherwise plainly.
     """
 
@@ -148,8 +148,10 @@ class Generator:
         return actions
 
     def _file_actions(self) -> list[dict[str, Any]]:
-        """Adds, removes, re-adds and new deletion vectors; a key takes part once a commit, or is
-        added and removed again in the order of the lines."""
+        """Adds, removes, re-adds and new deletion vectors.
+
+        A key occurs once per commit, or is added and removed again in the order of the lines.
+        """
         actions: list[dict[str, Any]] = []
         touched: set[tuple[str, str]] = set()
         for _ in range(self.rng.randrange(self.options.actions + 1)):
@@ -249,7 +251,7 @@ class Generator:
         return f"{name}/part-{self.serial:05d}.parquet"
 
     def _encode(self, path: str) -> str:
-        """One of the spellings of a path: as a URI, or raw where that is not ambiguous."""
+        """One of the spellings of a path: as a URI, or raw if that is not ambiguous."""
         if self.chance(0.4) and "%" not in path:
             return path
         safe = "/:" + self.rng.choice(["", "+=~", "é雪😀#'? "])
@@ -352,7 +354,7 @@ class Generator:
         return info
 
     def _spell(self, actions: list[dict[str, Any]]) -> bytes:
-        """The bytes of a commit: plain, or with every freedom that JSON leaves."""
+        """The bytes of a commit: plain, or with every variation that JSON allows."""
         odd = self.options.odd
         if odd and self.chance(0.15):
             actions = self._share_lines(actions)
@@ -372,8 +374,10 @@ class Generator:
         return ("\n".join(lines) + ("\n" if self.chance(0.8) else "")).encode()
 
     def _share_lines(self, actions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Put neighbours of different types on one line; add and remove never share one, since
-        nothing says which comes first."""
+        """Put neighbours of different types on one line; add and remove never share one.
+
+        Nothing defines the order of an add and a remove on one line.
+        """
         shared: list[dict[str, Any]] = []
         for action in actions:
             kinds = {*(shared[-1] if shared else ()), *action}
@@ -437,7 +441,7 @@ class Generator:
         return [json.dumps(checkpoint_writer.wrap(row)) for row in latest.values()]
 
     def _unsound(self, start: int, end: int) -> list[dict[str, Any]]:
-        """Not reconciled and newest first, as the only public compaction files are."""
+        """Compactions that are not reconciled and newest first, like the only public ones."""
         rows = replay.decode_commits(self.root, start, end)
         kept = [r for r in reversed(rows) if r["actionType"] in wire("delta")]
         return [checkpoint_writer.wrap(r) for r in kept if r["actionType"] != "commitInfo"]

@@ -92,7 +92,7 @@ VALUES: list[Any] = [
     *(object(), int, float, len, lambda *_: None, ..., NotImplemented, Path(), Path("no/such")),
     *(Path("a\0b"), iter(()), iter([1])),
 ]
-"""None of them leads out of the working folder, or to a network."""
+"""None of them points outside the working folder, or to a network."""
 
 VALID: dict[str, Any] = {
     "a": 0,
@@ -126,10 +126,10 @@ VALID: dict[str, Any] = {
 """Valid arguments of the parameters that have no default."""
 
 OWN = frozenset(("clock", "disk", "log", "new_id", "part", "read", "state", "stop"))
-"""Parameters for objects and functions of lakelog's own, which its tests pass."""
+"""Parameters for objects and functions of lakelog itself, which its tests pass."""
 
 ENDING: dict[str, dict[str, Any]] = {"follow": {"stop": lambda: True}}
-"""Arguments without which a function does not end."""
+"""Arguments without which a function does not terminate."""
 
 OPENED = ("open", "path")  # optional, because a store can take its place
 FIELDS = (
@@ -139,7 +139,7 @@ FIELDS = (
     *("writerFeatures", "deletionTimestamp", "format", "name", "reason", "retryAfter"),
     "numRecords",
 )
-"""Fields of actions, for methods that take any."""
+"""Fields of actions, for methods that accept any."""
 
 SCOPES = {
     "functions": None,
@@ -152,15 +152,15 @@ SCOPES = {
     "DiskCache": lakelog.DiskCache,
 }
 CONSTRUCTED = frozenset(("WriteAheadLog", "KeyedStore", "Ingestor", "DiskCache"))
-"""Classes that callers construct; objects of the others come from functions."""
+"""Classes that callers construct; functions return objects of the others."""
 
 
 SAME = frozenset(("AsyncIngestor",))
-"""Classes whose calls are those of another one, as coroutines."""
+"""Classes whose methods are those of another class, as coroutines."""
 
 
 class Call(NamedTuple):
-    """One function, and the parameter whose argument is odd."""
+    """One function, and the parameter with an odd argument."""
 
     function: str
     parameter: str
@@ -169,7 +169,7 @@ class Call(NamedTuple):
 
 
 def functions_of(scope: str) -> list[str]:
-    """The public functions of a scope, in order; a class that can be constructed is one."""
+    """The public functions of a scope, in order, constructors included."""
     if scope == "functions":
         found = [getattr(lakelog, name) for name in lakelog.__all__]
         plain = [f.__name__ for f in found if callable(f) and not inspect.isclass(f)]
@@ -213,7 +213,7 @@ def _parameters(scope: str, function: str) -> list[inspect.Parameter]:
 
 
 def calls(scope: str, function: str, rng: random.Random, share: int) -> Iterator[dict[str, Any]]:
-    """Arguments by name: each parameter in turn has odd values, the others valid ones."""
+    """Arguments by name: each parameter in turn gets odd values, the others valid ones."""
     parameters = _parameters(scope, function)
     needed = [p.name for p in parameters if p.default is p.empty or (function, p.name) == OPENED]
     valid = {name: VALID[name] for name in needed if name in VALID} | ENDING.get(function, {})
@@ -235,8 +235,9 @@ def _chosen(rng: random.Random, share: int) -> list[Any]:
 
 
 class Room:
-    """Where the objects live whose methods are called: a table, a log and a store, each made again
-    from a copy once a call has changed it.
+    """The objects whose methods are called: a table, a log and a store.
+
+    Each is recreated from a copy once a call has changed it.
     """
 
     def __init__(self, folder: Path, scope: str) -> None:
@@ -262,7 +263,7 @@ class Room:
         self.fresh()
 
     def fresh(self) -> None:
-        """Make the object again."""
+        """Create the object again."""
         self.close()
         shutil.rmtree(self.live, ignore_errors=True)
         shutil.copytree(self.template, self.live)
@@ -292,7 +293,7 @@ class Room:
             self.object.close()
 
     def call(self, function: str, given: dict[str, Any]) -> None:
-        """Call it, and take all that it gives; a call that changed something is forgotten."""
+        """Call it, and consume its whole result; an object that a call changed is discarded."""
         subject = self.object
         if self.scope == "Transaction":
             assert self.table is not None
@@ -318,13 +319,13 @@ class Room:
                 pass
 
     def is_changed(self) -> bool:
-        """Whether calls changed what the object holds."""
+        """Whether calls changed the object's content."""
         if self.scope == "functions":
             return False
         return self.table is None or self.table.version() != 3
 
     def assert_usable(self) -> None:
-        """A valid write and a valid read."""
+        """Assert that a valid write and a valid read succeed."""
         if self.scope == "WriteAheadLog":
             number = self.object.append("PUT", "end", "v")
             assert self.object.replay(number - 1)["key"].to_pylist() == [b"end"]
@@ -346,7 +347,7 @@ class Room:
 
 
 def run(scope: str, seed: int, share: int, folder: Path, only: str | None = None) -> None:
-    """Make the calls of a scope; what escapes is written to the file ``escaped``."""
+    """Make the calls of a scope; unexpected exceptions are written to the file ``escaped``."""
     with (
         (folder / "calls").open("a", encoding="ascii") as made,
         (folder / "escaped").open("a", encoding="ascii") as escaped,

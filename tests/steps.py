@@ -1,4 +1,4 @@
-"""Tells a loop over rows from work on columns, without a clock."""
+"""Distinguishes a loop over rows from work on columns, without a clock."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from typing import Any
 import lakelog
 
 PACKAGE = f"{Path(lakelog.__file__).parent}/"
-"""Not any folder of that name: the checkout may be called lakelog too."""
+"""Not any folder of that name: the checkout can be called lakelog too."""
 
 FEW, MANY = 3_000, 30_000
 
 
 def steps(action: Callable[[], object]) -> int:
-    """Lines of lakelog that an action runs in this thread; each turn of a loop counts again."""
+    """Number of lines of lakelog that an action executes in this thread, loop iterations
+    included.
+    """
     count = 0
 
     def in_ours(_frame: FrameType, event: str, _argument: object) -> Any:
@@ -42,10 +44,10 @@ def steps(action: Callable[[], object]) -> int:
 
 
 def assert_columnar(action: Callable[[int], Callable[[], object]]) -> None:
-    """Ten times the rows take no more steps.
+    """Assert that ten times the rows need no more steps.
 
     Args:
-        action: Makes what is to be done of a number of rows.
+        action: Given a number of rows, returns the action to measure.
     """
     few, many = action(FEW), action(MANY)
     few()  # what is imported, compiled or cached

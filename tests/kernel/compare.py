@@ -1,4 +1,4 @@
-"""What both engines say of one table, in one form."""
+"""Brings the answers of both engines about one table into one form."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.spark.reference import our_state
 
 
 def assert_same(kernel: Kernel, root: Path, version: int | None = None) -> State:
-    """Both give the same state and rows; returns lakelog's state."""
+    """Assert that both engines give the same state and rows; returns lakelog's state."""
     ours, theirs = our_state(str(root), version), kernel.state(root, version)
     _assert_same_tombstones(root, ours, theirs)
     ours["schema"] = ours["metadata"]["schemaString"]
@@ -32,7 +32,7 @@ def assert_same(kernel: Kernel, root: Path, version: int | None = None) -> State
 
 
 def _assert_same_tombstones(root: Path, ours: State, theirs: State) -> None:
-    """The Kernel keeps removes of files that are live again, and forgets those of checkpoints."""
+    """The Kernel keeps removes of files that are live again, and drops those of checkpoints."""
     found = theirs.pop("tombstones")
     expected = ours["tombstones"]
     live = ours["files"]
@@ -42,7 +42,7 @@ def _assert_same_tombstones(root: Path, ours: State, theirs: State) -> None:
 
 
 def _numbers(stats: Any) -> Any:
-    """Statistics whose numbers have one type; bounds are tight unless said otherwise."""
+    """Statistics whose numbers have one type; bounds are tight unless stated otherwise."""
     if stats is None:
         return None
     numbers = json.loads(json.dumps(stats), parse_int=float)
@@ -69,7 +69,7 @@ def sorted_rows(rows: list[Row]) -> list[str]:
 
 
 def assert_same_changes(kernel: Kernel, root: Path, start: int, end: int) -> None:
-    """Both give the same actions of each commit, in the same order."""
+    """Assert that both engines give the same actions of each commit, in the same order."""
     theirs = kernel.changes(root, start, end)
     ours = lakelog.open(str(root)).actions(start, end).collect().sort("version", "position")
     mine = [

@@ -16,7 +16,7 @@ from tests.spark.delta_jars import JarsUnavailableError, delta_jars
 
 @pytest.fixture(scope="session")
 def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
-    """The Kernel; skips where its jars are not here and cannot be fetched."""
+    """The Kernel; skips if its jars are neither cached nor downloadable."""
     try:
         jars = delta_jars(java_home(tmp_path_factory.mktemp("java")))
     except JarsUnavailableError as error:

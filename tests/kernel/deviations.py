@@ -15,8 +15,8 @@ class Deviation:
 
     Attributes:
         name: What the Kernel does.
-        clause: The protocol's clause, with what it asks.
-        effect: What follows for a table that both engines write.
+        clause: The protocol's clause, with its requirement.
+        effect: The consequence for a table that both engines write.
     """
 
     name: str

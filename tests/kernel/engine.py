@@ -52,7 +52,7 @@ class Kernel:
 
     @classmethod
     def start(cls, java: Path, jars: Sequence[Path]) -> Self:
-        """Start the JVM; `java` is the program."""
+        """Start the JVM; `java` is the executable."""
         import pyspark
         from py4j.java_gateway import GatewayParameters, JavaGateway, launch_gateway
 
@@ -213,8 +213,10 @@ class Kernel:
         app: tuple[str, int] | None = None,
         domain: tuple[str, str] | None = None,
     ) -> int:
-        """Append the rows of a Parquet file, which has every column of the table, as one partition;
-        the version.
+        """Append the rows of a Parquet file with all columns of the table, as one partition.
+
+        Returns:
+            The version.
         """
         builder = self._snapshot(path).buildUpdateTableTransaction(
             "kernel tests", self._kernel.Operation.WRITE
@@ -294,13 +296,13 @@ class Kernel:
                 yield self._json(row)
 
     def _each(self, iterator: Any) -> Iterator[Any]:
-        """The elements of a Java iterator, which is closed after the last of them."""
+        """The elements of a Java iterator, which is closed after the last one."""
         while iterator.hasNext():
             yield iterator.next()
         iterator.close()
 
     def _iterator(self, items: Iterator[Any]) -> Any:
-        """A Java iterator over some elements."""
+        """A Java iterator over Python elements."""
         collected = self._jvm.java.util.ArrayList()
         for item in items:
             collected.add(item)
@@ -308,7 +310,7 @@ class Kernel:
 
 
 def key_of(body: Row) -> tuple[str, str | None]:
-    """Decoded path and, where there is a deletion vector, its identifier."""
+    """The decoded path and, if there is a deletion vector, its identifier."""
     vector = body.get("deletionVector")
     if vector is None:
         return unquote(body["path"]), None
@@ -351,7 +353,7 @@ def _selected_rows(selected: Any) -> Iterator[Row]:
 
 
 def _value(vector: Any, at: int, type_: Any) -> Any:
-    """One value as Python has it; moments in UTC without a zone."""
+    """One value in its Python type; timestamps in UTC without a zone."""
     if vector.isNullAt(at):
         return None
     name = type_.getClass().getSimpleName()

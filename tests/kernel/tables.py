@@ -1,4 +1,4 @@
-"""Small tables that lakelog writes, one of each kind that the protocol knows."""
+"""Small tables that lakelog writes, one of each kind in the protocol."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TYPED = pl.DataFrame(
         "money": pl.Series([decimal.Decimal("-1234567.89"), None], dtype=pl.Decimal(12, 2)),
     }
 )
-"""A value and a null of each type that a column of partitions may have in both engines."""
+"""A value and a null of each type that a partition column can have in both engines."""
 
 NESTED = pl.DataFrame(
     {
@@ -127,7 +127,7 @@ def deletion_vectors(root: Path) -> lakelog.Table:
 
 
 def _loose(file: dict[str, Any], vector: dict[str, Any] | None) -> dict[str, Any]:
-    """An add with a vector, whose statistics no longer are exact."""
+    """An add with a vector, whose statistics are no longer exact."""
     if vector is None:
         return file
     stats = json.dumps(json.loads(file["stats"]) | {"tightBounds": False})
@@ -211,7 +211,7 @@ TABLES: dict[str, Callable[[Path], lakelog.Table]] = {
 
 
 def make(name: str, root: Path) -> lakelog.Table:
-    """The table of that name in a new folder."""
+    """Create the table of that name in a new folder."""
     shutil.copytree(_made(name), root)
     return lakelog.open(root, upkeep=False)
 

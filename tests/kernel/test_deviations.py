@@ -1,4 +1,4 @@
-"""Each deviation of the Java Kernel that is listed, shown."""
+"""Tests that the Java Kernel still has each listed deviation."""
 
 from __future__ import annotations
 

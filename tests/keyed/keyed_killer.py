@@ -1,8 +1,8 @@
-"""Runs writers of a keyed store that die: an order a line of JSON on standard input.
+"""Runs writers of a keyed store that are killed: one JSON command per line on standard input.
 
 ``{"directory": …, "from": n}`` starts one, as a fork of this process, which has imported everything
-and run nothing; ``{"kill": true}`` kills it. What happens goes to standard output, a line an event:
-``opened``, ``wrote <number>``, ``ended <code>``.
+and run nothing. ``{"kill": true}`` kills it. Each event is one line on standard output: ``opened``,
+``wrote <number>``, ``ended <code>``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A keyed store whose every disk operation fails, or is its process's last one."""
+"""A keyed store whose disk operations each fail in turn, or are the last one of its process."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ STEPS: Sequence[Step] = (
 
 
 def apply(state: State, step: Step) -> State:
-    """What a step makes of what is there."""
+    """The expected content after a step."""
     name, *arguments = step
     if name == "put":
         return {**state, arguments[0]: arguments[1]}
@@ -82,7 +82,9 @@ def contents(store: KeyedStore) -> State:
 
 
 def check_without_manifest(disk: CrashDisk, told: str) -> None:
-    """Whoever reads all files of the directory sees what the manifest's files hold, or more."""
+    """Verify that a reader of all files of the directory sees at least the content of the
+    manifest's files.
+    """
     files = {os.path.basename(name): data for name, data in disk.contents().items()}
     current = manifest.StoreManifest()
     if manifest.NAME in files:
@@ -103,7 +105,7 @@ def check_without_manifest(disk: CrashDisk, told: str) -> None:
 
 
 def check_reopened(disk: CrashDisk, allowed: Sequence[State], told: str) -> None:
-    """Open what is left, look at it, and see that the store goes on from there."""
+    """Open the files that remain, verify their content, and verify that the store can continue."""
     check_without_manifest(disk, told)
     with KeyedStore(PATH, disk=disk) as store:
         found = contents(store)
@@ -121,12 +123,12 @@ def check_reopened(disk: CrashDisk, allowed: Sequence[State], told: str) -> None
 
 @dataclass(frozen=True)
 class Left:
-    """What is left of a run that ended before an operation.
+    """The files that remain of a run that ended before an operation.
 
     Attributes:
-        disk: After a crash that decided by a seed of its own about what was not synced.
-        allowed: What the store may hold then.
-        told: Which operation that was.
+        disk: The disk after a crash; a seed decides which unsynced writes survive.
+        allowed: The contents that the store may have then.
+        told: A description of that operation.
     """
 
     disk: CrashDisk
@@ -140,7 +142,7 @@ Ways = Sequence[Callable[[CrashDisk, Operation], CrashDisk]]
 def crashes(ways: Callable[[int], Ways], sync: Literal["sync", "none"] = "sync") -> list[Left]:
     """All steps, and a crash before each operation of the disk, in ways that depend on its number.
 
-    What was left once already, with the same to be allowed, is left out.
+    A state that occurred before with the same allowed contents is skipped.
     """
     disk = CrashDisk()
     states: list[State] = [{}]
@@ -176,9 +178,7 @@ def crashes(ways: Callable[[int], Ways], sync: Literal["sync", "none"] = "sync")
 
 
 def ways_of(rng: random.Random, random_ways: int) -> Callable[[int], Ways]:
-    """After all that was written, only what was synced, or some of the rest: in turns, and some of
-    the rest once more.
-    """
+    """Ways to crash: all writes survive, only synced ones, or a random part, in turns."""
 
     def synced(disk: CrashDisk, operation: Operation) -> CrashDisk:
         return disk.clone(None)
@@ -190,7 +190,7 @@ def ways_of(rng: random.Random, random_ways: int) -> Callable[[int], Ways]:
 
 
 def share_of_all(found: list[Left]) -> list[Left]:
-    """One crash in three, from a start that changes by day."""
+    """One crash in three, from a start that changes every day."""
     return found if IS_WHOLE else found[seed_of("crashes") % 3 :: 3]
 
 
@@ -244,7 +244,7 @@ def test_failing_or_interrupted_at_any_operation_it_loses_nothing_and_says_so(tu
 
 
 def run_past_failures(disk: CrashDisk, told: str) -> tuple[State, bool]:
-    """All steps, the failed one once more; a poisoned log is opened again.
+    """Run all steps, retrying the failed one once; a poisoned log is opened again.
 
     Returns:
         The state that was acknowledged; whether anything failed.

@@ -1,4 +1,6 @@
-"""A keyed store whose callers are interrupted, or forked: nothing is lost, nobody waits forever."""
+"""A keyed store whose callers are interrupted or forked: no data is lost, no caller waits
+forever.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manifest: read as it was written, and refused where a byte of it is not."""
+"""The manifest reads as it was written, and is refused if one of its bytes changes."""
 
 from __future__ import annotations
 

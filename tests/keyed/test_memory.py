@@ -1,4 +1,4 @@
-"""What one large value costs in memory: the copies that are made of it on its way."""
+"""The memory cost of one large value: the number of its copies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a keyed store decides: row groups, ranges of a merge, what to compact."""
+"""Decisions of a keyed store: row groups, ranges of a merge, which files to compact."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reading beside a writer: the store as it was at one moment, and not a byte written."""
+"""Reading while a writer runs: a consistent state of the store, and no byte written."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def test_a_reader_that_opens_while_the_writer_is_at_any_operation() -> None:
 
 
 def seen_while(disk: CrashDisk, store: KeyedStore, at: set[int]) -> tuple[State, int]:
-    """What a reader sees that the writer overtakes at some of its operations; how many it has."""
+    """The numbers of records that a reader sees while a writer overtakes it at some operations."""
     turns = 0
 
     def write(operation: Operation) -> None:
@@ -230,7 +230,9 @@ def test_a_reader_gives_up_on_a_store_that_never_holds_still(
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_another_process_is_read_while_it_writes_and_is_killed(tmp_path: Path) -> None:
-    """It puts every number under two keys, in one batch, and says so; it flushes and merges."""
+    """The process puts every number under two keys, in one batch, and prints it; it flushes and
+    merges.
+    """
     rounds = max(2, int(os.environ.get("LAKELOG_ROUNDS", "0")))
     acknowledged = 0
     generations = set()
@@ -268,7 +270,7 @@ def told(answers: Any, expected: str) -> int:
 
 
 def check(found: State, at_least: int) -> int:
-    """That all numbers up to one are there, under both keys and no others."""
+    """Assert that all numbers up to one exist, under both keys and no others."""
     last = len(found) // 2
     expected = {
         b"%s/%06d" % (lane, n): b"%d" % n for lane in (b"a", b"b") for n in range(1, last + 1)

@@ -1,4 +1,4 @@
-"""Sorted files: what is written is read back, by key and by range, and damage is never data."""
+"""Sorted files: written data is read back, by key and by range, and damage never becomes data."""
 
 from __future__ import annotations
 

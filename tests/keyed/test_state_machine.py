@@ -1,4 +1,4 @@
-"""Any interleaving of operations against a dictionary."""
+"""Any interleaving of operations, compared with a dictionary."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VALUES = st.sampled_from([b"", b"1", b"longer than the others"])
 
 
 class Store(RuleBasedStateMachine):
-    """A store in memory beside a dictionary; crashes keep what was acknowledged."""
+    """A store in memory and a dictionary as its model; crashes keep acknowledged writes."""
 
     def __init__(self) -> None:
         super().__init__()

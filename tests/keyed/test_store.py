@@ -1,4 +1,4 @@
-"""KeyedStore: what it promises to those who call it."""
+"""KeyedStore: its guarantees to callers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A handle that remembers answers as one that has just been opened, and reads less for it."""
+"""A handle with cached answers gives the same answers as a new one, with fewer reads."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def made(tmp_path: Path) -> Handmade:
 
 
 class Watched:
-    """A cache over a store that tells what it was asked for."""
+    """A cache over a store that records its requests."""
 
     def __init__(self, made: Handmade, **more: Any) -> None:
         self.present_s = 0.0
@@ -61,14 +61,14 @@ class Watched:
         )
 
     def read(self, work: Callable[[], object]) -> list[str]:
-        """Names of the files that were read for `work`."""
+        """Names of the files that `work` reads."""
         before = len(self.store.operations)
         work()
         made = self.store.operations[before:]
         return [path.rsplit("/", 1)[-1] for kind, path in made if kind in {"read", "open"}]
 
     def asked(self, work: Callable[[], object]) -> int:
-        """Number of operations for `work`."""
+        """Number of operations of `work`."""
         before = len(self.store.operations)
         work()
         return len(self.store.operations) - before
@@ -371,7 +371,7 @@ def test_commits_below_a_checkpoint_that_needs_them_are_watched(tmp_path: Path) 
 
 
 def observed(snapshot_of: Callable[[], Snapshot]) -> dict[str, Any]:
-    """All that a snapshot tells, or the error that there is instead."""
+    """All answers of a snapshot, or the error instead."""
     try:
         snapshot = snapshot_of()
         provenance = snapshot.provenance
@@ -393,7 +393,7 @@ def observed(snapshot_of: Callable[[], Snapshot]) -> dict[str, Any]:
 
 
 class Remembering(RuleBasedStateMachine):
-    """One handle that remembers, while everything happens to its log that may."""
+    """One handle with a cache, while its log goes through every kind of change."""
 
     def __init__(self) -> None:
         super().__init__()

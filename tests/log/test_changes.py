@@ -1,4 +1,4 @@
-"""What changed between two versions and which commit did it; and the life of a file."""
+"""Changes between two versions and the commits that made them; and the history of a file."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def changes(log: Log, a: int, b: int) -> list[Row]:
 
 
 def both_ways(log: Log, a: int, b: int) -> list[Row]:
-    """The changes from `a` to `b`, having checked that the way back is their mirror image."""
+    """The changes from `a` to `b`, after asserting that the opposite direction mirrors them."""
     swap = {"added": "removed", "removed": "added"}
     forth = changes(log, a, b)
     mirrored = [

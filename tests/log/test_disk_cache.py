@@ -34,7 +34,7 @@ KEYS = ["path"]
 
 
 def aged(root: Path) -> None:
-    """Give the files of the log times of an hour ago: younger ones are not kept."""
+    """Set the times of the log's files to an hour ago: newer files are not cached."""
     then = time.time() - 3600
     for file in root.rglob("_delta_log/**/*"):
         os.utime(file, (then, then))
@@ -71,7 +71,7 @@ Answer = dict[str, pl.DataFrame | int]
 
 
 def answers(root: Path, cache: Path | str | lakelog.DiskCache = "") -> Answer:
-    """What a new handle says of a table."""
+    """The answers of a new handle about a table."""
     s = lakelog.open(root, cache=cache, upkeep=False).snapshot()
     return {
         "files": s.files().collect().sort(KEYS),
@@ -96,7 +96,7 @@ def arrow_files(cache: Path) -> list[Path]:
 
 
 def bytes_read(root: Path, cache: Path | str, columns: Sequence[str] = ()) -> int:
-    """Bytes that a listing reads, besides what opening reads."""
+    """Number of bytes that a listing reads, in addition to those of opening."""
     meter = Meter()
     store = MeteredStore(open_store(str(root)), meter)
     s = lakelog.open(store=store, cache=cache, upkeep=False).snapshot()
@@ -365,7 +365,7 @@ def _fill(table: Path, cache: Path, started: Event) -> None:
 def in_processes(
     work: Callable[..., None], arguments: tuple[object, ...], count: int = 1
 ) -> list[int | None]:
-    """Call a function in new processes at once; their exit codes."""
+    """Call a function in several new processes at the same time; returns their exit codes."""
     spawn = multiprocessing.get_context("spawn")
     children = [spawn.Process(target=work, args=arguments) for _ in range(count)]
     for child in children:

@@ -1,4 +1,4 @@
-"""The replayed state as Parquet: whole or not at all."""
+"""The replayed state as Parquet: complete or absent."""
 
 from __future__ import annotations
 
@@ -210,7 +210,7 @@ def test_a_directory_that_cannot_be_made_is_unavailable(made: Handmade, tmp_path
 
 
 class FailingFile:
-    """A file that lets only so many operations through."""
+    """A file that fails after a number of operations."""
 
     def __init__(self, file: Any, filesystem: FailingFileSystem) -> None:
         self._file = file
@@ -234,7 +234,7 @@ class FailingFile:
 
 
 class FailingFileSystem(MemoryFileSystem):  # type: ignore[misc]
-    """A disk in memory that is full after so many operations."""
+    """A disk in memory that is full after a number of operations."""
 
     protocol = "failing"
     store: ClassVar[dict[str, Any]] = {}
@@ -305,7 +305,7 @@ def test_a_part_that_was_not_kept_whole_is_noticed(
 
 
 def damaged(made: Handmade) -> Path:
-    """A checkpoint whose meta reads well and whose last file rows do not."""
+    """A checkpoint whose metadata is readable and whose last file rows are not."""
     rng = random.Random(1)
     # Paths that do not compress, so that there is a page to damage far into the file.
     many = [add(f"{rng.getrandbits(400):0100x}-{n}") for n in range(3000)]

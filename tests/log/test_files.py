@@ -1,4 +1,4 @@
-"""The live files as a lazy frame: what it reads, what it derives, and what it gives."""
+"""The live files as a lazy frame: its reads, its derived columns, and its rows."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def made(tmp_path: Path) -> Handmade:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
-    """The columns that each read of the live files' rows asked for."""
+    """The columns that each read of the live files' rows requested."""
     seen: list[tuple[str, ...]] = []
     iter_files = DeltaCheckpointReader.iter_files
 
@@ -83,7 +83,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
 
 @pytest.fixture
 def no_statistics(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Parsing any row's statistics fails."""
+    """Make the parsing of any row's statistics fail."""
 
     def never(values: pl.Series, *rest: Any, **more: Any) -> Any:
         assert not values.len(), "statistics were parsed"

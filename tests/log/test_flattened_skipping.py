@@ -1,6 +1,6 @@
 """`files(where=)` over a flattened checkpoint reads the row groups and parts that can match.
 
-It gives what a read of all gives.
+It returns the same rows as a read of all.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def created(root: Path) -> lakelog.Table:
 
 
 def commit(root: Path, version: int, lines: Sequence[dict[str, Any]]) -> None:
-    """Write a commit as another program would, whatever its statistics are."""
+    """Write a commit like another program, with any statistics."""
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (root / FOLDER / f"{version:020d}.json").write_text(text, "utf-8")
 
@@ -71,7 +71,7 @@ def removes(numbers: Sequence[int]) -> list[dict[str, Any]]:
 def write_small_groups(
     table: lakelog.Table, parts: int, group_rows: int, *, ordered: bool = True
 ) -> None:
-    """Write a checkpoint of the latest version whose row groups are tiny."""
+    """Write a checkpoint of the latest version with tiny row groups."""
     log = table.log
     state = open_state(log)
     every = [*actions.schema()]
@@ -101,7 +101,7 @@ def paths(snapshot: lakelog.Snapshot, where: pl.Expr) -> list[str]:
 
 
 def plain(snapshot: lakelog.Snapshot, where: pl.Expr) -> list[str]:
-    """The same from all files, each tested by itself."""
+    """The same from all files, each tested individually."""
     rows = snapshot.files().collect()
     schema = snapshot.schema
     mask = keep_mask(

@@ -1,4 +1,4 @@
-"""Commits as dataframes: who did what, and every action in order."""
+"""Commits as dataframes: their authors, and every action in order."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""An IndexTables JSON checkpoint spares reading the commits below it, and shows a cut."""
+"""An IndexTables JSON checkpoint avoids reading the commits below it, and truncation is
+detected.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +67,7 @@ def answers(log: Log) -> tuple[list[str], list[str]]:
 
 
 def foreign_checkpoint(log: Log, version: int, pointer: bool = True) -> Path:
-    """A checkpoint as the reference writes it: without skips and tombstones."""
+    """A checkpoint like those of the reference: without skips and tombstones."""
     files = sorted(Snapshot.open(OpenLog(log.store, DIALECT)).files().collect()["path"])
     rows = [PROTOCOL, metadata(), *(add(path, size=int(path[1:-6])) for path in files)]
     path = log.write(f"{version:020d}.checkpoint.json", lines(rows))
@@ -117,12 +119,12 @@ def test_one_more_checkpoint_reads_no_commit_below_the_last_one(tmp_path: Path) 
 
 
 def cuts(data: bytes) -> list[int]:
-    """Lengths at which a file ends with a line, its own length left out."""
+    """Lengths at which a truncated file ends with a complete line, except its own length."""
     return [match.end() for match in re.finditer(b"\n", data)][:-1]
 
 
 def sane(log: Log, expected: tuple[list[str], list[str]]) -> str:
-    """What became of opening a damaged table: never another state."""
+    """The outcome of opening a damaged table: never another state."""
     try:
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")

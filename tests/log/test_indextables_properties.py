@@ -1,4 +1,4 @@
-"""Random IndexTables logs, whole and damaged: lakelog equals the plain sequential replay."""
+"""Random IndexTables logs, intact and damaged: lakelog equals the plain sequential replay."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SCHEMA = '{"type":"struct","fields":[]}'
 def _half_of_the_logs_are_decoded_by_columns(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As large ones are; small ones are decoded line by line."""
+    """Like large ones; small ones are decoded line by line."""
     if request.node.callspec.params["seed"] % 2:
         monkeypatch.setattr(ndjson, "_FEW_BYTES", 0)
 

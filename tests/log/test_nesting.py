@@ -1,4 +1,4 @@
-"""JSON that nests beyond any parser's stack never ends the process, wherever it is in a log."""
+"""JSON nested beyond any parser's stack never aborts the process, in any place of a log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _schema(depth: int) -> str:
 
 
 def _files(text: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Files of a log with the nested text at one place of it, by the place."""
+    """Files of a log with the nested text in one place each, keyed by the place."""
     first, second = f"{0:020d}.json", f"{1:020d}.json"
 
     def line(action: object) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Opening, passing over a broken checkpoint where that is sound, and updating."""
+"""Opening a table, skipping a broken checkpoint where that is sound, and updating."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def tear(path: Path) -> None:
 
 
 def read_of(store: LogStore) -> list[str]:
-    """Names of the log files that a store is asked for from now on."""
+    """Names of the log files that are requested from a store from this call on."""
     seen: list[str] = []
 
     def note(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -61,7 +61,7 @@ def read_of(store: LogStore) -> list[str]:
 
 
 def contiguous(made: Handmade) -> Path:
-    """Commits 0 to 3, of which a checkpoint at 2."""
+    """Commits 0 to 3, with a checkpoint at 2."""
     made.start(add("a"))
     made.commit(1, add("b"))
     made.commit(2, remove("a"))

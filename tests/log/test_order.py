@@ -1,4 +1,4 @@
-"""File actions are written by partition values, least values, then path, in every layout."""
+"""File actions are written by partition values, minimum values, then path, in every layout."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _table(
 
 
 def _least_of(path: str) -> int | None:
-    """The least ``id`` that the statistics of a file record: of few values, so that some tie."""
+    """The minimum ``id`` in the statistics of a file: of few values, so that some tie."""
     number = int(re.findall(r"\d+", path.replace("%20", " "))[-1])
     return None if number % 5 == 0 else 9 + number * 37 % 3
 
@@ -96,8 +96,8 @@ def _statistics(format: str, least: int | None) -> dict[str, Any]:
 def _expected(
     files: list[tuple[str | None, str | None, str]], kind: str = "add"
 ) -> list[tuple[Any, ...]]:
-    """The model: integers by value, texts by bytes, nulls first, then the least id of adds, then
-    the path.
+    """The model: integers by value, texts by bytes, nulls first, then the minimum id of adds, then
+    path.
     """
 
     def key(file: tuple[str | None, str | None, str]) -> tuple[Any, ...]:
@@ -111,7 +111,7 @@ def _expected(
 
 
 def _files_of_checkpoint(log: Log, kind: str) -> list[list[tuple[Any, ...]]]:
-    """File actions of each file of the newest checkpoint, in the order in which they are stored."""
+    """File actions of each file of the newest checkpoint, in stored order."""
     checkpoint = log.list_since(0).checkpoints[-1]
     reader = log.dialect.open_checkpoint(log.store, checkpoint)
     rows: list[tuple[Any, ...]] = []

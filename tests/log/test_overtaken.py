@@ -1,5 +1,6 @@
-"""Cleanup takes files away between two operations of a call that reads commits, writes a
-checkpoint, cleans up or vacuums: it looks again, and goes by what is there, without a gap.
+"""Cleanup deletes files between two operations of a call that reads commits or maintains the log.
+
+The call lists again, and uses the files that exist, without a gap.
 """
 
 from __future__ import annotations
@@ -31,9 +32,7 @@ CASES = {
 
 
 class Overtaken(StoreWrapper):
-    """A store whose files are others from one operation on: what looks is overtaken by what was
-    done before that operation.
-    """
+    """A store whose files change at one operation: a call that lists before it is overtaken."""
 
     def __init__(self, store: LogStore, after: int, change: Callable[[], object]) -> None:
         super().__init__(store)
@@ -70,7 +69,7 @@ class Overtaken(StoreWrapper):
 
 
 class Made:
-    """A table, and the same one cleaned up, over and over."""
+    """A table, and the same one cleaned up, again and again."""
 
     def __init__(self, root: Path, name: str) -> None:
         form, properties, self.layout = CASES[name]
@@ -99,7 +98,7 @@ class Made:
         assert cleaned.versions() == [(LAST, LAST)]
 
     def overtaken(self, where: Path, after: int) -> tuple[Table, Overtaken]:
-        """The table, which is cleaned up just before an operation."""
+        """The table, which is cleaned up immediately before an operation."""
         shutil.copytree(self.root / "before", where, copy_function=os.link)
 
         def clean() -> None:

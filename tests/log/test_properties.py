@@ -1,4 +1,4 @@
-"""Retention properties, as Spark writes intervals."""
+"""Retention properties, in Spark's interval syntax."""
 
 from __future__ import annotations
 

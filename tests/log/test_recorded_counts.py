@@ -1,4 +1,4 @@
-"""A Delta checkpoint that holds something else than the pointer or a version checksum records."""
+"""A Delta checkpoint whose content differs from the pointer or from a version checksum."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GONE = {"remove": {"path": "gone", "deletionTimestamp": 1 << 60, "dataChange": F
 
 @pytest.fixture
 def made(tmp_path: Path) -> Handmade:
-    """Versions 0 to 3 with one file more each, a checkpoint of version 2 and its checksum."""
+    """Versions 0 to 3 with one more file each, a checkpoint of version 2 and its checksum."""
     made = Handmade(tmp_path / "t")
     made.start(add("a"), TXN, DOMAIN)
     made.commit(1, add("b"), GONE)
@@ -48,7 +48,7 @@ def txns(snapshot: Snapshot) -> list[str]:
 
 
 def read_all(made: Handmade) -> Snapshot:
-    """A snapshot of which files, transaction identifiers and domains were read."""
+    """A snapshot whose files, transaction identifiers and domains were read."""
     snapshot = made.table.snapshot()
     paths(snapshot)
     txns(snapshot)
@@ -57,7 +57,7 @@ def read_all(made: Handmade) -> Snapshot:
 
 
 def replace_checkpoint(made: Handmade, *files: str, others: tuple[Action, ...] = ()) -> None:
-    """Put a checkpoint of other actions in its place, as another program may."""
+    """Replace a checkpoint with one of other actions, as another program can."""
     made.checkpoint(2, protocol(), metadata(), *others, *map(add, files))
 
 
@@ -250,7 +250,7 @@ def test_a_checkpoint_that_only_a_checksum_contradicts_is_reported(made: Handmad
 
 
 def silently(made: Handmade) -> Snapshot:
-    """A snapshot that was read without a warning."""
+    """A snapshot, read without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         snapshot = read_all(made)

@@ -1,7 +1,7 @@
-"""Random logs: whatever lakelog answers, by whatever path, equals the plain sequential replay.
+"""Random logs: every answer of lakelog, by any path, equals the plain sequential replay.
 
 A failure names its seed; `generate(path, seed)` of `tests.loggen` writes the same log again.
-LAKELOG_EXAMPLES sets how many logs each property sees.
+LAKELOG_EXAMPLES sets the number of logs per property.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SEEDS = pytest.mark.parametrize("seed", range(EXAMPLES))
 def _half_of_the_logs_are_decoded_by_columns(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As large ones are; small ones are decoded line by line."""
+    """Like large ones; small ones are decoded line by line."""
     if request.node.callspec.params["seed"] % 2:
         monkeypatch.setattr(ndjson, "_FEW_BYTES", 0)
 

@@ -1,4 +1,4 @@
-"""`files(where=)` reads the row groups that can match, and gives what a read of all gives."""
+"""`files(where=)` reads the row groups that can match, and returns the same rows as a full read."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def created(root: Path, layout: str) -> lakelog.Table:
 
 
 def commit(root: Path, version: int, lines: Sequence[dict[str, Any]]) -> None:
-    """Write a commit as another program would, whatever its statistics are."""
+    """Write a commit like another program, with any statistics."""
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (root / "_delta_log" / f"{version:020d}.json").write_text(text, "utf-8")
 
@@ -80,7 +80,7 @@ def removes(
 def write_small_groups(
     table: lakelog.Table, layout: str, group_rows: int, *, ordered: bool, typed: bool = True
 ) -> None:
-    """Write a checkpoint of the latest version whose row groups are tiny."""
+    """Write a checkpoint of the latest version with tiny row groups."""
     log = table.log
     state = open_state(log)
     every = [*actions.schema()]
@@ -108,7 +108,7 @@ def paths(snapshot: lakelog.Snapshot, where: pl.Expr) -> list[str]:
 
 
 def plain(snapshot: lakelog.Snapshot, where: pl.Expr) -> list[str]:
-    """The same from all files, each tested by itself."""
+    """The same from all files, each tested individually."""
     rows = snapshot.files().collect()
     kept = keep(where, rows["partitionValues"].to_list(), rows["stats"].to_list())
     return sorted(rows.filter(pl.Series(kept, dtype=pl.Boolean))["path"])
@@ -141,7 +141,7 @@ def test_what_is_read_of_some_row_groups_is_what_is_read_of_all(
 
 
 def odd_name(number: int) -> str:
-    """A path in a log; some are long or have an escape, and the order is not that of numbers."""
+    """A path in a log; some are long or have an escape, and their order is not numeric."""
     start = f"{number % 5}/{'%F4%8F%BF%BF' if number % 3 else 'x'}"
     return start * (1 + 20 * (number % 2)) + f"{number:03d}"
 
@@ -230,7 +230,7 @@ def test_the_number_of_rows_is_recorded_without_those_that_are_deleted(
 
 
 def foreign(root: Path, data: st.DataObject) -> None:
-    """Rewrite a checkpoint's files as another program would: without lakelog's records."""
+    """Rewrite a checkpoint's files like another program: without lakelog's records."""
     for path in sorted((root / "_delta_log").rglob("*.parquet")):
         rows = pq.read_table(path).replace_schema_metadata(None)
         order = data.draw(st.permutations(range(len(rows))))
@@ -463,7 +463,7 @@ def test_partition_values_that_are_no_values_of_their_type_are_kept(tmp_path: Pa
 
 @pytest.fixture(params=["json", "parquet"])
 def ranges(request: pytest.FixtureRequest, tmp_path: Path) -> lakelog.Table:
-    """A table of 60 files whose V2 checkpoint has a sidecar for each ten of them."""
+    """A table of 60 files whose V2 checkpoint has one sidecar per ten files."""
     made = lakelog.create(
         tmp_path,
         SCHEMA,

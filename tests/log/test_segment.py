@@ -1,4 +1,4 @@
-"""Which files make a version, from names alone."""
+"""Which files make a version, decided from names alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints that both add and remove a file: the action that counts is decided by proof."""
+"""Checkpoints that both add and remove a file: evidence decides which action counts."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def commit(root: Path, version: int, *lines: Action) -> Path:
 
 
 def checkpoint(root: Path, version: int, *lines: Action) -> Path:
-    """A classic checkpoint of these lines, as they are."""
+    """A classic checkpoint of exactly these lines."""
     rows = [*HEAD, *lines]
     kinds = ("protocol", "metaData", "add", "remove")
     text = pa.map_(pa.string(), pa.string())
@@ -99,7 +99,7 @@ def checkpoint(root: Path, version: int, *lines: Action) -> Path:
 
 
 def live(snapshot: Snapshot) -> list[str]:
-    """The live files; every question about them gives one answer."""
+    """The live files; all queries about them give one answer."""
     found = sorted(snapshot.files().collect()["path"])
     assert snapshot.num_files() == len(found)
     assert snapshot.total_size() == len(found)

@@ -1,4 +1,4 @@
-"""One version of a table: its facts, its state, its shapes for other libraries."""
+"""One version of a table: its facts, its state, its forms for other libraries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a state reads, when, and what it shares with the states that follow it."""
+"""What a state reads, when, and what it shares with later states."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_the_number_of_layers_above_a_checkpoint_stays_logarithmic() -> None:
 
 
 def test_tombstones_without_a_column_of_times_count_from_zero() -> None:
-    """The removes that a checkpoint takes from commits may have no time at all."""
+    """The removes that a checkpoint copies from commits may all lack a time."""
     rows = pl.DataFrame({"path": ["a"]})
     assert [retained_tombstones(rows, ms).height for ms in (None, -1, 0)] == [1, 1, 0]
 

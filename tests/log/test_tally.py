@@ -1,4 +1,4 @@
-"""The tally: files counted by hash, and taken off by key."""
+"""The tally: files counted by hash, and subtracted by key."""
 
 from __future__ import annotations
 

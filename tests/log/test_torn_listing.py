@@ -1,5 +1,7 @@
-"""Listings that run while commits arrive. A folder is listed piece by piece, so a listing may show
-a commit and lack the one before it: nobody may take that for damage, or for a shorter log.
+"""Listings that run while commits arrive.
+
+A folder is listed in pages, so a listing can show a commit and lack the one before it. That is
+neither damage nor a shorter log.
 """
 
 from __future__ import annotations
@@ -22,9 +24,9 @@ LAST = 80
 
 
 class Busy(StoreWrapper):
-    """A store to whose log some commits are added while each listing runs, of which it shows some.
+    """A store to whose log commits are added while each listing runs, which shows some of them.
 
-    The commits are all there from the start, and hidden until their time has come.
+    The commits exist from the start, and are hidden until their turn.
     """
 
     def __init__(self, store: LogStore, rng: random.Random, reached: int) -> None:
@@ -56,7 +58,7 @@ def _version(name: str) -> int | None:
 
 @pytest.fixture(scope="module", params=DIALECTS)
 def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Table:
-    """A table whose version v holds v files, with a checkpoint of version 5."""
+    """A table whose version v has v files, with a checkpoint of version 5."""
     form: str = request.param
     folder = tmp_path_factory.mktemp("made") / "t"
     table = new_table(str(folder), form, configuration=NO_CHECKPOINTS[form])

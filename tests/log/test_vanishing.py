@@ -1,5 +1,5 @@
-"""Cleanup between any two operations of a reader: it reads what it would have read, and no warning
-is due, for nothing is damaged.
+"""Cleanup between any two operations of a reader: the reader gets the same result, without a
+warning.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ LAYOUTS = {
 
 
 class Interrupted(StoreWrapper):
-    """A store that does something before its nth reading operation."""
+    """A store that runs a callback before its nth reading operation."""
 
     def __init__(self, store: LogStore, nth: int, between: Callable[[], None]) -> None:
         super().__init__(store)
@@ -93,8 +93,9 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 
 def read_by_lakelog_alone(where: Path) -> lakelog.Table:
-    """An IndexTables table whose protocol keeps out who knows no flattened checkpoints, from
-    the first version on: nothing is cleaned up below these but there.
+    """An IndexTables table whose protocol requires flattened checkpoints from the first version on.
+
+    Only in such tables is anything cleaned up below a flattened checkpoint.
     """
     first = where / f"_transaction_log/{0:020d}.json"
     lines = [json.loads(line) for line in first.read_text().splitlines()]
@@ -112,7 +113,7 @@ def read_by_lakelog_alone(where: Path) -> lakelog.Table:
 
 
 def clean(made: Path, table: Path) -> None:
-    """What a checkpoint and a cleanup do to a copy of the table, at once."""
+    """Write a checkpoint and clean up in a copy of the table."""
     names = [
         {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()}
         for root in (made / "after", table)

@@ -12,8 +12,10 @@ from lakelog.maintenance.cleanup import CleanupReport
 
 
 def clean_for(where: str, seconds: float, seed: int) -> int:
-    """Clean up again and again, now deleting, now moving to quarantine, and purge; gives how many
-    files went.
+    """Clean up repeatedly, sometimes deleting, sometimes moving to quarantine, and purge.
+
+    Returns:
+        Number of files deleted.
     """
     rng = random.Random(seed)
     until = time.monotonic() + seconds

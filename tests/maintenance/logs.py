@@ -1,4 +1,4 @@
-"""Logs of a known age, made by hand, so that cleanup has something to judge."""
+"""Logs of a known age, written directly, for the tests of cleanup."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ _FIELDS = {
 
 @dataclass
 class Clock:
-    """A clock that stands still until it is moved."""
+    """A clock that is constant until a test changes it."""
 
     now_ms: int = NOW_MS
 
@@ -97,7 +97,7 @@ class MadeLog:
         form: ``delta`` or ``indextables``.
         configuration: Table properties.
         writer_features: Writer features; none keeps the protocol at 1, 2.
-        clock: What the table is opened with.
+        clock: The clock with which the table is opened.
     """
 
     root: Path
@@ -129,8 +129,9 @@ class MadeLog:
     # --- commits
 
     def commit(self, days: float, *actions: dict[str, Any]) -> int:
-        """Write the next commit, so many days old; without actions it adds a file and, every third
-        time, removes one.
+        """Write the next commit, of that age in days.
+
+        Without actions it adds a file and, every third time, removes one.
         """
         version = len(self.states)
         state = list(self.states[-1]) if self.states else []
@@ -213,7 +214,7 @@ class MadeLog:
         without: str | None = None,
         pointer: bool = True,
     ) -> list[Path]:
-        """Write a checkpoint; `without` leaves a file out of it."""
+        """Write a checkpoint; `without` omits a file from it."""
         rows = self.state(version)
         if without is not None:
             rows = [a for a in rows if a.get("add", {}).get("path") != without]
@@ -324,7 +325,7 @@ def _with_pairs(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def content(table: Table, version: int | None = None) -> list[tuple[Any, ...]]:
-    """What a version holds, for comparing."""
+    """The content of a version, for comparisons."""
     snapshot = table.snapshot(version)
     files = snapshot.files().select("path", "size", "modificationTime").collect()
     txns = snapshot.transactions().select("appId", "txnVersion").collect()
@@ -347,25 +348,25 @@ def gates(files: pl.DataFrame) -> dict[str, str]:
 
 
 PROMISED, CUTOFF = 29, 20
-"""Of `aged`: the cut-off commit, and the cut-off checkpoint below it."""
+"""Part of `aged`: the cut-off commit, and the cut-off checkpoint below it."""
 
 
 def plan(table: Table, **options: Any) -> CleanupPlan:
-    """What cleanup would do."""
+    """The plan of a cleanup."""
     found = table.cleanup(**options)
     assert isinstance(found, CleanupPlan)
     return found
 
 
 def clean(table: Table, **options: Any) -> CleanupReport:
-    """What cleanup has done."""
+    """The result of a cleanup."""
     found = table.cleanup(plan=False, **options)
     assert isinstance(found, CleanupReport)
     return found
 
 
 def aged(tmp_path: Path, layout: str = "classic", at: tuple[int, ...] = (5, 10, 20, 30)) -> MadeLog:
-    """Forty commits, one a day, the youngest 21 days old, with checkpoints."""
+    """Forty commits, one per day, the newest 21 days old, with checkpoints."""
     features = ("v2Checkpoint",) if layout.startswith("v2") else ()
     made = MadeLog(tmp_path / "table", writer_features=features)
     made.commits(60 - i for i in range(40))
@@ -375,6 +376,6 @@ def aged(tmp_path: Path, layout: str = "classic", at: tuple[int, ...] = (5, 10, 
 
 
 def contents(table: Table, versions: range) -> list[Any]:
-    """What some versions hold: the first and the last ones, and every fifth between."""
+    """The contents of some versions: the first and the last ones, and every fifth between."""
     some = sorted({*versions[:3], *versions[::5], *versions[-3:]})
     return [content(table, version) for version in some]

@@ -1,4 +1,4 @@
-"""Cleanup of a log: every promised version survives, and no other file goes."""
+"""Cleanup of a log: every retained version survives, and no unexpected file is deleted."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_the_pointed_checkpoint_stays_however_old(tmp_path: Path) -> None:
 @given(seed=st.integers(0, 2**32))
 @settings(max_examples=share_of(12))
 def test_any_log_reads_the_same_after_cleanup(tmp_path_factory: Any, seed: int) -> None:
-    """Whatever a log holds: promised versions stay, and a refusal changes nothing."""
+    """With any content of the log, retained versions survive, and a refusal changes nothing."""
     rng = random.Random(seed)
     made = MadeLog(tmp_path_factory.mktemp("log") / "table", writer_features=("v2Checkpoint",))
     age = 75.0

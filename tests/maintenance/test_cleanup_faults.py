@@ -1,5 +1,7 @@
-"""Cleanup that fails, loses answers or dies at its first, second, third… operation: every promised
-version reads as before, no version reads wrongly, and the next cleanup ends the work.
+"""Cleanup that fails, loses answers or is killed at each of its operations.
+
+Every retained version reads as before, no version reads wrongly, and the next cleanup completes the
+work.
 """
 
 from __future__ import annotations
@@ -31,15 +33,15 @@ WRITES: tuple[Kind, ...] = ("put", "put_if_absent", "move", "delete")
 
 
 _judged: set[tuple[tuple[str, bytes], ...]] = set()
-"""Logs that have been checked: what fails or dies at many points leaves the same behind."""
+"""Logs that have been checked: failures at many points leave the same files."""
 
 
 class PowerCut(BaseException):
-    """What ends a process; nothing catches it."""
+    """Ends the process; no code catches it."""
 
 
 class DyingStore(InjectingStore):
-    """A store whose process dies at an operation, before or after it is done; nothing follows."""
+    """A store whose process ends at an operation, before or after it is done."""
 
     def __init__(self, store: Any, nth: int, *, after: bool) -> None:
         super().__init__(store)
@@ -58,7 +60,9 @@ class DyingStore(InjectingStore):
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> MadeLog:
-    """Nine commits: an old multi-part checkpoint, an old and a newer V2 one, and odds and ends."""
+    """Nine commits: an old multi-part checkpoint, an old and a newer V2 one, and unrelated
+    files.
+    """
     root = tmp_path_factory.mktemp("prepared") / "table"
     made = MadeLog(root, writer_features=("v2Checkpoint",))
     made.commits(60 - i for i in range(9))
@@ -72,12 +76,12 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> MadeLog:
 
 
 def _compacted(made: MadeLog) -> bytes:
-    """The actions of commits 1 to 3, one by one: not reconciled, so readers pass it over."""
+    """The actions of commits 1 to 3 in sequence: not reconciled, so readers ignore the file."""
     return b"".join(made.file(f"{v:020d}.json").read_bytes() for v in (1, 2, 3))
 
 
 class Trial:
-    """A copy of the prepared log, and what it held."""
+    """A copy of the prepared log, and its expected content."""
 
     def __init__(self, prepared: MadeLog, where: Path, before: dict[int, Any] | None) -> None:
         self.made = MadeLog(where, clock=prepared.clock)
@@ -92,7 +96,7 @@ class Trial:
         return self.over(open_store(str(self.made.root)))
 
     def read(self) -> dict[int, Any]:
-        """What each version holds; the kind of error where it cannot be read."""
+        """The content of each version, or the kind of the error if it cannot be read."""
         found: dict[int, Any] = {}
         for version in SEEN:
             try:
@@ -104,7 +108,9 @@ class Trial:
         return found
 
     def check(self) -> None:
-        """Promised versions are as they were; others are so, or say that they are gone."""
+        """Assert that retained versions are unchanged; others are unchanged or reported as
+        deleted.
+        """
         names = sorted(self.made.names())
         seen = tuple((name, self.made.file(name).read_bytes()) for name in names)
         if seen in _judged:
@@ -122,7 +128,7 @@ class Trial:
         assert sorted(paths) == [row[0] for row in now[8][1:] if len(row) == 3]
 
     def finish(self) -> None:
-        """The next cleanup ends the work, once no quarantine waits for sidecars."""
+        """The next cleanup completes the work, once no quarantine waits for sidecars."""
         self.plain().purge_quarantines(dt.timedelta(0))
         report = self.plain().cleanup(plan=False)
         assert isinstance(report, CleanupReport)
@@ -157,7 +163,7 @@ def trials(prepared: MadeLog, tmp_path: Path) -> Callable[[], Trial]:
 def rehearsed(
     trial: Trial, kinds: tuple[Kind, ...], *, quarantine: bool = False
 ) -> list[tuple[str, str]]:
-    """The operations of these kinds that a cleanup without faults does."""
+    """The operations of these kinds that a cleanup without faults makes."""
     store = InjectingStore(open_store(str(trial.made.root)))
     trial.over(store).cleanup(plan=False, quarantine=quarantine)
     return [(kind, path) for kind, path in store.operations if kind in kinds]
@@ -238,7 +244,7 @@ def test_a_cleaner_that_dies_at_any_point_harms_nothing(
 
 
 def _undo_all(trial: Trial) -> None:
-    """Whatever was moved comes back, and every version reads as ever."""
+    """Undo every quarantine; afterwards every version reads as before."""
     table = trial.plain()
     for id_ in table.quarantines()["id"]:
         outcomes = set(table.undo_cleanup(id_)["outcome"])

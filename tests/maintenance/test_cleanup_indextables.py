@@ -71,7 +71,7 @@ def test_checkpoints_of_every_layout_cover_an_indextables_log(tmp_path: Path, la
 
 
 def flattened(tmp_path: Path, *features: str) -> MadeLog:
-    """Eighty commits, with flattened checkpoints alone."""
+    """Eighty commits, with flattened checkpoints only."""
     few = {"spark.indextables.checkpoint.retention": "1"}
     made = MadeLog(
         tmp_path / "table", form="indextables", configuration=few, writer_features=features

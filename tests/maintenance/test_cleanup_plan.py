@@ -1,4 +1,4 @@
-"""Plans of cleanup: what is planned, and what keeps everything."""
+"""Plans of cleanup: planned files, and the conditions that keep all files."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Cleaners beside a committer, a checkpointer and readers, in this process and another one: readers
-never fail, and nobody is told anything that was not so.
+"""Cleaners run concurrently with a committer, a checkpointer and readers, in two processes.
 
-A version is known from its number: version v holds v files. What falls behind is made old, so that
-there is always something to clean up; what readers of the latest version open is not.
+Readers never fail and never get a wrong answer. A version is known from its number: version v has v
+files. Old versions get old times, so that there is always a file to clean up; files that readers of
+the latest version open do not.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from tests.transaction.tables import new_table
 
 SECONDS = 5.0
 LAG = 25
-"""Versions after which files are made old."""
+"""Number of versions after which a version's files get old times."""
 
 
 def make_old(where: Path, version: int) -> None:
-    """Make the files of a version old: the older the version, the older they are."""
+    """Set old times of a version's files: the older the version, the older they are."""
     at = time.time() - 90 * 86_400 + version
     for path in (where / "_delta_log").glob(f"{version:020d}.*"):
         try:
@@ -39,7 +39,7 @@ def make_old(where: Path, version: int) -> None:
 
 
 class Race:
-    """Threads that run until told to stop; the first failure is kept."""
+    """Threads that run until they are stopped; the first failure is kept."""
 
     def __init__(self) -> None:
         self.over = threading.Event()

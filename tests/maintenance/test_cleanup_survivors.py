@@ -1,4 +1,4 @@
-"""What cleanup must leave: all that damaged, forged, torn and shared files rest on."""
+"""Files that cleanup must keep: those that damaged, forged, torn and shared files depend on."""
 
 from __future__ import annotations
 
@@ -150,8 +150,11 @@ def test_sidecars_that_kept_checkpoints_share_with_old_ones_stay(tmp_path: Path)
 
 
 def _rest(made: MadeLog, shared: Path) -> list[dict[str, Any]]:
-    """File actions of version 20 that are not in a sidecar; what is in it and no longer live is
-    taken out of it, so that it can be shared."""
+    """File actions of version 20 that are not in a sidecar.
+
+    Actions of the sidecar whose files are no longer live are removed from it, so that it can be
+    shared.
+    """
     import pyarrow.parquet as pq
 
     now = {

@@ -1,4 +1,4 @@
-"""What a retention promises, decided without any store; and that no clock can widen what goes."""
+"""What a retention guarantees, decided without a store; no clock can extend what is deleted."""
 
 from __future__ import annotations
 
@@ -80,8 +80,7 @@ def test_a_clock_that_jumped_back_makes_nothing_old() -> None:
 def test_a_clock_that_is_wrong_for_a_commit_never_widens_what_goes(
     ages: list[float], jumps: list[tuple[int, float]]
 ) -> None:
-    """Wherever it shows: a commit between right ones that looks older than the one before it, or
-    younger than it is."""
+    """For any commit: one that looks older than the commit before it, or newer than it is."""
     true = sorted(ages, reverse=True)
     seen = list(true)
     for at, days in jumps:

@@ -1,4 +1,4 @@
-"""Quarantine: what was moved aside comes back as it was, and never over anything."""
+"""Quarantine: moved files return unchanged, and never overwrite a file."""
 
 from __future__ import annotations
 
@@ -171,7 +171,9 @@ def test_a_negative_age_is_refused(made: MadeLog) -> None:
 
 
 def test_an_object_store_copies_and_deletes(made: MadeLog) -> None:
-    """In memory, as on object stores, a move is a copy; the times are those of the copies."""
+    """In memory, as on object stores, a move is a copy and a deletion; the copies have new
+    times.
+    """
     store = open_store("memory://quarantine-test/table")
     for name in sorted(made.names()):
         store.put(f"_delta_log/{name}", made.file(name).read_bytes())
@@ -203,7 +205,7 @@ def test_what_is_being_written_is_not_purged(made: MadeLog) -> None:
 
 
 class Meddled(StoreWrapper):
-    """A store in which somebody else does something right after a call of one kind."""
+    """A store in which another writer acts immediately after a call of one kind."""
 
     def __init__(self, store: LogStore, call: str, meddle: Callable[[], object]) -> None:
         super().__init__(store)
@@ -327,7 +329,7 @@ def test_a_file_that_was_written_since_the_listing_is_kept(made: MadeLog) -> Non
     path = made.folder / f"{3:020d}.json"
 
     class Listed(StoreWrapper):
-        """Another writer comes after the listing."""
+        """Another writer acts after the listing."""
 
         def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
             yield from super().walk(folder)

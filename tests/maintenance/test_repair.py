@@ -1,4 +1,6 @@
-"""Repair: each damage is found, repaired where that is sound, and refused with the reason else."""
+"""Repair: each damage is found, repaired if that is sound, and otherwise refused with the
+reason.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,7 @@ def checkpointed(
     layout: str = "auto",
     configuration: dict[str, str] | None = None,
 ) -> Table:
-    """Eight commits of files, some removed, and checkpoints at 4 and 8: a copy of one that is made
-    once.
-    """
+    """A copy of a log with eight commits, some files removed, and checkpoints at 4 and 8."""
     made = where.parents[1] / f"{form} {layout} {sorted((configuration or {}).items())}"
     if not made.exists():
         _make(made, form, layout, configuration)

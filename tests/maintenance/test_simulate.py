@@ -1,4 +1,4 @@
-"""Simulated retentions say what cleanup and vacuum would then do, and do nothing."""
+"""Simulated retentions report what cleanup and vacuum would do then, and change nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vacuum: what no retained version needs may go, and nothing else."""
+"""Vacuum: only files that no retained version needs can be deleted."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Clock:
 
 
 def at(where: Path, clock: Callable[[], int], form: str = "delta", *rules: Rule) -> Table:
-    """The table with a clock of its own, over a store that follows rules."""
+    """The table with a clock of its own, over a store that applies rules."""
     store = InjectingStore(open_store(str(where)), rules)
     return Table(Log(store, DIALECTS[form], clock), runtime())
 
@@ -472,7 +472,7 @@ def test_progress_counts_files(where: Path, table: Table) -> None:
 def test_no_file_that_a_retained_reader_needs_ever_goes(
     seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """Random lives of files, beside a plain account of who needs which."""
+    """Random histories of files, compared with a plain record of which reader needs which file."""
     rng = random.Random(seed)
     where = tmp_path_factory.mktemp("vacuum") / "table"
     new_table(str(where))

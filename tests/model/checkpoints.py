@@ -24,12 +24,12 @@ STATE_WRAPPERS = ("protocol", "metaData", "txn", "domainMetadata", "add", "remov
 
 
 class BrokenCheckpointError(Exception):
-    """The checkpoint cannot be read, or does not hold together."""
+    """The checkpoint cannot be read, or its parts are inconsistent."""
 
 
 @dataclass(frozen=True, order=True)
 class Candidate:
-    """One complete checkpoint; the greatest is the best (version, then layout, then name)."""
+    """One complete checkpoint; the maximum is the best (version, then layout, then name)."""
 
     version: int
     rank: tuple[int, int]
@@ -42,7 +42,7 @@ def _plain(value: Any) -> Any:
 
 
 def _stats_text(parsed: dict[str, Any] | None) -> str | None:
-    """A statistics struct as JSON text, its nulls left out at every level."""
+    """A statistics struct as JSON text, without nulls at any level."""
 
     def drop(value: Any) -> Any:
         if isinstance(value, dict):
@@ -93,7 +93,7 @@ def _rows(path: Path, relative: str) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def read(root: Path, candidate: Candidate) -> list[dict[str, Any]]:
-    """Every action of the checkpoint, flattened, sidecars followed.
+    """Every action of the checkpoint, flattened, including those of sidecars.
 
     Raises:
         BrokenCheckpointError: A file is missing or undecodable, or the rows contradict each other.
@@ -117,7 +117,7 @@ def _read(root: Path, candidate: Candidate) -> list[dict[str, Any]]:
 
 
 def _actions(root: Path, relative: str, candidate: Candidate) -> Iterator[dict[str, Any]]:
-    """The known actions of one file, flattened; Parquet has exactly one action a row."""
+    """The known actions of one file, flattened; Parquet has exactly one action per row."""
     parquet = relative.endswith(".parquet")
     for where, row in _rows(root / relative, relative):
         actions = {k: v for k, v in row.items() if v is not None}
@@ -147,7 +147,7 @@ def _action(wrapper: str, body: Any, where: str, candidate: Candidate) -> dict[s
 
 
 def _check(found: list[dict[str, Any]], candidate: Candidate) -> None:
-    """A checkpoint is reconciled: nothing in it occurs twice (Delta protocol, Checkpoints)."""
+    """Verify that a checkpoint is reconciled: no duplicates (Delta protocol, Checkpoints)."""
     kinds = [row["actionType"] for row in found]
     if candidate.layout.startswith("v2-") and kinds.count("checkpointMetadata") != 1:
         raise RefusedError("a V2 checkpoint holds one checkpointMetadata")

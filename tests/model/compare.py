@@ -1,7 +1,7 @@
-"""Brings what lakelog answers and what the model says into one form, and compares them.
+"""Brings the answers of lakelog and of the model into one form, and compares them.
 
-Rows become dictionaries without nulls; JSON text in ``extra`` is compared as JSON; statistics that
-a checkpoint holds only as a struct are compared as JSON without nulls, all others as text.
+Rows become dictionaries without nulls. JSON text in ``extra`` is compared as JSON. Statistics that
+a checkpoint stores only as a struct are compared as JSON without nulls, all others as text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def rows_of(frame: pl.DataFrame | pl.LazyFrame) -> list[Row]:
 
 
 def without_nulls(value: Any) -> Any:
-    """JSON with the null members of objects left out, at every level."""
+    """JSON without the null members of objects, at every level."""
     if isinstance(value, dict):
         return {k: without_nulls(v) for k, v in value.items() if v is not None}
     if isinstance(value, list):
@@ -60,7 +60,7 @@ def normal(row: Mapping[str, Any], columns: Iterable[str] | None = None) -> Row:
 
 
 def differences(expected: Iterable[Row], found: Iterable[Row], key: Iterable[str]) -> list[str]:
-    """What differs between two sets of normal rows with the columns that identify a row."""
+    """The differences between two sets of normal rows with the columns that identify a row."""
     names = tuple(key)
 
     def indexed(rows: Iterable[Row], side: str, out: list[str]) -> dict[Any, Row]:

@@ -67,7 +67,7 @@ def holds(predicate: Predicate, row: dict[str, Any]) -> bool | None:
 def may_hold(
     predicate: Predicate, file: Action, types: dict[str, type], physical: dict[str, str]
 ) -> bool:
-    """Whether a predicate may be true for a row of a file, as far as the log tells.
+    """Whether a predicate may be true for a row of a file, according to the log.
 
     `types` are those of the partition columns; `physical` gives a column's name in the log.
     """
@@ -165,7 +165,7 @@ def metadata_rules(ours: dict[str, Any], theirs: list[Action]) -> list[str]:
 
 
 def resolvable(old: dict[str, Any], new: dict[str, Any], features: set[str]) -> bool:
-    """Whether only such things differ as a transaction under way need not know."""
+    """Whether all differences are irrelevant to a running transaction."""
     rest = {k: v for k, v in old.items() if k not in {"configuration", "schemaString"}}
     if rest != {k: v for k, v in new.items() if k not in {"configuration", "schemaString"}}:
         return False
@@ -203,7 +203,7 @@ def resolvable(old: dict[str, Any], new: dict[str, Any], features: set[str]) -> 
 
 
 def file_rules(ours: list[Action], theirs: list[Action]) -> list[str]:
-    """No two transactions speak of one path."""
+    """No two transactions may contain the same path."""
 
     def paths(actions: list[Action], kind: str) -> list[str]:
         return [unquote(a[kind]["path"]) for a in actions if kind in a]
@@ -267,7 +267,7 @@ def read_rules(
 
 
 def tightens(old: dict[str, Any], new: dict[str, Any]) -> bool:
-    """Whether new metadata speaks of files that are already there."""
+    """Whether new metadata affects files that exist."""
     if old["partitionColumns"] != new["partitionColumns"]:
         return True
     before, after = old["configuration"], new["configuration"]
@@ -281,7 +281,7 @@ def tightens(old: dict[str, Any], new: dict[str, Any]) -> bool:
 def broken_rules(
     ours: dict[str, Any], theirs: list[Action], types: dict[str, type], physical: dict[str, str]
 ) -> list[str]:
-    """Every rule that the commit `theirs` breaks for the transaction `ours`, in order."""
+    """Every rule that the commit `theirs` violates for the transaction `ours`, in order."""
     found = protocol_rules(ours, theirs) + metadata_rules(ours, theirs)
     domains = [a["domainMetadata"]["domain"] for a in theirs if "domainMetadata" in a]
     for action in ours["actions"]:

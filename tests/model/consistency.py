@@ -1,4 +1,4 @@
-"""Which file actions a commit may hold, one row at a time: what `check_files` is held to."""
+"""Which file actions a commit may contain, one row at a time: the model for `check_files`."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PARSES = {"string": lambda _: True, "long": _is_long, "date": _is_date}
 
 
 def vector_id(row: Row) -> str | None:
-    """The identity of a row's deletion vector."""
+    """The identifier of a row's deletion vector."""
     if row.get("dvStorageType") is None:
         return None
     offset = "" if row.get("dvOffset") is None else f"@{row['dvOffset']}"
@@ -104,7 +104,7 @@ def _partition_is_wrong(row: Row, columns: Mapping[str, tuple[str, bool]]) -> bo
 
 
 def problems(rows: Sequence[Row], columns: Mapping[str, tuple[str, bool]]) -> set[str]:
-    """Kinds of the errors that apply to one commit; an empty set where it may be written.
+    """Kinds of the errors that apply to one commit; an empty set if it may be written.
 
     `columns` are the partition columns: name to type and whether it may be null.
     """

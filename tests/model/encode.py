@@ -21,7 +21,7 @@ _MARKS = "-_.!~*'():@&=+$,;/"
 
 
 def spell_path(path: str) -> str:
-    """What Java's ``URI`` makes of a path, and a colon that would end a scheme quoted too."""
+    """The path as Java's ``URI`` spells it, also with a quoted colon that would end a scheme."""
     scheme, colon, rest = path.partition(":")
     is_url = bool(colon) and rest.startswith("/") and _is_scheme(scheme)
     first_segment = "" if is_url else path.split("/", maxsplit=1)[0]
@@ -32,7 +32,9 @@ def spell_path(path: str) -> str:
 
 
 def spell_new_path(path: str) -> str:
-    """As `spell_path`, and what deltalake quotes more: every character beyond ASCII, and ``*``."""
+    """As `spell_path`, and with the characters that deltalake also quotes: non-ASCII ones and
+    ``*``.
+    """
     spelled = spell_path(path)
     return "".join(quote(c, safe="") if not c.isascii() or c == "*" else c for c in spelled)
 
@@ -49,7 +51,7 @@ def _quoted(char: str) -> bool:
 
 
 def with_written(row: Row, dialect: str) -> Json:
-    """The row with what the contract says is written where an action lacks it."""
+    """The row with the defaults that the contract writes if an action lacks a field."""
     filled = {name: value for name, value in row.items() if value is not None}
     columns = {slot.column for slot in wire(dialect).get(row["actionType"], ())}
     for field in json.loads(CONTRACT.read_text())["fields"]:
@@ -89,7 +91,7 @@ def _merge(body: Json, extra: Json) -> None:
 
 
 def in_order(meta: Iterable[Row]) -> list[Row]:
-    """Rows that are no file actions, in the order in which they are written."""
+    """Rows that are not file actions, in the order in which they are written."""
     kinds = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
     return sorted(meta, key=lambda row: kinds.index(row["actionType"]))
 

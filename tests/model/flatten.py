@@ -1,6 +1,6 @@
-"""One action to one flattened row, field by field, as the ``schemas/actions.json`` file says.
+"""Flattens one action to one row, field by field, according to ``schemas/actions.json``.
 
-Reads the contract's file itself, so that nothing here leans on the code under test.
+Reads the contract's file itself, independently of the code under test.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ REQUIRED = {
 
 
 LENIENT = ("stats", "timeRangeStart", "timeRangeEnd")
-"""Text columns whose values stand as JSON text where they are no text."""
+"""Text columns whose values are JSON text if they are not strings."""
 
 
 def _is_int(value: Any, bits: int) -> bool:
@@ -54,7 +54,7 @@ _CONFORMS: dict[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one column stands in an action: the keys to follow, the column, and its type."""
+    """The location of one column in an action: the keys to follow, the column, and its type."""
 
     keys: tuple[str, ...]
     column: str
@@ -80,7 +80,7 @@ def columns() -> tuple[str, ...]:
 
 
 def decode_path(path: str) -> str:
-    """Percent-decode exactly once; a path whose bytes would not be UTF-8 stays as it is."""
+    """Percent-decode exactly once; a path whose bytes would not be UTF-8 is unchanged."""
     try:
         return unquote_to_bytes(path).decode("utf-8")
     except UnicodeDecodeError:
@@ -92,9 +92,9 @@ def _json(value: Any) -> str:
 
 
 def _convert(value: Any, type_: Any, column: str, where: str) -> Any:
-    """The value if it has the contract's type; refuses any other.
+    """The value if it has the contract's type; otherwise an error.
 
-    Values of maps that are not text stand as JSON text, and so do those of `LENIENT`.
+    Values of maps that are not text become JSON text, and so do those of `LENIENT`.
     """
     kind = type_["type"] if isinstance(type_, dict) else type_
     if value is None or _CONFORMS[kind](value):
@@ -107,7 +107,7 @@ def _convert(value: Any, type_: Any, column: str, where: str) -> Any:
 
 
 def _spelled(value: Any) -> str:
-    """A value that JSON has no type for, as text."""
+    """A value without a JSON type, as text."""
     return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)
 
 
@@ -122,7 +122,7 @@ def dv_id(row: Mapping[str, Any]) -> str | None:
 
 
 def flatten(wrapper: str, body: Any, where: str, dialect: str = "delta") -> dict[str, Any]:
-    """The flattened row of one action; ``extra`` holds what the contract does not name.
+    """The flattened row of one action; ``extra`` has the fields that the contract does not name.
 
     Raises:
         RefusedError: A required field is missing, or a known one has another type.
@@ -150,7 +150,7 @@ def _fill(
     prefix: tuple[str, ...],
     where: str,
 ) -> dict[str, Any]:
-    """Fill `row` from an object and those inside it; return what no slot takes, nulls left out."""
+    """Fill `row` from an object and its nested objects; return the other fields without nulls."""
     if not isinstance(body, dict):
         raise RefusedError(f"{where}: {'.'.join(prefix) or 'the action'} is not an object")
     extra: dict[str, Any] = {}

@@ -78,7 +78,7 @@ def commits(root: Path) -> dict[int, Path]:
 
 
 def decode_commit(path: Path, version: int) -> list[dict[str, Any]]:
-    """Every action of a commit, flattened, absent fields filled in."""
+    """Every action of a commit, flattened, with absent fields added."""
     rows = []
     for line, value in parse_lines(unframe(path.read_bytes(), path.name), path.name):
         for wrapper, body in value.items():

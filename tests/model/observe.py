@@ -1,4 +1,4 @@
-"""Asks a lakelog snapshot for everything it knows, and lists what the model says otherwise."""
+"""Queries all facts of a lakelog snapshot, and lists those that differ from the model."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def metadata_row(metadata: Any) -> dict[str, Any]:
 def replay_from_its_base(root: Path, version: int | None, snapshot: Any) -> State:
     """The plain replay from the checkpoint that the snapshot started from.
 
-    An update keeps the base it has, and a checkpoint may hold less than the commits below it
-    (expired tombstones, optional columns): both are right.
+    An update keeps its base, and a checkpoint can contain less than the commits below it (expired
+    tombstones, optional columns): both are correct.
     """
     used = snapshot.provenance.checkpoint
     paths = used.paths if used is not None else ()

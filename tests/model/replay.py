@@ -41,14 +41,14 @@ Key = tuple[str, str | None]
 
 @dataclass(frozen=True)
 class Log:
-    """What the names in a log folder say."""
+    """The contents of a log folder, from its names."""
 
     commits: dict[int, Path]
     candidates: tuple[Candidate, ...]
 
     @property
     def latest(self) -> int:
-        """The newest version that a commit or a complete checkpoint names."""
+        """The newest version with a commit or a complete checkpoint."""
         return max([*self.commits, *(c.version for c in self.candidates)])
 
     def base_of(self, version: int) -> Candidate | None:
@@ -56,7 +56,7 @@ class Log:
         return max((c for c in self.candidates if c.version <= version), default=None)
 
     def missing(self, base: Candidate | None, version: int) -> list[int]:
-        """Commits that lie above the checkpoint up to `version` and are not there."""
+        """Commits above the checkpoint up to `version` that are missing."""
         first = 0 if base is None else base.version + 1
         return [v for v in range(first, version + 1) if v not in self.commits]
 
@@ -172,10 +172,10 @@ def replay(
     Args:
         root: Table root on local disk.
         version: Table version.
-        passing_over: Checkpoints to treat as broken, to ask what a fallback past them gives.
+        passing_over: Checkpoints to treat as broken, to get the result of a fallback.
 
     Raises:
-        RefusedError: No state can be given for these bytes.
+        RefusedError: These bytes define no state.
     """
     log = list_log(root)
     target = log.latest if version is None else version

@@ -1,4 +1,4 @@
-"""Statistics spread from their JSON text into the columns of the flattened action table."""
+"""Expands statistics from their JSON text into the columns of the flattened action table."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ MAPS = ("minValues", "maxValues", "nullCount")
 
 
 class _Digits(str):
-    """A number as the text spells it."""
+    """A number with its spelling in the text."""
 
     __slots__ = ()
 
 
 def _text(value: Any, plain: Any) -> str:
-    """A value as text: strings and numbers as they stand, all else as JSON."""
+    """A value as text: strings and numbers unchanged, other values as JSON."""
     if isinstance(value, str):
         return str(value)
     return json.dumps(plain, separators=(",", ":"), ensure_ascii=False)
 
 
 def spread(stats: str | None) -> dict[str, Any]:
-    """``numRecords`` and the three maps of a statistics text; nothing where it is no object."""
+    """``numRecords`` and the three maps of a statistics text; empty if it is not an object."""
     try:
         parsed = json.loads(stats or "null", parse_float=_Digits, parse_int=_Digits)
     except ValueError:
@@ -44,5 +44,5 @@ def spread(stats: str | None) -> dict[str, Any]:
 
 
 def with_statistics(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with its statistics spread, as ``Table.actions`` gives it."""
+    """The row with its statistics expanded, as in ``Table.actions``."""
     return {**row, **spread(row.get("stats"))}

@@ -15,7 +15,7 @@ WHITESPACE = b" \t\r"
 
 
 class RefusedError(Exception):
-    """The plain replay has no state to give for these bytes."""
+    """The plain replay defines no state for these bytes."""
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
-"""The plain model of a table under transactions: a list of commits, each a list of actions as a
-commit spells them, and loops over them. It shares no code with lakelog.
+"""The plain model of a table under transactions: a list of commits, and loops over them.
 
-What a commit that came first means to a transaction is for `tests.model.conflicts` to say.
+A commit is a list of actions in their JSON form. The model shares no code with lakelog. The effect
+of an earlier commit on a transaction is defined by `tests.model.conflicts`.
 
 Source: Delta protocol, Action Reconciliation; Transaction Identifiers.
 """
@@ -16,12 +16,12 @@ from urllib.parse import unquote
 from tests.model.conflicts import Action, Predicate, broken_rules
 
 Key = tuple[str, str | None]
-"""A logical file: its path, and the place of its deletion vector."""
+"""A logical file: its path, and the location of its deletion vector."""
 
 
 @dataclass
 class State:
-    """What a version of the table says.
+    """The state of a table version.
 
     Attributes:
         files: Live files: size and partition values.
@@ -57,7 +57,7 @@ class State:
 
 
 def key_of(body: dict[str, Any]) -> Key:
-    """The logical file that an add or a remove speaks of."""
+    """The logical file of an add or a remove."""
     vector = body.get("deletionVector")
     return unquote(body["path"]), vector and vector["pathOrInlineDv"]
 
@@ -69,8 +69,8 @@ class Pending:
     Attributes:
         read_version: The latest version when it began.
         isolation: Its isolation level.
-        actions: What it writes.
-        predicates: What it has read.
+        actions: Its actions.
+        predicates: The predicates of its reads.
         whole: Whether it has read the whole table.
         app: Application and version that it writes once.
     """
@@ -89,7 +89,7 @@ class Table:
     Args:
         protocol: Body of its protocol.
         metadata: Body of its metaData.
-        types: Partition columns, and what makes a value of their text.
+        types: Partition columns, and the function that parses each one's text.
         physical: Each column's name in the log.
     """
 
@@ -129,8 +129,9 @@ class Table:
         """Commit a transaction.
 
         Returns:
-            Its version; the name of the rule that an earlier commit broke; or None where there is
-            nothing to write, or the application's version is there already.
+            Its version; the name of the rule that an earlier commit violated; or None if there is
+            nothing
+            to write, or the application's version is already committed.
         """
         if pending.app is not None:
             app_id, app_version = pending.app
@@ -155,7 +156,7 @@ class Table:
         return self.version
 
     def _ours(self, pending: Pending, version: int) -> dict[str, Any]:
-        """The transaction, as if it rested on a later version than it read."""
+        """The transaction, with the protocol and metadata of a later version than it read."""
         return {
             "isolation": pending.isolation,
             "whole": pending.whole,

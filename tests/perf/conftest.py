@@ -1,4 +1,4 @@
-"""Benchmarks in small: their tables are made anew, and go with the tests."""
+"""Small versions of the benchmarks: each test session creates and deletes their tables."""
 
 from __future__ import annotations
 

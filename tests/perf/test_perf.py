@@ -1,4 +1,4 @@
-"""The benchmarks at a small scale: every contender runs, agrees, and is judged rightly."""
+"""The benchmarks at a small scale: all contenders run and agree, and the judgement is correct."""
 
 from __future__ import annotations
 

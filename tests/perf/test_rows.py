@@ -1,4 +1,4 @@
-"""The benchmarks of rows at a small scale: all run, and all contenders leave the same rows."""
+"""The benchmarks of rows at a small scale: all contenders run, and write the same rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`perf.scale` at a small scale: every operation runs and gives the right answer."""
+"""`perf.scale` at a small scale: every operation runs and gives the correct answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The benchmarks of commits at a small scale: all run, all is checked, promises are judged."""
+"""The benchmarks of commits at a small scale: all run and are verified, promises are judged."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Racers that keep a log: one commits, others checkpoint, clean up, vacuum, compact and read.
+"""Racers that maintain a log: one commits, others checkpoint, clean up, vacuum, compact and read.
 
-What a version holds is known from its number alone: version `v` adds ``part-v`` and removes
-``part-(v - WINDOW)``, notes `v` for one application, and every seventh changes a property. So each
-reader can tell by itself whether what it sees is right.
+The content of a version is known from its number alone: version `v` adds ``part-v`` and removes
+``part-(v - WINDOW)``, records `v` for one application, and every seventh changes a property. So
+each
+reader can verify its result alone.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ DAYS_AGO_MS = 3 * 86_400_000
 
 
 def name_of(version: int) -> str:
-    """The file that a version adds; of the characters that a log escapes."""
+    """The file that a version adds, with characters that a log escapes."""
     return f"part {version} 50%.parquet"
 
 
 def expected(version: int, form: str) -> dict[str, Any]:
-    """What a version holds."""
+    """The expected content of a version."""
     return {
         "version": version,
         "files": sorted(name_of(v) for v in range(max(1, version - WINDOW + 1), version + 1)),
@@ -41,7 +42,7 @@ def expected(version: int, form: str) -> dict[str, Any]:
 
 
 def found(snapshot: Any) -> dict[str, Any]:
-    """What a snapshot says."""
+    """The content of a snapshot."""
     paths = snapshot.files().select("path").collect()["path"].to_list()
     assert snapshot.num_files() == len(paths)
     seen = snapshot.transactions().collect()
@@ -54,26 +55,27 @@ def found(snapshot: Any) -> dict[str, Any]:
 
 
 def check(snapshot: Any, form: str) -> None:
-    """It holds what its version says."""
+    """Assert that a snapshot has the content of its version."""
     seen, wanted = found(snapshot), expected(snapshot.version, form)
     assert seen == wanted, f"{seen}\n{wanted}\n{snapshot.provenance}"
 
 
 def long_ago(log: Any) -> Any:
-    """The same log, for a writer whose clock is days behind."""
+    """The same log, for a writer whose clock is days late."""
     return replace(log, clock=lambda: log.clock() - DAYS_AGO_MS)
 
 
 def age(table: Any, version: int) -> None:
-    """Make a commit on local disk days old, so that cleanup has something to do; in-commit
-    timestamps need no such help.
+    """Set a commit's time on local disk to days ago, so that cleanup has work.
+
+    Tables with in-commit timestamps do not need this.
     """
     then = time.time() - DAYS_AGO_MS / 1000
     os.utime(Path(table.path, table.log.dialect.log_folder, f"{version:020d}.json"), (then, then))
 
 
 def commit(table: Any, version: int, folder: str | None) -> None:
-    """The commit of a version; on local disk with a data file of its own."""
+    """The commit of a version; on local disk with its data file."""
     if folder is not None:
         Path(folder, name_of(version)).write_bytes(b"x" * version)
     app = ("keeper", version) if table.format == "delta" else ()
@@ -89,7 +91,7 @@ def commit(table: Any, version: int, folder: str | None) -> None:
 
 
 def commit_known(racer: Racer) -> Any:
-    """Commit version after version for some seconds; answers the last."""
+    """Commit versions in a loop for a number of seconds; returns the last one."""
     import lakelog
 
     table = racer.open()
@@ -108,8 +110,10 @@ def commit_known(racer: Racer) -> Any:
 
 
 def checkpoint(racer: Racer) -> Any:
-    """Write checkpoints of the latest version, and of others, until nobody commits; answers how
-    often each came out how.
+    """Write checkpoints of the latest and of other versions until the committer ends.
+
+    Returns:
+        Number of times that each outcome occurred.
     """
     import lakelog
 
@@ -136,7 +140,7 @@ def checkpoint(racer: Racer) -> Any:
 
 
 def clean(racer: Racer) -> Any:
-    """Clean up without any retention, in quarantine or for good; answers what went."""
+    """Clean up without any retention, to quarantine or permanently; returns what was deleted."""
     import lakelog
 
     rng = random.Random(racer.mine["seed"])
@@ -170,7 +174,9 @@ def clean(racer: Racer) -> Any:
 
 
 def vacuum(racer: Racer) -> Any:
-    """Vacuum with a retention of a second, until nobody commits; answers how many files went."""
+    """Vacuum with a retention of a second until the committer ends; returns the number of files
+    deleted.
+    """
     table = racer.open()
     racer.wait()
     gone = 0
@@ -183,7 +189,9 @@ def vacuum(racer: Racer) -> Any:
 
 
 def read_known(racer: Racer) -> Any:
-    """Open and read in every way, until nobody commits; answers how often, and what was refused."""
+    """Open and read in every way until the committer ends; returns the number of reads and
+    refusals.
+    """
     import lakelog
 
     rng = random.Random(racer.mine["seed"])

@@ -1,11 +1,9 @@
 """Processes that race on one table: ``racers.py``, one race as JSON on standard input.
 
-A race is a ``location``, storage ``options``, and a list of ``racers``: each names what it does
-(a function of this module) and what it is given. The answer is JSON on standard output: what each
-of them answered, in order.
-
-The racers are forks of this process, which has imported everything and run nothing, and a barrier
-starts them: so they are under way together, and eight of them cost the imports of one.
+A race is a ``location``, storage ``options``, and a list of ``racers``: each names a function of
+this module and its arguments. The result is JSON on standard output: the return values of all, in
+order. The racers are forks of this process, which has imported everything and run nothing, and a
+barrier starts them together. So eight of them cost the imports of one.
 """
 
 from __future__ import annotations
@@ -43,7 +41,7 @@ class Racer:
     Attributes:
         me: Its number.
         race: The race.
-        mine: What this one is given.
+        mine: Its arguments.
     """
 
     def __init__(self, me: int, race: dict[str, Any], barrier: Any, writing: Any) -> None:
@@ -57,11 +55,11 @@ class Racer:
         return lakelog.open(self.race["location"], self.race["options"], upkeep=False)
 
     def wait(self) -> None:
-        """Until all are here."""
+        """Wait until all racers have started."""
         self._barrier.wait(PATIENCE_S)
 
     def done(self) -> None:
-        """One writer less."""
+        """Record that a writer has ended."""
         with self._writing.get_lock():
             self._writing.value -= 1
 
@@ -70,7 +68,7 @@ class Racer:
 
 
 def append(racer: Racer) -> Any:
-    """Commit one add after the other; answers the versions."""
+    """Commit one add after the other; returns the versions."""
     table = racer.open()
     name = f"lakelog-{racer.me}"
     racer.wait()
@@ -84,7 +82,7 @@ def append(racer: Racer) -> Any:
 
 
 def append_by_deltalake(racer: Racer) -> Any:
-    """The same through deltalake; its conflicts are tried again."""
+    """The same through deltalake, retrying after conflicts."""
     from deltalake import DeltaTable
     from deltalake.exceptions import CommitFailedError
     from deltalake.transaction import AddAction
@@ -108,7 +106,7 @@ def append_by_deltalake(racer: Racer) -> Any:
 
 
 def watch(racer: Racer) -> Any:
-    """Update one snapshot again and again; answers each version with its number and digest."""
+    """Update one snapshot repeatedly; returns each version with its number and digest."""
     snapshot = racer.open().snapshot()
     racer.wait()
     seen = []
@@ -124,7 +122,7 @@ def watch(racer: Racer) -> Any:
 
 
 def create(racer: Racer) -> Any:
-    """Create tables one after the other; answers whose they are."""
+    """Create tables one after the other; returns which of them this racer created."""
     import polars as pl
 
     import lakelog
@@ -149,7 +147,9 @@ def create(racer: Racer) -> Any:
 
 
 def identify(racer: Racer) -> Any:
-    """Commit the same versions of one application; answers versions, None where others did."""
+    """Commit the same versions of one application; returns versions, None where another
+    racer won.
+    """
     table = racer.open()
     versions = []
     for number in range(racer.mine["rounds"]):
@@ -162,7 +162,7 @@ def identify(racer: Racer) -> Any:
 
 
 def replace(racer: Racer) -> Any:
-    """Replace the file of a partition that was read; answers versions and rules broken."""
+    """Replace the file of a partition after reading it; returns versions and violated rules."""
     import polars as pl
 
     import lakelog

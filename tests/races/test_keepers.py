@@ -1,5 +1,6 @@
-"""Checkpointers, a cleaner, a vacuum and readers race with a committer: readers never fail and
-never see what their version does not hold, and what is left is sound.
+"""Checkpointers, a cleaner, a vacuum and readers race with a committer.
+
+Readers never fail and never read a wrong state, and the remaining log is sound.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ MAY_FAIL = [
     "checkpoint_corruption",
     "checkpoint_validation",
 ]
-"""What a checkpointer may meet under a cleaner that promises nothing: what it replays from, or
-reads back, goes. None of these publishes anything.
+"""Errors of a checkpointer while a cleaner without retention deletes the files that it reads.
+
+In these cases no checkpoint is published.
 """
 
 
@@ -56,7 +58,7 @@ def racers(seed: int, layouts: tuple[list[str], list[str]], seconds: float) -> l
 
 
 def check_what_is_left(table: lakelog.Table, last: int, promised: int) -> None:
-    """Every version that can be rebuilt is what it was, and every checkpoint is sound."""
+    """Assert that every version that can be rebuilt is unchanged, and every checkpoint is sound."""
     assert table.version() == last
     ranges = table.versions()
     assert any(first <= promised and end == last for first, end in ranges), (ranges, promised)

@@ -1,6 +1,4 @@
-"""Many processes on one table: nothing is lost, nothing is there twice, and every reader in
-between sees a prefix.
-"""
+"""Many processes on one table: no commit is lost or duplicated, and every reader sees a prefix."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ COMMITS = 200 if IS_WHOLE else 20
 
 
 def race(location: str, racers: list[dict[str, Any]], options: dict[str, Any] | None = None) -> Any:
-    """What each of the racers answers."""
+    """The return values of the racers."""
     order = {"location": location, "options": options, "racers": racers}
     done = subprocess.run(
         [sys.executable, str(RACERS)],
@@ -56,7 +54,7 @@ def watcher(pause_s: float) -> dict[str, Any]:
 def check_appends(
     table: lakelog.Table, expected: set[str], answers: list[list[int]], seen: list[list[Any]]
 ) -> None:
-    """Every add is there once, in a version of its own, and every reader saw a prefix."""
+    """Assert that every add exists once, in a version of its own, and every reader saw a prefix."""
     actions = table.actions().collect()
     adds = actions.filter(actions["actionType"] == "add").sort("version")
     assert Counter(adds["path"].to_list()) == Counter(expected)

@@ -1,4 +1,4 @@
-"""Threads that share one table and one store, which loses answers and fails now and then."""
+"""Threads that share one table and one store, which sometimes loses answers and fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ FAULTS: tuple[Fault, ...] = ("fail", "unknown", "lost", "lost_taken", "late")
 
 
 class Flaky(InjectingStore):
-    """A third of the files that are created meet a fault, and a few of the reads fail."""
+    """A third of the file creations meet a fault, and a few of the reads fail."""
 
     def __init__(self, store: LogStore, seed: int) -> None:
         super().__init__(store)
@@ -52,10 +52,11 @@ def location(kind: str, folder: Path) -> str:
 
 
 def commit_until_it_is_there(table: Table, path: str, app: tuple[str, int] | None) -> int | None:
-    """Try again until it is known to be committed; None where an earlier attempt was, after all.
+    """Try again until the commit is known to exist; None if an earlier attempt created it.
 
     An attempt whose answer was lost may arrive at any time. Without an application, each attempt
-    looks in the very state that it is checked against: what arrives after that is a conflict.
+    searches
+    the same state that it is checked against: a later arrival is a conflict.
     """
     while True:
         try:

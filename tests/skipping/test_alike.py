@@ -1,4 +1,4 @@
-"""Texts spelled alike: whatever the pattern reads, the parser reads the same."""
+"""Texts spelled alike: the pattern and the parser read the same values."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ SCALARS = st.one_of(
 
 @st.composite
 def texts_of_one_shape(draw: st.DrawFn) -> list[str | None]:
-    """Rows of one shape with a few values put in at random, some as raw text."""
+    """Rows of one shape with a few random values, some as raw text."""
     rows: list[str | None] = []
     for _ in range(draw(st.integers(2, 8))):
         row = json.loads(compact(FULL))

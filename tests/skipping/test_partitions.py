@@ -1,4 +1,4 @@
-"""Partition values: what each text means under the current schema, and what stays unknown."""
+"""Partition values: the value of each text under the current schema, and unknown ones."""
 
 from __future__ import annotations
 

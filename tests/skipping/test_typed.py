@@ -1,4 +1,4 @@
-"""Statistics: typed from three sources, exact or null; and back into text."""
+"""Statistics: typed from three sources, exact or null; and converted back to text."""
 
 from __future__ import annotations
 

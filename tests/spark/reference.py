@@ -1,4 +1,4 @@
-"""A table's state as Delta Lake on Spark has it and as lakelog has it, in one shape to compare."""
+"""A table's state from Delta Lake on Spark and from lakelog, in one form for comparison."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def our_state(path: str, version: int | None = None) -> State:
 
 
 def assert_same_state(spark: Any, path: str, version: int | None = None) -> State:
-    """Both engines see the same state; returns it."""
+    """Assert that both engines see the same state; returns it."""
     ours, theirs = our_state(path, version), reference_state(spark, path, version)
     for part, of_theirs in theirs.items():
         assert ours[part] == of_theirs, f"{part} of version {theirs['version']}"
@@ -115,7 +115,7 @@ def _protocol(reader: Any, writer: Any, readers: Any, writers: Any) -> tuple[Any
 
 
 def _key(body: dict[str, Any]) -> tuple[str, str | None]:
-    """Decoded path and, where there is a deletion vector, its identifier."""
+    """The decoded path and, if there is a deletion vector, its identifier."""
     vector = body["deletionVector"]
     if vector is None:
         return unquote(body["path"]), None
@@ -142,7 +142,7 @@ def _our_file(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """A value as it compares: statistics parsed, no tags the same as none."""
+    """A value for comparison: statistics parsed, absent tags equal to empty ones."""
     if name == "stats":
         return None if value is None else json.loads(value)
     return (value or None) if name == "tags" else value

@@ -1,4 +1,4 @@
-"""Rows of a state, out of Spark and out of lakelog alone, in one form to compare."""
+"""Rows of a state, from Spark and from lakelog alone, in one form for comparison."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.model.compare import rows_of
 
 
 def comparable(frame: pl.DataFrame) -> list[str]:
-    """Rows as texts without nulls, in an order of their own; JSON in ``extra`` as JSON."""
+    """Rows as texts without nulls, sorted; JSON in ``extra`` as JSON."""
     texts = []
     for row in rows_of(frame):
         kept = {name: value for name, value in row.items() if value is not None}
@@ -25,12 +25,12 @@ def comparable(frame: pl.DataFrame) -> list[str]:
 
 
 def out_of_spark(frame: Any) -> pl.DataFrame:
-    """A Spark frame of flattened columns as Polars has it."""
+    """A Spark frame of flattened columns, converted to Polars."""
     return pl.DataFrame(pl.from_arrow(frame.toArrow()))
 
 
 def tagged(frames: Iterable[Any]) -> Any:
-    """Many Spark frames as one, numbered by ``frame``: one query costs less than many."""
+    """Several Spark frames as one, numbered by ``frame``: one query costs less than many."""
     whole = None
     for number, frame in enumerate(frames):
         with_number = frame.withColumn("frame", functions_of(frame).lit(number))
@@ -39,13 +39,13 @@ def tagged(frames: Iterable[Any]) -> Any:
 
 
 def by_tag(frame: Any, count: int) -> list[pl.DataFrame]:
-    """What `tagged` put together, taken apart again."""
+    """The frames of `tagged`, separated again."""
     whole = out_of_spark(frame)
     return [whole.filter(pl.col("frame") == n).drop("frame") for n in range(count)]
 
 
 def local_state(snapshot: Any, columns: Iterable[str] | None = None) -> pl.DataFrame:
-    """The state as lakelog gives it without Spark."""
+    """The state from lakelog without Spark."""
     wanted = tuple(columns) if columns is not None else tuple(actions.schema())
     frames: list[pl.DataFrame] = [actions.empty(wanted), *snapshot.iter_state(wanted)]
     return pl.concat(frames)

@@ -1,5 +1,8 @@
-"""Spark's side of a write without Spark: it calls the same methods, in the same order, with what it
-pickles pickled. Makes failures cheap that take Spark seconds.
+"""Spark's side of a write, without Spark.
+
+It calls the same methods in the same order, and pickles the same objects. Failures that cost
+seconds
+in Spark are cheap here.
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ def task(made: BatchWriter | StreamWriter, *batches: pa.RecordBatch) -> Message:
 
 
 def finish(made: BatchWriter, messages: Sequence[Message | None]) -> LakelogError | None:
-    """What Spark does after the tasks; the error that the user sees."""
+    """Spark's steps after the tasks; returns the error that the user sees."""
     made = pickle.loads(cloudpickle.dumps(made))
     if None not in messages:
         try:
@@ -76,7 +79,7 @@ def ids(where: Path | str) -> list[int]:
 
 
 def on_disk(where: Path | str) -> set[str]:
-    """Data files that are there, hidden ones too."""
+    """All data files on disk, hidden ones included."""
     found = set()
     for folder, folders, files in os.walk(where):
         folders[:] = [name for name in folders if name != "_delta_log"]
@@ -85,13 +88,14 @@ def on_disk(where: Path | str) -> set[str]:
 
 
 def named(where: Path | str) -> set[str]:
-    """Data files that the latest version names."""
+    """Data files in the latest version."""
     return set(lakelog.open(where).snapshot().files().select("path").collect()["path"])
 
 
 def orphans(where: Path | str) -> set[str]:
-    """Files that no version names, after making sure that none is missing and that vacuum would
-    take the others, and nothing else, away.
+    """Files that are in no version.
+
+    Asserts that no file is missing, and that vacuum would delete exactly the others.
     """
     table = lakelog.open(where)
     ever = set(table.actions().filter(pl.col("actionType") == "add").collect()["path"])

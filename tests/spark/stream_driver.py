@@ -1,5 +1,6 @@
-"""A Spark driver that streams between tables until it is killed: ``stream_driver.py``, its order as
-JSON. Says which process its JVM is, then that the query runs, a line each.
+"""A Spark driver that streams between tables until it is killed: ``stream_driver.py``.
+
+Its input is JSON. It prints the process id of its JVM, then that the query runs, one line each.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def say(word: Any) -> None:
 
 
 def stream(spark: Any, places: dict[str, Any], files: int) -> Any:
-    """The writer of a stream from table to table, so many files a batch."""
+    """The writer of a stream from table to table, with that number of files per batch."""
     read = spark.readStream.format("lakelog").option("maxFilesPerTrigger", files)
     write = read.load(places["source"]).writeStream.format("lakelog")
     return write.option("checkpointLocation", places["checkpoint"])

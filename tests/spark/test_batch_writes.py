@@ -1,4 +1,4 @@
-"""Dataframes written through the data source: what is read back, by whom, and what is refused."""
+"""Dataframes written through the data source: their readers, and the refused writes."""
 
 from __future__ import annotations
 

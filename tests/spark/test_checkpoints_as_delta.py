@@ -1,8 +1,8 @@
-"""Checkpoints that lakelog writes: the same Parquet schema and rows as Delta Lake on Spark writes
-of the same state, parts dealt by the same hash, and the same state when Spark reads them.
+"""Checkpoints that lakelog writes, compared with those of Delta Lake on Spark.
 
-Spark is told to write timestamps as 64-bit microseconds, as lakelog does; see
-`lakelog.dialects.delta.checkpoint_schema`.
+For the same state: the same Parquet schema and rows, the same assignment to parts by hash, and the
+same state when Spark reads them. Spark is configured to write timestamps as 64-bit microseconds, as
+lakelog does; see `lakelog.dialects.delta.checkpoint_schema`.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def make(
     properties: dict[str, str],
     statements: Iterable[str],
 ) -> str:
-    """A table whose last version has a checkpoint of Spark's."""
+    """A table whose last version has a checkpoint written by Spark."""
     name = f"delta.`{root}`"
     listed = ", ".join(f"'{k}' = '{v}'" for k, v in properties.items())
     spark.sql(
@@ -176,7 +176,7 @@ def make(
 
 
 def write(path: str, layout: str, /, **changes: Any) -> StagedCheckpoint:
-    """A checkpoint of the latest version, as lakelog writes it."""
+    """A checkpoint of the latest version, written by lakelog."""
     table = lakelog.open(path)
     snapshot = table.snapshot()
     options = CheckpointOptions.of(snapshot.metadata.configuration, DELTA)
@@ -197,12 +197,14 @@ def write(path: str, layout: str, /, **changes: Any) -> StagedCheckpoint:
 
 
 def schema_of(path: Path) -> list[str]:
-    """The Parquet schema, a line a field; the root's name is the writer's own."""
+    """The Parquet schema, one field per line; the root's name depends on the writer."""
     return str(pq.ParquetFile(path).schema).split("\n")[2:]
 
 
 def without_proposals(lines: Iterable[str]) -> list[str]:
-    """A manifest's schema without the fields that no protocol has, nor a remove in a checkpoint."""
+    """A manifest's schema without fields that neither the protocol nor a remove in a checkpoint
+    has.
+    """
     text = "\n".join(lines)
     for group in ("backReference", "amtPassthrough"):
         text = re.sub(rf"\n    optional group field_id=-1 {group} {{[^}}]*}}", "", text)
@@ -215,7 +217,7 @@ def without_proposals(lines: Iterable[str]) -> list[str]:
 
 
 def rows_of(paths: Iterable[Path]) -> list[str]:
-    """The actions in some files that make state, in no order; maps in no order."""
+    """The state's actions in some files, unordered; maps unordered."""
     kinds = ("add", "remove", "protocol", "metaData", "txn", "domainMetadata")
     found = []
     for path in paths:

@@ -1,7 +1,7 @@
-"""Whether a transaction survives another's commit: lakelog and Delta on Spark decide alike.
+"""Conflicts with another commit: lakelog and Delta on Spark decide the same.
 
 Both begin a transaction on the same state, the same commit comes first, and both try to commit the
-same actions. Delta is driven through its own `OptimisticTransaction`, so nothing is left to timing.
+same actions. Delta is called through its own `OptimisticTransaction`, so timing has no effect.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ def owner(name: str) -> Action:
 
 @dataclass(frozen=True)
 class Case:
-    """What a transaction reads and writes, and the commit that comes first.
+    """The reads and actions of a transaction, and the commit that comes first.
 
-    `reads` are values of the partition column; None is the whole table. Files `a1`, `a2`
-    (partition a) and `b1` (partition b) are there.
+    `reads` are values of the partition column; None is the whole table. Files `a1`, `a2` (partition
+    a)
+    and `b1` (partition b) exist.
     """
 
     ours: tuple[Action, ...]
@@ -111,7 +112,7 @@ _turns = itertools.count()
 
 
 class Bench:
-    """One table whose files are told apart by turn, so that every case begins afresh."""
+    """One table with separate files per case, so that every case starts from the same state."""
 
     def __init__(self, spark: Any, path: str, isolation: str) -> None:
         self.spark, self.path = spark, path
@@ -126,7 +127,7 @@ class Bench:
         )
 
     def outcome(self, case: Case, begin: Callable[[Case, str], Callable[[], str]]) -> str:
-        """How a transaction ends that begins before the case's other commit."""
+        """The outcome of a transaction that begins before the case's other commit."""
         turn = f"-{next(_turns)}"
         with self.table.transaction() as tx:
             for action in (add("a1", "a"), add("a2", "a"), add("b1", "b")):
@@ -208,7 +209,7 @@ class Bench:
 
 
 def manual_update(jvm: Any) -> Any:
-    """Delta's name for an operation that it knows nothing about."""
+    """Delta's name for an operation of another program."""
     name = "org.apache.spark.sql.delta.DeltaOperations$ManualUpdate$"
     loader = jvm.java.lang.Thread.currentThread().getContextClassLoader()
     return jvm.java.lang.Class.forName(name, True, loader).getField("MODULE$").get(None)

@@ -1,4 +1,4 @@
-"""How the jars are fetched: what fails is told, and nothing half-fetched is kept."""
+"""Fetching the jars: failures are reported, and no partial download is kept."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.reference
 
 
 def _table(path: str, **configuration: str) -> lakelog.Table:
-    """Five commits: files come and go, and come back; a domain and an identifier."""
+    """Five commits: files are added, removed and added again; a domain and an identifier."""
     table = lakelog.create(
         path, {"id": pl.Int64, "p": pl.String}, ["p"], configuration=configuration
     )

@@ -1,4 +1,6 @@
-"""Delta Lake on Spark reads chains of incremental V2 checkpoints, with nothing else to read."""
+"""Delta Lake on Spark reads chains of incremental V2 checkpoints, with no other files in
+the log.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page on Spark: each of its statements is run, and gives what lakelog gives."""
+"""The page on Spark: each statement runs, and gives the same result as lakelog."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ VIEWS = ("state", "actions", "checkpoint", "event_files")
 
 @pytest.fixture
 def demo(plain: Any, tmp_path: Path) -> Iterator[Path]:
-    """A folder `demo` with a table in it; what the page makes is undone afterwards."""
+    """A folder `demo` with a table; changes by the page are undone afterwards."""
     folder = tmp_path / "demo"
     made = lakelog.create(folder / "table", {"id": pl.Int64, "day": pl.Date}, ["day"])
     days = pl.DataFrame({"id": [1, 2], "day": ["2026-01-01", "2026-01-02"]}).with_columns(

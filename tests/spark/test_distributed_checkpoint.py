@@ -1,4 +1,6 @@
-"""Checkpoints whose parts executors write are those that lakelog writes alone, or none at all."""
+"""Checkpoints whose parts executors write equal those that lakelog writes alone, or are not
+published.
+"""
 
 from __future__ import annotations
 
@@ -113,7 +115,7 @@ def schemas(root: Path, paths: Iterable[str]) -> set[str]:
 
 
 def rows_by_name(root: Path, paths: Iterable[str]) -> dict[str, list[str]]:
-    """The rows of each file by its name, which has its number."""
+    """The rows of each file, keyed by the number in its name."""
     return {
         path: sorted(map(str, pq.read_table(root / path).to_pylist()))
         for path in paths
@@ -138,7 +140,7 @@ def test_delta_lake_reads_the_same_state_from_them(delta: Any, tmp_path: Path) -
 
 
 def assert_same_files(spark: Any, root: Path) -> None:
-    """Both see the same state, but for tombstones: those of the tables have long expired."""
+    """Assert that both see the same state, except for tombstones, which expired long ago."""
     ours, theirs = our_state(str(root)), reference_state(spark, str(root))
     for part in ("version", "protocol", "metadata", "txns", "files"):
         assert ours[part] == theirs[part], part
@@ -146,7 +148,7 @@ def assert_same_files(spark: Any, root: Path) -> None:
 
 @pytest.mark.reference
 def test_delta_lake_and_executors_take_turns(delta: Any, tmp_path: Path) -> None:
-    """Each rests on the other's checkpoint in the middle of a table's life."""
+    """Each uses the other's checkpoint in the middle of a table's life."""
     root = tables.make(tables.MULTIPART, tmp_path / "t")
     table = lakelog.Table(tables.log_at(root, tables.MULTIPART.dialect))
     delta_log(delta, str(root)).checkpoint()
@@ -164,7 +166,7 @@ def test_delta_lake_and_executors_take_turns(delta: Any, tmp_path: Path) -> None
 
 
 class LosesRows(spark_parts.TaskWriter):
-    """Writes half of the rows that replay gave it."""
+    """Writes half of the rows of the replay."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         from lakelog.spark.checkpoint_parts import _Sidecars
@@ -181,7 +183,7 @@ class LosesRows(spark_parts.TaskWriter):
 
 
 class FailsAtTheEnd(spark_parts.TaskWriter):
-    """Writes its files, and fails before anybody hears of them."""
+    """Writes its files, and fails before it reports them."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in super().__call__(batches):
@@ -234,7 +236,7 @@ def test_files_that_cleanup_removes_while_executors_run_are_replaced_by_a_new_li
     cleaned: list[Path] = []
 
     def writer(*given: Any) -> spark_parts.TaskWriter:
-        """Another process checkpoints the version and removes all that was planned with."""
+        """Another process checkpoints the version and removes all files of the plan."""
         if not cleaned:
             other = tables.log_at(root, tables.MULTIPART.dialect)
             write_checkpoint(other, tables.LATEST, layout="classic")
@@ -255,7 +257,7 @@ def test_files_that_cleanup_removes_while_executors_run_are_replaced_by_a_new_li
 
 
 def names_seen(root: Path) -> dict[str, bytes]:
-    """What a reader of the log finds, sidecars apart."""
+    """The files that a reader of the log finds, except sidecars."""
     return {
         p.name: p.read_bytes() for p in log_of(root).iterdir() if p.is_file() and p.name[0] != "."
     }
@@ -295,7 +297,7 @@ def test_a_checkpoint_of_one_file_is_for_one_machine(spark: Any, tmp_path: Path)
 
 
 def by_day(root: Path, properties: dict[str, str]) -> lakelog.Table:
-    """A table of 400 files of twenty days, committed in no order."""
+    """A table of 400 files of twenty days, committed in random order."""
     table = lakelog.create(
         root,
         {"day": pl.Int32, "x": pl.Int64},

@@ -1,4 +1,4 @@
-"""What replay on Spark reads on the driver: footers, of which any may be damaged."""
+"""Parquet footers, which replay on Spark reads on the driver, and damage in any of them."""
 
 from __future__ import annotations
 

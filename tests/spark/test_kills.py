@@ -1,8 +1,8 @@
-"""Streams and compactions that are killed with SIGKILL, at any operation and at any time: every row
-once.
+"""Streams and compactions killed with SIGKILL at any operation: every row exists once.
 
-Most deaths are of jobs without Spark (`killer`), which costs milliseconds. Spark's own driver dies
-once in a stream, or as often as ``LAKELOG_ROUNDS`` says, and in compaction in `test_on_a_cluster`.
+Most kills are of jobs without Spark (`killer`), which cost milliseconds. Spark's own driver is
+killed
+once in a stream, or ``LAKELOG_ROUNDS`` times, and in compaction in `test_on_a_cluster`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Run = Callable[..., int]
 
 @pytest.fixture(scope="module")
 def run() -> Iterator[Run]:
-    """Runs one job to its end, and gives its exit code; negative if a signal ended it."""
+    """Runs one job to its end, and returns its exit code; negative after a signal."""
     with started(KILLER) as run_order:
         yield lambda **order: run_order({"job": "stream", **order})
 
@@ -108,7 +108,9 @@ def test_a_stream_killed_at_any_time_writes_every_row_once(
 
 
 def add_small_files(table: lakelog.Table, expected: int) -> int:
-    """A row in a file of its own for each of two partitions; how many rows there are then."""
+    """Add one file with one row to each of two partitions; returns the number of rows
+    afterwards.
+    """
     for number in (expected, expected + 1):
         table.append(some_rows(number, day="ab"[number % 2]))
     return expected + 2
@@ -122,7 +124,9 @@ def assert_rows_once(table: lakelog.Table, expected: int) -> None:
 
 
 def assert_finished(table: lakelog.Table, run: Run, expected: int) -> None:
-    """The next run ends what others began, and what they left is vacuum's."""
+    """Assert that the next run completes the work of killed ones, and vacuum deletes their
+    leftovers.
+    """
     assert run(job="compact", target=table.path) == 0
     assert_rows_once(table, expected)
     assert len(live(table)) == 2

@@ -1,4 +1,4 @@
-"""Tables that Delta Lake on Spark writes, read and written by lakelog: the same state always."""
+"""Tables that Delta Lake on Spark writes, read and written by lakelog: always the same state."""
 
 from __future__ import annotations
 

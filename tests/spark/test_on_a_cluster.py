@@ -1,6 +1,6 @@
-"""Executors of their own, which are sent the package, fail and die; and a driver that is killed.
+"""Separate executors, which receive the package, fail and are killed; and a killed driver.
 
-What they do is in `cluster`: one session for all of it, which costs seconds to start.
+Their code is in `cluster`: one session for all tests, since a start costs seconds.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ PROGRAM = Path(__file__).with_name("cluster.py")
 
 
 class Cluster:
-    """The program, started when it is needed and not there."""
+    """The program, started on first use."""
 
     def __init__(self, folder: Path, repository: Path) -> None:
         self._folder = folder
@@ -43,7 +43,7 @@ class Cluster:
         self._java = 0
 
     def tell(self, job: str, **order: Any) -> None:
-        """Give an order."""
+        """Send a command."""
         if self._process is None:
             self._start()
         assert self._process is not None
@@ -52,19 +52,19 @@ class Cluster:
         self._process.stdin.flush()
 
     def ask(self, job: str, **order: Any) -> Any:
-        """Give an order, and get its answer."""
+        """Send a command, and return its answer."""
         self.tell(job, **order)
         return self._answer()
 
     def kill(self) -> None:
-        """Kill the driver: first its JVM, which knows of the tasks, then its Python."""
+        """Kill the driver: first its JVM, which knows the tasks, then its Python."""
         assert self._process is not None
         os.kill(self._java, signal.SIGKILL)
         self._process.kill()
         self._end()
 
     def stop(self) -> None:
-        """Let it come to its end."""
+        """Wait until it ends."""
         if self._process is not None:
             self._end()
 
@@ -109,7 +109,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Itera
 
 @pytest.fixture
 def marks(tmp_path: Path) -> Path:
-    """Where those who end say so."""
+    """The folder for markers of ended tasks."""
     folder = tmp_path / "marks"
     folder.mkdir()
     return folder
@@ -213,8 +213,8 @@ def test_compaction_loses_no_row_though_a_task_fails_and_an_executor_dies(
 def test_a_server_of_connect_that_lacks_lakelog_is_sent_it(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Last but one: executors that come later do not start, for Spark wants them to have files of
-    sessions that are over.
+    """Second to last: executors that start later fail, because Spark gives them files of closed
+    sessions.
     """
     from pyspark.sql.connect.session import SparkSession as Client
 

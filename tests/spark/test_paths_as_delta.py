@@ -1,4 +1,6 @@
-"""Partition values and file names of every byte, on tables that Delta Lake on Spark writes too."""
+"""Partition values and file names with every byte, on tables that Delta Lake on Spark also
+writes.
+"""
 
 from __future__ import annotations
 

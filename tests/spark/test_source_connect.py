@@ -1,4 +1,4 @@
-"""The same over Spark Connect, where no JVM is in the process: what exists there, works there."""
+"""The data source over Spark Connect, where the process has no JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`format("lakelog")` tells what the log tells: files, history, actions, diff, skips."""
+"""`format("lakelog")` returns the facts of the log: files, history, actions, diff, skips."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import lakelog
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory: pytest.TempPathFactory) -> lakelog.Table:
-    """An IndexTables table, for these have skips, with files and an account for each commit."""
+    """An IndexTables table, since these have skips, with files and a commitInfo in each commit."""
     path = os.fspath(tmp_path_factory.mktemp("log") / "t")
     made = lakelog.create(path, {"id": pl.Int64, "day": pl.Date}, ["day"], "indextables")
     for version in (1, 2):
@@ -39,7 +39,7 @@ def load(spark: Any, table: lakelog.Table, what: str, **options: str) -> Any:
 
 
 def same(read: Any, ours: pl.DataFrame) -> None:
-    """Spark's rows are those of the frame, maps as maps, times in microseconds."""
+    """Assert that Spark's rows are those of the frame, maps as maps, times in microseconds."""
     frame = pl.from_arrow(read.toArrow())
     assert isinstance(frame, pl.DataFrame)
     expected = ours.with_columns(pl.col(pl.Datetime("ms", "UTC")).cast(pl.Datetime("us", "UTC")))

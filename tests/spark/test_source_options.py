@@ -1,4 +1,4 @@
-"""The options of the data source: what is read of them, and how wrong ones are named."""
+"""The options of the data source: their values, and the errors of wrong ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`format("lakelog")` gives a table's rows, by path, by SQL, and by filter."""
+"""`format("lakelog")` returns a table's rows, by path, by SQL, and by filter."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark reads the files of a keyed store as they are."""
+"""Spark reads the files of a keyed store directly."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark reads what `write_parquet` writes, as it is: every column, and maps as maps."""
+"""Spark reads the output of `write_parquet` directly: every column, and maps as maps."""
 
 from __future__ import annotations
 

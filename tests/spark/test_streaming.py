@@ -1,4 +1,4 @@
-"""Streams on Spark itself: out of tables and into tables, lakelog's and Delta's."""
+"""Streams on Spark: from tables and into tables, of lakelog and of Delta."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.spark.spark_side import ids, new_table, orphans, rows
 
 @pytest.fixture
 def quiet(spark: Any) -> Iterator[Any]:
-    """The session, which keeps its errors to itself."""
+    """The session, without error output."""
     context = spark.sparkContext
     context.setLogLevel("OFF")
     yield spark
@@ -28,7 +28,7 @@ def quiet(spark: Any) -> Iterator[Any]:
 def run(
     spark: Any, source: Path, target: Path, checkpoint: Path, form: str = "lakelog", **options: Any
 ) -> list[int]:
-    """Stream what is there into another table; rows of each batch that had any."""
+    """Stream all existing rows into another table; returns the rows of each non-empty batch."""
     read = spark.readStream.format(form).options(**options).load(str(source))
     write = read.writeStream.format(form).option("checkpointLocation", str(checkpoint))
     query = write.trigger(availableNow=True).start(str(target))
@@ -116,5 +116,5 @@ def test_streams_over_connect_know_their_query(connect: Any, tmp_path: Path) -> 
 
 
 def query_of(checkpoint: Path) -> str:
-    """The query whose checkpoint this is."""
+    """The query with this checkpoint."""
     return str(json.loads((checkpoint / "metadata").read_text())["id"])

@@ -1,4 +1,4 @@
-"""What a stream has still to read, offset by offset; no Spark yet."""
+"""The unread part of a stream, offset by offset, without Spark."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def add(table: Table, *names: str, remove: Sequence[str] = (), **fields: Any) ->
 def read_all(
     backlog: StreamPlanner, offset: Offset, limit: Limit
 ) -> tuple[list[list[str]], Offset]:
-    """Batches of paths until there is nothing more, each planned twice, as after a restart."""
+    """Batches of paths up to the end, each planned twice, as after a restart."""
     batches: list[list[str]] = []
     while True:
         end = backlog.advance(offset, limit)

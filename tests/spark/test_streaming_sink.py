@@ -1,4 +1,4 @@
-"""Batches of a stream: each is in the table exactly once, whatever is run again, and by whom."""
+"""Batches of a stream: each is in the table exactly once, whichever process runs it again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def where(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def query(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The query whose tasks run; the last one counts."""
+    """The query whose tasks run; the last one decides."""
     queries = ["one"]
     monkeypatch.setattr(stream_sink, "query_of_task", lambda: queries[-1])
     return queries
@@ -37,7 +37,7 @@ def planned(made: StreamWriter, *numbers: int) -> list[Message | None]:
 
 
 def write(where: Path, batch: int, *numbers: int, **options: Any) -> None:
-    """A batch as Spark runs it; its driver makes a writer of its own to commit it."""
+    """A batch as Spark runs it; its driver creates a separate writer to commit it."""
     messages = planned(sink(where, **options), *numbers)
     try:
         sink(where, **options).commit(messages, batch)

@@ -1,4 +1,4 @@
-"""The stream reader as Spark calls it, without Spark."""
+"""The stream reader with Spark's calls, without Spark."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.spark.spark_side import SCHEMA, new_table, rows
 
 @pytest.fixture
 def where(tmp_path: Path) -> Path:
-    """A table of three commits of a row each, after the first."""
+    """A table with three commits of one row each, after the first."""
     table = new_table(tmp_path / "t")
     for number in range(3):
         table.append(pl.DataFrame(rows(number)))
@@ -41,7 +41,7 @@ def reader(where: Path, schema: StructType = SCHEMA, **options: Any) -> StreamRe
 
 
 def batch(made: StreamReader, start: Any, end: Any) -> list[tuple[Any, ...]]:
-    """Rows of one batch, read by a reader of the tasks' own."""
+    """Rows of one batch, read by the tasks' own reader."""
     shares = pickle.loads(cloudpickle.dumps(made.partitions(start, end)))
     task = pickle.loads(cloudpickle.dumps(made))
     batches = [found for share in shares for found in task.read(share)]

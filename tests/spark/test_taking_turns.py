@@ -1,5 +1,8 @@
-"""Delta Lake on Spark and lakelog keep one table by turns: each commits, checkpoints, cleans up and
-vacuums; all the while both see the same state, and in the end every row is there.
+"""Delta Lake on Spark and lakelog maintain one table in turns.
+
+Each commits, checkpoints, cleans up and vacuums. Both see the same state at all times, and at the
+end
+every row exists.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ def rows(spark: Any, path: str) -> list[Any]:
 
 
 def append(path: str, number: int) -> None:
-    """A commit of lakelog's with a real data file."""
+    """A commit of lakelog with a real data file."""
     table = lakelog.open(path)
     fields = {
         f.name: f.metadata.get("delta.columnMapping.physicalName", f.name)
@@ -58,7 +61,7 @@ def append(path: str, number: int) -> None:
 
 
 def grow_old(path: str) -> None:
-    """Everything happened days ago, the newest commit two days."""
+    """Set the times of all files to days ago, of the newest commit to two days ago."""
     now = time.time()
     commits = sorted(Path(path, "_delta_log").glob("[0-9]*[0-9].json"))
     for age, file in enumerate(reversed(commits)):
@@ -126,7 +129,7 @@ def test_both_keep_one_table_by_turns(delta: Any, tmp_path: Path, name: str) -> 
 
 
 def _clean(spark: Any, path: str, *, by_lakelog: bool) -> None:
-    """Clean up the log, by one or by the other: Spark does with a checkpoint."""
+    """Clean up the log by one of the two; Spark does so with a checkpoint."""
     if not by_lakelog:
         delta_log(spark, path).checkpoint()
         return
@@ -136,7 +139,7 @@ def _clean(spark: Any, path: str, *, by_lakelog: bool) -> None:
 
 
 def _vacuum(spark: Any, path: str) -> None:
-    """Let lakelog delete data files, of which Spark would keep none."""
+    """Let lakelog delete data files, and assert that Spark would delete them too."""
     plan: Any = lakelog.open(path).vacuum(retention=dt.timedelta(0), force=True)
     told = spark.sql(f"vacuum delta.`{path}` retain 0 hours dry run").collect()
     theirs = {row[0].removeprefix("file:").removeprefix(path).lstrip("/") for row in told}

@@ -1,7 +1,8 @@
-"""Failures at every stage of a write: rows are there exactly once or not at all, the table can be
-read, and what is left over is nothing but what vacuum takes away.
+"""Failures at every stage of a write: rows exist exactly once or not at all.
 
-Spark's part is played by `tests.spark.spark_side`; `test_on_a_cluster` has Spark's own.
+The table is readable, and vacuum deletes all leftovers and nothing else. Spark's part is simulated
+by
+`tests.spark.spark_side`; `test_on_a_cluster` uses Spark.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def breaking(*batches: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
 
 
 def vacuum_takes(where: Path) -> set[str]:
-    """What vacuum deletes, once files are old enough."""
+    """The files that vacuum deletes, once they are old enough."""
     for path in on_disk(where):
         os.utime(where / path, (1e9, 1e9))
     plan = lakelog.open(where).vacuum(retention=dt.timedelta(0), force=True, keep_history=True)
@@ -126,7 +127,7 @@ def test_a_task_whose_store_fails_at_any_operation_fails_or_writes_its_rows(
 
 
 def over(where: Path, rules: list[Rule], monkeypatch: pytest.MonkeyPatch) -> InjectingStore:
-    """Drivers see the table through a store that follows rules."""
+    """Drivers see the table through a store that applies rules."""
     store = InjectingStore(open_store(where), rules)
     dialect = lakelog.open(where).log.dialect
     table = Table(Log(store, dialect))

@@ -1,4 +1,4 @@
-"""Rows that lakelog writes, beside the same rows written by Delta Lake on Spark."""
+"""Rows that lakelog writes, compared with the same rows written by Delta Lake on Spark."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def files_of(path: Path) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def comparable(stats: dict[str, Any]) -> tuple[dict[str, Any], dt.datetime | None]:
-    """Statistics with texts of floats as numbers, and the upper bound that is rounded up apart."""
+    """Statistics with floats as numbers, and separately the upper bound that is rounded up."""
     text = json.dumps(stats, default=float, sort_keys=True)
     plain = json.loads(text)
     micro = plain.get("maxValues", {}).pop("micro", None)

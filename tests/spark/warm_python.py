@@ -1,7 +1,8 @@
-"""A Python for Spark's workers, each a fork of one process that has imported what they import.
+"""A Python for Spark's workers, each a fork of one process that has imported their modules.
 
 Spark starts a hundred workers, and PyArrow, pandas and Polars take each of them two seconds.
-lakelog is not imported beforehand: a worker finds it where Spark has put it, as ever.
+lakelog
+is not imported in advance: a worker imports it from the place where Spark has put it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ IMPORTED_BY_ALL = (
 ).split()
 
 STARTED_AS = "WARM_PYTHON_STARTED_AS"
-"""Variable of a worker's environment: the process that Spark has started, and takes for it."""
+"""Variable of a worker's environment: the process that Spark has started as the worker."""
 
 # Sends its arguments, environment and streams to the server, and exits with the code that it gets
 # back, or is killed.
@@ -44,7 +45,7 @@ os._exit(code[0] if code else 1)
 
 @contextmanager
 def warm_python(folder: Path) -> Iterator[Path]:
-    """A program that takes the place of the Python that runs the tests, for ``PYSPARK_PYTHON``."""
+    """An executable that replaces the Python of the tests, for ``PYSPARK_PYTHON``."""
     address = os.fspath(folder / "socket")
     program = folder / "python"
     text = PROGRAM.format(python=sys.executable, address=address, started_as=STARTED_AS)
@@ -63,7 +64,9 @@ def warm_python(folder: Path) -> Iterator[Path]:
 
 
 def serve(address: str) -> None:
-    """Fork for each order until standard input is at its end, as it is when who started it ends."""
+    """Fork once per request until standard input ends, as it does when the starting process
+    ends.
+    """
     sys.path.pop(0)  # of this file
     for name in IMPORTED_BY_ALL:
         __import__(name)
@@ -88,7 +91,7 @@ def end_with_input() -> None:
 
 
 def be_a_worker(client: socket.socket) -> None:
-    """Be what the client would be, until that is over or the client was ended."""
+    """Run as the client's worker until that ends or the client is killed."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -112,13 +115,13 @@ def be_a_worker(client: socket.socket) -> None:
 
 
 def end_with(client: socket.socket) -> None:
-    """Spark ends a worker by the process that it has started."""
+    """End this worker when the process that Spark has started ends."""
     client.recv(1)
     os.kill(os.getpid(), signal.SIGTERM)
 
 
 def run(arguments: list[str], environment: dict[str, str], folder: str) -> None:
-    """Do what ``python`` would do with these arguments."""
+    """Run like ``python`` with these arguments."""
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
