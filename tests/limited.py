@@ -28,8 +28,7 @@ def outcomes(
 
     Returns:
         By the tables' names: a number, the name of a `LakelogError`, or ``raw`` and the name of
-        another
-        exception. Tables after the one that ended the process are missing.
+        another exception. Tables after the one that ended the process are missing.
     """
     asked = {name: str(root) for name, root in roots.items()}
     done = subprocess.run(

@@ -18,9 +18,7 @@ FEW, MANY = 3_000, 30_000
 
 
 def steps(action: Callable[[], object]) -> int:
-    """Number of lines of lakelog that an action executes in this thread, loop iterations
-    included.
-    """
+    """Number of lines of lakelog that an action executes in this thread, repetitions included."""
     count = 0
 
     def in_ours(_frame: FrameType, event: str, _argument: object) -> Any:

@@ -1,4 +1,4 @@
-"""The flattened table: its schema, and frames made to fit it."""
+"""The flattened table: its schema, and the conversion of frames to it."""
 
 from __future__ import annotations
 

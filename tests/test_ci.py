@@ -1,5 +1,6 @@
-"""The rules of conftest.py, tried on small test files: CI skips nothing in silence, and a run takes
-a sample of the cases of some tests.
+"""The rules of conftest.py, tested on small test files.
+
+CI skips no test silently, and a run executes a sample of the cases of some tests.
 """
 
 from __future__ import annotations

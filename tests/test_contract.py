@@ -1,4 +1,4 @@
-"""The contract: StructType JSON in, Arrow and Polars types out, and nothing lost on the way."""
+"""The contract: StructType JSON to Arrow and Polars types, without loss."""
 
 from __future__ import annotations
 

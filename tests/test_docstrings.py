@@ -1,4 +1,4 @@
-"""Every example in a docstring runs, and gives what it shows."""
+"""Every example in a docstring runs, and prints the result that it shows."""
 
 from __future__ import annotations
 

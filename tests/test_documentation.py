@@ -59,7 +59,7 @@ def commands(block: Block) -> list[str]:
 
 @pytest.fixture
 def shell(_quick_spark: None, tmp_path: Path) -> dict[str, str]:
-    """An environment in which `lakelog` is this checkout's."""
+    """An environment whose `lakelog` command is this checkout's."""
     binaries = tmp_path / "bin"
     binaries.mkdir()
     script = binaries / "lakelog"
@@ -91,7 +91,7 @@ def test_every_block_of_a_page_runs(
 
 
 def run_or_check(command: str, work: Path, shell: dict[str, str]) -> None:
-    """Run a command; one that changes the machine is checked against what the project offers."""
+    """Run a command; one that changes the machine is compared with what the project defines."""
     words = shlex.split(command, comments=True)
     if words[0] == "make":
         assert set(words[1:]) <= make_targets(), command

@@ -24,7 +24,7 @@ Calls = dict[str, Callable[[], Any]]
 
 
 def of_tables(root: Path) -> Calls:
-    """Wrong calls of a table, and of none."""
+    """Incorrect calls of a table, or without one."""
     table = lakelog.create(root / "t", {"id": pl.Int64, "day": pl.Date}, ["day"], upkeep=False)
     snapshot = table.snapshot()
     odd: Any = object()
@@ -74,7 +74,7 @@ def of_tables(root: Path) -> Calls:
 
 
 def of_damage(root: Path) -> Calls:
-    """Logs that are damaged, or of a feature that lakelog does not support."""
+    """Logs that are damaged, or with a feature that lakelog does not support."""
 
     def reading(name: str, damage: Callable[[Handmade], Any]) -> Callable[[], Any]:
         made = Handmade(root / name).start(add("a"))
@@ -108,7 +108,7 @@ def of_damage(root: Path) -> Calls:
 
 
 def of_stores(root: Path) -> Calls:
-    """Wrong calls of the write-ahead log and the keyed store."""
+    """Incorrect calls of the write-ahead log and the keyed store."""
     lakelog.WriteAheadLog(root / "wal").close()
     return {
         "WriteAheadLog: no log": lambda: lakelog.WriteAheadLog(root / "none", read_only=True),
@@ -124,7 +124,7 @@ def _appended(folder: Path, operation: Any, key: Any) -> None:
 
 
 def text_of(call: Callable[[], Any], root: Path) -> str:
-    """The text of the error that a call raises, without what differs from run to run."""
+    """The text of the error that a call raises, without parts that vary between runs."""
     try:
         call()
     except LakelogError as error:

@@ -1,4 +1,4 @@
-"""The error tree: stable kinds, structured fields, and the builtins that callers expect."""
+"""The error tree: stable kinds, structured fields, and the built-in classes that callers expect."""
 
 from __future__ import annotations
 

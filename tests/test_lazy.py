@@ -1,4 +1,4 @@
-"""A package's names load their modules when they are asked for, and no sooner."""
+"""A package loads its modules when their names are first used, and no sooner."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ OPENING = {
     "skipping": "intervals json_texts prune sql_predicate statistics values",
     "storage": "base bounded containment durable local ranged resolve upload",
 }
-"""What the first answer from a small Delta table imports, by package: not what writes, maintains,
-compares or exports, no other dialect, and no code for checkpoints.
+"""Packages that the first answer from a small Delta table imports.
+
+None that writes, maintains, compares or exports, no other dialect, and no code for checkpoints.
 """
 SLOW_TO_IMPORT = ("pandas", "fsspec", "adlfs", "gcsfs", "pyarrow.dataset", "pyarrow.parquet")
 

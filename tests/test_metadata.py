@@ -1,4 +1,4 @@
-"""Arrow metadata that is not UTF-8, at every door: Polars would panic on it."""
+"""Arrow metadata that is not UTF-8, at every entry point: Polars would panic."""
 
 from __future__ import annotations
 

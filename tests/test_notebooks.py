@@ -1,4 +1,4 @@
-"""Every notebook runs clean from the top, and is stored without results."""
+"""Every notebook runs without errors from the top, and is stored without results."""
 
 from __future__ import annotations
 

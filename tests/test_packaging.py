@@ -1,4 +1,4 @@
-"""The wheel stands alone, and importing lakelog stays cheap."""
+"""The wheel works without the checkout, and importing lakelog stays fast."""
 
 from __future__ import annotations
 
@@ -39,8 +39,10 @@ def run_python(code: str, path: Path, folder: Path) -> str:
 
 
 def best_seconds(action: Callable[[], object], enough: float) -> float:
-    """The least processor time of several runs of child processes, until one takes less than
-    `enough`: what the work costs when the machine does nothing else.
+    """The minimum processor time of several runs of child processes, until one takes less than
+    `enough`.
+
+    This is the cost of the work on an idle machine.
     """
 
     def timed() -> float:
@@ -76,7 +78,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory, repository: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that holds what the wheel installs, far from the checkout."""
+    """A folder with the installed content of the wheel, outside the checkout."""
     folder = tmp_path_factory.mktemp("site")
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(folder)

@@ -19,7 +19,7 @@ ROWS = pl.DataFrame({"n": [1, 2]})
 
 
 def appended(table: Table) -> tuple[int | None, list[int]]:
-    """What another process does with the table."""
+    """Append to the table in another process."""
     version = table.append(ROWS + 2).version
     return version, table.snapshot().scan().collect()["n"].sort().to_list()
 

@@ -83,7 +83,7 @@ def _own_secret(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def shown(error: BaseException) -> str:
-    """All that a person or a program sees of an error."""
+    """All texts of an error that a person or a program sees."""
     fields = error.as_dict() if isinstance(error, LakelogError) else {}
     trace = "".join(traceback.format_exception(error))
     return f"{error} {error!r} {fields} {trace}"
@@ -143,7 +143,7 @@ def test_a_driver_that_fails_to_write_tells_no_secret(text: str, verdict: Any) -
 
 
 class FailingCloud:
-    """An object store of which every request but a listing fails with a text."""
+    """An object store of which every request except a listing fails with a text."""
 
     refusal = None
     deleted_at_once = 1

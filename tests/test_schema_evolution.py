@@ -1,7 +1,7 @@
-"""The contract only grows: what a released schema promised stays as it was.
+"""The contract only grows: a released schema stays valid.
 
-`released/` holds the schemas as they were last released. A release that adds fields copies the
-contract there; no other edit of those files is ever right.
+`released/` has the schemas of the last release. A release that adds fields copies the contract
+there; no other edit of those files is correct.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Json = dict[str, Any]
 
 
 def incompatibilities(released: Json, current: Json, within: str = "") -> list[str]:
-    """What a reader or writer of `released` would trip over in `current`, one sentence each.
+    """Changes in `current` that break a reader or writer of `released`, one sentence each.
 
-    Fields may be added, if nullable: files written before them lack them. Everything else about a
-    released field is fixed: its name, type, nullability, unit, and the version that brought it.
-    The prose of `doc`, and the place of a value in a dialect, may be corrected.
+    Fields may be added if nullable: files written before them lack them. Everything else about a
+    released field is fixed: its name, type, nullability, unit, and the version that introduced it.
+    The prose of `doc`, and the location of a value in a dialect, may be corrected.
     """
     found: list[str] = []
     now = {field["name"]: field for field in current["fields"]}

@@ -1,4 +1,4 @@
-"""The tool that finds loops over rows finds one."""
+"""The tool that detects loops over rows detects one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What the linter cannot see: short files, nothing unfinished or of one machine, plain English."""
+"""Rules that the linter cannot check: short files, no unfinished work, no local paths, plain
+English.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ COMFORTABLE_LINES = 800
 LONGER_FOR_A_REASON = {
     "engine/lakelog/table.py": "the docstrings of one class, which are the reference of the API",
 }
-"""Modules that hold one idea of more lines than that, and why it is not two."""
+"""Modules with one concern in more lines than that, and the reason not to split them."""
 
 UNFINISHED = re.compile(r"\b(?:TODO|FIXME|XXX|HACK|NotImplementedError\(\))")
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home|root|Users|work|tmp)/\w")

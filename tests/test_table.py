@@ -1,4 +1,4 @@
-"""The facade: finding the dialect, versions, and time travel as people ask for it."""
+"""The facade: detecting the dialect, versions, and time travel by version, time or text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lakelog tells: lines for everybody, spans and metrics for those who listen."""
+"""Telemetry of lakelog: log lines, and spans and metrics if OpenTelemetry is configured."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from lakelog import telemetry
 
 @pytest.fixture(scope="module")
 def readers() -> tuple[InMemorySpanExporter, InMemoryMetricReader]:
-    """A program's providers are set once and for all."""
+    """A program's providers can be set only once."""
     spans, numbers = InMemorySpanExporter(), InMemoryMetricReader()
     tracing = TracerProvider()
     tracing.add_span_processor(SimpleSpanProcessor(spans))

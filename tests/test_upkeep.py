@@ -1,4 +1,4 @@
-"""Upkeep: handles whose commits are followed by checkpoints, and these by cleanup."""
+"""Upkeep: handles whose commits trigger checkpoints, which trigger cleanup."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_checkpoints_that_are_asked_for_and_those_in_the_background_take_turns(
 
 
 def make_old(where: Path) -> None:
-    """Make every file of the log two months old."""
+    """Set the time of every file of the log to two months ago."""
     old = time.time() - 60 * DAY_S
     for file in (where / "_delta_log").iterdir():
         os.utime(file, (old, old))

@@ -1,6 +1,4 @@
-"""A keyed store whose callers are interrupted or forked: no data is lost, no caller waits
-forever.
-"""
+"""A keyed store whose callers are interrupted or forked: no data is lost, no caller hangs."""
 
 from __future__ import annotations
 

@@ -168,7 +168,7 @@ def test_a_reader_that_opens_while_the_writer_is_at_any_operation() -> None:
 
 
 def seen_while(disk: CrashDisk, store: KeyedStore, at: set[int]) -> tuple[State, int]:
-    """The numbers of records that a reader sees while a writer overtakes it at some operations."""
+    """The state that a reader sees while a writer overtakes it; the number of its operations."""
     turns = 0
 
     def write(operation: Operation) -> None:

@@ -1,6 +1,4 @@
-"""An IndexTables JSON checkpoint avoids reading the commits below it, and truncation is
-detected.
-"""
+"""An IndexTables JSON checkpoint saves reading the commits below it; truncation is detected."""
 
 from __future__ import annotations
 

@@ -60,9 +60,7 @@ class DyingStore(InjectingStore):
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory: pytest.TempPathFactory) -> MadeLog:
-    """Nine commits: an old multi-part checkpoint, an old and a newer V2 one, and unrelated
-    files.
-    """
+    """Nine commits: an old multi-part checkpoint, an old and a new V2 one, unrelated files."""
     root = tmp_path_factory.mktemp("prepared") / "table"
     made = MadeLog(root, writer_features=("v2Checkpoint",))
     made.commits(60 - i for i in range(9))
@@ -108,9 +106,7 @@ class Trial:
         return found
 
     def check(self) -> None:
-        """Assert that retained versions are unchanged; others are unchanged or reported as
-        deleted.
-        """
+        """Assert that retained versions are unchanged; others too, or reported as deleted."""
         names = sorted(self.made.names())
         seen = tuple((name, self.made.file(name).read_bytes()) for name in names)
         if seen in _judged:

@@ -171,9 +171,7 @@ def test_a_negative_age_is_refused(made: MadeLog) -> None:
 
 
 def test_an_object_store_copies_and_deletes(made: MadeLog) -> None:
-    """In memory, as on object stores, a move is a copy and a deletion; the copies have new
-    times.
-    """
+    """In memory, as on object stores, a move is a copy and a deletion; copies have new times."""
     store = open_store("memory://quarantine-test/table")
     for name in sorted(made.names()):
         store.put(f"_delta_log/{name}", made.file(name).read_bytes())

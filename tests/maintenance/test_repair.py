@@ -1,6 +1,4 @@
-"""Repair: each damage is found, repaired if that is sound, and otherwise refused with the
-reason.
-"""
+"""Repair: each damage is found, repaired if that is sound, otherwise refused with the reason."""
 
 from __future__ import annotations
 

@@ -130,8 +130,7 @@ class Table:
 
         Returns:
             Its version; the name of the rule that an earlier commit violated; or None if there is
-            nothing
-            to write, or the application's version is already committed.
+            nothing to write, or the application's version is already committed.
         """
         if pending.app is not None:
             app_id, app_version = pending.app

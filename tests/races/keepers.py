@@ -2,8 +2,7 @@
 
 The content of a version is known from its number alone: version `v` adds ``part-v`` and removes
 ``part-(v - WINDOW)``, records `v` for one application, and every seventh changes a property. So
-each
-reader can verify its result alone.
+each reader can verify its result alone.
 """
 
 from __future__ import annotations

@@ -147,9 +147,7 @@ def create(racer: Racer) -> Any:
 
 
 def identify(racer: Racer) -> Any:
-    """Commit the same versions of one application; returns versions, None where another
-    racer won.
-    """
+    """Commit the same versions of one application; returns versions, None if another racer won."""
     table = racer.open()
     versions = []
     for number in range(racer.mine["rounds"]):

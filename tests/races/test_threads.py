@@ -55,8 +55,7 @@ def commit_until_it_is_there(table: Table, path: str, app: tuple[str, int] | Non
     """Try again until the commit is known to exist; None if an earlier attempt created it.
 
     An attempt whose answer was lost may arrive at any time. Without an application, each attempt
-    searches
-    the same state that it is checked against: a later arrival is a conflict.
+    searches the same state that it is checked against: a later arrival is a conflict.
     """
     while True:
         try:

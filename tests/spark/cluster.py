@@ -2,8 +2,7 @@
 
 A program of its own, because a process has one Spark, and this one is a cluster. It reads one JSON
 command per line, which names a function of this module and its arguments, and answers with a line
-of
-JSON after `ANSWER`. It runs as a script, so that its classes are sent to executors by value.
+of JSON after `ANSWER`. It runs as a script, so that its classes are sent to executors by value.
 """
 
 from __future__ import annotations
@@ -84,9 +83,7 @@ def wait() -> None:
 
 @dataclass(frozen=True)
 class Mortal:
-    """A step of tasks whose first attempts each end in a way of their own, with a partial
-    result.
-    """
+    """A step of tasks whose first attempts end in different ways, with a partial result."""
 
     step: Any
     marks: str
@@ -178,9 +175,7 @@ class Dying(LakelogDataSource):
 
 
 def look(spark: Any, table: str) -> dict[str, Any]:
-    """The path of lakelog on executors, the visible part of the contract, and the rows of a
-    table.
-    """
+    """The path of lakelog on executors, the visible part of the contract, and a table's rows."""
 
     def find(batches: Any) -> Any:
         import lakelog

@@ -1,9 +1,8 @@
 """Delta Lake's jars for Spark, fetched once by Spark's own resolver and cached.
 
 Spark resolves packages through Ivy, which verifies the published checksums. Jars that Spark
-includes
-are excluded, so that few are fetched. They are stored in ``.cache/``; later runs use them without a
-network.
+includes are excluded, so that few are fetched. They are stored in ``.cache/``; later runs use them
+without a network.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Spark's side of a write, without Spark.
 
 It calls the same methods in the same order, and pickles the same objects. Failures that cost
-seconds
-in Spark are cheap here.
+seconds in Spark are cheap here.
 """
 
 from __future__ import annotations

@@ -44,8 +44,7 @@ class Case:
     """The reads and actions of a transaction, and the commit that comes first.
 
     `reads` are values of the partition column; None is the whole table. Files `a1`, `a2` (partition
-    a)
-    and `b1` (partition b) exist.
+    a) and `b1` (partition b) exist.
     """
 
     ours: tuple[Action, ...]

@@ -1,6 +1,4 @@
-"""Delta Lake on Spark reads chains of incremental V2 checkpoints, with no other files in
-the log.
-"""
+"""Delta Lake on Spark reads chains of incremental V2 checkpoints, with no other files."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 """Streams and compactions killed with SIGKILL at any operation: every row exists once.
 
 Most kills are of jobs without Spark (`killer`), which cost milliseconds. Spark's own driver is
-killed
-once in a stream, or ``LAKELOG_ROUNDS`` times, and in compaction in `test_on_a_cluster`.
+killed once in a stream, or ``LAKELOG_ROUNDS`` times, and in compaction in `test_on_a_cluster`.
 """
 
 from __future__ import annotations
@@ -108,9 +107,7 @@ def test_a_stream_killed_at_any_time_writes_every_row_once(
 
 
 def add_small_files(table: lakelog.Table, expected: int) -> int:
-    """Add one file with one row to each of two partitions; returns the number of rows
-    afterwards.
-    """
+    """Add one file with one row to each of two partitions; returns the total number of rows."""
     for number in (expected, expected + 1):
         table.append(some_rows(number, day="ab"[number % 2]))
     return expected + 2

@@ -1,6 +1,4 @@
-"""Partition values and file names with every byte, on tables that Delta Lake on Spark also
-writes.
-"""
+"""Partition values and file names with every byte, on tables that Delta on Spark also writes."""
 
 from __future__ import annotations
 

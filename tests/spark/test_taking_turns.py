@@ -1,8 +1,7 @@
 """Delta Lake on Spark and lakelog maintain one table in turns.
 
 Each commits, checkpoints, cleans up and vacuums. Both see the same state at all times, and at the
-end
-every row exists.
+end every row exists.
 """
 
 from __future__ import annotations

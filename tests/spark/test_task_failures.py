@@ -1,8 +1,7 @@
 """Failures at every stage of a write: rows exist exactly once or not at all.
 
 The table is readable, and vacuum deletes all leftovers and nothing else. Spark's part is simulated
-by
-`tests.spark.spark_side`; `test_on_a_cluster` uses Spark.
+by `tests.spark.spark_side`; `test_on_a_cluster` uses Spark.
 """
 
 from __future__ import annotations

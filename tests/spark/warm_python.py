@@ -1,8 +1,7 @@
 """A Python for Spark's workers, each a fork of one process that has imported their modules.
 
 Spark starts a hundred workers, and PyArrow, pandas and Polars take each of them two seconds.
-lakelog
-is not imported in advance: a worker imports it from the place where Spark has put it.
+lakelog is not imported in advance: a worker imports it from the place where Spark has put it.
 """
 
 from __future__ import annotations
@@ -64,9 +63,7 @@ def warm_python(folder: Path) -> Iterator[Path]:
 
 
 def serve(address: str) -> None:
-    """Fork once per request until standard input ends, as it does when the starting process
-    ends.
-    """
+    """Fork once per request until standard input ends: when the starting process ends."""
     sys.path.pop(0)  # of this file
     for name in IMPORTED_BY_ALL:
         __import__(name)

@@ -1,4 +1,4 @@
-"""The stores under test: how each is reached, over a real server on loopback where there is one."""
+"""The stores under test: how each is reached, over a real server on loopback if there is one."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ class Backend:
     """One kind of store.
 
     Attributes:
-        name: What it is, for messages.
-        location: URL or folder that tables are put below.
+        name: Its name, for messages.
+        location: URL or folder that contains the tables.
         endpoint: URL of its server, or empty.
         options_of: Storage options of an endpoint.
         seed: Puts many files at once below a table's location: names to contents.
-        log: What its server prints, if it is a process.
+        log: Output file of its server, if it is a process.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Backend:
     log: servers.Server | None = field(default=None, compare=False)
 
     def fresh(self) -> str:
-        """A location that no other test has."""
+        """A location that no other test uses."""
         return f"{self.location}/{uuid.uuid4().hex}"
 
     @property
@@ -72,7 +72,7 @@ class Backend:
         return open_store(location, self.options)
 
     def unfinished(self, location: str) -> int:
-        """How many uploads the server still holds parts of, where it can be asked."""
+        """Number of uploads whose parts the server still stores, if it can be queried."""
         filesystem: Any = getattr(self.open(location), "_filesystem", None)
         if hasattr(filesystem, "call_s3"):
             answer = filesystem.call_s3("list_multipart_uploads", Bucket=BUCKET)
@@ -81,7 +81,7 @@ class Backend:
         return 0
 
     def through(self, endpoint: str, **options: Any) -> Backend:
-        """The same store by another way, such as a proxy, with further options."""
+        """The same store through another address, such as a proxy, with further options."""
         options_of = self.options_of
         return replace(self, endpoint=endpoint, options_of=lambda url: options_of(url) | options)
 
@@ -169,7 +169,7 @@ def azure(server: servers.Server) -> Backend:
 
 
 def _account_token() -> str:
-    """A shared access signature for everything, so that plain HTTP requests can seed."""
+    """A shared access signature with all permissions, so that plain HTTP requests can seed."""
     expiry = (dt.datetime.now(dt.UTC) + dt.timedelta(days=1)).strftime("%Y-%m-%dT%H:%M:%SZ")
     version = "2021-06-08"
     fields = {"sp": "rwdlac", "ss": "b", "srt": "sco", "se": expiry, "sv": version}
@@ -184,12 +184,12 @@ def _account_token() -> str:
 
 
 def gcs_options(endpoint: str) -> Options:
-    """Storage options of the double."""
+    """Storage options of the GCS double."""
     return {"endpoint_url": endpoint, "token": "anon"}
 
 
 def gcs(double: GcsDouble) -> Backend:
-    """The double of GCS, with a bucket."""
+    """The GCS double, with a bucket."""
     _request(double.url, "POST", "/storage/v1/b", b'{"name": "%s"}' % BUCKET.encode(), {})
 
     def seed(location: str, files: Mapping[str, bytes]) -> None:
@@ -204,7 +204,7 @@ def gcs(double: GcsDouble) -> Backend:
 
 @contextlib.contextmanager
 def starting(name: str, folder: Path) -> Iterator[Backend]:
-    """The backend of a name, its server running until the block is left."""
+    """The backend of that name; its server runs until the block ends."""
     with contextlib.ExitStack() as stack:
         if name == "local":
             yield local(folder)

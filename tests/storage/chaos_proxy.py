@@ -1,7 +1,7 @@
 """A reverse proxy that understands HTTP, for faults, round trips, and a log of every request.
 
-Only a proxy makes an answer that is lost after the effect: the server commits, the client sees a
-broken connection, and whatever the client's driver does next on its own is part of the test.
+Only a proxy can lose an answer after the effect: the server commits, the client sees a broken
+connection, and the automatic reaction of the client's driver is part of the test.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CONFLICT_BODY = (
 
 
 class Fault(enum.Enum):
-    """What happens to one request; "after" means that the server has done its work."""
+    """The fault of one request; "after" means that the server has done its work."""
 
     TOO_MANY = "429"
     CONFLICT = "409"
@@ -50,7 +50,7 @@ class Fault(enum.Enum):
 
     @property
     def status(self) -> int | None:
-        """The status that is answered, if one is."""
+        """The HTTP status of the answer, if there is one."""
         code = self.value.split()[0]
         return int(code) if code.isdigit() else None
 
@@ -62,12 +62,12 @@ class Fault(enum.Enum):
 
 @dataclass
 class Rule:
-    """Which requests get a fault: those whose method and target match, the first `times` of them.
+    """Which requests get a fault: the first `times` whose method and target match.
 
     Attributes:
-        fault: What happens to them.
+        fault: The fault.
         method: Regular expression of the whole method.
-        target: Regular expression, searched in path and query as they are on the wire.
+        target: Regular expression, searched in the undecoded path and query.
         times: How many more requests get it.
     """
 
@@ -77,7 +77,7 @@ class Rule:
     times: int = 1
 
     def takes(self, method: str, target: str) -> bool:
-        """Whether this request gets the fault; counts it if so."""
+        """Whether this request gets the fault; if so, counts it."""
         if self.times < 1 or not re.fullmatch(self.method, method):
             return False
         if not re.search(self.target, target):
@@ -88,15 +88,15 @@ class Rule:
 
 @dataclass
 class Seen:
-    """One request, as it was on the wire.
+    """One request, as sent.
 
     Attributes:
         method: Its method.
         target: Path and query, undecoded.
         headers: Its headers.
         size_bytes: Length of its body.
-        fault: What happened to it, if anything did.
-        status: What the server answered; None if it was not asked.
+        fault: Its fault, if any.
+        status: Status of the server's answer; None if the server did not get the request.
     """
 
     method: str
@@ -109,15 +109,16 @@ class Seen:
 
 @dataclass
 class ChaosProxy:
-    """A proxy that is running, and what it does to requests.
+    """A running proxy, and its rules.
 
     Attributes:
         upstream: URL of the server behind it.
         url: Its own URL.
-        quiet_s: Each request waits until no other one came for so long; then all go on together.
-        round_trips: How often requests went on together.
-        rules: Faults to come; the first rule that takes a request decides.
-        requests: All requests so far, in the order they came in.
+        quiet_s: Each request waits until no other one arrived for this long; then all are
+            forwarded.
+        round_trips: Number of such groups of requests.
+        rules: Future faults; the first rule that matches a request decides.
+        requests: All requests so far, in order of arrival.
     """
 
     upstream: str
@@ -133,7 +134,7 @@ class ChaosProxy:
 
     @contextlib.contextmanager
     def doing(self, *rules: Rule, quiet_s: float = 0.0) -> Iterator[list[Seen]]:
-        """These faults within the block; yields the list that its requests are put into."""
+        """Apply these rules within the block; yields the list of its requests."""
         with self._lock:
             self.rules, self.requests = list(rules), []
             self.quiet_s, self.round_trips = quiet_s, 0
@@ -192,8 +193,9 @@ class ChaosProxy:
         return _reset(request)
 
     async def _wait_for_the_others(self) -> None:
-        """Counts round trips whatever the machine's pace, which a fixed latency would not: what
-        is asked without waiting for an answer is one.
+        """Counts round trips independently of the machine's speed, unlike a fixed latency.
+
+        Requests that are sent without waiting for an answer count as one.
         """
         now = asyncio.get_running_loop().time
         self._last_s = now()
@@ -255,7 +257,7 @@ async def _truncated(request: web.Request, whole: web.StreamResponse) -> web.Str
 
 @contextlib.contextmanager
 def proxying(upstream: str) -> Iterator[ChaosProxy]:
-    """A proxy before `upstream`, until the block is left."""
+    """A proxy in front of `upstream`, until the block ends."""
     proxy = ChaosProxy(upstream)
     with serving(proxy.application) as url:
         proxy.url = url

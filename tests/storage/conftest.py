@@ -1,4 +1,4 @@
-"""Each server is started once by each worker, when a test first needs it."""
+"""Each worker starts each server once, when a test first needs it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def backend_of(
 
 @pytest.fixture(scope="session")
 def proxy_of(backend_of: BackendOf) -> Iterator[ProxyOf]:
-    """A proxy before the server of a backend, started on first use."""
+    """A proxy in front of the server of a backend, started on first use."""
     proxies: dict[str, ChaosProxy] = {}
     with contextlib.ExitStack() as stack:
 
@@ -55,7 +55,7 @@ def proxy_of(backend_of: BackendOf) -> Iterator[ProxyOf]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure shows what the servers printed."""
+    """A failure report contains the output of the servers."""
     report = yield
     if report.failed:
         for backend in item.config.stash.get(_RUNNING, {}).values():

@@ -1,8 +1,8 @@
 """A double of Google Cloud Storage: the part of its JSON API that file systems use.
 
-No emulator that the registries hold honours preconditions, so this one exists. Precondition and
-write stand together without an ``await`` between, so one of two creations wins. It proves what
-lakelog and gcsfs ask and how they take the answers; it proves nothing of what Google does.
+No emulator in the registries supports preconditions, so this one exists. Precondition and write run
+without an ``await`` between them, so one of two creations wins. It verifies the requests of lakelog
+and gcsfs and how they handle the answers; it verifies nothing about Google's service.
 
 Objects: insert (media, multipart, resumable), get, media with ranges, list (prefix, delimiter,
 startOffset, endOffset, maxResults, pageToken), rewrite, delete, and delete in a batch.
@@ -36,7 +36,7 @@ _FIRST_GENERATION = 1_700_000_000_000_000
 
 @dataclass(frozen=True)
 class Blob:
-    """One object, as one generation of its name."""
+    """One generation of an object."""
 
     bucket: str
     name: str
@@ -47,7 +47,7 @@ class Blob:
 
     @property
     def crc32c(self) -> str:
-        """The checksum as Google spells it."""
+        """The checksum in Google's encoding."""
         checksum: bytes = google_crc32c.value(self.data).to_bytes(4, "big")
         return base64.b64encode(checksum).decode()
 
@@ -74,7 +74,7 @@ class Blob:
 
 @dataclass
 class _Upload:
-    """A resumable upload; once it is whole, it answers with its object."""
+    """A resumable upload; once it is complete, its answer is the object."""
 
     bucket: str
     name: str
@@ -92,7 +92,7 @@ class _RefusedError(Exception):
         self.status, self.reason, self.message = status, reason, message
 
     def answer(self) -> web.Response:
-        """The answer in Google's shape."""
+        """The answer in Google's form."""
         detail = {"domain": "global", "reason": self.reason, "message": self.message}
         error = {"code": self.status, "message": self.message, "errors": [detail]}
         return web.json_response({"error": error}, status=self.status)
@@ -130,7 +130,7 @@ class GcsDouble:
         return app
 
     def fill(self, bucket: str, names: Mapping[str, bytes]) -> None:
-        """Put many objects at once, without requests."""
+        """Create many objects at once, without requests."""
         for name, data in names.items():
             self._put(bucket, name, data, "application/octet-stream")
 
@@ -149,7 +149,7 @@ class GcsDouble:
             raise _RefusedError(404, "notFound", f"No such object: {bucket}/{name}") from None
 
     def _check(self, bucket: str, name: str, query: Mapping[str, str]) -> None:
-        """The preconditions; generation 0 is that of a name without an object."""
+        """Check the preconditions; generation 0 is that of a name without an object."""
         current = self._bucket(bucket).get(name)
         generation = current.generation if current else 0
         wanted, unwanted = query.get("ifGenerationMatch"), query.get("ifGenerationNotMatch")
@@ -250,7 +250,7 @@ class GcsDouble:
 
     @property
     def unfinished_uploads(self) -> int:
-        """How many resumable uploads are neither whole nor cancelled."""
+        """Number of resumable uploads that are neither complete nor cancelled."""
         return sum(upload.resource is None for upload in self._uploads.values())
 
     async def _batch(self, request: web.Request) -> web.Response:
@@ -340,7 +340,7 @@ class GcsDouble:
 
 @dataclass
 class _Page:
-    """One answer of a listing; `last` is where the next one goes on after."""
+    """One page of a listing; `last` is the position of the next one."""
 
     names: list[str]
     prefixes: list[str]
@@ -350,7 +350,7 @@ class _Page:
 def _page(
     ordered: list[str], *, prefix: str, delimiter: str, first: str, end: str, after: str, limit: int
 ) -> _Page:
-    """The names from `first` (included) to `end` (excluded), folded at the delimiter.
+    """The names from `first` (included) to `end` (excluded), grouped at the delimiter.
 
     Names are ordered by their UTF-8 bytes, which is the order of their code points.
     """
@@ -372,7 +372,7 @@ def _page(
 
 
 def _content(request: web.Request, blob: Blob) -> web.Response:
-    """The content, or the range that is asked for."""
+    """The content, or the requested range."""
     data = blob.data
     headers = {
         "ETag": f'"{blob.generation}"',
@@ -396,7 +396,7 @@ def _content(request: web.Request, blob: Blob) -> web.Response:
 
 
 def _multipart(body: bytes, boundary: bytes) -> tuple[dict[str, Any], str, bytes]:
-    """Description, content type and content; lines may end as on Unix, as gcsfs ends them."""
+    """Description, content type and content; gcsfs ends lines with LF, which is accepted."""
     start = re.compile(
         rb"\s*--" + re.escape(boundary) + rb"\r?\n(?P<head>.*?)\r?\n\r?\n(?P<json>.*?)\r?\n--"
         rb"" + re.escape(boundary) + rb"\r?\n(?P<type>.*?)\r?\n\r?\n",
@@ -420,8 +420,9 @@ def _boundary(request: web.Request) -> bytes:
 
 
 def _address(request: web.Request) -> tuple[str, str]:
-    """Bucket and name; the name from the raw path, for the router's own decoding is not Google's
-    where a name holds an encoded slash or percent sign.
+    """Bucket and name, from the raw path.
+
+    The router's own decoding differs from Google's if a name has an encoded slash or percent sign.
     """
     raw = request.raw_path.partition("?")[0]
     _, _, rest = raw.partition("/b/")
@@ -454,7 +455,7 @@ async def _errors(request: web.Request, handler: Any) -> web.StreamResponse:
 
 @contextlib.contextmanager
 def gcs_double() -> Iterator[GcsDouble]:
-    """The service on a free port of loopback, until the block is left."""
+    """The service on a free port of loopback, until the block ends."""
     double = GcsDouble()
     with serving(double.application) as url:
         double.url = url

@@ -1,6 +1,6 @@
 """Runs a command that must not outlive the tests: ``guard.py COMMAND...``.
 
-It holds its standard input open and ends the command when that closes, which happens however the
+It keeps its standard input open and ends the command when that closes, which happens however the
 tests end, SIGKILL included.
 """
 

@@ -1,6 +1,6 @@
-"""An aiohttp application on a free port of loopback, served by a thread of the tests themselves.
+"""An aiohttp application on a free port of loopback, in a thread of the test process.
 
-Being in the same process, a test sets its faults and reads its requests without a protocol between.
+So a test can set faults and read requests directly.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _START_SECONDS = 120.0
 
 @contextlib.contextmanager
 def serving(make: Callable[[], web.Application]) -> Iterator[str]:
-    """Serve what `make` gives until the block is left; yields ``http://127.0.0.1:PORT``."""
+    """Serve the application of `make` until the block ends; yields ``http://127.0.0.1:PORT``."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, name="loop-server", daemon=True)
     thread.start()

@@ -1,7 +1,7 @@
 """moto's S3 behind a lock: ``moto_runner.py PORT``.
 
-moto answers a conditional PUT by looking first and writing after, so two requests at once can both
-win. One request at a time makes its exclusive create honest; its errors stay its own.
+moto answers a conditional PUT with a check and then a write, so two simultaneous requests can both
+win. One request at a time makes its exclusive create correct; its other errors remain.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Wsgi = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 
 
 class Http11Handler(WSGIRequestHandler):
-    """Connections are kept, as every real store keeps them."""
+    """Keeps connections open, as every real store does."""
 
     protocol_version = "HTTP/1.1"
 

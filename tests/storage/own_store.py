@@ -1,4 +1,4 @@
-"""`DictStore`: a store that another party could have written, over a dict."""
+"""`DictStore`: a store over a dict, such as another party could write."""
 
 from __future__ import annotations
 

@@ -1,10 +1,9 @@
-"""Many processes race to create the same names: ``racer.py``, with its orders on standard input.
+"""Many processes race to create the same names: ``racer.py``, with JSON on standard input.
 
-Orders are a JSON object: ``location``, ``options``, ``processes``, ``rounds``. The answer is JSON
-on standard output: for each round the outcome of each process, "won", "taken", or an error.
-
-The processes are forked before anything starts a thread, so that the drivers are imported once;
-each then opens the store for itself. A barrier starts each round.
+The JSON object has ``location``, ``options``, ``processes``, ``rounds``. The result is JSON on
+standard output: for each round the outcome of each process, "won", "taken", or an error. The
+processes are forked before anything starts a thread, so that the drivers are imported once; each
+then opens the store itself. A barrier starts each round.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ _ROUND_SECONDS = 60
 
 
 def content(process: int) -> bytes:
-    """What a process writes; long enough to be torn."""
+    """The content that a process writes; long enough for partial writes to show."""
     return b"writer %d\n" % process * 500
 
 

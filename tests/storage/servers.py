@@ -1,9 +1,9 @@
 """Real servers on loopback: moto and ministack speak S3, Azurite speaks Azure.
 
 Each is started once by each worker of the tests that needs it (a second or two), on a free port,
-and ends with that worker however it ends. Node comes with the development dependencies, and
-Azurite is installed by ``npm ci`` from the lock file in ``azurite/`` on first use, into ``.cache/``
-of the checkout.
+and ends with that worker however it ends. Node comes with the development dependencies, and Azurite
+is installed by ``npm ci`` from the lock file in ``azurite/`` on first use, into ``.cache/`` of the
+checkout.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _INSTALL_SECONDS = 240
 
 @dataclass(frozen=True)
 class Server:
-    """A server that answers.
+    """A running server.
 
     Attributes:
-        name: What it is, for messages.
+        name: Its name, for messages.
         url: ``http://127.0.0.1:PORT``.
-        log: What it printed.
+        log: File with its output.
     """
 
     name: str
@@ -48,7 +48,7 @@ class Server:
     log: Path
 
     def log_tail(self, size_bytes: int = 4000) -> str:
-        """The end of what it printed."""
+        """The end of its output."""
         return self.log.read_bytes()[-size_bytes:].decode("utf-8", "replace")
 
 
@@ -69,7 +69,7 @@ def moto(logs: Path) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def ministack(logs: Path) -> Iterator[Server]:
-    """ministack's S3. Its default binds every address, so the address is given."""
+    """ministack's S3 on loopback; its default would bind every address."""
     environment = {
         "SERVICES": "s3",
         "BIND_HOST": "127.0.0.1",
@@ -101,7 +101,7 @@ def azurite(logs: Path) -> Iterator[Server]:
 def _running(
     name: str, command: Sequence[str], environment: Mapping[str, str], logs: Path
 ) -> Iterator[Server]:
-    """`command` with ``{port}`` filled in, from when it answers until the block is left."""
+    """Run `command` with ``{port}`` filled in, from its first answer until the block ends."""
     log = logs / f"{name}-{os.getpid()}.log"
     for _ in range(_ATTEMPTS):
         # Another process may take the port before the server does; then the server ends, and the
@@ -158,7 +158,7 @@ def _node() -> str:
 
 
 def _azurite_main() -> Path:
-    """Azurite's script; installed first where it is not."""
+    """Azurite's script; installed first if it is missing."""
     lock = HERE / "azurite" / "package-lock.json"
     # A folder for each lock file: an upgrade never meets a folder that is half old.
     folder = CACHE / f"azurite-{hashlib.sha256(lock.read_bytes()).hexdigest()[:12]}"

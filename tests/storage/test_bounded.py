@@ -1,4 +1,4 @@
-"""Reads that keep within limits: so many at a time, and none waited for without end."""
+"""Reads within limits: a maximum number at a time, and a deadline for each."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.handmade import Handmade, add, metadata, protocol
 
 
 class Stubborn(StoreWrapper):
-    """A store that never answers for some files, until it is let go, and knows who is reading."""
+    """A store that does not answer for some files until it is released, and records its readers."""
 
     def __init__(self, root: Path, hanging: Sequence[str] = (), pause_s: float = 0.0) -> None:
         super().__init__(open_store(root))
@@ -271,7 +271,7 @@ HANGING: dict[str, Callable[[LogStore], object]] = {
 
 
 class Dead(StoreWrapper):
-    """A store of which one operation, or every one, never answers until it is let go."""
+    """A store of which one operation, or every one, does not answer until it is released."""
 
     def __init__(self, root: Path, operations: Sequence[str]) -> None:
         super().__init__(open_store(root))

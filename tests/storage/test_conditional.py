@@ -1,4 +1,4 @@
-"""What an answer of an object store tells, and what is tried again; without any server."""
+"""The meaning of an object store's answers, and which writes are retried; without a server."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ class Answer(Exception):  # noqa: N818 - it stands for what a driver raises
 
 
 def run(answers: Sequence[Verdict | None]) -> tuple[bool, int, list[float]]:
-    """The outcome of a write whose attempts end so (None: well), the attempts, and the pauses."""
+    """The outcome of a write whose attempts end like this (None: success), the attempts, the
+    pauses.
+    """
     pauses: list[float] = []
     made = [0]
 
@@ -143,18 +145,18 @@ def test_a_status_tells_what_it_tells_everywhere(status: int, verdict: Verdict) 
 
 
 class EndpointConnectionError(Exception):
-    """Has the name of botocore's."""
+    """An exception with the name of botocore's."""
 
 
 class ReadTimeoutError(Exception):
-    """Has the name of botocore's."""
+    """An exception with the name of botocore's."""
 
 
 Attempt = tuple[int, str] | Exception | None
 
 
 class S3Driver:
-    """s3fs as far as a write goes: each attempt ends in an answer, an error, or without a word."""
+    """The part of s3fs that a write uses: each attempt ends in an answer, an error, or silence."""
 
     def __init__(self, attempts: Sequence[Attempt], final: Exception | None) -> None:
         self.hooks: dict[str, Callable[..., object]] = {}

@@ -1,4 +1,4 @@
-"""Every store passes `lakelog.testing.StoreContract`, and a store that breaks a promise does not.
+"""Every store passes `lakelog.testing.StoreContract`, and a store that breaks a guarantee does not.
 
 Local disk, memory, Ministack and the store of another party run all of it. Moto, Azurite and the
 GCS double run a quarter, another one each day, and all of it with LAKELOG_SAMPLE=all.
@@ -41,7 +41,7 @@ class StoreContract(testing.StoreContract):
 
 
 class TestStoreOfAnotherParty(testing.StoreContract):
-    """Nothing is overridden but what every subclass must."""
+    """Overrides only what every subclass must."""
 
     page_names = 100
 
@@ -75,7 +75,7 @@ class TestAzureOfAzurite(StoreContract):
 
     @pytest.fixture(autouse=True)
     def pages_of_few_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Azure answers 5,000 names at once, and Azurite takes half a minute to hold so many."""
+        """Azure returns 5,000 names per page, and Azurite needs half a minute to create them."""
         page = self.page_names
         walk_blobs = ContainerClient.walk_blobs
 

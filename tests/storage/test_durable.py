@@ -1,4 +1,4 @@
-"""Local disk under faults of the operating system: what is certain, what is not, what is left."""
+"""Local disk under faults of the operating system: durable, uncertain and remaining files."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_a_filesystem_that_syncs_no_folders_is_taken_as_it_is(
 def test_a_link_that_was_made_although_it_failed_is_recognised(
     store: LocalStore, monkeypatch: Patch, number: int, anonymous: bool
 ) -> None:
-    """As over NFS, where a request whose answer was lost is repeated."""
+    """Like NFS, where a request whose answer was lost is repeated."""
     if not anonymous:
         without_anonymous_files(monkeypatch, store)
     real = os.link
@@ -476,7 +476,7 @@ def test_a_move_to_another_filesystem_is_unavailable(store: LocalStore, monkeypa
 def test_a_move_that_was_made_although_it_failed_is_recognised(
     store: LocalStore, monkeypatch: Patch, number: int
 ) -> None:
-    """As over NFS, where a request whose answer was lost is repeated."""
+    """Like NFS, where a request whose answer was lost is repeated."""
     real = os.replace
 
     def replace(*arguments: Any) -> None:

@@ -1,8 +1,8 @@
-"""Each cloud driver through a proxy that loses answers, refuses, hangs and cuts short.
+"""Each cloud driver through a proxy that loses answers, refuses, hangs and truncates.
 
-The driver below repeats requests on its own, so what is asked for is never how often, but that no
-claim is false: True and False are said only where they hold, `UnavailableError` of a write only
-where nothing was written, and every call ends.
+The driver repeats requests on its own, so the number of requests is not tested. Tested is that no
+result is false: True and False are returned only where they are certain, `UnavailableError` of a
+write only if nothing was written, and every call ends.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ SHORT_TIMEOUTS: dict[str, dict[str, Any]] = {
 }
 
 PAUSE_S = 0.01
-"""The longest pause of a driver before it repeats a request; seconds where it is not tested."""
+"""The longest pause of a driver before it repeats a request; without tests it is seconds."""
 
 BEFORE = (Fault.FAILED, Fault.BUSY, Fault.TOO_MANY, Fault.RESET, Fault.HANG)
 AFTER = (Fault.BUSY_AFTER, Fault.RESET_AFTER, Fault.HANG_AFTER)
@@ -65,10 +65,10 @@ class Cloud:
 
     Attributes:
         name: Of its backend.
-        proxy: Does what a rule says to its requests.
-        direct: The way past the proxy.
-        location: Where the store is.
-        store: The store through the proxy, with time-outs that a test can wait for.
+        proxy: Applies rules to its requests.
+        direct: Opens the store without the proxy.
+        location: The location of the store.
+        store: The store through the proxy, with time-outs short enough for a test.
     """
 
     name: str
@@ -78,11 +78,11 @@ class Cloud:
     store: LogStore
 
     def past(self) -> LogStore:
-        """The same store past the proxy."""
+        """The same store without the proxy."""
         return self.direct.open(self.location)
 
     def content(self) -> bytes | None:
-        """What is there in truth."""
+        """The actual content."""
         try:
             return self.past().read(PATH)
         except NotFoundError:
@@ -110,7 +110,7 @@ class ShortPauses:
 
 @pytest.fixture(autouse=True)
 def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a driver repeats is tested, not how long it waits before."""
+    """Shorten pauses: the requests that a driver repeats are tested, not the time between them."""
     for module in ("aiobotocore.endpoint", "gcsfs.retry", "s3fs.core"):
         monkeypatch.setattr(importlib.import_module(module), "asyncio", ShortPauses())
     monkeypatch.setattr(azure, "_FIRST_PAUSE_S", PAUSE_S)
@@ -121,7 +121,7 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def soon_over(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a storm the drivers repeat requests until a deadline, which a test cannot wait for.
+    """Shorten the deadline until which drivers repeat requests while the server fails.
 
     The deadline applies to the test and not to the preparation of its store.
     """
@@ -130,7 +130,7 @@ def soon_over(cloud: Cloud, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def outcome(call: Callable[[], bool]) -> bool | type[LakelogError]:
-    """What a write says."""
+    """The outcome of a write."""
     try:
         return call()
     except (OutcomeUnknownError, UnavailableError) as error:
@@ -138,7 +138,7 @@ def outcome(call: Callable[[], bool]) -> bool | type[LakelogError]:
 
 
 def effects(requests: list[Seen]) -> int:
-    """How many requests to write the server carried out."""
+    """Number of write requests that the server carried out."""
     return sum(
         r.method in {"PUT", "POST"} and r.status is not None and r.status < 300 for r in requests
     )
@@ -349,7 +349,7 @@ ENDS = {
 
 
 def upload_but_the_end(cloud: Cloud) -> Upload:
-    """An upload whose first part has arrived, so that what comes is its last part and its end."""
+    """An upload whose first part has arrived, so that its last part and its end follow."""
     method, target = PARTS[cloud.name]
     with cloud.proxy.doing() as requests:
         upload = cloud.store.upload(PATH)

@@ -1,4 +1,4 @@
-"""Checksums that Hadoop's local filesystem keeps: none may exist next to other content."""
+"""Checksums of Hadoop's local file system: none may exist next to other content."""
 
 from __future__ import annotations
 

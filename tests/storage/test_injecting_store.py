@@ -1,4 +1,4 @@
-"""`InjectingStore`: every fault does what its name says, at the operation that a rule names."""
+"""`InjectingStore`: every fault has its documented effect, at the operation that a rule names."""
 
 from __future__ import annotations
 

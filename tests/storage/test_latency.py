@@ -1,7 +1,7 @@
-"""Round trips: how often opening a table waits for the store, requests at one time counting once.
+"""Round trips: how often opening a table waits for the store; simultaneous requests count once.
 
-Measured by the clock, since the requests of several threads overlap: with a latency that dwarfs
-the work, less the time that the work takes without it.
+Measured by the clock, because the requests of several threads overlap: with a latency much longer
+than the work, minus the time of the work without it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOST_TRIES = 30  # on a machine that does other work
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A classic checkpoint of 1,000 files with a pointer to it, and 100 commits above."""
+    """A classic checkpoint of 1,000 files with a pointer to it, and 100 commits above it."""
     log = Handmade(tmp_path_factory.mktemp("latency") / "t").start()
     files = [add(f"below-{n}") for n in range(1000)]
     log.checkpoint(1000, protocol(), metadata(), *files)
@@ -50,8 +50,9 @@ def opened(root: Path, latency_s: float) -> Table:
 
 
 def trips(operation: Callable[[float], object], at_most: float) -> float:
-    """Round trips that an operation waits for, given the latency; the best of a few measures, or of
-    more, where the machine does other work meanwhile.
+    """Round trips that an operation waits for, given the latency.
+
+    The minimum of a few measurements, or of more if the machine is busy.
     """
     found = float("inf")
     operation(0.0)  # imports, caches
@@ -116,8 +117,9 @@ DAYS = 40
 
 @pytest.fixture(scope="module")
 def days(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Gives a table of 40,000 files, a thousand for each value of a partition column, and thirty
-    row groups in a checkpoint of the layout that is asked for.
+    """Returns a table of 40,000 files, a thousand per value of a partition column.
+
+    Its checkpoint has thirty row groups in the requested layout.
     """
     folder = tmp_path_factory.mktemp("days")
     schema = pl.Schema({"day": pl.Int64, "i": pl.Int64})

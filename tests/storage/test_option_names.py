@@ -58,7 +58,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
 
 
 class PassedError(ValueError):
-    """Ends the opening, once the driver's options are known."""
+    """Ends the opening once the driver's options are known."""
 
 
 @pytest.mark.parametrize(("url", "given", "passed"), CASES, ids=[str(n) for n in range(len(CASES))])

@@ -1,4 +1,4 @@
-"""Uploads in parts: how much is held, how many go at once, and what each store does of its own."""
+"""Uploads in parts: memory, parallel parts, and the particular requests of each store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MIB = 1 << 20
 
 
 class CountingParts:
-    """Parts that go nowhere, slowly."""
+    """Parts that are discarded, slowly."""
 
     in_flight = 2
 

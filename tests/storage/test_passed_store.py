@@ -1,4 +1,4 @@
-"""`lakelog.open(store=)` and `lakelog.create(store=)`: everything passes through that store."""
+"""`lakelog.open(store=)` and `lakelog.create(store=)`: all operations use that store."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROWS = pl.DataFrame({"p": ["a", "b", None], "id": [1, 2, 3]})
 
 @pytest.fixture(autouse=True)
 def _empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Nothing is written next to the store."""
+    """Assert that nothing is written outside the store."""
     monkeypatch.chdir(tmp_path)
     yield
     assert os.listdir(tmp_path) == []

@@ -17,7 +17,7 @@ BLOCK = 1 << 15
 
 
 class Source:
-    """A file that notes what is fetched of it."""
+    """A file that records its fetched ranges."""
 
     def __init__(self, data: bytes) -> None:
         self.data = data

@@ -1,4 +1,4 @@
-"""A table that another writer left in an object store is opened by its URL and read right."""
+"""A table that another writer wrote to an object store is opened by its URL and read correctly."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def upload(root: Path, backend: Backend, location: str) -> None:
 
 
 def check_same_table(there: lakelog.Table, here: lakelog.Table) -> None:
-    """Equal state at every version, and at the newest equal history."""
+    """Assert equal state at every version, and equal history at the newest."""
     assert there.format == here.format
     assert there.versions() == here.versions()
     for version in range(here.version() + 1):

@@ -1,4 +1,4 @@
-"""What is asked over the wire: listings start at a key, and latency is paid few times."""
+"""Requests to the server: listings start at a key, and few round trips are sequential."""
 
 from __future__ import annotations
 

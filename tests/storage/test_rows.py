@@ -1,4 +1,4 @@
-"""Rows written to object stores and read back, under odd names; files that go are gone."""
+"""Rows written to object stores and read back, with unusual names; deleted files are gone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What memory has no room for comes back as it was, and leaves nothing on the disk."""
+"""Data that exceeds memory is read back unchanged, and leaves no files on disk."""
 
 from __future__ import annotations
 

@@ -89,7 +89,7 @@ def test_a_memory_url_opens_an_fsspec_store_of_the_location() -> None:
 
 
 class Failing:
-    """A driver whose every call raises what its client library would."""
+    """A driver whose every call raises an error of its client library."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error

@@ -1,5 +1,7 @@
-"""Actions as a commit spells them, made into what the conflict checker takes: by the real decoder,
-so that its frames are as narrow, and its paths as decoded, as those of a commit that was read.
+"""Actions in their JSON form, converted to the input of the conflict checker.
+
+The real decoder converts them, so that frames are as narrow, and paths as decoded, as those of a
+commit that was read.
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ NOT_BLIND = info("MERGE", isBlindAppend=False)
 
 
 class _OneCommit:
-    """As much of a store as decoding one commit asks for."""
+    """The part of a store that decoding one commit uses."""
 
     root = "made by a test"
 
@@ -117,7 +119,7 @@ def changed(action: Action, **more: Any) -> Action:
 
 
 def with_properties(action: Action, **properties: str) -> Action:
-    """Metadata with properties added; ``__`` in a name stands for a dot."""
+    """Metadata with additional properties; ``__`` in a name means a dot."""
     own = {key.replace("__", "."): value for key, value in properties.items()}
     before: Mapping[str, str] = action["metaData"]["configuration"]
     return changed(action, configuration={**before, **own})
@@ -139,6 +141,6 @@ def domain(name: str, configuration: str = "{}") -> Action:
 
 
 def listing(*features: str) -> Action:
-    """A protocol that lists features for writers, and those for readers too that must be."""
+    """A protocol that lists features for writers, and reader features for readers too."""
     readers = [f for f in features if f in {"deletionVectors", "columnMapping", "v2Checkpoint"}]
     return protocol(3, 7, readerFeatures=readers, writerFeatures=list(features))

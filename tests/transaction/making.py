@@ -1,4 +1,4 @@
-"""Metadata, protocols and frames of actions for the tests of what may be committed."""
+"""Metadata, protocols and frames of actions for the tests of commit validation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ V12 = Protocol(1, 2)
 def column(
     name: str, type_: Any = "long", *, nullable: bool = True, **metadata: Any
 ) -> dict[str, Any]:
-    """One column; keys of its metadata that hold a dot are given as a dictionary by ``meta``."""
+    """One column; ``meta`` has the keys of its metadata that contain a dot."""
     return {
         "name": name,
         "type": type_,
@@ -27,7 +27,7 @@ def column(
 
 
 def mapped(name: str, number: int, type_: Any = "long", physical: str | None = None) -> Any:
-    """A column of a table whose columns are mapped."""
+    """A column of a table with column mapping."""
     keys = {"delta.columnMapping.id": number}
     return column(
         name, type_, meta={**keys, "delta.columnMapping.physicalName": physical or f"col-{number}"}

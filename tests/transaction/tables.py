@@ -1,4 +1,4 @@
-"""Tables that tests write to, on stores that can be made to fail."""
+"""Tables that tests write to, on stores that can fail on request."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ _names, _seeds = itertools.count(), itertools.count()
 
 
 def location(kind: str, tmp_path: Path) -> str:
-    """A fresh place for a table: ``local`` or ``memory``."""
+    """A new location for a table: ``local`` or ``memory``."""
     if kind == "memory":
         return f"memory://commit-tests-{next(_names)}/table"
     return f"{tmp_path}/table-{next(_names)}"
 
 
 def runtime(waits: list[float] | None = None) -> Runtime:
-    """A runtime that never waits, and whose identifiers are its own."""
+    """A runtime that never waits, with predictable identifiers."""
 
     def sleep(seconds: float) -> None:
         if waits is not None:
@@ -69,7 +69,7 @@ def new_table(
 
 
 def over(where: str, form: str, rules: Iterable[Rule] = ()) -> tuple[Table, InjectingStore]:
-    """The table at a place, seen through a store that follows rules; each has its own head."""
+    """The table at a location, seen through a store that applies rules; each has its own head."""
     store = InjectingStore(open_store(where), rules)
     return Table(Log(store, DIALECTS[form]), runtime()), store
 

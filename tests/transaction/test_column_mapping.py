@@ -1,4 +1,4 @@
-"""Ids and physical names of mapped columns: given once, and never lost."""
+"""Ids and physical names of mapped columns: assigned once, and never lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Finalise: what a commit says depends on where it lands, and nothing else changes."""
+"""Finalise: only the fields of a commit that depend on its version change with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The short way over others' small commits tells what the general way tells."""
+"""The fast path over other writers' small commits gives the same result as the general path."""
 
 from __future__ import annotations
 

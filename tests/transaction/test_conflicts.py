@@ -1,4 +1,4 @@
-"""Conflicts over files, rule by rule; what the error says, and what the whole adds up to."""
+"""Conflicts over files, rule by rule, and the content of the error."""
 
 from __future__ import annotations
 

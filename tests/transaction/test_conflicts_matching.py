@@ -1,4 +1,4 @@
-"""Which files of a commit a predicate may have read, and what proves that it did not."""
+"""Which files of a commit a predicate may have read, and which evidence excludes it."""
 
 from __future__ import annotations
 

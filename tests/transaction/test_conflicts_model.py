@@ -1,5 +1,6 @@
-"""Conflicts: on random transactions and commits, the checker breaks the rules that the plain model
-breaks, in the same order.
+"""Conflicts between random transactions and commits.
+
+The checker reports the rules that the plain model reports, in the same order.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def columns(*, mapped: bool, high_water_mark: int | None = None) -> list[dict[st
 
 
 def honours_mapping(protocol: dict[str, Any]) -> bool:
-    """Whether readers heed a column mapping."""
+    """Whether readers apply a column mapping."""
     if protocol["minReaderVersion"] < 3:
         return bool(protocol["minReaderVersion"] == 2)
     return "columnMapping" in protocol["writerFeatures"]
@@ -95,7 +96,7 @@ def metadatas(draw: st.DrawFn, *, mapped: bool) -> Action:
 
 @st.composite
 def bodies(draw: st.DrawFn, *, mapped: bool, complete: bool) -> dict[str, Any]:
-    """Partition values and statistics of a file, with anything missing that may be."""
+    """Partition values and statistics of a file, with random optional parts missing."""
     names = MAPPED if mapped else PLAIN
     body: dict[str, Any] = {"dataChange": draw(st.sampled_from([True, True, False]))}
     values: dict[str, Any] = {
@@ -143,7 +144,7 @@ def file_actions(draw: st.DrawFn, *, mapped: bool, most: int) -> list[Action]:
 
 @st.composite
 def other_actions(draw: st.DrawFn, *, mapped: bool, read: Action) -> list[Action]:
-    """Protocol, metadata (mostly that which was read, with properties added), domains and txns."""
+    """Protocol, metadata (mostly the one that was read, with more properties), domains and txns."""
     actions: list[Action] = []
     if draw(st.integers(0, 7)) == 0:
         actions.append(draw(st.sampled_from(PROTOCOLS)))

@@ -1,7 +1,6 @@
-"""Conflicts, end to end: transactions that read rows and decide by them come out as if they had run
-one after another, whenever the checker lets them pass.
+"""Serializability: transactions that pass the checker give the same result as a serial execution.
 
-The transactions are functions of a table of rows; the checker sees only their actions and
+The transactions are functions of a table of rows. The checker sees only their actions and
 predicates, with statistics that are exact, wide, partly missing, or absent.
 """
 
@@ -89,7 +88,7 @@ class State:
 
 @dataclass
 class Run:
-    """What a transaction did on one state; `name` keeps its new paths apart from all others."""
+    """The reads and actions of a transaction on one state; `name` makes its new paths unique."""
 
     state: State
     name: str
@@ -142,7 +141,7 @@ class Run:
         return not (wrote and (self.data_change or self.txns))
 
     def applied_to(self, state: State) -> State:
-        """The state after these actions; they must fit it."""
+        """The state after these actions; they must be valid in it."""
         files = dict(state.files)
         for path, file in self.removed:
             assert path in files, f"{path} is removed, and not there"
@@ -170,7 +169,7 @@ def rewrites_without(predicate: Predicate) -> Body:
 
 
 def hides(predicate: Predicate) -> Body:
-    """Deletes by deletion vector: the path stays, the logical file is another."""
+    """Deletes by deletion vector: the path stays, the logical file changes."""
 
     def body(run: Run) -> None:
         for path, rows in run.read(predicate).items():
@@ -253,7 +252,7 @@ states = st.lists(st.tuples(parts, values, statistics), max_size=4).map(
 
 @dataclass(frozen=True)
 class Transaction:
-    """A function of the table, and how its writer fills in what the log may leave out."""
+    """A function of the table, and how its writer fills the optional fields of the log."""
 
     body: Body
     statistics: str
@@ -269,7 +268,7 @@ transactions = st.builds(Transaction, bodies, statistics, st.sampled_from([True,
 
 
 def passes(run: Run, won: Run, isolation: str) -> bool:
-    """Whether the checker lets `run` be written behind `won`."""
+    """Whether the checker allows `run` to be committed after `won`."""
     mine = pending(
         *run.actions(),
         where=[as_expr(p) for p in run.where],

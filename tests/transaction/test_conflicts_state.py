@@ -1,4 +1,4 @@
-"""Conflicts over what is not files: applications, domains, skips, metadata and protocol."""
+"""Conflicts over other actions than files: applications, domains, skips, metadata and protocol."""
 
 from __future__ import annotations
 

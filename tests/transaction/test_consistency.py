@@ -1,4 +1,4 @@
-"""Metadata and files that a table may have: one test a rule, and a plain loop as the model."""
+"""Metadata and files that a table may have: one test per rule, and a plain loop as the model."""
 
 from __future__ import annotations
 
@@ -545,7 +545,7 @@ def actions_of_files(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def verdict(given_rows: list[dict[str, Any]]) -> str | None:
-    """The kind of the error that the rows meet."""
+    """The kind of the error of these rows."""
     try:
         check_files(rows(*given_rows), TableConfiguration(DELTA, V12, METADATA))
     except InvalidTransactionError as error:
@@ -562,7 +562,7 @@ def test_files_are_judged_as_a_plain_loop_judges_them(given_rows: list[dict[str,
 
 
 def test_adds_are_checked_without_a_loop_over_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statistics as writers spell them never reach the parser, so time goes with bytes."""
+    """Usual statistics are not parsed, so the time depends on their size in bytes."""
 
     def never(text: str) -> str:
         raise AssertionError(text)

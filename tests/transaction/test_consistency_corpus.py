@@ -1,7 +1,7 @@
-"""Commits that other engines wrote, judged by the rules that ours must keep.
+"""Commits that other engines wrote, checked by the rules for lakelog's commits.
 
-A rule that refuses what Delta on Spark commits every day would be wrong. What is refused here is
-refused for a reason that stands beside it.
+A rule that refuses what Delta on Spark commits every day would be wrong. Each exception here has
+its reason.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ REFUSED = {
         "trino__deltalake-type_widening_unsupported",  # widened to a type called "unsupported"
     },
 }
-"""Kind of the error to the tables that meet it, with the reason."""
+"""Kind of the error to the tables that have it, with the reason."""
 
 
 def judged(table: Path) -> Iterator[tuple[int, str]]:

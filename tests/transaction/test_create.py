@@ -1,4 +1,4 @@
-"""Creating tables: from every kind of schema, with the least protocol, once."""
+"""Creating tables: from every kind of schema, with the minimum protocol, exactly once."""
 
 from __future__ import annotations
 

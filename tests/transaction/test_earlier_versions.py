@@ -76,7 +76,7 @@ def test_a_version_that_is_not_there_is_refused(tmp_path: Path, version: int) ->
 
 
 class CleansUp(StoreWrapper):
-    """Clean-up takes versions 0 and 1 away right after somebody has looked at the former."""
+    """Cleanup deletes versions 0 and 1 immediately after a check that the former exists."""
 
     def __init__(self, inner: LogStore) -> None:
         super().__init__(inner)

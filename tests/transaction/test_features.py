@@ -1,4 +1,4 @@
-"""The table of features: complete, and of one mind with the reader's gate."""
+"""The table of features: complete, and consistent with the reader's checks."""
 
 from __future__ import annotations
 

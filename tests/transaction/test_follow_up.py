@@ -1,4 +1,6 @@
-"""What is called after a commit: once for each, with what was written, and never in its way."""
+"""Callbacks after a commit: called once for each with its content, and their errors do not affect
+it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ FORMATS = ("delta", "indextables")
 
 
 def watched(table: Table, *rules: Rule) -> tuple[Table, list[Committed]]:
-    """The same table, and what its transactions tell."""
+    """The same table, and the list of its callbacks' arguments."""
     told: list[Committed] = []
     log = table.log
     if rules:

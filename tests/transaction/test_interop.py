@@ -1,4 +1,4 @@
-"""deltalake opens what lakelog writes, and each writes on where the other has written."""
+"""deltalake opens tables that lakelog writes, and each continues the other's tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Partition values and file names of every byte, on tables that deltalake writes as well.
+"""Partition values and file names with every byte, on tables that deltalake writes as well.
 
 deltalake compares the paths of add and remove as text: both engines must write one spelling.
 """

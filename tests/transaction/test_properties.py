@@ -1,4 +1,4 @@
-"""Table properties: known keys, values of their kind, and what does not belong into a log."""
+"""Table properties: known keys, valid values, and values that must not be written to a log."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`schemas/properties.md` says what each property does, and each does so."""
+"""The effect of each property equals its description in `schemas/properties.md`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Schema evolution: what may follow a schema while files of it stay in the table."""
+"""Schema evolution: which schemas may replace one while its files stay in the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Skipped files: counted, left alone for a while, then tried again."""
+"""Skipped files: counted, not retried for a while, then tried again."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def table(tmp_path: Path) -> Table:
 
 
 def at(table: Table, now_ms: int) -> Table:
-    """The table at a moment."""
+    """The table at a point in time."""
     return Table(Log(open_store(table.path), DIALECT, clock=lambda: now_ms))
 
 

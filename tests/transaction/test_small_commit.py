@@ -1,4 +1,4 @@
-"""A few file actions by the short way are what they are by the general way, to the byte."""
+"""A few file actions by the fast path equal those of the general path, byte for byte."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ TYPES = ("string", "date", "boolean", "byte", "short", "integer", "long", "times
 def metadata(
     *partitions: str, nullable: bool = True, configuration: dict[str, str] | None = None
 ) -> Metadata:
-    """A table that is partitioned by columns named for their types."""
+    """Metadata of a table that is partitioned by columns named after their types."""
     fields = [
         {"name": name, "type": name, "nullable": nullable, "metadata": {}} for name in partitions
     ]
@@ -105,7 +105,7 @@ TAME_VALUES: dict[str, st.SearchStrategy[str]] = {
     "integer": st.integers(-(10**9) + 1, 10**9 - 1).map(str),
     "long": st.integers(-(10**18) + 1, 10**18 - 1).map(str),
 }
-"""What may go the short way, of each type for which there is one."""
+"""Values that the fast path accepts, for each type that it supports."""
 ODD_FIELDS: st.SearchStrategy[dict[str, Any]] = st.sampled_from(
     [
         {"tags": {"a": "b"}},
@@ -136,7 +136,7 @@ INDEXTABLES_FIELDS = st.fixed_dictionaries(
 
 @st.composite
 def tame_rows_of(draw: st.DrawFn, partitions: tuple[str, ...], form: str) -> dict[str, Any]:
-    """What is most often right."""
+    """Usual rows."""
     kind = draw(st.sampled_from(["add", "add", "remove"]))
     values = st.fixed_dictionaries({name: TAME_VALUES[name] | st.none() for name in partitions})
     fields = draw(

@@ -1,5 +1,6 @@
-"""Writers that live longer than the commits that they have read: clean-up takes those away, and
-neither is a commit lost below the checkpoint, nor does a healthy table look damaged.
+"""Writers that live longer than the commits that they have read, which cleanup deletes.
+
+No commit is lost below the checkpoint, and a sound table does not look damaged.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ A_WHILE_S = 3600.0
 
 
 class Clock:
-    """Seconds that pass when they are told to."""
+    """Seconds that advance on request."""
 
     now_s = 0.0
 
@@ -38,7 +39,7 @@ class Clock:
 
 @pytest.fixture(params=["local", "memory"])
 def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Where a table with one commit is."""
+    """The location of a table with one commit."""
     memory = request.param == "memory"
     where = f"memory://{uuid.uuid4().hex}/t" if memory else str(tmp_path / "t")
     lakelog.create(where, {"x": pl.Int64})
@@ -56,7 +57,7 @@ def paths(table: Table) -> list[str]:
 
 
 def clean_up(where: str, tmp_path: Path) -> None:
-    """A checkpoint of the latest version, and the commits below it gone; older checkpoints stay."""
+    """A checkpoint of the latest version, without the commits below it; older checkpoints stay."""
     store = open_store(where)
     copy = tmp_path / uuid.uuid4().hex
     (copy / "_delta_log").mkdir(parents=True)

@@ -1,5 +1,6 @@
-"""A state machine: transactions that are open over each other, answers that are lost, checkpoints,
-clean-up, time travel and new beginnings, against the plain model of a table.
+"""A state machine of concurrent transactions, compared with the plain model of a table.
+
+It includes lost answers, checkpoints, cleanup, time travel and reopened tables.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ KINDS = "add add remove remove vector read read-all txn domain property".split()
 STEPS = st.lists(
     st.tuples(st.sampled_from(KINDS), st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=4
 )
-"""What to do, and two numbers that choose with what."""
+"""The action, and two numbers that select its arguments."""
 
 LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet")
 SESSION = st.integers(0, SESSIONS - 1)
@@ -68,7 +69,7 @@ APP = st.none() | st.tuples(st.sampled_from(APPS), st.integers(0, 4))
 
 
 class Armed(InjectingStore):
-    """Strikes the next file that is to be created, once it is armed."""
+    """Applies a fault to the next file that is created, once it is armed."""
 
     def __init__(self, store: LogStore) -> None:
         super().__init__(store)
@@ -85,7 +86,7 @@ class Armed(InjectingStore):
 
 
 class Clock:
-    """Seconds that pass only when somebody waits."""
+    """Seconds that advance only when a caller waits."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -98,7 +99,7 @@ class Clock:
 
 
 class Session:
-    """A table that somebody has opened."""
+    """A table that a client has opened."""
 
     def __init__(self, root: Path, clock: Clock, seed: int) -> None:
         self.store = Armed(open_store(root))
@@ -108,7 +109,7 @@ class Session:
 
 
 class Held:
-    """A transaction that is open, in lakelog and in the model."""
+    """An open transaction, in lakelog and in the model."""
 
     def __init__(self, session: Session, plain: model.Table, isolation: str, app: Any) -> None:
         self.session = session
@@ -130,7 +131,7 @@ class Held:
         return any(self._has(kind, path=quote(path)) for kind in ("add", "remove"))
 
     def _pick(self, number: int) -> tuple[model.Key, dict[str, Any]] | None:
-        """A live file that this transaction has not touched, and the fields that name it."""
+        """A live file that this transaction has not touched, and its identifying fields."""
         live = [key for key in sorted(self.before.files, key=str) if not self._touches(key[0])]
         if not live:
             return None
@@ -138,7 +139,7 @@ class Held:
         return (path, where), {"path": path} | ({} if where is None else vector(where))
 
     def do(self, what: str, i: int, j: int) -> None:
-        """One step; one that makes no sense here is left out."""
+        """One step; invalid ones are skipped."""
         getattr(self, "do_" + what.replace("-", "_"))(i, j)
 
     def do_add(self, i: int, j: int) -> None:
@@ -217,7 +218,7 @@ def vector(where: str) -> dict[str, Any]:
 
 
 class Transactions(RuleBasedStateMachine):
-    """Each rule does the same to lakelog and to the model, and the table must read alike."""
+    """Each rule does the same to lakelog and to the model, and the table must read the same."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -308,7 +309,7 @@ class Transactions(RuleBasedStateMachine):
     @precondition(lambda self: self.held)
     @rule(number=st.integers(0, 100), fault=st.sampled_from(FAULTS), abandon=st.booleans())
     def finish(self, number: int, fault: Fault | None, abandon: bool) -> None:
-        """End a transaction that is held open; now and then by an exception."""
+        """End an open transaction; sometimes by an exception."""
         held = self.held.pop(number % len(self.held))
         if abandon and number < 20:
             with pytest.raises(KeyError), held.real:
@@ -356,7 +357,7 @@ class Transactions(RuleBasedStateMachine):
             self.check_commit(answer)
 
     def check_commit(self, version: int) -> None:
-        """Every action is in its commit once."""
+        """Assert that every action is in its commit once."""
         lines = (self.root / f"_delta_log/{version:020d}.json").read_text().splitlines()
         written = [json.loads(line) for line in lines]
         assert list(written[0]) == ["commitInfo"]
@@ -376,7 +377,7 @@ class Transactions(RuleBasedStateMachine):
         flag=st.booleans(),
     )
     def maintain(self, what: str, number: int, seconds: float, flag: bool) -> None:
-        """Time passes, and somebody opens the table anew, or writes a checkpoint."""
+        """Time advances, and a client opens the table again, or writes a checkpoint."""
         self.clock.sleep(seconds)
         if what == "reopen":
             self.sessions[number % SESSIONS] = self.session()
@@ -399,7 +400,7 @@ class Transactions(RuleBasedStateMachine):
             self.clean_up()
 
     def clean_up(self) -> None:
-        """Commits below the last checkpoint go, long after they were written."""
+        """Delete the commits below the last checkpoint, long after they were written."""
         self.clock.sleep(A_WHILE_S)
         for version in range(self.first_commit, max(self.checkpoints)):
             (self.root / f"_delta_log/{version:020d}.json").unlink()
@@ -412,7 +413,7 @@ class Transactions(RuleBasedStateMachine):
 
     @invariant()
     def the_table_reads_as_the_model_says(self) -> None:
-        """In turns, for what is wrong in a log stays so."""
+        """Compares in turns, because an error in a log persists."""
         self.steps += 1
         (self.check_latest, self.check_old, self.check_updated)[self.steps % 3]()
 
@@ -454,7 +455,7 @@ class Transactions(RuleBasedStateMachine):
 
 
 def brief(action: dict[str, Any]) -> str:
-    """What an action says, without times."""
+    """The content of an action, without times."""
     [(kind, body)] = action.items()
     file = model.key_of(body) if "path" in body else None
     names = ("size", "appId", "version", "domain", "configuration", "removed")

@@ -1,4 +1,4 @@
-"""Transactions end to end: what is staged is what readers see, in both dialects, on two stores."""
+"""Transactions end to end: readers see the staged actions, in both dialects, on two stores."""
 
 from __future__ import annotations
 

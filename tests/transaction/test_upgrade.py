@@ -1,4 +1,4 @@
-"""Protocols: what a table needs, how it comes to have it, and what may not change."""
+"""Protocols: a table's requirements, how they are added, and which changes are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gates: which tables lakelog writes, and which actions each feature lets through."""
+"""Write support: which tables lakelog writes, and which actions each feature allows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The loop: exactly once or not at all, whatever the store answers, and never a hole."""
+"""The commit loop: exactly once or not at all, with any answer of the store, and never a gap."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ WRITES = {
 
 
 def state(where: str) -> tuple[Any, ...]:
-    """All that a reader sees, but for versions and times."""
+    """The state that a reader sees, except versions and times."""
     table = lakelog.open(where)
     snapshot = table.snapshot()
     transactions = snapshot.transactions().select("appId", "txnVersion").collect().rows()

@@ -1,9 +1,9 @@
-"""Another process beside a log: ``beside.py hold|churn|read directory``.
+"""Another process that uses a log: ``beside.py hold|churn|read directory``.
 
-``hold`` opens the log, forks a child, says so once that runs, and keeps it until its standard input
-ends, as does the child. ``churn`` writes, rotates and truncates until then, and says which record
-it wrote last. ``read`` reads the log over and over until then, and says how often it did; any error
-or gap ends it.
+``hold`` opens the log, forks a child, prints once that runs, and keeps the log open until its
+standard input ends, as does the child. ``churn`` writes, rotates and truncates until then, and
+prints the last record that it wrote. ``read`` reads the log repeatedly until then, and prints the
+number of reads; any error or gap ends it.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def hold(directory: str) -> None:
 
 
 def churn(directory: str) -> None:
-    """Segments of a few records, the older ones removed behind."""
+    """Segments of a few records; the older ones are removed."""
     ended = until_told()
     rng = random.Random(1)
     with WriteAheadLog(directory, sync="none", segment_bytes=1200, frame_bytes=500) as log:
@@ -63,7 +63,7 @@ def churn(directory: str) -> None:
 
 
 def read(directory: str) -> None:
-    """Each look is without a gap, and goes on where the one before ended, or behind."""
+    """Each read has no gap, and starts at or after the end of the one before."""
     ended = until_told()
     rounds = last = 0
     with WriteAheadLog(directory, read_only=True) as log:

@@ -1,4 +1,4 @@
-"""What the tests of damage begin with."""
+"""Fixtures of the tests of damage."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from tests.wal.damage import whole_log
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """A whole log."""
+    """An undamaged log."""
     return whole_log(tmp_path)

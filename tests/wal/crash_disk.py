@@ -1,10 +1,9 @@
-"""A disk in memory that knows what a crash leaves, and that fails where it is told to.
+"""A disk in memory that simulates crashes and fails on request.
 
-What was synced is kept. Of the rest a crash keeps any part: of a file's bytes by sectors, of its
-length any, of the names that were made, given or removed each one or not.
-
-A sync that fails gives up the sectors that it was for: they can be read, no later sync writes them,
-and a crash takes them, unless they are written again before.
+Synced data survives a crash. Of the rest a crash keeps any part: of a file's bytes by sectors, of
+its length any, of the names that were created, renamed or removed each one or not. After a failed
+sync the disk gives up the affected sectors: they can be read, no later sync writes them, and a
+crash loses them unless they are written again first.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ CHANGES = frozenset(
         *("rename", "remove", "sync_directory"),
     )
 )
-"""Operations that change something, or make it durable, or begin to."""
+"""Operations that change data, make it durable, or begin to."""
 
 
 class Crash(BaseException):
@@ -37,14 +36,14 @@ class Crash(BaseException):
 
 @dataclass
 class Operation:
-    """What is about to be done.
+    """The next operation.
 
     Attributes:
-        kind: What.
-        path: To which file.
-        size_bytes: Of a write, how much.
-        taken: Of a write, how much is taken, if not all; the watching function may set it.
-        data: Of a write, what.
+        kind: Its kind.
+        path: The file.
+        size_bytes: Of a write, its size.
+        taken: Of a write, how much is written, if not all; the watching function may set it.
+        data: Of a write, its bytes.
     """
 
     kind: str
@@ -63,10 +62,10 @@ class Node:
     """A file without its name.
 
     Attributes:
-        data: What its readers see.
-        durable: What was synced last.
-        given_up: Numbers of the sectors that a sync failed for.
-        sector_bytes: How much is written or not.
+        data: The content that readers see.
+        durable: The content of the last sync.
+        given_up: Numbers of the sectors whose sync failed.
+        sector_bytes: Unit of writing: a sector is written completely or not at all.
     """
 
     data: bytearray = field(default_factory=bytearray)
@@ -92,19 +91,19 @@ class Node:
         self.durable = bytes(synced)
 
     def give_up(self) -> None:
-        """A sync has failed."""
+        """Record a failed sync."""
         for start in range(0, len(self.data), self.sector_bytes):
             end = start + self.sector_bytes
             if self.data[start:end] != self.durable[start:end]:
                 self.given_up.add(start // self.sector_bytes)
 
     def after_crash(self, rng: random.Random, stale: bytes) -> bytes:
-        """What a crash leaves of it.
+        """The content after a crash.
 
         Args:
-            rng: Chooses.
-            stale: What stood in the space before, when it was another file's; may show, but for a
-                file's beginning, by which it would be that other file.
+            rng: Random generator.
+            stale: Former content of the space, from another file. It may show, but not at the start
+                of a file, which would make it that other file.
         """
         if self.data == self.durable:
             return self.durable
@@ -125,12 +124,12 @@ class Node:
 
 
 class CrashDisk:
-    """A disk that can be copied as a crash would leave it.
+    """A disk that can be copied in the state after a crash.
 
     Args:
-        files: Paths and contents of what is there, durably.
-        watch: Called before each operation; what it raises is what happens instead.
-        sector_bytes: How much of a file a crash keeps or not.
+        files: Paths and contents of the initial, durable files.
+        watch: Called before each operation; an exception that it raises replaces the operation.
+        sector_bytes: Unit of which a crash keeps all or nothing.
     """
 
     def __init__(
@@ -154,8 +153,9 @@ class CrashDisk:
         self._sector_bytes = sector_bytes
 
     def clone(self, rng: random.Random | None, stale: bytes = b"") -> CrashDisk:
-        """What a crash at this moment leaves, as a disk of its own that no process has locked;
-        without `rng`, nothing but what was synced.
+        """The state after a crash now, as a new disk that no process has locked.
+
+        Without `rng`, only synced data survives.
         """
         with self._guard:
             names = dict(self._durable_names)
@@ -173,7 +173,7 @@ class CrashDisk:
             return clone
 
     def killed(self, operation: Operation) -> CrashDisk:
-        """What the end of the process before an operation leaves, or halfway through a write."""
+        """The state after the process ends before an operation, or halfway through a write."""
         files = self.contents()
         if operation.kind == "write" and operation.path in files:
             files[operation.path] += operation.data[: operation.size_bytes // 2]
@@ -185,18 +185,18 @@ class CrashDisk:
         return clone
 
     def unlock(self) -> None:
-        """The process that has the lock is killed."""
+        """The process with the lock is killed."""
         self._locks.clear()
 
     def put(self, path: str, data: bytes | None) -> None:
-        """Put durable bytes in a file's place; None removes it."""
+        """Replace a file with durable bytes; None removes it."""
         for names in (self.names, self._durable_names):
             names.pop(path, None)
             if data is not None:
                 names[path] = Node(bytearray(data), data, sector_bytes=self._sector_bytes)
 
     def contents(self) -> dict[str, bytes]:
-        """What readers see."""
+        """The content that readers see."""
         return {path: bytes(node.data) for path, node in self.names.items()}
 
     def list(self, directory: str) -> list[str]:
@@ -278,7 +278,7 @@ class CrashDisk:
 
 
 class Handle:
-    """A file that is written at its end."""
+    """A file that is appended to."""
 
     def __init__(self, disk: CrashDisk, path: str, node: Node) -> None:
         self._disk = disk
@@ -345,13 +345,13 @@ def _apply(names: dict[str, Node], source: str | None, target: str | None, node:
 
 
 class Counting:
-    """Watches a disk: counts what changes something, and acts on the n-th of these.
+    """Watches a disk: counts changes, and acts on the n-th one.
 
     Args:
-        at: The number of the first operation to act on, from 1 on; 0 for none.
-        act: What happens then and, if `times` says so, at those that follow.
-        times: How many are acted on.
-        kinds: Which operations count.
+        at: The number of the first operation to act on, starting at 1; 0 for none.
+        act: The action then and, if `times` allows, at the operations that follow.
+        times: Number of operations to act on.
+        kinds: Kinds of operations that count.
     """
 
     def __init__(
@@ -384,7 +384,7 @@ def crash(operation: Operation) -> None:
 
 
 def fail(error: int, share: float = 0.0) -> Callable[[Operation], None]:
-    """Raises an error; of a write some is taken before."""
+    """Raise an error; a write is done in part first."""
 
     def act(operation: Operation) -> None:
         operation.taken = int(operation.size_bytes * share)

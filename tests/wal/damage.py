@@ -1,8 +1,8 @@
-"""Logs of three segments to damage, and what has to be told of it.
+"""Logs of three segments to damage, and the expected reports.
 
-Each damaged log is looked at three times: by a strict writer, which refuses it and changes nothing;
-by a reader, which changes nothing; and by a writer that is not strict, which goes on from what is
-safe and keeps the rest under another name.
+Each damaged log is opened three times: by a strict writer, which refuses it and changes nothing; by
+a reader, which changes nothing; and by a writer that is not strict, which continues from the safe
+records and keeps the rest under another name.
 """
 
 from __future__ import annotations
@@ -73,19 +73,19 @@ def content(directory: Path) -> dict[str, bytes]:
 
 @dataclass
 class Damage:
-    """What has to be told.
+    """The expected report.
 
     Attributes:
         path: The segment.
-        offset: Where in it.
-        message: What is said.
-        expected: What should have been there, or a part of that text.
-        found: What was there, or a part of that text.
-        safe: Sequence numbers of the records that are to be had.
-        lost_records: Whole records behind these.
-        lost_bytes: Bytes that are not kept.
-        set_aside: Names of the files that hold what was dropped.
-        goes_on: The sequence number that the next record gets.
+        offset: Byte offset in it.
+        message: The message.
+        expected: The expected value, or a part of that text.
+        found: The found value, or a part of that text.
+        safe: Sequence numbers of the records that can be read.
+        lost_records: Number of complete records after these.
+        lost_bytes: Number of bytes that are dropped.
+        set_aside: Names of the files with the dropped bytes.
+        goes_on: The sequence number of the next record.
     """
 
     path: Path
@@ -149,7 +149,7 @@ class Damage:
 
 
 def of_frame(directory: Path, segment: int, frame: int, **told: Any) -> Damage:
-    """What has to be told of damage that begins with a frame."""
+    """The expected report of damage that begins with a frame."""
     paths = segments(directory)
     path = paths[segment]
     start = SEGMENT_HEADER_BYTES
@@ -171,7 +171,7 @@ def of_frame(directory: Path, segment: int, frame: int, **told: Any) -> Damage:
 
 
 def of_segment(directory: Path, segment: int, **told: Any) -> Damage:
-    """What has to be told of a segment that cannot be used; all its frames are lost."""
+    """The expected report of a segment that cannot be used; all its frames are lost."""
     return of_frame(directory, segment, 0, **{"lost_records": LAST - segment * PER_SEGMENT, **told})
 
 

@@ -1,4 +1,4 @@
-"""What a log is asked to do while its disk fails."""
+"""Operations on a log while its disk fails."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The historic formats as plainly as they can be written and read: one record after the other.
+"""Plain readers and writers of the historic formats, one record after the other.
 
-The writers make the bytes that the two programs made. The decoders are the model that the columnar
-ones are held to, and the plain baseline of the benchmarks; they know whole logs only.
+The writers produce the bytes of the two former programs. The decoders are the model of the columnar
+ones, and the plain baseline of the benchmarks; they read undamaged logs only.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Writer002:
     """Appends to the files of a log of specification 002.
 
     Args:
-        marks_batches: Write BEGIN before a batch, as later files have it.
-        rotate_bytes: A file that is longer gets no further append.
+        marks_batches: Write BEGIN before a batch, as later files do.
+        rotate_bytes: A longer file gets no further append.
         first_seq: Number of the first record.
     """
 
@@ -124,7 +124,7 @@ def decode_003(data: bytes, *, is_checked: bool) -> list[Record]:
 
 
 def sound_002(data: bytes) -> tuple[list[Record], int]:
-    """The sound records that a file begins with, whatever their numbers, and where they end."""
+    """The sound records at the start of a file, with any numbers, and the offset of their end."""
     found: list[Record] = []
     at = 0
     while at + 25 <= len(data):
@@ -145,7 +145,7 @@ def sound_002(data: bytes) -> tuple[list[Record], int]:
 
 
 def sound_003(data: bytes) -> tuple[list[Record], int]:
-    """The sound records that a file with checksums begins with, and where they end."""
+    """The sound records at the start of a file with checksums, and the offset of their end."""
     found: list[Record] = []
     at = 0
     while at + 12 <= len(data):
@@ -165,7 +165,7 @@ def sound_003(data: bytes) -> tuple[list[Record], int]:
 
 
 def table(records: Sequence[Record]) -> pa.Table:
-    """Records as a plain reader would hand them on: columns from lists."""
+    """Records as a plain reader would return them: columns from lists."""
     return pa.table(
         {
             "seqNum": pa.array([record.seq for record in records], pa.int64()),

@@ -1,7 +1,7 @@
-"""Interrupts (Ctrl-C) the thread that writes: ``interrupted.py ACTION...``, its own process.
+"""Interrupts (Ctrl-C) the writing thread: ``interrupted.py ACTION...``, in a separate process.
 
-The interrupt comes at the first place of the action, the second, and so on, while other threads
-wait for it. What is wrong afterwards ends the process with an exception.
+The interrupt happens at the first place of the action, the second, and so on, while other threads
+wait for it. A wrong result ends the process with an exception.
 """
 
 from __future__ import annotations

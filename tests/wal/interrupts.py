@@ -1,6 +1,6 @@
-"""Interrupts a thread at the n-th place where Python would look for a signal.
+"""Interrupts a thread at the n-th place where Python checks for a signal.
 
-That is where a function begins, where a builtin one has returned, and while a lock is waited for.
+These places are the start of a function, the return of a built-in one, and each wait for a lock.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Self
 import lakelog
 
 PACKAGE = f"{Path(lakelog.__file__).parent}/"
-"""Not any folder of that name: the checkout may be called lakelog too."""
+"""Not any folder of that name: the checkout can be called lakelog too."""
 
 
 class Interrupts:
-    """For the thread that enters it: raises KeyboardInterrupt, once.
+    """Raises KeyboardInterrupt once, in the thread that enters it.
 
     Args:
-        at: The number of the place, from 1 on.
+        at: The number of the place, starting at 1.
     """
 
     def __init__(self, at: int) -> None:
@@ -55,7 +55,7 @@ class Interrupts:
 
 
 def _can_be_raised_from(frame: FrameType) -> bool:
-    """Whether it is our code, and not where Python itself ignores what is raised."""
+    """Whether the code is lakelog's, and not where Python itself ignores exceptions."""
     path = frame.f_code.co_filename
     if not (path.startswith(PACKAGE) or path.endswith("contextlib.py")):
         return False

@@ -50,7 +50,7 @@ def read_header(data: bytes) -> tuple[bytes, int, int, int, int]:
 
 
 def read_frames(data: bytes, log_id: bytes) -> list[Frame]:
-    """Frames up to the first that is not whole."""
+    """Frames up to the first incomplete one."""
     mark = google_crc32c.value(log_id)
     start = google_crc32c.value(struct.pack("<I", mark))
     frames = []

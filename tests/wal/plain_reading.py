@@ -20,7 +20,7 @@ ALL_ONES = 0xFFFFFFFF * 8
 
 
 class DamagedError(Exception):
-    """The page calls it damage."""
+    """Damage by the definition of the page."""
 
 
 class Header(NamedTuple):
@@ -32,7 +32,7 @@ class Header(NamedTuple):
 
 @dataclass
 class Log:
-    """What is in a log."""
+    """The content of a log."""
 
     records: list[plain.Record] = field(default_factory=list)
     next_seq: int = 1
@@ -41,7 +41,7 @@ class Log:
 
 
 def header_of(data: bytes) -> Header | None:
-    """None where the header is not whole."""
+    """None if the header is incomplete."""
     if len(data) < 64 or data[:4] != b"\x89LKW":
         return None
     if google_crc32c.value(data[:60]).to_bytes(4, "little") != data[60:64]:

@@ -1,4 +1,4 @@
-"""Processes beside one another on one log: one of them writes, any number of others read."""
+"""Concurrent processes on one log: one of them writes, any number of others read."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def process(what: str, directory: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def end(beside: subprocess.Popen[str]) -> list[int]:
-    """Tell a process to end; what it says then."""
+    """End a process; returns its output."""
     assert beside.stdin is not None
     assert beside.stdout is not None
     beside.stdin.close()

@@ -1,8 +1,8 @@
-"""The machine stops, at any operation of any workload: what was promised is there, and no more.
+"""The machine stops at any operation of any workload: all durable records survive, and no others.
 
-A lineage of logs on a `CrashDisk`: each lives through a random workload until its machine stops,
-and the next one goes on from what the crash left. On the way further copies are taken and looked
-at. It may begin with a historic log, whose upgrade is stopped as well.
+A lineage of logs on a `CrashDisk`: each runs a random workload until its machine stops, and the
+next one continues from the state after the crash. On the way further copies are taken and verified.
+It can begin with a historic log, whose upgrade is stopped as well.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ Found = list[tuple[int, str, bytes, bytes | None]]
 
 @dataclass
 class Unit:
-    """What is written in one call.
+    """The records of one call.
 
     Attributes:
-        thread: Who wrote it; a thread's units are in the order of their numbers.
-        records: Operation, key and value of each record but a COMMIT.
-        is_batch: Ends with a COMMIT.
+        thread: The writing thread; a thread's units are in the order of their numbers.
+        records: Operation, key and value of each record except a COMMIT.
+        is_batch: Whether it ends with a COMMIT.
     """
 
     thread: int
@@ -50,17 +50,17 @@ class Unit:
 
 @dataclass
 class Life:
-    """What is known of a log.
+    """The expected content of a log.
 
     Attributes:
-        sync: As the log has it.
-        units: All that may be there, by number.
-        acked: The last sequence number of those that were acknowledged.
-        floor: A sequence number that was given and is durable.
-        synced_to: All that was acknowledged up to this sequence number is durable.
-        void: Truncated, and acknowledged.
-        may_be_void: Every truncation that was begun since.
-        old_to: Up to here the marks are those of a historic log.
+        sync: Its sync mode.
+        units: All units that may exist, by number.
+        acked: The last sequence number of the acknowledged units.
+        floor: A sequence number that was assigned and is durable.
+        synced_to: Acknowledged records up to this sequence number are durable.
+        void: Last sequence number of the acknowledged truncations.
+        may_be_void: Last sequence numbers of all truncations begun since.
+        old_to: Up to this sequence number the marks are those of a historic log.
     """
 
     sync: Any
@@ -81,7 +81,7 @@ class Life:
         )
 
     def durable(self) -> dict[int, int]:
-        """Units that no crash may take, by their last sequence number."""
+        """Units that no crash may lose, by their last sequence number."""
         by_seq = sorted((seq, number) for number, seq in self.acked.items())
         if self.sync == "batch":
             safe = by_seq[: max(0, len(by_seq) - (BATCH_APPENDS - 1))]
@@ -91,7 +91,7 @@ class Life:
         return {**known, **dict(safe)}
 
     def check(self, found: Found, current_seq: int) -> None:
-        """All that was promised is there, nothing is half there, and order holds."""
+        """Assert that all durable units exist, none is partial, and their order is correct."""
         durable = self.durable()
         floor = max([self.floor, self.void, *durable])
         assert current_seq >= floor, f"the number went back from {floor} to {current_seq}"
@@ -116,7 +116,7 @@ class Life:
             assert own == sorted(own)
 
     def _unit(self, found: Found, at: int, there: dict[int, int]) -> int:
-        """Check the unit that begins with a record, and give where the next one begins."""
+        """Check the unit that begins with a record; returns the start of the next one."""
         seq, op, key, _ = found[at]
         if op == "CHECKPOINT" or (op == "COMMIT" and (at == 0 or seq <= self.old_to)):
             return at + 1
@@ -133,7 +133,7 @@ class Life:
         return at + len(rest)
 
     def reborn(self, found: Found, current_seq: int, sync: Any) -> Life:
-        """What is known once a log was opened for writing: what is there now is durable."""
+        """The expected content after opening for writing: all existing records are durable."""
         there: dict[int, int] = {}
         at = 0
         while at < len(found):
@@ -144,13 +144,13 @@ class Life:
 
 
 class Workload:
-    """Something to do to a log.
+    """A random workload on a log.
 
     Args:
-        disk: Where the log is.
-        life: What is known of it.
-        rng: Chooses.
-        numbers: Gives each unit its number.
+        disk: The disk of the log.
+        life: Its expected content.
+        rng: Random generator.
+        numbers: Numbers the units.
     """
 
     def __init__(
@@ -258,7 +258,7 @@ class Workload:
         self.life.synced_to = self.life.floor = seq
 
     def look(self, log: WriteAheadLog) -> None:
-        """A reader sees what the writer has written."""
+        """Assert that a reader sees what the writer has written."""
         with self.open(read_only=True) as reader:
             assert records_of(reader) == records_of(log)
             assert reader.current_seq_num() == log.current_seq_num()
@@ -269,7 +269,7 @@ def records_of(log: WriteAheadLog) -> Found:
 
 
 def look(clone: CrashDisk, life: Life) -> tuple[Found, int]:
-    """Look at what a crash left: as a reader, then as the next writer."""
+    """Open the state after a crash: as a reader, then as the next writer."""
     seen: tuple[Found, int] | None = None
     try:
         with WriteAheadLog(DIRECTORY, disk=clone, read_only=True) as reader:
@@ -295,7 +295,7 @@ def stopped(rng: random.Random, most: int) -> Counting:
 
 
 def begin(rng: random.Random, numbers: Callable[[], int]) -> tuple[CrashDisk, Life]:
-    """An empty disk, or one with a historic log and an upgrade that was stopped, often."""
+    """An empty disk, or often one with a historic log and a stopped upgrade."""
     kind = rng.choice(["new", "new", "002", "003"])
     if kind == "new":
         return CrashDisk(), Life("sync")
@@ -336,7 +336,7 @@ def begin(rng: random.Random, numbers: Callable[[], int]) -> tuple[CrashDisk, Li
 def live(
     disk: CrashDisk, life: Life, rng: random.Random, numbers: Callable[[], int], stale: bytes
 ) -> list[tuple[CrashDisk, Life]]:
-    """Run a workload until the machine stops; what crashes on the way, and there, would leave."""
+    """Run a workload until the machine stops; returns the states after crashes until then."""
     clones: list[tuple[CrashDisk, Life]] = []
     counting = stopped(rng, rng.choice([8, 60, 300]))
 
@@ -361,7 +361,7 @@ def live(
 
 
 def foreign_frames() -> bytes:
-    """A segment of another log, as it may stand in space that was used before."""
+    """A segment of another log, as it can remain in reused space."""
     disk = CrashDisk()
     with WriteAheadLog(DIRECTORY, disk=disk, sync="none") as log:
         for n in range(1, 100):
@@ -421,7 +421,7 @@ def test_what_a_crash_leaves_is_any_part_of_what_was_not_synced() -> None:
 
 
 def test_a_log_that_promises_too_much_is_caught() -> None:
-    """The proof proves something: a log that does not sync what it acknowledges fails it."""
+    """Test of the test: a log that does not sync what it acknowledges fails."""
 
     def lineages() -> None:
         for seed in range(40):

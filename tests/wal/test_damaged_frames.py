@@ -1,4 +1,4 @@
-"""One test for each kind of damage within a segment: what is recovered, lost, and told of it."""
+"""One test for each kind of damage within a segment: what is recovered, lost, and reported."""
 
 from __future__ import annotations
 

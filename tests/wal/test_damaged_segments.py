@@ -1,4 +1,4 @@
-"""One test for each kind of damage to whole segments; and what looks like it and does no harm."""
+"""One test for each kind of damage to whole segments, and for harmless states that look like it."""
 
 from __future__ import annotations
 
@@ -269,7 +269,7 @@ def test_files_with_other_names_are_left_alone(directory: Path) -> None:
 
 
 def test_damage_before_a_truncation_is_no_loss(directory: Path) -> None:
-    """What is void is not missed: a crash may leave some of the files of a truncation."""
+    """Truncated records are not missed: a crash may leave some of the files of a truncation."""
     saved = segments(directory)[0].read_bytes()
     with WriteAheadLog(directory) as log:
         log.truncate(2 * PER_SEGMENT)

@@ -1,4 +1,4 @@
-"""The loops that specifications 002 and 003 document work as they are written."""
+"""The loops that specifications 002 and 003 document work unchanged."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A disk that fails, and a machine that stops afterwards: nobody was told what is not so.
+"""A disk that fails, and a machine that stops afterwards: no acknowledgement was wrong.
 
-Each operation of the disk fails, the first, the second, and so on until none is left, while a log
-is opened, written, rotated, truncated, closed. `CrashDisk` then shows what a crash would leave too.
+Each operation of the disk fails in turn, while a log is opened, written, rotated, truncated,
+closed. `CrashDisk` then also shows the state after a crash.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def keys(log: WriteAheadLog) -> list[str]:
 def runs(
     prepare: Callable[[], CrashDisk], error: int, share: float, times: int = 1
 ) -> Iterator[tuple[CrashDisk, Counting]]:
-    """A disk whose first operation fails, its second, and so on until none does."""
+    """A disk whose first operation fails, then its second, and so on until none does."""
     for at in itertools.count(1):
         assert at < 60
         disk = prepare()
@@ -134,8 +134,10 @@ def test_after_a_fault_a_crash_leaves_what_was_promised(
 
 
 def found_again(disk: CrashDisk, rng: random.Random) -> list[str]:
-    """What is read after opening. It may be what a sync has failed for, and then what is appended
-    behind it must not be there without it.
+    """The records after opening.
+
+    A record whose sync failed may be among them. Then records appended after it must not exist
+    without it.
     """
     with opened(disk) as log:
         there = keys(log)
@@ -188,7 +190,7 @@ def test_each_mode_syncs_as_documented(sync: Any) -> None:
 
 
 def with_a_failed_sync() -> CrashDisk:
-    """A log of two records, of which the sync of the second one failed."""
+    """A log of two records; the sync of the second one failed."""
     disk = CrashDisk()
     log = opened(disk, segment_bytes=1 << 20)
     log.append("PUT", "before", "v" * 600)
@@ -389,7 +391,7 @@ def test_a_log_that_could_not_be_made_is_made_later(error: int, share: float) ->
 
 
 def at_work(log: WriteAheadLog, name: str) -> tuple[list[str], list[str]]:
-    """Threads append; what was acknowledged, and of what nobody knows."""
+    """Threads append; returns the acknowledged and the uncertain units."""
     acknowledged: list[str] = []
     unknown: list[str] = []
     strange: list[BaseException] = []

@@ -1,4 +1,4 @@
-"""The bytes of the log, and that the fast ways to make and read them are the plain ones."""
+"""The bytes of the log; the fast readers and writers equal the plain ones."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_batch_in_several_frames_is_the_batch(
 def build(
     groups: list[tuple[list[tuple[int, bytes, bytes | None]], int, bool]],
 ) -> tuple[bytes, list[plain.Record]]:
-    """A segment of frames: each a list of records, reading, perhaps compressed."""
+    """A segment of frames: each a list of records, with or without compression."""
     data = SegmentHeader(LOG_ID, 1, 1, 0, 0).pack()
     model = []
     seq = 1

@@ -1,4 +1,4 @@
-"""Concurrent appends share a write and an fsync, and each learns what came of its own."""
+"""Concurrent appends share a write and an fsync, and each gets its own result."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ DIRECTORY = "somewhere/log"
 
 
 def slow(watch: Callable[[Operation], None] = lambda operation: None) -> CrashDisk:
-    """An fsync takes a while, as on a real disk, so that the other threads queue."""
+    """An fsync is slow, as on a real disk, so that the other threads queue."""
 
     def wait(operation: Operation) -> None:
         if operation.kind == "sync":
@@ -44,7 +44,7 @@ def opened(disk: CrashDisk, **how: Any) -> WriteAheadLog:
 
 
 def together(count: int, work: Callable[[int], Any]) -> list[Any]:
-    """What each thread's work gives, or raises."""
+    """The result or the exception of each thread."""
     outcomes: list[Any] = [None] * count
     barrier = threading.Barrier(count)
 
@@ -114,7 +114,7 @@ def test_batches_and_single_records_of_one_group_have_frames_of_their_own() -> N
 
 def test_a_group_that_does_not_fit_is_tried_one_by_one() -> None:
     def full(operation: Operation) -> None:
-        """The disk takes writes of 2,000 bytes."""
+        """The disk accepts writes of 2,000 bytes."""
         if operation.kind == "write" and operation.size_bytes > 2000:
             fail(errno.ENOSPC, 1999 / operation.size_bytes)(operation)
 

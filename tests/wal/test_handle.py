@@ -1,4 +1,4 @@
-"""Errors of the operating system are told as lakelog's, and ours as they are."""
+"""Errors of the operating system become lakelog's, and lakelog's own pass unchanged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Specification 002, and each weakness of its program that does not come back."""
+"""Specification 002, and a test that each weakness of its program is absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Specification 003 without and with checksums, and what of its weaknesses can be repaired."""
+"""Specification 003 without and with checksums, and which of its weaknesses can be repaired."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SEEDS = range(24)
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """So that a small log has many, and records that are longer than one."""
+    """Small chunks, so that a small log has many, and records longer than one."""
     monkeypatch.setattr(reader, "_CHUNK_BYTES", 4_000)
 
 
@@ -46,7 +46,7 @@ def contents(rng: random.Random) -> list[tuple[bytes, bytes]]:
 
 
 def damage(rng: random.Random, data: bytes) -> bytes:
-    """No damage, a few changed bytes, a hole of zeros, a piece that is missing or there twice."""
+    """No damage, a few changed bytes, a hole of zeros, a missing or a repeated piece."""
     damaged = bytearray(data)
     at = rng.randrange(100, len(data))  # whatever number the first record has, it is kept
     kind = rng.randrange(6)
@@ -74,7 +74,7 @@ def rows(records: pa.Table) -> list[dict[str, object]]:
 
 
 def plain_002(data: bytes) -> tuple[list[Record], bool]:
-    """The records of a file up to the first whose number does not follow; whether one does not."""
+    """The records of a file up to the first wrong number; whether there is one."""
     found: list[Record] = []
     at = 0
     while at < len(data):

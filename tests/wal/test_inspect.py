@@ -15,7 +15,7 @@ PAIRS = [(b"key-%d" % n, b"value-%d" % n) for n in range(20)]
 
 
 def made(folder: Path, appends: int = 9) -> Path:
-    """A log of three records a segment."""
+    """A log with three records per segment."""
     with WriteAheadLog(folder, segment_bytes=200, clock=lambda: 1_700_000_000_000) as log:
         for n in range(appends):
             log.append("PUT", f"key-{n}", "value")

@@ -1,4 +1,4 @@
-"""An interrupt (Ctrl-C) of the thread that writes: no caller waits forever, no answer is wrong."""
+"""An interrupt (Ctrl-C) of the writing thread: no caller waits forever, no result is wrong."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_an_interrupt_anywhere_leaves_no_caller_waiting_and_no_wrong_answer() ->
 
 
 def test_what_is_thrown_away_meanwhile_is_not_interrupted(tmp_path: Path) -> None:
-    """Python ignores what a finalizer raises, and reports it; whose object it was is chance."""
+    """Python ignores what a finalizer raises, and reports it; which object it affects is random."""
     held: list[HeldLock] = [LocalDisk().lock(str(tmp_path / "lock"), "an owner")]
     with Interrupts(1) as interrupts:
         held.clear()

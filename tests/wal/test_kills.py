@@ -1,7 +1,6 @@
-"""Writers under load that are killed with SIGKILL, at any time: what they were told is there.
+"""Writers under load killed with SIGKILL at any time: all acknowledged records exist.
 
-A few rounds, or as many as ``LAKELOG_ROUNDS`` says; all on one log, which the next writer opens at
-once.
+A few rounds, or ``LAKELOG_ROUNDS``; all on one log, which the next writer opens immediately.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Run = Callable[[dict[str, Any]], list[list[str]]]
 
 @pytest.fixture
 def run() -> Iterator[Run]:
-    """Runs one writer until it is killed, and gives what it was told."""
+    """Runs one writer until it is killed, and returns its output."""
     with asked(KILLER) as ask:
 
         def run_order(order: dict[str, Any]) -> list[list[str]]:
@@ -43,12 +42,12 @@ def run() -> Iterator[Run]:
 
 @dataclass
 class Known:
-    """What the writers were told, and what was found last.
+    """The acknowledgements of the writers, and the records found last.
 
     Attributes:
         wrote: Each unit's last sequence number.
         void: Records up to this one are truncated.
-        may_be_void: Truncations that were begun and never came to an end.
+        may_be_void: Truncations that were begun and never completed.
         found: Each record that was found, by its sequence number.
     """
 
@@ -90,9 +89,9 @@ class Known:
 
 
 def units_of(found: dict[int, tuple[str, bytes, bytes | None]]) -> dict[str, int]:
-    """Each unit's last sequence number; no unit is half there, but by truncation.
+    """Each unit's last sequence number; no unit is partial, except by truncation.
 
-    Of a unit that was truncated up to its COMMIT, that has no name.
+    A unit that was truncated up to its COMMIT has no name.
     """
     units: dict[str, int] = {}
     first = seq = next(iter(found), 1)

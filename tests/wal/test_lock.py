@@ -1,4 +1,4 @@
-"""One process writes."""
+"""Only one process writes."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_a_dead_owners_lock_is_taken_over(tmp_path: Path) -> None:
 def test_a_full_disk_keeps_nobody_from_opening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else nobody could truncate, which makes room."""
+    """Otherwise no writer could truncate, which frees space."""
     with WriteAheadLog(tmp_path) as log:
         log.append("PUT", "k")
 

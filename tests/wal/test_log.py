@@ -1,4 +1,4 @@
-"""What a caller sees of the log."""
+"""The log from a caller's view."""
 
 from __future__ import annotations
 

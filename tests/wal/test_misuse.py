@@ -1,4 +1,4 @@
-"""What callers may do that nobody thought of: it is refused, or done right, and harms no record."""
+"""Unusual calls: each is refused or done correctly, and harms no record."""
 
 from __future__ import annotations
 

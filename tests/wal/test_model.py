@@ -34,10 +34,10 @@ Record = tuple[int, str, bytes, bytes | None]
 
 
 class LogMachine(RuleBasedStateMachine):
-    """A log on a disk in memory, and the list that it has to be.
+    """A log on a disk in memory, and the expected list.
 
-    ``model`` holds every record that was ever appended; ``ends`` are where what was appended in
-    one call ends; records up to ``void`` are truncated; those up to ``durable`` survive a crash.
+    ``model`` has every record that was ever appended. ``ends`` are the ends of the calls' appends.
+    Records up to ``void`` are truncated; those up to ``durable`` survive a crash.
     """
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class LogMachine(RuleBasedStateMachine):
         self.durable = len(self.model)
 
     def add(self, *records: tuple[str, bytes, bytes | None]) -> int:
-        """Append to the model; the last record's number."""
+        """Append to the model; returns the last record's number."""
         for record in records:
             self.model.append((len(self.model) + 1, *record))
         self.ends.add(len(self.model))

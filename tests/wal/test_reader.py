@@ -1,4 +1,4 @@
-"""Reading beside a writer: nothing is changed, and what is read is a part of the log."""
+"""Reading while a writer runs: the reader changes nothing, and gets a part of the log."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_readers_see_a_part_of_the_log_at_every_moment(tmp_path: Path) -> None:
 
 
 class ChangingDisk(LocalDisk):
-    """Between its looks at the log a writer rotates and truncates."""
+    """A writer rotates and truncates between the reader's listings of the log."""
 
     def __init__(self, log: WriteAheadLog, changes: int) -> None:
         self.log = log
@@ -130,7 +130,7 @@ def test_what_stays_damaged_is_damage_for_a_reader_too(tmp_path: Path) -> None:
 
 
 def test_a_reader_maps_no_segment_that_may_yet_be_cut(tmp_path: Path) -> None:
-    """The last one; or the one before it, if the last one was being made and came to nothing."""
+    """The last one; or the one before it, if the creation of the last one was stopped."""
     with WriteAheadLog(tmp_path, segment_bytes=500) as log:
         for n in range(30):
             log.append("PUT", str(n), "v" * 50)

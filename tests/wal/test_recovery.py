@@ -1,4 +1,4 @@
-"""Opening a log after a crash: cases that the tables of torn tails and of damage do not have."""
+"""Opening a log after a crash: cases that the tables of torn tails and of damage lack."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def keys(log: WriteAheadLog) -> list[bytes]:
 
 
 def fill(directory: Path, count: int = 6, **how: Any) -> list[bytes]:
-    """A log of records `0`, `1`, …; their keys."""
+    """A log of records `0`, `1`, …; returns their keys."""
     with WriteAheadLog(directory, **settings(**how)) as log:
         for n in range(count):
             log.append("PUT", str(n), "v" * 100)
@@ -47,7 +47,7 @@ def flip(path: Path, at: int) -> None:
 
 
 def refused(directory: Path) -> WalCorruptionError:
-    """The error of opening, which changes nothing; a reader's is the same."""
+    """The error of opening, which changes nothing; a reader gets the same."""
     before = {path.name: path.read_bytes() for path in directory.glob("*.wal*")}
     with pytest.raises(WalCorruptionError) as caught:
         WriteAheadLog(directory)
@@ -121,7 +121,7 @@ def test_numbers_that_were_given_up_are_no_gap(tmp_path: Path) -> None:
 
 
 def large(disk: CrashDisk) -> None:
-    """A log whose only segment is worth a sync while it is read."""
+    """A log whose only segment is large enough to be synced while it is read."""
     with WriteAheadLog(DIRECTORY, disk=disk, sync="none") as log:
         log.append("PUT", "0", "v" * (1 << 20))
 
@@ -165,7 +165,7 @@ class DiskThatNeverRenames(LocalDisk):
 def test_what_is_damaged_at_its_beginning_is_set_aside_where_that_failed_before(
     tmp_path: Path, up_to_seq: int
 ) -> None:
-    """A segment behind it was made by then, which follows nothing but what is void."""
+    """The segment after it already existed then; it only follows truncated records."""
     fill(tmp_path)
     with WriteAheadLog(tmp_path) as log:
         log.truncate(up_to_seq)

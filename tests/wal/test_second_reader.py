@@ -1,4 +1,4 @@
-"""A reader written from the format's page alone finds what lakelog finds, damaged logs included."""
+"""A reader written from the format's page alone gives the same result, on damaged logs too."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def rows_of(rng: random.Random, count: int) -> list[tuple[str, bytes, bytes | No
 
 
 def fill(directory: Path, rng: random.Random) -> list[Record]:
-    """A log of anything, opened a few times, and what is in it."""
+    """A random log, opened a few times, and its content."""
     model: list[Record] = []
     void = 0
     for _ in range(rng.randint(1, 3)):
@@ -69,7 +69,7 @@ def fill(directory: Path, rng: random.Random) -> list[Record]:
 
 
 def damage(rng: random.Random, files: dict[str, bytes]) -> dict[str, bytes]:
-    """The same with something wrong in it, or something more, or less."""
+    """The same with damage, missing or additional bytes."""
     names = sorted(files)
     name = rng.choice([*names, names[-1], names[-1]])
     data = bytearray(files[name])
@@ -108,7 +108,7 @@ def found_in(log: WriteAheadLog) -> tuple[list[Record], int]:
 
 
 def check_prefix(found: list[Record], model: list[Record]) -> None:
-    """What was void may be there again, where what said so is lost."""
+    """Truncated records may exist again, if the record of the truncation is lost."""
     kept = [each for each in found if model and each.seq >= model[0].seq]
     assert kept == model[: len(kept)]
 

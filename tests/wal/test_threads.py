@@ -1,4 +1,4 @@
-"""Segments are looked at side by side, and it does not show."""
+"""Segments are read in parallel, with the same result."""
 
 from __future__ import annotations
 

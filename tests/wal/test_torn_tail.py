@@ -1,4 +1,4 @@
-"""A torn tail is no damage: what a crash leaves behind the last whole record is trimmed."""
+"""A torn tail is no damage: bytes after the last complete record are trimmed after a crash."""
 
 from __future__ import annotations
 
@@ -33,9 +33,7 @@ def torn(
     *,
     is_plain: bool = True,
 ) -> None:
-    """A log whose end is torn is opened by everybody, and said to have been torn. What is more than
-    an append that was not done is kept.
-    """
+    """All callers can open a torn log, and get a report; larger leftovers are kept."""
     path = segments(directory)[-1]
     aside = [] if is_plain else [f"{path}.tail.damaged"]
     before = content(directory)
@@ -131,7 +129,7 @@ def test_frames_of_another_log_in_recycled_space_are_never_taken(tmp_path: Path)
 
 
 def test_an_old_frame_of_the_same_log_within_a_torn_one_proves_nothing(tmp_path: Path) -> None:
-    """A value that holds a whole frame of the log, in a frame that was torn."""
+    """A value that contains a complete frame of the log, in a frame that was torn."""
     make(tmp_path, last=2)
     (path,) = segments(tmp_path)
     size = path.stat().st_size
@@ -148,7 +146,7 @@ def test_an_old_frame_of_the_same_log_within_a_torn_one_proves_nothing(tmp_path:
 def test_a_segment_that_was_never_begun_is_removed_and_told_of(
     directory: Path, left: int | str
 ) -> None:
-    """A crash while a segment was being made; the seal of the one before was not written yet."""
+    """A crash while a segment was created; the seal of the one before was not written yet."""
     made, before = segments(directory)[-1], segments(directory)[-2]
     seal = frames(before)[-1]
     before.write_bytes(before.read_bytes()[: seal.offset])

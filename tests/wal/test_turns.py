@@ -1,4 +1,4 @@
-"""Turns at writing: everybody is served once, in order, by one thread at a time."""
+"""Turns of writing: each caller is served once, in order, by one thread at a time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Work(Turn):
 
 
 class Bench:
-    """Serves slowly, and notes in which groups."""
+    """Serves slowly, and records the groups."""
 
     def __init__(self, seconds: float = 0.0) -> None:
         self.groups: list[list[Any]] = []
@@ -90,7 +90,7 @@ def test_who_waits_is_served_by_another_thread_or_leads() -> None:
 
 
 def test_who_writes_does_not_wait_for_himself() -> None:
-    """A signal's handler, say, that closes the log while it is written."""
+    """For example a signal handler that closes the log while it is written."""
     bench = Bench()
     serve = bench.serve
 

@@ -1,4 +1,4 @@
-"""A historic log is upgraded in place: it replays the same, and no weakness comes along."""
+"""A historic log is upgraded in place: its replay is unchanged, and no weakness remains."""
 
 from __future__ import annotations
 

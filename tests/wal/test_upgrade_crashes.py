@@ -1,4 +1,4 @@
-"""An upgrade that a crash or a fault stops at any of its operations loses nothing, and goes on."""
+"""An upgrade stopped by a crash or a fault at any operation loses nothing, and continues."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SECTOR_BYTES = 16  # small, so that small logs have many
 
 
 class StopAt(Counting):
-    """Acts on an operation; every write takes but a part of what it is given."""
+    """Acts on an operation; every write stops after a part of its bytes."""
 
     def __call__(self, operation: Operation) -> None:
         if operation.kind == "write":
@@ -44,7 +44,7 @@ def disk_with(files: dict[str, bytes]) -> CrashDisk:
 def upgraded(
     disk: CrashDisk, stop_at: int = 0, act: Callable[[Operation], None] = crash, **settings: Any
 ) -> bool:
-    """Upgrade; whether it came to its end."""
+    """Upgrade; whether it completed."""
     disk.watch = StopAt(stop_at, act)
     try:
         upgrade("log", disk=disk, **settings)
@@ -68,7 +68,7 @@ def old_contents(files: dict[str, bytes]) -> list[dict[str, object]]:
 def runs(
     files: dict[str, bytes], act: Callable[[Operation], None], **settings: bool
 ) -> Iterator[tuple[int, CrashDisk]]:
-    """The upgrade stopped at its first operation, its second one, until it is through."""
+    """The upgrade stopped at its first operation, its second one, and so on until it completes."""
     for place in itertools.count(1):
         disk = disk_with(files)
         if upgraded(disk, place, act, **settings):
@@ -143,7 +143,7 @@ def test_whatever_a_log_holds_its_upgrade_replays_the_same_after_a_crash(
 
 
 class FirstIsLost(random.Random):
-    """Of the names that were not durable, a crash loses what was done first, and nothing else."""
+    """Of the names that were not durable, a crash loses the first change, and nothing else."""
 
     def __init__(self) -> None:
         super().__init__(0)

@@ -1,4 +1,4 @@
-"""What is not upgraded: it is told why, and nothing is changed."""
+"""Logs that are not upgraded: the error has the reason, and nothing is changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs of earlier programs, as the tests of upgrading them make and read them."""
+"""Logs of earlier programs: written and read by the tests of upgrades."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Runs writers that die: ``wal_killer.py``, an order a line of JSON on standard input.
+"""Runs writers that are killed: ``wal_killer.py``, one JSON command per line on standard input.
 
-A writer is a fork of this process, which has imported everything and run nothing: so a death costs
-milliseconds. What a writer was told goes to standard output, a line an event, each in one write
-that is whole or not there: ``opened <last number>``, ``wrote <last number> <unit>``,
-``truncating <number>``, ``truncated <number>``. The last line of an order is ``ended <code>``.
+A writer is a fork of this process, which has imported everything and run nothing, so a kill costs
+milliseconds. The acknowledgements of a writer go to standard output, one line per event, each in
+one write that is complete or absent: ``opened <last number>``, ``wrote <last number> <unit>``,
+``truncating <number>``, ``truncated <number>``. The last line of a command is ``ended <code>``.
 """
 
 from __future__ import annotations
