@@ -12,6 +12,7 @@ from pathlib import Path
 from perf import report
 from perf.answers import WrongAnswerError
 from perf.checkpoints.workloads import CHECKPOINT_WORKLOADS
+from perf.ingest.workloads import INGEST_WORKLOADS
 from perf.measure import FailedRunError, Result, measure
 from perf.rows.workloads import ROW_WORKLOADS
 from perf.spark.workloads import SPARK_WORKLOADS
@@ -29,6 +30,7 @@ _EVERY = (
     *CHECKPOINT_WORKLOADS,
     *SPARK_WORKLOADS,
     *WAL_WORKLOADS,
+    *INGEST_WORKLOADS,
 )
 
 

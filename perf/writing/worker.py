@@ -15,6 +15,7 @@ from typing import Any
 from perf import answers, tables
 from perf.answers import Answer
 from perf.checkpoints.workloads import CHECKPOINT_WORKLOADS
+from perf.ingest.workloads import INGEST_WORKLOADS
 from perf.rows.workloads import ROW_WORKLOADS
 from perf.spark.workloads import SPARK_WORKLOADS
 from perf.wal.workloads import WAL_WORKLOADS
@@ -57,6 +58,7 @@ def measure(contender: str, name: str, scale: float) -> dict[str, Any]:
         *CHECKPOINT_WORKLOADS,
         *SPARK_WORKLOADS,
         *WAL_WORKLOADS,
+        *INGEST_WORKLOADS,
     )
     workload = {w.name: w for w in every}[name]
     case = load(contender, workload)

@@ -22,7 +22,7 @@ from tests.budget import seed_of
 from tests.faults.killers import asked
 
 KILLER = Path(__file__).with_name("ingest_killer.py")
-ROUNDS = max(4, int(os.environ.get("LAKELOG_ROUNDS", "0")))
+ROUNDS = max(3, int(os.environ.get("LAKELOG_ROUNDS", "0")))
 
 Run = Callable[[dict[str, Any]], list[list[str]]]
 
@@ -44,6 +44,7 @@ def run() -> Iterator[Run]:
         yield run_order
 
 
+@pytest.mark.timeout(300 + 30 * ROUNDS)
 @pytest.mark.parametrize("key", [None, "id"])
 def test_acknowledged_rows_of_killed_processes_are_in_the_table_once(
     tmp_path: Path, run: Run, key: str | None

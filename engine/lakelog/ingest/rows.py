@@ -97,6 +97,14 @@ class RowCodec:
         self.schema = schema
         self._key = tuple(key)
         self._conform = Conform(schema.fields, partition_columns)
+        self._fitting = pa.schema([])
+        self._never_null = [f.name for f in schema.fields if not f.nullable or f.name in key]
+        self._plain_types = {
+            field.name: ()
+            if field.name in partition_columns or _needs_look(field)
+            else (contract.to_arrow(field.type), self._conform.schema.field(field.name).type)
+            for field in schema.fields
+        }
         self._checks = {
             field.name: check
             for field in schema.fields
@@ -153,7 +161,7 @@ class RowCodec:
             InvalidInputError: A row does not fit the schema.
         """
         if isinstance(rows, pa.Table):
-            yield self._fitted(rows)
+            yield rows if self._is_fitting(rows) else self._fitted(rows)
         elif isinstance(rows, TextRows):
             yield self._fitted(self._cast(rows.table))
         elif rows and isinstance(rows[0], bytes):
@@ -175,6 +183,22 @@ class RowCodec:
         good, bad = self.checked(rows[:middle])
         more_good, more_bad = self.checked(rows[middle:])
         return good + more_good, bad + more_bad
+
+    def _is_fitting(self, rows: pa.Table) -> bool:
+        """Whether rows have exactly the table's types and no nulls where it has none, so that they
+        need not be converted one batch at a time.
+        """
+        schema = rows.schema
+        if schema is not self._fitting and not schema.equals(self._fitting):
+            types = {f.name: f.type for f in schema}
+            if (
+                len(types) < len(schema)
+                or types.keys() != self._plain_types.keys()
+                or any(types[name] not in known for name, known in self._plain_types.items())
+            ):
+                return False
+            self._fitting = schema
+        return not any(rows[name].null_count for name in self._never_null)
 
     def _given_by(self, row: Any) -> frozenset[str]:
         return self._given & row.keys() if isinstance(row, Mapping) else frozenset()
@@ -401,10 +425,11 @@ def _records_of_table(table: pa.Table) -> Iterator[Record]:
     rows = table.num_rows
     step = max(1, rows * RECORD_BYTES // max(table.nbytes, RECORD_BYTES))
     for start in range(0, rows, step):
-        part = table.slice(start, step).combine_chunks()
+        part = table.slice(start, step)
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, part.schema) as writer:
-            writer.write_table(part)
+            for batch in part.to_batches():
+                writer.write_batch(batch)
         value = sink.getvalue().to_pybytes()
         yield Record(_HEADER.pack(ARROW, part.num_rows), value, part.num_rows)
 
@@ -482,6 +507,17 @@ def _check(field: Field, in_key: bool, in_partition: bool) -> Check | None:
             else type(v) is dt.datetime and v.tzinfo is zone and v.year >= 1000 and not v.fold
         )
     return None
+
+
+def _needs_look(field: Field) -> bool:
+    """Whether values of the right Arrow type may still not fit."""
+    plain = isinstance(field.type, Decimal) or (
+        isinstance(field.type, Primitive) and contract.is_known(field.type)
+    )
+    return not plain or field.type in _OPAQUE or any("CHAR" in key for key in field.metadata)
+
+
+_OPAQUE = (Primitive("variant"), Primitive("void"))
 
 
 def _is_double(value: Any) -> bool:

@@ -1,0 +1,153 @@
+"""Records of rows: the fast paths give the same rows as the general one."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lakelog.errors import InvalidInputError, MalformedLogError
+from lakelog.ingest.rows import Record, Records, RowCodec, batches_of, follows
+from lakelog.model.contract import Struct, parse_schema, to_json
+from lakelog.transaction.schema_conversion import struct_of
+
+ARROW = pa.schema(
+    [
+        pa.field("id", pa.int64(), nullable=False),
+        pa.field("small", pa.int8()),
+        pa.field("x", pa.float64()),
+        pa.field("ok", pa.bool_()),
+        pa.field("text", pa.string()),
+        pa.field("day", pa.date32()),
+        pa.field("at", pa.timestamp("us", "UTC")),
+        pa.field("naive", pa.timestamp("us")),
+    ]
+)
+SCHEMA = struct_of(ARROW)
+TIMES: dict[str, Any] = {"min_value": dt.datetime(1, 1, 2), "max_value": dt.datetime(9999, 12, 30)}
+VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "id": st.integers(-(1 << 63), (1 << 63) - 1),
+    "small": st.integers(-128, 127),
+    "x": st.floats() | st.integers(-(1 << 53), 1 << 53),
+    "ok": st.booleans(),
+    "text": st.text(),
+    "day": st.dates(),
+    "at": st.datetimes(**TIMES, timezones=st.just(dt.UTC)),
+    "naive": st.datetimes(**TIMES),
+}
+ROWS = st.lists(
+    st.fixed_dictionaries(
+        {"id": VALUES["id"]},
+        optional={name: st.none() | each for name, each in VALUES.items() if name != "id"},
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+def as_records(records: list[Record]) -> Records:
+    """What a log would return."""
+    op = pa.DictionaryArray.from_arrays(pa.array([0] * len(records), pa.int8()), ["PUT"])
+    return Records(
+        pa.table(
+            {
+                "seqNum": pa.array(range(1, len(records) + 1), pa.int64()),
+                "op": op,
+                "key": pa.array([record.key for record in records], pa.binary()),
+                "value": pa.array([record.value for record in records], pa.binary()),
+            }
+        )
+    )
+
+
+def decoded(codec: RowCodec, records: list[Record]) -> pa.Table:
+    table, numbers = codec.decode(as_records(records))
+    assert table.num_rows == len(numbers)
+    return table.take(pa.array(numbers.argsort(kind="stable"))).combine_chunks()
+
+
+def same(a: pa.Table, b: pa.Table) -> bool:
+    return repr(a.to_pylist()) == repr(b.to_pylist())  # NaN equals itself
+
+
+@settings(deadline=None, max_examples=60)
+@given(ROWS)
+def test_rows_of_plain_values_are_the_same_as_in_columns(rows: list[dict[str, Any]]) -> None:
+    codec = RowCodec(SCHEMA)
+    one_by_one = [record for row in rows for record in codec.records([row])]
+    general = pa.concat_tables(table for row in rows for table in codec.tables([row]))
+    assert same(decoded(codec, one_by_one), general)
+    together = list(codec.records(rows))
+    assert sum(record.rows for record in together) == len(rows)
+    assert same(decoded(codec, together), general)
+
+
+@settings(deadline=None, max_examples=30)
+@given(ROWS, st.booleans())
+def test_a_table_of_the_right_types_is_the_same_as_a_converted_one(
+    rows: list[dict[str, Any]], wide: bool
+) -> None:
+    codec = RowCodec(SCHEMA)
+    table = pa.Table.from_pylist(rows, schema=ARROW)
+    if wide:
+        table = table.cast(codec.empty().schema)
+    assert next(codec.tables(table)) is table
+    converted = RowCodec(SCHEMA)._fitted(table)
+    assert same(decoded(codec, list(codec.records(table))), converted)
+
+
+def test_a_table_of_the_right_types_with_a_null_in_a_required_column_is_refused() -> None:
+    good = pa.table({"id": [1]}, schema=pa.schema([("id", pa.int64())]))
+    codec = RowCodec(Struct(SCHEMA.fields[:1]))
+    assert list(codec.records(good))
+    with pytest.raises(InvalidInputError, match="NOT NULL"):
+        list(codec.records(pa.table({"id": pa.array([None], pa.int64())})))
+
+
+def test_an_unknown_form_is_reported() -> None:
+    record = Record(b"\x07\x01\x00\x00\x00", b"", 1)
+    with pytest.raises(MalformedLogError, match="unknown form"):
+        RowCodec(SCHEMA).decode(as_records([record]))
+
+
+def test_lines_and_mappings_are_batches() -> None:
+    assert list(batches_of(b'{"a": 1}\n \n{"a": 2}')) == [[b'{"a": 1}', b'{"a": 2}']]
+    assert list(batches_of([])) == []
+    assert list(batches_of({"a": 1})) == [[{"a": 1}]]
+
+
+def schema(*fields: tuple[str, Any]) -> Struct:
+    return Struct(tuple(struct_of(pa.schema(list(fields))).fields))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "lost"),
+    [
+        ([("a", pa.int32())], [("a", pa.int32()), ("b", pa.string())], None),
+        ([("a", pa.int32())], [("a", pa.int64())], None),
+        ([("a", pa.int64())], [("a", pa.int32())], "a"),
+        ([("a", pa.int64())], [("a", pa.string())], "a"),
+        ([("a", pa.int64())], [("A", pa.int64())], "a"),
+        ([("a", pa.int64()), ("b", pa.int64())], [("a", pa.int64())], "b"),
+        ([("a", pa.list_(pa.int32()))], [("a", pa.list_(pa.int64()))], None),
+        ([("a", pa.struct([("x", pa.int64())]))], [("a", pa.struct([("y", pa.int64())]))], "a"),
+        ([("a", pa.date32())], [("a", pa.timestamp("us"))], "a"),
+    ],
+)
+def test_a_schema_is_followed_if_it_holds_all_values(old: Any, new: Any, lost: str | None) -> None:
+    assert follows(schema(*old).fields, schema(*new)) == lost
+
+
+def test_a_column_that_was_dropped_and_added_again_is_another_one() -> None:
+    fields = to_json(schema(("a", pa.int64())))
+    texts = []
+    for number in (1, 2):
+        fields["fields"][0]["metadata"] = {"delta.columnMapping.id": number}
+        texts.append(parse_schema(json.dumps(fields)))
+    assert follows(texts[0].fields, texts[1]) == "a"
+    assert follows(texts[0].fields, texts[0]) is None
