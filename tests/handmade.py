@@ -126,9 +126,7 @@ class Handmade:
         return self
 
     def compaction(self, start: int, end: int, *actions: Action, closed: bool = True) -> Path:
-        """One log compaction file; `closed` adds the line by which lakelog recognises a complete
-        one.
-        """
+        """One log compaction file; `closed` adds the line that marks a complete one for lakelog."""
         data = "".join(json.dumps(a) + "\n" for a in actions).encode()
         data += close_compaction(data) if closed else b""
         return self.write(f"{start:020d}.{end:020d}.compacted.json", data)

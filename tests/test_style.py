@@ -1,6 +1,4 @@
-"""Rules that the linter cannot check: short files, no unfinished work, no local paths, plain
-English.
-"""
+"""Rules that the linter cannot check: short files, no unfinished work, plain English."""
 
 from __future__ import annotations
 

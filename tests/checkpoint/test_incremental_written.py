@@ -1,5 +1,5 @@
-"""Incremental checkpoints of `Table.checkpoint`: verified, read by other engines, and harmless
-after failures.
+"""Incremental checkpoints of `Table.checkpoint`: verified, readable elsewhere, and harmless on
+failure.
 """
 
 from __future__ import annotations

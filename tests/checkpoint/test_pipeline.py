@@ -24,9 +24,7 @@ class Failed(Exception):  # noqa: N818 - of these tests
 
 
 class Source:
-    """Items, the thread of each, and whether the source is closed; optionally fails after
-    the last.
-    """
+    """Items, each one's thread, and whether the source is closed; can fail after the last."""
 
     def __init__(self, sizes: list[int], *, fails: bool = False) -> None:
         self.sizes, self.fails = sizes, fails

@@ -189,9 +189,7 @@ class Died(BaseException):
 
 
 class DyingStore(InjectingStore):
-    """A store of a process that dies before or after its nth write: it executes no later
-    operation.
-    """
+    """A store whose process dies before or after its nth write; no later operation runs."""
 
     def __init__(self, store: LogStore, nth: int, *, after: bool) -> None:
         super().__init__(store)

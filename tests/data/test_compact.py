@@ -1,5 +1,6 @@
-"""`Table.compact`: fewer files, the same rows. Skips and bins are tested in
-`test_pipeline_compaction`.
+"""`Table.compact`: fewer files, the same rows.
+
+Skips and bins are tested in `test_pipeline_compaction`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,4 @@
-"""The columnar decoder returns the result of the line-by-line one, and delegates what it cannot
-decide.
-"""
+"""The columnar decoder equals the line-by-line one, and delegates undecidable input to it."""
 
 from __future__ import annotations
 

@@ -39,9 +39,7 @@ def asked(killer: Path) -> Iterator[Callable[[dict[str, Any]], IO[str]]]:
 
 @contextmanager
 def started(killer: Path) -> Iterator[Callable[[dict[str, Any]], int]]:
-    """Yields a function that runs one order to its end and returns its exit code, negative if a
-    signal ended it.
-    """
+    """Yields a function that runs one order and returns its exit code, negative after a signal."""
     with asked(killer) as ask:
 
         def run(order: dict[str, Any]) -> int:

@@ -156,9 +156,7 @@ DAMAGES: dict[str, Damage] = {
 
 
 def log_files(root: Path) -> list[Path]:
-    """The files to damage: the checkpoint's and the last commit, or every commit without a
-    checkpoint.
-    """
+    """The files to damage: the checkpoint's and the last commit, or else every commit."""
     found = [p for p in sorted((root / replay.LOG).rglob("*")) if p.is_file()]
     checkpoints = [p for p in found if "checkpoint" in p.name or p.parent.name == "_sidecars"]
     commits = [p for p in found if p.suffix == ".json" and p not in checkpoints]
@@ -166,7 +164,7 @@ def log_files(root: Path) -> list[Path]:
 
 
 def judge(root: Path, whole: State | None = None) -> list[str]:
-    """What is wrong with lakelog's answer for the bytes as they are; empty when nothing is.
+    """The errors of lakelog's answer for the damaged bytes; empty if there are none.
 
     Args:
         root: The damaged table.

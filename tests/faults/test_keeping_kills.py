@@ -1,6 +1,4 @@
-"""Maintenance processes killed at any moment: the table reads as before, no checkpoint is
-incomplete, and the next run succeeds.
-"""
+"""Maintenance processes killed at any moment: the table is unchanged, and the next run succeeds."""
 
 from __future__ import annotations
 

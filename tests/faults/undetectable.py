@@ -117,9 +117,7 @@ def _no_protocol(case: Case) -> bool:
 
 
 def _value_in_a_page(case: Case) -> bool:
-    """Without its writer's checksum, a page is valid with any bytes that have its number of
-    rows.
-    """
+    """Without its writer's checksum, any bytes with the right number of rows are a valid page."""
     return (
         case.kind == "data file"
         and case.path.name == "0.parquet"

@@ -1,6 +1,4 @@
-"""Each acknowledged row is in the table exactly once, whichever operation of disk or store
-fails.
-"""
+"""Each acknowledged row is in the table exactly once, whichever operation fails."""
 
 from __future__ import annotations
 
@@ -125,9 +123,7 @@ def test_each_operation_of_the_store_may_fail(fault: Any) -> None:
 
 @pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "late"])
 def test_the_machine_may_stop_when_the_store_fails(fault: Any) -> None:
-    """The disk has the state after a crash, and a late request arrives while the next process
-    works.
-    """
+    """The disk is in the state after a crash; a late request arrives during the next process."""
     for nth in STORE_POINTS:
         rng = rng_of(f"{fault} {nth}")
         store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")

@@ -82,9 +82,7 @@ def contents(store: KeyedStore) -> State:
 
 
 def check_without_manifest(disk: CrashDisk, told: str) -> None:
-    """Verify that a reader of all files of the directory sees at least the content of the
-    manifest's files.
-    """
+    """Verify that a reader of all files finds at least the content of the manifest's files."""
     files = {os.path.basename(name): data for name, data in disk.contents().items()}
     current = manifest.StoreManifest()
     if manifest.NAME in files:

@@ -230,9 +230,7 @@ def test_a_reader_gives_up_on_a_store_that_never_holds_still(
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_another_process_is_read_while_it_writes_and_is_killed(tmp_path: Path) -> None:
-    """The process puts every number under two keys, in one batch, and prints it; it flushes and
-    merges.
-    """
+    """The process puts every number under two keys in one batch, prints it, flushes and merges."""
     rounds = max(2, int(os.environ.get("LAKELOG_ROUNDS", "0")))
     acknowledged = 0
     generations = set()

@@ -96,7 +96,7 @@ def _statistics(format: str, least: int | None) -> dict[str, Any]:
 def _expected(
     files: list[tuple[str | None, str | None, str]], kind: str = "add"
 ) -> list[tuple[Any, ...]]:
-    """The model: integers by value, texts by bytes, nulls first, then the minimum id of adds, then
+    """The model: integers by value, texts by bytes, nulls first, then minimum id of adds, then
     path.
     """
 

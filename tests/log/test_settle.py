@@ -265,8 +265,8 @@ def test_what_deltalake_leaves_after_an_overwrite_is_gone(tmp_path: Path) -> Non
 
 
 def test_random_histories_settle_as_plain_replay_does(tmp_path: Path) -> None:
-    """Checkpoints of writers that match by text, with and without their commits; the seed is in the
-    folder's name.
+    """Checkpoints that match paths by text, with and without commits; the folder's name has the
+    seed.
     """
     answered = 0
     for seed in range(30):

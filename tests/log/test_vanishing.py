@@ -1,6 +1,4 @@
-"""Cleanup between any two operations of a reader: the reader gets the same result, without a
-warning.
-"""
+"""Cleanup between any two operations of a reader: the same result, without a warning."""
 
 from __future__ import annotations
 

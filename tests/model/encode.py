@@ -32,9 +32,7 @@ def spell_path(path: str) -> str:
 
 
 def spell_new_path(path: str) -> str:
-    """As `spell_path`, and with the characters that deltalake also quotes: non-ASCII ones and
-    ``*``.
-    """
+    """As `spell_path`, and with deltalake's quoting of non-ASCII characters and ``*``."""
     spelled = spell_path(path)
     return "".join(quote(c, safe="") if not c.isascii() or c == "*" else c for c in spelled)
 

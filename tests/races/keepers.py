@@ -173,8 +173,8 @@ def clean(racer: Racer) -> Any:
 
 
 def vacuum(racer: Racer) -> Any:
-    """Vacuum with a retention of a second until the committer ends; returns the number of files
-    deleted.
+    """Vacuum with a retention of a second until the committer ends; returns the number of
+    deletions.
     """
     table = racer.open()
     racer.wait()
@@ -188,9 +188,7 @@ def vacuum(racer: Racer) -> Any:
 
 
 def read_known(racer: Racer) -> Any:
-    """Open and read in every way until the committer ends; returns the number of reads and
-    refusals.
-    """
+    """Open and read in every way until the committer ends; counts the reads and refusals."""
     import lakelog
 
     rng = random.Random(racer.mine["seed"])

@@ -202,9 +202,7 @@ def schema_of(path: Path) -> list[str]:
 
 
 def without_proposals(lines: Iterable[str]) -> list[str]:
-    """A manifest's schema without fields that neither the protocol nor a remove in a checkpoint
-    has.
-    """
+    """A manifest's schema without fields that the protocol or a remove in a checkpoint lacks."""
     text = "\n".join(lines)
     for group in ("backReference", "amtPassthrough"):
         text = re.sub(rf"\n    optional group field_id=-1 {group} {{[^}}]*}}", "", text)

@@ -1,6 +1,4 @@
-"""Checkpoints whose parts executors write equal those that lakelog writes alone, or are not
-published.
-"""
+"""Checkpoints that executors write in parts equal those of lakelog alone, or are not published."""
 
 from __future__ import annotations
 

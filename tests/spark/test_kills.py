@@ -121,9 +121,7 @@ def assert_rows_once(table: lakelog.Table, expected: int) -> None:
 
 
 def assert_finished(table: lakelog.Table, run: Run, expected: int) -> None:
-    """Assert that the next run completes the work of killed ones, and vacuum deletes their
-    leftovers.
-    """
+    """Assert that the next run completes the work, and that vacuum deletes all leftovers."""
     assert run(job="compact", target=table.path) == 0
     assert_rows_once(table, expected)
     assert len(live(table)) == 2

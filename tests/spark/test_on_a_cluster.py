@@ -213,9 +213,7 @@ def test_compaction_loses_no_row_though_a_task_fails_and_an_executor_dies(
 def test_a_server_of_connect_that_lacks_lakelog_is_sent_it(
     cluster: Cluster, tmp_path: Path
 ) -> None:
-    """Second to last: executors that start later fail, because Spark gives them files of closed
-    sessions.
-    """
+    """Second to last: executors that start later fail on files of closed sessions."""
     from pyspark.sql.connect.session import SparkSession as Client
 
     source, target = tmp_path / "source", tmp_path / "target"

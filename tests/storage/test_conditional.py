@@ -55,9 +55,7 @@ class Answer(Exception):  # noqa: N818 - it stands for what a driver raises
 
 
 def run(answers: Sequence[Verdict | None]) -> tuple[bool, int, list[float]]:
-    """The outcome of a write whose attempts end like this (None: success), the attempts, the
-    pauses.
-    """
+    """The outcome of a write whose attempts end like this (None: success), attempts and pauses."""
     pauses: list[float] = []
     made = [0]
 

@@ -1,6 +1,4 @@
-"""Callbacks after a commit: called once for each with its content, and their errors do not affect
-it.
-"""
+"""Callbacks after a commit: each is called once, and its errors do not affect the commit."""
 
 from __future__ import annotations
 

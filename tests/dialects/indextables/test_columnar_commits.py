@@ -58,7 +58,7 @@ def adds(count: int) -> CommitContent:
 
 
 def rows(found: Actions) -> list[Any]:
-    """The content of a commit except positions, which count rows in one form and lines in the
+    """The content of a commit without positions, which count rows in one form, lines in the
     other.
     """
     frames = (found.files, found.meta, found.other)

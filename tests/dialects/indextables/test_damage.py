@@ -1,6 +1,4 @@
-"""Every file of a log truncated and flipped: a clear error, or the same rows; never a raw
-traceback, never fewer rows silently.
-"""
+"""Each file of a log truncated and flipped: a clear error or the same rows, never fewer."""
 
 from __future__ import annotations
 
@@ -65,9 +63,7 @@ def _read(log: Log) -> pl.DataFrame:
 
 
 def _plain_reading(log: Log) -> set[str] | None:
-    """The paths that the uncompressed JSON files add, read line by line; None if there are others,
-    or they are not JSON.
-    """
+    """The paths that the plain JSON files add, read by line; None if a file is not plain JSON."""
     found = set()
     for target in log.folder.rglob("*"):
         if target.suffix != ".json":

@@ -1,6 +1,4 @@
-"""lakelog and IndexTables' own transaction log on the same tables, if a build of it is
-configured.
-"""
+"""lakelog and IndexTables' own transaction log on the same tables, if its build is configured."""
 
 from __future__ import annotations
 
