@@ -7,7 +7,7 @@
 | `files` | rows of files and standard input, with positions |
 | `committer` | records to commits; readers' view of table and log |
 | `rows` | rows checked, encoded as records, and decoded |
-| `state` | ``ingest.json``, diverted rows; what table and directory show about each other |
+| `state` | ``ingest.json``, diverted rows; which records are committed |
 """
 
 from __future__ import annotations

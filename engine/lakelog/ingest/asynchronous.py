@@ -1,4 +1,4 @@
-"""The asyncio face of an `Ingestor`: its calls run in threads, which share fsyncs."""
+"""The asyncio interface of an `Ingestor`: its calls run in threads, which share fsyncs."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ _RETENTION = "delta.setTransactionRetentionDuration"
 
 @dataclass(frozen=True)
 class Codecs:
-    """How rows, and the keys of deleted rows, are written and read."""
+    """Codecs of rows, and of the keys of deleted rows."""
 
     rows: RowCodec
     keys: RowCodec
@@ -71,9 +71,9 @@ class Committed:
 
     Attributes:
         seq: Its last sequence number.
-        records: Records of it.
-        rows: Rows in its records.
-        size_bytes: Bytes of its records.
+        records: Number of its records.
+        rows: Number of rows in its records.
+        size_bytes: Size of its records in bytes.
         version: The table version; None if no row changed.
     """
 
@@ -85,7 +85,7 @@ class Committed:
 
 
 class Committer:
-    """Commits records, one call at a time; readers may look at any time."""
+    """Commits records, one call at a time; other threads can read meanwhile."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Committer:
     # --- commits -----------------------------------------------------------------------------
 
     def drain(self, committed: Callable[[Committed], None], stop: Callable[[], bool]) -> None:
-        """Commit the records that are durable now; `committed` is called after each commit."""
+        """Commit the records that are durable now; calls `committed` after each commit."""
         with self._turn:
             self._log.sync()
             last = self._log.current_seq_num()
@@ -128,7 +128,7 @@ class Committer:
                     telemetry.event("ingest.retried", path=self.table.path, reason=str(error))
 
     def settle(self, committed: Callable[[Committed], None]) -> Snapshot:
-        """Compare with the table: truncate what it has, and follow its schema."""
+        """Compare with the table: truncate committed records, and adopt its schema."""
         with self._turn:
             snapshot = self.table.snapshot()
             seq, txn = self._found(snapshot)
@@ -187,8 +187,9 @@ class Committer:
                 return
 
     def _chunks(self, last: int) -> Iterator[Records]:
-        """The records up to a sequence number, in parts of one commit each. An attempt that was
-        made before is a part of its own.
+        """The records up to a sequence number, in parts of one commit each.
+
+        An earlier attempt is a part of its own.
         """
         held: list[Records] = []
         rows = size = 0
@@ -215,7 +216,7 @@ class Committer:
     def _cut(
         self, records: Records, rows: int, size: int, fixed: int, last: int
     ) -> tuple[int, bool]:
-        """How many of the next records belong to the part, and whether it is complete then."""
+        """Number of the next records that belong to the part, and whether it is complete then."""
         if fixed:
             cut = int(np.searchsorted(records.seqs, fixed, "right"))
             return cut, cut < len(records) or int(records.seqs[-1]) == fixed
@@ -269,7 +270,7 @@ class Committer:
         )
         self.follow(tx.snapshot)
         if self._found(tx.snapshot) != (self._log.truncated_to, self.state.committed):
-            raise OutcomeUnknownError(  # it is settled by the next attempt
+            raise OutcomeUnknownError(  # the next attempt decides
                 "an earlier attempt of the commit succeeded late", path=self.table.path
             )
         try:
@@ -311,7 +312,7 @@ class Committer:
         return last.drop(order), deleted
 
     def _confirm(self, seq: int, txn: int | None) -> None:
-        """The records up to a sequence number are in the table; None: without a new txn."""
+        """Record that the records up to a sequence number are committed; `txn` None: unchanged."""
         if txn is None:
             # The truncation point would show that the attempt was committed.
             self._directory.publish(replace(self.state, attempt=None))
@@ -357,7 +358,7 @@ class Committer:
     # --- readers -----------------------------------------------------------------------------
 
     def read_your_writes(self) -> pl.LazyFrame:
-        """The rows of a version, with those of the records that it does not have."""
+        """The rows of a version, and those of the records that it lacks."""
         with self._truncating:
             for _ in range(_ATTEMPTS):
                 snapshot = self.table.snapshot()

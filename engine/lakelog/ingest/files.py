@@ -59,7 +59,7 @@ def read_file(
     Args:
         path: The file.
         form: Its format.
-        columns: The table's columns; a CSV file's values of them are taken as text.
+        columns: The table's columns; a CSV file's values of them are read as text.
         start: The position; not after the end of the file.
     """
     with (
@@ -91,7 +91,7 @@ def read_stream(
 
 
 def _lines(stream: BinaryIO, start: int) -> Iterator[tuple[bytes, int]]:
-    """Whole lines. Those of a pipe come as soon as they are there."""
+    """Complete lines. Those of a pipe are returned as they arrive."""
     if start:
         size = stream.seek(0, os.SEEK_END)
         if size < start:
@@ -160,7 +160,7 @@ def _named(path: str, batches: Iterator[tuple[Any, int]]) -> Iterator[tuple[Any,
 
 def _shorter(start: int, size: int) -> InvalidInputError:
     return InvalidInputError(
-        "the file is shorter than what was ingested of it",
+        "the file is shorter than its ingested part",
         expected=f"at least {start} bytes or rows",
         found=size,
         hint="it was replaced: use another name, or another directory",

@@ -116,7 +116,7 @@ class Ingestor(Closing):
         max_rows: Rows per commit.
         max_bytes: Bytes of the log per commit, about.
         max_seconds: Longest time that a row waits before its commit begins.
-        sync: As `WriteAheadLog`: what a row survives when `write` returns.
+        sync: Durability of a row when `write` returns, as for `WriteAheadLog`.
         on_bad_row: Whether a row that does not fit the table raises an error, in which case no row
             of the batch is written; or is written, with the reason, to the file `rejected_path`,
             while the other rows are accepted.
@@ -287,7 +287,7 @@ class Ingestor(Closing):
         self._table.upsert(nothing, list(state.key))
 
     def _take_over(self) -> None:
-        """Count what earlier processes have left in the log."""
+        """Count the records that earlier processes left in the log."""
         records = self._committer.pending()
         with self._changed:
             self._backlog_rows = int(records.rows.sum())
@@ -321,7 +321,7 @@ class Ingestor(Closing):
         return self._access.is_closed
 
     def status(self) -> IngestStatus:
-        """What is durable, what is committed, and the lag. Reads neither disk nor table."""
+        """Durable and committed sequence numbers, and the lag. Reads neither disk nor table."""
         self._access.check()
         with self._changed:
             waits = self._backlog_rows > 0
@@ -476,7 +476,7 @@ class Ingestor(Closing):
         return seq
 
     def _reserve(self, rows: int, size_bytes: int) -> None:
-        """Wait for room in the backlog, and take it."""
+        """Wait for space in the backlog, and reserve it."""
         self._access.check(to_write=True)
         with self._changed:
             if self._error is not None and not _is_passing(self._error):
@@ -503,7 +503,7 @@ class Ingestor(Closing):
         self._changed.notify_all()
         if not self._changed.wait_for(has_room, self._write_timeout):
             raise UnavailableError(
-                "the backlog of the ingest log is full: the table does not take rows fast enough",
+                "the backlog of the ingest log is full: the table does not accept rows fast enough",
                 path=self.directory,
                 expected=f"at most {self._max_backlog_bytes} bytes",
                 found=f"{self._backlog_bytes} bytes",
@@ -632,7 +632,7 @@ class Ingestor(Closing):
         )
 
     def _note(self, done: Committed) -> None:
-        """Account for a commit."""
+        """Update the counters after a commit."""
         with self._changed:
             self._backlog_rows -= done.rows
             self._backlog_bytes -= done.size_bytes + RECORD_OVERHEAD_BYTES * done.records
@@ -699,7 +699,8 @@ class Ingestor(Closing):
             flush: False leaves the rows in the log; a later Ingestor commits them.
 
         Raises:
-            LakelogError: As `flush`. The Ingestor is closed anyway, and the rows stay in the log.
+            LakelogError: As `flush`. The Ingestor is closed nevertheless, and the rows stay in the
+                log.
         """
         if self._access.is_closed:
             return

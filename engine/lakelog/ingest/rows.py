@@ -39,7 +39,7 @@ ONE_ROW = _HEADER.pack(JSON, 1)
 """The key of a record of one row without a position."""
 
 RECORD_BYTES = 8 << 20
-"""About how many bytes of rows one record holds."""
+"""Approximate bytes of rows per record."""
 
 _DEFAULT = "CURRENT_DEFAULT"
 _INTEGERS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
@@ -47,12 +47,11 @@ _EXACT = 1 << 53
 
 Check: TypeAlias = Callable[[Any], bool]
 Given: TypeAlias = "pa.Table | list[Mapping[str, Any]] | list[bytes] | TextRows"
-"""Rows before they are checked: a table, rows of Python values, lines of JSON, or values as text.
-"""
+"""Rows before validation: a table, rows of Python values, lines of JSON, or values as text."""
 
 
 class TextRows:
-    """Rows whose values are text that is cast to the table's types, as CSV has them."""
+    """Rows whose values are text that is cast to the table's types, as in CSV."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table
@@ -347,7 +346,7 @@ class Records:
         return Records(self.table.slice(start, stop - start))
 
     def of(self, op: str) -> tuple[Records, np.ndarray[Any, Any]]:
-        """The records of one operation, and their places."""
+        """The records of one operation, and their positions."""
         mask = self.ops == op
         return Records(self.table.filter(pa.array(mask))), np.flatnonzero(mask)
 
@@ -362,7 +361,7 @@ class Records:
 
     @staticmethod
     def concat(parts: Sequence[Records]) -> Records:
-        """Records one after the other."""
+        """Concatenated records."""
         return Records(pa.concat_tables([part.table for part in parts]))
 
 
@@ -435,7 +434,7 @@ def _records_of_table(table: pa.Table) -> Iterator[Record]:
 
 
 def _table_of_rows(rows: list[Mapping[str, Any]], schema: Struct) -> pa.Table:
-    """Rows of Python values as columns, of the types that the values have."""
+    """Rows of Python values as columns, with the types of the values."""
     names: dict[Any, None] = dict.fromkeys(itertools.chain.from_iterable(rows))
     if not all(isinstance(name, str) for name in names):
         raise InvalidInputError(
@@ -447,7 +446,7 @@ def _table_of_rows(rows: list[Mapping[str, Any]], schema: Struct) -> pa.Table:
         field = schema.field(name)
         try:
             if field is not None and isinstance(field.type, Map):
-                # Arrow takes a map as pairs; a dict would become a struct.
+                # Arrow converts a list of pairs to a map, and a dict to a struct.
                 pairs = [list(v.items()) if isinstance(v, Mapping) else v for v in values]
                 columns.append(pa.array(pairs, type=wide_field(field).type))
             else:
@@ -473,7 +472,7 @@ def _plain_rows(rows: Given) -> list[Any]:
 
 
 def _data_of(values: pa.Array) -> pa.Buffer:
-    """The bytes of all values of a column, one after the other."""
+    """The concatenated bytes of all values of a column."""
     width = np.int64 if pa.types.is_large_binary(values.type) else np.int32
     _, offsets, data = values.buffers()
     ends = np.frombuffer(offsets, width)[values.offset : values.offset + len(values) + 1]

@@ -1,4 +1,4 @@
-"""The state of an Ingestor's directory, and what table and directory show about each other.
+"""The state of an Ingestor's directory, and which of its records are committed.
 
 ``ingest.json`` has the application id of the directory, the schema of its records, the positions of
 committed sources, and the commit that was attempted last. It is replaced atomically, and is durable
@@ -154,12 +154,12 @@ class IngestDirectory:
 
     @property
     def state_path(self) -> str:
-        """Where the state is."""
+        """Path of the state."""
         return f"{self.path}/{_STATE_NAME}"
 
     @property
     def rejected_path(self) -> str:
-        """Where diverted rows are."""
+        """Path of the diverted rows."""
         return f"{self.path}/{_REJECTED_NAME}"
 
     def read(self) -> IngestState | None:
@@ -277,12 +277,12 @@ class TableView:
 def committed_seq(
     state: IngestState, truncated_to: int, view: TableView, *, accept_rollback: bool = False
 ) -> tuple[int, int]:
-    """Which records the table has.
+    """Decide which records the table has.
 
     Args:
-        state: Of the directory.
-        truncated_to: Of the log: these records are committed.
-        view: Of the table.
+        state: State of the directory.
+        truncated_to: Truncation point of the log: records up to it are committed.
+        view: The table.
         accept_rollback: Whether the table may be an older copy of itself.
 
     Returns:
@@ -331,7 +331,7 @@ def committed_seq(
             path=view.path,
             version=view.version,
             expected=f"the commits after version {attempt.version}",
-            hint="check whether the table has the rows that the directory holds; then write the "
+            hint="check whether the table has the rows of the directory; then write the "
             "missing ones through a new directory",
         )
     if accept_rollback:
