@@ -76,8 +76,7 @@ def changes(
     where: pl.Expr | str | None = None,
 ) -> pl.LazyFrame:
     """The changes of a range of commits; see `lakelog.table.Table.changes`."""
-    first = _version(log, start, is_start=True)
-    last = None if end is None else _version(log, end, is_start=False)
+    first, last = change_range(log, start, end)
     snapshot = open_version(last)
     if first > snapshot.version:
         raise InvalidInputError(
@@ -89,6 +88,20 @@ def changes(
     feed = _Feed(log, open_version, first, snapshot)
     schema = feed.plan.schema
     return lazy_rows(schema, feed.read, condition(where, schema), "lakelog changes")
+
+
+def change_range(
+    log: Log, start: int | Timestamp, end: int | Timestamp | None
+) -> tuple[int, int | None]:
+    """The first and the last version of a range; None is the latest."""
+    first = _version(log, start, is_start=True)
+    return first, None if end is None else _version(log, end, is_start=False)
+
+
+def change_schema(snapshot: LogSnapshot) -> contract.Struct:
+    """The columns of the changes up to a version."""
+    log = snapshot.read_state(lambda state: state.log)
+    return _Feed(log, lambda _: snapshot, 0, snapshot).plan.schema
 
 
 def follow(

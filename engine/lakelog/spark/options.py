@@ -22,7 +22,7 @@ from lakelog.log.context import to_ms
 Use = Literal["read", "write", "stream", "sink"]
 """Use of a source: batch reader, batch writer, stream reader or stream writer."""
 
-TABLES = ("rows", "files", "history", "actions", "diff", "skips")
+TABLES = ("rows", "files", "history", "actions", "diff", "changes", "skips")
 """Values of option ``table``."""
 
 STORAGE = "storage."
@@ -139,21 +139,24 @@ _TIME = "ISO 8601, or milliseconds since the Unix epoch"
 _SIZE = "a number of bytes, such as 134217728 or 128m"
 _EXTERNAL = "true, false, or comma-separated URLs and paths, or a JSON list of them"
 _OF_A_VERSION = ("rows", "files", "skips")
-_BETWEEN = ("actions", "diff")
+_BETWEEN = ("actions", "diff", "changes")
+_OF_ROWS = ("rows", "changes")
 _MODES = ("static", "dynamic")
 
 OPTIONS = (
     _option("path", _text, "the table's folder", "read write stream sink"),
     _option("table", _one_of(*TABLES), " | ".join(TABLES), "read"),
-    _option("allowExternal", _external, _EXTERNAL, "read write stream", ("rows",)),
+    _option("allowExternal", _external, _EXTERNAL, "read write stream", _OF_ROWS),
     _option("readTimeout", _seconds, "seconds, or none", "read write stream sink"),
     _option("version", _count, "a version", "read", _OF_A_VERSION),
     _option("timestamp", _time, _TIME, "read", _OF_A_VERSION),
     _option("columns", _names, "comma-separated names, or a JSON list of them", "read stream"),
-    _option("where", _text, "a condition in SQL", "read", ("rows",)),
+    _option("where", _text, "a condition in SQL", "read", _OF_ROWS),
     _option("parallelism", _positive, "a number of tasks, at least 1", "read stream"),
     _option("startVersion", _count, "a version", "read", _BETWEEN),
     _option("endVersion", _count, "a version", "read", _BETWEEN),
+    _option("startTimestamp", _time, _TIME, "read", ("changes",)),
+    _option("endTimestamp", _time, _TIME, "read", ("changes",)),
     _option("limit", _count, "a number of commits", "read", ("history",)),
     _option("replaceWhere", _text, "a condition in SQL", "write"),
     _option("partitionOverwriteMode", _one_of(*_MODES), " | ".join(_MODES), "write"),
@@ -173,6 +176,14 @@ OPTIONS = (
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
 _OF_DELTA = {"versionasof": "version", "timestampasof": "timestamp"}
 """Names of Delta's data source, in lower case, for options of the same meaning."""
+_READ_CHANGE_FEED = "readchangefeed"
+_OF_DELTAS_FEED = {
+    "startingversion": "startVersion",
+    "endingversion": "endVersion",
+    "startingtimestamp": "startTimestamp",
+    "endingtimestamp": "endTimestamp",
+}
+"""Names of Delta's data source, in lower case, for options of ``table`` ``changes``."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +225,7 @@ def parse_options(given: Mapping[str, str], use: Use | None = None) -> SourceOpt
     """Parse the options passed by Spark."""
     values: dict[str, Any] = {}
     storage: dict[str, Any] = {}
-    for key, text in given.items():
+    for key, text in _with_own_names(given, use):
         lower = key.lower()
         if lower.startswith(STORAGE):
             storage[key[len(STORAGE) :]] = _storage_value(text)
@@ -243,6 +254,29 @@ def parse_options(given: Mapping[str, str], use: Use | None = None) -> SourceOpt
     options = SourceOptions(located, values, storage, relative)
     _check_together(options, use)
     return options
+
+
+def _with_own_names(given: Mapping[str, str], use: Use | None) -> list[tuple[str, str]]:
+    """The options, with those of Delta's change feed under the names of ``table`` ``changes``."""
+    flags = [text for key, text in given.items() if key.lower() == _READ_CHANGE_FEED]
+    others = [pair for pair in given.items() if pair[0].lower() != _READ_CHANGE_FEED]
+    if not flags or flags[0].strip().lower() == "false":
+        return others
+    if flags[0].strip().lower() != "true":
+        raise InvalidInputError(
+            "option readChangeFeed is malformed", expected="true or false", found=flags[0]
+        )
+    if use not in {None, "read"}:
+        raise InvalidInputError(
+            "only a batch query can read the change feed",
+            expected="spark.read, without readChangeFeed for a stream",
+            found="readChangeFeed=true",
+            hint="use lakelog.Table.follow, or Delta's own source, for a stream of changes",
+        )
+    return [
+        ("table", "changes"),
+        *((_OF_DELTAS_FEED.get(key.lower(), key), text) for key, text in others),
+    ]
 
 
 def _located(path: str) -> str:
@@ -288,7 +322,12 @@ def _parsed(option: Option, text: str) -> Any:
 def _check_together(options: SourceOptions, use: Use | None) -> None:
     """Raise for options that exclude each other."""
     values = options.values
-    for one, other in (("version", "timestamp"), ("startingVersion", "startingTimestamp")):
+    for one, other in (
+        ("version", "timestamp"),
+        ("startingVersion", "startingTimestamp"),
+        ("startVersion", "startTimestamp"),
+        ("endVersion", "endTimestamp"),
+    ):
         if one in values and other in values:
             raise InvalidInputError(
                 f"pass option {one} or {other}, not both",
@@ -314,6 +353,14 @@ def _check_together(options: SourceOptions, use: Use | None) -> None:
                 path=options.path,
                 expected=" or ".join(_BY_KEY[name.lower()].tables),
             )
+    if options.table == "changes" and not {"startVersion", "startTimestamp"} & set(values):
+        raise InvalidInputError(
+            "option startVersion is missing",
+            path=options.path,
+            expected="startVersion or startTimestamp; with readChangeFeed, startingVersion or "
+            "startingTimestamp",
+            hint="pass 0 for all changes that the log still has",
+        )
     if options.table == "diff" and "startVersion" not in values:
         raise InvalidInputError(
             "option startVersion is missing",

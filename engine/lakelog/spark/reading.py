@@ -7,9 +7,11 @@ the rows; only actions are decoded by executors, from ranges of commits.
 
 from __future__ import annotations
 
+import datetime as dt
 import io
 import os
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -17,6 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 import lakelog
+from lakelog.data.change_feed import change_range, change_schema
 from lakelog.data.files import FILE_COLUMNS, ReadPlan, pack
 from lakelog.data.read import read_files
 from lakelog.errors import LakelogError
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 
     from lakelog.snapshot import Snapshot
 
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _TASKS_PER_CORE = 2
 """Shares of small files per concurrent task, to balance slow tasks."""
 
@@ -75,6 +79,10 @@ def _open_snapshot(options: SourceOptions, pinned: int | None = None) -> Snapsho
 def schema_of(options: SourceOptions) -> tuple[StructType, int | None]:
     """The schema for the options, and the version that it belongs to."""
     columns = options.get("columns")
+    if options.table == "changes":
+        table = open_table(options)
+        _, end = _range_of(options, table)
+        return spark_schema(change_schema(table.snapshot(end)), columns), end
     if options.table in {"history", "actions", "diff"}:
         return spark_schema(_log_struct(options.table, None), columns), None
     snapshot = _open_snapshot(options)
@@ -88,6 +96,9 @@ def reader_of(
     """The reader for the options."""
     if options.table == "actions":
         return ActionsReader(options, schema)
+    if options.table == "changes":
+        tasks = options.get("parallelism", parallelism) or os.cpu_count() or 1
+        return ChangesReader(options, schema, pinned, tasks)
     if options.table != "rows":
         return LogReader(options, schema, pinned)
     tasks = options.get("parallelism", parallelism) or os.cpu_count() or 1
@@ -225,6 +236,52 @@ class ActionsReader(_Reader):
         """Actions of one range."""
         frame = open_table(self._options).actions(*share)
         return _batches_of(frame.select(self._arrow.names).collect())
+
+
+class ChangesReader(_Reader):
+    """The rows that a range of commits changed; executors read them, commit by commit. Memory: a
+    batch of rows per task.
+    """
+
+    def __init__(
+        self, options: SourceOptions, schema: StructType, pinned: int | None, tasks: int
+    ) -> None:
+        super().__init__(schema)
+        table = open_table(options)
+        self._start, self._end = _range_of(options, table, pinned)
+        columns = change_schema(table.snapshot(self._end))
+        check_asked(schema, spark_schema(columns, schema.names))
+        self._options, self._tasks = options, tasks
+        table.changes(self._start, self._end, options.get("where"))  # refuses a wrong call early
+
+    def partitions(self) -> Sequence[Share]:
+        """Ranges of versions of about the same number of commits."""
+        count = self._end - self._start + 1
+        shares = min(count, self._tasks * _TASKS_PER_CORE)
+        begins = [self._start + count * n // shares for n in range(shares + 1)]
+        return [Share((a, b - 1)) for a, b in pairwise(begins)]
+
+    def batches(self, share: tuple[int, int]) -> Iterator[pa.RecordBatch]:
+        """Changes of one range, with the columns of the last version of all."""
+        table = open_table(self._options)
+        feed = table.changes(self._start, self._end, self._options.get("where"))
+        some = feed.filter(pl.col("_commit_version").is_between(*share)).select(self._arrow.names)
+        for frame in some.collect_batches(chunk_size=_ROWS_PER_BATCH, lazy=True):
+            yield from _batches_of(frame)
+
+
+def _range_of(options: SourceOptions, table: Table, pinned: int | None = None) -> tuple[int, int]:
+    """The first and the last version of a change feed."""
+    start, end = (
+        options.get(f"{name}Version", _moment(options.get(f"{name}Timestamp")))
+        for name in ("start", "end")
+    )
+    first, last = change_range(table.log, start, pinned if end is None else end)
+    return first, table.version() if last is None else last
+
+
+def _moment(time_ms: int | None) -> dt.datetime | None:
+    return None if time_ms is None else _EPOCH + dt.timedelta(milliseconds=time_ms)
 
 
 def share_files(files: pl.DataFrame, tasks: int) -> list[Share]:
