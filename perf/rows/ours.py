@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import lakelog
-import lakelog.data.compact  # imported before the measurement, like every module
+import lakelog.data.change_feed  # imported before the measurement, like every module
+import lakelog.data.compact
 import lakelog.data.merge
+import lakelog.data.scan
 import lakelog.table
 from perf.rows import calls
 from perf.rows.generate import rows, schema_string

@@ -553,7 +553,7 @@ class _Merging(Change):
         for start in range(0, len(left), at_once):
             rows = self._source.gather(left[start : start + at_once])
             frame = rows.with_columns(rows.to_struct(_SOURCE))
-            chosen = _choose(self._inserts, frame)
+            chosen = _choose(self._inserts, frame.height, lambda: frame)  # noqa: B023
             for number, effect in enumerate(self._inserts):
                 part = frame.filter(pl.Series(chosen == number))
                 if part.height and effect.assigned is not None:
@@ -569,14 +569,18 @@ class _Merging(Change):
         chosen = np.full(target.height, -1)
         partners = np.full(target.height, -1)
         if self._matched and len(ours):
-            clauses = _choose(self._matched, self._seen(target[ours], theirs))
+            clauses = _choose(self._matched, len(ours), lambda: self._seen(target[ours], theirs))
             hit = clauses >= 0
             self._require_single(target, ours[hit])
             chosen[ours[hit]], partners[ours[hit]] = clauses[hit], theirs[hit]
         if self._by_source:
             alone = np.ones(target.height, bool)
             alone[ours] = False
-            clauses = _choose(self._by_source, self._seen(target.filter(pl.Series(alone))))
+            clauses = _choose(
+                self._by_source,
+                int(alone.sum()),
+                lambda: self._seen(target.filter(pl.Series(alone))),
+            )
             clauses[clauses >= 0] += len(self._matched)
             chosen[alone] = clauses
         return chosen, partners
@@ -617,12 +621,18 @@ def _with_struct(schema: contract.Struct, field: contract.Field) -> contract.Str
     return contract.Struct((*(f for f in schema.fields if f.name != field.name), field))
 
 
-def _choose(effects: Sequence[_Effect], frame: pl.DataFrame) -> NDArray[np.int64]:
-    """For each row the number of the first clause whose predicate is true, or -1."""
-    chosen = np.full(frame.height, -1)
+def _choose(
+    effects: Sequence[_Effect], count: int, seen: Callable[[], pl.DataFrame]
+) -> NDArray[np.int64]:
+    """For each of `count` rows the number of the first clause whose predicate is true, or -1; the
+    columns that clauses see are gathered only for a predicate.
+    """
+    chosen = np.full(count, -1)
+    frame: pl.DataFrame | None = None
     for number, effect in enumerate(effects):
         mask = chosen < 0
         if effect.where is not None:
+            frame = seen() if frame is None else frame
             mask &= holds(frame, effect.where).to_numpy()
         chosen[mask] = number
     return chosen

@@ -204,6 +204,7 @@ class Rewriter:
         self._data: DataFileWriter | None = None
         self._changes: DataFileWriter | None = None
         self._touched: list[pa.Table] = []
+        self._touched_bytes = 0
         self._gone: list[pl.DataFrame] = []
         self._again = pl.DataFrame()
         self._deleted = self._updated = self._copied = self._inserted = 0
@@ -307,13 +308,13 @@ class Rewriter:
             self._deleted += rows.num_rows
             return
         self._touched.append(rows)
-        count = sum(each.num_rows for each in self._touched)
-        if count >= BATCH_ROWS or sum(t.nbytes for t in self._touched) >= self._batch_bytes:
+        self._touched_bytes += rows.nbytes
+        if self._touched_bytes >= self._batch_bytes:
             self._write_touched()
 
     def _write_touched(self) -> None:
         """Write what becomes of the rows that change."""
-        touched, self._touched = self._touched, []
+        touched, self._touched, self._touched_bytes = self._touched, [], 0
         if not any(each.num_rows for each in touched):
             return
         rows = pa.concat_tables(touched).combine_chunks()
