@@ -86,6 +86,12 @@ def test_sql_text_of_a_caller_is_kept_with_its_names_in_backquotes() -> None:
     assert sql_text("\"at\" < TIMESTAMP_NTZ '2026-01-01'") == "`at` < TIMESTAMP_NTZ '2026-01-01'"
 
 
+@pytest.mark.parametrize("text", ["1", "n", "n + 1", "s", "day"])
+def test_a_condition_that_is_neither_true_nor_false_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="where must be a condition"):
+        condition(text, SCHEMA)
+
+
 _numbers = st.sampled_from([n, n + 1, n * 2, -n, n.abs()])
 _atoms = st.one_of(
     st.builds(lambda a, k: a > k, _numbers, st.integers(-8, 8)),

@@ -74,8 +74,8 @@ def _parsed(sql: str, schema: contract.Struct) -> pl.Expr:
     raw = pl.sql_expr(sql)
     if not set(raw.meta.root_names()) <= set(schema.names):
         referenced_columns(raw, schema)  # raises, and names the closest columns
-    typed = _typed(sql, schema)
     _require_boolean(raw, sql, schema)
+    typed = _typed(sql, schema)
     # Parts that Polars does not push down to the rows (aggregates, windows) are rejected by name.
     return raw if typed is None else typed
 
