@@ -255,6 +255,24 @@ def test_deleted_file_is_an_error_that_names_file_and_version(tmp_path: Path) ->
     assert table.changes(0).filter(pl.col(KIND) == "delete").collect().height == 0
 
 
+def test_a_remove_without_its_null_partition_values_is_read_as_spark_writes_it(
+    tmp_path: Path,
+) -> None:
+    table = made(tmp_path, {"delta.enableDeletionVectors": "true"})
+    table.append(pl.concat([rows(1, 2), rows(3).with_columns(p=pl.lit(None, pl.String))]))
+    table.delete("id = 3 OR id = 1")
+    log = tmp_path / "_delta_log" / f"{2:020}.json"
+    text = log.read_text()
+    assert '"partitionValues":{"p":null}' in text
+    log.write_text(text.replace('"partitionValues":{"p":null}', '"partitionValues":{}'))
+    feed = table.changes(2)
+    assert sorted(feed.select("id", "p", KIND).collect().rows()) == [
+        (1, "a", "delete"),
+        (3, None, "delete"),
+    ]
+    assert feed.filter(pl.col("p").is_null()).collect()["id"].to_list() == [3]
+
+
 def test_ranges_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     table = made(tmp_path)
     for number in range(3):

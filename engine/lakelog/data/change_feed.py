@@ -255,7 +255,11 @@ class _Feed:
             self._require_readable(Metadata.from_row(row), row["version"])
         files = _changed_files(decoded)
         at = times_of(times, decoded.commit_infos).with_columns(as_time("timestamp"))
-        return _with_constants(files.join(at, on="version", how="left", maintain_order="left"))
+        files = files.join(at, on="version", how="left", maintain_order="left")
+        metadata = self.snapshot.metadata
+        physical = _physical(metadata, honoured_mapping(self.snapshot.protocol, metadata))
+        partitions = [name for name, (_, is_partition) in physical.items() if is_partition]
+        return _with_constants(_with_null_partitions(files, partitions))
 
     def _chosen(self, files: pl.DataFrame, where: pl.Expr | None) -> pl.DataFrame:
         """The files that may hold a matching change."""
@@ -362,6 +366,25 @@ def _vector_changes(
             pl.col("partitionValues").fill_null(pl.col("otherValues")),
             pl.lit(kind).alias(CHANGE_TYPE),
         ).drop("otherId", "otherValues")
+
+
+def _with_null_partitions(files: pl.DataFrame, names: Sequence[str]) -> pl.DataFrame:
+    """The files with all partition values: Spark leaves null values out of a remove."""
+    values = pl.col("partitionValues")
+    known = values.map.keys()
+    missing = [
+        pl.when(pl.col("actionType") == "remove", ~known.list.contains(name))
+        .then(
+            pl.concat_list(
+                pl.struct(pl.lit(name).alias("key"), pl.lit(None, pl.String).alias("value"))
+            )
+        )
+        .otherwise([])
+        for name in names
+    ]
+    return files.with_columns(
+        pl.concat_list(values.map.entries(), *missing).cast(_MAP).alias("partitionValues")
+    )
 
 
 def _with_constants(files: pl.DataFrame) -> pl.DataFrame:
