@@ -118,6 +118,40 @@ def of_stores(root: Path) -> Calls:
     }
 
 
+def of_ingestors(root: Path) -> Calls:
+    """Incorrect calls of an Ingestor."""
+    table = lakelog.create(root / "ingested", {"id": pl.Int64, "day": pl.Date}, upkeep=False)
+    other = lakelog.create(root / "other", {"id": pl.Int64}, upkeep=False)
+
+    def writing(rows: Any, directory: str = "plain", **options: Any) -> Callable[[], Any]:
+        def call() -> None:
+            with lakelog.Ingestor(table, root / directory, **options) as ingestor:
+                ingestor.write(rows)
+
+        return call
+
+    def deleting() -> None:
+        with lakelog.Ingestor(table, root / "plain") as ingestor:
+            ingestor.delete({"id": 1})
+
+    return {
+        "Ingestor: no table": lambda: lakelog.Ingestor(root / "none", root / "i"),
+        "Ingestor: key column": writing({"id": 1}, "keyed", key="nope"),
+        "Ingestor: key": writing({"id": 1}, "keyed", key=[]),
+        "Ingestor: seconds": writing({"id": 1}, max_seconds=-1),
+        "Ingestor: unknown column": writing({"id": 1, "x": 1}),
+        "Ingestor: value of a wrong type": writing({"id": "a"}),
+        "Ingestor: values of several types": writing([{"id": 1}, {"id": "a"}]),
+        "Ingestor: rows of a wrong type": writing(7),
+        "Ingestor: a row of a wrong type": writing([7]),
+        "Ingestor: lines": writing(b'{"id": 1'),
+        "Ingestor: null key": writing({"day": None}, "keyed", key="id"),
+        "Ingestor: delete without a key": deleting,
+        "Ingestor: another key": writing({"id": 1}, key="id"),
+        "Ingestor: another table": lambda: lakelog.Ingestor(other, root / "plain"),
+    }
+
+
 def _appended(folder: Path, operation: Any, key: Any) -> None:
     with lakelog.WriteAheadLog(folder) as log:
         log.append(operation, key, "v")
@@ -131,6 +165,7 @@ def text_of(call: Callable[[], Any], root: Path) -> str:
         found = f"{type(error).__name__}: {error}".replace(os.fspath(root), "<folder>")
         found = re.sub(r"0x[0-9a-f]+", "0x…", found)
         found = re.sub(r"memory_limit >= \d+", "memory_limit >= <bytes>", found)
+        found = re.sub(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<uuid>", found)
         return re.sub(r"20\d\d-\d\d-\d\d[T ][\d:.]+(Z|\+00:00)?", "<time>", found)
     raise AssertionError("the call raised no error")
 
@@ -139,6 +174,7 @@ def test_the_texts_of_errors_are_those_of_the_golden_file(tmp_path: Path) -> Non
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LakelogWarning)
         calls = of_tables(tmp_path) | of_damage(tmp_path) | of_stores(tmp_path)
+        calls |= of_ingestors(tmp_path)
         lines = [f"{name}\n    {text_of(call, tmp_path)}\n" for name, call in calls.items()]
     found = "\n".join(lines)
     if os.environ.get("LAKELOG_REWRITE"):

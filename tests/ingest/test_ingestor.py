@@ -542,6 +542,33 @@ def test_small_files_are_compacted_when_the_table_is_quiet(
     assert ids(table.scan()) == [0, 1, 2]
 
 
+def test_commits_and_failures_are_log_lines(
+    table: lakelog.Table, directory: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", logger="lakelog")
+    far = FailingTable(table)
+    with quiet(far.table, directory) as ingestor:
+        ingestor.write([{"id": 1}, {"id": 2}])
+        far.fails = True
+        with pytest.raises(UnavailableError):
+            ingestor.flush()
+        far.fails = False
+    lines: dict[str, dict[str, Any]] = {
+        record.event: record.fields  # type: ignore[attr-defined]
+        for record in caplog.records
+        if hasattr(record, "event")
+    }
+    failed, committed = lines["ingest.failed"], lines["ingest.committed"]
+    assert failed["error"] == "unavailable"
+    assert failed["backlog_bytes"] > 0
+    assert failed["retry_after_seconds"] > 0
+    assert {name: committed[name] for name in ("version", "seq", "rows")} == {
+        "version": 1,
+        "seq": 1,
+        "rows": 2,
+    }
+
+
 # --- keys ------------------------------------------------------------------------------------
 
 
