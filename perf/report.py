@@ -145,7 +145,7 @@ def print_table(
     Args:
         header: Names of the columns.
         rows: One text per column.
-        left: How many of the first columns are text; the others are numbers.
+        left: Number of leading columns with text; the others have numbers.
         last: Whether the last column is ``yes…`` or ``no…``, which sets the colour of the row.
     """
     if not (sys.stdout.isatty() and _print_rich(header, rows, left, last=last)):

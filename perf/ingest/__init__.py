@@ -1,1 +1,1 @@
-"""Benchmarks of rows that are durable one by one, and committed in files of a useful size."""
+"""Benchmarks of rows that become durable one by one, and are committed in larger files."""

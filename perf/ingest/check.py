@@ -1,4 +1,4 @@
-"""Reads the rows of a run back: each id from 0 once."""
+"""Reads the rows of a run back: each id, counted from 0, occurs once."""
 
 from __future__ import annotations
 

@@ -32,12 +32,12 @@ def single_table(job: Job) -> lakelog.Table:
 
 
 def expect(job: Job, count: int) -> None:
-    """Record for the check how many rows there should be, with the ids from 0."""
+    """Record the expected number of rows, with the ids from 0, for the check."""
     Path(job.path, COUNT).write_text(str(count), encoding="ascii")
 
 
 def by_threads(items: Sequence[Any], act: Callable[[Any], object]) -> Figures:
-    """Do something with each item, divided among threads; the wall clock and CPU time."""
+    """Call `act` on each item, divided among threads; the wall clock and CPU time."""
     cpu, start = time.process_time(), time.perf_counter()
 
     def work(number: int) -> None:
@@ -54,7 +54,7 @@ def by_threads(items: Sequence[Any], act: Callable[[Any], object]) -> Figures:
 
 
 def per_row(figures: Figures, count: int) -> Figures:
-    """The figures, with those per row."""
+    """The figures, with additional ones per row."""
     return figures | {
         "row_us": figures["seconds"] / count * 1e6,
         "row_cpu_us": figures["cpu_seconds"] / count * 1e6,
@@ -114,7 +114,7 @@ class _Commits(logging.Handler):
 
 
 def _lag(job: Job) -> Figures:
-    """One row every two milliseconds, and a reader that asks for the last committed one."""
+    """One row every two milliseconds, and a reader that polls for the last committed one."""
     table = single_table(job)
     expect(job, job.size)
     commits = _Commits()
@@ -149,7 +149,7 @@ def _lag(job: Job) -> Figures:
 
 
 def _watch(job: Job, app_id: str, seen: list[float]) -> None:
-    """When a reader saw each row, in the order of their sequence numbers."""
+    """Record when a reader saw each row, in the order of their sequence numbers."""
     for last in _committed(job, app_id):
         seen.extend([time.perf_counter()] * (last - len(seen)))
         if last >= job.size:

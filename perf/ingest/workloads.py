@@ -11,7 +11,7 @@ BATCH_ROWS = 1_000
 LAG_SECONDS = 0.5
 """``max_seconds`` of the workload that measures the lag."""
 DELTALAKE_SHARE = 500
-"""deltalake writes one in so many of the single rows, and the time per row is compared."""
+"""deltalake writes one in this many of the single rows; the time per row is compared."""
 
 INGEST_WORKLOADS = (
     WriteWorkload(
@@ -59,6 +59,8 @@ INGEST_WORKLOADS = (
         checker=CHECKER,
     ),
 )
-"""In the order in which they are measured and shown. ``lakelog_log`` appends the same bytes to a
-`WriteAheadLog`. The time of ``lakelog`` includes the last flush, except in the first workload,
-which ends when all rows are durable."""
+"""In the order in which they are measured and shown.
+
+``lakelog_log`` appends the same bytes to a `WriteAheadLog`. The time of ``lakelog`` includes the
+last flush, except in the first workload, which ends when all rows are durable.
+"""

@@ -247,7 +247,7 @@ WRITE_WORKLOADS = (
         size=21,
         least=3,
         comparisons=(
-            Spread("a commit beside its fsyncs, 1k to 1m files", "own_ms", _OURS, 1.5),
+            Spread("a commit without its fsyncs, 1k to 1m files", "own_ms", _OURS, 1.5),
             Spread("a commit, 1k to 1m files", "commit_ms", _OURS),
             Spread("open and first commit", "first_ms", _OURS),
             Spread("a commit, deltalake", "commit_ms", _PEERS),

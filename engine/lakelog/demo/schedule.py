@@ -250,7 +250,7 @@ def _removed(rows: pl.DataFrame, calendar: Calendar, random: np.random.Generator
 
 
 def _removed_by_either() -> pl.Expr:
-    """What removes an appended file: a deletion, or the compaction if that comes first."""
+    """The removal of an appended file: a deletion, or the compaction if that is earlier."""
     alone = pl.len().over("compacted", "day", "region", _before_compaction()) < 2
     merged = _before_compaction() & pl.col("compacted").is_not_null() & ~alone
     return pl.when(merged).then("compacted").otherwise("deleted").alias("removed")

@@ -137,9 +137,7 @@ class _Look:
     now_ms: int
 
     def is_settled(self, times_ms: Iterable[int]) -> bool:
-        """Whether files with these times would have other times now if they were
-        overwritten since.
-        """
+        """Whether files with these times would have other times now if overwritten since."""
         return all(
             at + (_TICK_MS if at % 1_000 else _COARSE_TICK_MS) < self.now_ms for at in times_ms
         )
@@ -229,7 +227,7 @@ class StateCache:
             self._projections.clear()
 
     def stats(self) -> CacheStats:
-        """What is held, and how often it helped."""
+        """Content of the cache, and its hits and misses."""
         with self._lock:
             states = list(self._strong.values())
             counts = {name: Lookups(*both) for name, both in self._counts.items()}

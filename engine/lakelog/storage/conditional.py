@@ -23,7 +23,7 @@ _SLOWEST_BYTES_A_SECOND = 1 << 20
 
 
 class Verdict(NamedTuple):
-    """What a failed write attempt shows: the name is `taken`, perhaps by an earlier attempt of the
+    """Result of a failed write attempt: the name is `taken`, perhaps by an earlier attempt of the
     call; nothing was or will be written (`certain`); another attempt may succeed (`retry`).
     """
 
