@@ -28,6 +28,7 @@ def test_kinds_are_unique_and_never_change() -> None:
         "ExternalPathError": "external_path",
         "DuplicateFileError": "duplicate_file",
         "PartitionMismatchError": "partition_mismatch",
+        "ConstraintViolationError": "constraint_violation",
         "SchemaEvolutionError": "schema_evolution",
         "InvalidMetadataError": "invalid_metadata",
         "InvalidProtocolError": "invalid_protocol",

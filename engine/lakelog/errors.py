@@ -153,6 +153,14 @@ class PartitionMismatchError(InvalidTransactionError):
     kind = "partition_mismatch"
 
 
+class ConstraintViolationError(InvalidTransactionError):
+    """New rows violate a CHECK constraint, an invariant or a generated column; nothing was
+    written.
+    """
+
+    kind = "constraint_violation"
+
+
 class SchemaEvolutionError(InvalidTransactionError):
     """Existing files cannot be read with the new schema."""
 

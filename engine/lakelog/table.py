@@ -618,8 +618,9 @@ class Table:
                 `version` does not exist.
             VersionNotFoundError: `version` can no longer be read.
             UnsupportedFeatureError: The table's rows are not in Parquet files (IndexTables), or it
-                needs a writer feature that lakelog does not support (CHECK constraints, invariants,
-                generated and identity columns).
+                needs a writer feature that lakelog does not support, or has a rule whose expression
+                lakelog does not evaluate (a CHECK constraint, an invariant, a generated column).
+            ConstraintViolationError: A row violates such a rule (``found``); nothing was written.
             ConflictError: Another commit conflicts with this one; the data files are deleted.
             CommitOutcomeUnknown: The commit may have succeeded; the data files are kept.
             UnavailableError: The store failed; nothing was committed, and the data files are

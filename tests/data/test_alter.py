@@ -137,9 +137,9 @@ def test_constraint_is_added_only_if_all_rows_satisfy_it(tmp_path: Path) -> None
     table = made(tmp_path)
     table.append(frame(5).with_columns(p=pl.lit(None, pl.String)))
     for expression, found in (("id < 5", 5), ("p = 'x'", None)):
-        with pytest.raises(InvalidTransactionError, match="violates") as caught:
+        with pytest.raises(InvalidTransactionError, match="violate") as caught:
             table.alter.add_constraint("c", expression)
-        assert found in dict(caught.value.found or {}).values()
+        assert found in dict(caught.value.found or {})["example"].values()
     assert table.alter.add_constraint("small", "id < 10 AND id >= 0") == 3
     metadata = table.snapshot().metadata
     assert metadata.configuration["delta.constraints.small"] == "id < 10 AND id >= 0"

@@ -254,15 +254,6 @@ def test_required_columns_are_never_null(tmp_path: Path) -> None:
     assert data_files(tmp_path) == []
 
 
-def test_a_table_with_rules_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    table = made(tmp_path, **{"delta.constraints.c": "id > 0"})
-    for write in (table.append, table.overwrite):
-        with pytest.raises(UnsupportedFeatureError) as refused:
-            write(ROWS)
-        assert refused.value.found == "checkConstraints"
-    assert data_files(tmp_path) == []
-
-
 @pytest.mark.parametrize("mode", ["name", "id"])
 def test_rows_of_a_mapped_table_are_read_back(tmp_path: Path, mode: str) -> None:
     table = made(tmp_path, **{"delta.columnMapping.mode": mode})

@@ -229,27 +229,6 @@ def test_row_ids_are_kept_or_the_change_is_refused(tmp_path: Path) -> None:
     assert copied.delete("p = 'a'").version == 2
 
 
-def test_rules_that_lakelog_cannot_check_refuse_changes_by_name(tmp_path: Path) -> None:
-    table = made(tmp_path)
-    table.append(ROWS)
-    first = (tmp_path / "_delta_log" / f"{0:020}.json").read_text("utf-8").splitlines()
-    (metadata,) = (line["metaData"] for line in map(json.loads, first) if "metaData" in line)
-    metadata["configuration"] = {"delta.constraints.positive": "id >= 0"}
-    actions = [{"protocol": {"minReaderVersion": 1, "minWriterVersion": 3}}, {"metaData": metadata}]
-    another = tmp_path / "_delta_log" / f"{2:020}.json"
-    another.write_text("\n".join(map(json.dumps, actions)), "utf-8")
-    files = data_files(tmp_path)
-    changes: list[Callable[[], Any]] = [
-        lambda: table.delete("id % 3 = 0"),
-        lambda: table.update({"x": 1.0}),
-    ]
-    for change in changes:
-        with pytest.raises(UnsupportedFeatureError, match="CHECK constraint"):
-            change()
-    assert data_files(tmp_path) == files
-    assert table.delete("p = 'a'").num_deleted_rows == 100
-
-
 def test_tables_that_keep_their_rows_are_refused(tmp_path: Path) -> None:
     table = made(tmp_path / "delta", **{"delta.appendOnly": "true"})
     table.append(ROWS)

@@ -18,13 +18,13 @@ from tests.test_documentation import TEXTS
 ROWS = pl.DataFrame(
     {"id": [1, 2, 3, 4], "x": [10, 20, 30, 40]}, schema={"id": pl.Int64, "x": pl.Int32}
 )
-NEW = ROWS.tail(1).with_columns(pl.col("id") + 1)
+NEW = ROWS.tail(1).with_columns(pl.col("id") + 1, pl.col("x") + 10)
 
 VERBS: dict[str, Callable[[Table], Any]] = {
     "append": lambda t: t.append(NEW),
-    "overwrite": lambda t: t.overwrite(NEW.with_columns(id=pl.lit(2, pl.Int64)), "id = 2"),
+    "overwrite": lambda t: t.overwrite(ROWS[1:2], "id = 2"),
     "delete": lambda t: t.delete("id = 2"),
-    "update": lambda t: t.update({"x": "x + 1"}, "id = 2"),
+    "update": lambda t: t.update({"id": 5}, "id = 2"),
     "merge": lambda t: t.upsert(pl.concat([NEW, ROWS.head(1)]), "id"),
     "compact": lambda t: t.compact(order_by="x"),
     "restore": lambda t: t.restore(0),
@@ -75,7 +75,7 @@ def made(root: Path, feature: dict[str, str] | Callable[[Table], Any]) -> Table:
 
 def cells() -> dict[str, list[str]]:
     """The table in the documentation: the cells of each verb."""
-    page = TEXTS["docs/rows.md"].partition("## Verbs and features")[2]
+    page = TEXTS["docs/rows.md"].partition("## Verbs and features")[2].partition("\n## ")[0]
     rows = [line.strip("| \n").split(" | ") for line in page.splitlines() if line.startswith("| ")]
     head, *lines = rows
     assert [name.strip() for name in head[1:]] == list(FEATURES)

@@ -179,16 +179,15 @@ def test_slices_of_nested_columns_bring_their_own_rows_only() -> None:
         ("TRUE", Primitive("boolean"), True),
         ("NULL", LONG, None),
         ("DATE '2024-01-31'", Primitive("date"), dt.date(2024, 1, 31)),
+        ("1 + 1", LONG, 2),
     ],
 )
-def test_a_missing_column_takes_its_default_where_that_is_a_literal(
-    default: str, type_: DataType, value: Any
-) -> None:
+def test_a_missing_column_takes_its_default(default: str, type_: DataType, value: Any) -> None:
     columns = [Field("a", LONG), Field("c", type_, metadata={"CURRENT_DEFAULT": default})]
     assert Conform(columns).table(pa.table({"a": [1]}))["c"].to_pylist() == [value]
 
 
-@pytest.mark.parametrize("default", ["current_date()", "1 + 1", "'no number'"])
+@pytest.mark.parametrize("default", ["current_date()", "hash(1)", "'no number'"])
 def test_a_default_that_would_have_to_be_evaluated_is_refused(default: str) -> None:
     column = Field("c", LONG, metadata={"CURRENT_DEFAULT": default})
     with pytest.raises(UnsupportedFeatureError, match="default"):

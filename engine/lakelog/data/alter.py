@@ -8,14 +8,22 @@ from typing import Any
 
 import orjson
 import polars as pl
+import pyarrow as pa
 
-from lakelog.data.scan import scan_rows
+from lakelog.data.files import ReadPlan
+from lakelog.data.read import read_files
+from lakelog.data.row_rules import RowRules, check
 from lakelog.dialects.delta.protocol import constraints
-from lakelog.errors import InvalidInputError, InvalidTransactionError, SchemaEvolutionError
+from lakelog.errors import (
+    ConstraintViolationError,
+    InvalidInputError,
+    InvalidTransactionError,
+    SchemaEvolutionError,
+    UnsupportedFeatureError,
+)
 from lakelog.input_validation import checked_methods
 from lakelog.model import contract
 from lakelog.model.metadata import Metadata
-from lakelog.skipping.sql_predicate import condition, sql_text
 from lakelog.transaction import schema_edits
 from lakelog.transaction.schema_conversion import SchemaLike, struct_of
 from lakelog.transaction.transaction import LogTransaction
@@ -168,19 +176,18 @@ class Alter:
     def add_constraint(self, name: str, expression: str) -> int | None:
         """Add a CHECK constraint, after all existing rows have been checked.
 
-        lakelog does not write rows to a table with CHECK constraints yet; other engines check them.
-
         Args:
             name: The name of the constraint.
-            expression: SQL condition over the table's columns, of the subset that lakelog writes as
-                Spark SQL. A row for which it is false or null violates the constraint.
+            expression: SQL condition over the table's columns, of the subset of Spark SQL that
+                lakelog evaluates. A row for which it is false or null violates the constraint.
 
         Raises:
-            InvalidTransactionError: An existing row violates the constraint (``found``), or a
-                constraint with this name exists.
-            InvalidInputError: The expression cannot be parsed, or means something else in Spark.
+            ConstraintViolationError: Existing rows violate the constraint; ``found`` has their
+                number in a batch, and an example.
+            InvalidTransactionError: A constraint with this name exists.
+            InvalidInputError: The expression cannot be parsed or evaluated as Spark does.
 
-        Memory: as `Snapshot.scan`.
+        Memory: a batch of rows.
 
         Source: Delta protocol, CHECK Constraints.
         """
@@ -191,24 +198,26 @@ class Alter:
             raise InvalidTransactionError(
                 "a constraint with this name exists", path=snapshot.path, found=name
             )
-        check = condition(expression, snapshot.schema)
-        if check is None or sql_text(check) is None:
+        rules = RowRules(snapshot.schema, (check(key, expression),))
+        try:
+            rules.require_supported()
+        except UnsupportedFeatureError as cause:
             raise InvalidInputError(
-                "the expression has a part that cannot be written as Spark SQL",
-                expected="comparisons, IN, BETWEEN, LIKE, IS NULL, AND, OR and NOT",
-                found=expression,
-            )
-        tx.read()
-        broken = scan_rows(snapshot, check.fill_null(value=False).not_()).head(1).collect()
-        if broken.height:
-            raise InvalidTransactionError(
-                "an existing row violates the constraint",
+                cause.message,
                 path=snapshot.path,
-                version=snapshot.version,
-                expected=expression,
-                found=broken.row(0, named=True),
-                hint="delete or update these rows first",
-            )
+                found=expression,
+                hint="write an expression of the supported subset of Spark SQL",
+            ) from cause
+        files = tx.read().collect()
+        plan = ReadPlan.of(snapshot, rules.columns)
+        store = snapshot.read_state(lambda state: state.log.store)
+        try:
+            for batch in read_files(plan, files, store=store):
+                rules.check(pa.Table.from_batches([batch]))
+        except ConstraintViolationError as error:
+            error.path, error.version = snapshot.path, snapshot.version
+            error.hint = "delete or update these rows first"
+            raise
         tx.set_metadata(configuration={key: expression})
         tx.declare_constraints_hold()
         return tx.commit()
@@ -297,8 +306,6 @@ def _plain_name(name: str) -> str:
 
 def _type_of(type_: object) -> contract.DataType:
     """A type from its name, or from Polars or pyarrow."""
-    import pyarrow as pa
-
     if isinstance(type_, str):
         field = {"name": "type", "type": type_}
         return struct_of({"type": "struct", "fields": [field]}).fields[0].type

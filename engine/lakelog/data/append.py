@@ -20,7 +20,7 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.data.conform import Conform, Incoming, Rows, merged_schema, to_table
+from lakelog.data.conform import Incoming, Rows, merged_schema, to_table
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.data.rewrite import marked, require_rows_copyable
@@ -116,7 +116,13 @@ def create_with_rows(
     operation = Operation("WRITE", {"mode": _MODES[mode], "partitionBy": partition_by})
     metrics = _metrics(report, pl.DataFrame())
     try:
-        new.commit(files, operation=operation, metrics=metrics, commit=options.commit)
+        new.commit(
+            files,
+            operation=operation,
+            metrics=metrics,
+            commit=options.commit,
+            rows_checked=True,
+        )
     except CommitOutcomeUnknown as error:
         count = len(writer.paths)
         error.add_note(f"lakelog: {count} data files are kept, because the commit may name them")
@@ -256,19 +262,18 @@ class _Write:
         if records and (gone.height or commit.joins):
             changed = commit.writer(plan.of_changes())
         for table in self._given(plan, replacing.where):
-            data.write(table)
+            data.copy(table)
             if changed is not None:
-                changed.write(marked(table, "insert"))
+                changed.copy(marked(table, "insert"))
         given = data.num_rows
         for batch in replacing.kept(commit):
-            data.write(batch)
+            data.copy(batch)
         files = data.finish()
         if changed is not None:
             for batch in replacing.deleted(commit):
-                changed.write(marked(batch, "delete"))
+                changed.copy(marked(batch, "delete"))
             tx.cdc(changed.finish())
-        if files.height:
-            tx.add(files)
+        commit.put_files(files)
         if gone.height:
             tx.remove(gone)
         report = WriteReport(
@@ -285,7 +290,7 @@ class _Write:
 
     def _given(self, plan: WritePlan, where: pl.Expr | None) -> Iterator[pa.Table]:
         """The rows of the caller, in the table's schema, each of which satisfies `where`."""
-        conform = Conform(plan.schema.fields, plan.partition_columns)
+        conform = self._commit.conform(plan)
         for batch in self._rows.batches:
             for piece in slices(batch):
                 if self._options.schema_mode is not None:

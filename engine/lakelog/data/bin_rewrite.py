@@ -119,7 +119,7 @@ class BinRewriter:
                     self.target, number=number, store=store, workers=self.workers
                 ) as writer:
                     for rows in self._rows(left, store):
-                        writer.write(rows)
+                        writer.copy(rows)
                     return Rewritten(writer.finish(), unread, writer.num_rows)
             except (NotFoundError, CorruptionError, UnavailableError):
                 found = self._unreadable(left, store)

@@ -81,6 +81,7 @@ def clone(
         commit=cast("CommitArguments", commit),
         domains=domains,
         external=True,
+        rows_checked=True,
     )
 
 

@@ -1,9 +1,10 @@
 """Rows of a caller, in any supported form, converted to the table's schema, or refused.
 
-Columns are matched by name. A missing column becomes null if it is nullable, otherwise its default;
-a column that the table lacks is an error, or is added to the table's schema (`merged_schema`).
-Types are changed only if no value changes: whole numbers that fit, decimals that keep every digit,
-times of another unit or zone at the same instant. Whole columns are converted and checked.
+Columns are matched by name. A missing column gets its default, the value of its expression if it is
+generated, else null; a column that the table lacks is an error, or is added to the table's schema
+(`merged_schema`). Types are changed only if no value changes: whole numbers that fit, decimals that
+keep every digit, times of another unit or zone at the same instant. Whole columns are converted and
+checked.
 
 An empty text or binary value of a partition column becomes null here, before any condition is
 evaluated: the log has one spelling for both.
@@ -19,8 +20,9 @@ Writer Requirements for Column Mapping. Delta Lake, schema evolution on write (`
 from __future__ import annotations
 
 import re
+import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn, TypeAlias
 
@@ -28,6 +30,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakelog.data.row_rules import IdentityValues, RowRules, default_value
 from lakelog.errors import InvalidInputError, LakelogWarning, UnsupportedFeatureError
 from lakelog.model import contract
 from lakelog.model.contract import (
@@ -113,10 +116,6 @@ def _arrow_schema(frame: pl.DataFrame) -> pa.Schema:
 _DEFAULT = "CURRENT_DEFAULT"
 _CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 _LENGTH = re.compile(r"(?:var)?char\(\s*(\d+)\s*\)", re.IGNORECASE)
-_LITERAL = re.compile(
-    r"(?:DATE\s*|TIMESTAMP\s*)?'(?P<text>[^'\\]*)'|(?P<number>[+-]?\d+(?:\.\d+)?)|(?P<word>true|false|null)",
-    re.IGNORECASE,
-)
 
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | pl.DataFrame"
 
@@ -129,9 +128,22 @@ def to_table(rows: Rows) -> pa.Table:
 
 
 class Conform:
-    """Brings rows under a schema."""
+    """Brings rows under a schema; with `rules`, new rows of a table, whose values are computed and
+    checked. `identities` generates values of identity columns.
+    """
 
-    def __init__(self, columns: Sequence[Field], partition_columns: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        columns: Sequence[Field],
+        partition_columns: Sequence[str] = (),
+        rules: RowRules | None = None,
+        identities: IdentityValues | None = None,
+    ) -> None:
+        self._rules, self._identities = rules, identities
+        self._now_us = time.time_ns() // 1000 if rules is None else rules.now_us
+        generated = () if rules is None else rules.generated
+        self._generated = frozenset(rule.column for rule in generated)
+        self._automatic = frozenset(i.column for i in rules.identities) if rules else frozenset()
         self._columns = tuple(columns)
         self._partition_columns = frozenset(partition_columns)
         self._has_warned = False
@@ -149,13 +161,27 @@ class Conform:
         """
         given = to_table(rows)
         positions = self._positions(given.schema.names)
+        if self._rules is not None:
+            self._rules.require_insertable(positions)
         columns = [
             self._missing(column, given.num_rows)
             if (position := positions.get(column.name)) is None
             else self._fitted(given.column(position), column)
             for column in self._columns
         ]
-        return pa.Table.from_arrays(columns, schema=self.schema)
+        table = pa.Table.from_arrays(columns, schema=self.schema)
+        return table if self._rules is None else self._ruled(table, self._rules, positions)
+
+    def _ruled(self, table: pa.Table, rules: RowRules, given: Mapping[str, int]) -> pa.Table:
+        """The rows with generated values, checked."""
+        computed = [f for f in self._columns if f.name in self._generated and f.name not in given]
+        table = rules.completed(table, [f.name for f in computed])
+        for field in computed:
+            position = table.column_names.index(field.name)
+            values = self._fitted(table.column(position), field)
+            table = table.set_column(position, table.schema.field(position), values)
+        rules.check(table, [f.name for f in computed])
+        return table
 
     def _positions(self, names: Sequence[str]) -> dict[str, int]:
         found: dict[str, int] = {}
@@ -198,10 +224,11 @@ class Conform:
         return pc.if_else(empty, pa.scalar(None, values.type), values)
 
     def _missing(self, column: Field, count: int) -> pa.ChunkedArray:
-        value = _default(column)
-        if value is not None:
+        if column.name in self._automatic:
+            array = self._next(column, count)
+        elif (value := _default(column, self._now_us)) is not None:
             array = pa.repeat(value, count)
-        elif column.nullable:
+        elif column.nullable or column.name in self._generated:
             array = pa.nulls(count, _wide_type(column.type))
         else:
             raise InvalidInputError(
@@ -209,30 +236,24 @@ class Conform:
             )
         return pa.chunked_array([array])
 
+    def _next(self, column: Field, count: int) -> pa.Array:
+        if self._identities is not None:
+            return self._identities.next(column.name, count)
+        raise UnsupportedFeatureError(
+            f"values of the identity column {column.name!r} cannot be generated by parallel tasks",
+            column=column.name,
+            expected="rows with values of the column",
+            found="identityColumns",
+            hint="use lakelog.Table.append",
+        )
 
-def _default(column: Field) -> pa.Scalar | None:
+
+def _default(column: Field, now_us: int) -> pa.Scalar | None:
     """The default of a column; None where it is null."""
-    text = column.metadata.get(_DEFAULT)
-    if text is None:
+    if column.metadata.get(_DEFAULT) is None:
         return None
-    match = _LITERAL.fullmatch(str(text).strip())
-    target = _wide_type(column.type)
-    try:
-        if match is not None and not pa.types.is_nested(target):
-            if (match["word"] or "").lower() == "null":
-                return None
-            literal = match["text"] if match["text"] is not None else match["number"]
-            return pa.scalar(literal or match["word"].lower()).cast(target)
-    except pa.ArrowException:
-        pass  # no literal of the type
-    raise UnsupportedFeatureError(
-        f"the column {column.name!r} is missing, and its default is an expression that lakelog "
-        "does not evaluate",
-        column=column.name,
-        expected="a literal",
-        found=text,
-        hint="add the column to the data",
-    )
+    value = default_value(column, now_us)
+    return None if value is None else pa.scalar(value, _wide_type(column.type))
 
 
 def fit(values: pa.ChunkedArray, column: Field) -> pa.ChunkedArray:

@@ -30,6 +30,7 @@ from lakelog.data.conform import Conform, Incoming
 from lakelog.data.files import ReadPlan
 from lakelog.data.rewrite import Change, Outcome, Rewriter, Rewritten
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
+from lakelog.data.row_rules import RowRules
 from lakelog.data.targets import holds, touched_rows
 from lakelog.data.update import Assignments
 from lakelog.data.write import slices
@@ -463,6 +464,11 @@ class _Merging(Change):
         self._inserts = [_Effect(each, sides, source_row) for each in not_matched]
         effects = [*self._matched, *self._by_source]
         self.updates = any(each.kind == "update" for each in effects)
+        self.writes = self.updates or bool(self._inserts)
+        self._rules = RowRules.of(snapshot.table_configuration)
+        for each in effects:
+            if each.assigned is not None:
+                self._rules.require_updatable(each.assigned.names)
         self._is_only_delete = [(c.kind, c.predicate is None) for c in matched] == [
             ("delete", True)
         ]
@@ -542,7 +548,8 @@ class _Merging(Change):
                 continue
             of = partners[mask] if number < len(self._matched) else None
             seen = self._seen(pl.DataFrame(hit), of)
-            yield Outcome(before=hit, after=effect.assigned.apply(hit, seen))
+            after = effect.assigned.apply(hit, seen)
+            yield Outcome(before=hit, after=self._rules.recomputed(after, effect.assigned.names))
 
     def inserted(self) -> Iterator[pa.Table]:
         """The rows to insert for source rows that match none."""

@@ -14,6 +14,7 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
+from lakelog.data.conform import Conform
 from lakelog.data.deletion_vectors import Vector, VectorReader, VectorWriter
 from lakelog.data.file_opening import Sources
 from lakelog.data.files import ReadPlan
@@ -61,9 +62,11 @@ class Change(Selection):
 
     Attributes:
         updates: Whether `outcomes` may give other than deleted rows, and so reads all columns.
+        writes: Whether there are new rows, or new versions of rows.
     """
 
     updates = False
+    writes = False
 
     def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:
         """What becomes of rows that change."""
@@ -201,6 +204,7 @@ class Rewriter:
         self._memory_bytes = max(_LEAST_BYTES, memory_limit or _MEMORY_BYTES)
         self._batch_bytes = self._memory_bytes // _BATCH_SHARE
         self._plan: WritePlan | None = None
+        self._conform: Conform | None = None
         self._data: DataFileWriter | None = None
         self._changes: DataFileWriter | None = None
         self._touched: list[pa.Table] = []
@@ -232,6 +236,8 @@ class Rewriter:
             require_rows_copyable(self._snapshot)
         keeps_changes = self._commit.keeps_changes
         self._commit.require_allowed("add", "remove", *(["cdc"] if keeps_changes else []))
+        if self._change.writes:
+            self._planned()  # refuses rules that cannot be evaluated
         if self._marks_rows:
             self._mark(files)
         else:
@@ -240,6 +246,10 @@ class Rewriter:
 
     def insert(self, rows: pa.Table) -> None:
         """Write new rows."""
+        plan = self._planned()
+        if self._conform is None:
+            self._conform = self._commit.conform(plan)
+        rows = self._conform.table(rows)
         self._inserted += rows.num_rows
         self._write(rows)
         self._record("insert", rows)
@@ -324,6 +334,9 @@ class Rewriter:
                 self._record("delete", outcome.deleted)
             if outcome.before is not None and outcome.after is not None:
                 self._updated += outcome.after.num_rows
+                rules = self._planned().rules
+                if rules is not None:
+                    rules.check(outcome.after)
                 self._write(outcome.after)
                 self._record("update_preimage", outcome.before)
                 self._record("update_postimage", outcome.after)
@@ -333,14 +346,14 @@ class Rewriter:
             return
         if self._data is None:
             self._data = self._writer(self._planned())
-        self._data.write(rows)
+        self._data.copy(rows)
 
     def _record(self, kind: str, rows: pa.Table) -> None:
         if not self._commit.keeps_changes or not rows.num_rows:
             return
         if self._changes is None:
             self._changes = self._writer(self._planned().of_changes())
-        self._changes.write(marked(rows, kind))
+        self._changes.copy(marked(rows, kind))
 
     def _writer(self, plan: WritePlan) -> DataFileWriter:
         return self._commit.writer(plan, memory_bytes=self._memory_bytes // _WRITER_SHARE)
@@ -353,7 +366,7 @@ class Rewriter:
 
     def _planned(self) -> WritePlan:
         if self._plan is None:
-            self._plan = self._commit.write_plan()
+            self._plan = self._commit.write_plan(new_rows=self._change.writes)
         return self._plan
 
     def finish(self) -> Rewritten:
@@ -363,8 +376,8 @@ class Rewriter:
         changes = pl.DataFrame() if self._changes is None else self._changes.finish()
         gone = pl.concat(self._gone) if self._gone else pl.DataFrame()
         for frame, put in (
-            (files, tx.add),
-            (self._again, tx.add),
+            (files, self._commit.put_files),
+            (self._again, self._commit.put_files),
             (gone, tx.remove),
             (changes, tx.cdc),
         ):

@@ -19,7 +19,9 @@ from typing import Any, Literal
 
 import polars as pl
 
+from lakelog.data.conform import Conform
 from lakelog.data.deletion_vectors import VectorWriter
+from lakelog.data.row_rules import IdentityValues
 from lakelog.data.write import DataFileWriter, WritePlan, discard
 from lakelog.data.write_plan import clustering_columns
 from lakelog.dialects.commit_reader import group_commits
@@ -164,6 +166,7 @@ class RowCommit:
         self.metrics: dict[str, Any] = {}
         self.parameters: dict[str, Any] = {}
         self._writers: list[DataFileWriter | VectorWriter] = []
+        self._identities: list[IdentityValues] = []
         self.joins = isinstance(begin, LogTransaction)
         self.follows = False
         if isinstance(begin, LogTransaction):
@@ -188,8 +191,9 @@ class RowCommit:
         """Whether the table keeps a change data feed."""
         return self.snapshot.table_configuration.is_active("changeDataFeed")
 
-    def write_plan(self, metadata: Metadata | None = None) -> WritePlan:
-        """How its data files look, under other metadata where they are given.
+    def write_plan(self, metadata: Metadata | None = None, *, new_rows: bool = True) -> WritePlan:
+        """How its data files look, under other metadata where they are given; as
+        `WritePlan.under`.
 
         Raises:
             UnsupportedFeatureError: lakelog cannot write rows to the table.
@@ -202,7 +206,23 @@ class RowCommit:
             target_file_bytes=self.options.target_file_bytes,
             compression=self.options.compression,
             token=self._runtime.new_id(),
+            new_rows=new_rows,
         )
+
+    def conform(self, plan: WritePlan) -> Conform:
+        """Brings new rows under the table's schema and rules."""
+        assert plan.rules is not None
+        identities = IdentityValues(plan.rules, self.tx.identity_marks)
+        self._identities.append(identities)
+        return Conform(plan.schema.fields, plan.partition_columns, plan.rules, identities)
+
+    def put_files(self, files: pl.DataFrame) -> None:
+        """Add files whose rows satisfy the table's rules, to the transaction."""
+        for identities in self._identities:
+            self.tx.advance_identity(identities.marks)
+        if files.height:
+            self.tx.add(files)
+            self.tx.declare_rows_checked(files["path"])
 
     def require_allowed(self, *kinds: str) -> None:
         """Refuse kinds of file actions that the table forbids, before rows are written."""
@@ -216,7 +236,11 @@ class RowCommit:
             }
         )
         write_support.check_actions(
-            self.snapshot.table_configuration, actions, pl.DataFrame(), self.log.table
+            self.snapshot.table_configuration,
+            actions,
+            pl.DataFrame(),
+            self.log.table,
+            checked=actions["path"],
         )
 
     # --- files -------------------------------------------------------------------------------

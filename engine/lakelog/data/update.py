@@ -17,6 +17,7 @@ from lakelog.data.conform import Conform
 from lakelog.data.files import ReadPlan
 from lakelog.data.rewrite import Change, Outcome, Rewriter, marks_rows
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
+from lakelog.data.row_rules import RowRules
 from lakelog.data.targets import find_targets, live_rows, split_whole
 from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
@@ -72,10 +73,12 @@ def update(
 ) -> WriteReport:
     """Update rows; see `lakelog.table.Table.update`."""
     commit = RowCommit(log, runtime, begin, options, "UPDATE")
+    rules = RowRules.of(commit.snapshot.table_configuration)
     assigned = Assignments(
         values, commit.snapshot.schema, commit.snapshot.metadata.partition_columns
     )
-    return _run(commit, where, lambda condition: _Update(condition, assigned))
+    rules.require_updatable(assigned.names)
+    return _run(commit, where, lambda condition: _Update(condition, assigned, rules))
 
 
 def _run(
@@ -155,6 +158,11 @@ class Assignments:
         # A wrong type is reported before a row is read.
         self.values(pl.DataFrame(schema={f.name: contract.to_polars(f.type) for f in seen.fields}))
 
+    @property
+    def names(self) -> frozenset[str]:
+        """The columns that get new values."""
+        return frozenset(self._expressions)
+
     def values(self, rows: pl.DataFrame) -> pa.Table:
         """The new values of rows, in the types of their columns."""
         frame = rows.select(name for name in rows.columns if name in self._roots)
@@ -224,12 +232,13 @@ def _as_assigned(expr: pl.Expr, dtype: pl.DataType, type_: contract.DataType) ->
 class _Update(Change):
     """Assigns new values to all rows for which a condition is true."""
 
-    updates = True
+    updates = writes = True
 
-    def __init__(self, where: pl.Expr | None, assigned: Assignments) -> None:
+    def __init__(self, where: pl.Expr | None, assigned: Assignments, rules: RowRules) -> None:
         super().__init__(where)
-        self._assigned = assigned
+        self._assigned, self._rules = assigned, rules
 
     def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:
         """What becomes of rows that change."""
-        yield Outcome(before=rows, after=self._assigned.apply(rows))
+        after = self._rules.recomputed(self._assigned.apply(rows), self._assigned.names)
+        yield Outcome(before=rows, after=after)

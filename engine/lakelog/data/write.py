@@ -123,6 +123,7 @@ class DataFileWriter:
         self._open_files = max(1, usual if open_files is None else open_files)
         self._codec = layout.codec_of(plan.compression)
         self._conform = Conform(plan.schema.fields, plan.partition_columns)
+        self._conform_new = Conform(plan.schema.fields, plan.partition_columns, plan.rules)
         self._schema = pa.schema([wide_field(f, plan.mapping) for f in plan.file_fields])
         self._keys = [contract.physical_name(f, plan.mapping) for f in plan.partition_fields]
         # A row group in memory for each file that is written at the time, and as much again.
@@ -145,13 +146,20 @@ class DataFileWriter:
     # --- rows --------------------------------------------------------------------------------
 
     def write(self, batch: Rows) -> None:
-        """Take rows.
+        """Take new rows, which have to satisfy the table's rules.
 
         Memory: what the writer may hold, and some copies of a million rows.
         """
+        self._take(batch, self._conform_new)
+
+    def copy(self, batch: Rows) -> None:
+        """Take rows that the table has, or that were checked before; memory as `write`."""
+        self._take(batch, self._conform)
+
+    def _take(self, batch: Rows, conform: Conform) -> None:
         self._require_open()
         for piece in slices(batch):
-            table = self._conform.table(piece)
+            table = conform.table(piece)
             self.num_rows += table.num_rows
             if self._keys:
                 self._wait_to_split(table)

@@ -1,7 +1,7 @@
 """`WritePlan`: schema and layout of new data files, and whether rows may be written.
 
-lakelog sees the rows that it writes itself, but evaluates no SQL: a table whose rules are SQL
-expressions is refused by the feature's name before anything is written.
+A table with a rule that lakelog cannot evaluate (`lakelog.data.row_rules`) is refused by the rule's
+name before anything is written.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import pyarrow as pa
 
 from lakelog.data import layout, stats
 from lakelog.data.files import MAPPING_MODE
+from lakelog.data.row_rules import RowRules
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
@@ -48,6 +49,7 @@ class WritePlan:
         clustering: Physical paths of the columns that the table is clustered by.
         change_data: Whether the files are of change data, with the kind of change in a column of
             its own.
+        rules: The rules of new rows; None for rows that the table has.
     """
 
     location: str
@@ -60,6 +62,7 @@ class WritePlan:
     token: str
     clustering: tuple[tuple[str, ...], ...] = ()
     change_data: bool = False
+    rules: RowRules | None = None
 
     @staticmethod
     def of(
@@ -94,9 +97,15 @@ class WritePlan:
         compression: str | None = None,
         token: str | None = None,
         data_change: bool = True,
+        new_rows: bool = True,
     ) -> WritePlan:
-        """As `of`, under metadata that are not the table's yet."""
+        """As `of`, under metadata that are not the table's yet; without `new_rows`, all rows are
+        those of the table.
+        """
         _require_rows_writable(location, table, data_change=data_change)
+        rules = RowRules.of(table) if data_change and new_rows else None
+        if rules is not None:
+            rules.require_supported()
         metadata = table.metadata
         kept = metadata.configuration
         codec = compression or kept.get(layout.CODEC_PROPERTY) or layout.DEFAULT_CODEC
@@ -116,6 +125,7 @@ class WritePlan:
             compression=codec.lower(),
             token=token or str(uuid.uuid4()),
             clustering=clustering,
+            rules=rules,
         )
 
     def of_changes(self) -> WritePlan:
@@ -132,6 +142,7 @@ class WritePlan:
             configuration={**self.configuration, stats.NUM_COLUMNS: "0"},
             clustering=(),
             change_data=True,
+            rules=None,
         )
 
     @property
@@ -235,7 +246,7 @@ def _require_rows_writable(
             "stats": ['{"numRecords":1}'],
         }
     )
-    write_support.check_actions(table, row, pl.DataFrame(), location)
+    write_support.check_actions(table, row, pl.DataFrame(), location, checked=row["path"])
     for column in metadata.schema.fields:
         if any(_is_never_written(t) for t in _types_inside(column.type)):
             raise UnsupportedFeatureError(

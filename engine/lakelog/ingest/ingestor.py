@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 
 from lakelog import telemetry
+from lakelog.data.row_rules import RowRules
 from lakelog.errors import (
     ConflictError,
     CorruptionError,
@@ -23,6 +24,7 @@ from lakelog.errors import (
     OutcomeUnknownError,
     StreamMismatchError,
     UnavailableError,
+    UnsupportedFeatureError,
 )
 from lakelog.ingest.committer import Codecs, Committed, Committer
 from lakelog.ingest.rows import (
@@ -274,6 +276,16 @@ class Ingestor(Closing):
 
     def _require_writable(self, state: IngestState) -> None:
         """Refuse a table to which such rows cannot be written, before one is acknowledged."""
+        rules = RowRules.of(self._table.snapshot().table_configuration)
+        if rules.names:
+            raise UnsupportedFeatureError(
+                "the table has rules of rows, which are checked only when rows are committed",
+                path=self._table.path,
+                expected="a table without CHECK constraints, invariants, generated and identity "
+                "columns",
+                found=", ".join(rules.names),
+                hint="write the rows with Table.append",
+            )
         nothing = pl.DataFrame(Codecs.of(state).rows.empty())
         if not state.key:
             self._table.append(nothing)

@@ -72,7 +72,7 @@ def write_plan(snapshot: LogSnapshot, options: SourceOptions, schema: StructType
             expected=", ".join(plan.schema.names),
         )
     # Errors of the columns alone are reported before the first task runs.
-    Conform(plan.schema.fields).table(arrow_schema(schema).empty_table())
+    Conform(plan.schema.fields, rules=plan.rules).table(arrow_schema(schema).empty_table())
     return plan
 
 
@@ -161,7 +161,8 @@ class BatchWriter(DataSourceArrowWriter):
         batches: Iterable[Rows] = iterator
         where = self._where
         if where is not None:
-            conform = Conform(self.plan.schema.fields, self.plan.partition_columns)
+            plan = self.plan
+            conform = Conform(plan.schema.fields, plan.partition_columns, plan.rules)
             batches = (_satisfying(conform.table(batch), where) for batch in iterator)
         return Message(Landed(self.version, write_task_files(self.plan, batches, task_number())))
 
@@ -212,7 +213,7 @@ class BatchWriter(DataSourceArrowWriter):
         plan = ReadPlan.of(snapshot, storage_options=self.options.storage_options)
         with DataFileWriter(self.plan) as writer:
             for batch in read_files(plan, files, predicate=keeping(where)):
-                writer.write(batch)
+                writer.copy(batch)
             return writer.finish()
 
     @readable

@@ -137,6 +137,12 @@ class ActionBuffer:
             self._new_metadata or self._metadata, self._dialect, table, fields, **changed
         )
 
+    def put_identity_marks(self, marks: Mapping[str, int]) -> None:
+        """Take new high water marks of identity columns."""
+        schema = (self._new_metadata or self._metadata).schema if marks else None
+        if schema is not None:
+            self.put_metadata(None, {}, schema=metadata_changes.with_identity_marks(schema, marks))
+
     @property
     def changes_metadata(self) -> bool:
         """Whether the metadata differ from those that were read."""

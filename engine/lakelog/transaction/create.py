@@ -82,9 +82,10 @@ class NewTable:
         commit: CommitArguments | None = None,
         domains: pl.DataFrame | None = None,
         external: bool = False,
+        rows_checked: bool = False,
     ) -> None:
         """Write version 0, with files, which may have absolute paths if they are `external`, and
-        with metadata domains.
+        with metadata domains; `rows_checked` if the files' rows satisfy the table's rules.
 
         Raises:
             TableExistsError: Another writer created the table.
@@ -110,7 +111,8 @@ class NewTable:
         ]
         meta = actions.concat([rows_frame(first), others])
         check_files(files, table, external=external)
-        write_support.check_actions(table, files, meta, log.table)
+        checked = files["path"] if rows_checked and files.height else None
+        write_support.check_actions(table, files, meta, log.table, checked=checked)
         done = operation or operations.infer(files, meta, None, table.metadata, table.protocol)
         plan = Plan(
             log,

@@ -125,6 +125,21 @@ def _with_empty_maps(files: pl.DataFrame, wanted: pl.Series) -> pl.Series:
     return pool.gather(index)
 
 
+HIGH_WATER_MARK = "delta.identity.highWaterMark"
+
+
+def with_identity_marks(schema: contract.Struct, marks: Mapping[str, int]) -> contract.Struct:
+    """A schema with other high water marks of identity columns."""
+    return contract.Struct(
+        tuple(
+            replace(f, metadata={**f.metadata, HIGH_WATER_MARK: marks[f.name]})
+            if f.name in marks
+            else f
+            for f in schema.fields
+        )
+    )
+
+
 MAX_COLUMN_ID = "delta.columnMapping.maxColumnId"
 _MAPPED = ("name", "id")
 

@@ -1,7 +1,7 @@
 """The difference between a version and an earlier one that is restored.
 
 The protocol is never downgraded, because versions in between need it. Properties that describe the
-log, and the greatest column id, are kept.
+log, the greatest column id, and the last values of identity columns are kept.
 
 Source: Delta Lake, RestoreTableCommand. Delta protocol, Protocol Evolution; In-Commit Timestamps;
 Column Mapping.
@@ -9,6 +9,7 @@ Column Mapping.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import polars as pl
@@ -16,7 +17,12 @@ import polars as pl
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions
 from lakelog.model.metadata import CLUSTERING, Metadata
-from lakelog.transaction.metadata_changes import MAX_COLUMN_ID
+from lakelog.transaction.metadata_changes import (
+    HIGH_WATER_MARK,
+    MAX_COLUMN_ID,
+    with_identity_marks,
+)
+from lakelog.transaction.schema_conversion import schema_text
 
 _OF_THE_LOG = (
     "delta.enableInCommitTimestamps",
@@ -52,6 +58,7 @@ def metadata_changes_to(current: Metadata, target: Metadata) -> dict[str, Any] |
     if known := [int(text) for text in ids if text and text.isdecimal()]:
         configuration[MAX_COLUMN_ID] = str(max(known))
     set_, kept = {k: v for k, v in configuration.items() if v is not None}, dict(now)
+    target = replace(target, schema_string=_with_last_marks(current, target))
     facts = ("schema_string", "partition_columns", "name", "description")
     if set_ == kept and all(getattr(current, f) == getattr(target, f) for f in facts):
         return None
@@ -62,6 +69,20 @@ def metadata_changes_to(current: Metadata, target: Metadata) -> dict[str, Any] |
         "name": target.name,
         "description": target.description,
     }
+
+
+def _with_last_marks(current: Metadata, target: Metadata) -> str | None:
+    """The schema to restore, in which identity columns do not generate a value again."""
+    if HIGH_WATER_MARK not in (current.schema_string or ""):
+        return target.schema_string
+    now = {f.name: f.metadata for f in current.schema.fields if HIGH_WATER_MARK in f.metadata}
+    marks = {}
+    for field in target.schema.fields:
+        if field.name in now and (step := field.metadata.get("delta.identity.step")):
+            known = [m.get(HIGH_WATER_MARK) for m in (now[field.name], field.metadata)]
+            marks[field.name] = (max if step > 0 else min)(m for m in known if m is not None)
+    schema = with_identity_marks(target.schema, marks)
+    return target.schema_string if schema == target.schema else schema_text(schema)
 
 
 def clustering_of(snapshot: LogSnapshot) -> str | None:

@@ -52,7 +52,7 @@ class Part:
     settle: Callable[[BaseException | None], None]
 
 
-@checked_methods("join")
+@checked_methods("join", "advance_identity")
 class LogTransaction:
     """A set of actions that is committed atomically; see `lakelog.Transaction`."""
 
@@ -101,6 +101,8 @@ class LogTransaction:
         self._rows_replaced = False
         self._restored = False
         self._constraints_hold = False
+        self._checked: list[pl.Series] = []
+        self._identity_marks: dict[str, int] = {}
         app = operations.application(app_id, app_version)
         if app is not None:
             self.set_txn(appId=app[0], version=app_version)
@@ -243,6 +245,38 @@ class LogTransaction:
         """
         self._require_open()
         self._constraints_hold = True
+
+    def declare_rows_checked(self, paths: pl.Series) -> None:
+        """Declare that the rows of files satisfy the table's CHECK constraints, invariants, and
+        generated and identity columns. A table with such rules refuses other new files, because the
+        rows of a file are not read on commit.
+
+        Args:
+            paths: Paths of added files, as in `add`.
+
+        Source: Delta protocol, CHECK Constraints; Column Invariants; Generated Columns.
+        """
+        self._require_open()
+        if paths.dtype != pl.String:
+            raise InvalidInputError(
+                "paths must be strings", expected="String", found=str(paths.dtype)
+            )
+        self._checked.append(paths.rename("path"))
+
+    @property
+    def identity_marks(self) -> Mapping[str, int]:
+        """Last generated values of identity columns, by column, as `advance_identity` set them."""
+        return dict(self._identity_marks)
+
+    def advance_identity(self, marks: Mapping[str, int]) -> None:
+        """Record the last generated value of identity columns, which the commit writes to the
+        metadata (``delta.identity.highWaterMark``). A concurrent change of the metadata conflicts,
+        so that no value is generated twice.
+
+        Source: Delta protocol, Identity Columns.
+        """
+        self._require_open()
+        self._identity_marks |= marks
 
     def restore(self, version: int) -> Restored:
         """Stage the actions that restore an earlier version: its files, schema, partitioning,
@@ -470,6 +504,7 @@ class LogTransaction:
             tuple(self._where),
             frozenset({self._app[0]}) if self._app is not None else frozenset(),
         )
+        self._buffer.put_identity_marks(self._identity_marks)
         small = self._small()
         if small is not None:
             pending = PendingCommit(reads, small, small.meta, self._isolation, self._table)
@@ -559,6 +594,7 @@ class LogTransaction:
             rows_replaced=self._rows_replaced,
             restored=self._restored,
             constraints_hold=self._constraints_hold,
+            checked=pl.concat(self._checked) if self._checked else None,
             live_files=self._live_files,
         )
 

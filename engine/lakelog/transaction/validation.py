@@ -380,6 +380,7 @@ def check(
     rows_replaced: bool = False,
     restored: bool = False,
     constraints_hold: bool = False,
+    checked: pl.Series | None = None,
     live_files: Callable[[], pl.LazyFrame],
 ) -> None:
     """Raise for a transaction that is inconsistent, or that lakelog cannot validate."""
@@ -407,6 +408,7 @@ def check(
         table,
         rows_replaced=rows_replaced,
         restored=restored,
+        checked=checked,
     )
 
 

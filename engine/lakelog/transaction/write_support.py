@@ -37,7 +37,7 @@ _UNCHECKED_ROWS = (
     ("generatedColumns", "a generated column"),
     ("identityColumns", "an identity column"),
 )
-"""Features whose rules lakelog cannot check, because it does not read the rows of added files."""
+"""Features whose rules concern the rows of a file, which the commit does not read."""
 
 UNCHECKED_FEATURES = tuple(name for name, _ in _UNCHECKED_ROWS)
 """Names of these features."""
@@ -99,10 +99,11 @@ def check_actions(
     *,
     rows_replaced: bool = False,
     restored: bool = False,
+    checked: pl.Series | None = None,
 ) -> None:
     """Raise for actions that a feature of the table forbids, or that lakelog cannot validate;
     ``found`` has the 0-based ``row`` of an example and its path. Files that are `restored`
-    fulfilled the table's rules before.
+    fulfilled the table's rules before; `checked` are paths of files whose rows fulfil them.
     """
     _check_kinds(files, meta, table, configured.dialect)
     _check_one_of_a_kind(meta, table)
@@ -130,7 +131,8 @@ def check_actions(
         )
     for name, what in _UNCHECKED_ROWS:
         if configured.is_active(name) and not restored:
-            _refuse_rows_unseen(new, name, what, table)
+            unseen = new if checked is None else new & ~files["path"].is_in(checked.implode())
+            _refuse_rows_unseen(unseen, name, what, table)
     partitioned = configured.metadata.partition_columns
     if partitioned and configured.supports("materializePartitionColumns") and not restored:
         what = "partition columns that must be stored in its files"

@@ -132,14 +132,14 @@ _DELTA = (
     Feature(
         "invariants",
         _IF,
-        "with an invariant on a column, adds with dataChange true are rejected",
+        "with an invariant on a column, adds with dataChange true need checked rows",
         implied_from=(1, 2),
         switch=field_key("delta.invariants"),
     ),
     Feature(
         "checkConstraints",
         _IF,
-        "with a constraint, adds with dataChange true are rejected",
+        "with a constraint, adds with dataChange true need checked rows",
         implied_from=(1, 3),
         switch=lambda metadata: bool(constraints(metadata)),
     ),
@@ -153,7 +153,7 @@ _DELTA = (
     Feature(
         "generatedColumns",
         _IF,
-        "with a generated column, adds with dataChange true are rejected",
+        "with a generated column, adds with dataChange true need checked rows",
         implied_from=(1, 4),
         switch=field_key("delta.generationExpression"),
     ),
@@ -168,7 +168,7 @@ _DELTA = (
     Feature(
         "identityColumns",
         _IF,
-        "with an identity column, adds with dataChange true are rejected",
+        "with an identity column, adds with dataChange true need checked rows",
         implied_from=(1, 6),
         switch=field_key("delta.identity.start", "delta.identity.step"),
     ),

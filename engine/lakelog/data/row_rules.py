@@ -1,0 +1,362 @@
+"""`RowRules`: CHECK constraints, invariants, generated and identity columns of a table.
+
+Rules are evaluated on rows in the table's schema. A rule that lakelog cannot evaluate as Spark does
+is refused by name before a row is written. Rows that a table has already satisfy its rules, so only
+new versions of rows are checked.
+
+Source: Delta protocol, Column Invariants; CHECK Constraints; Generated Columns; Identity Columns.
+Delta Lake, CheckDeltaInvariant, ColumnWithDefaultExprUtils, IdentityColumn.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from lakelog.dialects.delta.protocol import CONSTRAINT_PROPERTY, constraints
+from lakelog.dialects.protocol_rules import TableConfiguration
+from lakelog.errors import (
+    ConstraintViolationError,
+    CorruptionError,
+    InvalidInputError,
+    UnsupportedFeatureError,
+)
+from lakelog.lazy import cached_property
+from lakelog.model import contract
+from lakelog.model.contract import Struct, fields_of
+from lakelog.transaction.metadata_changes import HIGH_WATER_MARK
+
+if TYPE_CHECKING:
+    from lakelog.data.spark_expression import RowExpression
+
+_GENERATION = "delta.generationExpression"
+_INVARIANT = "delta.invariants"
+_START, _STEP = "delta.identity.start", "delta.identity.step"
+_EXPLICIT = "delta.identity.allowExplicitInsert"
+_BOOLEAN, _LONG = contract.Primitive("boolean"), contract.Primitive("long")
+_LEAST, _GREATEST = -(1 << 63), (1 << 63) - 1
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One expression: the rule's name in messages, the feature, the column, and the SQL text."""
+
+    name: str
+    feature: str
+    column: str | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Identity:
+    """An identity column, and the last value that was generated."""
+
+    column: str
+    start: int
+    step: int
+    mark: int | None
+    allows_values: bool
+
+
+@dataclass(frozen=True)
+class RowRules:
+    """The rules of one table; small and picklable.
+
+    Attributes:
+        schema: The table's schema.
+        checks: Conditions that each row satisfies.
+        generated: Generated columns.
+        identities: Identity columns.
+        now_us: The time of the write.
+    """
+
+    schema: Struct
+    checks: tuple[Rule, ...] = ()
+    generated: tuple[Rule, ...] = ()
+    identities: tuple[Identity, ...] = ()
+    now_us: int = field(default_factory=lambda: time.time_ns() // 1000)
+
+    @staticmethod
+    def of(table: TableConfiguration) -> RowRules:
+        """The rules of a table whose features its protocol has."""
+        schema = table.metadata.schema
+        checks = []
+        if table.is_active("checkConstraints"):
+            checks += [check(key, text or "") for key, text in constraints(table.metadata).items()]
+        if table.is_active("invariants"):
+            for at in fields_of(schema):
+                if _INVARIANT in at.field.metadata:
+                    text = _invariant(at.text, at.field.metadata[_INVARIANT])
+                    checks.append(
+                        Rule(f"the invariant of {at.text!r}", "invariants", at.text, text)
+                    )
+        generated: tuple[Rule, ...] = ()
+        if table.is_active("generatedColumns"):
+            generated = tuple(_generated(at) for at in fields_of(schema) if _is_generated(at.field))
+        identities: tuple[Identity, ...] = ()
+        if table.is_active("identityColumns"):
+            identities = tuple(
+                _identity(f) for f in schema.fields if {_START, _STEP} & f.metadata.keys()
+            )
+        return RowRules(schema, tuple(checks), generated, identities)
+
+    @cached_property
+    def _expressions(self) -> Mapping[Rule, RowExpression]:
+        """Every rule's expression; raises UnsupportedFeatureError for one that is not supported."""
+        types = {f.name: f.type for f in self.schema.fields}
+        found = {rule: self._translated(rule, _BOOLEAN) for rule in self.checks}
+        return found | {
+            rule: self._translated(rule, types[rule.column or ""]) for rule in self.generated
+        }
+
+    def _translated(self, rule: Rule, type_: contract.DataType) -> RowExpression:
+        from lakelog.data.spark_expression import translate
+        from lakelog.data.spark_values import UnsupportedExpressionError
+
+        try:
+            return translate(rule.text, self.schema, type_, self.now_us)
+        except UnsupportedExpressionError as cause:
+            raise UnsupportedFeatureError(
+                f"{rule.name} has an expression that lakelog does not evaluate: {cause}",
+                column=rule.column,
+                expected=rule.text,
+                found=rule.feature,
+                hint="write these rows with an engine that evaluates it; rows can be deleted here",
+            ) from cause
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The rules, as messages name them."""
+        identities = (f"the identity column {each.column!r}" for each in self.identities)
+        return (*(rule.name for rule in (*self.checks, *self.generated)), *identities)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the expressions read, in the order of the schema."""
+        read = {name for expression in self._expressions.values() for name in expression.columns}
+        return tuple(name for name in self.schema.names if name in read)
+
+    def require_supported(self) -> None:
+        """Refuse rules that cannot be evaluated."""
+        if self.checks or self.generated:
+            assert self._expressions
+
+    def require_insertable(self, given: Collection[str]) -> None:
+        """Refuse values of columns whose values are always generated."""
+        for identity in self.identities:
+            if identity.column in given and not identity.allows_values:
+                raise InvalidInputError(
+                    f"values of the column {identity.column!r} are always generated",
+                    column=identity.column,
+                    expected="rows without the column (GENERATED ALWAYS AS IDENTITY)",
+                    hint="drop the column from the data",
+                )
+
+    def require_updatable(self, assigned: Collection[str]) -> None:
+        """Refuse to update identity columns."""
+        for identity in self.identities:
+            if identity.column in assigned:
+                raise InvalidInputError(
+                    f"{identity.column!r} is an identity column, and cannot be updated",
+                    column=identity.column,
+                    expected="other columns",
+                    hint="leave the column out, for example with except_cols",
+                )
+
+    def completed(self, rows: pa.Table, columns: Collection[str]) -> pa.Table:
+        """The rows with computed values of generated columns."""
+        for rule in self.generated:
+            if rule.column in columns:
+                values = self._expressions[rule].of(rows)
+                rows = _with_column(rows, rule.column, values)
+        return rows
+
+    def recomputed(self, rows: pa.Table, assigned: Collection[str]) -> pa.Table:
+        """Updated rows with new values of the generated columns that are not assigned, and depend
+        on one that is.
+        """
+        stale = [
+            rule.column
+            for rule in self.generated
+            if rule.column not in assigned
+            and not set(self._expressions[rule].columns).isdisjoint(assigned)
+        ]
+        return self.completed(rows, [name for name in stale if name is not None])
+
+    def check(self, rows: pa.Table, computed: Collection[str] = ()) -> None:
+        """Refuse rows that violate a rule; `computed` columns are not compared again.
+
+        Raises:
+            ConstraintViolationError: ``expected`` is the expression, ``found`` the number of rows
+                that violate it, and an example.
+        """
+        for rule in self.generated:
+            if rule.column not in computed:
+                self._check_generated(rule, rows)
+        for rule in self.checks:
+            expression = self._expressions[rule]
+            holds = expression.of(rows).fill_null(value=False)
+            if not holds.all():
+                _refuse(f"rows violate {rule.name}", rule, rows, ~holds, expression.columns)
+
+    def _check_generated(self, rule: Rule, rows: pa.Table) -> None:
+        expression = self._expressions[rule]
+        name = rule.column or ""
+        given = pl.Series(pl.from_arrow(rows.column(name)))
+        computed = expression.of(rows)
+        wrong = given.cast(computed.dtype).ne_missing(computed)
+        if wrong.any():
+            _refuse(
+                f"values of {rule.name} differ from its expression",
+                rule,
+                rows,
+                wrong,
+                (*expression.columns, name),
+                computed=computed[int(wrong.arg_max() or 0)],
+            )
+
+
+def check(key: str, text: str) -> Rule:
+    """A CHECK constraint, by the key of its property."""
+    name = f"the CHECK constraint {key[len(CONSTRAINT_PROPERTY) :]!r}"
+    return Rule(name, "checkConstraints", None, text)
+
+
+def _with_column(rows: pa.Table, name: str | None, values: pl.Series) -> pa.Table:
+    position = rows.column_names.index(name or "")
+    target = rows.schema.field(position)
+    array = values.to_arrow(compat_level=pl.CompatLevel.oldest())
+    return rows.set_column(position, target, pa.chunked_array([array]).cast(target.type))
+
+
+def _refuse(
+    message: str,
+    rule: Rule,
+    rows: pa.Table,
+    wrong: pl.Series,
+    columns: Sequence[str],
+    **more: object,
+) -> None:
+    sample = example(rows, columns, int(wrong.arg_max() or 0))
+    raise ConstraintViolationError(
+        message,
+        column=rule.column,
+        expected=rule.text,
+        found={"rows": int(wrong.sum()), "example": sample | more},
+        hint="change or leave out these rows",
+    )
+
+
+def example(rows: pa.Table, columns: Collection[str], row: int) -> dict[str, Any]:
+    """A row's values of columns, for an error."""
+    found: dict[str, Any] = {}
+    for name in rows.column_names:
+        if name in columns:
+            try:
+                found[name] = rows.column(name)[row].as_py()
+            except (ValueError, OverflowError):  # Python has no such date
+                found[name] = "out of range"
+    return found
+
+
+def _invariant(column: str, text: object) -> str:
+    try:
+        found = json.loads(str(text))["expression"]["expression"]
+    except (ValueError, LookupError, TypeError) as cause:
+        raise UnsupportedFeatureError(
+            f"the invariant of {column!r} cannot be read",
+            column=column,
+            expected='{"expression": {"expression": "<SQL>"}}',
+            found="invariants",
+        ) from cause
+    return str(found)
+
+
+def _is_generated(column: contract.Field) -> bool:
+    return _GENERATION in column.metadata
+
+
+def _generated(at: contract.Located) -> Rule:
+    if len(at.path) > 1:
+        raise UnsupportedFeatureError(
+            f"the generated column {at.text!r} is a field of another column",
+            column=at.text,
+            found="generatedColumns",
+        )
+    text = str(at.field.metadata[_GENERATION])
+    return Rule(f"the generated column {at.text!r}", "generatedColumns", at.text, text)
+
+
+def _identity(column: contract.Field) -> Identity:
+    start, step, mark = (column.metadata.get(k) for k in (_START, _STEP, HIGH_WATER_MARK))
+    if type(start) is not int or type(step) is not int or not step or column.type != _LONG:
+        raise CorruptionError(
+            f"the identity column {column.name!r} has invalid metadata",
+            column=column.name,
+            expected="a long with delta.identity.start, and a delta.identity.step other than 0",
+            found={"start": start, "step": step},
+        )
+    allows = column.metadata.get(_EXPLICIT) is True
+    return Identity(column.name, start, step, mark if type(mark) is int else None, allows)
+
+
+class IdentityValues:
+    """Generates values of identity columns, each once.
+
+    Attributes:
+        marks: By column, the last value that was generated.
+    """
+
+    def __init__(self, rules: RowRules, marks: Mapping[str, int]) -> None:
+        self._identities = {identity.column: identity for identity in rules.identities}
+        self.marks = dict(marks)
+
+    def next(self, column: str, count: int) -> pa.Array:
+        """The next values of a column."""
+        identity = self._identities[column]
+        first = self._first(identity)
+        last = first + (count - 1) * identity.step
+        if count and not _LEAST <= last <= _GREATEST:
+            raise InvalidInputError(
+                f"the values of the identity column {column!r} are used up",
+                column=column,
+                expected="at most 64 bits",
+                found=last,
+            )
+        if count:
+            self.marks[column] = last
+        return pa.array(np.arange(count, dtype=np.int64) * identity.step + first, pa.int64())
+
+    def _first(self, identity: Identity) -> int:
+        mark = self.marks.get(identity.column, identity.mark)
+        if mark is None or (mark - identity.start) * identity.step < 0:
+            return identity.start
+        # The least value after the mark that is start + k * step.
+        return identity.start + ((mark - identity.start) // identity.step + 1) * identity.step
+
+
+def default_value(column: contract.Field, now_us: int) -> Any:
+    """The value of a column's default."""
+    from lakelog.data.spark_expression import translate
+    from lakelog.data.spark_values import UnsupportedExpressionError
+
+    text = str(column.metadata["CURRENT_DEFAULT"])
+    try:
+        expression = translate(text, Struct(()), column.type, now_us)
+    except UnsupportedExpressionError as cause:
+        raise UnsupportedFeatureError(
+            f"the column {column.name!r} is missing, and its default is an expression that lakelog "
+            f"does not evaluate: {cause}",
+            column=column.name,
+            expected="an expression of the supported subset",
+            found=text,
+            hint="add the column to the data",
+        ) from cause
+    return expression.of(pa.table({"": [0]})).item()

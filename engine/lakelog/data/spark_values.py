@@ -1,0 +1,497 @@
+"""Types and casts of Spark SQL, as `lakelog.data.spark_expression` needs them.
+
+Source: Spark SQL reference, Data Types; ANSI compliance, Cast and Type Promotion.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import polars as pl
+
+from lakelog.model import contract
+from lakelog.model.contract import DataType, Decimal, Primitive
+
+BOOLEAN, STRING, DATE, VOID = (Primitive(n) for n in ("boolean", "string", "date", "void"))
+BYTE, SHORT, INTEGER, LONG = (Primitive(n) for n in ("byte", "short", "integer", "long"))
+FLOAT, DOUBLE = Primitive("float"), Primitive("double")
+TIMESTAMP, TIMESTAMP_NTZ = Primitive("timestamp"), Primitive("timestamp_ntz")
+
+DECIMAL_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
+"""Digits of the decimal that Spark makes of a whole number."""
+
+_WHOLE = (BYTE, SHORT, INTEGER, LONG)
+_BITS = {BYTE: 8, SHORT: 16, INTEGER: 32, LONG: 64}
+TIMES = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})
+_MOST_DIGITS = 38
+_EXACT_DIGITS = 15  # a double has every decimal of so many digits apart
+_EXACT_FLOAT = 1 << 24
+_NAMES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}
+
+
+class UnsupportedExpressionError(Exception):
+    """A part of an expression is not supported; the text names it."""
+
+
+@dataclass(frozen=True)
+class Bad:
+    """A condition on rows for which a value is not certain, and why."""
+
+    condition: pl.Expr
+    reason: str
+
+
+Refuse = Callable[[Bad], None]
+"""Takes a condition on rows whose value is not certain."""
+
+
+@dataclass(frozen=True)
+class Value:
+    """An expression with its Spark type; `literal` is its value if `is_literal`."""
+
+    expr: pl.Expr
+    type: DataType
+    literal: Any = None
+    is_literal: bool = False
+
+
+def constant(value: Any) -> Value:
+    """A literal, with the type that Spark gives it."""
+    match value:
+        case None:
+            type_: DataType = VOID
+        case bool():
+            type_ = BOOLEAN
+        case int():
+            type_ = next((t for t in (INTEGER, LONG) if _fits(value, t)), VOID)
+            if type_ == VOID:
+                return constant(decimal.Decimal(value))
+        case decimal.Decimal():
+            digits, exponent = value.as_tuple().digits, int(value.as_tuple().exponent)
+            type_ = Decimal(max(len(digits), -exponent), -exponent)
+            if type_.precision > _MOST_DIGITS:
+                raise UnsupportedExpressionError(f"the number {value}")
+        case float():
+            type_ = DOUBLE
+        case str():
+            type_ = STRING
+        case dt.datetime():
+            type_ = TIMESTAMP if value.tzinfo is not None else TIMESTAMP_NTZ
+        case dt.date():
+            type_ = DATE
+        case _:
+            raise AssertionError(value)
+    return typed(value, type_)
+
+
+def typed(value: Any, type_: DataType) -> Value:
+    """A literal of a type."""
+    dtype = pl.Null() if type_ == VOID else contract.to_polars(type_)
+    return Value(pl.lit(value, dtype), type_, value, is_literal=True)
+
+
+def type_name(type_: DataType) -> str:
+    """The type as SQL names it."""
+    if isinstance(type_, Primitive):
+        return _NAMES.get(type_.name, type_.name)
+    if isinstance(type_, Decimal):
+        return f"decimal({type_.precision},{type_.scale})"
+    return type(type_).__name__.lower()
+
+
+def is_integral(type_: DataType) -> bool:
+    """Whether the type is of whole numbers."""
+    return type_ in _WHOLE
+
+
+def _fits(value: int, type_: DataType) -> bool:
+    low, high = _limits(type_)
+    return low <= value <= high
+
+
+def _limits(type_: DataType) -> tuple[int, int]:
+    bound = 1 << (_BITS[type_] - 1)  # type: ignore[index]
+    return -bound, bound - 1
+
+
+def overflow(expr: pl.Expr, type_: DataType, where: pl.Expr | None = None) -> Bad:
+    """Values out of the range of a type."""
+    low, high = (pl.lit(v, pl.Int64) for v in _limits(type_))
+    condition = ~expr.is_between(low, high)
+    condition = condition if where is None else where & condition
+    return Bad(condition, f"an overflow of {type_name(type_)}")
+
+
+def whole(expr: pl.Expr, type_: DataType, refuse: Refuse) -> Value:
+    """A whole number of a wider type in a type whose range it may exceed."""
+    refuse(overflow(expr, type_))
+    return Value(expr.cast(contract.to_polars(type_), strict=False), type_)
+
+
+# --- types ---------------------------------------------------------------------------------------
+
+
+def common_type(a: DataType, b: DataType) -> DataType | None:
+    """The type to which Spark, in every mode, brings branches of two types; None if there is none,
+    or if it depends on the mode.
+    """
+    if b in {a, VOID}:
+        return a
+    if a == VOID:
+        return b
+    if is_integral(a) and is_integral(b):
+        return max((a, b), key=lambda t: _BITS[t])  # type: ignore[index]
+    if isinstance(a, Decimal) or isinstance(b, Decimal):
+        x, y = (_decimal_of(t) for t in (a, b))
+        if x is not None and y is not None:
+            scale = max(x.scale, y.scale)
+            digits = max(x.precision - x.scale, y.precision - y.scale) + scale
+            return Decimal(digits, scale) if digits <= _MOST_DIGITS else None
+    if DOUBLE in {a, b}:
+        other = a if b == DOUBLE else b
+        return DOUBLE if is_integral(other) or other == FLOAT or _is_exact(other) else None
+    return None
+
+
+def _decimal_of(type_: DataType) -> Decimal | None:
+    if isinstance(type_, Decimal):
+        return type_
+    digits = DECIMAL_DIGITS.get(type_.name) if isinstance(type_, Primitive) else None
+    return None if digits is None else Decimal(digits, 0)
+
+
+def _is_exact(type_: DataType) -> bool:
+    return isinstance(type_, Decimal) and type_.precision <= _EXACT_DIGITS
+
+
+def comparable(a: Value, b: Value) -> DataType | None:
+    """The type in which Spark, in every mode, compares two values; None if there is none."""
+    for one, other in ((a, b), (b, a)):
+        if one.is_literal and isinstance(one.literal, str) and other.type != STRING:
+            return other.type if other.type in {*TIMES, *_WHOLE, BOOLEAN} else None
+    types = {a.type, b.type}
+    if types <= TIMES and len(types) > 1:
+        return TIMESTAMP if TIMESTAMP in types else TIMESTAMP_NTZ
+    if FLOAT in types and len(types) > 1:
+        other = b if a.type == FLOAT else a
+        if other.type in {BYTE, SHORT} or (
+            is_integral(other.type) and other.is_literal and abs(other.literal) <= _EXACT_FLOAT
+        ):
+            return FLOAT
+        if isinstance(other.type, Decimal):
+            return DOUBLE
+        return DOUBLE if other.type == DOUBLE else None
+    found = common_type(*(_in_comparison(value, types) for value in (a, b)))
+    return None if found is not None and contract.is_nested(found) else found
+
+
+def _in_comparison(value: Value, types: set[DataType]) -> DataType:
+    """The type that a literal has next to another value."""
+    if value.is_literal and DOUBLE in types and isinstance(value.type, Decimal):
+        return DOUBLE
+    if value.is_literal and is_integral(value.type) and any(isinstance(t, Decimal) for t in types):
+        return Decimal(len(str(abs(value.literal))), 0)
+    return value.type
+
+
+# --- casts ---------------------------------------------------------------------------------------
+
+_DAY = r"\d{4}-\d{2}-\d{2}"
+_CLOCK = r"\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?"
+_TRUE, _FALSE = ("t", "true", "y", "yes", "1"), ("f", "false", "n", "no", "0")
+_EPOCH_DAY, _DAY_US = dt.date(1970, 1, 1).toordinal(), 86_400_000_000
+_FIRST_DAY, _LAST_DAY = dt.date(1, 1, 1), dt.date(9999, 12, 31)
+
+
+def cast(value: Value, type_: DataType, refuse: Refuse) -> Value:
+    """CAST(value AS type)."""
+    if value.type == type_:
+        return value
+    dtype = contract.to_polars(type_)
+    if value.type == VOID or (value.is_literal and value.literal is None):
+        return typed(None, type_)
+    if value.is_literal and isinstance(value.literal, str):
+        return typed(_from_text(value.literal, type_), type_)
+    if value.is_literal and isinstance(value.literal, decimal.Decimal) and type_ in {DOUBLE, FLOAT}:
+        return _float_literal(value.literal, type_)
+    if is_integral(type_) and is_integral(value.type):
+        if common_type(value.type, type_) == type_:
+            return Value(value.expr.cast(dtype), type_, value.literal, value.is_literal)
+        return whole(value.expr, type_, refuse)
+    caster = _CASTS.get((_kind(value.type), _kind(type_)))
+    if caster is None:
+        raise UnsupportedExpressionError(
+            f"a cast from {type_name(value.type)} to {type_name(type_)}"
+        )
+    return Value(caster(value, type_, refuse), type_)
+
+
+def _kind(type_: DataType) -> str:
+    if is_integral(type_):
+        return "whole"
+    if isinstance(type_, Primitive):
+        return type_.name
+    return type(type_).__name__.lower()
+
+
+def _from_text(text: str, type_: DataType) -> Any:
+    """A string literal as a value of a type."""
+    plain = text.strip(" ")
+    found: Any = None
+    try:
+        if is_integral(type_) and re.fullmatch(r"[+-]?\d+", plain, re.ASCII):
+            found = int(plain)
+            found = found if _fits(found, type_) else None
+        elif type_ == DOUBLE and re.fullmatch(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", plain, re.ASCII):
+            found = float(plain)
+        elif isinstance(type_, Decimal) and re.fullmatch(r"[+-]?\d+(\.\d+)?", plain, re.ASCII):
+            number = decimal.Decimal(plain)
+            exact = constant(number).type
+            found = number if common_type(exact, type_) == type_ else None
+        elif type_ == BOOLEAN and plain.lower() in {*_TRUE, *_FALSE}:
+            found = plain.lower() in _TRUE
+        elif type_ == DATE and re.fullmatch(_DAY, plain, re.ASCII):
+            found = dt.date.fromisoformat(plain)
+        elif type_ in {TIMESTAMP, TIMESTAMP_NTZ}:
+            found = _time(plain, type_)
+    except ValueError:
+        pass
+    if found is None:
+        raise UnsupportedExpressionError(f"the string {text!r} as {type_name(type_)}")
+    return found
+
+
+def _time(text: str, type_: DataType) -> dt.datetime | None:
+    if not re.fullmatch(rf"{_DAY}([ T]{_CLOCK}(Z|[+-]\d{{2}}:\d{{2}})?)?", text, re.ASCII):
+        return None
+    found = dt.datetime.fromisoformat(text)
+    if type_ == TIMESTAMP_NTZ:
+        return found if found.tzinfo is None else None
+    return found.replace(tzinfo=dt.UTC) if found.tzinfo is None else found.astimezone(dt.UTC)
+
+
+def _float_literal(number: decimal.Decimal, type_: DataType) -> Value:
+    if type_ == DOUBLE:
+        return typed(float(number), DOUBLE)
+    if len(number.as_tuple().digits) > 7:
+        raise UnsupportedExpressionError(f"the number {number} as float")
+    return Value(pl.lit(float(number), pl.Float64).cast(pl.Float32), FLOAT)
+
+
+def _plain_cast(value: Value, type_: DataType, _refuse: Refuse) -> pl.Expr:
+    return value.expr.cast(contract.to_polars(type_))
+
+
+def _whole_to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
+    assert isinstance(type_, Decimal)
+    digits = type_.precision - type_.scale
+    if digits < DECIMAL_DIGITS[value.type.name]:  # type: ignore[union-attr]
+        bound = pl.lit(10**digits, pl.Int128)
+        refuse(Bad(value.expr.cast(pl.Int128).abs() >= bound, f"an overflow of {type_name(type_)}"))
+    return value.expr.cast(contract.to_polars(type_), strict=False)
+
+
+def _decimal_to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
+    old = value.type
+    assert isinstance(old, Decimal)
+    assert isinstance(type_, Decimal)
+    if type_.scale < old.scale:
+        raise UnsupportedExpressionError(
+            f"a cast from {type_name(old)} to {type_name(type_)}, which rounds"
+        )
+    digits = type_.precision - type_.scale
+    if digits < old.precision - old.scale:
+        bound = pl.lit(decimal.Decimal(10**digits), pl.Decimal(_MOST_DIGITS, 0))
+        refuse(Bad(value.expr.abs() >= bound, f"an overflow of {type_name(type_)}"))
+    return value.expr.cast(contract.to_polars(type_), strict=False)
+
+
+def _decimal_to_whole(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
+    return whole(value.expr.cast(pl.Int128), type_, refuse).expr
+
+
+def _decimal_to_double(value: Value, type_: DataType, _refuse: Refuse) -> pl.Expr:
+    if not _is_exact(value.type):
+        raise UnsupportedExpressionError(
+            f"a cast from {type_name(value.type)} to {type_name(type_)}, which rounds"
+        )
+    return value.expr.cast(pl.Float64)
+
+
+def _decimal_to_text(value: Value, _type: DataType, _refuse: Refuse) -> pl.Expr:
+    assert isinstance(value.type, Decimal)
+    if value.type.scale > 6:  # Java may write an exponent
+        raise UnsupportedExpressionError(f"a cast from {type_name(value.type)} to string")
+    return value.expr.cast(pl.String)
+
+
+def _float_to_whole(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
+    low, high = _limits(type_)
+    wide = value.expr.cast(pl.Float64)
+    # The first double above the range is exact: a power of two. NaN is greater than it.
+    inside = (wide > float(low) - 1) if type_ != LONG else wide >= float(low)
+    refuse(Bad(~(inside & (wide < float(high + 1))), f"an overflow of {type_name(type_)}"))
+    return wide.cast(contract.to_polars(type_), strict=False)
+
+
+def _boolean_to_text(value: Value, _type: DataType, _refuse: Refuse) -> pl.Expr:
+    return pl.when(value.expr).then(pl.lit("true")).when(~value.expr).then(pl.lit("false"))
+
+
+def _to_boolean(value: Value, _type: DataType, _refuse: Refuse) -> pl.Expr:
+    return value.expr != 0
+
+
+def beyond_years(number: pl.Expr, type_: DataType) -> Bad:
+    """Dates and times, as numbers, beyond the years 1 to 9999 that Spark supports; for some of them
+    Polars gives null or panics.
+    """
+    low, high = (day.toordinal() - _EPOCH_DAY for day in (_FIRST_DAY, _LAST_DAY))
+    if type_ != DATE:
+        low, high = low * _DAY_US, (high + 1) * _DAY_US - 1
+    condition = ~number.is_between(pl.lit(low, pl.Int64), pl.lit(high, pl.Int64))
+    return Bad(condition, "a year beyond 1 to 9999")
+
+
+def time_of(number: pl.Expr, type_: DataType, refuse: Refuse) -> Value:
+    """A date or a timestamp of a number, which may be beyond the supported years."""
+    bad = beyond_years(number, type_)
+    refuse(bad)
+    number = pl.when(~bad.condition).then(number)
+    if type_ == DATE:
+        return Value(number.cast(pl.Int32).cast(pl.Date), DATE)
+    return Value(number.cast(pl.Datetime("us")).dt.replace_time_zone("UTC"), type_)
+
+
+def in_text_years(day: pl.Expr) -> Bad:
+    """Days whose year has no four digits, or is before 1."""
+    return beyond_years(day.to_physical(), DATE)
+
+
+def _date_to_text(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
+    refuse(in_text_years(value.expr))
+    return value.expr.dt.strftime("%Y-%m-%d")
+
+
+def _time_to_text(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
+    refuse(in_text_years(value.expr.dt.date()))
+    seconds = value.expr.dt.strftime("%Y-%m-%d %H:%M:%S")
+    fraction = value.expr.dt.strftime("%.6f").str.strip_chars_end("0").str.strip_chars_end(".")
+    return pl.concat_str(seconds, fraction)
+
+
+def _time_to_date(value: Value, _type: DataType, _refuse: Refuse) -> pl.Expr:
+    return value.expr.dt.date()
+
+
+def _to_time(value: Value, type_: DataType, _refuse: Refuse) -> pl.Expr:
+    return value.expr.cast(pl.Datetime("us")).dt.replace_time_zone(
+        "UTC" if type_ == TIMESTAMP else None
+    )
+
+
+def _zone_changed(value: Value, type_: DataType, _refuse: Refuse) -> pl.Expr:
+    return value.expr.dt.replace_time_zone("UTC" if type_ == TIMESTAMP else None)
+
+
+def _time_to_whole(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
+    return whole(value.expr.dt.epoch("us") // 1_000_000, type_, refuse).expr
+
+
+def _text_to_whole(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
+    text = value.expr.str.strip_chars(" ")
+    is_plain = text.str.contains(r"^[+-]?[0-9]{1,37}$")
+    number = pl.when(is_plain).then(text).cast(pl.Int128, strict=False)
+    low, high = (pl.lit(v, pl.Int64) for v in _limits(type_))
+    certain = number.is_between(low, high).fill_null(value=False)
+    refuse(Bad(text.is_not_null() & ~certain, f"a string that is not of {type_name(type_)}"))
+    return number.cast(contract.to_polars(type_), strict=False)
+
+
+def _text_to_double(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
+    text = value.expr.str.strip_chars(" ")
+    is_plain = text.str.contains(r"^[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$")
+    refuse(Bad(~is_plain, "a string that is not a plain number"))
+    return pl.when(is_plain).then(text).cast(pl.Float64, strict=False)
+
+
+def _text_to_boolean(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
+    text = value.expr.str.strip_chars(" ").str.to_lowercase()
+    yes, no = text.is_in(_TRUE), text.is_in(_FALSE)
+    refuse(Bad(~(yes | no), "a string that is not a truth value"))
+    return yes
+
+
+def _text_to_date(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
+    text = value.expr.str.strip_chars(" ")
+    is_plain = text.str.contains(rf"^{_ascii(_DAY)}(?:[ T].*)?$")
+    found = pl.when(is_plain).then(text.str.slice(0, 10)).str.to_date("%Y-%m-%d", strict=False)
+    certain = found.is_not_null() & (found >= _FIRST_DAY)
+    refuse(Bad(text.is_not_null() & ~certain, "a string that is not a date such as 2026-01-31"))
+    return found
+
+
+def _text_to_time(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
+    text = value.expr.str.strip_chars(" ")
+    is_plain = text.str.contains(rf"^{_ascii(_DAY)}(?:[ T]{_ascii(_CLOCK)})?$")
+    full = pl.concat_str(
+        text.str.slice(0, 10),
+        pl.lit(" "),
+        pl.when(text.str.len_chars() > 10).then(text.str.slice(11)).otherwise(pl.lit("00:00:00")),
+    )
+    found = (
+        pl.when(is_plain)
+        .then(full)
+        .str.to_datetime("%Y-%m-%d %H:%M:%S%.f", time_unit="us", strict=False)
+    )
+    certain = found.is_not_null() & (found.dt.date() >= _FIRST_DAY)
+    # Another second than 0 to 59 is a leap second to Polars, and no time to Spark.
+    certain &= text.str.slice(17, 2) != "60"
+    what = "a string that is not a time such as 2026-01-31 10:00:00"
+    refuse(Bad(text.is_not_null() & ~certain.fill_null(value=False), what))
+    return found.dt.replace_time_zone("UTC" if type_ == TIMESTAMP else None)
+
+
+def _ascii(pattern: str) -> str:
+    return pattern.replace(r"\d", "[0-9]")
+
+
+_CASTS: Mapping[tuple[str, str], Callable[[Value, DataType, Refuse], pl.Expr]] = {
+    ("boolean", "string"): _boolean_to_text,
+    ("boolean", "whole"): _plain_cast,
+    ("date", "string"): _date_to_text,
+    ("date", "timestamp"): _to_time,
+    ("date", "timestamp_ntz"): _to_time,
+    ("decimal", "boolean"): _to_boolean,
+    ("decimal", "decimal"): _decimal_to_decimal,
+    ("decimal", "double"): _decimal_to_double,
+    ("decimal", "string"): _decimal_to_text,
+    ("decimal", "whole"): _decimal_to_whole,
+    ("double", "float"): _plain_cast,
+    ("double", "whole"): _float_to_whole,
+    ("float", "double"): _plain_cast,
+    ("float", "whole"): _float_to_whole,
+    ("string", "boolean"): _text_to_boolean,
+    ("string", "date"): _text_to_date,
+    ("string", "double"): _text_to_double,
+    ("string", "timestamp"): _text_to_time,
+    ("string", "timestamp_ntz"): _text_to_time,
+    ("string", "whole"): _text_to_whole,
+    ("timestamp", "date"): _time_to_date,
+    ("timestamp", "string"): _time_to_text,
+    ("timestamp", "timestamp_ntz"): _zone_changed,
+    ("timestamp", "whole"): _time_to_whole,
+    ("timestamp_ntz", "date"): _time_to_date,
+    ("timestamp_ntz", "string"): _time_to_text,
+    ("timestamp_ntz", "timestamp"): _zone_changed,
+    ("whole", "boolean"): _to_boolean,
+    ("whole", "decimal"): _whole_to_decimal,
+    ("whole", "double"): _plain_cast,
+    ("whole", "float"): _plain_cast,
+    ("whole", "string"): _plain_cast,
+}

@@ -1,0 +1,498 @@
+"""CHECK constraints, invariants, generated columns, defaults and identity columns of new rows."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+from collections.abc import Callable, Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog import Table
+from lakelog.errors import (
+    ConflictError,
+    ConstraintViolationError,
+    InvalidInputError,
+    UnsupportedFeatureError,
+)
+from lakelog.model.contract import Field, Primitive, Struct
+from tests.data.test_write import data_files
+
+LONG, STRING, DATE = Primitive("long"), Primitive("string"), Primitive("date")
+TIMESTAMP, INTEGER = Primitive("timestamp"), Primitive("integer")
+VECTORS = {"delta.enableDeletionVectors": "true"}
+FEED = {"delta.enableChangeDataFeed": "true"}
+
+
+def checked(path: Path, text: str = "id > 0", **configuration: str) -> Table:
+    return lakelog.create(
+        path,
+        {"id": pl.Int64, "x": pl.String},
+        configuration={"delta.constraints.positive": text, **configuration},
+        upkeep=False,
+    )
+
+
+def frame(*ids: int | None, x: str = "a") -> pl.DataFrame:
+    return pl.DataFrame({"id": ids, "x": [x] * len(ids)}, schema={"id": pl.Int64, "x": pl.String})
+
+
+def ruled(path: Path, *fields: Field, by: tuple[str, ...] = (), **configuration: str) -> Table:
+    return lakelog.create(path, Struct(fields), by, configuration=configuration, upkeep=False)
+
+
+def rows(table: Table) -> list[tuple[Any, ...]]:
+    return sorted(table.scan().collect().rows(), key=str)
+
+
+# --- CHECK constraints and invariants ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [0, None])
+def test_a_row_for_which_a_constraint_is_false_or_null_is_refused_by_every_writer(
+    tmp_path: Path, bad: int | None
+) -> None:
+    table = checked(tmp_path)
+    table.append(frame(1, 2, 3))
+    files = data_files(tmp_path)
+
+    def in_transaction() -> None:
+        with table.transaction() as tx:
+            tx.append(frame(bad))
+
+    writers: list[Callable[[], Any]] = [
+        lambda: table.append(frame(5, bad, bad)),
+        lambda: table.overwrite(frame(bad)),
+        lambda: table.overwrite(frame(bad), where="x = 'a'"),
+        lambda: table.update({"id": bad}, where="id = 2"),
+        lambda: table.upsert(frame(bad, x="new"), on="x"),
+        lambda: (
+            table.merge(frame(1, x="z"), on="x")
+            .when_not_matched_by_source_update({"id": bad})
+            .execute()
+        ),
+        in_transaction,
+        lambda: lakelog.write(tmp_path, frame(bad)),
+    ]
+    for write in writers:
+        with pytest.raises(ConstraintViolationError, match="CHECK constraint 'positive'") as caught:
+            write()
+        assert caught.value.expected == "id > 0"
+        assert dict(caught.value.found or {})["example"] == {"id": bad}
+    with pytest.raises(ConstraintViolationError) as caught:
+        table.append(frame(5, bad, bad))
+    assert dict(caught.value.found or {})["rows"] == 2
+    assert data_files(tmp_path) == files
+    assert table.version() == 1
+
+
+@pytest.mark.parametrize("configuration", [{}, VECTORS, FEED], ids=["copy", "vectors", "feed"])
+def test_rows_of_a_table_with_constraints_are_written_by_every_verb(
+    tmp_path: Path, configuration: dict[str, str]
+) -> None:
+    table = checked(tmp_path, **configuration)
+    table.append(frame(*range(1, 20)))
+    table.delete("id % 3 = 0")
+    table.update({"id": "id + 100"}, where="id < 3")
+    table.upsert(frame(4, 50, x="new"), on="id")
+    table.overwrite(frame(60, 61), where="id BETWEEN 60 AND 99")
+    with table.transaction() as tx:
+        tx.delete("id = 5")
+        tx.append(frame(70))
+    found = {row[0] for row in rows(table)}
+    assert found == {101, 102, 4, 7, 8, 10, 11, 13, 14, 16, 17, 19, 50, 60, 61, 70}
+    table.compact()
+    table.restore(1)
+    assert len(rows(table)) == 19
+    peer = deltalake.DeltaTable(tmp_path)
+    assert peer.metadata().configuration["delta.constraints.positive"] == "id > 0"
+
+
+def test_deltalake_enforces_the_constraint_that_lakelog_added(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path, {"id": pl.Int64, "x": pl.String}, upkeep=False)
+    table.append(frame(1))
+    table.alter.add_constraint("positive", "id > 0 AND length(x) < 5")
+    table.append(frame(2))
+    deltalake.write_deltalake(str(tmp_path), frame(3), mode="append")
+    with pytest.raises(deltalake.exceptions.DeltaError, match="validation check"):
+        deltalake.write_deltalake(str(tmp_path), frame(-3), mode="append")
+    table.append(frame(4))
+    assert [row[0] for row in rows(table)] == [1, 2, 3, 4]
+
+
+def test_a_table_is_created_with_a_constraint_and_rows_that_satisfy_it(tmp_path: Path) -> None:
+    configuration = {"delta.constraints.positive": "id > 0"}
+    with pytest.raises(ConstraintViolationError):
+        lakelog.write(tmp_path / "a", frame(1, -1), configuration=configuration)
+    assert not list(tmp_path.rglob("*.parquet"))
+    lakelog.write(tmp_path / "a", frame(1), configuration=configuration)
+    assert rows(lakelog.open(tmp_path / "a", upkeep=False)) == [(1, "a")]
+
+
+def test_a_clone_of_a_table_with_constraints_has_its_rows_and_rules(tmp_path: Path) -> None:
+    table = checked(tmp_path / "t")
+    table.append(frame(1))
+    clone = table.clone(tmp_path / "c")
+    clone.append(frame(2))
+    with pytest.raises(ConstraintViolationError):
+        clone.append(frame(-2))
+    assert rows(clone) == [(1, "a"), (2, "a")]
+
+
+def test_a_constraint_added_while_rows_are_written_is_a_conflict(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path, {"id": pl.Int64, "x": pl.String}, upkeep=False)
+    tx = table.transaction()
+    tx.append(frame(-1))
+    lakelog.open(tmp_path, upkeep=False).alter.add_constraint("positive", "id > 0")
+    with pytest.raises(ConflictError):
+        tx.commit()
+    assert rows(table) == []
+
+
+def test_files_of_other_programs_need_a_declaration(tmp_path: Path) -> None:
+    table = checked(tmp_path)
+    frame(1).write_parquet(tmp_path / "a.parquet")
+    size = (tmp_path / "a.parquet").stat().st_size
+    with (
+        pytest.raises(UnsupportedFeatureError, match="CHECK constraint"),
+        table.transaction() as tx,
+    ):
+        tx.add(path="a.parquet", size=size)
+    with table.transaction() as tx:
+        tx.add(path="a.parquet", size=size)
+        tx.declare_rows_checked(pl.Series(["a.parquet"]))
+    assert len(rows(table)) == 1
+
+
+REFUSED = [
+    ("x RLIKE 'a'", "RegexpLike"),
+    ("hash(id) > 0", "function hash"),
+    ("x LIKE 'a\\\\_b'", "backslash"),
+    ("id > 'one'", "the string 'one'"),
+    ("nope > 1", "column nope"),
+    ("id", "bigint in place of boolean"),
+    ("id > (SELECT 1)", "Subquery"),
+    ("CAST(x AS CHAR(3)) = 'a'", "type char"),
+    ("CAST(id AS DOUBLE) / 3 = x", "comparison of double with string"),
+    ("x || 'a' + 'b' = 'c'", "without brackets"),
+    ("true = id > 0", "without brackets"),
+    ("id = x IN (1)", "without brackets"),
+    ("id BETWEEN 0 AND 1 = true", "without brackets"),
+    ("TRY_CAST(x AS INT) > 0", "function try_cast"),
+    ("date_format(x, 'EEE') = 'Mon'", "date_format"),
+    ("x LIKE x", "literal pattern"),
+    ("id > 1 OVER ()", "parsed"),
+    ("id > ", "parsed"),
+    ("rand() > 0", "function rand"),
+    ("max(id) > 1", "function max"),
+    ("length(x, 1) = 1", "length with 2 arguments"),
+]
+
+
+@pytest.mark.parametrize(("text", "part"), REFUSED, ids=[text for text, _ in REFUSED])
+def test_an_unsupported_expression_is_refused_by_name_before_a_row_is_written(
+    tmp_path: Path, text: str, part: str
+) -> None:
+    table = checked(tmp_path, text)
+    with pytest.raises(UnsupportedFeatureError, match="CHECK constraint 'positive'") as caught:
+        table.append(frame(1))
+    assert part in caught.value.message
+    assert caught.value.expected == text
+    assert data_files(tmp_path) == []
+
+
+def test_rows_are_deleted_from_a_table_whose_constraint_is_not_supported(tmp_path: Path) -> None:
+    for name, configuration in (("copy", {}), ("vectors", VECTORS)):
+        table = lakelog.create(tmp_path / name, frame().schema, configuration=configuration)
+        table.append(frame(*range(10)))
+        with table.transaction() as tx:
+            tx.set_metadata(configuration={"delta.constraints.c": "x RLIKE 'a'"})
+            tx.declare_constraints_hold()
+        table.delete("id > 4")
+        assert len(rows(table)) == 5
+        with pytest.raises(UnsupportedFeatureError, match="RegexpLike"):
+            table.update({"x": "'b'"}, where="id = 1")
+
+
+@pytest.mark.parametrize(
+    ("text", "bad", "reason"),
+    [
+        ("id + 1 > 0", 2**63 - 1, "overflow of bigint"),
+        ("10 / id > 0", 0, "division by zero"),
+        ("CAST(id AS INT) > 0", 2**31, "overflow of int"),
+        ("10 % id = 0", 0, "division by zero"),
+    ],
+)
+def test_a_value_that_depends_on_the_settings_of_spark_is_refused(
+    tmp_path: Path, text: str, bad: int, reason: str
+) -> None:
+    table = checked(tmp_path, text)
+    table.append(frame(1))
+    with pytest.raises(InvalidInputError, match=reason) as caught:
+        table.append(frame(1, bad))
+    assert dict(caught.value.found or {})["id"] == bad
+
+
+@pytest.mark.parametrize("text", ["CAST(day AS STRING) > ''", "year(day) > 0", "day IS NULL"])
+def test_a_date_that_spark_does_not_support_is_refused(tmp_path: Path, text: str) -> None:
+    table = lakelog.create(tmp_path, {"day": pl.Date}, upkeep=False)
+    with table.transaction() as tx:
+        tx.set_metadata(configuration={"delta.constraints.c": text})
+        tx.declare_constraints_hold()
+    for days in (2**31 - 1, 3_000_000, -800_000):
+        with pytest.raises(InvalidInputError, match="a year beyond 1 to 9999"):
+            table.append(pl.DataFrame({"day": pl.Series([0, days]).cast(pl.Int32).cast(pl.Date)}))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "id <> 0 AND 10 / id > 1",
+        "CASE WHEN id = 0 THEN false ELSE 10 / id > 1 END",
+        "IF(id = 0, false, 10 / id > 1)",
+        "COALESCE(10 / NULLIF(id, 0), 0) > 1",
+    ],
+)
+def test_a_branch_that_is_not_taken_is_not_evaluated(tmp_path: Path, text: str) -> None:
+    table = checked(tmp_path, text)
+    table.append(frame(1))
+    with pytest.raises(ConstraintViolationError):
+        table.append(frame(0))
+
+
+def test_invariants_are_checked(tmp_path: Path) -> None:
+    text = json.dumps({"expression": {"expression": "id > 3"}})
+    id_ = Field("id", LONG, metadata={"delta.invariants": text})
+    table = ruled(tmp_path, id_, Field("x", STRING))
+    table.append(frame(4))
+    for bad in (3, None):
+        with pytest.raises(ConstraintViolationError, match="invariant of 'id'") as caught:
+            table.append(frame(bad))
+        assert caught.value.column == "id"
+    broken = ruled(tmp_path / "b", Field("id", LONG, metadata={"delta.invariants": "id > 3"}))
+    with pytest.raises(UnsupportedFeatureError, match="cannot be read"):
+        broken.append(frame(4).select("id"))
+
+
+# --- generated columns ---------------------------------------------------------------------------
+
+AT = dt.datetime(2026, 1, 31, 23, 30, tzinfo=dt.UTC)
+
+
+def generated(path: Path, **configuration: str) -> Table:
+    def field(name: str, type_: Primitive, text: str) -> Field:
+        return Field(name, type_, metadata={"delta.generationExpression": text})
+
+    return ruled(
+        path,
+        Field("id", LONG),
+        Field("at", TIMESTAMP),
+        field("day", DATE, "CAST(at AS DATE)"),
+        field("month", STRING, "date_format(at, 'yyyy-MM')"),
+        by=("day",),
+        **configuration,
+    )
+
+
+def events(*ids: int, at: dt.datetime | None = AT) -> pl.DataFrame:
+    schema: dict[str, Any] = {"id": pl.Int64, "at": pl.Datetime("us", "UTC")}
+    return pl.DataFrame({"id": ids, "at": [at] * len(ids)}, schema=schema)
+
+
+def test_generated_columns_are_computed_and_given_values_compared(tmp_path: Path) -> None:
+    table = generated(tmp_path)
+    table.append(events(1))
+    table.append(events(2, at=None))
+    given = events(3).with_columns(day=pl.lit(AT.date()), month=pl.lit("2026-01"))
+    table.append(given)
+    assert rows(table) == [
+        (1, AT, AT.date(), "2026-01"),
+        (2, None, None, None),
+        (3, AT, AT.date(), "2026-01"),
+    ]
+    assert len(list(tmp_path.glob("day=2026-01-31/*.parquet"))) == 2
+    for wrong in (pl.lit(dt.date(2026, 2, 1)), pl.lit(None, pl.Date)):
+        with pytest.raises(ConstraintViolationError, match="generated column 'day'") as caught:
+            table.append(events(4).with_columns(day=wrong))
+        assert caught.value.expected == "CAST(at AS DATE)"
+        assert dict(caught.value.found or {})["example"]["computed"] == AT.date()
+
+
+@pytest.mark.parametrize("configuration", [{}, VECTORS, FEED], ids=["copy", "vectors", "feed"])
+def test_an_update_of_a_base_column_recomputes_the_generated_ones(
+    tmp_path: Path, configuration: dict[str, str]
+) -> None:
+    table = generated(tmp_path, **configuration)
+    table.append(events(1, 2, 3))
+    later = AT + dt.timedelta(hours=1)
+    table.update({"at": later}, where="id = 1")
+    table.upsert(events(2, 9, at=later), on="id")
+    table.update({"id": 30}, where="id = 3")
+    moved = (later, later.date(), "2026-02")
+    assert rows(table) == [(1, *moved), (2, *moved), (30, AT, AT.date(), "2026-01"), (9, *moved)]
+    with pytest.raises(ConstraintViolationError, match="generated column"):
+        table.update({"day": dt.date(2000, 1, 1)}, where="id = 1")
+    merge = table.merge(events(10, at=later), on="id")
+    merge.when_not_matched_insert({"id": "id", "at": "at"}).execute()
+    assert len(rows(table)) == 5
+    if configuration == FEED:
+        feed = table.changes(3, 3).collect().filter(pl.col("_change_type") == "insert")
+        assert feed["month"].to_list() == ["2026-02"]
+
+
+def test_an_expression_of_another_type_than_its_column_is_refused(tmp_path: Path) -> None:
+    text = {"delta.generationExpression": "id * 1.5"}
+    table = ruled(tmp_path, Field("id", LONG), Field("x", LONG, metadata=text))
+    with pytest.raises(UnsupportedFeatureError, match="generated column 'x'"):
+        table.append(frame(1).select("id"))
+
+
+# --- defaults ------------------------------------------------------------------------------------
+
+
+def test_a_column_that_is_left_out_has_its_default(tmp_path: Path) -> None:
+    def field(name: str, type_: Any, text: str) -> Field:
+        return Field(name, type_, metadata={"CURRENT_DEFAULT": text})
+
+    table = ruled(
+        tmp_path,
+        Field("id", LONG),
+        field("a", INTEGER, "1 + 1"),
+        field("b", STRING, "concat('x', 'y')"),
+        field("c", DATE, "DATE '2026-01-31'"),
+        field("d", TIMESTAMP, "current_timestamp()"),
+        Field("e", STRING),
+    )
+    before = dt.datetime.now(dt.UTC)
+    table.append(frame(1).select("id"))
+    table.append(frame(2).select("id", a=pl.lit(None, pl.Int32), b=pl.lit("z")))
+    table.upsert(frame(3).select("id"), on="id")
+    found = table.scan().collect().sort("id")
+    assert found.drop("d").rows() == [
+        (1, 2, "xy", dt.date(2026, 1, 31), None),
+        (2, None, "z", dt.date(2026, 1, 31), None),
+        (3, 2, "xy", dt.date(2026, 1, 31), None),
+    ]
+    assert found["d"].is_between(before, dt.datetime.now(dt.UTC)).all()
+
+
+# --- identity columns ----------------------------------------------------------------------------
+
+
+def identity(path: Path, start: int = 1, step: int = 1, **metadata: Any) -> Table:
+    known = {
+        "delta.identity.start": start,
+        "delta.identity.step": step,
+        "delta.identity.allowExplicitInsert": False,
+    }
+    numbers = {f"delta.identity.{key}": value for key, value in metadata.items()}
+    return ruled(path, Field("id", LONG, metadata=known | numbers), Field("x", STRING))
+
+
+def named(*names: str) -> pl.DataFrame:
+    return pl.DataFrame({"x": names}, schema={"x": pl.String})
+
+
+def mark_of(table: Table) -> Any:
+    return table.snapshot().schema.fields[0].metadata.get("delta.identity.highWaterMark")
+
+
+@pytest.mark.parametrize(("start", "step"), [(1, 1), (10, 5), (-3, -2), (0, -1)])
+def test_identity_values_continue_after_the_last_one(tmp_path: Path, start: int, step: int) -> None:
+    table = identity(tmp_path, start, step)
+    assert mark_of(table) is None
+    table.append(named("a", "b"))
+    table.append(named())
+    with table.transaction() as tx:
+        tx.append(named("c"))
+        tx.append(named("d"))
+    table.upsert(named("a", "e"), on="x")
+    found = dict(table.scan().select("x", "id").collect().rows())
+    assert found == {name: start + n * step for n, name in enumerate("abcde")}
+    assert mark_of(table) == start + 4 * step
+
+
+def test_identity_values_are_never_generated_twice(tmp_path: Path) -> None:
+    table = identity(tmp_path)
+    table.append(named("a"))
+    other = lakelog.open(tmp_path, upkeep=False)
+    late = table.transaction()
+    late.append(named("lost"))
+    other.append(named("b"))
+    with pytest.raises(ConflictError):
+        late.commit()
+    table.append(named("c"))
+    table.restore(1)
+    table.append(named("d"))
+    assert rows(table) == [(1, "a"), (4, "d")]
+    table.overwrite(named("e", "f"))
+    assert rows(table) == [(5, "e"), (6, "f")]
+    deletes = lakelog.open(tmp_path, upkeep=False)
+    with table.transaction() as tx:
+        tx.delete("id = 5")
+        deletes.append(named("g"))  # a new mark alone is no conflict
+    assert rows(table) == [(6, "f"), (7, "g")]
+
+
+def test_values_of_identity_columns_are_refused_where_they_are_always_generated(
+    tmp_path: Path,
+) -> None:
+    always = identity(tmp_path / "always")
+    with pytest.raises(InvalidInputError, match="always generated"):
+        always.append(frame(1))
+    always.append(named("a"))
+    with pytest.raises(InvalidInputError, match="cannot be updated"):
+        always.update({"id": 7})
+    default = identity(tmp_path / "default", allowExplicitInsert=True)
+    default.append(frame(100))
+    default.append(named("b"))
+    assert rows(default) == [(1, "b"), (100, "a")]
+
+
+def test_identity_values_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    table = identity(tmp_path, highWaterMark=2**63 - 2)
+    with pytest.raises(InvalidInputError, match="used up"):
+        table.append(named("a", "b"))
+    table.append(named("a"))
+    assert rows(table) == [(2**63 - 1, "a")]
+    assert deltalake.DeltaTable(tmp_path).version() == 1
+
+
+def test_a_mark_that_is_no_value_of_the_column_is_rounded_up(tmp_path: Path) -> None:
+    table = identity(tmp_path, 10, 10, highWaterMark=25)
+    table.append(named("a"))
+    assert rows(table) == [(30, "a")]
+
+
+# --- versions of the protocol --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("writer", [3, 4, 6, 7])
+def test_rules_are_honoured_in_every_version_of_the_protocol(tmp_path: Path, writer: int) -> None:
+    lists: Mapping[str, Any] = (
+        {"writerFeatures": ["appendOnly", "checkConstraints", "invariants"]} if writer == 7 else {}
+    )
+    table = lakelog.create(tmp_path, frame().schema, upkeep=False)
+    with table.transaction() as tx:
+        tx.set_protocol(minReaderVersion=1, minWriterVersion=writer, **lists)
+        tx.set_metadata(configuration={"delta.constraints.c": "id > 0"})
+        tx.declare_constraints_hold()
+    table.append(frame(1))
+    with pytest.raises(ConstraintViolationError):
+        table.append(frame(-1))
+
+
+def test_decimals_are_compared_exactly(tmp_path: Path) -> None:
+    price = pl.Decimal(10, 2)
+    table = lakelog.create(tmp_path, {"price": price}, upkeep=False)
+    table.alter.add_constraint("c", "price * 2 <= 2.50 AND price + 1 > 0.995")
+    table.append(pl.DataFrame({"price": [Decimal("1.25"), Decimal("0.00")]}, {"price": price}))
+    for bad in ("1.26", "-0.01"):
+        with pytest.raises(ConstraintViolationError):
+            table.append(pl.DataFrame({"price": [Decimal(bad)]}, {"price": price}))
