@@ -67,6 +67,10 @@ def test_rows_of_a_condition_are_replaced(tmp_path: Path) -> None:
     assert ids(tmp_path) == [1, 3]
     with pytest.raises(InvalidInputError, match="overwrite"):
         lakelog.write(tmp_path, MORE, where="day = 'b'")
+    for where in ("day = 'a'", "nope = 1"):
+        with pytest.raises(InvalidInputError):
+            lakelog.write(tmp_path / "new", ROWS, "overwrite", where=where)
+    assert not list((tmp_path / "new").rglob("*.*"))
 
 
 def test_what_contradicts_the_table_is_refused(tmp_path: Path) -> None:
@@ -150,6 +154,14 @@ def test_a_new_table_with_features_has_its_rows_in_the_first_commit(
         assert pl.read_delta(str(tmp_path)).sort("id").equals(ROWS)
     if "delta.enableRowTracking" in properties:
         assert table.snapshot().files().collect()["baseRowId"].sort().to_list() == [0, 1]
+
+
+def test_rows_of_a_new_table_satisfy_its_constraints(tmp_path: Path) -> None:
+    rule = {"delta.constraints.c": "id > 1"}
+    with pytest.raises(lakelog.ConstraintViolationError):
+        lakelog.write(tmp_path, ROWS, configuration=rule)
+    assert not list(tmp_path.rglob("*.*"))
+    assert lakelog.write(tmp_path, MORE, configuration=rule).version == 0
 
 
 def test_columns_without_a_type_are_left_out_of_a_new_table(tmp_path: Path) -> None:

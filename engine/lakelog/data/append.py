@@ -20,7 +20,7 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
-from lakelog.data.conform import Incoming, Rows, merged_schema, to_table
+from lakelog.data.conform import Conform, Incoming, Rows, merged_schema, to_table
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.data.rewrite import marked, require_rows_copyable
@@ -38,7 +38,8 @@ from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.contract import Struct
 from lakelog.model.metadata import Metadata
-from lakelog.skipping.sql_predicate import sql_text
+from lakelog.skipping.prune import referenced_columns
+from lakelog.skipping.sql_predicate import condition, sql_text
 from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.transaction import metadata_changes
 from lakelog.transaction.create import NewTable
@@ -93,9 +94,17 @@ _MODES = {
 
 
 def create_with_rows(
-    log: Log, runtime: Runtime, new: NewTable, rows: Incoming, mode: str, options: WriteOptions
+    log: Log,
+    runtime: Runtime,
+    new: NewTable,
+    rows: Incoming,
+    mode: str,
+    where: pl.Expr | str | None,
+    options: WriteOptions,
 ) -> WriteReport:
-    """Create a table with rows, in one commit; see `lakelog.write`."""
+    """Create a table with rows, each of which satisfies `where`, in one commit; see
+    `lakelog.write`.
+    """
     plan = WritePlan.under(
         log.table,
         new.table,
@@ -103,10 +112,18 @@ def create_with_rows(
         compression=options.compression,
         token=runtime.new_id(),
     )
+    predicate = condition(where, plan.schema)
+    if predicate is not None:
+        referenced_columns(predicate, plan.schema)
+    conform = Conform(plan.schema.fields, plan.partition_columns, plan.rules)
     writer = data_file_writer(log, runtime, plan)
     try:
         for batch in rows.batches:
-            writer.write(_without_void(batch, plan.schema))
+            for piece in slices(_without_void(batch, plan.schema)):
+                table = conform.table(piece)
+                if predicate is not None:
+                    require_all(table, predicate)
+                writer.copy(table)
         files = writer.finish()
     except BaseException:
         writer.abort()
