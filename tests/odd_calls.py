@@ -95,6 +95,8 @@ VALUES: list[Any] = [
 """None of them points outside the working folder, or to a network."""
 
 VALID: dict[str, Any] = {
+    "paths": ["a.parquet"],
+    "marks": {"id": 1},
     "a": 0,
     "b": 1,
     "df": FRAME,

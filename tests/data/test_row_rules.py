@@ -166,7 +166,7 @@ def test_files_of_other_programs_need_a_declaration(tmp_path: Path) -> None:
         tx.add(path="a.parquet", size=size)
     with table.transaction() as tx:
         tx.add(path="a.parquet", size=size)
-        tx.declare_rows_checked(pl.Series(["a.parquet"]))
+        tx.declare_rows_checked(["a.parquet"])
     assert len(rows(table)) == 1
 
 

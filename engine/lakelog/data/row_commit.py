@@ -222,7 +222,7 @@ class RowCommit:
             self.tx.advance_identity(identities.marks)
         if files.height:
             self.tx.add(files)
-            self.tx.declare_rows_checked(files["path"])
+            self.tx.declare_rows_checked(files["path"].to_list())
 
     def require_allowed(self, *kinds: str) -> None:
         """Refuse kinds of file actions that the table forbids, before rows are written."""

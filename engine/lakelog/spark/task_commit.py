@@ -112,7 +112,7 @@ def publish(
             for frame in written:
                 if frame.height:
                     tx.add(frame)
-                    tx.declare_rows_checked(frame["path"])
+                    tx.declare_rows_checked(frame["path"].to_list())
     except (OutcomeUnknownError, UnavailableError):
         raise
     except LakelogError:

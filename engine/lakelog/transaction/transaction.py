@@ -52,7 +52,7 @@ class Part:
     settle: Callable[[BaseException | None], None]
 
 
-@checked_methods("join", "advance_identity")
+@checked_methods("join")
 class LogTransaction:
     """A set of actions that is committed atomically; see `lakelog.Transaction`."""
 
@@ -101,7 +101,7 @@ class LogTransaction:
         self._rows_replaced = False
         self._restored = False
         self._constraints_hold = False
-        self._checked: list[pl.Series] = []
+        self._checked: list[str] = []
         self._identity_marks: dict[str, int] = {}
         app = operations.application(app_id, app_version)
         if app is not None:
@@ -246,7 +246,7 @@ class LogTransaction:
         self._require_open()
         self._constraints_hold = True
 
-    def declare_rows_checked(self, paths: pl.Series) -> None:
+    def declare_rows_checked(self, paths: Sequence[str]) -> None:
         """Declare that the rows of files satisfy the table's CHECK constraints, invariants, and
         generated and identity columns. A table with such rules refuses other new files, because the
         rows of a file are not read on commit.
@@ -257,11 +257,7 @@ class LogTransaction:
         Source: Delta protocol, CHECK Constraints; Column Invariants; Generated Columns.
         """
         self._require_open()
-        if paths.dtype != pl.String:
-            raise InvalidInputError(
-                "paths must be strings", expected="String", found=str(paths.dtype)
-            )
-        self._checked.append(paths.rename("path"))
+        self._checked += paths
 
     @property
     def identity_marks(self) -> Mapping[str, int]:
@@ -594,7 +590,7 @@ class LogTransaction:
             rows_replaced=self._rows_replaced,
             restored=self._restored,
             constraints_hold=self._constraints_hold,
-            checked=pl.concat(self._checked) if self._checked else None,
+            checked=pl.Series("path", self._checked, pl.String),
             live_files=self._live_files,
         )
 
