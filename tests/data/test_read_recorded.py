@@ -214,7 +214,7 @@ def test_rows_are_compared_where_a_checkpoint_keeps_the_statistics(tmp_path: Pat
         },
         upkeep=False,
     )
-    table.append(pl.DataFrame({"n": range(10)}))
+    table.append(pl.DataFrame({"n": range(200)}))
     table.checkpoint()
     (path,) = tmp_path.glob("*.parquet")
     length = path.stat().st_size
