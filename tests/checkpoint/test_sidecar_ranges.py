@@ -88,6 +88,7 @@ class Files:
         return len(lakelog.open(self.root).snapshot().provenance.checkpoint_files) - 1
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("partition_by", [("q",), ("q", "r"), ()])
 def test_files_that_follow_the_order_leave_each_value_in_few_sidecars(
     tmp_path: Path, partition_by: tuple[str, ...]

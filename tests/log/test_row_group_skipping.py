@@ -114,6 +114,7 @@ def plain(snapshot: lakelog.Snapshot, where: pl.Expr) -> list[str]:
     return sorted(rows.filter(pl.Series(kept, dtype=pl.Boolean))["path"])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @settings(max_examples=share_of(60))
 @given(data=st.data())
@@ -146,6 +147,7 @@ def odd_name(number: int) -> str:
     return start * (1 + 20 * (number % 2)) + f"{number:03d}"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @settings(max_examples=share_of(60))
 @given(data=st.data())
@@ -245,6 +247,7 @@ def foreign(root: Path, data: st.DataObject) -> None:
         )
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("layout", LAYOUTS)
 @settings(max_examples=share_of(60))
 @given(data=st.data())

@@ -29,6 +29,7 @@ def rows_of_delta(spark: Any, path: str) -> list[tuple[Any, ...]]:
     return sorted(map(tuple, spark.read.format("delta").load(path).collect()), key=str)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("vectors", ["true", "false"])
 def test_both_read_the_same_changes_and_rows(delta: Any, tmp_path: Path, vectors: str) -> None:
     path = str(tmp_path / "t")
