@@ -165,6 +165,15 @@ def test_tables_with_features_are_cloned(tmp_path: Path, properties: dict[str, s
     assert clone.verify().verdict == "proved"
 
 
+@pytest.mark.parametrize("place", ["source/clone", "source/a/../clone", "."])
+def test_a_clone_inside_its_source_or_around_it_is_refused(tmp_path: Path, place: str) -> None:
+    source = made(tmp_path / "outer" / "source")
+    before = contents(tmp_path)
+    with pytest.raises(InvalidInputError, match="must not contain"):
+        source.clone(f"{tmp_path}/outer/{place}")
+    assert contents(tmp_path) == before
+
+
 def test_a_table_is_not_replaced_and_index_tables_are_not_cloned(tmp_path: Path) -> None:
     table = made(tmp_path / "t")
     other = made(tmp_path / "other")

@@ -58,6 +58,7 @@ def clone(
             hint="pass the location to lakelog.open instead of a store",
         )
     reach = location_reach(source)
+    _require_apart(reach.absolute(""), location_reach(target).absolute(""), target.table)
     files = snapshot.files().collect()
     adds = _with_absolute_paths(files.drop("version", "dvId"), reach)
     domains = snapshot.domains().filter(pl.col("domain") != DOMAIN).collect().drop("version")
@@ -83,6 +84,21 @@ def clone(
         external=True,
         rows_checked=True,
     )
+
+
+def _require_apart(source: str, target: str, path: str) -> None:
+    """Refuse tables of which one contains the other: vacuum of the outer one would delete files of
+    the inner one.
+    """
+    outer, inner = sorted((source.rstrip("/") + "/", target.rstrip("/") + "/"), key=len)
+    if inner.startswith(outer):
+        raise InvalidInputError(
+            "the folder of a clone must not contain that of its source, or be inside it",
+            path=path,
+            expected=f"a location outside of {redact(source)}",
+            found=redact(target),
+            hint="choose a location next to the table",
+        )
 
 
 def _with_absolute_paths(files: pl.DataFrame, reach: Reach) -> pl.DataFrame:
