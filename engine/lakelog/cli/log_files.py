@@ -6,7 +6,7 @@ The exit code is 1 for findings: a wrong checkpoint, an unrepaired problem, a ch
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -311,23 +311,16 @@ def checksum(target: Target, version: int | None, memory_limit: int | None, outp
     )
 )
 @options.target
-@click.argument("location", metavar="LOCATION")
 @click.option(
     "--version", "-v", type=click.IntRange(min=0), help="The newest checkpoint by default."
 )
-@click.option(
-    "--to-option",
-    multiple=True,
-    type=options.StorageOption(),
-    help="Option of the fsspec filesystem of LOCATION, as --storage-option; repeatable.",
-)
+@options.destination
 @options.output
 @options.debug
 def replicate(
     target: Target,
-    location: str,
     version: int | None,
-    to_option: tuple[tuple[str, Any], ...],
+    destination: Target,
     output: Output,
 ) -> None:
     """Copy a checkpoint to another location.
@@ -339,12 +332,11 @@ def replicate(
     from lakelog.log.display import size_text
 
     table, meter = open_metered(target)
-    other = Target(location, dict(to_option))
     with progress("replicating", meter) as watch:
         report = table.replicate(
-            other.path,
+            destination.path,
             version,
-            storage_options=other.storage_options,
+            storage_options=destination.storage_options,
             progress=watch.show_step,
         )
     facts = [

@@ -186,6 +186,22 @@ def target(command: _F) -> _F:
     return click.argument("table", metavar="TABLE")(option(_read_timeout_option(cast("_F", call))))
 
 
+def destination(command: _F) -> _F:
+    """LOCATION and ``--to-option``; the command takes ``destination``."""
+
+    @wraps(command)
+    def call(*, location: str, to_option: tuple[tuple[str, Any], ...], **others: Any) -> Any:
+        return command(destination=Target(location, dict(to_option)), **others)
+
+    option = click.option(
+        "--to-option",
+        multiple=True,
+        type=StorageOption(),
+        help="Option of the fsspec filesystem of LOCATION, as --storage-option; repeatable.",
+    )
+    return click.argument("location", metavar="LOCATION")(option(cast("_F", call)))
+
+
 def _read_timeout_option(command: _F) -> _F:
     """``--read-timeout``, which `Target` takes from the context."""
 

@@ -6,6 +6,7 @@ Those that change rows only plan without ``--apply``.
 from __future__ import annotations
 
 import warnings
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +14,7 @@ import click
 import lakelog
 from lakelog.cli import options
 from lakelog.cli.options import Output, Target, examples
-from lakelog.cli.output import FINDINGS, GOOD, PLANNED, View, emit, write_facts, write_report
+from lakelog.cli.output import FINDINGS, GOOD, PLANNED, View, emit, write_report
 from lakelog.cli.text import count
 from lakelog.cli.watch import Meter, open_metered, progress
 from lakelog.errors import LakelogWarning
@@ -30,10 +31,25 @@ _RESTORE = (
     "changes_metadata num_files num_bytes"
 )
 _CONVERT = "version num_files num_rows num_bytes num_other_files schema partition_by"
+_CLONE = "path num_files num_bytes"
 _DELETE = (
     "version num_deleted_rows num_removed_files num_deletion_vectors num_copied_rows num_files "
     "num_bytes"
 )
+
+
+@dataclass(frozen=True)
+class _Clone:
+    """The result of ``clone``."""
+
+    path: str
+    num_files: int
+    num_bytes: int
+
+
+def _planned_facts(facts: list[tuple[str, str]], *, apply: bool) -> list[tuple[str, str]]:
+    """The facts of a report, or of its plan, which has no version."""
+    return facts if apply else [*facts[1:], ("plan", PLANNED)]
 
 
 @click.command(
@@ -59,8 +75,7 @@ def restore(
     table, meter = open_metered(target)
     with progress("restore", meter):
         report = table.restore(version, timestamp, plan=not apply)
-    facts = report.facts if apply else [*report.facts[1:], ("plan", PLANNED)]
-    write_report(report, facts, _RESTORE, output)
+    write_report(report, _planned_facts(report.facts, apply=apply), _RESTORE, output)
 
 
 def _columns(_context: click.Context, _option: click.Parameter, value: str) -> tuple[str, ...]:
@@ -206,8 +221,7 @@ def convert(target: Target, partition_by: tuple[str, ...], apply: bool, output: 
             plan=not apply,
             storage_options=target.storage_options or None,
         )
-    facts = report.facts if apply else [*report.facts[1:], ("plan", PLANNED)]
-    write_report(report, facts, _CONVERT, output)
+    write_report(report, _planned_facts(report.facts, apply=apply), _CONVERT, output)
 
 
 def _with_types(columns: tuple[str, ...]) -> tuple[str, ...] | dict[str, Any] | None:
@@ -230,22 +244,15 @@ def _with_types(columns: tuple[str, ...]) -> tuple[str, ...] | dict[str, Any] | 
     )
 )
 @options.target
-@click.argument("location", metavar="LOCATION")
 @options.travel
-@click.option(
-    "--to-option",
-    multiple=True,
-    type=options.StorageOption(),
-    help="Option of the fsspec filesystem of LOCATION, as --storage-option; repeatable.",
-)
+@options.destination
 @options.output
 @options.debug
 def clone(
     target: Target,
-    location: str,
     version: int | None,
     timestamp: str | None,
-    to_option: tuple[tuple[str, Any], ...],
+    destination: Target,
     output: Output,
 ) -> None:
     """Make a shallow clone at LOCATION: a new table with the files of TABLE, none of which is
@@ -253,26 +260,20 @@ def clone(
 
     A vacuum of TABLE does not know of the clone.
     """
-    import polars as pl
-
     from lakelog.log.display import size_text
 
     table, meter = open_metered(target)
     with progress("clone", meter):
-        options_there = dict(to_option) or None
-        made = table.clone(location, version, timestamp, storage_options=options_there)
+        there = destination.storage_options or None
+        made = table.clone(destination.path, version, timestamp, storage_options=there)
         snapshot = made.snapshot()
-    files, size = snapshot.num_files(), snapshot.total_size()
-    row = {"path": made.path, "num_files": files, "num_bytes": size}
-    if output.format != "table":
-        emit(pl.LazyFrame([row]), output, View("report", ()))
-        return
+        report = _Clone(made.path, snapshot.num_files(), snapshot.total_size())
     facts = [
-        ("clone", made.path),
-        ("files", f"{count(files, 'file')}, {size_text(size)}"),
+        ("clone", report.path),
+        ("files", f"{count(report.num_files, 'file')}, {size_text(report.num_bytes)}"),
         ("to read it", f"lakelog.open({made.path!r}, allow_external={table.path!r})"),
     ]
-    write_facts(facts, output)
+    write_report(report, facts, _CLONE, output)
 
 
 COMMANDS = (compact, restore, delete, convert, clone)
