@@ -436,7 +436,7 @@ def test_identity_values_are_never_generated_twice(tmp_path: Path) -> None:
     deletes = lakelog.open(tmp_path, upkeep=False)
     with table.transaction() as tx:
         tx.delete("id = 5")
-        deletes.append(named("g"))  # a new mark alone is no conflict
+        deletes.append(named("g"))  # its new high-water mark alone does not conflict
     assert rows(table) == [(6, "f"), (7, "g")]
 
 

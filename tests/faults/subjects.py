@@ -58,7 +58,8 @@ class Subject:
     Attributes:
         make: Writes it into a new folder.
         read: Its complete content, in a comparable form.
-        forget: Deletes the files that its checkpoint covers; None if there is no fallback.
+        forget: Deletes the commits that its checkpoint covers, so that a reader has no fallback;
+            None if it never has one.
     """
 
     make: Callable[[Path], None]

@@ -142,7 +142,7 @@ def test_a_writer_killed_at_any_time_has_written_what_it_was_told(tmp_path: Path
         opened += told[0][0] == "opened"
         wrote += sum(event == "wrote" for event, *_ in told)
         known.hear(told)
-        # The killed one's lock is free at once, and what it left is no damage.
+        # The killed process's lock is free at once; its torn tail is not reported as damage.
         with WriteAheadLog(tmp_path / "log", sync="none") as log:
             assert log.recovery is None or log.recovery.damage is None
             known.check(log)

@@ -1,4 +1,4 @@
-"""A torn tail is no damage: bytes after the last complete record are trimmed after a crash."""
+"""A torn tail is not corruption: bytes after the last complete record are trimmed after a crash."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class Stopped(Exception):  # noqa: N818 - no error: it was asked to
 
 Run = Callable[[int, Callable[[], None]], object]
 """Writes the checkpoint of a version. The second argument is called between steps: it raises
-`Stopped` when the checkpoint is no longer wanted.
+`Stopped` once the writer is asked to stop.
 """
 
 

@@ -118,12 +118,8 @@ def create_with_rows(
     conform = Conform(plan.schema.fields, plan.partition_columns, plan.rules)
     writer = data_file_writer(log, runtime, plan)
     try:
-        for batch in rows.batches:
-            for piece in slices(_without_void(batch, plan.schema)):
-                table = conform.table(piece)
-                if predicate is not None:
-                    require_all(table, predicate)
-                writer.copy(table)
+        for table in _conformed(rows, plan.schema, conform, predicate, adds_columns=True):
+            writer.copy(table)
         files = writer.finish()
     except BaseException:
         writer.abort()
@@ -278,7 +274,10 @@ class _Write:
         changed: DataFileWriter | None = None
         if records and (gone.height or commit.joins):
             changed = commit.writer(plan.of_changes())
-        for table in self._given(plan, replacing.where):
+        conform, adds_columns = commit.conform(plan), self._options.schema_mode is not None
+        for table in _conformed(
+            self._rows, plan.schema, conform, replacing.where, adds_columns=adds_columns
+        ):
             data.copy(table)
             if changed is not None:
                 changed.copy(marked(table, "insert"))
@@ -305,17 +304,17 @@ class _Write:
         commit.metrics |= _metrics(report, gone)
         return report
 
-    def _given(self, plan: WritePlan, where: pl.Expr | None) -> Iterator[pa.Table]:
-        """The rows of the caller, in the table's schema, each of which satisfies `where`."""
-        conform = self._commit.conform(plan)
-        for batch in self._rows.batches:
-            for piece in slices(batch):
-                if self._options.schema_mode is not None:
-                    piece = _without_void(piece, plan.schema)  # noqa: PLW2901
-                table = conform.table(piece)
-                if where is not None:
-                    require_all(table, where)
-                yield table
+
+def _conformed(
+    rows: Incoming, schema: Struct, conform: Conform, where: pl.Expr | None, *, adds_columns: bool
+) -> Iterator[pa.Table]:
+    """The rows of the caller, in the table's schema, each of which satisfies `where`."""
+    for batch in rows.batches:
+        for piece in slices(_without_void(batch, schema) if adds_columns else batch):
+            table = conform.table(piece)
+            if where is not None:
+                require_all(table, where)
+            yield table
 
 
 def _without_void(rows: Rows, known: Struct) -> Rows:

@@ -113,7 +113,6 @@ def _arrow_schema(frame: pl.DataFrame) -> pa.Schema:
     return frame.clear().to_arrow(compat_level=pl.CompatLevel.oldest()).schema
 
 
-_DEFAULT = "CURRENT_DEFAULT"
 _CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 _LENGTH = re.compile(r"(?:var)?char\(\s*(\d+)\s*\)", re.IGNORECASE)
 
@@ -250,7 +249,7 @@ class Conform:
 
 def _default(column: Field, now_us: int) -> pa.Scalar | None:
     """The default of a column; None where it is null."""
-    if column.metadata.get(_DEFAULT) is None:
+    if column.metadata.get(contract.CURRENT_DEFAULT) is None:
         return None
     value = default_value(column, now_us)
     return None if value is None else pa.scalar(value, _wide_type(column.type))

@@ -28,7 +28,7 @@ import pyarrow.parquet as pq
 from lakelog.data.conform import merged_schema
 from lakelog.data.file_opening import Sources
 from lakelog.data.files import location_reach
-from lakelog.data.layout import HIVE_NULL, partition_texts
+from lakelog.data.layout import partition_texts
 from lakelog.data.stats import StatsPlan, footer_statistics, logical_type
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.parquet_footers import require_sound_chunks
@@ -43,7 +43,7 @@ from lakelog.log.context import Log
 from lakelog.log.display import size_text, table_html, table_text
 from lakelog.model import contract
 from lakelog.model.contract import Array, DataType, Field, Map, Primitive, Struct
-from lakelog.skipping.values import parse_text
+from lakelog.skipping.values import HIVE_NULL, parse_text
 from lakelog.storage import FileEntry
 from lakelog.transaction.create import NewTable, TableDefinition, refuse_existing
 from lakelog.transaction.operations import CommitArguments, Operation

@@ -25,13 +25,12 @@ import pyarrow.compute as pc
 
 from lakelog.errors import InvalidInputError, InvalidPropertyError
 from lakelog.model import contract
+from lakelog.skipping.values import HIVE_NULL
 
 CODEC_PROPERTY = "delta.parquet.compression.codec"
 SIZE_PROPERTY = "delta.targetFileSize"
 _TARGET_FILE_BYTES = 128 << 20
 """Length of a data file that writers aim at, unless the table or the caller says otherwise."""
-
-HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
 
 _MOST_NAME_BYTES = 255  # of a folder's name, on every filesystem in use
 _SIZE = re.compile(r"([0-9]+)\s*([kmgtp]?)i?b?", re.ASCII)

@@ -347,7 +347,7 @@ def default_value(column: contract.Field, now_us: int) -> Any:
     from lakelog.data.spark_expression import translate
     from lakelog.data.spark_values import UnsupportedExpressionError
 
-    text = str(column.metadata["CURRENT_DEFAULT"])
+    text = str(column.metadata[contract.CURRENT_DEFAULT])
     try:
         expression = translate(text, Struct(()), column.type, now_us)
     except UnsupportedExpressionError as cause:

@@ -35,6 +35,7 @@ from lakelog.data.spark_values import (
     FLOAT,
     INTEGER,
     LONG,
+    MOST_DIGITS,
     SHORT,
     STRING,
     TIMES,
@@ -58,7 +59,6 @@ from lakelog.errors import InvalidInputError
 from lakelog.model.contract import DataType, Decimal, Struct
 
 _ROW = "\x00row"
-_MOST_DIGITS = 38
 _DECIMAL_PLACES = re.compile(r"\d*\.(\d*)")
 
 
@@ -291,12 +291,12 @@ class Translation:
         else:
             type_ = _plus(1, left, right)
             most, scales = type_.precision, (type_.scale, type_.scale)
-        if most > _MOST_DIGITS:
+        if most > MOST_DIGITS:
             raise UnsupportedExpressionError(
-                f"{type_name(left)} {operator} {type_name(right)}, of over {_MOST_DIGITS} digits"
+                f"{type_name(left)} {operator} {type_name(right)}, of over {MOST_DIGITS} digits"
             )
         x, y = (
-            v.expr.cast(pl.Decimal(_MOST_DIGITS, s)) for v, s in zip((a, b), scales, strict=True)
+            v.expr.cast(pl.Decimal(MOST_DIGITS, s)) for v, s in zip((a, b), scales, strict=True)
         )
         result = _ARITHMETIC[operator](x, y)
         return Value(result.cast(pl.Decimal(type_.precision, type_.scale)), type_)
@@ -530,7 +530,7 @@ def _type_of(node: Any) -> DataType:
     parameters = [int(p.name) for p in node.expressions if p.name.isdecimal()]
     if name == "DECIMAL" and len(parameters) == len(node.expressions) <= 2:
         precision, scale = (*parameters, *(10, 0)[len(parameters) :])
-        if scale <= precision <= _MOST_DIGITS:
+        if scale <= precision <= MOST_DIGITS:
             return Decimal(precision, scale)
     elif name in _TYPES and not node.expressions:
         return _TYPES[name]

@@ -28,7 +28,7 @@ DECIMAL_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
 _WHOLE = (BYTE, SHORT, INTEGER, LONG)
 _BITS = {BYTE: 8, SHORT: 16, INTEGER: 32, LONG: 64}
 TIMES = frozenset({DATE, TIMESTAMP, TIMESTAMP_NTZ})
-_MOST_DIGITS = 38
+MOST_DIGITS = 38
 _EXACT_DIGITS = 15  # a double has every decimal of so many digits apart
 _EXACT_FLOAT = 1 << 24
 _NAMES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}
@@ -74,7 +74,7 @@ def constant(value: Any) -> Value:
         case decimal.Decimal():
             digits, exponent = value.as_tuple().digits, int(value.as_tuple().exponent)
             type_ = Decimal(max(len(digits), -exponent), -exponent)
-            if type_.precision > _MOST_DIGITS:
+            if type_.precision > MOST_DIGITS:
                 raise UnsupportedExpressionError(f"the number {value}")
         case float():
             type_ = DOUBLE
@@ -151,7 +151,7 @@ def common_type(a: DataType, b: DataType) -> DataType | None:
         if x is not None and y is not None:
             scale = max(x.scale, y.scale)
             digits = max(x.precision - x.scale, y.precision - y.scale) + scale
-            return Decimal(digits, scale) if digits <= _MOST_DIGITS else None
+            return Decimal(digits, scale) if digits <= MOST_DIGITS else None
     if DOUBLE in {a, b}:
         other = a if b == DOUBLE else b
         return DOUBLE if is_integral(other) or other == FLOAT or _is_exact(other) else None
@@ -306,7 +306,7 @@ def _decimal_to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Exp
         )
     digits = type_.precision - type_.scale
     if digits < old.precision - old.scale:
-        bound = pl.lit(decimal.Decimal(10**digits), pl.Decimal(_MOST_DIGITS, 0))
+        bound = pl.lit(decimal.Decimal(10**digits), pl.Decimal(MOST_DIGITS, 0))
         refuse(Bad(value.expr.abs() >= bound, f"an overflow of {type_name(type_)}"))
     return value.expr.cast(contract.to_polars(type_), strict=False)
 

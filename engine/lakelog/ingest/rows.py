@@ -41,7 +41,6 @@ ONE_ROW = _HEADER.pack(JSON, 1)
 RECORD_BYTES = 8 << 20
 """Approximate bytes of rows per record."""
 
-_DEFAULT = "CURRENT_DEFAULT"
 _INTEGERS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 _EXACT = 1 << 53
 
@@ -113,7 +112,7 @@ class RowCodec:
         self._given = frozenset(
             field.name
             for field in schema.fields
-            if not field.nullable or field.name in key or _DEFAULT in field.metadata
+            if not field.nullable or field.name in key or contract.CURRENT_DEFAULT in field.metadata
         )
         readable = tuple(field for field in schema.fields if _is_readable(field.type))
         self._json_schema = pa.schema([pa.field(f.name, _json_type(f.type)) for f in readable])

@@ -146,8 +146,7 @@ def recorded_fields(body: Mapping[str, Any]) -> dict[str, Any]:
         recorded[f"protocol.{name}"] = _sorted(_member(body.get("protocol"), name))
     recorded["setTransactions"] = _pairs(body.get("setTransactions"), "appId", "version")
     recorded["domainMetadata"] = _pairs(body.get("domainMetadata"), "domain", "configuration")
-    # Spark has written the histogram of sizes under a name that differs from the protocol's.
-    sizes = body.get("fileSizeHistogram") or body.get("histogramOpt")
+    sizes = _histogram_of(body)
     recorded["fileSizeHistogram"] = sizes if _bounds(sizes) else None
     recorded["deletedRecordCountsHistogramOpt"] = _member(
         body.get("deletedRecordCountsHistogramOpt"), "deletedRecordCounts"
@@ -162,7 +161,7 @@ def _found(snapshot: LogSnapshot, recorded: Mapping[str, Any]) -> dict[str, Any]
     deleted = (
         files["dvCardinality"] if vectors else pl.Series([None] * files.height, dtype=pl.Int64)
     )
-    bounds = _bounds(recorded.get("fileSizeHistogram") or recorded.get("histogramOpt"))
+    bounds = _bounds(_histogram_of(recorded))
     protocol, metadata = snapshot.protocol, snapshot.metadata
     return {
         "numFiles": snapshot.num_files(),
@@ -204,7 +203,7 @@ def size_histogram(snapshot: LogSnapshot) -> pl.DataFrame:
     """See `LogSnapshot.size_histogram`."""
     recorded = snapshot.read_state(lambda s: s.log.dialect.version_checksum(s.log.store, s.version))
     body = recorded or {}
-    found = body.get("fileSizeHistogram") or body.get("histogramOpt")
+    found = _histogram_of(body)
     totals = (snapshot.num_files(), snapshot.total_size())
     if _bounds(found) != list(_SIZE_BOUNDS) or _totals(found) != totals:
         sizes = snapshot.files().select("size").filter(pl.col("size") >= 0).collect()["size"]
@@ -253,6 +252,11 @@ def _pairs(value: Any, key: str, member: str) -> dict[str, Any] | None:
 def _sorted(names: Any) -> list[str] | None:
     """Feature names, sorted, because their order has no meaning."""
     return sorted(map(str, names)) if isinstance(names, list | tuple) else None
+
+
+def _histogram_of(checksum: Mapping[str, Any]) -> Any:
+    """The recorded histogram of file sizes, of which Spark has written the key in two spellings."""
+    return checksum.get("fileSizeHistogram") or checksum.get("histogramOpt")
 
 
 def _bounds(histogram: Any) -> list[int] | None:

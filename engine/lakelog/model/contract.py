@@ -40,6 +40,9 @@ COLUMN_ID = "delta.columnMapping.id"
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 """Metadata of a field with its name in files and in the log."""
 
+CURRENT_DEFAULT = "CURRENT_DEFAULT"
+"""Metadata of a field with the SQL text of its default."""
+
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
 _PRIMITIVES = frozenset(
     "string long integer short byte float double boolean binary date timestamp timestamp_ntz "

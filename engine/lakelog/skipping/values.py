@@ -194,7 +194,7 @@ PREFIX = "partition."
 """Prefix of typed partition columns: ``partition.<logical name>``."""
 
 HIVE_NULL = "__HIVE_DEFAULT_PARTITION__"
-"""IndexTables' text of a null or empty partition value."""
+"""Text of a null or empty partition value in Hive's folders and in IndexTables."""
 
 _STRING = contract.Primitive("string")
 

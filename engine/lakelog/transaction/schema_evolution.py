@@ -44,7 +44,7 @@ _FROZEN = {
 }
 """Field metadata that constrain rows, which lakelog cannot check."""
 
-_NOT_WITH_A_NEW_COLUMN = {**_FROZEN, "CURRENT_DEFAULT": "a default"}
+_NOT_WITH_A_NEW_COLUMN = {**_FROZEN, contract.CURRENT_DEFAULT: "a default"}
 
 
 def is_widening(old: DataType, new: DataType, *, iceberg: bool = False) -> bool:

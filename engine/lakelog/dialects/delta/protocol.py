@@ -19,6 +19,7 @@ from lakelog.dialects.features import (
 )
 from lakelog.dialects.protocol_rules import ProtocolRules, check_names, in_order
 from lakelog.errors import CorruptionError, InvalidProtocolError, UnsupportedFeatureError
+from lakelog.model.contract import CURRENT_DEFAULT
 from lakelog.model.metadata import Metadata, Protocol, is_on
 
 FEATURE_PROPERTY = "delta.feature."
@@ -172,7 +173,7 @@ _DELTA = (
         implied_from=(1, 6),
         switch=field_key("delta.identity.start", "delta.identity.step"),
     ),
-    Feature("allowColumnDefaults", _OK, ROWS_ONLY, switch=field_key("CURRENT_DEFAULT")),
+    Feature("allowColumnDefaults", _OK, ROWS_ONLY, switch=field_key(CURRENT_DEFAULT)),
     Feature(
         "deletionVectors",
         _IF,
