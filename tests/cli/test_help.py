@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -12,12 +13,12 @@ from typing import Any
 import click
 import pytest
 
-from lakelog.cli.app import app
+from lakelog.cli.app import SECTIONS, app
 
-READING = "actions blame cache changes demo diff files history info replay rows".split()
+READING = "actions blame cache changes demo diff files history info replay rows top".split()
 UPKEEP = "checkpoint checksum cleanup repair replicate simulate undo vacuum verify".split()
 ROWS = ["clone", "compact", "compact-log", "convert", "delete", "ingest", "restore"]
-COMMANDS = tuple(sorted([*READING, *UPKEEP, *ROWS, "spark", "wal"]))
+COMMANDS = tuple(sorted([*READING, *UPKEEP, *ROWS, "spark", "wal", "completion", "help"]))
 HEAVY = ("polars", "pyarrow", "fsspec", "numpy", "orjson", "rich", "asyncio")
 
 
@@ -59,6 +60,39 @@ def test_no_word_at_all_shows_help(lakelog: Any) -> None:
 
 def test_the_version_is_told(lakelog: Any) -> None:
     assert lakelog("--version").text.startswith("lakelog ")
+
+
+def test_the_list_of_commands_has_sections(lakelog: Any) -> None:
+    text = lakelog("--help").text
+    listed = re.findall(r"^  ([a-z][a-z-]*)  ", text, re.MULTILINE)
+    assert sorted(listed) == sorted(app.commands)
+    for title in (*SECTIONS, "Other commands"):
+        assert f"{title}:\n" in text
+
+
+@pytest.mark.parametrize("words", [(), ("history",), ("wal",), ("wal", "replay")])
+def test_help_of_a_command_is_that_of_its_option(lakelog: Any, words: tuple[str, ...]) -> None:
+    assert lakelog("help", *words).text == lakelog(*words, "--help").text
+
+
+def test_help_of_an_unknown_command_lists_the_known_ones(lakelog: Any) -> None:
+    outcome = lakelog("help", "wal", "walk")
+    assert outcome.code == 2
+    assert "unknown command: walk" in outcome.errors
+    assert "truncate" in outcome.errors
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_commands_and_options(
+    lakelog: Any, shell: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = lakelog("completion", shell).text
+    assert "_LAKELOG_COMPLETE" in script
+    monkeypatch.setenv("_LAKELOG_COMPLETE", f"{shell}_complete")
+    asked = {"COMP_WORDS": "lakelog his", "COMP_CWORD": "his" if shell == "fish" else "1"}
+    for name, value in asked.items():
+        monkeypatch.setenv(name, value)
+    assert "history" in lakelog().text
 
 
 @pytest.mark.parametrize("words", [["--help"], ["files", "--help"], ["files", "--bad"]])

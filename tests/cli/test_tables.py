@@ -170,7 +170,7 @@ def test_replay_sums_up_what_was_written(lakelog: Any, table: str, tmp_path: Pat
         assert re.search(f"^{fact}", text, re.MULTILINE), fact
 
 
-@pytest.mark.parametrize("asked", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
+@pytest.mark.parametrize("asked", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"CLICOLOR": "0"}])
 def test_an_error_has_no_colour_where_the_user_asks_for_none(
     repository: Path, tmp_path: Path, asked: dict[str, str]
 ) -> None:
@@ -179,6 +179,27 @@ def test_an_error_has_no_colour_where_the_user_asks_for_none(
     assert ANSI.search(coloured)
     plain = on_a_terminal(repository, "info", missing, errors=True, environ=asked)
     assert plain == ANSI.sub("", coloured)
+
+
+def test_colours_can_be_forced_in_a_pipe(
+    lakelog: Any, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CLICOLOR_FORCE", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    assert ANSI.search(lakelog("history", table).text)
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert not ANSI.search(lakelog("history", table).text)
+
+
+def test_a_narrow_terminal_shows_whole_times_and_names_the_hidden_columns(
+    table: str, repository: Path
+) -> None:
+    text = ANSI.sub("", on_a_terminal(repository, "history", table, columns=60))
+    lines = text.splitlines()
+    assert lines[0].split() == ["version", "timestamp", "operation"]
+    assert re.search(r"2026-01-\d\dT\d\d:00:00Z ", lines[2])
+    assert "--columns shows userName, operationMetrics" in " ".join(text.split())
 
 
 def test_a_pipe_gets_whole_texts_and_no_colour(lakelog: Any, table: str) -> None:

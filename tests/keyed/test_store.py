@@ -116,7 +116,44 @@ def test_bounds_are_inclusive_at_the_start_and_exclusive_at_the_end(tmp_path: Pa
             assert store.scan("b", "b").height == 0
             assert store.scan("c", "a").height == 0
             assert store.scan(b"a\0", b"b\0")["key"].to_list() == [b"b"]
-    assert store.scan.__doc__ is not None
+
+
+def test_a_prefix_selects_the_keys_that_begin_with_it(tmp_path: Path) -> None:
+    keys = [b"", b"a", b"a\xfe", b"a\xff", b"a\xff\xff", b"ab", b"b", b"\xff", b"\xff\xffz"]
+    with KeyedStore(tmp_path) as store:
+        store.put_many(dict.fromkeys(keys, b"v"))
+        for settle in (lambda: None, store.flush):
+            settle()
+            for prefix in (b"", b"a", b"a\xff", b"\xff", b"\xff\xff", b"c"):
+                found = store.scan(prefix=prefix)["key"].to_list()
+                assert found == sorted(key for key in keys if key.startswith(prefix)), prefix
+        assert store.scan(prefix="a").equals(store.scan(prefix=b"a"))
+        for bounds in ({"start": "a"}, {"end": "b"}):
+            with pytest.raises(InvalidInputError, match="prefix cannot be combined"):
+                store.scan(prefix="a", **bounds)
+
+
+def test_a_store_is_asked_for_many_keys_and_iterated_like_a_mapping(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path) as store:
+        store.put_many({"b": "2", "a": "1", "empty": ""})
+        store.put("gone", "x")
+        store.flush()
+        store.delete("gone")
+        asked: list[bytes | str] = ["a", "gone", b"b", "never", "a", "empty"]
+        assert store.get_many(asked) == [b"1", None, b"2", None, b"1", b""]
+        assert store.get_many([]) == []
+        assert [key in store for key in ("a", b"empty", "gone", "never")] == [
+            True,
+            True,
+            False,
+            False,
+        ]
+        assert 5 not in store
+        assert list(store) == [b"a", b"b", b"empty"]
+        with pytest.raises(InvalidInputError, match="a key must be bytes or text"):
+            store.get_many([5])  # type: ignore[list-item]
+    with pytest.raises(InvalidInputError):
+        store.get_many(["a"])
 
 
 def test_a_scan_says_its_schema_also_where_nothing_is(tmp_path: Path) -> None:

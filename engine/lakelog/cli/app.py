@@ -17,19 +17,49 @@ from typing import Any, NoReturn, TextIO
 import click
 
 import lakelog
-from lakelog.cli import ingest, log_files, options, retention, spark, table, table_writing, wal
+from lakelog.cli import (
+    ingest,
+    log_files,
+    options,
+    retention,
+    spark,
+    table,
+    table_writing,
+    top,
+    wal,
+)
 from lakelog.cli.options import DEBUG, Output, examples
 from lakelog.cli.output import View, emit
-from lakelog.cli.text import plain
+from lakelog.cli.text import colour_wanted, plain
 from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning
 
 REFUSED, WRONG_CALL, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
+
+SECTIONS = {
+    "Read a table": "info rows files history changes actions diff blame replay top",
+    "Examine a table": "doctor report compat verify simulate",
+    "Write rows": "ingest delete compact restore convert clone",
+    "Maintain a log": "checkpoint checksum compact-log cleanup vacuum repair undo replicate",
+}
+"""Sections of the list of commands; commands that are in none are listed last."""
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 
 class GuardedGroup(click.Group):
     """A group whose commands end with an exit code and a message, never with a traceback."""
+
+    def format_commands(self, _ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands by section."""
+        rest = set(self.commands)
+        sections = {title: names.split() for title, names in SECTIONS.items()}
+        for names in sections.values():
+            rest -= set(names)
+        for title, names in (sections | {"Other commands": sorted(rest)}).items():
+            found = [self.commands[name] for name in names if name in self.commands]
+            limit = formatter.width - 16
+            with formatter.section(title):
+                formatter.write_dl([(str(c.name), c.get_short_help_str(limit)) for c in found])
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command, and convert exceptions to an exit code."""
@@ -90,6 +120,7 @@ for command in (
     *ingest.COMMANDS,
     *log_files.COMMANDS,
     *retention.COMMANDS,
+    *top.COMMANDS,
     spark.spark,
     wal.wal,
 ):
@@ -160,6 +191,47 @@ def cache(directory: str | None, clear: bool, output: Output) -> None:
     emit(entries.lazy(), output, View("checkpoint", columns, (), lambda _: (size,)))
 
 
+@app.command("help", epilog=examples("lakelog help", "lakelog help wal replay"))
+@click.argument("command", nargs=-1)
+@click.pass_context
+def help_(ctx: click.Context, command: tuple[str, ...]) -> None:
+    """Show the help of a command, as --help does."""
+    found: click.Command = app
+    context = ctx.find_root()
+    for name in command:
+        below = found.get_command(context, name) if isinstance(found, click.Group) else None
+        if below is None:
+            known = sorted(found.commands) if isinstance(found, click.Group) else []
+            raise InvalidInputError(
+                f"unknown command: {name}", expected=", ".join(known) or "no subcommand"
+            )
+        found = below
+        context = found.make_context(name, ["--help"], parent=context, resilient_parsing=True)
+    click.echo(found.get_help(context))
+
+
+_STARTUP_FILES = {
+    "bash": "~/.bashrc",
+    "zsh": "~/.zshrc",
+    "fish": "~/.config/fish/completions/lakelog.fish",
+}
+
+
+@app.command(epilog=examples("lakelog completion bash", "lakelog completion fish"))
+@click.argument("shell", type=click.Choice(list(_STARTUP_FILES)))
+def completion(shell: str) -> None:
+    """Print a script that completes commands and options in a shell.
+
+    Append it to the start-up file of the shell (fish: write it to
+    ~/.config/fish/completions/lakelog.fish), then start a new shell. bash needs version 4.4.
+    """
+    from click.shell_completion import get_completion_class
+
+    found = get_completion_class(shell)
+    assert found is not None
+    click.echo(found(app, {}, "lakelog", "_LAKELOG_COMPLETE").source())
+
+
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave the process with its exit code."""
     sys.exit(run(app, arguments))
@@ -169,7 +241,7 @@ def run(group: click.Group, arguments: Sequence[str] | None) -> int:
     """Run a group and return the exit code."""
     try:
         outcome = group.main(
-            arguments, prog_name="lakelog", standalone_mode=False, color=_colour_wanted()
+            arguments, prog_name="lakelog", standalone_mode=False, color=colour_wanted()
         )
     except click.ClickException as error:
         error.show()
@@ -178,12 +250,6 @@ def run(group: click.Group, arguments: Sequence[str] | None) -> int:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     return outcome if isinstance(outcome, int) else 0
-
-
-def _colour_wanted() -> bool | None:
-    """False if the user asked for plain text (NO_COLOR, TERM=dumb); None: click decides."""
-    plain_text = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
-    return False if plain_text else None
 
 
 def _debug(context: click.Context) -> bool:

@@ -105,7 +105,12 @@ def _table(frame: pl.DataFrame, output: Output, shown: View) -> str:
         parts = [f"{top.height:,} of {parts[0]} shown", f"--limit {frame.height} shows all"]
     from lakelog.cli import rendering
 
-    return rendering.table_text(top, [*parts, *shown.summary(frame)], to_file=output.to is not None)
+    return rendering.table_text(
+        top,
+        [*parts, *shown.summary(frame)],
+        to_file=output.to is not None,
+        may_hide=not output.columns,
+    )
 
 
 def write_facts(facts: Sequence[tuple[str, str]], output: Output) -> None:

@@ -23,7 +23,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from lakelog.cli.text import plain, time_text
+from lakelog.cli.text import colour_wanted, plain, time_text
 from lakelog.log.display import size_text
 from lakelog.model import contract
 
@@ -34,6 +34,7 @@ _CHUNK_ROWS = 65_536
 _UNCLIPPED_WIDTH = 100_000
 _LEAST_WIDTH = 6
 _WORD_WIDTH = 20
+_GAP = 2
 _CLIPPED_IN_THE_MIDDLE = frozenset(("path", "name"))
 _SIZE_TEXT = re.compile(r"(\d+) bytes")
 _CAPITAL = re.compile(r"([A-Z]+)")
@@ -57,10 +58,15 @@ def _console(*, to_file: bool) -> Console:
     return Console(
         file=io.StringIO(),
         width=None if measured else _UNCLIPPED_WIDTH,
-        # With None, FORCE_COLOR and similar variables decide.
-        force_terminal=terminal or (False if to_file else None),
+        force_terminal=False if to_file else _forced(terminal=terminal),
         highlight=False,
     )
+
+
+def _forced(*, terminal: bool) -> bool | None:
+    """Whether styles are forced on or off; with None, FORCE_COLOR decides."""
+    wanted = colour_wanted()
+    return (terminal or None) if wanted is None else wanted
 
 
 def clip(text: str, width: int, *, middle: bool = False) -> str:
@@ -99,14 +105,14 @@ class _Cell:
 
 def rich_table(frame: pl.DataFrame) -> Table:
     """A frame as a rich table, one line per row."""
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     columns = []
     for name, dtype in frame.schema.items():
         values = frame[name].to_list()
         texts = [_value_text(name, value) for value in values]
         right = dtype.is_numeric() and _unit(name) != "ms"
         # Numbers, times and words are shown completely; only long texts are shortened.
-        long = max(map(cell_len, texts), default=0) > _WORD_WIDTH
+        long = _is_long(texts, dtype)
         table.add_column(name, justify="right" if right else "left", no_wrap=not long)
         middle = name in _CLIPPED_IN_THE_MIDDLE
         common = _common_suffix(texts) if middle and long else 0
@@ -122,6 +128,32 @@ def rich_table(frame: pl.DataFrame) -> Table:
     return table
 
 
+def fitting(frame: pl.DataFrame, width: int) -> pl.DataFrame:
+    """The frame without the last columns that a terminal of this width has no space for."""
+    kept: list[str] = []
+    used = 0
+    for name, dtype in frame.schema.items():
+        texts = [_value_text(name, value) for value in frame[name].to_list()]
+        widest = max(map(cell_len, texts), default=0)
+        used += max(cell_len(name), _WORD_WIDTH if _is_long(texts, dtype) else widest)
+        if kept and used > width:
+            break
+        kept.append(name)
+        used += _GAP
+    return frame.select(kept)
+
+
+def row_texts(row: pl.DataFrame) -> list[str]:
+    """The values of a frame of one row as text, without nulls."""
+    texts = (_value_text(name, row[name][0]) for name in row.columns if row[name][0] is not None)
+    return [plain(text) for text in texts]
+
+
+def _is_long(texts: Sequence[str], dtype: pl.DataType) -> bool:
+    """Whether the texts of a column may be shortened; times never are."""
+    return not dtype.is_temporal() and max(map(cell_len, texts), default=0) > _WORD_WIDTH
+
+
 def _common_suffix(texts: Sequence[str]) -> int:
     """Length of the common suffix of the texts, from a dot on; 0 for one non-empty text."""
     texts = [text for text in texts if text]
@@ -133,8 +165,21 @@ def _common_suffix(texts: Sequence[str]) -> int:
     return len(suffix) - suffix.find(".") if "." in suffix else 0
 
 
-def table_text(frame: pl.DataFrame, summary: Sequence[str], *, to_file: bool = False) -> str:
-    """A frame as text, with a summary line below it."""
+def table_text(
+    frame: pl.DataFrame,
+    summary: Sequence[str],
+    *,
+    to_file: bool = False,
+    may_hide: bool = False,
+) -> str:
+    """A frame as text, with a summary line below it; with `may_hide`, columns that do not fit are
+    hidden, and named.
+    """
+    if may_hide:
+        whole = frame.columns
+        frame = fitting(frame, _console(to_file=to_file).width)
+        if hidden := whole[frame.width :]:
+            summary = [*summary, f"--columns shows {', '.join(hidden)}"]
     return render([rich_table(frame), Text(" · ".join(summary), style="dim")], to_file=to_file)
 
 

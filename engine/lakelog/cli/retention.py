@@ -142,7 +142,7 @@ def _promise(found: CleanupPlan | CleanupReport) -> list[str]:
     oldest = found.oldest_promised
     texts = ["every version is kept" if oldest is None else f"versions from {oldest} on are kept"]
     if found.gate is not None:
-        return [*texts, f"kept by {found.gate}: {found.why}"]
+        return [*texts, f"all files are kept: {found.why}"]
     return [*texts, f"more files are kept: {found.why}"] if found.why else texts
 
 

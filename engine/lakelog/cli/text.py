@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 
 
 def plain(text: str) -> str:
@@ -14,6 +15,18 @@ def plain(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def colour_wanted() -> bool | None:
+    """False if the user asked for plain text (NO_COLOR, TERM=dumb, CLICOLOR=0), True for colours
+    in a pipe too (CLICOLOR_FORCE); None: terminals get colours.
+    """
+    get = os.environ.get
+    if get("NO_COLOR") or get("TERM") == "dumb":
+        return False
+    if get("CLICOLOR_FORCE", "0") != "0":
+        return True
+    return False if get("CLICOLOR") == "0" else None
 
 
 def count(number: int, noun: str) -> str:

@@ -93,6 +93,16 @@ def find(frames: Sequence[pl.DataFrame], key: bytes) -> tuple[int, bytes | None]
     return max(found, key=lambda row: row[0], default=None)
 
 
+def after_prefix(prefix: bytes) -> bytes | None:
+    r"""The least key after all keys that begin with `prefix`; None if no key is after them.
+
+    >>> after_prefix(b"a\xff"), after_prefix(b"\xff"), after_prefix(b"")
+    (b'b', None, None)
+    """
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes((kept[-1] + 1,)) if kept else None
+
+
 def _matching(frame: pl.DataFrame, key: bytes) -> list[tuple[int, bytes | None]]:
     hits = frame.filter(pl.col("key") == pl.lit(key))
     return list(zip(hits["seqNum"], hits["value"], strict=True)) if hits.height else []

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -136,7 +136,7 @@ class KeyedStore(Closing):
         ...     seq_num = store.put("user/7", "Ada")
         ...     _ = store.put("user/8", b"")
         ...     _ = store.delete("user/7")
-        ...     print(store.get("user/7"), store.get("user/8"), store.scan("user/").height)
+        ...     print(store.get("user/7"), store.get("user/8"), store.scan(prefix="user/").height)
         None b'' 1
     """
 
@@ -260,23 +260,60 @@ class KeyedStore(Closing):
         self._access.check()
         return self._view.get(sought)
 
+    def get_many(self, keys: Iterable[bytes | str]) -> list[bytes | None]:
+        """The values of keys, in their order; None for a key that does not exist.
+
+        Raises:
+            InvalidInputError: A key is neither bytes nor text.
+            CorruptionError: As `get`.
+
+        The row groups that may contain the keys are read in key order, each once.
+        """
+        sought = [data_of(key) for key in keys]
+        self._access.check()
+        view = self._view
+        found = {key: view.get(key) for key in sorted(set(sought))}
+        return [found[key] for key in sought]
+
+    def __contains__(self, key: object) -> bool:
+        """Whether a key exists; one that is neither bytes nor text does not."""
+        return isinstance(key, bytes | str) and self.get(key) is not None
+
+    def __iter__(self) -> Iterator[bytes]:
+        """The keys in order, at one point in time. Memory grows with the store, as for `scan`."""
+        return iter(self.scan()["key"].to_list())
+
     def scan(
-        self, start: bytes | str | None = None, end: bytes | str | None = None
+        self,
+        start: bytes | str | None = None,
+        end: bytes | str | None = None,
+        *,
+        prefix: bytes | str | None = None,
     ) -> pl.DataFrame:
-        """The keys of a range, at one point in time.
+        """The keys of a range, or those that begin with a prefix, at one point in time.
 
         Args:
             start: First key, inclusive; None starts at the first key.
             end: End of the range, exclusive; None is unbounded.
+            prefix: Only keys that begin with it; not with `start` or `end`.
 
         Returns:
             ``key`` and ``value`` (binary) and ``seqNum`` (int64), sorted by key, one row per key.
 
         Raises:
+            InvalidInputError: `prefix` is combined with `start` or `end`.
             CorruptionError: A part of a file that contains some of the keys is damaged.
 
         Memory grows with the records in the range; only the matching parts of the files are read.
         """
+        if prefix is not None:
+            if start is not None or end is not None:
+                raise InvalidInputError(
+                    "prefix cannot be combined with start or end",
+                    expected="a prefix or a range",
+                    found="both",
+                )
+            start, end = data_of(prefix), rows.after_prefix(data_of(prefix))
         low = None if start is None else data_of(start)
         high = None if end is None else data_of(end)
         self._access.check()

@@ -1,0 +1,92 @@
+"""`lakelog top`: lines for a pipe, a screen for a terminal, and a store that is unreachable."""
+
+from __future__ import annotations
+
+import re
+import threading
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lakelog as engine
+from lakelog.errors import UnavailableError
+from lakelog.snapshot import Snapshot
+from tests.cli.test_tables import ANSI, on_a_terminal
+
+
+def new_table(path: Path) -> engine.Table:
+    table = engine.create(path, {"id": pl.Int64}, upkeep=False)
+    table.append(pl.DataFrame({"id": [1, 2]}), user_name="loader")
+    return table
+
+
+def test_a_pipe_gets_one_line_per_commit_and_new_commits_as_they_come(
+    tmp_path: Path, lakelog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = new_table(tmp_path / "t")
+
+    def append(_: float) -> None:
+        table.append(pl.DataFrame({"id": [3]}))
+
+    monkeypatch.setattr("lakelog.cli.top.time.sleep", append)
+    lines = lakelog("top", tmp_path / "t", "--count", 3).text.splitlines()
+    assert [line.split()[0] for line in lines] == ["0", "1", "2", "3"]
+    assert [line.split()[2] for line in lines] == ["CREATE", "WRITE", "WRITE", "WRITE"]
+    assert "loader" in lines[1]
+    assert "output rows 2" in lines[1]
+
+
+def test_a_terminal_gets_facts_and_the_latest_commits(tmp_path: Path, repository: Path) -> None:
+    table = new_table(tmp_path / "t")
+    with table.transaction() as tx:
+        tx.append(pl.DataFrame({"id": [9]}))
+        table.append(pl.DataFrame({"id": [8]}))
+    shown = on_a_terminal(
+        repository, "top", str(tmp_path / "t"), "--count", "1", "--window", "5 minutes"
+    )
+    last = ANSI.sub("", shown)
+    assert re.search(r"version +3, committed .* ago", last)
+    assert re.search(r"commits +0\.8 per minute over 300\.0 s", last)
+    assert re.search(r"files +3 \(\+0 since", last)
+    assert re.search(r"conflicts +1 commit of 4 rebased", last)
+
+
+def test_old_commits_are_not_counted_and_the_latest_is_shown(lakelog: Any, table: str) -> None:
+    lines = lakelog("top", table, "--count", 1, "--window", "1 second").text.splitlines()
+    assert [line.split()[0] for line in lines] == ["59"]
+    every = lakelog("top", table, "--count", 1, "--window", "9000 days").text.splitlines()
+    assert len(every) == 60
+
+
+def test_an_unreachable_store_is_reported_and_read_again(
+    tmp_path: Path, lakelog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_table(tmp_path / "t")
+    read, failures = Snapshot.update, iter([UnavailableError("the store is down"), None, None])
+
+    def update(snapshot: Snapshot) -> Snapshot:
+        if (error := next(failures)) is not None:
+            raise error
+        return read(snapshot)
+
+    monkeypatch.setattr(Snapshot, "update", update)
+    monkeypatch.setattr("lakelog.cli.top.time.sleep", lambda _: None)
+    outcome = lakelog("top", tmp_path / "t", "--count", 3)
+    assert outcome.code == 0
+    assert "unreachable, trying again: the store is down" in outcome.errors
+    assert len(outcome.text.splitlines()) == 2
+
+
+def test_an_interrupt_ends_it_well(
+    tmp_path: Path, lakelog: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    new_table(tmp_path / "t")
+
+    def interrupted(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("lakelog.cli.top.time.sleep", interrupted)
+    assert lakelog("top", tmp_path / "t").code == 0
+    assert threading.active_count() < 50
