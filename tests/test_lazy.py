@@ -61,8 +61,22 @@ def test_type_checkers_are_told_the_same_modules(package: ModuleType) -> None:
     assert told
     for name, module in told.items():
         assert getattr(package, name) is getattr(sys.modules[module], name)
-        assert name in package.__all__
+        assert name in dir(package)
     assert all(hasattr(package, name) for name in package.__all__)
+
+
+def test_rooms_are_attributes_and_the_listing_leaves_errors_to_their_module() -> None:
+    code = (
+        "import sys, lakelog\n"
+        "assert 'lakelog.wal' not in sys.modules\n"
+        "print(lakelog.wal.WriteAheadLog, lakelog.data.__name__, lakelog.spark.__name__)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    listed = dir(lakelog)
+    assert {"Table", "open", "write", "errors", "wal", "spark", "data", "LakelogError"} <= {*listed}
+    assert "ConflictError" not in listed
+    assert "ConflictError" in dir(lakelog.errors)
+    assert lakelog.ConflictError is lakelog.errors.ConflictError
 
 
 def test_the_first_answer_from_a_small_table_imports_only_what_reads_it(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lakelog import lazy
+from lakelog import errors, lazy
 from lakelog.errors import (
     ArgumentTypeError,
     CheckpointCorruptionError,
@@ -67,6 +67,9 @@ from lakelog.errors import (
 from lakelog.version import __version__
 
 if TYPE_CHECKING:
+    from lakelog import data as data
+    from lakelog import spark as spark
+    from lakelog import wal as wal
     from lakelog.ingest.asynchronous import AsyncIngestor
     from lakelog.ingest.ingestor import Ingestor
     from lakelog.keyed.store import KeyedStore
@@ -157,6 +160,9 @@ __getattr__ = lazy.lazy_exports(
         "Transaction": "lakelog.table_transaction",
         "WriteAheadLog": "lakelog.wal.log",
         "convert": "lakelog.table_functions",
+        "data": "lakelog.data",
+        "spark": "lakelog.spark",
+        "wal": "lakelog.wal",
         "create": "lakelog.table_functions",
         "open": "lakelog.table_functions",
         "write": "lakelog.table_functions",
@@ -164,5 +170,10 @@ __getattr__ = lazy.lazy_exports(
 )
 
 
+_ERROR_BASES = {"LakelogError", "LakelogWarning"}
+
+
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    """The API. `lakelog.errors` lists the classes of errors, of which only the bases are here."""
+    classes = {name for name in __all__ if hasattr(errors, name)} - _ERROR_BASES
+    return sorted({*__all__, "data", "errors", "spark", "wal"} - classes)

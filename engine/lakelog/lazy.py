@@ -24,7 +24,8 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], An
 
     Args:
         package: Its ``__name__``.
-        modules: The module of each name.
+        modules: The module of each name. A name whose module is the submodule of that name is the
+            submodule itself.
 
     Returns:
         A function that returns the value of a name.
@@ -40,7 +41,8 @@ def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], An
     def found(name: str) -> Any:
         if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(import_module(modules[name]), name)
+        module = import_module(modules[name])
+        value = module if modules[name] == f"{package}.{name}" else getattr(module, name)
         setattr(sys.modules[package], name, value)  # the next access does not call this function
         return value
 
