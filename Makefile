@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test soak bench fmt lint types layers unit clean
+.PHONY: help demo check test soak bench notebooks fmt lint types layers unit clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -59,6 +59,9 @@ soak: $(VENV)/.dev ## Run every test case, the random ones with large budgets, w
 
 bench: $(VENV)/.dev ## Run the benchmarks and compare with deltalake and the raw decode
 	$(BIN)/python -m perf
+
+notebooks: $(VENV)/.dev ## Execute the notebooks and store their outputs
+	$(BIN)/python -m tests.notebook_outputs
 
 fmt: $(VENV)/.dev ## Format, and fix what the linter can fix
 	$(BIN)/ruff check --fix-only .

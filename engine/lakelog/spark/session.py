@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from lakelog.errors import MissingDependencyError
@@ -21,6 +23,7 @@ _EVERYWHERE = {
     "spark.sql.codegen.wholeStage.union.enabled": "true",
 }
 _ON_ONE_MACHINE = {
+    "spark.ui.showConsoleProgress": "false",
     # The machine's host name may not be resolvable.
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
@@ -42,7 +45,9 @@ def session(
         name: Name of the application.
         master: The Spark master; ``local[*]`` is this machine with all its cores.
         config: Settings of Spark; they override those of lakelog, which are UTC, Parquet
-            timestamps in microseconds, and Arrow.
+            timestamps in microseconds, and Arrow. Spark logs errors only, unless its log is
+            configured (``log4j2.properties`` in its ``conf`` folder) or `config` has
+            ``spark.log.level``.
 
     Returns:
         The session, with the data source registered and the package shipped.
@@ -50,6 +55,8 @@ def session(
     Raises:
         MissingDependencyError: PySpark, or a Java that it can run on, is not installed.
     """
+    # lakelog is tested with pandas 3; PySpark warns of it in every process that converts a frame.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
     spark = active_session()
     if spark is None:
         spark = _start(name, master, config or {})
@@ -142,4 +149,26 @@ def _start(name: str, master: str, config: Mapping[str, str]) -> Any:
         if place.startswith("local"):
             # Tasks run on this machine, so they can use the Python of this process.
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    return builder.config(map=settings | dict(config)).getOrCreate()
+    with _log_settings(config.get("spark.driver.extraJavaOptions", "")):
+        return builder.config(map=settings | dict(config)).getOrCreate()
+
+
+@contextmanager
+def _log_settings(java_options: str) -> Iterator[None]:
+    """A JVM that starts in this block logs errors only, unless Spark's log is configured."""
+    before = os.environ.get("SPARK_SUBMIT_OPTS")
+    folder = os.environ.get("SPARK_CONF_DIR") or f"{os.environ.get('SPARK_HOME', '')}/conf"
+    ours = Path(__file__).with_name("log4j2.properties")
+    is_configured = "log4j" in f"{before} {java_options}" or any(Path(folder).glob("log4j2.*"))
+    if is_configured or not ours.is_file():
+        yield
+        return
+    option = f"-Dlog4j2.configurationFile={ours.as_uri()}"
+    os.environ["SPARK_SUBMIT_OPTS"] = f"{before} {option}" if before else option
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["SPARK_SUBMIT_OPTS"]
+        else:
+            os.environ["SPARK_SUBMIT_OPTS"] = before
