@@ -19,7 +19,6 @@ import nbformat
 from jupyter_client.kernelspec import KernelSpec
 from jupyter_client.manager import KernelManager
 from nbclient import NotebookClient
-from nbformat import NotebookNode
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
@@ -38,7 +37,7 @@ class ThisInterpreter(KernelManager):
         return KernelSpec(argv=argv, display_name="Python 3", language="python")
 
 
-def execute(path: Path, work: Path) -> NotebookNode:
+def execute(path: Path, work: Path) -> Any:
     """The notebook with the outputs of a run in an empty folder, stripped of what varies."""
     notebook = nbformat.read(path, as_version=4)
     for cell in code_cells(notebook):
@@ -64,7 +63,7 @@ def execute(path: Path, work: Path) -> NotebookNode:
     return notebook
 
 
-def code_cells(notebook: NotebookNode) -> list[Any]:
+def code_cells(notebook: Any) -> list[Any]:
     """The code cells of a notebook."""
     return [cell for cell in notebook.cells if cell.cell_type == "code"]
 
@@ -93,8 +92,7 @@ def _strip(output: Any) -> None:
 
 
 def _without_variation(text: str) -> str:
-    text = text.replace(tempfile.gettempdir(), "/tmp")
-    text = re.sub(r"/tmp/\w+", "/tmp/example", text)
+    text = re.sub(rf"{re.escape(tempfile.gettempdir())}/\w+", "example", text)
     return _UUID.sub("00000000-0000-0000-0000-000000000000", text)
 
 
