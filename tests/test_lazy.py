@@ -19,12 +19,13 @@ from lakelog import lazy
 from tests.handmade import Handmade, add
 
 OPENING = {
-    "": "errors input_validation lazy redaction snapshot table table_functions telemetry version",
+    "": "display errors input_validation lazy redaction snapshot table table_functions telemetry "
+    "version",
     "dialects": "arrow_json base commit_chunks commit_info commit_reader features gc_pause "
     "json_layout log_content ndjson properties protocol_rules registry row_validation "
     "strict_decoder truncation_marks",
     "dialects.delta": "dialect last_checkpoint names paths properties protocol",
-    "log": "base_checkpoint cache checksum_conflicts context display files opening properties "
+    "log": "base_checkpoint cache checksum_conflicts context files opening properties "
     "repeated_files replay segment snapshot state",
     "model": "actions contract durations metadata reconcile",
     "skipping": "intervals json_texts prune sql_predicate statistics values",

@@ -197,3 +197,25 @@ def test_every_plan_and_report_tells_its_story_in_print_and_in_a_notebook(tmp_pa
     for words, report in told.items():
         assert words in str(report)
         assert words in report._repr_html_()
+
+
+def test_logs_stores_and_their_reports_display_themselves(tmp_path: Path) -> None:
+    with lakelog.WriteAheadLog(tmp_path / "wal") as log:
+        log.append("PUT", "a", "1")
+        assert "last sequence number" in log._repr_html_()
+        removed = log.truncate(1)
+        assert "<caption>Truncate report" in removed._repr_html_()
+    assert "<td style='text-align:left'>closed</td>" in log._repr_html_()
+    with lakelog.KeyedStore(tmp_path / "store") as store:
+        store.put("a", "1")
+        flushed = store.flush()
+        assert "1, 1 rows" in store._repr_html_()
+        assert "flushed seq num" in str(flushed)
+    table = new_table(str(tmp_path / "<b>"))
+    with lakelog.Ingestor(table, tmp_path / "ingest") as ingestor:
+        assert "rows durable" in ingestor._repr_html_()
+        assert "&lt;b&gt;" in ingestor._repr_html_()
+        assert "lag seconds" in ingestor.status()._repr_html_()
+    with table.transaction() as tx:
+        assert "<td style='text-align:left'>open</td>" in tx._repr_html_()
+    assert "<caption>Disk cache" in lakelog.DiskCache(tmp_path / "cache")._repr_html_()

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from lakelog.display import described, table_html, table_text
 from lakelog.errors import InvalidInputError, LakelogError, MissingDependencyError
 from lakelog.input_validation import checked_methods, require_version
-from lakelog.log.display import described, table_html, table_text
 from lakelog.log.opening import update_state
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.metadata import Metadata

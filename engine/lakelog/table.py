@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from lakelog.dialects.registry import named, registered, without_log_folder
+from lakelog.display import table_html
 from lakelog.errors import (
     InvalidInputError,
 )
@@ -21,7 +22,6 @@ from lakelog.input_validation import (
 from lakelog.lazy import cached_property
 from lakelog.log.cache import CacheStats, StateCache
 from lakelog.log.context import Log, Timestamp, iso_text, to_ms
-from lakelog.log.display import table_html
 from lakelog.log.properties import read_limits
 from lakelog.log.segment import rebuildable
 from lakelog.model.durations import Duration, to_duration_ms

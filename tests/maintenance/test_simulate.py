@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelog import InvalidInputError
-from lakelog.log.display import size_text
+from lakelog.display import size_text
 from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
 from lakelog.maintenance.retention_simulation import SCHEMA
 from tests.budget import share_of

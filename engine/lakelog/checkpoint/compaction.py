@@ -32,6 +32,7 @@ from lakelog.checkpoint.state_source import count_partitions
 from lakelog.dialects.digest import Digest, digest
 from lakelog.dialects.log_content import CommitContent, CommitFile
 from lakelog.dialects.truncation_marks import CLOSING, closing_line
+from lakelog.display import Displayed, size_text
 from lakelog.errors import (
     CheckpointValidationError,
     InvalidInputError,
@@ -42,7 +43,6 @@ from lakelog.errors import (
     VersionNotFoundError,
 )
 from lakelog.log.context import Log
-from lakelog.log.display import Displayed, size_text
 from lakelog.log.opening import open_state
 from lakelog.log.replay import Layers, reconcile_files, reconcile_meta
 from lakelog.model import actions
@@ -81,7 +81,9 @@ class CompactionReport(Displayed):
     num_removes: int
     num_others: int
 
-    def _facts(self) -> list[tuple[str, str]]:
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
         facts = [
             ("versions", f"{self.start} to {self.end}"),
             ("path", self.path),

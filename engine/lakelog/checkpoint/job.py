@@ -37,6 +37,7 @@ from lakelog.dialects.log_content import (
     SidecarFile,
     StagedCheckpoint,
 )
+from lakelog.display import Displayed, size_text
 from lakelog.errors import (
     CheckpointWriteError,
     CorruptionError,
@@ -45,7 +46,6 @@ from lakelog.errors import (
     OutcomeUnknownError,
 )
 from lakelog.log.context import MOST_ATTEMPTS, Log
-from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.opening import open_state, reopened
 from lakelog.log.state import State
 from lakelog.model import actions
@@ -53,7 +53,7 @@ from lakelog.telemetry import Progress
 
 
 @dataclass(frozen=True)
-class CheckpointReport:
+class CheckpointReport(Displayed):
     """A checkpoint that was written, or that existed and was kept.
 
     Attributes:
@@ -92,7 +92,9 @@ class CheckpointReport:
     reused: bool = False
     notes: tuple[str, ...] = ()
 
-    def _facts(self) -> list[tuple[str, str]]:
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
         files = f"{self.parts}" + (f", {self.reused_files} kept" if self.reused_files else "")
         verified = f"yes, {self.verify_seconds:.2f} s" if self.verified else "no"
         facts = [
@@ -112,12 +114,6 @@ class CheckpointReport:
     @property
     def _title(self) -> str:
         return "Checkpoint, unchanged" if self.reused else "Checkpoint"
-
-    def __str__(self) -> str:
-        return table_text(self._title, self._facts())
-
-    def _repr_html_(self) -> str:
-        return table_html(self._title, self._facts())
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from lakelog import telemetry
 from lakelog.checkpoint.publish import move_pointer
 from lakelog.checkpoint.verify import verify_checkpoint
 from lakelog.dialects.log_content import Checkpoint, StagedCheckpoint
+from lakelog.display import Displayed, size_text
 from lakelog.errors import (
     CheckpointValidationError,
     CheckpointWriteError,
@@ -29,7 +30,6 @@ from lakelog.errors import (
     UnsupportedStoreError,
 )
 from lakelog.log.context import Log
-from lakelog.log.display import Displayed, size_text
 from lakelog.log.opening import open_state
 from lakelog.storage import LogStore
 from lakelog.telemetry import Progress
@@ -64,7 +64,9 @@ class ReplicaReport(Displayed):
     verdict: str
     pointer_moved: bool
 
-    def _facts(self) -> list[tuple[str, str]]:
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
         return [
             ("location", self.location),
             ("version", str(self.version)),

@@ -40,6 +40,7 @@ from lakelog.checkpoint.compare import (
 from lakelog.checkpoint.state_source import StateSource
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint, LogListing
+from lakelog.display import Displayed
 from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointValidationError,
@@ -51,7 +52,6 @@ from lakelog.errors import (
     VersionNotFoundError,
 )
 from lakelog.log.context import Log, list_again
-from lakelog.log.display import Displayed
 from lakelog.log.files import file_columns, tombstone_columns
 from lakelog.log.opening import fall_back, log_paths, table_ids
 from lakelog.log.segment import LogSegment, choose_segment
@@ -139,7 +139,9 @@ class VerifyReport(Displayed):
                 hint="repair the table" if self.verdict == "wrong" else None,
             )
 
-    def _facts(self) -> list[tuple[str, str]]:
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
         facts = [
             ("version", str(self.version)),
             ("layout", self.layout),

@@ -23,6 +23,7 @@ from lakelog.checkpoint.state_source import StateSource
 from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.log_content import CommitContent, CommitFile, CommitInfo
 from lakelog.dialects.protocol_rules import TableConfiguration
+from lakelog.display import Displayed
 from lakelog.errors import (
     CheckpointValidationError,
     CorruptionError,
@@ -30,7 +31,6 @@ from lakelog.errors import (
     UnsupportedError,
 )
 from lakelog.log.context import Log
-from lakelog.log.display import Displayed
 from lakelog.log.properties import transaction_retention_ms
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.state import State
@@ -70,7 +70,9 @@ class ChecksumReport(Displayed):
     disagreements: tuple[str, ...] = ()
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
-    def _facts(self) -> list[tuple[str, str]]:
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
         return [
             ("version", str(self.version)),
             ("path", self.path),

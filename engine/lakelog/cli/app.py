@@ -177,8 +177,8 @@ def cache(directory: str | None, clear: bool, output: Output) -> None:
     LAKELOG_CACHE names, if it is set. Reads of the same checkpoint by later commands and programs
     are then several times faster, and read only the commits above it from a remote store.
     """
+    from lakelog.display import size_text
     from lakelog.log.disk_cache import DiskCache
-    from lakelog.log.display import size_text
 
     if directory is None:
         raise click.UsageError("set LAKELOG_CACHE, or pass --directory")

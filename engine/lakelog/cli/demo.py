@@ -21,8 +21,8 @@ from lakelog.cli.text import count, seconds_text, time_text
 from lakelog.cli.watch import Meter, open_metered
 from lakelog.demo.generate import append_commit, make_table
 from lakelog.demo.schedule import commit_ms, plan
+from lakelog.display import size_text
 from lakelog.errors import ConflictError, InternalError
-from lakelog.log.display import size_text
 
 if TYPE_CHECKING:
     from lakelog.snapshot import Snapshot

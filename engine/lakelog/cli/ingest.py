@@ -303,7 +303,7 @@ class _ProgressLine:
         now_s = time.monotonic()
         if not self._is_shown or now_s - self._last_s < _REFRESH_S:
             return
-        from lakelog.log.display import size_text
+        from lakelog.display import size_text
 
         self._last_s = now_s
         status = self._ingestor.status()

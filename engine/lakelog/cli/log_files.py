@@ -83,7 +83,7 @@ def checkpoint(
 
 
 def _checkpoint_facts(report: CheckpointReport) -> list[tuple[str, str]]:
-    from lakelog.log.display import size_text
+    from lakelog.display import size_text
 
     kept = f", {report.reused_files:,} of them kept" if report.reused_files else ""
     files, size = count(report.parts, "file"), size_text(report.size_bytes)
@@ -252,7 +252,7 @@ def compact_log(target: Target, a: int, b: int, memory_limit: int | None, output
     Readers may use it instead of the commits, which are kept. It is read back and compared with
     the commits before publication. Delta only.
     """
-    from lakelog.log.display import size_text
+    from lakelog.display import size_text
 
     table, meter = open_metered(target)
     with progress("compacting", meter):
@@ -329,7 +329,7 @@ def replicate(
     written last. LOCATION is a folder, as a path or an fsspec URL, that is empty or contains a
     replica of TABLE.
     """
-    from lakelog.log.display import size_text
+    from lakelog.display import size_text
 
     table, meter = open_metered(target)
     with progress("replicating", meter) as watch:

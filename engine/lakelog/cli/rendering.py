@@ -24,7 +24,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lakelog.cli.text import colour_wanted, plain, time_text
-from lakelog.log.display import size_text
+from lakelog.display import size_text
 from lakelog.model import contract
 
 if TYPE_CHECKING:

@@ -99,7 +99,7 @@ def cleanup(
     Each file is reported with the checkpoint that replaces it. The checkpoint is verified before
     any file is deleted. Every version within the retention remains readable.
     """
-    from lakelog.log.display import size_text
+    from lakelog.display import size_text
     from lakelog.maintenance.cleanup import CleanupPlan
 
     table, meter = open_metered(target)
@@ -187,7 +187,7 @@ def vacuum(
     """Find and delete data files that no retained version needs."""
     import polars as pl
 
-    from lakelog.log.display import size_text
+    from lakelog.display import size_text
     from lakelog.maintenance.vacuum import VacuumPlan
 
     table, meter = open_metered(target)

@@ -175,7 +175,7 @@ def _type_text(type_: Any) -> str:
 
 
 def _info_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
-    from lakelog.log.display import size_text
+    from lakelog.display import size_text
 
     columns = ", ".join(f"{c['name']} {c['type']}" for c in facts["columns"])
     features = dict.fromkeys([*(facts["readerFeatures"] or ()), *(facts["writerFeatures"] or ())])
@@ -271,7 +271,7 @@ def files(
 
     The version of a file is that of the commit that added it, if the log still contains it.
     """
-    from lakelog.log.display import size_text
+    from lakelog.display import size_text
 
     table, meter = open_metered(target)
     with progress("replaying", meter) as watch:
@@ -602,7 +602,7 @@ def replay(
 
 def _replay_lines(manifest: ExportManifest, seconds: float, meter: Meter) -> list[tuple[str, str]]:
     """The result of ``lakelog replay`` as text."""
-    from lakelog.log.display import size_text
+    from lakelog.display import size_text
 
     size = size_text(sum(p.size_bytes for p in manifest.parts))
     parts = f"{count(manifest.num_rows, 'row')} in {count(len(manifest.parts), 'part')}, {size}"

@@ -168,7 +168,7 @@ def delete(target: Target, where: str, apply: bool, output: Output) -> None:
     match, otherwise `mark` (a deletion vector) or `copy` (the other rows).
     """
     from lakelog.data.update import delete_plan
-    from lakelog.log.display import size_text
+    from lakelog.display import size_text
 
     table, meter = open_metered(target)
     if not apply:
@@ -260,7 +260,7 @@ def clone(
 
     A vacuum of TABLE does not know of the clone.
     """
-    from lakelog.log.display import size_text
+    from lakelog.display import size_text
 
     table, meter = open_metered(target)
     with progress("clone", meter):

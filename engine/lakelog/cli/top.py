@@ -160,7 +160,7 @@ def _commits(table: Table, window_ms: int, version: int) -> pl.DataFrame:
 
 
 def _facts(reading: Reading, first: Reading, window_ms: int) -> list[tuple[str, str]]:
-    from lakelog.log.display import size_text
+    from lakelog.display import size_text
 
     commits = reading.commits
     recent = commits.filter(commits["timestamp"].dt.epoch("ms") >= reading.at_ms - window_ms)

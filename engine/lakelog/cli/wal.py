@@ -184,7 +184,7 @@ def _words(kind: str) -> str:
 
 
 def _summary(report: WalReport) -> list[str]:
-    from lakelog.log.display import size_text
+    from lakelog.display import size_text
 
     form = "format lakelog" if report.format == "lakelog" else f"specification {report.format}"
     parts = [form, size_text(report.size_bytes), count(report.records, "record")]
@@ -205,7 +205,7 @@ def _in_doubt(doubt: str) -> str:
 
 def _sentences(findings: Sequence[Finding]) -> list[str]:
     """One sentence per finding."""
-    from lakelog.log.display import size_text
+    from lakelog.display import size_text
 
     sentences = []
     for finding in findings:

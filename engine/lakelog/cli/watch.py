@@ -108,7 +108,7 @@ def _show(title: str, meter: Meter, watch: Watch, ended: threading.Event) -> Non
         TextColumn("{task.fields[read]}", style="dim"),
         TimeElapsedColumn(),
     )
-    from lakelog.log.display import size_text
+    from lakelog.display import size_text
 
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None, read="")

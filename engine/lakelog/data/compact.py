@@ -42,6 +42,7 @@ from lakelog.data.bin_rewrite import BinRewriter, Rewritten, RowOrder
 from lakelog.data.files import ReadPlan, pack
 from lakelog.data.row_commit import discard_unnamed
 from lakelog.data.write import WritePlan, discard
+from lakelog.display import Displayed, size_text
 from lakelog.errors import (
     ConflictError,
     InvalidInputError,
@@ -52,7 +53,6 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.log.context import Log
-from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import honoured_mapping, is_on
@@ -219,7 +219,7 @@ class Compaction:
 
 
 @dataclass(frozen=True)
-class CompactReport:
+class CompactReport(Displayed):
     """The result of `Table.compact`.
 
     Attributes:
@@ -244,6 +244,8 @@ class CompactReport:
     was_overtaken: bool
     is_complete: bool
 
+    _title = "Compaction"
+
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Labels and values for display."""
@@ -257,12 +259,6 @@ class CompactReport:
             *(("skipped", f"{path}: {reason}") for path, reason in self.skipped.items()),
             *((("left", "files that other writers kept changing"),) * self.was_overtaken),
         ]
-
-    def __str__(self) -> str:
-        return table_text("Compaction", self.facts)
-
-    def _repr_html_(self) -> str:
-        return table_html("Compaction", self.facts)
 
 
 @dataclass

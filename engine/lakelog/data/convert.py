@@ -32,6 +32,7 @@ from lakelog.data.layout import partition_texts
 from lakelog.data.stats import StatsPlan, footer_statistics, logical_type
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.parquet_footers import require_sound_chunks
+from lakelog.display import Displayed, size_text
 from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
@@ -40,7 +41,6 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.log.context import Log
-from lakelog.log.display import size_text, table_html, table_text
 from lakelog.model import contract
 from lakelog.model.contract import Array, DataType, Field, Map, Primitive, Struct
 from lakelog.skipping.values import HIVE_NULL, parse_text
@@ -61,7 +61,7 @@ PartitionBy = Sequence[str] | Mapping[str, Any] | None
 
 
 @dataclass(frozen=True)
-class ConvertReport:
+class ConvertReport(Displayed):
     """The result of `lakelog.convert`, or its plan.
 
     Attributes:
@@ -82,6 +82,8 @@ class ConvertReport:
     schema: str = ""
     partition_by: tuple[str, ...] = ()
 
+    _title = "Convert"
+
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Labels and values for display."""
@@ -94,12 +96,6 @@ class ConvertReport:
             ("columns", ", ".join(f"{f.name} {_shown(f.type)}" for f in columns)),
             ("partitioned by", ", ".join(self.partition_by) or "no column"),
         ]
-
-    def __str__(self) -> str:
-        return table_text("Convert", self.facts)
-
-    def _repr_html_(self) -> str:
-        return table_html("Convert", self.facts)
 
 
 @dataclass(frozen=True)

@@ -19,9 +19,9 @@ import polars as pl
 from lakelog.data.file_opening import Sources
 from lakelog.data.files import location_reach
 from lakelog.dialects.delta.deletion_vectors import vector_paths
+from lakelog.display import Displayed, size_text
 from lakelog.errors import NotFoundError
 from lakelog.log.context import Log
-from lakelog.log.display import size_text, table_html, table_text
 from lakelog.maintenance.vacuum import listed_files
 from lakelog.transaction.operations import CommitDescription
 from lakelog.transaction.restoring import Restored
@@ -33,7 +33,7 @@ _SHOWN = 10
 
 
 @dataclass(frozen=True)
-class RestoreReport:
+class RestoreReport(Displayed):
     """The result of `Table.restore`, or its plan.
 
     Attributes:
@@ -59,6 +59,8 @@ class RestoreReport:
     num_files: int
     num_bytes: int
 
+    _title = "Restore"
+
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Labels and values for display."""
@@ -70,12 +72,6 @@ class RestoreReport:
             ("metadata", "changes" if self.changes_metadata else "stays"),
             ("files afterwards", f"{self.num_files:,}, {size_text(self.num_bytes)}"),
         ]
-
-    def __str__(self) -> str:
-        return table_text("Restore", self.facts)
-
-    def _repr_html_(self) -> str:
-        return table_html("Restore", self.facts)
 
 
 def restore(

@@ -26,6 +26,7 @@ from lakelog.data.write import DataFileWriter, WritePlan, discard
 from lakelog.data.write_plan import clustering_columns
 from lakelog.dialects.commit_reader import group_commits
 from lakelog.dialects.delta.deletion_vectors import vector_paths
+from lakelog.display import Displayed, size_text
 from lakelog.errors import (
     CommitOutcomeUnknown,
     ConcurrentDeleteReadError,
@@ -35,7 +36,6 @@ from lakelog.errors import (
     NotFoundError,
 )
 from lakelog.log.context import Log
-from lakelog.log.display import size_text, table_html, table_text
 from lakelog.log.files import find_files
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.metadata import Metadata
@@ -81,7 +81,7 @@ class WriteOptions:
 
 
 @dataclass(frozen=True)
-class WriteReport:
+class WriteReport(Displayed):
     """The result of a call that wrote rows.
 
     Attributes:
@@ -111,7 +111,11 @@ class WriteReport:
     num_deletion_vectors: int = 0
     duplicate: bool = False
 
-    def _facts(self) -> list[tuple[str, str]]:
+    _title = "Write"
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
         version = "nothing was written" if self.version is None else str(self.version)
         facts = [
             (
@@ -131,12 +135,6 @@ class WriteReport:
             "deletion vectors": self.num_deletion_vectors,
         }
         return facts + [(label, f"{number:,}") for label, number in others.items() if number]
-
-    def __str__(self) -> str:
-        return table_text("Write", self._facts())
-
-    def _repr_html_(self) -> str:
-        return table_html("Write", self._facts())
 
 
 class RowCommit:

@@ -14,6 +14,7 @@ import polars as pl
 
 from lakelog import telemetry
 from lakelog.data.row_rules import RowRules
+from lakelog.display import Displayed
 from lakelog.errors import (
     ConflictError,
     CorruptionError,
@@ -64,7 +65,7 @@ _REJECTED = {
 
 
 @dataclass(frozen=True)
-class IngestStatus:
+class IngestStatus(Displayed):
     """The progress of an `Ingestor`.
 
     Attributes:
@@ -739,6 +740,9 @@ class Ingestor(Closing):
 
     def __repr__(self) -> str:
         return f"Ingestor({self._table.path!r}, {self.directory!r})"
+
+    def _open_facts(self) -> list[tuple[str, str]]:
+        return [("table", self._table.path), *self.status().facts]
 
 
 def _names(key: object) -> tuple[str, ...]:

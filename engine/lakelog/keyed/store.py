@@ -24,6 +24,7 @@ import numpy as np
 import polars as pl
 
 from lakelog import telemetry
+from lakelog.display import Displayed, size_text
 from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 from lakelog.input_validation import require_bool, require_int
 from lakelog.keyed import opening, rows, sorted_file
@@ -86,7 +87,7 @@ _CACHE_BYTES = 64 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class FileReport:
+class FileReport(Displayed):
     """A sorted file, written by a flush or a compaction.
 
     Attributes:
@@ -321,6 +322,12 @@ class KeyedStore(Closing):
 
     def __repr__(self) -> str:
         return f"KeyedStore({self._directory!r})"
+
+    def _open_facts(self) -> list[tuple[str, str]]:
+        files = self.files
+        rows = sum(file.rows for file in files)
+        size_bytes = sum(file.size_bytes for file in files)
+        return [("files", f"{len(files)}, {rows:,} rows, {size_text(size_bytes)}")]
 
     def refresh(self) -> None:
         """Update a read-only store to the current state. Has no effect on a store that writes.

@@ -14,5 +14,5 @@
 | `version_checksum` | the ``.crc`` of a version, compared with replay |
 | `checksum_conflicts` | whether the state or the checksum is damaged, if they differ |
 | `file_order` | file actions sorted by partition values, statistics and path |
-| `export`, `display` | the state as Parquet; tables and snapshots as text and HTML |
+| `export` | the state as Parquet |
 """

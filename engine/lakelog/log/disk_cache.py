@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from lakelog import telemetry
 from lakelog.dialects.log_content import Checkpoint
+from lakelog.display import Displayed, size_text
 from lakelog.errors import InvalidInputError
 from lakelog.input_validation import checked_methods, require_int, require_path
 from lakelog.storage.base import FileEntry
@@ -56,7 +57,7 @@ _NEWEST = pl.CompatLevel.newest()
 
 
 @checked_methods()
-class DiskCache:
+class DiskCache(Displayed):
     """Decoded columns of checkpoints in a folder of local disk, for `lakelog.open(cache=)`.
 
     Args:
@@ -87,6 +88,15 @@ class DiskCache:
 
     def __repr__(self) -> str:
         return f"DiskCache({self.directory!r}, max_bytes={self.max_bytes})"
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
+        used = int(self.entries()["size_bytes"].sum())
+        return [
+            ("directory", self.directory),
+            ("used", f"{size_text(used)} of {size_text(self.max_bytes)}"),
+        ]
 
     def __fspath__(self) -> str:
         return self.directory

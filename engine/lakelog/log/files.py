@@ -16,9 +16,9 @@ from polars.io.plugins import register_io_source
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.log_content import STRUCT_STATISTICS, FileCondition
+from lakelog.display import Displayed, size_text
 from lakelog.lazy import cached_property
 from lakelog.log.base_checkpoint import RowGroupChoice, Transform, path_condition
-from lakelog.log.display import size_text, table_html, table_text
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol, honoured_mapping
 from lakelog.skipping.prune import keep_mask, referenced_columns, required_values
@@ -109,7 +109,7 @@ def _columns_of(wrapper: str, dialect: Dialect) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class FilesPlan:
+class FilesPlan(Displayed):
     """The files and row groups that `Snapshot.files` reads for a condition, chosen from footers and
     commits.
 
@@ -175,6 +175,8 @@ class FilesPlan:
             seconds=now() - start,
         )
 
+    _title = "Read plan"
+
     @property
     def facts(self) -> list[tuple[str, str]]:
         """The plan as (label, text)."""
@@ -194,12 +196,6 @@ class FilesPlan:
             ("decided in", f"{self.seconds * 1000:.1f} ms"),
         ]
         return found + ([("reason", self.reason)] if self.reason is not None else [])
-
-    def __str__(self) -> str:
-        return table_text("Read plan", self.facts)
-
-    def _repr_html_(self) -> str:
-        return table_html("Read plan", self.facts)
 
 
 def _chosen(choice: RowGroupChoice, path: str) -> list[int]:

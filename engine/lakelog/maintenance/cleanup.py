@@ -32,6 +32,7 @@ from dataclasses import dataclass, field, replace
 import polars as pl
 
 from lakelog import telemetry
+from lakelog.display import Displayed, size_text
 from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
@@ -42,7 +43,6 @@ from lakelog.errors import (
     UnsupportedStoreError,
 )
 from lakelog.log.context import Log
-from lakelog.log.display import Displayed, size_text
 from lakelog.log.segment import rebuildable
 from lakelog.maintenance import retention_bounds as horizons
 from lakelog.maintenance.cleanup_checks import check_reopens, check_times, prove_checkpoint
@@ -262,7 +262,9 @@ class CleanupReport(Displayed):
             )
         return undo(self._log, self.quarantine)
 
-    def _facts(self) -> list[tuple[str, str]]:
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
         rows = [
             ("path", self.table),
             ("gone", f"{self.files.height:,} files, {size_text(self.size_bytes)}"),
@@ -343,7 +345,9 @@ class CleanupPlan(Displayed):
         """
         return _apply(self, progress)
 
-    def _facts(self) -> list[tuple[str, str]]:
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
         deletable = self.deletable
         at = dt.datetime.fromtimestamp(self.cutoff_ms / 1000, dt.UTC)
         rows = [

@@ -18,9 +18,9 @@ from lakelog.checkpoint.publish import point_at
 from lakelog.checkpoint.verify import independent_state
 from lakelog.checkpoint.version_checksum import write_checksum
 from lakelog.checkpoint.write import write_checkpoint
+from lakelog.display import Displayed
 from lakelog.errors import LakelogError, UnsoundRepairError, UnsupportedStoreError
 from lakelog.log.context import Log
-from lakelog.log.display import Displayed
 from lakelog.maintenance.diagnose import (
     DELETE,
     KEEP,
@@ -76,7 +76,9 @@ class RepairReport(Displayed):
     quarantine: str | None = None
     version: int | None = None
 
-    def _facts(self) -> list[tuple[str, str]]:
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
         rows = [("path", self.table), ("repaired", _counted(self.repaired))]
         rows.append(("left", _counted(self.left)))
         if self.quarantine is not None:
@@ -117,7 +119,9 @@ class RepairPlan(Displayed):
         """
         return self._repair.apply(strict=strict)
 
-    def _facts(self) -> list[tuple[str, str]]:
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
         rows = [("path", self.table), ("findings", _counted(self.findings))]
         rows += [
             (f"{row['action']} {row['kind']}", f"{row['path']}: {row['problem']}")

@@ -16,9 +16,9 @@ import numpy as np
 import polars as pl
 
 from lakelog.checkpoint.plan import CheckpointOptions
+from lakelog.display import size_text
 from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
-from lakelog.log.display import size_text
 from lakelog.log.history import as_time
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import LogSnapshot

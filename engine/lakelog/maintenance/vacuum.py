@@ -38,6 +38,7 @@ from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.dialects.log_content import LogListing
 from lakelog.dialects.protocol_rules import TableConfiguration
+from lakelog.display import Displayed, size_text
 from lakelog.errors import (
     InvalidInputError,
     LakelogError,
@@ -45,7 +46,6 @@ from lakelog.errors import (
     UnsupportedStoreError,
 )
 from lakelog.log.context import Log
-from lakelog.log.display import Displayed, size_text
 from lakelog.log.history import by_size, with_stable_listing
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import LogSnapshot
@@ -104,7 +104,9 @@ class VacuumReport(Displayed):
     spared: int
     errors: tuple[LakelogError, ...] = ()
 
-    def _facts(self) -> list[tuple[str, str]]:
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
         return [
             ("path", self.table),
             ("version", str(self.version)),
@@ -154,7 +156,9 @@ class VacuumPlan(Displayed):
         """
         return self._vacuum.delete(self, progress)
 
-    def _facts(self) -> list[tuple[str, str]]:
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
         kept = ", ".join(f"{count:,} {why}" for why, count in self.kept.items() if count)
         cutoff = dt.datetime.fromtimestamp(self.cutoff_ms / 1000, dt.UTC)
         return [

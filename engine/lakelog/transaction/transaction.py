@@ -10,6 +10,7 @@ from typing import Any, Self
 
 import polars as pl
 
+from lakelog.display import Displayed
 from lakelog.errors import (
     InvalidInputError,
     UnsupportedStoreError,
@@ -53,7 +54,7 @@ class Part:
 
 
 @checked_methods("join")
-class LogTransaction:
+class LogTransaction(Displayed):
     """A set of actions that is committed atomically; see `lakelog.Transaction`."""
 
     def __init__(
@@ -618,13 +619,18 @@ class LogTransaction:
         self._over = True
         self._settle(None)
 
-    def __repr__(self) -> str:
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
         state = "open"
         if self._over:
             state = f"version {self._version}" if self.committed else "nothing committed"
-        return (
-            f"Transaction({redact(self._log.table)!r}, from version {self._tail.version}, {state})"
-        )
+        table = redact(self._log.table)
+        return [("table", table), ("from version", str(self._tail.version)), ("state", state)]
+
+    def __repr__(self) -> str:
+        (_, table), (_, version), (_, state) = self.facts
+        return f"Transaction({table!r}, from version {version}, {state})"
 
 
 def refuse_unsafe_store(log: Log) -> None:

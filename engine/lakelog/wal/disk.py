@@ -29,6 +29,7 @@ from typing import Any, Protocol, Self, SupportsIndex
 
 import pyarrow as pa
 
+from lakelog.display import Displayed
 from lakelog.errors import (
     ExternalPathError,
     InvalidInputError,
@@ -40,7 +41,7 @@ from lakelog.errors import (
 from lakelog.input_validation import require_path
 
 
-class Closing(ABC):
+class Closing(Displayed, ABC):
     """Closes at the end of a ``with`` statement. Writers cannot be copied or pickled, because a
     copy would close their files.
     """
@@ -50,6 +51,19 @@ class Closing(ABC):
     @abstractmethod
     def close(self) -> None:
         """Close the object; can be called repeatedly."""
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
+        access = self._access
+        facts = [("directory", access.path)]
+        if access.is_closed:
+            return [*facts, ("state", "closed")]
+        return facts + self._open_facts()
+
+    def _open_facts(self) -> list[tuple[str, str]]:
+        """More facts, of the object while it is open."""
+        return []
 
     def __enter__(self) -> Self:
         return self

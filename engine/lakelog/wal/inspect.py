@@ -11,6 +11,7 @@ from typing import Literal
 
 import numpy as np
 
+from lakelog.display import Displayed
 from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.wal.disk import Disk, LocalDisk, disk_errors
 from lakelog.wal.historic.log import Finding, HistoricFormat
@@ -44,7 +45,7 @@ class SegmentReport:
 
 
 @dataclass(frozen=True)
-class WalReport:
+class WalReport(Displayed):
     """The files and findings of a log. `records` counts valid records, control marks included; a
     torn tail of a log in use may be an append in progress; `doubts` are as in `HistoricLog.doubts`.
     """

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 
+from lakelog.display import Displayed
 from lakelog.errors import InvalidInputError, NotFoundError
 from lakelog.input_validation import require_bool, require_choice, require_int
 from lakelog.telemetry import event
@@ -61,7 +62,7 @@ BATCH_APPENDS = 100
 
 
 @dataclass(frozen=True)
-class TruncateReport:
+class TruncateReport(Displayed):
     """Result of a truncation.
 
     Attributes:
@@ -420,6 +421,12 @@ class WriteAheadLog(Closing):
 
     def __repr__(self) -> str:
         return f"WriteAheadLog({self._directory!r})"
+
+    def _open_facts(self) -> list[tuple[str, str]]:
+        return [
+            ("sync", self._sync if self._committer is not None else "read only"),
+            ("last sequence number", f"{self.current_seq_num():,}"),
+        ]
 
     def _errors(self, *, may_be_missing: bool = True) -> AbstractContextManager[None]:
         return disk_errors(

@@ -13,6 +13,7 @@ from typing import Any
 
 import google_crc32c
 
+from lakelog.display import Displayed
 from lakelog.errors import UnavailableError
 from lakelog.telemetry import event
 from lakelog.wal.disk import Disk, WritableFile
@@ -34,7 +35,7 @@ _MANY_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
-class RecoveryReport:
+class RecoveryReport(Displayed):
     """Description of the data that was dropped when a log was opened.
 
     Attributes:

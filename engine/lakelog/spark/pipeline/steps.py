@@ -17,8 +17,8 @@ from typing import Any, ClassVar, Literal, Self
 
 import polars as pl
 
+from lakelog.display import size_text
 from lakelog.errors import InvalidInputError
-from lakelog.log.display import size_text
 from lakelog.model.durations import to_duration_ms
 
 Status = Literal["done", "nothing to do", "already done", "incomplete"]

@@ -28,6 +28,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakelog.display import Displayed
 from lakelog.errors import InternalError, InvalidInputError, NotFoundError
 from lakelog.telemetry import event
 from lakelog.wal.disk import Bytes, Disk, LocalDisk, disk_errors
@@ -64,7 +65,7 @@ _FRAME_BYTES = 16 << 20
 
 
 @dataclass(frozen=True)
-class UpgradeReport:
+class UpgradeReport(Displayed):
     """Result of an upgrade.
 
     Attributes:

@@ -1,12 +1,15 @@
-"""Text and HTML displays of tables and snapshots."""
+"""Tables, snapshots and reports as text and HTML."""
 
 from __future__ import annotations
 
 import html
+import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from dataclasses import fields
+from typing import Any
 
 _SHOWN_COLUMNS = 8
+_CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
 
 
 def size_text(size_bytes: int) -> str:
@@ -61,15 +64,42 @@ def table_html(title: str, facts: Sequence[tuple[str, str]]) -> str:
 
 
 class Displayed:
-    """Displays itself as a small table: text in a terminal, HTML in a notebook."""
+    """Displays itself as a small table: text in a terminal, HTML in a notebook.
 
-    _title: ClassVar[str]
+    The title is the name of the class, and the table of a dataclass its fields, unless a subclass
+    overrides them.
+    """
 
-    def _facts(self) -> Sequence[tuple[str, str]]:
-        raise NotImplementedError
+    @property
+    def _title(self) -> str:
+        return _CAPITAL.sub(" ", type(self).__name__).capitalize()
+
+    @property
+    def facts(self) -> Sequence[tuple[str, str]]:
+        """Labels and values for display."""
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type] # a dataclass
+        found = ((name, getattr(self, name)) for name in names)
+        return [
+            (name.removesuffix("_bytes").replace("_", " "), _fact_text(name, value))
+            for name, value in found
+            if value is not None and value != ()
+        ]
 
     def __str__(self) -> str:
-        return table_text(self._title, self._facts())
+        return table_text(self._title, self.facts)
 
     def _repr_html_(self) -> str:
-        return table_html(self._title, self._facts())
+        return table_html(self._title, self.facts)
+
+
+def _fact_text(name: str, value: Any) -> str:
+    """A value for display.
+
+    >>> _fact_text("size_bytes", 2048), _fact_text("rows", 1200), _fact_text("files", ("a", "b"))
+    ('2.0 KiB', '1,200', 'a, b')
+    """
+    if isinstance(value, tuple):
+        return ", ".join(str(each) for each in value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return size_text(value) if name.endswith("_bytes") else f"{value:,}"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
