@@ -7,16 +7,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import polars as pl
 import pytest
 
-from lakelog import MissingDependencyError
+from lakelog import MissingDependencyError, TableNotFoundError, create
 from lakelog.spark.pipeline import Pipeline, PipelineReport, StepReport
 from lakelog.spark.session import errors_unlogged
 from tests.cli.conftest import Call
 
 # `lakelog.spark.session` is also the name of a function.
 SESSIONS = importlib.import_module("lakelog.spark.session")
-TOML = 'name = "n"\n[table]\npath = "t"\n[compact]\n[vacuum]\n'
+TOML = 'name = "n"\n[table]\npath = "{path}"\n[compact]\n[vacuum]\n'
 
 
 class Session:
@@ -40,7 +41,8 @@ def session(monkeypatch: pytest.MonkeyPatch) -> Session:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     file = tmp_path / "pipeline.toml"
-    file.write_text(TOML)
+    create(tmp_path / "t", {"id": pl.Int64}, upkeep=False)
+    file.write_text(TOML.format(path=tmp_path / "t"))
     return file
 
 
@@ -89,6 +91,23 @@ def test_a_wrong_file_is_a_wrong_call(lakelog: Call, session: Session, tmp_path:
     (tmp_path / "p.toml").write_text(TOML + "[compakt]")
     outcome = lakelog("spark", "run", tmp_path / "p.toml")
     assert (outcome.code, "did you mean compact" in outcome.errors) == (2, True)
+
+
+def test_a_missing_table_is_reported_before_a_session_starts(
+    lakelog: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(*_: Any) -> None:
+        pytest.fail("a session was started")
+
+    monkeypatch.setattr(SESSIONS, "active_session", started)
+    monkeypatch.setattr(Pipeline, "session", started)
+    file = tmp_path / "pipeline.toml"
+    file.write_text(TOML.format(path=tmp_path / "missing"))
+    outcome = lakelog("spark", "run", file)
+    assert (outcome.code, "log folder not found" in outcome.errors) == (1, True)
+    pipeline = Pipeline.from_toml(file)
+    with pytest.raises(TableNotFoundError):
+        pipeline.run()
 
 
 def test_without_pyspark_it_says_what_to_install(

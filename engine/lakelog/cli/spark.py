@@ -62,7 +62,7 @@ def run(file: str, steps: tuple[str, ...], output: Output) -> int:
     from lakelog.spark.session import active_session, errors_unlogged
 
     pipeline = Pipeline.from_toml(file)
-    pipeline.chosen(steps)
+    pipeline.check(steps or None)
     found = active_session()
     spark = found
     try:

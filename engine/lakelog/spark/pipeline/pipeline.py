@@ -113,6 +113,18 @@ class Pipeline:
                 )
         return self.steps if only is None else tuple(only)
 
+    def check(self, only: Sequence[str] | None = None) -> tuple[str, ...]:
+        """The steps to run; checks all that needs no Spark session.
+
+        Raises:
+            InvalidInputError: `only` names a step that the pipeline lacks.
+            TableNotFoundError: The table does not exist, and no step to run creates it.
+            CorruptionError, UnavailableError, UnsupportedError: The table cannot be opened.
+        """
+        steps = self.chosen(only)
+        (_there if "ingest" in steps else _opened)(self, None)
+        return steps
+
     @staticmethod
     def from_toml(source: str | os.PathLike[str]) -> Pipeline:
         """A pipeline from a TOML file: a key ``name``, and a section for the table and for each
@@ -168,6 +180,7 @@ class Pipeline:
             MissingDependencyError: PySpark, or a Java that it can run on, is not installed.
             InvalidInputError: `only` names a step that the pipeline lacks, or the source does not
                 fit the table.
+            TableNotFoundError: As `check`, before a session is started.
             StreamMismatchError: The checkpoint of the ingest is not the one of earlier batches.
             CorruptionError: A line of the source does not match the schema; or the table's log is
                 damaged.
@@ -176,7 +189,7 @@ class Pipeline:
         """
         from lakelog.spark.session import active_session
 
-        steps = self.chosen(only)  # checked before a session is started
+        steps = self.check(only)
         if spark is None:
             spark = active_session() or self.session()
         from lakelog.spark.session import register
