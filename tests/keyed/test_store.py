@@ -382,6 +382,18 @@ def test_other_files_of_the_directory_are_left_alone(tmp_path: Path) -> None:
     assert found == {"notes.txt", "mine.parquet", "1.tmp", "manifest.json", f"{8:020}.parquet"}
 
 
+def test_a_delete_of_a_table_deletes_whatever_its_value(tmp_path: Path) -> None:
+    with KeyedStore(tmp_path) as store:
+        store.put_many({"a": "1", "b": "2"})
+        store.put_table(pl.DataFrame({"key": ["a"], "value": ["old"], "op": ["DELETE"]}))
+        assert (store.get("a"), state(store)) == (None, {b"b": b"2"})
+    for flushes in (False, True):
+        with KeyedStore(tmp_path) as store:
+            if flushes:
+                store.flush()
+            assert (store.get("a"), state(store)) == (None, {b"b": b"2"})
+
+
 def test_duckdb_and_polars_read_the_files_as_the_page_says(tmp_path: Path) -> None:
     with KeyedStore(tmp_path) as store:
         store.put_many({"a": "1", "b": "", "c": "3"})

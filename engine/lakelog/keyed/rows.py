@@ -38,7 +38,7 @@ def of_log(table: pa.Table | pl.DataFrame) -> pl.DataFrame:
     deleted = pl.col("op").cast(pl.String) == DELETE
     if frame.select((deleted != pl.col("value").is_null()).any()).item():
         value = pl.when(deleted).then(None).otherwise(pl.col("value").fill_null(b""))
-        frame = frame.with_columns(value)
+        frame = frame.with_columns(value.alias("value"))
     return frame.select(SCHEMA.names()).cast(SCHEMA)
 
 
