@@ -317,11 +317,10 @@ def test_a_table_that_cannot_take_rows_is_refused_before_the_first_row(tmp_path:
     other = lakelog.create(tmp_path / "x", SCHEMA, format="indextables", upkeep=False)
     with pytest.raises(UnsupportedFeatureError):
         quiet(other, tmp_path / "ingest")
-    rule = {"delta.constraints.c": "id > 0"}
+    rule = {"delta.constraints.c": "id > rand()"}
     ruled = lakelog.create(tmp_path / "y", SCHEMA, configuration=rule, upkeep=False)
-    with pytest.raises(UnsupportedFeatureError, match="rules of rows") as caught:
+    with pytest.raises(UnsupportedFeatureError, match="the CHECK constraint 'c'"):
         quiet(ruled, tmp_path / "ingest")
-    assert caught.value.found == "the CHECK constraint 'c'"
 
 
 def test_a_closed_ingestor_is_refused(table: lakelog.Table, directory: Path) -> None:

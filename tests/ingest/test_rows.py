@@ -66,7 +66,8 @@ def as_records(records: list[Record]) -> Records:
 
 
 def decoded(codec: RowCodec, records: list[Record]) -> pa.Table:
-    table, numbers = codec.decode(as_records(records))
+    tables, numbers = codec.decode(as_records(records))
+    table = codec.concat(tables)
     assert table.num_rows == len(numbers)
     return table.take(pa.array(numbers.argsort(kind="stable"))).combine_chunks()
 

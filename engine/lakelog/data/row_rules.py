@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -81,7 +81,7 @@ class RowRules:
     checks: tuple[Rule, ...] = ()
     generated: tuple[Rule, ...] = ()
     identities: tuple[Identity, ...] = ()
-    now_us: int = field(default_factory=lambda: time.time_ns() // 1000)
+    now_us: int = field(default_factory=lambda: time.time_ns() // 1000, compare=False)
 
     @staticmethod
     def of(table: TableConfiguration) -> RowRules:
@@ -143,6 +143,24 @@ class RowRules:
         read = {name for expression in self._expressions.values() for name in expression.columns}
         return tuple(name for name in self.schema.names if name in read)
 
+    @property
+    def reads_clock(self) -> bool:
+        """Whether an expression depends on `now_us`."""
+        return any(expression.reads_clock for expression in self._expressions.values())
+
+    def without(self, columns: Collection[str]) -> RowRules:
+        """The rules of rows that lack columns: those that neither read nor compute one."""
+
+        def applies(rule: Rule) -> bool:
+            return rule.column not in columns and self._expressions[rule].reads_none_of(columns)
+
+        return replace(
+            self,
+            checks=tuple(filter(applies, self.checks)),
+            generated=tuple(filter(applies, self.generated)),
+            identities=tuple(each for each in self.identities if each.column not in columns),
+        )
+
     def require_supported(self) -> None:
         """Refuse rules that cannot be evaluated."""
         if self.checks or self.generated:
@@ -185,8 +203,7 @@ class RowRules:
         stale = [
             rule.column
             for rule in self.generated
-            if rule.column not in assigned
-            and not set(self._expressions[rule].columns).isdisjoint(assigned)
+            if rule.column not in assigned and not self._expressions[rule].reads_none_of(assigned)
         ]
         return self.completed(rows, [name for name in stale if name is not None])
 
@@ -344,12 +361,17 @@ class IdentityValues:
 
 def default_value(column: contract.Field, now_us: int) -> Any:
     """The value of a column's default."""
+    return default_expression(column, now_us).of(pa.table({"": [0]})).item()
+
+
+def default_expression(column: contract.Field, now_us: int = 0) -> RowExpression:
+    """The expression of a column's default, which reads no column."""
     from lakelog.data.spark_expression import translate
     from lakelog.data.spark_values import UnsupportedExpressionError
 
     text = str(column.metadata[contract.CURRENT_DEFAULT])
     try:
-        expression = translate(text, Struct(()), column.type, now_us)
+        return translate(text, Struct(()), column.type, now_us)
     except UnsupportedExpressionError as cause:
         raise UnsupportedFeatureError(
             f"the column {column.name!r} is missing, and its default is an expression that lakelog "
@@ -359,4 +381,3 @@ def default_value(column: contract.Field, now_us: int) -> Any:
             found=text,
             hint="add the column to the data",
         ) from cause
-    return expression.of(pa.table({"": [0]})).item()

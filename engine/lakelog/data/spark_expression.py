@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import decimal
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, reduce
@@ -73,6 +73,7 @@ class RowExpression:
         expr: The expression.
         first: Conditions on rows for which the expression must not be evaluated.
         bad: Conditions on rows for which Spark's result depends on its settings.
+        reads_clock: Whether it depends on the time of the write.
     """
 
     text: str
@@ -81,6 +82,11 @@ class RowExpression:
     expr: pl.Expr
     first: tuple[Bad, ...]
     bad: tuple[Bad, ...]
+    reads_clock: bool
+
+    def reads_none_of(self, columns: Collection[str]) -> bool:
+        """Whether it reads no column of these."""
+        return set(self.columns).isdisjoint(columns)
 
     def of(self, rows: pa.Table) -> pl.Series:
         """Its value for each row; raises InvalidInputError for a row without a certain value."""
@@ -132,6 +138,7 @@ def translate(text: str, schema: Struct, type_: DataType | None, now_us: int) ->
         value.expr,
         tuple(translation.first),
         tuple(translation.bad),
+        translation.reads_clock,
     )
 
 
@@ -185,7 +192,7 @@ class Translation:
 
     def __init__(self, schema: Struct, now_us: int) -> None:
         self._schema = schema
-        self.now_us = now_us
+        self.now_us, self.reads_clock = now_us, False
         self.columns: set[str] = set()
         self.first: list[Bad] = []
         self.bad: list[Bad] = []

@@ -237,6 +237,7 @@ def _from_unixtime(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
 
 
 def _now(self: Translation, name: str, _nodes: Sequence[Any]) -> Value:
+    self.reads_clock = True
     time = pl.lit(self.now_us, pl.Int64).cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
     if name in {"current_date", "curdate"}:
         return Value(time.dt.date(), DATE)

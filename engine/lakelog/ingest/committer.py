@@ -14,6 +14,7 @@ of the store cannot add its rows twice.
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from lakelog.errors import (
     OutcomeUnknownError,
     StreamMismatchError,
 )
-from lakelog.ingest.rows import Records, RowCodec, follows
+from lakelog.ingest.rows import BadRows, Records, RowCodec, follows
 from lakelog.ingest.state import Attempt, IngestDirectory, IngestState, TableView, committed_seq
 from lakelog.model.contract import Struct
 from lakelog.snapshot import Snapshot
@@ -43,6 +44,9 @@ from lakelog.wal.reading import SCHEMA
 
 _ATTEMPTS = 10
 """How often a commit that lost to another writer is repeated at once."""
+
+DELETED = "_lakelog_deleted"
+"""The column of changes that is true for deleted keys, if the table has no column of its name."""
 
 _RETENTION = "delta.setTransactionRetentionDuration"
 
@@ -60,7 +64,7 @@ class Codecs:
         key, schema = state.key, state.schema
         columns = Struct(tuple(field for field in schema.fields if field.name in key))
         return Codecs(
-            RowCodec(schema, state.partition_columns, key),
+            RowCodec(schema, state.partition_columns, key, state.rules),
             RowCodec(columns, state.partition_columns, key),
         )
 
@@ -75,6 +79,7 @@ class Committed:
         rows: Number of rows in its records.
         size_bytes: Size of its records in bytes.
         version: The table version; None if no row changed.
+        rows_diverted: Rows that the table does not accept any more.
     """
 
     seq: int
@@ -82,6 +87,7 @@ class Committed:
     rows: int
     size_bytes: int
     version: int | None
+    rows_diverted: int = 0
 
 
 class Committer:
@@ -98,11 +104,13 @@ class Committer:
         max_bytes: int,
         accept_rollback: bool,
         new_id: Callable[[], str],
+        divert: Callable[[list[BadRows]], None] | None,
     ) -> None:
         self.table, self._log, self._directory = table, log, directory
         self.state, self.codecs = state, Codecs.of(state)
         self._max_rows, self._max_bytes = max_rows, max_bytes
         self._accept_rollback, self._new_id = accept_rollback, new_id
+        self._divert = divert
         self._turn = threading.RLock()
         self._truncating = threading.Lock()
 
@@ -143,16 +151,14 @@ class Committer:
             return snapshot
 
     def follow(self, snapshot: Snapshot) -> bool:
-        """Adopt the schema of the table; returns whether it changed.
+        """Adopt the schema and the rules of the table; returns whether they changed.
 
         Raises:
             StreamMismatchError: The log has records that the new schema cannot hold.
+            UnsupportedFeatureError: A rule has an expression that cannot be evaluated.
         """
         metadata, state = snapshot.metadata, self.state
-        if (
-            metadata.schema == state.schema
-            and metadata.partition_columns == state.partition_columns
-        ):
+        if state.following(snapshot.table_configuration) == state:
             return False
         with self._turn:
             lost = follows(self.state.schema.fields, metadata.schema)
@@ -170,11 +176,10 @@ class Committer:
                     found=None if now is None else now.name,
                     hint="restore the column; the rows stay in the log until then",
                 )
-            state = replace(
-                self.state, schema=metadata.schema, partition_columns=metadata.partition_columns
-            )
+            state = self.state.following(snapshot.table_configuration)
+            codecs = Codecs.of(state)
             self._directory.publish(state)
-            self.state, self.codecs = state, Codecs.of(state)
+            self.state, self.codecs = state, codecs
             return True
 
     def _commit_to(
@@ -245,7 +250,7 @@ class Committer:
             self._directory.publish(state)
             self.state = state
         with telemetry.span("ingest.commit", path=self.table.path, rows=rows) as work:
-            version_written = self._write(records, attempt)
+            version_written, written = self._write(records, attempt)
             work.set(version=version_written, seq=seq)
         self._confirm(seq, None if version_written is None else seq)
         telemetry.event(
@@ -253,15 +258,19 @@ class Committer:
             path=self.table.path,
             version=version_written,
             seq=seq,
-            rows=rows,
+            rows=written,
             size_bytes=size,
             seconds=work.seconds,
         )
-        telemetry.count("ingest.rows", rows)
+        telemetry.count("ingest.rows", written)
         telemetry.record("ingest.commit.duration", work.seconds, "s")
-        return Committed(seq, records.count, rows, size, version_written)
+        return Committed(seq, records.count, rows, size, version_written, rows - written)
 
-    def _write(self, records: Records, attempt: Attempt) -> int | None:
+    def _write(self, records: Records, attempt: Attempt) -> tuple[int | None, int]:
+        """The version, None if no row changed, and the number of rows that were not diverted."""
+        rows = int(records.rows.sum())
+        if not rows:
+            return None, 0
         note = {"ingest": self.state.app_id, "lastSeq": attempt.seq, "attempt": attempt.id}
         tx = self.table.transaction(
             app_id=self.state.app_id,
@@ -277,35 +286,39 @@ class Committer:
             if self.state.key:
                 self._merge(tx, records)
             else:
-                rows, _ = self.codecs.rows.decode(records.of("PUT")[0])
-                tx.append(Incoming(rows.schema, iter([rows])))
+                tables, _ = self.codecs.rows.decode(records.of("PUT")[0])
+                tx.append(Incoming(tables[0].schema, iter(tables)))
         except InvalidInputError as error:
+            if self._divert is not None:
+                kept, bad = self.codecs.rows.without_bad(records)
+                if bad:
+                    self._divert(bad)
+                    return self._write(kept, attempt)
             raise _refused(error, self.table.path) from error
         tx.commit()
         if tx.duplicate:
             raise OutcomeUnknownError(
                 "an earlier attempt of the commit succeeded late", path=self.table.path
             )
-        return tx.version
+        return tx.version, rows
 
     def _merge(self, tx: Transaction, records: Records) -> None:
         changes, deleted = self.changes(records)
-        gone = pl.col("source").struct.field(deleted)
-        merge = tx.merge(changes, list(self.state.key))
-        merge.when_matched_delete(gone).when_matched_update_all(except_cols=[deleted])
-        merge.when_not_matched_insert_all(~gone, except_cols=[deleted]).execute()
+        merge_changes(tx, changes, deleted, self.state)
 
     def changes(self, records: Records) -> tuple[pl.DataFrame, str]:
         """The last row of each key in records, and the name of the column that is true for
         deleted keys.
         """
         names = self.state.schema.names
-        order, deleted = (_unused(name, names) for name in ("_lakelog_order", "_lakelog_deleted"))
+        order, deleted = (unused_name(name, names) for name in ("_lakelog_order", DELETED))
         parts = []
         for op, codec in (("PUT", self.codecs.rows), ("DELETE", self.codecs.keys)):
             own, places = records.of(op)
-            rows, numbers = codec.decode(own)
-            frame = pl.DataFrame(rows).with_columns(pl.Series(order, places[numbers]))
+            tables, numbers = codec.decode(own)
+            frame = pl.DataFrame(codec.concat(tables)).with_columns(
+                pl.Series(order, places[numbers])
+            )
             parts.append(frame.with_columns(pl.lit(op == "DELETE").alias(deleted)))
         every = pl.concat(parts, how="diagonal").sort(order, maintain_order=True)
         last = every.unique(self.state.key, keep="last", maintain_order=True)
@@ -372,8 +385,7 @@ class Committer:
             if not self.state.key:
                 return pl.concat([rows, self._appended(snapshot, records).cast(schema).lazy()])
             changes, deleted = self.changes(records)
-            conform = Conform(snapshot.schema.fields, snapshot.metadata.partition_columns)
-            puts = conform.table(changes.filter(~pl.col(deleted)).drop(deleted))
+            puts = self._shown(snapshot).table(changes.filter(~pl.col(deleted)).drop(deleted))
         except InvalidInputError as error:
             raise _refused(error, self.table.path) from error
         keys = list(self.state.key)
@@ -382,10 +394,18 @@ class Committer:
 
     def _appended(self, snapshot: Snapshot, records: Records) -> pl.DataFrame:
         """The rows of records in the schema of a version, in the order of the log."""
-        rows, numbers = self.codecs.rows.decode(records.of("PUT")[0])
+        tables, numbers = self.codecs.rows.decode(records.of("PUT")[0])
+        rows = self.codecs.rows.concat(tables)
         order = np.argsort(numbers, kind="stable")
-        conform = Conform(snapshot.schema.fields, snapshot.metadata.partition_columns)
-        return pl.DataFrame(conform.table(rows.take(pa.array(order))))
+        return pl.DataFrame(self._shown(snapshot).table(rows.take(pa.array(order))))
+
+    def _shown(self, snapshot: Snapshot) -> Conform:
+        """Brings rows under the schema of a version; values that a commit generates are null."""
+        fields = [
+            replace(field, nullable=True) if field.name in self.codecs.rows.computed else field
+            for field in snapshot.schema.fields
+        ]
+        return Conform(fields, snapshot.metadata.partition_columns)
 
     def pending(self, after: int | None = None, last: int | None = None) -> Records:
         """The records after a sequence number; None is the last committed one."""
@@ -403,7 +423,31 @@ class Committer:
             return {**self.state.offsets, **pending}
 
 
-def _unused(name: str, taken: Sequence[str]) -> str:
+def merge_changes(
+    target: Table | Transaction, changes: pl.DataFrame, deleted: str, state: IngestState
+) -> None:
+    """Merge rows by key; those whose column `deleted` is true are deleted.
+
+    Identity columns of rows that are replaced keep their values; those of new rows are generated
+    where they are null.
+    """
+    source = pl.col("source").struct.field
+    gone = source(deleted)
+    identities = () if state.rules is None else state.rules.identities
+    columns = {each.column for each in identities}
+    merge = target.merge(changes, list(state.key)).when_matched_delete(gone)
+    merge.when_matched_update_all(except_cols=[deleted, *columns])
+    chosen = [each.column for each in identities if each.allows_values]
+    for count in range(len(chosen), -1, -1):
+        for given in itertools.combinations(chosen, count):
+            predicate = pl.all_horizontal(~gone, *(source(name).is_not_null() for name in given))
+            left_out = [deleted, *columns.difference(given)]
+            merge.when_not_matched_insert_all(predicate, except_cols=left_out)
+    merge.execute()
+
+
+def unused_name(name: str, taken: Sequence[str]) -> str:
+    """A name that is not taken."""
     while name in taken:
         name += "_"
     return name

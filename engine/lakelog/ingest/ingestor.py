@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import polars as pl
 
 from lakelog import telemetry
-from lakelog.data.row_rules import RowRules
 from lakelog.display import Displayed
 from lakelog.errors import (
     ConflictError,
@@ -25,9 +24,15 @@ from lakelog.errors import (
     OutcomeUnknownError,
     StreamMismatchError,
     UnavailableError,
-    UnsupportedFeatureError,
 )
-from lakelog.ingest.committer import Codecs, Committed, Committer
+from lakelog.ingest.committer import (
+    DELETED,
+    Codecs,
+    Committed,
+    Committer,
+    merge_changes,
+    unused_name,
+)
 from lakelog.ingest.rows import (
     ONE_ROW,
     BadRows,
@@ -39,6 +44,7 @@ from lakelog.ingest.rows import (
 )
 from lakelog.ingest.state import LOG_FOLDER, IngestDirectory, IngestState
 from lakelog.input_validation import checked_methods, require_bool, require_choice, require_int
+from lakelog.model.contract import Struct
 from lakelog.table import Table
 from lakelog.table_functions import open as open_table
 from lakelog.wal.disk import Access, Closing, Disk, LocalDisk, local_directory
@@ -122,7 +128,8 @@ class Ingestor(Closing):
         sync: Durability of a row when `write` returns, as for `WriteAheadLog`.
         on_bad_row: Whether a row that does not fit the table raises an error, in which case no row
             of the batch is written; or is written, with the reason, to the file `rejected_path`,
-            while the other rows are accepted.
+            while the other rows are accepted. A durable row that the table does not accept any more
+            when it is committed blocks the commit, or is diverted.
         max_backlog_bytes: Bytes of rows that may wait for their commit. Disk use can exceed it by
             two segments of the log of 64 MiB.
         write_timeout: Seconds that a write waits while the backlog is full; None waits without
@@ -208,6 +215,7 @@ class Ingestor(Closing):
                 max_bytes=max_bytes,
                 accept_rollback=accept_rollback,
                 new_id=lambda: uuid.uuid4().hex,
+                divert=self._divert if self._diverts else None,
             )
             self._changed = threading.Condition()
             self._rows_durable = self._rows_committed = self._rows_diverted = 0
@@ -265,39 +273,30 @@ class Ingestor(Closing):
                         found=name,
                     )
             state = IngestState(
-                f"lakelog-ingest-{uuid.uuid4()}",
-                metadata.id,
-                key or (),
-                metadata.schema,
-                metadata.partition_columns,
-            )
+                f"lakelog-ingest-{uuid.uuid4()}", metadata.id, key or (), Struct(()), ()
+            ).following(snapshot.table_configuration)
             self._require_writable(state)
             self._directory.publish(state)
         return state, snapshot
 
     def _require_writable(self, state: IngestState) -> None:
         """Refuse a table to which such rows cannot be written, before one is acknowledged."""
-        rules = RowRules.of(self._table.snapshot().table_configuration)
-        if rules.names:
-            raise UnsupportedFeatureError(
-                "the table has rules of rows, which are checked only when rows are committed",
-                path=self._table.path,
-                expected="a table without CHECK constraints, invariants, generated and identity "
-                "columns",
-                found=", ".join(rules.names),
-                hint="write the rows with Table.append",
-            )
-        nothing = pl.DataFrame(Codecs.of(state).rows.empty())
+        codec = Codecs.of(state).rows
+        nothing = pl.DataFrame(codec.empty())
         if not state.key:
-            self._table.append(nothing)
+            self._table.append(nothing.drop(codec.computed))
             return
+        if state.rules is not None:
+            state.rules.require_insertable(state.key)
         if self._table.snapshot().table_configuration.is_active("appendOnly"):
             raise StreamMismatchError(
                 "rows of an append-only table cannot be replaced by key",
                 path=self._table.path,
                 hint="omit key, or set delta.appendOnly to false",
             )
-        self._table.upsert(nothing, list(state.key))
+        deleted = unused_name(DELETED, nothing.columns)
+        changes = nothing.with_columns(pl.lit(value=False).alias(deleted))
+        merge_changes(self._table, changes, deleted, state)
 
     def _take_over(self) -> None:
         """Count the records that earlier processes left in the log."""
@@ -649,7 +648,7 @@ class Ingestor(Closing):
         with self._changed:
             self._backlog_rows -= done.rows
             self._backlog_bytes -= done.size_bytes + RECORD_OVERHEAD_BYTES * done.records
-            self._rows_committed += done.rows
+            self._rows_committed += done.rows - done.rows_diverted
             if done.version is not None:
                 self._version = done.version
                 self._small_commits += done.rows < self._max_rows

@@ -5,7 +5,8 @@ position of a source as JSON ``[source, offset]``, if the caller gave one. The v
 
 - ``JSON``: one object per line, with the table's column names. Dates and times are ISO 8601 text.
   It is the form of rows of plain Python values, which costs microseconds to validate and encode.
-- ``ARROW``: an Arrow IPC stream, in the schema of `Conform`: the form of everything else.
+- ``ARROW``: an Arrow IPC stream, in the schema of `Conform`: the form of everything else. It lacks
+  identity columns whose values are generated on commit, and what is computed from them.
 - ``EMPTY``: no rows, only a position.
 
 ``PUT`` records hold rows, ``DELETE`` records hold only key columns.
@@ -17,7 +18,8 @@ import datetime as dt
 import itertools
 import math
 import struct
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -28,7 +30,13 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from lakelog.data.conform import Conform, Incoming, to_table, wide_field
-from lakelog.errors import InvalidInputError, LakelogError, MalformedLogError
+from lakelog.data.row_rules import RowRules, default_expression
+from lakelog.errors import (
+    InvalidInputError,
+    LakelogError,
+    MalformedLogError,
+    UnsupportedFeatureError,
+)
 from lakelog.model import contract
 from lakelog.model.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
 
@@ -87,14 +95,30 @@ class RowCodec:
         schema: The table's columns, or the key columns of deleted rows.
         partition_columns: Those of the table.
         key: Columns that must not be null.
+        rules: The rules of the table's rows, if it has some.
     """
 
     def __init__(
-        self, schema: Struct, partition_columns: Sequence[str] = (), key: Sequence[str] = ()
+        self,
+        schema: Struct,
+        partition_columns: Sequence[str] = (),
+        key: Sequence[str] = (),
+        rules: RowRules | None = None,
     ) -> None:
-        self.schema = schema
-        self._key = tuple(key)
+        self.schema, self.rules = schema, rules
+        self._key, self._partition_columns = tuple(key), partition_columns
         self._conform = Conform(schema.fields, partition_columns)
+        self._new_rows: dict[frozenset[str], Conform] = {}
+        self._stored_rows: dict[frozenset[str], Conform] = {}
+        self._identities = frozenset(() if rules is None else (i.column for i in rules.identities))
+        self.computed = self._identities.union(
+            () if rules is None else (str(rule.column) for rule in rules.generated)
+        )
+        """Identity and generated columns."""
+        defaults = [field for field in schema.fields if contract.CURRENT_DEFAULT in field.metadata]
+        self._reads_clock = any(map(_default_reads_clock, defaults)) or (
+            rules is not None and rules.reads_clock
+        )
         self._fitting = pa.schema([])
         self._never_null = [f.name for f in schema.fields if not f.nullable or f.name in key]
         self._plain_types = {
@@ -108,15 +132,16 @@ class RowCodec:
             for field in schema.fields
             if (check := _check(field, field.name in key, field.name in partition_columns))
         }
-        # A row without one of these needs its default, or an error.
-        self._given = frozenset(
-            field.name
-            for field in schema.fields
-            if not field.nullable or field.name in key or contract.CURRENT_DEFAULT in field.metadata
+        # A row without one of these gets a value.
+        self._filled = self.computed.union(field.name for field in defaults)
+        # A row without one of these needs a value, or an error.
+        self._given = self._filled.union(
+            field.name for field in schema.fields if not field.nullable or field.name in key
         )
         readable = tuple(field for field in schema.fields if _is_readable(field.type))
         self._json_schema = pa.schema([pa.field(f.name, _json_type(f.type)) for f in readable])
         self._read_schema = pa.schema([wide_field(field) for field in readable])
+        self._readable_filled = self._filled.intersection(self._json_schema.names)
 
     def empty(self) -> pa.Table:
         """No rows."""
@@ -126,6 +151,8 @@ class RowCodec:
 
     def encode_row(self, row: dict[str, Any]) -> bytes | None:
         """A row of plain values as a line of JSON; None if it needs `tables`."""
+        if self.rules is not None:
+            return None
         checks = self._checks
         for name, value in row.items():
             check = checks.get(name)
@@ -159,11 +186,17 @@ class RowCodec:
             InvalidInputError: A row does not fit the schema.
         """
         if isinstance(rows, pa.Table):
-            yield rows if self._is_fitting(rows) else self._fitted(rows)
+            yield rows if self.rules is None and self._is_fitting(rows) else self._fitted(rows)
         elif isinstance(rows, TextRows):
             yield self._fitted(self._cast(rows.table))
         elif rows and isinstance(rows[0], bytes):
-            yield self._fitted(self._parsed(b"\n".join(rows)))  # type: ignore[arg-type]
+            lines: list[bytes] = rows  # type: ignore[assignment]
+            if not self._filled:
+                yield self._fitted(self._parsed(b"\n".join(lines)))
+                return
+            for given, group in itertools.groupby(lines, key=self._filled_by):
+                table = self._parsed(b"\n".join(group))
+                yield self._fitted(table.drop_columns(sorted(self._readable_filled - given)))
         else:
             # Rows that lack a column with a default get it; others have a null there.
             for _, run in itertools.groupby(rows, key=self._given_by):
@@ -201,16 +234,55 @@ class RowCodec:
     def _given_by(self, row: Any) -> frozenset[str]:
         return self._given & row.keys() if isinstance(row, Mapping) else frozenset()
 
+    def _filled_by(self, line: bytes) -> frozenset[str]:
+        try:
+            return self._filled.intersection(orjson.loads(line).keys())
+        except (ValueError, AttributeError):  # which `_parsed` reports
+            return frozenset()
+
     def _refuses_all(self, rows: pa.Table) -> bool:
         try:
-            self._conform.table(rows[:0])
+            self._conform_of(rows.column_names).table(rows[:0])
         except InvalidInputError:
             return True
         return False
 
+    def _conform_of(self, names: Sequence[str]) -> Conform:
+        """Brings new rows with these columns under the schema and the rules, except for values
+        that are generated on commit, and what depends on them.
+        """
+        rules = self.rules
+        if rules is None and not self._reads_clock:
+            return self._conform
+        omitted: frozenset[str] = frozenset()
+        if rules is not None:
+            given = {field.name for name in names if (field := self.schema.field(name))}
+            rules.require_insertable(given)
+            omitted = self._identities - given
+            if omitted:
+                known = rules.without(omitted)
+                late = {str(rule.column) for rule in rules.generated} - {
+                    str(rule.column) for rule in known.generated
+                }
+                rules, omitted = known, omitted | (late - given)
+        conform = self._new_rows.get(omitted)
+        if conform is None or self._reads_clock:
+            if rules is not None:
+                rules = replace(rules, now_us=time.time_ns() // 1000)
+            conform = Conform(self._without(omitted), self._partition_columns, rules)
+            self._new_rows[omitted] = conform
+        return conform
+
+    def _without(self, names: Collection[str]) -> list[Field]:
+        return [field for field in self.schema.fields if field.name not in names]
+
     def _fitted(self, rows: pa.Table) -> pa.Table:
-        table = self._conform.table(rows)
+        table = self._conform_of(rows.column_names).table(rows)
         for name in self._key:
+            if name not in table.column_names:
+                raise InvalidInputError(
+                    f"the key column {name!r} is missing", column=name, expected="a value"
+                )
             nulls = table[name].null_count
             if nulls:
                 raise InvalidInputError(
@@ -264,9 +336,9 @@ class RowCodec:
 
     # --- records to rows ---------------------------------------------------------------------
 
-    def decode(self, records: Records) -> tuple[pa.Table, np.ndarray[Any, Any]]:
-        """The rows of records, which are all of one operation, in the schema; and the number of
-        the record of each row. JSON rows come first.
+    def decode(self, records: Records) -> tuple[list[pa.Table], np.ndarray[Any, Any]]:
+        """The rows of records, which are all of one operation, in the schema, without `computed`
+        columns that they lack; and the number of the record of each row. JSON rows come first.
 
         Raises:
             InvalidInputError: A row no longer fits the schema.
@@ -280,22 +352,68 @@ class RowCodec:
                 found=int(records.forms[~known][0]),
                 hint="upgrade lakelog",
             )
-        tables = [self.empty()]
         numbers = [np.empty(0, np.int64)]
+        for form in (JSON, ARROW):
+            places = np.flatnonzero(records.forms == form)
+            numbers.append(np.repeat(places, records.rows[places]))
+        return [self._stored(each) for each in self._read(records)], np.concatenate(numbers)
+
+    def without_bad(self, records: Records) -> tuple[Records, list[BadRows]]:
+        """Records without the rows that do not fit the schema and the rules any more, and these."""
+        puts, places = records.of("PUT")
+        parts, bad, start = [], [], 0
+        for number in self._unfitting(puts, 0):
+            place, record = int(places[number]), puts[number : number + 1]
+            parts.append(records[start:place])
+            start = place + 1
+            for table in self._read(record):
+                good, refused = self.checked(table)
+                parts.append(record.replaced(good))
+                bad += refused
+        return Records.concat([*parts, records[start:]]), bad
+
+    def _unfitting(self, records: Records, first: int) -> list[int]:
+        """The numbers of the records with a row that does not fit, found by bisection."""
+        try:
+            for table in self.decode(records)[0]:
+                self._fitted(table)
+        except InvalidInputError:
+            if len(records) == 1:
+                return [first]
+            middle = len(records) // 2
+            return [
+                *self._unfitting(records[:middle], first),
+                *self._unfitting(records[middle:], first + middle),
+            ]
+        return []
+
+    def _read(self, records: Records) -> Iterator[pa.Table]:
+        """The rows of records as they were written. JSON rows come first."""
         is_json = records.forms == JSON
         if is_json.any():
             lines = pa.concat_arrays(records.values.filter(pa.array(is_json)).chunks)
-            tables.append(self._conform.table(self._json(_data_of(lines))))
+            table = self._json(_data_of(lines))
+            names = self.computed.intersection(table.column_names)  # null before there were rules
+            void = [name for name in names if table[name].null_count == len(table)]
+            yield table.drop_columns(void)
         is_arrow = records.forms == ARROW
         if is_arrow.any():
             streams = records.values.filter(pa.array(is_arrow))
             given = [pa.ipc.open_stream(value.as_buffer()).read_all() for value in streams]
             for _, group in itertools.groupby(given, key=lambda table: table.schema):
-                tables.append(self._conform.table(pa.concat_tables(group).combine_chunks()))
-        for mask in (is_json, is_arrow):
-            places = np.flatnonzero(mask)
-            numbers.append(np.repeat(places, records.rows[places]))
-        return pa.concat_tables(tables), np.concatenate(numbers)
+                yield pa.concat_tables(group).combine_chunks()
+
+    def _stored(self, rows: pa.Table) -> pa.Table:
+        omitted = self.computed.difference(rows.column_names)
+        if not omitted:
+            return self._conform.table(rows)
+        if omitted not in self._stored_rows:
+            self._stored_rows[omitted] = Conform(self._without(omitted), self._partition_columns)
+        return self._stored_rows[omitted].table(rows)
+
+    def concat(self, tables: Sequence[pa.Table]) -> pa.Table:
+        """Rows of `decode` as one table; `computed` columns that rows lack are null."""
+        return pa.concat_tables([self.empty(), *tables], promote_options="default")
 
 
 class Records:
@@ -348,6 +466,13 @@ class Records:
         """The records of one operation, and their positions."""
         mask = self.ops == op
         return Records(self.table.filter(pa.array(mask))), np.flatnonzero(mask)
+
+    def replaced(self, by: Sequence[Record]) -> Records:
+        """This record with other rows, as several ones of its sequence number."""
+        columns: list[Any] = [each.combine_chunks() for each in self.table.columns[:2]]
+        same = [column.take(pa.array(np.zeros(len(by), np.int64))) for column in columns]
+        keys, values = [record.key for record in by], [record.value for record in by]
+        return Records(pa.table([*same, keys, values], schema=self.table.schema))
 
     def positions(self) -> dict[str, int]:
         """The last offset of each source."""
@@ -548,6 +673,13 @@ def _json_type(type_: DataType) -> pa.DataType:
         case Primitive("date"):
             return pa.string()
     return contract.to_arrow(type_)
+
+
+def _default_reads_clock(column: Field) -> bool:
+    try:
+        return default_expression(column).reads_clock
+    except UnsupportedFeatureError:  # reported if a row lacks the column
+        return False
 
 
 def follows(old: Iterable[Field], new: Struct) -> str | None:

@@ -14,11 +14,13 @@ import contextlib
 import datetime as dt
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import orjson
 
+from lakelog.data.row_rules import Identity, RowRules, Rule
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     ConcurrentTransactionError,
     CorruptionError,
@@ -28,6 +30,7 @@ from lakelog.errors import (
 )
 from lakelog.ingest.rows import BadRows
 from lakelog.model.contract import Struct, parse_schema, to_json
+from lakelog.transaction.metadata_changes import without_identity_marks
 from lakelog.wal.disk import (
     Bytes,
     Disk,
@@ -66,11 +69,12 @@ class IngestState:
         app_id: The application id of all commits of this directory.
         table_id: ``id`` of the table's metadata.
         key: Key columns; empty for an append table.
-        schema: The columns of the records.
+        schema: The columns of the records, without high water marks of identity columns.
         partition_columns: The table's.
         committed: The ``txn`` version that the table had before the attempt; 0 if none.
         attempt: The last attempt; None if nothing was attempted after `committed`.
         offsets: The last offset of each source in committed records.
+        rules: The table's rules of rows; None if it has none.
     """
 
     app_id: str
@@ -81,6 +85,20 @@ class IngestState:
     committed: int = 0
     attempt: Attempt | None = None
     offsets: Mapping[str, int] = field(default_factory=dict)
+    rules: RowRules | None = None
+
+    def following(self, table: TableConfiguration) -> IngestState:
+        """The state with the columns and rules of a version of the table."""
+        metadata = table.metadata
+        schema = without_identity_marks(metadata.schema)
+        rules = RowRules.of(table)
+        identities = tuple(replace(each, mark=None) for each in rules.identities)
+        return replace(
+            self,
+            schema=schema,
+            partition_columns=metadata.partition_columns,
+            rules=replace(rules, schema=schema, identities=identities) if rules.names else None,
+        )
 
     def encode(self) -> bytes:
         """The bytes of the file."""
@@ -98,6 +116,7 @@ class IngestState:
                 "attempt": attempt
                 and {"seq": attempt.seq, "version": attempt.version, "id": attempt.id},
                 "offsets": dict(self.offsets),
+                "rules": self.rules and _encoded_rules(self.rules),
             },
             option=orjson.OPT_APPEND_NEWLINE,
         )
@@ -110,15 +129,18 @@ def decode(data: bytes, path: str) -> IngestState:
         version = fields["version"]
         if version == _FORMAT_VERSION:
             attempt = fields["attempt"]
+            schema = parse_schema(orjson.dumps(fields["schema"]).decode())
+            rules = fields.get("rules")
             return IngestState(
                 fields["appId"],
                 fields["tableId"],
                 tuple(fields["key"]),
-                parse_schema(orjson.dumps(fields["schema"]).decode()),
+                schema,
                 tuple(fields["partitionColumns"]),
                 fields["committed"],
                 attempt and Attempt(attempt["seq"], attempt["version"], attempt["id"]),
                 fields["offsets"],
+                rules and _decoded_rules(rules, schema),
             )
     except (ValueError, LookupError, TypeError) as cause:
         raise CorruptionError(
@@ -132,6 +154,20 @@ def decode(data: bytes, path: str) -> IngestState:
         expected=f"format version {_FORMAT_VERSION}",
         found=version,
         hint="upgrade lakelog",
+    )
+
+
+def _encoded_rules(rules: RowRules) -> dict[str, Any]:
+    names = ("checks", "generated", "identities")
+    return {name: [asdict(each) for each in getattr(rules, name)] for name in names}
+
+
+def _decoded_rules(fields: Mapping[str, Any], schema: Struct) -> RowRules:
+    return RowRules(
+        schema,
+        tuple(Rule(**each) for each in fields["checks"]),
+        tuple(Rule(**each) for each in fields["generated"]),
+        tuple(Identity(**each) for each in fields["identities"]),
     )
 
 

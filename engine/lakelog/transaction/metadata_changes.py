@@ -128,6 +128,16 @@ def _with_empty_maps(files: pl.DataFrame, wanted: pl.Series) -> pl.Series:
 HIGH_WATER_MARK = "delta.identity.highWaterMark"
 
 
+def without_identity_marks(schema: contract.Struct) -> contract.Struct:
+    """A schema without high water marks of identity columns."""
+    return contract.Struct(
+        tuple(
+            replace(f, metadata={k: v for k, v in f.metadata.items() if k != HIGH_WATER_MARK})
+            for f in schema.fields
+        )
+    )
+
+
 def with_identity_marks(schema: contract.Struct, marks: Mapping[str, int]) -> contract.Struct:
     """A schema with other high water marks of identity columns."""
     return contract.Struct(

@@ -1,0 +1,276 @@
+"""Ingestors of tables with CHECK constraints, generated, default and identity columns."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import lakelog
+from lakelog.errors import ConstraintViolationError, InvalidInputError, StreamMismatchError
+from lakelog.model.contract import Field, Primitive, Struct
+from tests.ingest.test_ingestor import FailingTable, ids, quiet
+
+LONG, STRING, TIMESTAMP = Primitive("long"), Primitive("string"), Primitive("timestamp")
+DOUBLED = Field("doubled", LONG, metadata={"delta.generationExpression": "id * 2"})
+
+
+def made(path: Path, *fields: Field, **configuration: str) -> lakelog.Table:
+    return lakelog.create(path, Struct(fields), configuration=configuration, upkeep=False)
+
+
+def numbered(*, by_default: bool = False) -> Field:
+    metadata = {
+        "delta.identity.start": 10,
+        "delta.identity.step": 5,
+        "delta.identity.allowExplicitInsert": by_default,
+    }
+    return Field("number", LONG, metadata=metadata)
+
+
+@pytest.fixture
+def checked(tmp_path: Path) -> lakelog.Table:
+    rule = {"delta.constraints.positive": "id > 0"}
+    return made(tmp_path / "table", Field("id", LONG), Field("name", STRING), **rule)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return tmp_path / "ingest"
+
+
+FORMS: dict[str, Any] = {
+    "dict": lambda ids: [{"id": each} for each in ids],
+    "lines": lambda ids: b"\n".join(b'{"id": %d}' % each for each in ids),
+    "frame": lambda ids: pl.DataFrame({"id": ids}),
+    "exact": lambda ids: pa.table({"id": ids, "name": pa.array(["a"] * len(ids), pa.string())}),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_row_that_violates_a_constraint_is_refused_to_its_writer_or_diverted(
+    checked: lakelog.Table, directory: Path, form: str
+) -> None:
+    with quiet(checked, directory) as ingestor:
+        with pytest.raises(ConstraintViolationError, match="'positive'"):
+            ingestor.write(FORMS[form]([1, 0]))
+        assert ingestor.status().durable_seq == 0
+        ingestor.write(FORMS[form]([1, 2]))
+    with quiet(checked, directory, on_bad_row="divert") as ingestor:
+        ingestor.write(FORMS[form]([3, -1, 4]))
+        assert ids(ingestor.read_your_writes()) == [1, 2, 3, 4]
+        assert ingestor.rejected()["kind"].to_list() == ["constraint_violation"]
+    assert ids(checked.scan()) == [1, 2, 3, 4]
+
+
+def test_a_single_row_that_violates_a_constraint_is_refused(
+    checked: lakelog.Table, directory: Path
+) -> None:
+    with quiet(checked, directory) as ingestor:
+        for bad in ({"id": 0}, {"id": None}, {}):
+            with pytest.raises(ConstraintViolationError):
+                ingestor.write(bad)
+        assert ingestor.write({"id": 1}) == 1
+
+
+def test_rules_are_checked_while_the_table_cannot_be_reached(
+    checked: lakelog.Table, directory: Path
+) -> None:
+    far = FailingTable(checked)
+    quiet(far.table, directory).close()
+    far.fails = True
+    ingestor = quiet(far.table, directory)
+    with pytest.raises(ConstraintViolationError):
+        ingestor.write({"id": 0})
+    ingestor.write({"id": 1})
+    far.fails = False
+    ingestor.close()
+    assert ids(checked.scan()) == [1]
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+def test_generated_and_default_values_are_computed_when_a_row_is_written(
+    tmp_path: Path, directory: Path, key: str | None
+) -> None:
+    state = Field("state", STRING, metadata={"CURRENT_DEFAULT": "'new'"})
+    at = Field("at", TIMESTAMP, metadata={"CURRENT_DEFAULT": "current_timestamp()"})
+    features = {"delta.feature.allowColumnDefaults": "supported"}
+    table = made(tmp_path / "table", Field("id", LONG), DOUBLED, state, at, **features)
+    with quiet(table, directory, key=key) as ingestor:
+        opened = dt.datetime.now(dt.UTC)
+        ingestor.write({"id": 1})
+        ingestor.write(pl.DataFrame({"id": [2, 3], "doubled": [4, 6]}))
+        ingestor.write(b'{"id": 4}\n{"id": 5, "state": null}\n{"id": 6, "state": "old"}')
+        written = dt.datetime.now(dt.UTC)
+        with pytest.raises(ConstraintViolationError, match="doubled"):
+            ingestor.write({"id": 7, "doubled": 15})
+        pending = ingestor.read_your_writes().sort("id").collect()
+    rows = table.to_polars().sort("id")
+    assert rows.equals(pending)
+    assert rows["doubled"].to_list() == [2, 4, 6, 8, 10, 12]
+    assert rows["state"].to_list() == ["new", "new", "new", "new", None, "old"]
+    assert rows["at"].is_between(opened, written).all()
+
+
+def test_a_constraint_on_the_time_uses_the_time_of_the_write(
+    tmp_path: Path, directory: Path
+) -> None:
+    rule = {"delta.constraints.past": "at <= current_timestamp()"}
+    table = made(tmp_path / "table", Field("at", TIMESTAMP), **rule)
+    with quiet(table, directory) as ingestor:
+        now = dt.datetime.now(dt.UTC)
+        ingestor.write({"at": now})
+        with pytest.raises(ConstraintViolationError):
+            ingestor.write({"at": now + dt.timedelta(days=1)})
+    assert table.to_polars().height == 1
+
+
+def test_identity_values_are_assigned_on_commit(tmp_path: Path, directory: Path) -> None:
+    after = Field("after", LONG, metadata={"delta.generationExpression": "number + id"})
+    rule = {"delta.constraints.positive": "id > 0", "delta.constraints.c": "number < 100"}
+    table = made(tmp_path / "table", numbered(), Field("id", LONG), after, **rule)
+    with quiet(table, directory) as ingestor:
+        ingestor.write({"id": 1})
+        ingestor.write(pl.DataFrame({"id": [2, 3]}))
+        with pytest.raises(InvalidInputError, match="always generated"):
+            ingestor.write({"id": 4, "number": 7})
+        with pytest.raises(ConstraintViolationError):
+            ingestor.write({"id": 0})
+        pending = ingestor.read_your_writes().sort("id").collect()
+        assert pending.select("id", "number", "after").rows() == [
+            (1, None, None),
+            (2, None, None),
+            (3, None, None),
+        ]
+        ingestor.flush()
+        ingestor.write(b'{"id": 4}')
+    table.append(pl.DataFrame({"id": [5]}))
+    rows = table.to_polars().sort("id")
+    assert rows["number"].to_list() == [10, 15, 20, 25, 30]
+    assert rows["after"].to_list() == [11, 17, 23, 29, 35]
+
+
+def test_given_identity_values_are_kept(tmp_path: Path, directory: Path) -> None:
+    table = made(tmp_path / "table", numbered(by_default=True), Field("id", LONG))
+    with quiet(table, directory) as ingestor:
+        ingestor.write([{"id": 1}, {"id": 2, "number": 7}, {"id": 3}])
+        ingestor.write(b'{"id": 4, "number": 8}\n{"id": 5}')
+    assert dict(table.to_polars().select("id", "number").rows()) == {
+        1: 10,
+        2: 7,
+        3: 15,
+        4: 8,
+        5: 20,
+    }
+
+
+def test_rows_that_replace_others_keep_their_identity_values(
+    tmp_path: Path, directory: Path
+) -> None:
+    table = made(
+        tmp_path / "table", numbered(by_default=True), Field("id", LONG), Field("name", STRING)
+    )
+    with quiet(table, directory, key="id") as ingestor:
+        ingestor.write([{"id": 1, "name": "a"}, {"id": 2, "name": "b", "number": 7}])
+        ingestor.flush()
+        ingestor.write([{"id": 1, "name": "c"}, {"id": 3, "name": "d"}])
+        ingestor.delete({"id": 2})
+    found = table.to_polars().sort("id").select("id", "name", "number").rows()
+    assert found == [(1, "c", 10), (3, "d", 15)]
+    with quiet(table, tmp_path / "other", key="number") as ingestor:
+        ingestor.write({"number": 15, "id": 30})
+    assert sorted(table.to_polars()["id"]) == [1, 30]
+
+
+def test_a_generated_key_is_refused_where_no_row_can_have_it(
+    tmp_path: Path, directory: Path
+) -> None:
+    table = made(tmp_path / "table", numbered(), Field("id", LONG))
+    with pytest.raises(InvalidInputError, match="always generated"):
+        quiet(table, directory, key="number")
+
+
+# --- rules that are added meanwhile ----------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+def test_durable_rows_that_violate_a_new_constraint_wait_or_are_diverted(
+    tmp_path: Path, directory: Path, key: str | None
+) -> None:
+    table = made(tmp_path / "table", Field("id", LONG), Field("name", STRING))
+    ingestor = quiet(table, directory, key=key)
+    for number in range(6):
+        ingestor.write({"id": number})
+    ingestor.write(pl.DataFrame({"id": [6, -1, 7]}))
+    table.alter.add_constraint("positive", "id > 0")
+    with pytest.raises(StreamMismatchError, match="'positive'"):
+        ingestor.flush()
+    with pytest.raises(StreamMismatchError, match="'positive'"):
+        ingestor.write({"id": 8})
+    with pytest.raises(StreamMismatchError, match="'positive'"):
+        ingestor.close()
+    assert ids(table.scan()) == []
+    with quiet(table, directory, key=key, on_bad_row="divert") as ingestor:
+        assert ids(ingestor.read_your_writes()) == [-1, *range(8)]
+        ingestor.flush()
+        status = ingestor.status()
+        assert (status.rows_committed, status.rows_diverted, status.backlog_bytes) == (7, 2, 0)
+        assert ingestor.rejected()["row"].to_list() == [
+            '{"id":0,"name":null}',
+            '{"id":-1,"name":null}',
+        ]
+        ingestor.write({"id": 0})
+        ingestor.write({"id": 9})
+    assert ids(table.scan()) == [*range(1, 8), 9]
+
+
+def test_a_commit_all_of_whose_rows_are_diverted_writes_no_version(
+    tmp_path: Path, directory: Path
+) -> None:
+    table = made(tmp_path / "table", Field("id", LONG))
+    with quiet(table, directory, on_bad_row="divert") as ingestor:
+        ingestor.write({"id": -1}, source="s", offset=3)
+        table.alter.add_constraint("positive", "id > 0")
+        version = table.version()
+        ingestor.flush()
+        assert ingestor.status().rows_diverted == 1
+        assert ingestor.offsets() == {"s": 3}
+    assert table.version() == version
+    with quiet(table, directory) as ingestor:
+        assert ingestor.offsets() == {"s": 3}
+        assert ids(ingestor.read_your_writes()) == []
+
+
+def test_rows_wait_until_a_constraint_is_dropped(tmp_path: Path, directory: Path) -> None:
+    table = made(tmp_path / "table", Field("id", LONG))
+    with quiet(table, directory) as ingestor:
+        ingestor.write({"id": -1})
+        table.alter.add_constraint("positive", "id > 0")
+        with pytest.raises(StreamMismatchError):
+            ingestor.flush()
+        table.alter.drop_constraint("positive")
+        ingestor.flush()
+        ingestor.write({"id": -2})
+    assert ids(table.scan()) == [-2, -1]
+
+
+def test_rows_written_before_a_column_was_generated_get_its_values(
+    tmp_path: Path, directory: Path
+) -> None:
+    table = made(tmp_path / "table", Field("id", LONG))
+    with quiet(table, directory) as ingestor:
+        ingestor.write({"id": 1})
+        ingestor.write(pl.DataFrame({"id": [2]}))
+        ingestor.close(flush=False)
+    features = {"delta.feature.generatedColumns": "supported"}
+    table.alter.set_properties(features)
+    with table.transaction() as tx:
+        tx.set_metadata(schema=Struct((Field("id", LONG), DOUBLED)))
+    with quiet(table, directory) as ingestor:
+        ingestor.write({"id": 3})
+        assert ids(ingestor.read_your_writes()) == [1, 2, 3]
+    assert dict(table.to_polars().rows()) == {1: 2, 2: 4, 3: 6}
