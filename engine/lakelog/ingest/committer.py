@@ -79,7 +79,7 @@ class Committed:
         rows: Number of rows in its records.
         size_bytes: Size of its records in bytes.
         version: The table version; None if no row changed.
-        rows_diverted: Rows that the table does not accept any more.
+        rows_diverted: Rows that the table no longer accepts.
     """
 
     seq: int

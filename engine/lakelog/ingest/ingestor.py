@@ -128,7 +128,7 @@ class Ingestor(Closing):
         sync: Durability of a row when `write` returns, as for `WriteAheadLog`.
         on_bad_row: Whether a row that does not fit the table raises an error, in which case no row
             of the batch is written; or is written, with the reason, to the file `rejected_path`,
-            while the other rows are accepted. A durable row that the table does not accept any more
+            while the other rows are accepted. A durable row that the table no longer accepts
             when it is committed blocks the commit, or is diverted.
         max_backlog_bytes: Bytes of rows that may wait for their commit. Disk use can exceed it by
             two segments of the log of 64 MiB.

@@ -359,7 +359,7 @@ class RowCodec:
         return [self._stored(each) for each in self._read(records)], np.concatenate(numbers)
 
     def without_bad(self, records: Records) -> tuple[Records, list[BadRows]]:
-        """Records without the rows that do not fit the schema and the rules any more, and these."""
+        """Records without the rows that no longer fit the schema and the rules, and these rows."""
         puts, places = records.of("PUT")
         parts, bad, start = [], [], 0
         for number in self._unfitting(puts, 0):
