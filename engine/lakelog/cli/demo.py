@@ -243,7 +243,7 @@ def _cleanup(show: _Show, table: Table) -> None:
         "checkpoint, then deletes:"
     )
     show.rows(
-        plan.files.group_by("kind", "gate")
+        plan.files.group_by("kind")
         .agg(
             pl.len().alias("files"),
             pl.col("size_bytes").sum().alias("size"),

@@ -42,7 +42,7 @@ _DELETED = "version deleted size_bytes spared errors"
 _SHOWN = (
     "proposal",
     *(f"{kind}_retention" for kind in ("log", "checkpoint", "deleted_file")),
-    "gate",
+    "nothing_deleted_because",
     "oldest_version",
     "versions_lost",
     "log_bytes",
@@ -117,7 +117,7 @@ def cleanup(
     columns: tuple[str, ...] = ("path", "kind", "version", "size_bytes")
     errors: Sequence[LakelogError] = ()
     if isinstance(found, CleanupPlan):
-        columns = (*columns, "action", "gate", "covered_by")
+        columns = (*columns, "action", "why", "covered_by")
         summary = [size_text(found.size_bytes) + " deletable", *_promise(found), PLANNED]
     else:
         errors = found.errors
@@ -134,7 +134,7 @@ def cleanup(
 
 def _all_alike(shown: pl.DataFrame) -> tuple[str, ...]:
     """Columns with the same value in all rows."""
-    known = {"action", "gate", "covered_by"} & set(shown.columns)
+    known = {"action", "why", "covered_by"} & set(shown.columns)
     return tuple(name for name in known if shown.height and shown[name].n_unique() == 1)
 
 
@@ -295,16 +295,20 @@ def _same_retentions(shown: pl.DataFrame) -> tuple[str, ...]:
 
 
 def _readable(rows: pl.DataFrame) -> pl.DataFrame:
-    """Add durations and names as text columns."""
+    """Add durations, names and reasons as text columns."""
     import polars as pl
 
+    from lakelog.maintenance.retention_bounds import GATES
     from lakelog.model.durations import duration_text
 
     lengths = [name for name in rows.columns if name.endswith("_retention_ms")]
     return rows.with_columns(
         pl.Series(name.removesuffix("_ms"), map(duration_text, rows[name]), pl.String)
         for name in lengths
-    ).with_columns(pl.col("broken_consumers").list.join(", ").replace("", None))
+    ).with_columns(
+        pl.col("broken_consumers").list.join(", ").replace("", None),
+        nothing_deleted_because=pl.col("gate").replace(dict(GATES)),
+    )
 
 
 @click.command(
