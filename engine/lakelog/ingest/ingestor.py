@@ -421,7 +421,7 @@ class Ingestor(Closing):
         position = None if source is None else (source, require_int("offset", offset, least=0))
         self._require_open()
         seq = 0
-        batches = batches_of(rows)
+        batches = iter((rows,)) if self._codec(op).is_known(rows) else batches_of(rows)
         batch = next(batches, None)
         while True:
             following = None if batch is None else next(batches, None)

@@ -46,6 +46,8 @@ _HEADER_DTYPE = np.dtype([("form", "u1"), ("rows", "<u4")])
 ONE_ROW = _HEADER.pack(JSON, 1)
 """The key of a record of one row without a position."""
 
+_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+
 RECORD_BYTES = 8 << 20
 """Approximate bytes of rows per record."""
 
@@ -119,7 +121,7 @@ class RowCodec:
         self._reads_clock = any(map(_default_reads_clock, defaults)) or (
             rules is not None and rules.reads_clock
         )
-        self._fitting = pa.schema([])
+        self._fitting: pa.Schema | None = None
         self._never_null = [f.name for f in schema.fields if not f.nullable or f.name in key]
         self._plain_types = {
             field.name: ()
@@ -220,7 +222,7 @@ class RowCodec:
         need not be converted one batch at a time.
         """
         schema = rows.schema
-        if schema is not self._fitting and not schema.equals(self._fitting):
+        if self._fitting is None or not schema.equals(self._fitting):
             types = {f.name: f.type for f in schema}
             if (
                 len(types) < len(schema)
@@ -230,6 +232,15 @@ class RowCodec:
                 return False
             self._fitting = schema
         return not any(rows[name].null_count for name in self._never_null)
+
+    def is_known(self, rows: Any) -> bool:
+        """Whether rows are an Arrow table with the schema of rows that did fit."""
+        known = self._fitting
+        return (
+            known is not None
+            and isinstance(rows, pa.Table)
+            and rows.schema.equals(known, check_metadata=True)
+        )
 
     def _given_by(self, row: Any) -> frozenset[str]:
         return self._given & row.keys() if isinstance(row, Mapping) else frozenset()
@@ -391,14 +402,14 @@ class RowCodec:
         """The rows of records as they were written. JSON rows come first."""
         is_json = records.forms == JSON
         if is_json.any():
-            lines = pa.concat_arrays(records.values.filter(pa.array(is_json)).chunks)
+            lines = pa.concat_arrays(_filtered(records.values, is_json).chunks)
             table = self._json(_data_of(lines))
             names = self.computed.intersection(table.column_names)  # null before there were rules
             void = [name for name in names if table[name].null_count == len(table)]
             yield table.drop_columns(void)
         is_arrow = records.forms == ARROW
         if is_arrow.any():
-            streams = records.values.filter(pa.array(is_arrow))
+            streams = _filtered(records.values, is_arrow)
             given = [pa.ipc.open_stream(value.as_buffer()).read_all() for value in streams]
             for _, group in itertools.groupby(given, key=lambda table: table.schema):
                 yield pa.concat_tables(group).combine_chunks()
@@ -465,6 +476,8 @@ class Records:
     def of(self, op: str) -> tuple[Records, np.ndarray[Any, Any]]:
         """The records of one operation, and their positions."""
         mask = self.ops == op
+        if mask.all():
+            return self, np.arange(len(self))
         return Records(self.table.filter(pa.array(mask))), np.flatnonzero(mask)
 
     def replaced(self, by: Sequence[Record]) -> Records:
@@ -547,13 +560,12 @@ def _records_of_lines(lines: Sequence[bytes]) -> Iterator[Record]:
 def _records_of_table(table: pa.Table) -> Iterator[Record]:
     rows = table.num_rows
     step = max(1, rows * RECORD_BYTES // max(table.nbytes, RECORD_BYTES))
+    schema = table.schema.serialize()
     for start in range(0, rows, step):
         part = table.slice(start, step)
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, part.schema) as writer:
-            for batch in part.to_batches():
-                writer.write_batch(batch)
-        value = sink.getvalue().to_pybytes()
+        # The messages of an IPC stream; the schema of the table's types has no dictionaries.
+        batches = [batch.serialize() for batch in part.to_batches()]
+        value = b"".join([schema, *batches, _END_OF_STREAM])
         yield Record(_HEADER.pack(ARROW, part.num_rows), value, part.num_rows)
 
 
@@ -593,6 +605,11 @@ def _plain_rows(rows: Given) -> list[Any]:
         plain: list[Any] = table.to_pylist()
         return plain
     return [row.decode("utf-8", "replace") if isinstance(row, bytes) else row for row in rows]
+
+
+def _filtered(values: pa.ChunkedArray, mask: np.ndarray[Any, Any]) -> pa.ChunkedArray:
+    """Values for which the mask is true; not copied if all are."""
+    return values if mask.all() else values.filter(pa.array(mask))
 
 
 def _data_of(values: pa.Array) -> pa.Buffer:
