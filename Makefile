@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test soak bench notebooks fmt lint types layers unit clean
+.PHONY: help demo check test docs soak bench notebooks fmt lint types layers unit clean
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -20,7 +20,7 @@ help: ## Show this list
 demo: $(VENV)/.runtime ## Create a table on local disk, replay its log and write Parquet, showing each step
 	$(BIN)/lakelog demo
 
-test: lint types layers unit ## Check everything: lint, format, types, layers, tests, docs, notebooks
+test: lint types layers docs unit ## Check everything: lint, format, types, layers, tests, docs, notebooks
 
 # The rooms with uncommitted changes, without the slow ones; else a fixed set. Of the store tests,
 # those that need no server.
@@ -43,6 +43,10 @@ types: $(VENV)/.dev ## Check the types (mypy --strict)
 
 layers: $(VENV)/.dev ## Check that imports follow the layers
 	$(BIN)/lint-imports
+
+docs: export NO_MKDOCS_2_WARNING := true
+docs: $(VENV)/.dev ## Build the documentation site into site/
+	$(BIN)/python -m mkdocs build --quiet --strict
 
 unit: $(VENV)/.dev ## Run the tests only
 	$(BIN)/python -m pytest -n auto
@@ -68,7 +72,7 @@ fmt: $(VENV)/.dev ## Format, and fix what the linter can fix
 	$(BIN)/ruff format .
 
 clean: ## Delete the environment, caches and build products
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) build dist site .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find engine tests perf notebooks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Stamp files: an environment is rebuilt only if pyproject.toml changes. The package is installed in

@@ -203,7 +203,7 @@ class KeyedStore(Closing):
             The sequence number of the tombstone.
 
         Raises:
-            As `put`.
+            LakelogError: As `put`.
         """
         return self._write(rows.DELETE, data_of(key), None)
 
@@ -217,7 +217,7 @@ class KeyedStore(Closing):
             The sequence number of the end of the batch; 0 if there are no items.
 
         Raises:
-            As `put`.
+            LakelogError: As `put`.
         """
         return self.put_table(rows.pairs(items))
 
