@@ -152,6 +152,10 @@ def test_a_store_is_asked_for_many_keys_and_iterated_like_a_mapping(tmp_path: Pa
         assert list(store) == [b"a", b"b", b"empty"]
         with pytest.raises(InvalidInputError, match="a key must be bytes or text"):
             store.get_many([5])  # type: ignore[list-item]
+        no_lists: list[Any] = ["ab", b"ab", 5, None]
+        for each in no_lists:
+            with pytest.raises(InvalidInputError, match="must be a list"):
+                store.get_many(each)
     with pytest.raises(InvalidInputError):
         store.get_many(["a"])
 

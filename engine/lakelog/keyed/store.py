@@ -265,11 +265,17 @@ class KeyedStore(Closing):
         """The values of keys, in their order; None for a key that does not exist.
 
         Raises:
-            InvalidInputError: A key is neither bytes nor text.
+            InvalidInputError: `keys` is not a list, or a key is neither bytes nor text.
             CorruptionError: As `get`.
 
         The row groups that may contain the keys are read in key order, each once.
         """
+        if isinstance(keys, bytes | str) or not isinstance(keys, Iterable):
+            raise InvalidInputError(
+                "keys must be a list of bytes or text",
+                expected="list of bytes or str",
+                found=type(keys).__name__,
+            )
         sought = [data_of(key) for key in keys]
         self._access.check()
         view = self._view
