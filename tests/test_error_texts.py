@@ -114,6 +114,7 @@ def of_stores(root: Path) -> Calls:
         "WriteAheadLog: no log": lambda: lakelog.WriteAheadLog(root / "none", read_only=True),
         "WriteAheadLog: operation": lambda: _appended(root / "wal", "MERGE", "k"),
         "WriteAheadLog: key": lambda: _appended(root / "wal", "PUT", 5),
+        "WriteAheadLog: no value": lambda: _appended(root / "wal", "PUT", "k", None),
         "KeyedStore: a log is there": lambda: lakelog.KeyedStore(root / "wal"),
     }
 
@@ -152,9 +153,9 @@ def of_ingestors(root: Path) -> Calls:
     }
 
 
-def _appended(folder: Path, operation: Any, key: Any) -> None:
+def _appended(folder: Path, operation: Any, key: Any, value: str | None = "v") -> None:
     with lakelog.WriteAheadLog(folder) as log:
-        log.append(operation, key, "v")
+        log.append(operation, key, value)
 
 
 def text_of(call: Callable[[], Any], root: Path) -> str:

@@ -37,7 +37,7 @@ ACTIONS: dict[str, Action] = {
 def followers(log: WriteAheadLog, told: dict[str, Any]) -> list[threading.Thread]:
     def follow(key: str) -> None:
         try:
-            told[key] = log.append("PUT", key)
+            told[key] = log.append("PUT", key, b"")
         except (InvalidInputError, LogPoisonedError, OutcomeUnknownError) as error:
             told[key] = error
 
@@ -75,7 +75,7 @@ def interrupted(name: str, at: int) -> bool:
         assert not thread.is_alive(), f"{thread.name} waits for ever"
     assert len(told) == FOLLOWERS
     if name == "replay":
-        log.append("PUT", "later")  # who reads only leaves the log as it was
+        log.append("PUT", "later", b"")  # who reads only leaves the log as it was
     acknowledged = {key: seq for key, seq in told.items() if isinstance(seq, int)}
     assert all(seq > len(before) for seq in acknowledged.values()), told
     log.close()
@@ -88,7 +88,7 @@ def interrupted(name: str, at: int) -> bool:
         assert again.truncated_to in {0, *((2, 4) if name.startswith("truncation") else ())}
         leads = sum(key.startswith("leads") for key in found)
         assert leads in {0, 3 if name == "batch" else 1}
-        assert again.append("PUT", "again") == again.current_seq_num()
+        assert again.append("PUT", "again", b"") == again.current_seq_num()
     return interrupts.has_acted
 
 

@@ -66,7 +66,7 @@ def test_the_second_writer_is_told_who_has_the_log_until_that_one_is_dead(tmp_pa
         owner.wait(60)
         # A child that it forked still lives.
         with WriteAheadLog(tmp_path) as log:
-            assert log.append("PUT", "k") == 1
+            assert log.append("PUT", "k", b"") == 1
             with pytest.raises(LogLockedError, match=f"process {os.getpid()} "):
                 WriteAheadLog(tmp_path)
 
@@ -94,7 +94,7 @@ def test_one_of_many_writers_that_come_at_once_gets_the_log(tmp_path: Path) -> N
         for thread in threads:
             thread.join()
         assert (len(logs), len(refused)) == (1, 3)
-        assert logs[0].append("PUT", "k") == number + 1
+        assert logs[0].append("PUT", "k", b"") == number + 1
         logs[0].close()
 
 

@@ -219,11 +219,13 @@ class Workload:
         is_batch = rng.random() < 0.4
         records = [
             (
-                rng.choice(_DATA),
+                op,
                 b"%d.%d" % (number, index),
-                rng.choice([None, b"", rng.randbytes(rng.choice([5, 60, 700]))]),
+                rng.choice([b"" if op == "PUT" else None, rng.randbytes(rng.choice([5, 60, 700]))]),
             )
-            for index in range(rng.choice([1, 2, 5, 60]) if is_batch else 1)
+            for index, op in enumerate(
+                rng.choices(_DATA, k=rng.choice([1, 2, 5, 60]) if is_batch else 1)
+            )
         ]
         self.life.units[number] = Unit(thread, records, is_batch)
         if not is_batch:

@@ -302,14 +302,14 @@ def test_sequence_numbers_are_not_used_again_when_the_id_that_proves_them_is_los
         assert log.recovery is not None
         assert log.recovery.dropped_records == last
         assert log.replay().num_rows == 0
-        assert log.append("PUT", "new") == last + 1
+        assert log.append("PUT", "new", b"") == last + 1
         assert log.replay(after_seq=last).num_rows == 1
 
 
 def test_numbers_that_no_chain_of_frames_bears_out_are_not_believed(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         for n in range(4):
-            log.append("PUT", str(n))
+            log.append("PUT", str(n), b"")
     (path,) = segments(tmp_path)
     flip(path, HEADER_FIELDS["log id"])
     frame_bytes = (path.stat().st_size - SEGMENT_HEADER_BYTES) // 4
@@ -327,7 +327,7 @@ def test_a_name_beyond_all_sequence_numbers_takes_none(directory: Path, name: in
     with WriteAheadLog(directory, read_only=True, strict=False) as reader:
         assert (seqs(reader), reader.current_seq_num()) == (list(range(1, LAST + 1)), LAST)
     with WriteAheadLog(directory, strict=False) as log:
-        assert log.append("PUT", "k") == LAST + 1
+        assert log.append("PUT", "k", b"") == LAST + 1
     with WriteAheadLog(directory) as log:
         assert (log.recovery, log.current_seq_num()) == (None, LAST + 1)
 

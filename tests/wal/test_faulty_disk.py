@@ -110,7 +110,7 @@ def test_after_a_fault_a_crash_leaves_what_was_promised(
         elif name != "close":
             if told is not None and name != "rotation" and not truncates:
                 assert (keys(log), log.current_seq_num()) == (before, last)
-            assert log.append("PUT", "later") == log.current_seq_num()
+            assert log.append("PUT", "later", b"") == log.current_seq_num()
             if sync != "none":
                 log.checkpoint()  # from here on all is durable
             else:
@@ -126,7 +126,7 @@ def test_after_a_fault_a_crash_leaves_what_was_promised(
                     assert found[: len(before)] == before
                 else:
                     assert found == sorted(found[:8]) + found[8:]
-                assert again.append("PUT", "again") == again.current_seq_num()
+                assert again.append("PUT", "again", b"") == again.current_seq_num()
         log.close()
         assert found_again(disk, rng) == known or known is None
         if not counting.has_acted:
@@ -141,7 +141,7 @@ def found_again(disk: CrashDisk, rng: random.Random) -> list[str]:
     """
     with opened(disk) as log:
         there = keys(log)
-        log.append("PUT", "behind")
+        log.append("PUT", "behind", b"")
     for _ in range(CLONES):
         with opened(disk.clone(rng)) as log:
             assert keys(log) == [*there, "behind"]
@@ -162,7 +162,7 @@ def test_a_short_write_is_continued_and_an_empty_one_fails() -> None:
         assert len(keys(log)) == len(LONG)
         taken = 0
         with pytest.raises(UnavailableError, match="no more"):
-            log.append("PUT", "k")
+            log.append("PUT", "k", b"")
         assert len(keys(log)) == len(LONG)
 
 
@@ -179,13 +179,13 @@ def test_each_mode_syncs_as_documented(sync: Any) -> None:
         return kinds.count("sync")
 
     def append() -> int:
-        return log.append("PUT", "k")
+        return log.append("PUT", "k", b"")
 
     assert syncs(append, 25) == {"sync": 25, "batch": 2, "none": 0}[sync]
     assert syncs(log.checkpoint) == {"sync": 1, "batch": 1, "none": 0}[sync]
     assert syncs(append) == {"sync": 1, "batch": 0, "none": 0}[sync]
     assert syncs(log.sync) == {"sync": 0, "batch": 1, "none": 1}[sync]
-    log.append("PUT", "k")
+    log.append("PUT", "k", b"")
     assert syncs(log.close) == {"sync": 0, "batch": 1, "none": 0}[sync]
 
 
@@ -200,7 +200,7 @@ def with_a_failed_sync() -> CrashDisk:
     assert isinstance(first.value.__cause__, OSError)
     assert first.value.path is not None
     with pytest.raises(LogPoisonedError, match="fsync failed") as later:
-        log.append("PUT", "later")
+        log.append("PUT", "later", b"")
     assert later.value.hint is not None
     log.close()
     return disk
@@ -211,7 +211,7 @@ def test_what_a_sync_failed_for_is_written_again_before_anything_goes_behind_it(
     assert keys(opened(disk.clone(random.Random(1)))) == ["before"]
     with opened(well(disk)) as again:
         assert keys(again) == ["before", "unknown"]
-        again.append("PUT", "behind")
+        again.append("PUT", "behind", b"")
     for seed in range(20):
         with opened(disk.clone(random.Random(seed))) as left:
             assert keys(left) == ["before", "unknown", "behind"]
@@ -224,7 +224,7 @@ def test_what_a_sync_failed_for_is_written_again_before_damage_is_set_aside() ->
     with opened(disk, strict=False) as again:
         assert again.recovery is not None
         assert keys(again) == ["before", "unknown"]
-        again.append("PUT", "behind")
+        again.append("PUT", "behind", b"")
     for seed in range(20):
         with opened(disk.clone(random.Random(seed))) as left:
             assert keys(left) == ["before", "unknown", "behind"]
@@ -263,7 +263,7 @@ def test_only_what_is_not_known_to_be_durable_is_written_again() -> None:
 def test_closing_reports_a_failed_sync_and_closes() -> None:
     disk = CrashDisk()
     log = opened(disk, sync="batch")
-    log.append("PUT", "k")
+    log.append("PUT", "k", b"")
     disk.watch = Counting(1, fail(errno.EIO))
     with pytest.raises(OutcomeUnknownError):
         log.close()
@@ -281,7 +281,7 @@ def test_what_was_closed_well_is_not_written_again(sync: Any) -> None:
             log.append("PUT", str(n), "v" * 600)
     disk.watch = lambda operation: kinds.append(operation.kind)
     with opened(disk) as log:
-        log.append("PUT", "behind")
+        log.append("PUT", "behind", b"")
     assert "rewrite" not in kinds
     for seed in range(9):
         with opened(disk.clone(random.Random(seed))) as left:
@@ -363,7 +363,7 @@ def test_an_opening_that_fails_leaves_all_to_the_next_one(
         for left in [disk, *(disk.clone(rng) for _ in range(CLONES))]:
             with opened(left, strict=False) as log:
                 assert keys(log) == expected
-                assert log.append("PUT", "new") >= (12 if state is torn else 13)
+                assert log.append("PUT", "new", b"") >= (12 if state is torn else 13)
             with opened(left) as log:
                 assert keys(log) == [*expected, "new"]
                 assert log.recovery is None
@@ -384,7 +384,7 @@ def test_a_log_that_could_not_be_made_is_made_later(error: int, share: float) ->
         well(disk)
         for left in [disk.clone(rng), disk]:
             with opened(left) as log:
-                assert log.append("PUT", "first") == 1
+                assert log.append("PUT", "first", b"") == 1
 
 
 # --- threads, and room ----------------------------------------------------------------------------
@@ -447,7 +447,7 @@ def test_threads_over_a_disk_that_is_full_now_and_then_are_each_told_the_truth(s
     assert not unknown
     assert len(acknowledged) > 5
     assert sorted(unit_keys(log)) == sorted(acknowledged)
-    assert log.append("PUT", "room 0 01") == log.current_seq_num()
+    assert log.append("PUT", "room 0 01", b"") == log.current_seq_num()
     log.sync()
     for _ in range(CLONES):
         with opened(disk.clone(rng)) as again:
@@ -519,7 +519,7 @@ def test_a_full_disk_leaves_every_acknowledged_record_and_is_used_once_there_is_
     # What is stored elsewhere makes room for what comes.
     room = sum(map(len, disk.contents().values())) + 64
     log.truncate(log.current_seq_num() - 3)
-    log.append("PUT", "goes on")
+    log.append("PUT", "goes on", b"")
     assert keys(log) == [*acknowledged[-3:], "goes on"]
     log.close()
 
@@ -529,7 +529,7 @@ def test_what_the_disk_says_is_told(tmp_path: Path) -> None:
     log = opened(disk)
     disk.watch = Counting(1, fail(errno.ENOSPC))
     with pytest.raises(UnavailableError, match="write fails") as caught:
-        log.append("PUT", "k")
+        log.append("PUT", "k", b"")
     assert isinstance(caught.value.__cause__, OSError)
     assert caught.value.__cause__.errno == errno.ENOSPC
     assert caught.value.path == f"{DIRECTORY}/{1:020d}.wal"

@@ -69,7 +69,7 @@ def test_concurrent_appends_share_fsyncs_and_keep_their_order() -> None:
         kinds.clear()
 
         def work(thread: int) -> list[int]:
-            return [log.append("PUT", f"{thread} {n}") for n in range(12)]
+            return [log.append("PUT", f"{thread} {n}", b"") for n in range(12)]
 
         numbers = together(THREADS, work)
         assert kinds.count("sync") < THREADS * 12 * 0.7
@@ -88,11 +88,11 @@ def test_batches_and_single_records_of_one_group_have_frames_of_their_own() -> N
             for n in range(6):
                 match (thread + n) % 4:
                     case 0:
-                        log.append_batch([("PUT", f"{thread} {n} {m}", None) for m in range(5)])
+                        log.append_batch([("PUT", f"{thread} {n} {m}", b"") for m in range(5)])
                     case 1:
                         log.append_batch([("PUT", f"{thread} {n} {m}", "v") for m in range(60)])
                     case _:
-                        log.append("PUT", f"{thread} {n}")
+                        log.append("PUT", f"{thread} {n}", b"")
 
         assert together(THREADS, work) == [None] * THREADS
         seen = [tuple(record) for record in log.records()]
@@ -141,7 +141,7 @@ def test_a_failed_fsync_fails_all_who_share_it_and_all_later_ones(fail_at: int) 
     failing = Counting(0, fail(errno.EIO))
     disk = slow(failing)
     log = opened(disk)
-    log.append("PUT", "before")
+    log.append("PUT", "before", b"")
     failing.at = failing.count + 2 * fail_at  # the sync of that many writes
 
     def work(thread: int) -> tuple[list[bytes], list[bytes], bool]:
@@ -149,7 +149,7 @@ def test_a_failed_fsync_fails_all_who_share_it_and_all_later_ones(fail_at: int) 
         for n in range(10):
             key = f"{thread} {n}".encode()
             try:
-                log.append("PUT", key)
+                log.append("PUT", key, b"")
                 done.append(key)
             except OutcomeUnknownError:
                 return done, [key], True
@@ -196,7 +196,7 @@ def test_closing_lets_those_finish_who_wait() -> None:
                 log.close()
                 return done
             try:
-                log.append("PUT", f"{thread} {n}")
+                log.append("PUT", f"{thread} {n}", b"")
                 done.append(f"{thread} {n}".encode())
             except (InvalidInputError, LogPoisonedError):
                 return done

@@ -42,9 +42,9 @@ def test_a_second_writer_is_told_who_has_the_log(tmp_path: Path) -> None:
         assert f"process {os.getpid()} on " in str(caught.value.found)
         assert caught.value.path == str(tmp_path / "wal.lock")
         assert "read_only" in (caught.value.hint or "")
-        assert log.append("PUT", "k") == 1
+        assert log.append("PUT", "k", b"") == 1
     with WriteAheadLog(tmp_path) as log:
-        assert log.append("PUT", "k") == 2
+        assert log.append("PUT", "k", b"") == 2
 
 
 def test_a_dead_owners_lock_is_taken_over(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_a_dead_owners_lock_is_taken_over(tmp_path: Path) -> None:
         child.kill()
         child.communicate()
     with WriteAheadLog(tmp_path) as log:
-        assert log.append("PUT", "k") == 2
+        assert log.append("PUT", "k", b"") == 2
 
 
 def test_a_full_disk_keeps_nobody_from_opening(
@@ -76,7 +76,7 @@ def test_a_full_disk_keeps_nobody_from_opening(
 ) -> None:
     """Otherwise no writer could truncate, which frees space."""
     with WriteAheadLog(tmp_path) as log:
-        log.append("PUT", "k")
+        log.append("PUT", "k", b"")
 
     def full(descriptor: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "full")
@@ -109,7 +109,7 @@ def test_a_poisoned_log_is_not_left_well(tmp_path: Path, monkeypatch: pytest.Mon
     modes: list[Any] = ["batch", "none"]
     for mode in modes:
         log = WriteAheadLog(tmp_path, sync=mode)
-        log.append("PUT", "k")
+        log.append("PUT", "k", b"")
         with monkeypatch.context() as patch:
             patch.setattr(LocalFile, "sync", sync)
             with pytest.raises(OutcomeUnknownError):
@@ -124,7 +124,7 @@ def test_a_file_that_does_not_close_well_does_not_keep_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = WriteAheadLog(tmp_path)
-    log.append("PUT", "k")
+    log.append("PUT", "k", b"")
 
     def close(file: LocalFile) -> None:
         raise OSError(errno.EIO, "it does not close")
@@ -138,8 +138,8 @@ def test_a_file_that_does_not_close_well_does_not_keep_the_lock(
 
 def test_a_log_that_cannot_be_opened_is_not_locked(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
-        log.append("PUT", "k")
-        log.append("PUT", "k")
+        log.append("PUT", "k", b"")
+        log.append("PUT", "k", b"")
     path = tmp_path / "00000000000000000001.wal"
     data = bytearray(path.read_bytes())
     data[70] ^= 1
@@ -151,7 +151,7 @@ def test_a_log_that_cannot_be_opened_is_not_locked(tmp_path: Path) -> None:
 
 def test_a_log_that_nobody_holds_any_more_is_not_locked(tmp_path: Path) -> None:
     log = WriteAheadLog(tmp_path)
-    log.append("PUT", "k")
+    log.append("PUT", "k", b"")
     del log
     with WriteAheadLog(tmp_path) as log:
         assert log.current_seq_num() == 1
@@ -160,7 +160,7 @@ def test_a_log_that_nobody_holds_any_more_is_not_locked(tmp_path: Path) -> None:
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 def test_a_fork_does_not_write(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
-        log.append("PUT", "k")
+        log.append("PUT", "k", b"")
         context = multiprocessing.get_context("fork")
         here, there = context.Pipe()
         child = context.Process(target=_append, args=(log, there))
@@ -168,12 +168,12 @@ def test_a_fork_does_not_write(tmp_path: Path) -> None:
         assert here.recv() == "the log belongs to another process"
         child.join()
         assert child.exitcode == 0
-        assert log.append("PUT", "k") == 2
+        assert log.append("PUT", "k", b"") == 2
 
 
 def _append(log: WriteAheadLog, tell: Connection) -> None:
     try:
-        log.append("PUT", "from the fork")
+        log.append("PUT", "from the fork", b"")
         message = "written"
     except InvalidInputError as error:
         message = error.message
@@ -198,12 +198,12 @@ def test_what_was_let_go_of_asks_for_nothing_when_python_ends(
 def test_a_file_that_is_a_link_is_not_followed_for_writing(tmp_path: Path, name: str) -> None:
     directory, target = tmp_path / "log", tmp_path / "target"
     with WriteAheadLog(directory) as log:
-        log.append("PUT", "k")
+        log.append("PUT", "k", b"")
     (directory / name).rename(target)
     (directory / name).symlink_to(target)
     before = target.read_bytes()
     with pytest.raises(ExternalPathError, match="symbolic link"), WriteAheadLog(directory) as log:
-        log.append("PUT", "another")
+        log.append("PUT", "another", b"")
     assert target.read_bytes() == before
     with WriteAheadLog(directory, read_only=True) as log:
         assert log.current_seq_num() == 1

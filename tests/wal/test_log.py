@@ -47,8 +47,8 @@ def test_records_come_back_in_order_with_their_numbers(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         assert rows(log) == expected
         assert log.recovery is None
-        assert log.append("PUT", "x") == 7
-        assert rows(log, 6) == [(7, "PUT", b"x", None)]
+        assert log.append("PUT", "x", b"") == 7
+        assert rows(log, 6) == [(7, "PUT", b"x", b"")]
 
 
 def test_a_records_checksum_is_that_of_the_specification(tmp_path: Path) -> None:
@@ -178,7 +178,13 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path, table: Any) -> Non
 
 @pytest.mark.parametrize(
     "record",
-    [("put", "k", "v"), ("PUT", 1, "v"), ("PUT", "k", 1.5), ("PUT", None, None), ("PUT", "\ud800")],
+    [
+        ("put", "k", "v"),
+        ("PUT", 1, "v"),
+        ("PUT", "k", 1.5),
+        ("PUT", None, "v"),
+        ("PUT", "\ud800", "v"),
+    ],
     ids=["op", "key", "value", "no key", "surrogate"],
 )
 def test_a_record_of_something_else_is_refused(tmp_path: Path, record: tuple[Any, ...]) -> None:
@@ -249,7 +255,7 @@ def test_a_log_says_up_to_where_its_records_are_void(tmp_path: Path) -> None:
 def test_the_last_number_survives_truncation_of_everything_and_opening(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         for n in range(5):
-            log.append("PUT", str(n))
+            log.append("PUT", str(n), b"")
         assert log.truncate(5).truncated_to == 5
         assert segments(tmp_path) == [6]
         assert log.truncate(5).removed == ()
@@ -258,8 +264,8 @@ def test_the_last_number_survives_truncation_of_everything_and_opening(tmp_path:
             assert log.current_seq_num() == 5
             assert rows(log) == []
     with WriteAheadLog(tmp_path) as log:
-        assert log.append("PUT", "next") == 6
-        assert rows(log, 5) == [(6, "PUT", b"next", None)]
+        assert log.append("PUT", "next", b"") == 6
+        assert rows(log, 5) == [(6, "PUT", b"next", b"")]
 
 
 @pytest.mark.parametrize(
@@ -271,7 +277,7 @@ def test_the_last_number_survives_truncation_of_everything_and_opening(tmp_path:
 )
 def test_truncation_beyond_the_log_is_refused(tmp_path: Path, up_to_seq: int, message: str) -> None:
     with WriteAheadLog(tmp_path) as log:
-        log.append_batch([("PUT", "a", None), ("PUT", "b", None)])
+        log.append_batch([("PUT", "a", b""), ("PUT", "b", b"")])
         with pytest.raises(InvalidInputError, match=message):
             log.truncate(up_to_seq)
         assert len(rows(log)) == 2
@@ -297,11 +303,11 @@ def test_compressed_frames_are_smaller_and_the_same(tmp_path: Path) -> None:
 
 def test_a_closed_log_is_refused_and_closing_twice_is_not(tmp_path: Path) -> None:
     log = WriteAheadLog(tmp_path)
-    log.append("PUT", "k")
+    log.append("PUT", "k", b"")
     log.close()
     log.close()
     for use in (
-        lambda: log.append("PUT", "k"),
+        lambda: log.append("PUT", "k", b""),
         lambda: log.append_batch([]),
         log.replay,
         log.state,
@@ -337,7 +343,7 @@ def test_a_log_that_is_not_there_is_not_read(tmp_path: Path) -> None:
 
 def test_a_directory_is_made_with_those_above(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path / "a" / "b") as log:
-        assert log.append("PUT", "k") == 1
+        assert log.append("PUT", "k", b"") == 1
         assert log.directory == str(tmp_path / "a" / "b")
         assert repr(log) == f"WriteAheadLog({str(tmp_path / 'a' / 'b')!r})"
 
@@ -354,6 +360,6 @@ def test_a_large_batch_is_larger_than_a_segment_and_stays_one(tmp_path: Path) ->
     batch = [("PUT", str(n), "v" * 50) for n in range(500)]
     with WriteAheadLog(tmp_path, segment_bytes=1000, frame_bytes=900) as log:
         assert log.append_batch(batch) == 501
-        assert log.append("PUT", "next") == 502
+        assert log.append("PUT", "next", b"") == 502
         assert segments(tmp_path) == [1, 502]
         assert len(rows(log)) == 501

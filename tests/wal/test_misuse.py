@@ -36,10 +36,10 @@ def test_a_log_is_truncated_to_a_whole_number_or_stays_as_it_is(
 ) -> None:
     with WriteAheadLog(tmp_path) as log:
         for n in range(4):
-            log.append("PUT", str(n))
+            log.append("PUT", str(n), b"")
         with pytest.raises(InvalidInputError, match="must be an int >= 0"):
             log.truncate(number)
-        assert log.append("PUT", "goes on") == 5
+        assert log.append("PUT", "goes on", b"") == 5
         for up_to_seq in (3, 5):
             number = np.int64(up_to_seq)
             log.truncate(number)
@@ -66,7 +66,7 @@ def test_a_directory_is_given_as_text_bytes_or_path(tmp_path: Path) -> None:
     ways: list[Any] = [str(tmp_path), bytes(tmp_path), tmp_path]
     for n, directory in enumerate(ways, 1):
         with WriteAheadLog(directory) as log:
-            assert log.append("PUT", "k") == n
+            assert log.append("PUT", "k", b"") == n
 
 
 def test_a_log_without_numbers_left_refuses_records_and_keeps_those_that_it_has(
@@ -76,12 +76,12 @@ def test_a_log_without_numbers_left_refuses_records_and_keeps_those_that_it_has(
     header = SegmentHeader(bytes(range(16)), first, first, first - 1, 0)
     (tmp_path / segment_name(first)).write_bytes(header.pack())
     with WriteAheadLog(tmp_path) as log:
-        assert log.append("PUT", "one of the last") == first
+        assert log.append("PUT", "one of the last", b"") == first
         assert log.append_batch([("PUT", "the last", "v")]) == MAX_SEQ - 1
     for _ in range(2):
         with WriteAheadLog(tmp_path) as log:
             with pytest.raises(InvalidInputError, match="sequence numbers are exhausted"):
-                log.append("PUT", "one too many")
+                log.append("PUT", "one too many", b"")
             assert log.replay()["seqNum"].to_pylist() == [first, first + 1]
             assert log.replay(MAX_SEQ - 1).num_rows == log.replay(1 << 80).num_rows == 0
             assert log.current_seq_num() == MAX_SEQ - 1
@@ -108,7 +108,7 @@ def test_a_log_that_writes_is_not_copied_and_keeps_its_files(
         gc.collect()
         with pytest.raises(LogLockedError):
             WriteAheadLog(tmp_path)
-        assert log.append("PUT", "its files are open") == 1
+        assert log.append("PUT", "its files are open", b"") == 1
         with WriteAheadLog(tmp_path, read_only=True) as reader:
             assert duplicate(reader)
 
@@ -117,7 +117,7 @@ def test_a_log_that_writes_is_not_copied_and_keeps_its_files(
 def test_records_are_read_from_a_whole_number_on(tmp_path: Path, number: Any) -> None:
     with WriteAheadLog(tmp_path) as log:
         for n in range(4):
-            log.append("PUT", str(n))
+            log.append("PUT", str(n), b"")
         for reader in (log, WriteAheadLog(tmp_path, read_only=True)):
             for read in (reader.replay, lambda n, of=reader: list(of.iterate(n))):
                 with pytest.raises(InvalidInputError, match="must be an int >= 0"):
@@ -151,7 +151,7 @@ def test_a_file_in_the_place_of_a_log_is_told_as_such(tmp_path: Path) -> None:
 
 def test_how_a_log_syncs_may_be_said_without_its_name(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path, "none") as log:
-        assert log.append("PUT", "k") == 1
+        assert log.append("PUT", "k", b"") == 1
     for wrong in ("fsync", ["sync"], None):
         with pytest.raises(InvalidInputError, match="sync must be"):
             WriteAheadLog(tmp_path, wrong)  # type: ignore[arg-type]
@@ -197,15 +197,15 @@ def test_what_the_operating_system_says_of_an_fsync_is_what_counts(
     with WriteAheadLog(tmp_path) as log:
         for n in range(3):
             before = len(synced)
-            log.append("PUT", str(n))
+            log.append("PUT", str(n), b"")
             assert len(synced) == before + 1
         fails = True
         with pytest.raises(OutcomeUnknownError):
-            log.append("PUT", "it may be there")
+            log.append("PUT", "it may be there", b"")
         fails = False
         with pytest.raises(LogPoisonedError):
-            log.append("PUT", "it is refused")
+            log.append("PUT", "it is refused", b"")
     with WriteAheadLog(tmp_path) as log:
         assert log.replay()["key"].to_pylist()[:3] == [b"0", b"1", b"2"]
         assert b"it is refused" not in log.replay()["key"].to_pylist()
-        assert log.append("PUT", "usable") > 3
+        assert log.append("PUT", "usable", b"") > 3

@@ -23,12 +23,20 @@ DIRECTORY = "somewhere/log"
 
 keys = st.binary(max_size=6) | st.sampled_from([b"a", b"b", b"c"])
 values = (
-    st.none()
-    | st.binary(max_size=30)
+    st.binary(max_size=30)
     | st.binary(min_size=1, max_size=3).map(lambda part: part * 150)
     | st.just(FRAME_MAGIC.to_bytes(4, "little") * 12)
 )
-batches = st.lists(st.tuples(st.sampled_from(["PUT", "PUT", "DELETE"]), keys, values), max_size=60)
+
+
+def records(*ops: str) -> st.SearchStrategy[tuple[str, bytes, bytes | None]]:
+    """Records of these operations; all but PUT may have no value."""
+    return st.sampled_from(ops).flatmap(
+        lambda op: st.tuples(st.just(op), keys, values if op == "PUT" else st.none() | values)
+    )
+
+
+batches = st.lists(records("PUT", "PUT", "DELETE"), max_size=60)
 
 Record = tuple[int, str, bytes, bytes | None]
 
@@ -80,9 +88,9 @@ class LogMachine(RuleBasedStateMachine):
 
     # --- what is appended
 
-    @rule(op=st.sampled_from(["PUT", "DELETE", "COMMIT", "CHECKPOINT"]), key=keys, value=values)
-    def append(self, op: Any, key: bytes, value: bytes | None) -> None:
-        assert self.log.append(op, key, value) == self.add((op, key, value))
+    @rule(record=records("PUT", "DELETE", "COMMIT", "CHECKPOINT"))
+    def append(self, record: tuple[Any, bytes, bytes | None]) -> None:
+        assert self.log.append(*record) == self.add(record)
 
     @rule(batch=batches)
     def append_batch(self, batch: list[tuple[str, bytes, bytes | None]]) -> None:
@@ -158,7 +166,7 @@ class LogMachine(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.log.close()
         with pytest.raises(InvalidInputError):
-            self.log.append("PUT", b"closed")
+            self.log.append("PUT", b"closed", b"")
         self.open()
         assert self.log.recovery is None
 
@@ -208,7 +216,7 @@ class LogMachine(RuleBasedStateMachine):
         expected = self.there
         tables = self.reader.iterate()
         first = next(tables, None)
-        self.append("PUT", b"meanwhile", None)
+        self.append(("PUT", b"meanwhile", b""))
         self.truncate(1.0)
         parts = [*([first] if first is not None else []), *tables]
         if first is None:

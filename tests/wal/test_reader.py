@@ -35,7 +35,7 @@ def test_a_reader_writes_nothing(tmp_path: Path) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()}
     with WriteAheadLog(tmp_path, read_only=True) as reader:
         for use in (
-            lambda: reader.append("PUT", "k"),
+            lambda: reader.append("PUT", "k", b""),
             lambda: reader.append_batch([]),
             lambda: reader.truncate(0),
             reader.checkpoint,
@@ -120,7 +120,7 @@ def test_a_reader_looks_again_when_segments_come_and_go(tmp_path: Path, changes:
 def test_what_stays_damaged_is_damage_for_a_reader_too(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         for n in range(5):
-            log.append("PUT", str(n))
+            log.append("PUT", str(n), b"")
     path = tmp_path / "00000000000000000001.wal"
     data = bytearray(path.read_bytes())
     data[80] ^= 1

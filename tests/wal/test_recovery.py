@@ -80,9 +80,9 @@ def test_what_was_never_synced_may_be_torn_anywhere(tmp_path: Path) -> None:
 def test_a_truncation_is_not_torn_with_what_follows_it(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path, **settings()) as log:
         for n in range(4):
-            log.append("PUT", str(n))
+            log.append("PUT", str(n), b"")
         log.truncate(2)
-        log.append("PUT", "after")
+        log.append("PUT", "after", b"")
     path = tmp_path / FIRST
     mark = frames_of(path)[4]
     assert mark.kind == 2
@@ -99,7 +99,7 @@ def test_a_log_that_was_being_made_is_made_again(tmp_path: Path) -> None:
         path = directory / FIRST
         path.write_bytes(path.read_bytes()[:kept])
         with WriteAheadLog(directory) as log:
-            assert log.append("PUT", "k") == 1
+            assert log.append("PUT", "k", b"") == 1
 
 
 def test_numbers_that_were_given_up_are_no_gap(tmp_path: Path) -> None:
@@ -111,7 +111,7 @@ def test_numbers_that_were_given_up_are_no_gap(tmp_path: Path) -> None:
     (tmp_path / FIRST).write_bytes(header + one + jumped)
     with WriteAheadLog(tmp_path) as log:
         assert [record.seq_num for record in log.records()] == [1, 5]
-        assert log.append("PUT", "b") == 6
+        assert log.append("PUT", "b", b"") == 6
     plainly = FrameHeader(40, 5, 1, 1, 0, 0, 40, 1)
     gapped = b"".join(bytes(piece) for piece in frame_pieces(plainly, [payload], 0, FRAMING.seal))
     (tmp_path / FIRST).write_bytes(header + one + gapped)
@@ -177,7 +177,7 @@ def test_what_is_damaged_at_its_beginning_is_set_aside_where_that_failed_before(
         assert log.recovery is not None
         assert log.recovery.set_aside == (str(tmp_path / f"{FIRST}.damaged"),)
         assert log.recovery.dropped_records == 6 - max(1, up_to_seq)
-        assert (keys(log), log.append("PUT", "new")) == ([], 7)
+        assert (keys(log), log.append("PUT", "new", b"")) == ([], 7)
     assert (tmp_path / f"{FIRST}.damaged").read_bytes() == damaged
     with WriteAheadLog(tmp_path) as log:
         assert (log.recovery, keys(log)) == (None, [b"new"])

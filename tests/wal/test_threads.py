@@ -19,7 +19,8 @@ def test_segments_side_by_side_come_in_their_order(
 ) -> None:
     with WriteAheadLog(tmp_path, sync="none", segment_bytes=2000) as log:
         for n in range(100):
-            log.append("PUT" if n % 3 else "DELETE", str(n), None if n % 5 else "v" * n)
+            value = "v" * n if n % 5 == 0 else ("" if n % 3 else None)
+            log.append("PUT" if n % 3 else "DELETE", str(n), value)
         expected = log.replay()
     monkeypatch.setattr(segments, "_WORTH_BYTES", 0)
     monkeypatch.setattr(segments, "_PART_BYTES", 300)

@@ -185,7 +185,7 @@ def pack_columns(
     value_offsets, value_data = _parts(columns.values)
     valid = None
     if columns.values.null_count:
-        valid = _which_are_there(columns.values)
+        valid = which_are_there(columns.values)
     limits = _split(key_offsets, value_offsets, framing.frame_bytes)
     for low, high in pairwise(limits):
         is_last = high == len(columns)
@@ -304,7 +304,7 @@ def _parts(column: pa.LargeBinaryArray) -> tuple[npt.NDArray[np.int64], pa.Buffe
     return ends, pa.py_buffer(b"") if data is None else data
 
 
-def _which_are_there(column: pa.LargeBinaryArray) -> npt.NDArray[np.bool_]:
+def which_are_there(column: pa.LargeBinaryArray) -> npt.NDArray[np.bool_]:
     """Whether each element of a column is not null."""
     low = column.offset
     bits = np.frombuffer(column.buffers()[0], dtype=np.uint8)[low >> 3 :]

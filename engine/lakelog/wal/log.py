@@ -40,6 +40,7 @@ from lakelog.wal.records import (
     code_of,
     columns_of_table,
     data_of,
+    put_without_value,
     records_of,
 )
 from lakelog.wal.recovery import Verdict, judge, survey, with_frames
@@ -221,7 +222,7 @@ class WriteAheadLog(Closing):
         Args:
             op: PUT, DELETE, COMMIT or CHECKPOINT.
             key: Bytes, or text (encoded as UTF-8).
-            value: Bytes, text, or None.
+            value: Bytes or text, or None. A PUT record must have a value, which may be empty.
 
         Returns:
             The sequence number of the record.
@@ -239,6 +240,8 @@ class WriteAheadLog(Closing):
         key = data_of(key)
         if value is not None:
             value = data_of(value, "value")
+        elif op == "PUT":
+            raise put_without_value()
         size = len(key) + (len(value) if value is not None else 0)
         check_size(size)
         return self._write(Entry(code, (key,), (value,), size + RECORD_BYTES))
@@ -247,7 +250,7 @@ class WriteAheadLog(Closing):
         """Append records atomically: after a crash either all of them exist or none.
 
         Args:
-            records: Tuples of operation (PUT or DELETE), key and value.
+            records: Tuples of operation (PUT or DELETE), key and value, as `append` takes them.
 
         Returns:
             The sequence number of the COMMIT record that ends the batch; the records have the
@@ -264,7 +267,8 @@ class WriteAheadLog(Closing):
 
         Args:
             table: An Arrow, Polars or pandas table, or any object with an Arrow stream, with the
-                columns ``op`` (PUT or DELETE), ``key`` and ``value`` (binary or text).
+                columns ``op`` (PUT or DELETE), ``key`` and ``value`` (binary or text; not null for
+                PUT).
 
         Returns:
             The sequence number of the COMMIT record that ends the batch.

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lakelog.errors import InvalidInputError
 from lakelog.model.contract import require_exportable, without_metadata
-from lakelog.wal.encode import Columns, column_of
+from lakelog.wal.encode import Columns, column_of, which_are_there
 from lakelog.wal.frames import DELETE, OPS, PUT, Op
 
 _CODES: dict[str, bytes] = {name: bytes((code,)) for code, name in enumerate(OPS, 1)}
@@ -161,6 +161,16 @@ def data_of(text: bytes | str | bytearray | memoryview, what: str = "key") -> by
     )
 
 
+def put_without_value() -> InvalidInputError:
+    """A PUT record whose value is None."""
+    return InvalidInputError(
+        "a PUT record must have a value",
+        expected="bytes or text",
+        found="None",
+        hint="pass b'' for an empty value, or DELETE to remove the key",
+    )
+
+
 def batch_of(
     records: Iterable[tuple[str, bytes | str, bytes | str | None]],
 ) -> tuple[bytes, list[bytes], list[bytes | None]]:
@@ -180,7 +190,10 @@ def batch_of(
             ) from None
         ops.append(code)
         keys.append(key if type(key) is bytes else data_of(key))
-        if value is not None and type(value) is not bytes:
+        if value is None:
+            if code == PUT:
+                raise put_without_value()
+        elif type(value) is not bytes:
             value = data_of(value, "value")
         values.append(value)
     return bytes(ops), keys, values
@@ -221,7 +234,10 @@ def columns_of_table(table: Any) -> Iterator[Columns]:
         keys = _bytes(batch["key"], "key")
         if keys.null_count:
             raise InvalidInputError("a key must not be null")
-        yield Columns(ops, keys, _bytes(batch["value"], "value"))
+        values = _bytes(batch["value"], "value")
+        if values.null_count and not which_are_there(values)[ops == PUT].all():
+            raise put_without_value()
+        yield Columns(ops, keys, values)
 
 
 def _codes(column: pa.Array) -> Any:
