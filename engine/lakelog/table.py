@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     from lakelog.data.merge import Merge
     from lakelog.data.restore import RestoreReport
     from lakelog.data.row_commit import SchemaMode, WriteOptions, WriteReport
+    from lakelog.health.findings import HealthReport
     from lakelog.log.disk_cache import DiskCache
     from lakelog.log.state import State
     from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
@@ -1370,6 +1371,31 @@ class Table:
 
         asked = Repair(self._log, self._remove, check_files, remove_missing, inventory, progress)
         return asked.plan() if plan else asked.apply(strict=strict)
+
+    def doctor(self, *, files: bool = False) -> HealthReport:
+        """What should be done for the table, with the command that does it; changes nothing.
+
+        Finds damage that readers meet (the latest version, the pointer, the latest checksum),
+        checkpoints that are missing or overdue, small files, tombstones, rows that deletion vectors
+        hide, log files that cleanup would delete, and partition skew. `repair` verifies every
+        checkpoint, which takes longer.
+
+        Args:
+            files: Also list the data files, and count those that vacuum would delete.
+
+        Returns:
+            A report: ``findings``, ``problems`` (errors and warnings), ``to_polars()``, and the
+            measurements as ``measures``.
+
+        Raises:
+            TableNotFoundError: The log holds no commit and no checkpoint.
+            UnavailableError: The store failed.
+
+        Memory: about 40 bytes per live file and tombstone.
+        """
+        from lakelog.health.survey import examine
+
+        return examine(self._log, self.snapshot, files=files)
 
     def replicate(
         self,

@@ -18,6 +18,7 @@ import click
 
 import lakelog
 from lakelog.cli import (
+    health,
     ingest,
     log_files,
     options,
@@ -118,6 +119,7 @@ for command in (
     *table.COMMANDS,
     *table_writing.COMMANDS,
     *ingest.COMMANDS,
+    *health.COMMANDS,
     *log_files.COMMANDS,
     *retention.COMMANDS,
     *top.COMMANDS,

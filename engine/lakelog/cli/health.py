@@ -1,0 +1,42 @@
+"""The commands that examine a table as a whole. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import click
+
+from lakelog.cli import options
+from lakelog.cli.options import Output, Target, examples
+from lakelog.cli.output import FINDINGS, GOOD, View, emit, write_facts
+from lakelog.cli.watch import open_metered, progress
+
+
+@click.command(
+    epilog=examples(
+        "lakelog doctor orders",
+        "lakelog doctor orders --files",
+        "lakelog doctor s3://bucket/orders --output json",
+    )
+)
+@options.target
+@click.option(
+    "--files", is_flag=True, help="Also list the data files, and count those that vacuum deletes."
+)
+@options.output
+@options.debug
+def doctor(target: Target, files: bool, output: Output) -> int:
+    """Report what needs doing, and the command that does it.
+
+    The exit code is 1 if there is an error or a warning; a note needs nothing. Changes nothing.
+    Repair and verify check more: every checkpoint, and the existence of the data files.
+    """
+    table, meter = open_metered(target)
+    with progress("examining", meter):
+        report = table.doctor(files=files)
+    if output.format == "table":
+        write_facts(report.facts, output)
+    else:
+        emit(report.to_polars().lazy(), output, View("finding", ()))
+    return FINDINGS if report.problems else GOOD
+
+
+COMMANDS = (doctor,)

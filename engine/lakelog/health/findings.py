@@ -1,0 +1,346 @@
+"""The findings of `Table.doctor`: a pure function of what was measured.
+
+`findings` takes `TableFacts` and returns what needs doing, with the command that does it. It reads
+nothing, so that each threshold is tested without a table. `lakelog.health.survey` measures.
+
+An **error** is damage: a reader may fail or read too much. A **warning** costs time or space now. A
+note (**info**) needs nothing.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import polars as pl
+
+from lakelog.display import Displayed, size_text
+from lakelog.model.durations import duration_text
+from lakelog.redaction import redact
+
+ERROR, WARNING, INFO = "error", "warning", "info"
+"""Severities, the most severe first."""
+
+_CHECKPOINT_OVERDUE_INTERVALS = 2
+_CHECKPOINT_OVERDUE_BYTES = 64 << 20
+"""Commits above the newest checkpoint, in checkpoint intervals (writers leave less than one) and in
+bytes: 64 MiB of JSON take about a second to decode.
+"""
+
+_SMALL_FILES_LEAST = 100
+_SMALL_FILES_SHARE = 0.5
+"""Small files that could be merged: fewer than these cost little, whatever their share."""
+
+_TOMBSTONES_LEAST = 10_000
+_TOMBSTONES_PER_FILE = 1.0
+"""Tombstones are read with every live file: more of them than files double the work."""
+
+_DELETED_ROWS_SHARE = 0.1
+"""Rows that deletion vectors hide are still stored and read."""
+
+_CLEANUP_FILES_LEAST = 1_000
+_CLEANUP_BYTES_LEAST = 256 << 20
+"""Deletable log files: every listing of the log passes over them."""
+
+_VACUUM_SHARE = 0.25
+"""Unused data files, compared with the live ones."""
+
+_SKEW_PARTITIONS_LEAST = 10
+_SKEW_RATIO = 10.0
+_SKEW_BYTES_LEAST = 1 << 30
+"""The largest partition, compared with the median one: below 1 GiB, skew costs little."""
+
+
+class Damage(NamedTuple):
+    """Something wrong in the log: `kind` as in `lakelog.maintenance.diagnose`; `why` there is no
+    automatic repair, or None.
+    """
+
+    kind: str
+    problem: str
+    why: str | None = None
+
+
+@dataclass(frozen=True)
+class TableFacts:
+    """Measurements of one version of a table. Sizes are in bytes, durations in milliseconds.
+
+    Attributes:
+        table: Location of the table.
+        version: The version that was measured.
+        damage: What is wrong in the log.
+        checkpoint_version: Version of the checkpoint that replay started from, or None.
+        tail_commits: Commits that readers replay above it.
+        tail_bytes: Their size, in bytes.
+        checkpoint_interval: Commits between checkpoints, by the table's properties.
+        writes_checkpoints: Whether lakelog can write checkpoints of the table.
+        num_files: Live files.
+        size_bytes: Their size.
+        small_bytes: Files below this size are small.
+        small_files: Small files in partitions that have two or more of them.
+        small_total_bytes: Their size.
+        compacts: Whether lakelog can rewrite the data files.
+        tombstones: Removed files that the log still records.
+        expired_tombstones: Those older than the retention of removed files.
+        deleted_file_retention_ms: That retention.
+        vector_files: Files with a deletion vector.
+        deleted_rows: Rows that deletion vectors hide.
+        stored_rows: All rows of the files with a deletion vector and of the others, where known.
+        partitions: Number of partitions; 0 for a table without.
+        largest_partition: Values of the largest partition, as text.
+        largest_partition_bytes: Its size.
+        median_partition_bytes: Size of the median partition.
+        cleanup_files: Log files that cleanup would delete.
+        cleanup_bytes: Their size.
+        cleanup_blocked: Why cleanup keeps everything because of a problem, or None.
+        vacuum_files: Data files that vacuum would delete; None if the data was not listed.
+        vacuum_bytes: Their size, or None.
+    """
+
+    table: str
+    version: int = 0
+    damage: tuple[Damage, ...] = ()
+    checkpoint_version: int | None = None
+    tail_commits: int = 0
+    tail_bytes: int = 0
+    checkpoint_interval: int = 10
+    writes_checkpoints: bool = True
+    num_files: int = 0
+    size_bytes: int = 0
+    small_bytes: int = 0
+    small_files: int = 0
+    small_total_bytes: int = 0
+    compacts: bool = True
+    tombstones: int = 0
+    expired_tombstones: int = 0
+    deleted_file_retention_ms: int = 0
+    vector_files: int = 0
+    deleted_rows: int = 0
+    stored_rows: int | None = None
+    partitions: int = 0
+    largest_partition: str = ""
+    largest_partition_bytes: int = 0
+    median_partition_bytes: int = 0
+    cleanup_files: int = 0
+    cleanup_bytes: int = 0
+    cleanup_blocked: str | None = None
+    vacuum_files: int | None = None
+    vacuum_bytes: int | None = None
+
+    def command(self, name: str, *options: str) -> str:
+        """A command line for this table.
+
+        >>> TableFacts("my orders").command("cleanup", "--apply")
+        "lakelog cleanup 'my orders' --apply"
+        """
+        return shlex.join(["lakelog", name, redact(self.table), *options])
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was found.
+
+    Attributes:
+        severity: ``error``, ``warning`` or ``info``.
+        kind: Stable name of the finding.
+        problem: What was found, in one sentence.
+        remedy: Command that repairs it; None if there is none to run.
+    """
+
+    severity: str
+    kind: str
+    problem: str
+    remedy: str | None = None
+
+
+@dataclass(frozen=True)
+class HealthReport(Displayed):
+    """What should be done for a table; see `lakelog.table.Table.doctor`.
+
+    Attributes:
+        table: Location of the table.
+        version: The version that was examined.
+        findings: The findings, the most severe first.
+        measures: The measurements that they were derived from.
+    """
+
+    _title = "Health"
+
+    table: str
+    version: int
+    findings: tuple[Finding, ...]
+    measures: TableFacts
+
+    @property
+    def problems(self) -> tuple[Finding, ...]:
+        """Findings that need something done: errors and warnings."""
+        return tuple(each for each in self.findings if each.severity != INFO)
+
+    def to_polars(self) -> pl.DataFrame:
+        """One row per finding: ``severity``, ``kind``, ``problem``, ``remedy`` (String; null if
+        there is no command to run).
+        """
+        schema = dict.fromkeys(("severity", "kind", "problem", "remedy"), pl.String())
+        rows = [(f.severity, f.kind, f.problem, f.remedy) for f in self.findings]
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
+        rows = [("path", redact(self.table)), ("version", str(self.version))]
+        for each in self.findings:
+            rows.append((each.severity, each.problem))
+            if each.remedy is not None:
+                rows.append(("", each.remedy))
+        if not self.problems:
+            rows.append(("result", "nothing needs doing"))
+        return rows
+
+
+def findings(facts: TableFacts) -> list[Finding]:
+    """The findings for a table's measurements, the most severe first.
+
+    >>> [found.kind for found in findings(TableFacts("orders", tail_commits=20))]
+    ['checkpoint-missing']
+    """
+    found = [each for rule in _RULES for each in rule(facts)]
+    return sorted(found, key=lambda each: (ERROR, WARNING, INFO).index(each.severity))
+
+
+def _damage(facts: TableFacts) -> Iterator[Finding]:
+    for kind, problem, why in facts.damage:
+        severity = ERROR if kind in {"log", "checkpoint", "property"} else WARNING
+        if why is None:
+            yield Finding(severity, f"{kind}-damaged", problem, facts.command("repair", "--apply"))
+        else:
+            yield Finding(severity, f"{kind}-damaged", f"{problem}; {why}")
+
+
+def _checkpoint(facts: TableFacts) -> Iterator[Finding]:
+    due = facts.checkpoint_interval * _CHECKPOINT_OVERDUE_INTERVALS
+    if not facts.writes_checkpoints:
+        return
+    if facts.tail_commits < due and facts.tail_bytes < _CHECKPOINT_OVERDUE_BYTES:
+        return
+    read = f"{facts.tail_commits:,} commits ({size_text(facts.tail_bytes)})"
+    remedy = facts.command("checkpoint")
+    if facts.checkpoint_version is None:
+        problem = f"the table has no checkpoint, so every reader replays {read}"
+        yield Finding(WARNING, "checkpoint-missing", problem, remedy)
+    else:
+        problem = (
+            f"the newest checkpoint has version {facts.checkpoint_version:,}, so every reader "
+            f"replays {read} above it; one is due every {facts.checkpoint_interval:,} commits"
+        )
+        yield Finding(WARNING, "checkpoint-overdue", problem, remedy)
+
+
+def _small_files(facts: TableFacts) -> Iterator[Finding]:
+    if facts.small_files < _SMALL_FILES_LEAST:
+        return
+    problem = (
+        f"{facts.small_files:,} of {facts.num_files:,} files "
+        f"({_percent(facts.small_files, facts.num_files)}) are smaller than "
+        f"{size_text(facts.small_bytes)} and could be merged with others of their partition; "
+        f"together they have {size_text(facts.small_total_bytes)}"
+    )
+    many = facts.small_files >= _SMALL_FILES_SHARE * facts.num_files
+    if not facts.compacts:
+        problem += "; merge them with the program that writes the table"
+        yield Finding(INFO, "small-files", problem)
+    else:
+        severity = WARNING if many else INFO
+        yield Finding(severity, "small-files", problem, facts.command("compact"))
+
+
+def _tombstones(facts: TableFacts) -> Iterator[Finding]:
+    limit = max(_TOMBSTONES_LEAST, _TOMBSTONES_PER_FILE * facts.num_files)
+    if facts.tombstones < limit:
+        return
+    problem = f"the log records {facts.tombstones:,} removed files next to {facts.num_files:,} live"
+    if facts.tombstones - facts.expired_tombstones < limit and facts.writes_checkpoints:
+        problem += f"; a checkpoint would drop the {facts.expired_tombstones:,} that have expired"
+        yield Finding(WARNING, "tombstones", problem, facts.command("checkpoint"))
+    else:
+        kept = duration_text(facts.deleted_file_retention_ms)
+        problem += f" ones; the table keeps them for {kept} (delta.deletedFileRetentionDuration)"
+        yield Finding(INFO, "tombstones", problem)
+
+
+def _deletion_vectors(facts: TableFacts) -> Iterator[Finding]:
+    if not facts.stored_rows or not facts.deleted_rows:
+        return
+    problem = (
+        f"deletion vectors of {facts.vector_files:,} files hide {facts.deleted_rows:,} of "
+        f"{facts.stored_rows:,} rows ({_percent(facts.deleted_rows, facts.stored_rows)}), which "
+        "are still stored and read"
+    )
+    many = facts.deleted_rows >= _DELETED_ROWS_SHARE * facts.stored_rows
+    remedy = facts.command("compact") if many else None
+    yield Finding(WARNING if many else INFO, "deleted-rows", problem, remedy)
+
+
+def _cleanup(facts: TableFacts) -> Iterator[Finding]:
+    if facts.cleanup_blocked is not None:
+        problem = f"cleanup keeps all log files: {facts.cleanup_blocked}"
+        yield Finding(WARNING, "cleanup-blocked", problem, facts.command("repair"))
+    if not facts.cleanup_files:
+        return
+    problem = (
+        f"no retained version needs {facts.cleanup_files:,} log files "
+        f"({size_text(facts.cleanup_bytes)})"
+    )
+    many = (
+        facts.cleanup_files >= _CLEANUP_FILES_LEAST or facts.cleanup_bytes >= _CLEANUP_BYTES_LEAST
+    )
+    severity = WARNING if many else INFO
+    yield Finding(severity, "log-files", problem, facts.command("cleanup", "--apply"))
+
+
+def _vacuum(facts: TableFacts) -> Iterator[Finding]:
+    if not facts.vacuum_files or facts.vacuum_bytes is None:
+        return
+    problem = (
+        f"no version within the retention needs {facts.vacuum_files:,} data files "
+        f"({size_text(facts.vacuum_bytes)}, next to {size_text(facts.size_bytes)} of live files)"
+    )
+    severity = WARNING if facts.vacuum_bytes >= _VACUUM_SHARE * facts.size_bytes else INFO
+    yield Finding(severity, "data-files", problem, facts.command("vacuum", "--apply"))
+
+
+def _skew(facts: TableFacts) -> Iterator[Finding]:
+    largest, median = facts.largest_partition_bytes, facts.median_partition_bytes
+    if facts.partitions < _SKEW_PARTITIONS_LEAST or largest < _SKEW_BYTES_LEAST:
+        return
+    if largest < _SKEW_RATIO * max(median, 1):
+        return
+    problem = (
+        f"partition {facts.largest_partition} has {size_text(largest)}, the median of "
+        f"{facts.partitions:,} partitions {size_text(median)}: tasks that read one partition each "
+        "take unequal times"
+    )
+    yield Finding(INFO, "partition-skew", problem)
+
+
+_RULES: Sequence[Callable[[TableFacts], Iterator[Finding]]] = (
+    _damage,
+    _checkpoint,
+    _small_files,
+    _deletion_vectors,
+    _tombstones,
+    _cleanup,
+    _vacuum,
+    _skew,
+)
+
+
+def _percent(part: int, whole: int) -> str:
+    """A share as text.
+
+    >>> _percent(1, 3), _percent(1, 5000)
+    ('33 %', 'under 1 %')
+    """
+    share = 100 * part / whole
+    return f"{share:.0f} %" if share >= 1 else "under 1 %"

@@ -1,0 +1,192 @@
+"""Measures a table for `lakelog.health.findings`.
+
+Everything is read from the log; only `vacuum` lists the data. Of the live files, sizes, partition
+values and deletion vectors are read, and row counts only if a file has a deletion vector.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import polars as pl
+
+from lakelog.checkpoint.plan import CheckpointOptions
+from lakelog.data.layout import SIZE_PROPERTY, size_of
+from lakelog.errors import (
+    CorruptionError,
+    InvalidInputError,
+    LakelogError,
+    NotFoundError,
+    UnsupportedError,
+)
+from lakelog.health.findings import Damage, HealthReport, TableFacts, findings
+from lakelog.log.context import Log
+from lakelog.log.snapshot import LogSnapshot
+from lakelog.log.version_checksum import compare_checksum_file
+from lakelog.maintenance.cleanup import Request, plan_cleanup
+from lakelog.maintenance.diagnose import REFUSE, look_at_pointer
+from lakelog.maintenance.vacuum import Vacuum
+
+_PARTITION = "partition."
+_DAMAGED_GATES = ("missing-commits", "checkpoint-broken")
+
+
+def examine(log: Log, opened: Callable[[], LogSnapshot], *, files: bool = False) -> HealthReport:
+    """Measure a table and report what should be done; see `lakelog.table.Table.doctor`.
+
+    Args:
+        log: The log.
+        opened: Opens its latest version; a log that cannot be read is a finding.
+        files: Also list the data files, and count those that no version needs.
+    """
+    version = log.latest_version()
+    try:
+        snapshot = opened()
+        snapshot.num_files()
+    except (CorruptionError, NotFoundError, UnsupportedError) as error:
+        where = f"{error.path}: " if error.path else ""
+        why = error.hint or "restore the file from a copy"
+        damage = (Damage("log", f"{where}{error.message}", why), *_of_pointer(log))
+        facts = TableFacts(log.table, version, damage)
+    else:
+        facts = survey(log, snapshot, files=files)
+    return HealthReport(log.table, facts.version, tuple(findings(facts)), facts)
+
+
+def survey(log: Log, snapshot: LogSnapshot, *, files: bool = False) -> TableFacts:
+    """The measurements of a version; `files` also lists the data.
+
+    Memory: about 40 bytes per live file and tombstone.
+    """
+    metadata, provenance = snapshot.metadata, snapshot.provenance
+    pointer = os.path.basename(log.dialect.pointer_path)
+    avoided = [text for text in provenance.warnings if pointer not in text]
+    damage = [*(Damage("checkpoint", text) for text in avoided), *_of_pointer(log)]
+    damage += _of_checksum(snapshot)
+    options = CheckpointOptions()
+    more: dict[str, Any] = {}
+    target = size_of(None)
+    try:
+        target = size_of(metadata.configuration.get(SIZE_PROPERTY))
+        options = CheckpointOptions.of(metadata.configuration, log.dialect)
+        cleanup = plan_cleanup(log, Request())
+        blocked = cleanup.gate in _DAMAGED_GATES
+        more |= {
+            "cleanup_files": cleanup.deletable.height,
+            "cleanup_bytes": cleanup.size_bytes,
+            "cleanup_blocked": cleanup.why if blocked else None,
+        }
+        if files and log.dialect.has_rows:
+            vacuum = Vacuum(log).plan()
+            more |= {"vacuum_files": vacuum.files.height, "vacuum_bytes": vacuum.size_bytes}
+    except InvalidInputError as error:
+        damage.append(Damage("property", f"{error.path}: {error.message}", "correct the property"))
+    small_bytes = target * 3 // 4
+    retention_ms = options.deleted_file_retention_ms
+    removed = snapshot.tombstones().select("deletionTimestamp").collect()["deletionTimestamp"]
+    expired = (removed.fill_null(0) <= log.clock() - retention_ms).sum()
+    checkpoint = provenance.checkpoint
+    tail = snapshot.read_state(lambda state: state.segment.commits)
+    return TableFacts(
+        table=log.table,
+        version=snapshot.version,
+        damage=tuple(damage),
+        checkpoint_version=None if checkpoint is None else checkpoint.version,
+        tail_commits=len(tail),
+        tail_bytes=sum(c.size_bytes for c in tail),
+        checkpoint_interval=options.interval,
+        writes_checkpoints=bool(log.dialect.layouts) and log.store.refusal is None,
+        small_bytes=small_bytes,
+        compacts=log.dialect.has_rows and log.store.refusal is None,
+        tombstones=removed.len(),
+        expired_tombstones=int(expired),
+        deleted_file_retention_ms=retention_ms,
+        **_live(snapshot, small_bytes),
+        **more,
+    )
+
+
+def _partition_sizes(snapshot: LogSnapshot, small_bytes: int = 0) -> pl.DataFrame:
+    """One row per partition, the largest first: a column per partition column (as the schema has
+    it, named ``partition.<column>``), ``files``, ``size_bytes``, and the number and size of files
+    below `small_bytes`. A table without partitions has one row.
+    """
+    keys = [f"{_PARTITION}{name}" for name in snapshot.metadata.partition_columns]
+    size = pl.col("size").fill_null(0)
+    is_small = size < small_bytes
+    aggregates = (
+        pl.len().cast(pl.Int64).alias("files"),
+        size.sum().alias("size_bytes"),
+        is_small.sum().cast(pl.Int64).alias("small_files"),
+        size.filter(is_small).sum().alias("small_bytes"),
+    )
+    rows = snapshot.files(flatten=True).select(*keys, "size")
+    found = rows.group_by(keys).agg(*aggregates) if keys else rows.select(*aggregates)
+    return found.sort("size_bytes", *keys, descending=[True, *(False for _ in keys)]).collect()
+
+
+def _partition_label(row: dict[str, Any]) -> str:
+    """The values of a row of `_partition_sizes` as text.
+
+    >>> _partition_label({"partition.day": "2026-01-05", "partition.region": None, "files": 3})
+    'day=2026-01-05, region=null'
+    """
+    values = {k.removeprefix(_PARTITION): v for k, v in row.items() if k.startswith(_PARTITION)}
+    return ", ".join(f"{k}={'null' if v is None else v}" for k, v in values.items())
+
+
+def _live(snapshot: LogSnapshot, small_bytes: int) -> dict[str, Any]:
+    sizes = _partition_sizes(snapshot, small_bytes)
+    # A partition's only small file has no other to be merged with.
+    mergeable = sizes.filter(pl.col("small_files") > 1)
+    vectors = pl.Series(dtype=pl.Int64)
+    if snapshot.table_configuration.dialect.has_deletion_vectors:
+        column = snapshot.files().select("dvCardinality").drop_nulls().collect()
+        vectors = column["dvCardinality"]
+    found = {
+        "num_files": int(sizes["files"].sum()),
+        "size_bytes": int(sizes["size_bytes"].sum()),
+        "small_files": int(mergeable["small_files"].sum()),
+        "small_total_bytes": int(mergeable["small_bytes"].sum()),
+        "vector_files": vectors.len(),
+        "deleted_rows": int(vectors.sum()),
+    }
+    if vectors.len():
+        rows = snapshot.files(stats=True).select(pl.col("numRecords").sum()).collect()
+        found["stored_rows"] = int(rows.item() or 0)
+    if snapshot.metadata.partition_columns and sizes.height:
+        found |= {
+            "partitions": sizes.height,
+            "largest_partition_bytes": int(sizes["size_bytes"][0]),
+            "median_partition_bytes": int(sizes["size_bytes"].median() or 0),  # type: ignore[arg-type] # a number
+        }
+        return found | {"largest_partition": _partition_label(sizes.row(0, named=True))}
+    return found
+
+
+def _of_pointer(log: Log) -> Iterator[Damage]:
+    try:
+        for found in look_at_pointer(log, log.list_all(), (), ()):
+            why = found.why if found.action == REFUSE else None
+            yield Damage("pointer", f"{found.path}: {found.problem}", why)
+    except LakelogError as error:
+        yield Damage("pointer", error.message, error.hint)
+
+
+def _of_checksum(snapshot: LogSnapshot) -> Iterator[Damage]:
+    """The checksum of the version, if there is one and it differs from replay."""
+    state = snapshot.read_state(lambda state: state)
+    path = state.log.dialect.checksum_path(snapshot.version)
+    if path is None or snapshot.version not in state.log.list_latest().checksums:
+        return
+    compared = compare_checksum_file(snapshot)
+    if compared is None:
+        yield Damage("checksum", f"{path}: it is damaged")
+        return
+    for field, recorded, found in (
+        compared.filter(~pl.col("agrees")).select("field", "recorded", "found").rows()
+    ):
+        yield Damage("checksum", f"{path}: it records {field} {recorded}, replay has {found}")
+        return

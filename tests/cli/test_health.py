@@ -1,0 +1,33 @@
+"""`lakelog doctor`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+import lakelog as library
+
+
+def test_doctor_shows_findings_with_their_commands(lakelog: Any, table: str) -> None:
+    outcome = lakelog("doctor", table)
+    assert outcome.code == 1
+    assert "warning  190 of 191 files" in outcome.text
+    assert f"\n         lakelog compact {table}\n" in outcome.text
+
+
+def test_doctor_fails_where_something_needs_doing(lakelog: Any, tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    table = library.create(path, {"id": pl.Int64}, upkeep=False)
+    assert lakelog("doctor", path).code == 0
+    for number in range(20):
+        table.append(pl.DataFrame({"id": [number]}))
+    outcome = lakelog("doctor", path, "--output", "json")
+    assert outcome.code == 1
+    (found,) = json.loads(outcome.text)
+    assert found["severity"] == "warning"
+    assert found["kind"] == "checkpoint-missing"
+    assert found["remedy"] == f"lakelog checkpoint {path}"
+    assert "checkpoint" in lakelog("doctor", path).text

@@ -1,0 +1,219 @@
+"""`Table.doctor` on real logs: what it measures is what is there, and the remedies work."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog import LakelogWarning, TableNotFoundError
+from lakelog.cli import main
+from lakelog.health.findings import HealthReport
+from tests.handmade import FIRST_MS, Handmade, add, info, metadata, protocol, remove, vector
+
+
+@contextmanager
+def without_warnings() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakelogWarning)
+        yield
+
+
+def examined(table: lakelog.Table, **options: Any) -> HealthReport:
+    with without_warnings():
+        return table.doctor(**options)
+
+
+def kinds(table: lakelog.Table, **options: Any) -> list[str]:
+    return [found.kind for found in examined(table, **options).findings]
+
+
+def follow(report: HealthReport, kind: str) -> None:
+    """Run the remedy of a finding."""
+    (remedy,) = (found.remedy for found in report.findings if found.kind == kind)
+    assert remedy is not None
+    with pytest.raises(SystemExit) as leaving:
+        main(shlex.split(remedy)[1:])
+    assert leaving.value.code == 0
+
+
+def committed(path: Path, commits: int, properties: dict[str, str] | None = None) -> lakelog.Table:
+    table = lakelog.create(
+        path, {"id": pl.Int64, "p": pl.String}, ["p"], configuration=properties, upkeep=False
+    )
+    for number in range(commits):
+        table.append(pl.DataFrame({"id": [number], "p": ["a"]}))
+    return table
+
+
+def test_a_new_table_needs_nothing(tmp_path: Path) -> None:
+    report = committed(tmp_path / "t", 2).doctor()
+    assert report.findings == ()
+    assert "nothing needs doing" in str(report)
+    assert report.measures.num_files == 2
+
+
+def test_a_missing_table_is_an_error_of_the_call(tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    table = lakelog.open(tmp_path)
+    with pytest.raises(TableNotFoundError):
+        table.doctor()
+
+
+def test_following_the_remedies_leaves_nothing_to_do(tmp_path: Path) -> None:
+    table = committed(tmp_path / "my table", 101)
+    report = table.doctor()
+    assert [f.kind for f in report.problems] == ["checkpoint-missing", "small-files"]
+    assert report.measures.tail_commits == 102
+    follow(report, "small-files")
+    follow(report, "checkpoint-missing")
+    assert table.doctor().problems == ()
+    assert table.snapshot().num_files() == 1
+
+
+def test_commits_above_an_old_checkpoint_are_overdue(tmp_path: Path) -> None:
+    table = committed(tmp_path / "t", 22)
+    table.checkpoint(1)
+    assert kinds(table) == ["checkpoint-overdue"]
+    table.checkpoint(5)
+    assert kinds(table) == []
+
+
+@pytest.mark.parametrize("content", [b"{", b'{"version":77,"size":1}'])
+def test_a_wrong_pointer_is_found_and_repaired(tmp_path: Path, content: bytes) -> None:
+    table = committed(tmp_path / "t", 3)
+    table.checkpoint()
+    (tmp_path / "t/_delta_log/_last_checkpoint").write_bytes(content)
+    report = examined(table)
+    assert [f.kind for f in report.problems] == ["pointer-damaged"]
+    with without_warnings():
+        follow(report, "pointer-damaged")
+    assert kinds(table) == []
+
+
+def test_a_damaged_checkpoint_is_found_and_repaired(tmp_path: Path) -> None:
+    table = committed(tmp_path / "t", 3)
+    table.checkpoint()
+    (checkpoint,) = (tmp_path / "t/_delta_log").glob("*.checkpoint.parquet")
+    checkpoint.write_bytes(checkpoint.read_bytes()[:-50])
+    report = examined(table)
+    assert report.findings[0].kind == "checkpoint-damaged"
+    assert report.findings[0].severity == "error"
+    with without_warnings():
+        follow(report, "checkpoint-damaged")
+    assert kinds(table) == []
+
+
+def test_a_checksum_that_differs_from_replay_is_found_and_repaired(tmp_path: Path) -> None:
+    table = committed(tmp_path / "t", 3)
+    table.write_checksum()
+    path = tmp_path / "t/_delta_log/00000000000000000003.crc"
+    body = json.loads(path.read_text())
+    path.write_text(json.dumps(body | {"numFiles": 99}))
+    report = examined(lakelog.open(tmp_path / "t"))
+    assert [f.kind for f in report.findings] == ["checksum-damaged"]
+    assert "numFiles 99" in report.findings[0].problem
+    with without_warnings():
+        follow(report, "checksum-damaged")
+    assert kinds(table) == []
+
+
+def test_a_log_that_cannot_be_read_is_a_finding(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t").start(add("a"))
+    made.commit(1, add("b"))
+    made.commit(3, add("c"))
+    report = examined(made.table)
+    (found,) = report.problems
+    assert (found.severity, found.kind, found.remedy) == ("error", "log-damaged", None)
+
+
+def test_a_malformed_property_is_a_finding(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t").start(
+        add("a"), properties={"delta.logRetentionDuration": "a while"}
+    )
+    (found,) = examined(made.table).problems
+    assert found.kind == "property-damaged"
+    assert "delta.logRetentionDuration" in found.problem
+
+
+def test_deleted_rows_are_counted_with_the_rows_that_are_stored(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t")
+    features = {"readerFeatures": ["deletionVectors"], "writerFeatures": ["deletionVectors"]}
+    stats = json.dumps({"numRecords": 50})
+    made.commit(0, protocol(3, 7, **features), metadata())
+    made.commit(1, add("a", stats=stats), add("b", stats=stats, **vector("v", 10)))
+    report = examined(made.table)
+    measured = report.measures
+    assert (measured.vector_files, measured.deleted_rows, measured.stored_rows) == (1, 10, 100)
+    assert [f.kind for f in report.problems] == ["deleted-rows"]
+
+
+def test_tombstones_are_counted_by_age(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t").start(add("live"))
+    day_ms = 86_400_000
+    gone = [remove(f"{n}", deletionTimestamp=FIRST_MS - n * day_ms) for n in range(1, 11)]
+    made.commit(1, *gone)
+    measured = examined(made.table).measures  # the clock is at FIRST_MS, the retention is 7 days
+    assert (measured.tombstones, measured.expired_tombstones) == (10, 4)
+
+
+def test_log_files_that_no_version_needs_are_counted(tmp_path: Path) -> None:
+    properties = {"delta.logRetentionDuration": "interval 0 days"}
+    made = Handmade(tmp_path / "t").start(properties=properties)
+    for version in range(1, 6):
+        made.commit(version, info("WRITE"), add(str(version)))
+    made.table.checkpoint(4)
+    table = lakelog.Table(made.context(FIRST_MS + 86_400_000 * 3))
+    measured = examined(table).measures
+    plan = table.cleanup()
+    assert measured.cleanup_files == plan.deletable.height > 0
+    assert measured.cleanup_bytes == plan.size_bytes
+
+
+def test_unused_data_files_are_counted_on_request(tmp_path: Path) -> None:
+    table = committed(tmp_path / "t", 2, {"delta.deletedFileRetentionDuration": "interval 0 days"})
+    table.compact()
+    assert "data-files" not in kinds(table)
+    report = table.doctor(files=True)
+    assert (report.measures.vacuum_files, report.problems[-1].kind) == (2, "data-files")
+    follow(report, "data-files")
+    assert "data-files" not in kinds(table, files=True)
+
+
+def test_only_files_with_a_neighbour_in_their_partition_are_small(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t").start(partitioned=["name"])
+    values = ["a", "a", "b", None, None]
+    made.commit(1, *(add(str(n), 10, partitionValues={"name": v}) for n, v in enumerate(values)))
+    measured = examined(made.table).measures
+    assert (measured.small_files, measured.small_total_bytes, measured.partitions) == (4, 40, 3)
+
+
+def test_the_largest_partition_is_named(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t").start(partitioned=["name"])
+    sizes = {"big": 2 << 30} | {str(n): 1 << 20 for n in range(10)}
+    made.commit(1, *(add(p, s, partitionValues={"name": p}) for p, s in sizes.items()))
+    (found,) = (f for f in examined(made.table).findings if f.kind == "partition-skew")
+    assert "partition name=big has 2.0 GiB" in found.problem
+
+
+@pytest.mark.parametrize("form", ["delta", "indextables"])
+def test_every_format_can_be_examined(tmp_path: Path, form: str) -> None:
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, format=form, upkeep=False)
+    for number in range(21):
+        with table.transaction() as tx:
+            tx.add(path=f"{number}", size=1)
+    report = examined(table, files=True)
+    assert [f.kind for f in report.problems] == ["checkpoint-missing"]
+    with contextlib.suppress(AttributeError):
+        table.scheduler.wait()  # type: ignore[union-attr] # None without upkeep
+    follow(report, "checkpoint-missing")
+    assert kinds(table) == []
