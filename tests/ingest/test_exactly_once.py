@@ -6,6 +6,7 @@ import errno
 import os
 import random
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -22,6 +23,7 @@ from lakelog.ingest.state import Attempt, IngestState, TableView, committed_seq
 from lakelog.storage import open_store
 from lakelog.storage.base import LogStore
 from lakelog.testing import InjectingStore, Rule
+from lakelog.wal.disk import LocalDisk
 from tests.budget import points, rng_of, share_of
 from tests.wal.crash_disk import Counting, Crash, CrashDisk, Operation, crash, fail
 
@@ -215,6 +217,52 @@ def test_a_full_disk_refuses_rows_and_accepts_them_when_there_is_room(store: Log
         life.write(ingestor)
     life.check()
     assert life.acknowledged == life.attempted == [0, 1]
+
+
+class SmallDisk(LocalDisk):
+    """Files of a folder, which have a limited size together."""
+
+    def __init__(self, folder: Path, most_bytes: int) -> None:
+        self.folder, self.most_bytes = folder, most_bytes
+
+    def open_append(self, path: str, *, create: bool = False) -> Any:
+        file, disk = super().open_append(path, create=create), self
+
+        class Limited:
+            def __getattr__(self, name: str) -> Any:
+                return getattr(file, name)
+
+            def write(self, data: Any) -> int:
+                used = sum(each.stat().st_size for each in disk.folder.rglob("*") if each.is_file())
+                if used + len(data) > disk.most_bytes:
+                    raise OSError(errno.ENOSPC, "No space left on device")
+                return file.write(data)
+
+        return Limited()
+
+
+def test_rows_that_fill_the_disk_are_committed_nevertheless(
+    store: LogStore, tmp_path: Path
+) -> None:
+    """A commit has to write a little itself, before it can free the space of its rows."""
+    table = lakelog.open(store=store, upkeep=False)
+    disk = SmallDisk(tmp_path, 400_000)
+    acknowledged: list[int] = []
+    with lakelog.Ingestor(table, tmp_path / "i", disk=disk, max_seconds=3600) as ingestor:
+
+        def fill(size: int) -> None:
+            while True:
+                number = len(acknowledged)
+                ingestor.write({"id": number, "name": "x" * size})
+                acknowledged.append(number)
+
+        for _ in range(3):
+            for size in (20_000, 1_000, 1):  # nothing is left on the disk
+                with pytest.raises(UnavailableError):
+                    fill(size)
+            ingestor.flush()
+            assert ingestor.status().backlog_bytes == 0
+    assert table.to_polars()["id"].sort().to_list() == acknowledged
 
 
 # --- what the table shows --------------------------------------------------------------------

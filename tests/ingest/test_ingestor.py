@@ -339,6 +339,25 @@ def test_a_closed_ingestor_is_refused(table: lakelog.Table, directory: Path) -> 
             call()
 
 
+def test_a_directory_inside_the_table_is_refused(table: lakelog.Table, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="vacuum"):
+        quiet(table, tmp_path / "table" / "ingest")
+
+
+@pytest.mark.parametrize("seconds", [None, True, -1, float("nan"), "10"])
+def test_max_seconds_is_a_number(table: lakelog.Table, directory: Path, seconds: Any) -> None:
+    with pytest.raises(InvalidInputError, match="max_seconds"):
+        quiet(table, directory, max_seconds=seconds)
+
+
+def test_rows_wait_without_limit(table: lakelog.Table, directory: Path) -> None:
+    with quiet(table, directory, max_seconds=float("inf"), max_rows=2) as ingestor:
+        ingestor.write({"id": 1})
+        ingestor.write({"id": 2})  # the thread that commits has not ended
+        with ingestor._changed:
+            assert ingestor._changed.wait_for(lambda: ingestor._rows_committed == 2, 30)
+
+
 # --- positions -------------------------------------------------------------------------------
 
 
@@ -619,6 +638,8 @@ def test_keys_are_required(table: lakelog.Table, directory: Path, tmp_path: Path
         plain.delete({"id": 1})
     with pytest.raises(InvalidInputError, match="no key column"):
         quiet(table, tmp_path / "c", key="nope")
+    with pytest.raises(InvalidInputError, match="twice"):
+        quiet(table, tmp_path / "c", key=["id", "id"])
     table.alter.set_properties({"delta.appendOnly": "true"})
     with pytest.raises(StreamMismatchError, match="append-only"):
         quiet(table, tmp_path / "d", key="id")

@@ -332,7 +332,7 @@ class Committer:
         with self._truncating:
             before = self.state.committed if txn is None else txn
             self.state = replace(self.state, committed=before, attempt=None)
-            self._log.truncate(seq)
+            self._directory.with_space(lambda: self._log.truncate(seq))
 
     # --- what the table has ------------------------------------------------------------------
 

@@ -147,7 +147,7 @@ class Ingestor(Closing):
             decided whether the last commit of an earlier process succeeded.
         ConcurrentTransactionError: A copy of the directory was used for the same table.
         CorruptionError: The directory is damaged.
-        InvalidInputError: A key column does not exist.
+        InvalidInputError: A key column does not exist, or the directory is inside the table.
         UnsupportedFeatureError: lakelog cannot write rows to the table.
         UnavailableError: The disk failed, or the table cannot be reached and the directory is new.
 
@@ -189,7 +189,7 @@ class Ingestor(Closing):
             ("write_timeout", write_timeout),
             ("compact_after_seconds", compact_after_seconds),
         ):
-            _require_seconds(name, seconds)
+            _require_seconds(name, seconds, may_be_none=name != "max_seconds")
         self._max_seconds, self._write_timeout = max_seconds, write_timeout
         self._compact_after_s = compact_after_seconds
         self._diverts = on_bad_row == "divert"
@@ -201,6 +201,7 @@ class Ingestor(Closing):
             if isinstance(table_or_location, Table)
             else open_table(table_or_location)
         )
+        _require_outside(self._table.path, path)
         self._access = Access("ingestor", path, is_read_only=False, pid=os.getpid())
         self._log = WriteAheadLog(f"{path}/{LOG_FOLDER}", sync, disk=disk)
         try:
@@ -344,7 +345,7 @@ class Ingestor(Closing):
                 self._rows_committed,
                 self._rows_diverted,
                 max(self._backlog_bytes, 0),
-                self._clock() - self._oldest_s if waits else 0.0,
+                max(self._clock() - self._oldest_s, 0.0) if waits else 0.0,
                 self._version,
                 self._error,
             )
@@ -513,7 +514,7 @@ class Ingestor(Closing):
             return self._is_closing or held <= 0 or held + size_bytes <= self._max_backlog_bytes
 
         self._changed.notify_all()
-        if not self._changed.wait_for(has_room, self._write_timeout):
+        if not self._changed.wait_for(has_room, _limited(self._write_timeout)):
             raise UnavailableError(
                 "the backlog of the ingest log is full: the table does not accept rows fast enough",
                 path=self.directory,
@@ -663,7 +664,7 @@ class Ingestor(Closing):
                 if self._is_closing:
                     return
                 if wait_s is None or wait_s > 0:
-                    self._changed.wait(wait_s)
+                    self._changed.wait(_limited(wait_s))
                     continue
                 backlog = self._backlog_rows > 0 or self._backlog_bytes > 0
             try:
@@ -754,11 +755,33 @@ def _names(key: object) -> tuple[str, ...]:
         raise InvalidInputError(
             "key must be a column name or a list of column names", expected="a str", found=repr(key)
         )
+    if len(set(names)) < len(names):
+        raise InvalidInputError("key names a column twice", found=repr(key))
     return tuple(str(name) for name in names)
 
 
-def _require_seconds(name: str, value: object) -> None:
-    if value is not None and not (isinstance(value, int | float) and value >= 0):
+def _require_outside(table: str, directory: str) -> None:
+    """Refuse a directory in the folder of a local table, where vacuum would delete the log."""
+    if "://" in table:
+        return
+    folder = os.path.realpath(table)
+    if os.path.commonpath((folder, os.path.realpath(directory))) == folder:
+        raise InvalidInputError(
+            "the ingest directory is inside the table: vacuum would delete its files",
+            path=directory,
+            expected=f"a directory outside of {folder}",
+            hint="choose a directory next to the table",
+        )
+
+
+def _limited(seconds: float | None) -> float | None:
+    """A time that threads can wait."""
+    return None if seconds is None else min(seconds, threading.TIMEOUT_MAX)
+
+
+def _require_seconds(name: str, value: object, *, may_be_none: bool) -> None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    if not (is_number or (value is None and may_be_none)):
         raise InvalidInputError(
             f"{name} must be a number of seconds", expected=">= 0", found=repr(value)
         )

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import errno
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -26,6 +27,7 @@ from lakelog.errors import (
     CorruptionError,
     NotFoundError,
     StreamMismatchError,
+    UnavailableError,
     UnsupportedError,
 )
 from lakelog.ingest.rows import BadRows
@@ -42,6 +44,9 @@ from lakelog.wal.disk import (
 
 _STATE_NAME = "ingest.json"
 _REJECTED_NAME = "rejected.ndjson"
+_RESERVE_NAMES = ("reserve-1", "reserve-2")
+_RESERVE_BYTES = 64 << 10
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 LOG_FOLDER = "wal"
 _FORMAT_VERSION = 1
 
@@ -187,6 +192,8 @@ class IngestDirectory:
         self.path, self._disk = directory, disk
         self._guard = threading.Lock()
         self._rejected: WritableFile | None = None
+        self._reserve_paths = [f"{directory}/{name}" for name in _RESERVE_NAMES]
+        self._has_reserve = False
 
     @property
     def state_path(self) -> str:
@@ -209,6 +216,46 @@ class IngestDirectory:
 
     def publish(self, state: IngestState) -> None:
         """Replace the state, durably."""
+        self.with_space(lambda: self._publish(state))
+
+    def with_space(self, write: Callable[[], object]) -> None:
+        """Run what a commit has to write; on a full disk, free the reserve for it.
+
+        Rows that wait could otherwise fill the disk so that they can never be committed, which is
+        what frees their space.
+        """
+        for path in (*self._reserve_paths, None):
+            try:
+                write()
+                break
+            except UnavailableError as error:
+                cause = error.__cause__
+                is_full = isinstance(cause, OSError) and cause.errno in _FULL
+                if path is None or not is_full:
+                    raise
+                self._has_reserve = False
+                with contextlib.suppress(OSError):
+                    self._disk.remove(path)
+        if not self._has_reserve:
+            self._reserve()
+
+    def _reserve(self) -> None:
+        """Create the missing files of the reserve, if there is space."""
+        with contextlib.suppress(OSError):
+            for path in self._reserve_paths:
+                with contextlib.suppress(FileNotFoundError):
+                    if self._disk.size(path) == _RESERVE_BYTES:
+                        continue
+                    self._disk.remove(path)  # a crash or a full disk left a part of it
+                file = self._disk.open_append(path, create=True)
+                try:
+                    _write_all(file, bytes(_RESERVE_BYTES))
+                    file.sync()
+                finally:
+                    file.close()
+            self._has_reserve = True
+
+    def _publish(self, state: IngestState) -> None:
         temporary = f"{self.state_path}.tmp"
         with disk_errors("the state of the ingest directory cannot be written", self.path):
             with contextlib.suppress(FileNotFoundError):  # of a crash
