@@ -297,6 +297,26 @@ class Table:
 
         return blame.blame(self._log, path, self._open)
 
+    def compatibility(self) -> pl.DataFrame:
+        """Which other readers and writers can open the latest version, by the features of its
+        protocol.
+
+        Returns:
+            One row per client: ``client``, ``reads`` and ``writes`` (Boolean; null: no source says
+            whether the client supports a feature of the table), ``release`` (the first one that
+            supports all, if the client's documentation names it), ``unsupported_to_read``,
+            ``unsupported_to_write`` and ``unknown`` (lists of features), ``source`` (a page, or
+            ``tested``: by lakelog's tests, with tables that list a feature without using it).
+
+        Raises:
+            CorruptionError, UnavailableError, UnsupportedError: As `snapshot`.
+
+        Source: Delta protocol, Table Features.
+        """
+        from lakelog.dialects.clients import compatibility
+
+        return compatibility(self.snapshot().table_configuration)
+
     @property
     def alter(self) -> Alter:
         """Changes of schema, properties, constraints and protocol, each in one commit; see

@@ -15,7 +15,9 @@ import pytest
 
 from lakelog.cli.app import SECTIONS, app
 
-READING = "actions blame cache changes demo diff doctor files history info replay rows top".split()
+READING = (
+    "actions blame cache changes compat demo diff doctor files history info replay rows top".split()
+)
 UPKEEP = "checkpoint checksum cleanup repair replicate simulate undo vacuum verify".split()
 ROWS = ["clone", "compact", "compact-log", "convert", "delete", "ingest", "restore"]
 COMMANDS = tuple(sorted([*READING, *UPKEEP, *ROWS, "spark", "wal", "completion", "help"]))

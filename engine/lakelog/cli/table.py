@@ -624,5 +624,42 @@ def _expect_checkpoint(watch: Watch, meter: Meter, table: Table, snapshot: Snaps
     watch.expect(watch.done_bytes(meter) + sum(s.size_bytes for s in sizes if s is not None))
 
 
-COMMANDS = (info, rows, files, history, actions, changes, diff, blame, replay)
+@click.command(epilog=examples("lakelog compat orders", "lakelog compat orders --output json"))
+@options.target
+@options.rows
+@options.debug
+def compat(target: Target, output: Output) -> None:
+    """Show which readers and writers can open a table.
+
+    A client refuses a table with a feature that it does not support. The answers come from the
+    documentation of the clients, and from lakelog's tests with their current releases.
+    """
+    import polars as pl
+
+    table, meter = open_metered(target)
+    with progress("reading the log", meter):
+        found = table.compatibility()
+        protocol = table.snapshot().protocol
+    names = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())})
+    facts = [f"features of the table: {', '.join(names) or 'those of its protocol versions'}"]
+    if output.format == "table":
+        words = {True: "yes", False: "no"}
+        found = found.with_columns(
+            pl.col("reads", "writes").replace_strict(
+                words, default="unknown", return_dtype=pl.String
+            ),
+            unsupported=pl.concat_list("unsupported_to_read", "unsupported_to_write")
+            .list.unique(maintain_order=True)
+            .list.join(", ")
+            .replace("", None),
+            unknown=pl.col("unknown").list.join(", ").replace("", None),
+        )
+        remedy = table.log.dialect.feature_removal
+        if remedy is not None and found["unsupported"].null_count() < found.height:
+            facts.append(remedy)
+    columns = ("client", "reads", "writes", "release", "unsupported", "unknown", "source")
+    emit(found.lazy(), output, View("client", columns, (), lambda _: facts))
+
+
+COMMANDS = (info, rows, files, history, actions, changes, diff, blame, replay, compat)
 """The commands of this module."""

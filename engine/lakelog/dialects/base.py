@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
@@ -31,6 +31,9 @@ from lakelog.dialects.protocol_rules import ProtocolRules, TableConfiguration
 from lakelog.errors import InternalError, InvalidInputError
 from lakelog.model.metadata import Protocol as TableProtocol
 from lakelog.storage import LogStore
+
+if TYPE_CHECKING:
+    from lakelog.dialects.clients import Client
 
 AUTO = "auto"
 """The checkpoint layout that suits the table."""
@@ -121,6 +124,14 @@ class Dialect(ABC):
 
     protocol_rules: ProtocolRules
     """Features, versions, and upgrades of the protocol."""
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """Other readers and writers of its tables, with the features that they support."""
+        return ()
+
+    feature_removal: str | None = None
+    """How a feature is removed from a table, which admits clients without it; None if it cannot."""
 
     properties: PropertyRules = PropertyRules()
     """The table properties that are accepted."""

@@ -67,6 +67,7 @@ from lakelog.model.actions import PATH_TEXT, with_dv_id
 from lakelog.storage import LogStore
 
 if TYPE_CHECKING:
+    from lakelog.dialects.clients import Client
     from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
     from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
 
@@ -120,7 +121,17 @@ class DeltaDialect(Dialect):
     distributed_layouts = ("multipart", "v2-json", "v2-parquet")
     checkpoints_at_multiples = True
     retention_to_midnight = True
+    feature_removal = "Delta Lake on Spark removes a feature: ALTER TABLE ... DROP FEATURE name"
+
     properties = DELTA_PROPERTY_RULES
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """As in `Dialect`."""
+        from lakelog.dialects.delta.clients import CLIENTS
+
+        return CLIENTS
+
     small_commit_columns: Mapping[str, frozenset[str]] = {
         "add": frozenset("path partitionValues size modificationTime dataChange stats".split()),
         "remove": frozenset(

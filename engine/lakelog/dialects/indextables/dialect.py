@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import polars as pl
@@ -41,6 +41,7 @@ from lakelog.dialects.indextables.properties import INDEXTABLES_PROPERTY_RULES
 from lakelog.dialects.indextables.protocol import (
     INDEXTABLES_PROTOCOL,
     LISTS_FROM,
+    OWN_FEATURE,
     STATE_PROTOCOL,
     is_raised,
     knows_flattened,
@@ -63,6 +64,9 @@ from lakelog.model import actions
 from lakelog.model.metadata import Protocol
 from lakelog.storage import LogStore
 
+if TYPE_CHECKING:
+    from lakelog.dialects.clients import Client
+
 
 class IndexTablesDialect(Dialect):
     """IndexTables' log; see `lakelog.dialects.base.Dialect`."""
@@ -77,6 +81,16 @@ class IndexTablesDialect(Dialect):
     protocol_rules = INDEXTABLES_PROTOCOL
     file_kinds = listing.FILE_KINDS
     properties = INDEXTABLES_PROPERTY_RULES
+
+    @property
+    def clients(self) -> tuple[Client, ...]:
+        """As in `Dialect`: the reference implementation has all features but lakelog's own."""
+        from lakelog.dialects.clients import Client
+
+        known = {name: name != OWN_FEATURE for name in self.protocol_rules.features}
+        source = "https://github.com/indextables/indextables_spark"
+        return (Client("IndexTables on Spark 0.5.3", known, known, source),)
+
     provider = "indextables"
     checkpoint_defaults = CheckpointDefaults(
         compression="snappy",

@@ -47,7 +47,7 @@ READER_FEATURES = frozenset(
 lakelog's own.
 """
 
-_OWN_FEATURE = "columnarCommits"
+OWN_FEATURE = "columnarCommits"
 """lakelog's own reader feature: readers of a table with it implement ``schemas/``, and therefore
 support flattened checkpoints.
 """
@@ -59,7 +59,7 @@ def knows_flattened(reader_features: Collection[str] | None) -> bool:
     >>> knows_flattened(None), knows_flattened(["columnarCommits"])
     (False, True)
     """
-    return _OWN_FEATURE in (reader_features or ())
+    return OWN_FEATURE in (reader_features or ())
 
 
 def check_readable(version: int | None, features: Iterable[str] | None, table: str) -> None:

@@ -1,0 +1,23 @@
+"""What `lakelog compat` says of the Java Delta Kernel is what it does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.conformance.test_clients import RULES, compared, table_with, works
+from tests.kernel.engine import Kernel
+
+
+@pytest.mark.reference
+def test_the_kernel_opens_what_compat_says(kernel: Kernel, tmp_path: Path) -> None:
+    more = tmp_path / "more.parquet"
+    pq.write_table(pa.table({"id": [3]}), more)
+    for feature in sorted(RULES.features):
+        path = table_with(feature, tmp_path / feature)
+        reads = works(lambda path=path: kernel.rows(path))  # type: ignore[misc]
+        writes = works(lambda path=path: kernel.append(path, more))  # type: ignore[misc]
+        compared("Java Delta Kernel", path, reads=reads, writes=writes)
