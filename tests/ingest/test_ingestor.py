@@ -180,6 +180,7 @@ BAD: list[tuple[Any, str]] = [
     (pl.DataFrame({"id": ["a"]}), "has another type"),
     (b'{"id": 1}\n{"id": "a"}', "not a JSON object"),
     (b'{"id": 1', "not a JSON object"),
+    (b'{"id": 1}{"id": 2}', "not a JSON object"),
     (pa.table({"x": [1]}).select([]), "NOT NULL"),
     (7, "not a table of rows"),
     ([7], "must contain mappings"),

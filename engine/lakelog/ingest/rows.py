@@ -194,10 +194,10 @@ class RowCodec:
         elif rows and isinstance(rows[0], bytes):
             lines: list[bytes] = rows  # type: ignore[assignment]
             if not self._filled:
-                yield self._fitted(self._parsed(b"\n".join(lines)))
+                yield self._fitted(self._parsed(lines))
                 return
             for given, group in itertools.groupby(lines, key=self._filled_by):
-                table = self._parsed(b"\n".join(group))
+                table = self._parsed(list(group))
                 yield self._fitted(table.drop_columns(sorted(self._readable_filled - given)))
         else:
             # Rows that lack a column with a default get it; others have a null there.
@@ -304,10 +304,13 @@ class RowCodec:
                 )
         return table
 
-    def _parsed(self, lines: bytes) -> pa.Table:
+    def _parsed(self, lines: Sequence[bytes]) -> pa.Table:
         """Lines of JSON in the schema's types."""
         try:
-            return self._json(lines)
+            table = self._json(b"\n".join(lines))
+            if len(table) != len(lines):
+                raise pa.ArrowInvalid(f"{len(table)} objects in {len(lines)} lines")
+            return table
         except pa.ArrowException as cause:
             known = ", ".join(self._json_schema.names)
             raise InvalidInputError(
