@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test docs soak bench notebooks fmt lint types layers unit clean
+.PHONY: help demo check test docs soak bench notebooks fmt lint types layers unit clean man
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -47,6 +47,11 @@ layers: $(VENV)/.dev ## Check that imports follow the layers
 docs: export NO_MKDOCS_2_WARNING := true
 docs: $(VENV)/.dev ## Build the documentation site into site/
 	$(BIN)/python -m mkdocs build --quiet --strict
+
+man: $(VENV)/.dev ## Build the manual pages of all commands into build/man
+	mkdir -p build/man
+	$(BIN)/python -c 'from click_man.core import write_man_pages; from lakelog.cli.app import app; \
+	write_man_pages("lakelog", app, target_dir="build/man")'
 
 unit: $(VENV)/.dev ## Run the tests only
 	$(BIN)/python -m pytest -n auto

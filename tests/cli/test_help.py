@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 import pytest
+from click_man.core import write_man_pages  # type: ignore[import-untyped]
 
 from lakelog.cli.app import SECTIONS, app
 
@@ -95,6 +96,18 @@ def test_a_shell_completes_commands_and_options(
     for name, value in asked.items():
         monkeypatch.setenv(name, value)
     assert "history" in lakelog().text
+
+
+@pytest.mark.filterwarnings("ignore:.*make_default_short_help:DeprecationWarning")
+def test_every_command_has_a_manual_page(tmp_path: Path) -> None:
+    write_man_pages("lakelog", app, version="1", target_dir=str(tmp_path))
+    for name in app.commands:
+        page = (tmp_path / f"lakelog-{name}.1").read_text()
+        assert ".SH SYNOPSIS" in page
+        for parameter in app.commands[name].params:
+            assert max(parameter.opts, key=len) in page.replace("\\-", "-") or not parameter.opts[
+                0
+            ].startswith("-")
 
 
 @pytest.mark.parametrize("words", [["--help"], ["files", "--help"], ["files", "--bad"]])
