@@ -165,6 +165,14 @@ def test_tables_with_features_are_cloned(tmp_path: Path, properties: dict[str, s
     assert clone.verify().verdict == "proved"
 
 
+def test_a_clone_is_restored_to_a_version_with_files_of_its_source(tmp_path: Path) -> None:
+    clone = made(tmp_path / "source").clone(tmp_path / "clone")
+    clone.overwrite(ROWS.head(1))
+    clone.restore(0)
+    assert rows(clone).equals(ROWS)
+    assert rows(lakelog.open(tmp_path / "clone", allow_external=True)).equals(ROWS)
+
+
 @pytest.mark.parametrize("place", ["source/clone", "source/a/../clone", "."])
 def test_a_clone_inside_its_source_or_around_it_is_refused(tmp_path: Path, place: str) -> None:
     source = made(tmp_path / "outer" / "source")

@@ -291,3 +291,12 @@ def test_whatever_operation_fails_the_files_stay(tmp_path: Path, fault: Any) -> 
         if len(store.operations) < nth:
             return
     pytest.fail("a conversion has fewer operations")
+
+
+def test_a_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+    twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
+    pq.write_table(twice, tmp_path / "a.parquet")
+    with pytest.raises(UnsupportedFeatureError, match="two columns of one name") as caught:
+        lakelog.convert(tmp_path)
+    assert (caught.value.path, caught.value.column) == ("a.parquet", "x")
+    assert not (tmp_path / "_delta_log").exists()

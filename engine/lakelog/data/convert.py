@@ -275,8 +275,12 @@ def _merged(paths: pl.Series, footers: Sequence[_Footer]) -> Struct:
 def _merged_struct(old: Struct, new: Struct, above: str, path: str) -> Struct:
     known = {field.name: field for field in old.fields}
     lower = {field.name.lower(): field.name for field in old.fields}
+    here: set[str] = set()
     for field in new.fields:
         name = f"{above}{field.name}"
+        if field.name in here:
+            raise _refused(path, name, "two columns of one name")
+        here.add(field.name)
         if lower.setdefault(field.name.lower(), field.name) != field.name:
             raise _refused(
                 path,

@@ -263,7 +263,7 @@ def _check_rules_of_features(
             "a CHECK constraint is added, and lakelog cannot check existing rows against it",
             path=key,
             found="checkConstraints",
-            hint="add it with an engine that checks the existing rows",
+            hint="use Table.alter.add_constraint, which checks them",
         )
 
 
@@ -400,7 +400,7 @@ def check(
     if table_after != before:
         write_support.check_writable(table_after, table)
     if pending.files.height:
-        check_files(pending.files, table_after)
+        check_files(pending.files, table_after, external=restored)
     write_support.check_actions(
         table_after,
         pending.files,
