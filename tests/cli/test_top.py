@@ -48,7 +48,7 @@ def test_a_terminal_gets_facts_and_the_latest_commits(tmp_path: Path, repository
     )
     last = ANSI.sub("", shown)
     assert re.search(r"version +3, committed .* ago", last)
-    assert re.search(r"commits +0\.8 per minute over 300\.0 s", last)
+    assert re.search(r"commits +0\.8 per minute over 5 minutes", last)
     assert re.search(r"files +3 \(\+0 since", last)
     assert re.search(r"conflicts +1 commit of 4 rebased", last)
 

@@ -52,7 +52,13 @@ def time_text(moment: dt.datetime | None) -> str:
 def seconds_text(seconds: float) -> str:
     """A duration as text.
 
-    >>> seconds_text(0.0042), seconds_text(3.21)
-    ('4 ms', '3.2 s')
+    >>> seconds_text(0.0042), seconds_text(3.21), seconds_text(600), seconds_text(9000)
+    ('4 ms', '3.2 s', '10 minutes', '2.5 hours')
     """
-    return f"{seconds * 1000:.0f} ms" if seconds < 1 else f"{seconds:.1f} s"
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    units = (("days", 86_400), ("hours", 3_600), ("minutes", 60))
+    for name, length in units:
+        if seconds >= 2 * length:
+            return f"{round(seconds / length, 1):g} {name}"
+    return f"{seconds:.1f} s"

@@ -197,7 +197,9 @@ def _show_screens(
                 live.update(Group(*parts, notice), refresh=True)
                 continue
             first = first or reading
-            shown = rendering.fitting(reading.commits.head(_SCREEN_COMMITS), console.width)
+            latest = reading.commits.head(_SCREEN_COMMITS)
+            empty = [name for name in latest.columns if latest[name].is_null().all()]
+            shown = rendering.fitting(latest.drop(empty), console.width)
             parts = [
                 Text(f"{plain(name)} at {_clock(reading)}", style="bold"),
                 rendering.facts_table(_facts(reading, first, window_ms)),
