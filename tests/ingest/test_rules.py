@@ -11,7 +11,12 @@ import pyarrow as pa
 import pytest
 
 import lakelog
-from lakelog.errors import ConstraintViolationError, InvalidInputError, StreamMismatchError
+from lakelog.errors import (
+    ConstraintViolationError,
+    InvalidInputError,
+    StreamMismatchError,
+    UnsupportedFeatureError,
+)
 from lakelog.model.contract import Field, Primitive, Struct
 from tests.ingest.test_ingestor import FailingTable, ids, quiet
 
@@ -131,7 +136,7 @@ def test_a_constraint_on_the_time_uses_the_time_of_the_write(
 
 def test_identity_values_are_assigned_on_commit(tmp_path: Path, directory: Path) -> None:
     after = Field("after", LONG, metadata={"delta.generationExpression": "number + id"})
-    rule = {"delta.constraints.positive": "id > 0", "delta.constraints.c": "number < 100"}
+    rule = {"delta.constraints.positive": "id > 0"}
     table = made(tmp_path / "table", numbered(), Field("id", LONG), after, **rule)
     with quiet(table, directory) as ingestor:
         ingestor.write({"id": 1})
@@ -192,6 +197,28 @@ def test_a_generated_key_is_refused_where_no_row_can_have_it(
     table = made(tmp_path / "table", numbered(), Field("id", LONG))
     with pytest.raises(InvalidInputError, match="always generated"):
         quiet(table, directory, key="number")
+
+
+@pytest.mark.parametrize("text", ["id > 0 AND number > 0", "after > 0"])
+def test_a_constraint_on_values_that_a_commit_generates_is_refused(
+    tmp_path: Path, directory: Path, text: str
+) -> None:
+    after = Field("after", LONG, metadata={"delta.generationExpression": "number + id"})
+    rule = {"delta.constraints.c": text}
+    fields = (numbered(), Field("id", LONG), after)
+    with pytest.raises(UnsupportedFeatureError, match="'c' depends on an identity column"):
+        quiet(made(tmp_path / "table", *fields, **rule), directory)
+    table = made(tmp_path / "later", *fields)
+    ingestor = quiet(table, tmp_path / "other")
+    ingestor.write({"id": -100})
+    table.alter.add_constraint("c", text)
+    with pytest.raises(UnsupportedFeatureError, match="'c' depends on an identity column"):
+        ingestor.flush()
+    with pytest.raises(StreamMismatchError, match="'c' depends on an identity column"):
+        ingestor.write({"id": 1})
+    table.alter.drop_constraint("c")
+    ingestor.close()
+    assert table.to_polars()["id"].to_list() == [-100]
 
 
 # --- rules that are added meanwhile ----------------------------------------------------------

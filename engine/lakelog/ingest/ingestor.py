@@ -148,7 +148,8 @@ class Ingestor(Closing):
         ConcurrentTransactionError: A copy of the directory was used for the same table.
         CorruptionError: The directory is damaged.
         InvalidInputError: A key column does not exist, or the directory is inside the table.
-        UnsupportedFeatureError: lakelog cannot write rows to the table.
+        UnsupportedFeatureError: lakelog cannot write rows to the table, or a constraint depends on
+            an identity column.
         UnavailableError: The disk failed, or the table cannot be reached and the directory is new.
 
     Memory: the rows of one commit, at most `max_bytes` of the log and their Arrow form.

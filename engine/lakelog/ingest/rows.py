@@ -117,6 +117,8 @@ class RowCodec:
             () if rules is None else (str(rule.column) for rule in rules.generated)
         )
         """Identity and generated columns."""
+        if rules is not None:
+            self._require_checkable(rules)
         defaults = [field for field in schema.fields if contract.CURRENT_DEFAULT in field.metadata]
         self._reads_clock = any(map(_default_reads_clock, defaults)) or (
             rules is not None and rules.reads_clock
@@ -144,6 +146,29 @@ class RowCodec:
         self._json_schema = pa.schema([pa.field(f.name, _json_type(f.type)) for f in readable])
         self._read_schema = pa.schema([wide_field(field) for field in readable])
         self._readable_filled = self._filled.intersection(self._json_schema.names)
+
+    def _require_checkable(self, rules: RowRules) -> None:
+        """Refuse conditions on values that are generated on commit: whether a row satisfies one is
+        not known when it is written.
+        """
+        late = self._identities | self._late_columns(rules, self._identities)
+        known = rules.without(late).checks
+        for rule in rules.checks:
+            if rule not in known:
+                raise UnsupportedFeatureError(
+                    f"{rule.name} depends on an identity column, whose values are generated when "
+                    "rows are committed",
+                    column=rule.column,
+                    expected="constraints that can be checked when a row is written",
+                    found=rule.text,
+                    hint="write the rows with Table.append, or drop the constraint",
+                )
+
+    @staticmethod
+    def _late_columns(rules: RowRules, omitted: Collection[str]) -> set[str]:
+        """Generated columns that are computed from omitted ones."""
+        known = rules.without(omitted).generated
+        return {str(rule.column) for rule in rules.generated if rule not in known}
 
     def empty(self) -> pa.Table:
         """No rows."""
@@ -271,11 +296,8 @@ class RowCodec:
             rules.require_insertable(given)
             omitted = self._identities - given
             if omitted:
-                known = rules.without(omitted)
-                late = {str(rule.column) for rule in rules.generated} - {
-                    str(rule.column) for rule in known.generated
-                }
-                rules, omitted = known, omitted | (late - given)
+                late = self._late_columns(rules, omitted) - given
+                rules, omitted = rules.without(omitted), omitted | late
         conform = self._new_rows.get(omitted)
         if conform is None or self._reads_clock:
             if rules is not None:
