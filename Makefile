@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test docs soak bench notebooks fmt lint types layers unit clean man
+.PHONY: help demo check test docs dist soak bench notebooks fmt lint types layers unit clean man
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -52,6 +52,14 @@ man: $(VENV)/.dev ## Build the manual pages of all commands into build/man
 	mkdir -p build/man
 	$(BIN)/python -c 'from click_man.core import write_man_pages; from lakelog.cli.app import app; \
 	write_man_pages("lakelog", app, target_dir="build/man")'
+
+# The wheel is built from the sdist, so the sdist is complete.
+dist: $(VENV)/.dev ## Build wheel and sdist into dist/, check both, and try the wheel with every Python here
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
+	$(BIN)/python -m pytest -q -n auto tests/test_packaging.py
+	$(BIN)/python -m tests.bare_environments
 
 unit: $(VENV)/.dev ## Run the tests only
 	$(BIN)/python -m pytest -n auto

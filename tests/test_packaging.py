@@ -14,9 +14,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from packaging.metadata import parse_email
 
 import lakelog
 from lakelog.model import contract
+from tests.bare_environments import pythons, tested_versions
 
 HEAVY = ("polars", "pyarrow", "fsspec", "pandas", "numpy", "orjson", "adlfs", "gcsfs", "fastavro")
 
@@ -100,6 +102,27 @@ def test_the_wheel_carries_the_contract_and_nothing_of_the_checkout(
     assert any(name.endswith("licenses/LICENSE") for name in names)
     tops = {name.split("/")[0] for name in names}
     assert tops == {"lakelog", "pyspark_lakelog", f"lakelog-{lakelog.__version__}.dist-info"}
+    data = {name for name in names if not name.endswith(".py") and name.startswith("lakelog/")}
+    assert data - contract_files == {"lakelog/py.typed", "lakelog/spark/log4j2.properties"}
+
+
+def test_the_metadata_of_the_wheel_is_what_an_index_shows(wheel: Path, repository: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+        metadata, unparsed = parse_email(archive.read(name))
+    assert unparsed == {}
+    assert metadata["description_content_type"] == "text/markdown"
+    assert metadata["description"] == (repository / "README.md").read_text("utf-8")
+    assert metadata["license_expression"] == "Apache-2.0"
+    assert {"Homepage", "Source", "Issues", "Changelog"} <= set(metadata["project_urls"])
+    oldest = min(int(version.partition(".")[2]) for version in tested_versions())
+    assert metadata["requires_python"] == f">=3.{oldest}"
+
+
+def test_this_python_is_one_of_those_that_make_dist_tries() -> None:
+    here = "{}.{}".format(*sys.version_info)
+    assert here in tested_versions()
+    assert here in pythons()
 
 
 def test_the_contract_loads_from_the_wheel_as_from_the_checkout(
