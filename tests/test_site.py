@@ -60,6 +60,12 @@ def test_every_public_method_is_in_the_api_reference(kind: str, site: Path) -> N
             assert re.search(rf'id="lakelog\.{kind}\.{name}"', anchors), name
 
 
+def test_the_api_reference_shows_no_markup_that_the_site_does_not_know(site: Path) -> None:
+    text = text_of(*(site / "api").rglob("index.html"))
+    for markup in ("=====", ":func:", ":class:", ".. note"):  # of reStructuredText
+        assert markup not in text
+
+
 def commands(group: click.Group, path: str) -> Iterator[tuple[str, click.Command]]:
     for name, command in group.commands.items():
         if isinstance(command, click.Group):

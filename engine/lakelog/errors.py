@@ -9,18 +9,16 @@ Texts are redacted when an error is created (`lakelog.redaction`): messages and 
 credentials. A driver's error that is chained as the cause keeps its type and traceback, and its
 texts are redacted; objects that the driver attached to it, such as a response, are not changed.
 
-========================  ==========================================  =====================
-group                     the caller should                           also a
-========================  ==========================================  =====================
-`InvalidInputError`       fix the call                                ``ValueError``
-`NotFoundError`           check the location or version               ``FileNotFoundError``
-`ConflictError`           read the table again, decide, and retry     ``RuntimeError``
-`CorruptionError`         stop and repair the log                     ``ValueError``
-`UnsupportedError`        upgrade lakelog, or the table               ``NotImplementedError``
-`UnavailableError`        retry later                                 ``OSError``
-`OutcomeUnknownError`     check the store before repeating            ``OSError``
-`InternalError`           report a bug                                ``RuntimeError``
-========================  ==========================================  =====================
+| group | the caller should | also a |
+|---|---|---|
+| `InvalidInputError` | fix the call | ``ValueError`` |
+| `NotFoundError` | check the location or version | ``FileNotFoundError`` |
+| `ConflictError` | read the table again, decide, and retry | ``RuntimeError`` |
+| `CorruptionError` | stop and repair the log | ``ValueError`` |
+| `UnsupportedError` | upgrade lakelog, or the table | ``NotImplementedError`` |
+| `UnavailableError` | retry later | ``OSError`` |
+| `OutcomeUnknownError` | check the store before repeating | ``OSError`` |
+| `InternalError` | report a bug | ``RuntimeError`` |
 
 An argument of a wrong type raises `ArgumentTypeError`, which is an `InvalidInputError` and a
 ``TypeError``. Public functions raise nothing outside this tree, except:
