@@ -30,7 +30,7 @@ print("lakelog", lakelog.__version__)
 """
 
 
-def tested_versions() -> list[str]:
+def versions_in_classifiers() -> list[str]:
     """Versions of Python in the classifiers, such as ``3.12``."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     named = (re.fullmatch(r".* :: Python :: (3\.\d+)", text) for text in project["classifiers"])
@@ -94,7 +94,7 @@ def _run(command: list[str | Path], folder: str) -> str:
 def main() -> None:
     """Try the only wheel of ``dist/``."""
     (wheel,) = (REPOSITORY / "dist").glob("*.whl")
-    classified = tested_versions()
+    classified = versions_in_classifiers()
     for version, python in pythons().items():
         print(f"Python {version}: {try_in(python, wheel)}", flush=True)
         if version not in classified:
