@@ -34,7 +34,7 @@ PAGES = [
 ]
 TEXTS = {page.relative_to(REPOSITORY).as_posix(): page.read_text("utf-8") for page in PAGES}
 README = TEXTS["README.md"]
-MAINTENANCE = TEXTS["docs/maintenance.md"]
+PROPERTIES = TEXTS["docs/properties.md"]
 
 
 class Block(NamedTuple):
@@ -142,14 +142,14 @@ def test_every_public_method_is_documented(kind: str) -> None:
 
 def properties() -> list[list[str]]:
     """Rows of the table of properties: Delta's name, IndexTables', the defaults, the meaning."""
-    rows = MAINTENANCE.partition("| `delta.` |")[2].partition("\n\n")[0].splitlines()[2:]
+    rows = PROPERTIES.partition("| `delta.` |")[2].partition("\n\n")[0].splitlines()[2:]
     return [[cell.strip(" `") for cell in row.split("|")[1:-1]] for row in rows]
 
 
 def test_every_property_of_checkpoints_and_cleanup_is_documented() -> None:
     named = {f"delta.{row[0]}" for row in properties() if row[0]}
     named |= {f"spark.indextables.{row[1]}" for row in properties() if row[1]}
-    below = MAINTENANCE.partition("| `delta.` |")[2].partition("## ")[0]
+    below = PROPERTIES.partition("| `delta.` |")[2].partition("## ")[0]
     for key in (*DELTA_PROPERTIES, *INDEXTABLES_PROPERTIES, *LAKELOG_PROPERTIES):
         if key.lower().startswith(CHECKPOINT_FAMILIES):
             short = key.removeprefix("spark.indextables.")
