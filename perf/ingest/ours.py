@@ -31,6 +31,11 @@ def single_table(job: Job) -> lakelog.Table:
     return lakelog.create(job.path, _SINGLE, upkeep=False)
 
 
+def directory_of(job: Job) -> Path:
+    """The directory of an Ingestor, next to the table."""
+    return Path(job.path).with_name(DIRECTORY)
+
+
 def expect(job: Job, count: int) -> None:
     """Record the expected number of rows, with the ids from 0, for the check."""
     Path(job.path, COUNT).write_text(str(count), encoding="ascii")
@@ -65,7 +70,7 @@ def _single(job: Job) -> Figures:
     table = single_table(job)
     expect(job, job.size)
     given = [{"id": number, **ROW} for number in range(job.size)]
-    with lakelog.Ingestor(table, Path(job.path, DIRECTORY), max_seconds=3600) as ingestor:
+    with lakelog.Ingestor(table, directory_of(job), max_seconds=3600) as ingestor:
         return per_row(by_threads(given, ingestor.write), job.size)
 
 
@@ -89,7 +94,7 @@ def _batches(prepared: tuple[Job, lakelog.Table, pa.Table]) -> Figures:
     job, table, given = prepared
     batches = [given.slice(start, BATCH_ROWS) for start in range(0, given.num_rows, BATCH_ROWS)]
     cpu, start = time.process_time(), time.perf_counter()
-    with lakelog.Ingestor(table, Path(job.path, DIRECTORY)) as ingestor:
+    with lakelog.Ingestor(table, directory_of(job)) as ingestor:
         by_threads(batches, ingestor.write)
     return {"seconds": time.perf_counter() - start, "cpu_seconds": time.process_time() - cpu}
 
@@ -128,9 +133,7 @@ def _lag(job: Job) -> Figures:
     seen: list[float] = []
     start = time.perf_counter()
     try:
-        with lakelog.Ingestor(
-            table, Path(job.path, DIRECTORY), max_seconds=LAG_SECONDS
-        ) as ingestor:
+        with lakelog.Ingestor(table, directory_of(job), max_seconds=LAG_SECONDS) as ingestor:
             reader = threading.Thread(target=_watch, args=(job, ingestor.app_id, seen))
             reader.start()
             for number in range(job.size):
