@@ -198,6 +198,20 @@ def test_the_readme_is_short() -> None:
     assert len(README.encode()) < 8_000
 
 
+def cells(table: str) -> list[list[str]]:
+    lines = (line for line in table.splitlines() if line.startswith("| "))
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+
+
+def test_the_figures_of_the_readme_are_those_of_the_page_that_explains_them() -> None:
+    scale = TEXTS["docs/scale.md"].partition("| operation | files |")[2].partition("\n\n")[0]
+    measured = [row[2:3] + row[4:] for row in cells(scale) if row[1] == "10M"]
+    shown = cells(README.partition("## Measured")[2].partition("\n## ")[0])[1:]
+    assert len(shown) == 4
+    for row in shown:
+        assert row[1:] in measured, row[0]
+
+
 def test_every_page_is_in_the_navigation_of_the_site() -> None:
     # mkdocs --strict checks that each file of the navigation exists.
     navigation = (REPOSITORY / "mkdocs.yml").read_text("utf-8").partition("\nnav:")[2]
