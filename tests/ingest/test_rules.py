@@ -15,9 +15,11 @@ from lakelog.errors import (
     ConstraintViolationError,
     InvalidInputError,
     StreamMismatchError,
+    UnavailableError,
     UnsupportedFeatureError,
 )
 from lakelog.model.contract import Field, Primitive, Struct
+from lakelog.testing import InjectingStore
 from tests.ingest.test_ingestor import FailingTable, ids, quiet
 
 LONG, STRING, TIMESTAMP = Primitive("long"), Primitive("string"), Primitive("timestamp")
@@ -253,6 +255,31 @@ def test_durable_rows_that_violate_a_new_constraint_wait_or_are_diverted(
         ingestor.write({"id": 0})
         ingestor.write({"id": 9})
     assert ids(table.scan()) == [*range(1, 8), 9]
+
+
+def test_rows_are_diverted_once_when_a_commit_is_repeated(tmp_path: Path, directory: Path) -> None:
+    class Store(InjectingStore):
+        fails = False
+
+        def put_if_absent(self, path: str, data: bytes) -> bool:
+            if self.fails:
+                raise UnavailableError("the store is down")
+            return super().put_if_absent(path, data)
+
+    table = made(tmp_path / "table", Field("id", LONG))
+    store = Store(table.log.store)
+    with quiet(lakelog.open(store=store, upkeep=False), directory, on_bad_row="divert") as ingestor:
+        ingestor.write([{"id": 1}, {"id": -1}])
+        table.alter.add_constraint("positive", "id > 0")
+        store.fails = True
+        for _ in range(2):
+            with pytest.raises(UnavailableError):
+                ingestor.flush()
+        store.fails = False
+        ingestor.flush()
+        assert ingestor.rejected()["row"].to_list() == ['{"id":-1}']
+        assert ingestor.status().rows_diverted == 1
+    assert ids(table.scan()) == [1]
 
 
 def test_a_commit_all_of_whose_rows_are_diverted_writes_no_version(

@@ -111,6 +111,8 @@ class Committer:
         self._max_rows, self._max_bytes = max_rows, max_bytes
         self._accept_rollback, self._new_id = accept_rollback, new_id
         self._divert = divert
+        self._kept: tuple[str, Records] | None = None
+        """The id of an attempt of which rows were diverted, and its other rows."""
         self._turn = threading.RLock()
         self._truncating = threading.Lock()
 
@@ -268,6 +270,8 @@ class Committer:
 
     def _write(self, records: Records, attempt: Attempt) -> tuple[int | None, int]:
         """The version, None if no row changed, and the number of rows that were not diverted."""
+        if self._kept is not None and self._kept[0] == attempt.id:
+            records = self._kept[1]
         rows = int(records.rows.sum())
         if not rows:
             return None, 0
@@ -293,6 +297,7 @@ class Committer:
                 kept, bad = self.codecs.rows.without_bad(records)
                 if bad:
                     self._divert(bad)
+                    self._kept = attempt.id, kept
                     return self._write(kept, attempt)
             raise _refused(error, self.table.path) from error
         tx.commit()
@@ -326,6 +331,7 @@ class Committer:
 
     def _confirm(self, seq: int, txn: int | None) -> None:
         """Record that the records up to a sequence number are committed; `txn` None: unchanged."""
+        self._kept = None
         if txn is None:
             # The truncation point would show that the attempt was committed.
             self._directory.publish(replace(self.state, attempt=None))
