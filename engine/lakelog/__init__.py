@@ -68,6 +68,7 @@ from lakelog.version import __version__
 
 if TYPE_CHECKING:
     from lakelog import data as data
+    from lakelog import plot as plot
     from lakelog import spark as spark
     from lakelog import wal as wal
     from lakelog.ingest.asynchronous import AsyncIngestor
@@ -161,6 +162,7 @@ __getattr__ = lazy.lazy_exports(
         "WriteAheadLog": "lakelog.wal.log",
         "convert": "lakelog.table_functions",
         "data": "lakelog.data",
+        "plot": "lakelog.plot",
         "spark": "lakelog.spark",
         "wal": "lakelog.wal",
         "create": "lakelog.table_functions",
@@ -176,4 +178,4 @@ _ERROR_BASES = {"LakelogError", "LakelogWarning"}
 def __dir__() -> list[str]:
     """The API. `lakelog.errors` lists the classes of errors, of which only the bases are here."""
     classes = {name for name in __all__ if hasattr(errors, name)} - _ERROR_BASES
-    return sorted({*__all__, "data", "errors", "spark", "wal"} - classes)
+    return sorted({*__all__, "data", "errors", "plot", "spark", "wal"} - classes)

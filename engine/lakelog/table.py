@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from lakelog.maintenance.repair import RepairPlan, RepairReport
     from lakelog.maintenance.retention_simulation import Proposed
     from lakelog.maintenance.vacuum import VacuumPlan, VacuumReport
+    from lakelog.report.page import ReportFile
     from lakelog.table_transaction import Transaction
     from lakelog.telemetry import Progress
     from lakelog.transaction.log_tail import LogTails
@@ -1416,6 +1417,28 @@ class Table:
         from lakelog.health.survey import examine
 
         return examine(self._log, self.snapshot, files=files)
+
+    def report(self, path: str | os.PathLike[str], *, files: bool = False) -> ReportFile:
+        """Write an HTML page about the latest version: what should be done, and figures of sizes,
+        commits, churn, partitions, retention, deletions and schema.
+
+        The page needs no network and no other file. Each figure has its numbers as a table.
+
+        Args:
+            path: The file on local disk; an existing one is replaced.
+            files: As `doctor`.
+
+        Raises:
+            MissingDependencyError: Altair is not installed (``pip install 'lakelog[plot]'``).
+            TableNotFoundError: The log holds no commit and no checkpoint.
+            CorruptionError: The latest version cannot be read; `doctor` reports why.
+            UnavailableError: The store failed, or the file cannot be written.
+
+        Memory: about 100 bytes per live file and per file action of the commits, and their paths.
+        """
+        from lakelog.report.page import write_report
+
+        return write_report(self._log, self.snapshot(), path, files=files)
 
     def replicate(
         self,

@@ -31,3 +31,11 @@ def test_doctor_fails_where_something_needs_doing(lakelog: Any, tmp_path: Path) 
     assert found["kind"] == "checkpoint-missing"
     assert found["remedy"] == f"lakelog checkpoint {path}"
     assert "checkpoint" in lakelog("doctor", path).text
+
+
+def test_report_writes_the_page(lakelog: Any, table: str, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    outcome = lakelog("report", table, "--out", page, "--output", "json")
+    assert outcome.code == 0
+    assert json.loads(outcome.text) == [{"path": str(page), "size_bytes": page.stat().st_size}]
+    assert page.read_text("utf-8").startswith("<!doctype html>")

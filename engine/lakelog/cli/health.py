@@ -6,7 +6,7 @@ import click
 
 from lakelog.cli import options
 from lakelog.cli.options import Output, Target, examples
-from lakelog.cli.output import FINDINGS, GOOD, View, emit, write_facts
+from lakelog.cli.output import FINDINGS, GOOD, View, emit, write_facts, write_report
 from lakelog.cli.watch import open_metered, progress
 
 
@@ -39,4 +39,29 @@ def doctor(target: Target, files: bool, output: Output) -> int:
     return FINDINGS if report.problems else GOOD
 
 
-COMMANDS = (doctor,)
+@click.command(
+    epilog=examples(
+        "lakelog report orders --out report.html",
+        "lakelog report s3://bucket/orders --out orders.html --files",
+    )
+)
+@options.target
+@click.option("--out", required=True, metavar="FILE", help="The page; a file on local disk.")
+@click.option(
+    "--files", is_flag=True, help="Also list the data files, and count those that vacuum deletes."
+)
+@options.output
+@options.debug
+def report(target: Target, out: str, files: bool, output: Output) -> None:
+    """Write an HTML page about a table.
+
+    What needs doing, with commands; sizes, commits, churn, file sizes, partitions, retention,
+    deletions and schema over time. The page is one file and needs no network. Needs lakelog[plot].
+    """
+    table, meter = open_metered(target)
+    with progress("reporting", meter):
+        written = table.report(out, files=files)
+    write_report(written, written.facts, "path size_bytes", output)
+
+
+COMMANDS = (doctor, report)

@@ -29,7 +29,7 @@ from lakelog.maintenance.cleanup import Request, plan_cleanup
 from lakelog.maintenance.diagnose import REFUSE, look_at_pointer
 from lakelog.maintenance.vacuum import Vacuum
 
-_PARTITION = "partition."
+PARTITION = "partition."
 _DAMAGED_GATES = ("missing-commits", "checkpoint-broken")
 
 
@@ -108,12 +108,12 @@ def survey(log: Log, snapshot: LogSnapshot, *, files: bool = False) -> TableFact
     )
 
 
-def _partition_sizes(snapshot: LogSnapshot, small_bytes: int = 0) -> pl.DataFrame:
+def partition_sizes(snapshot: LogSnapshot, small_bytes: int = 0) -> pl.DataFrame:
     """One row per partition, the largest first: a column per partition column (as the schema has
     it, named ``partition.<column>``), ``files``, ``size_bytes``, and the number and size of files
     below `small_bytes`. A table without partitions has one row.
     """
-    keys = [f"{_PARTITION}{name}" for name in snapshot.metadata.partition_columns]
+    keys = [f"{PARTITION}{name}" for name in snapshot.metadata.partition_columns]
     size = pl.col("size").fill_null(0)
     is_small = size < small_bytes
     aggregates = (
@@ -127,18 +127,18 @@ def _partition_sizes(snapshot: LogSnapshot, small_bytes: int = 0) -> pl.DataFram
     return found.sort("size_bytes", *keys, descending=[True, *(False for _ in keys)]).collect()
 
 
-def _partition_label(row: dict[str, Any]) -> str:
-    """The values of a row of `_partition_sizes` as text.
+def partition_label(row: dict[str, Any]) -> str:
+    """The values of a row of `partition_sizes` as text.
 
-    >>> _partition_label({"partition.day": "2026-01-05", "partition.region": None, "files": 3})
+    >>> partition_label({"partition.day": "2026-01-05", "partition.region": None, "files": 3})
     'day=2026-01-05, region=null'
     """
-    values = {k.removeprefix(_PARTITION): v for k, v in row.items() if k.startswith(_PARTITION)}
+    values = {k.removeprefix(PARTITION): v for k, v in row.items() if k.startswith(PARTITION)}
     return ", ".join(f"{k}={'null' if v is None else v}" for k, v in values.items())
 
 
 def _live(snapshot: LogSnapshot, small_bytes: int) -> dict[str, Any]:
-    sizes = _partition_sizes(snapshot, small_bytes)
+    sizes = partition_sizes(snapshot, small_bytes)
     # A partition's only small file has no other to be merged with.
     mergeable = sizes.filter(pl.col("small_files") > 1)
     vectors = pl.Series(dtype=pl.Int64)
@@ -162,7 +162,7 @@ def _live(snapshot: LogSnapshot, small_bytes: int) -> dict[str, Any]:
             "largest_partition_bytes": int(sizes["size_bytes"][0]),
             "median_partition_bytes": int(sizes["size_bytes"].median() or 0),  # type: ignore[arg-type] # a number
         }
-        return found | {"largest_partition": _partition_label(sizes.row(0, named=True))}
+        return found | {"largest_partition": partition_label(sizes.row(0, named=True))}
     return found
 
 

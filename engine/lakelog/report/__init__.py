@@ -1,0 +1,1 @@
+"""The report of a table: figures (`charts`) and the HTML page (`page`)."""

@@ -1,0 +1,87 @@
+"""The activity of a table: sizes after each commit equal those of a snapshot of its version."""
+
+from __future__ import annotations
+
+import random
+import warnings
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog import LakelogWarning
+from lakelog.demo import make_table
+from lakelog.health.activity import Activity, bucket, in_buckets, main_operations, read_activity
+from tests import loggen
+from tests.handmade import Handmade, add, field, info, metadata, remove
+
+
+def activity_of(table: lakelog.Table) -> Activity:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LakelogWarning)
+        return read_activity(table.log, table.snapshot())
+
+
+def test_sizes_after_each_commit_are_those_of_its_snapshot(tmp_path: Path) -> None:
+    table = lakelog.open(make_table(tmp_path / "t", commits=80))
+    found = activity_of(table).commits
+    for version, files, size_bytes in found.select("version", "files", "size_bytes").iter_rows():
+        snapshot = table.snapshot(version)
+        assert (snapshot.num_files(), snapshot.total_size()) == (files, size_bytes)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_files_of_random_logs_are_those_of_their_snapshots(tmp_path: Path, number: int) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    options = loggen.Options(commits=15, layouts=())
+    table = lakelog.open(loggen.generate(tmp_path / "t", seed, options))
+    found = activity_of(table).commits
+    for version, files in found.select("version", "files").iter_rows():
+        assert table.snapshot(version).num_files() == files
+
+
+def test_a_commit_is_counted_by_what_it_did_to_the_data(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t").start(add("a", 10), add("b", 20))
+    made.commit(1, info("OPTIMIZE"), add("c", 30, dataChange=False))
+    made.commit(2, info("DELETE"), remove("c"))
+    found = activity_of(made.table)
+    columns = ["added_bytes", "rewritten_bytes", "deleted_files", "deleted_bytes", "size_bytes"]
+    assert found.commits.select(columns).rows() == [
+        (30, 0, 0, 0, 30),
+        (30, 30, 0, 0, 60),
+        (0, 0, 1, 30, 30),
+    ]
+    assert found.rewrite_amplification == 2.0
+
+
+def test_changes_of_schema_and_properties_are_texts(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t").start()
+    made.commit(1, metadata(field("id", "string"), field("day", "date"), properties={"a": "1"}))
+    made.commit(2, metadata(field("id", "string"), field("day", "date"), partitioned=["day"]))
+    found = activity_of(made.table).schemas
+    assert found.select("version", "changes").rows() == [
+        (0, "2 columns"),
+        (1, "column day added (date); column name dropped; column id: long to string; a = 1"),
+        (2, "partitioned by day; a unset"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(0, "second"), (80, "second"), (600, "10 seconds"), (86_400, "hour"), (10**9, "year")],
+)
+def test_a_time_axis_has_at_most_ninety_buckets(seconds: int, words: str) -> None:
+    times = pl.Series("timestamp", [0, seconds * 1000]).cast(pl.Datetime("ms", "UTC"))
+    every, found = bucket(times.to_frame())
+    assert found == words
+    assert in_buckets(times.to_frame())["bucket"].len() == 2, every
+
+
+def test_rare_operations_are_shown_together() -> None:
+    names = [f"op{n}" for n in range(10) for _ in range(10 - n)] + [None]
+    found = main_operations(pl.DataFrame({"operation": names}))["operation"].value_counts()
+    counts = dict(found.iter_rows())
+    assert len(counts) == 8
+    assert counts["other"] == 3 + 2 + 1 + 1

@@ -1,0 +1,227 @@
+"""The HTML report: drawn without a network, complete without scripts, inert with hostile names."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog import MissingDependencyError, Table, UnavailableError
+from lakelog.demo import make_table
+from perf import generate
+from tests.handmade import Handmade, add, field, info, metadata, remove
+from tests.report.conftest import Shown
+
+FIGURES = 7
+HOSTILE = [
+    "<script>document.title='owned'</script>",
+    "</script><script>document.title='owned'</script>",
+    "<img src=x onerror=\"document.title='owned'\">",
+    "'\"><svg onload=document.title='owned'>",
+    "]]>--><b>&amp;",
+    "\u202egnp.exe",
+    "{{constructor}}${7*7}",
+]
+
+
+class Texts(HTMLParser):
+    """Texts and elements of a page, without its scripts and styles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+        self.tags: list[str] = []
+        self.links: list[str] = []
+        self._hidden = False
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self._hidden = tag in {"script", "style"}
+        self.links += [value or "" for name, value in attrs if name in {"src", "href"}]
+
+    def handle_endtag(self, tag: str) -> None:
+        self._hidden = False
+
+    def handle_data(self, data: str) -> None:
+        if not self._hidden:
+            self.texts.append(data)
+
+
+def parsed(page: Path) -> Texts:
+    found = Texts()
+    found.feed(page.read_text("utf-8"))
+    return found
+
+
+@pytest.fixture(scope="session")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Table:
+    return lakelog.open(make_table(tmp_path_factory.mktemp("report") / "orders"))
+
+
+def test_the_figures_are_drawn_without_errors(
+    demo: Table, browse: Callable[..., Shown], tmp_path: Path
+) -> None:
+    page = tmp_path / "report.html"
+    written = demo.report(page)
+    assert (written.path, written.size_bytes) == (str(page), page.stat().st_size)
+    assert written.health.findings == demo.doctor().findings
+    for scheme in (0, 1):  # dark, light
+        shown = browse(page, f"--blink-settings=preferredColorScheme={scheme}")
+        assert shown.console == []
+        assert f'data-drawn="{FIGURES}"' in shown.dom
+        assert len(re.findall(r"<svg[^>]*class=\"marks\"", shown.dom)) == FIGURES
+        assert "cannot be drawn" not in shown.dom.partition("<script")[0]
+
+
+def test_without_scripts_the_numbers_are_there(demo: Table, tmp_path: Path) -> None:
+    demo.report(tmp_path / "report.html")
+    found = parsed(tmp_path / "report.html")
+    text = " ".join(found.texts)
+    snapshot = demo.snapshot()
+    assert f"{snapshot.num_files():,}" in found.texts
+    assert f"lakelog compact {demo.path}" in found.texts
+    assert "column coupon added (string)" in text
+    assert "delta.logRetentionDuration = interval 60 days" in text
+    assert "customer IN (SELECT customer FROM requests)" in text
+    assert found.tags.count("table") == 10
+    assert found.links == ["data:,"]  # nothing is loaded
+    largest = snapshot.files(flatten=True).group_by("partition.day", "partition.region")
+    row = largest.agg(pl.col("size").sum()).collect().sort("size").row(-1)
+    assert f"day={row[0]}, region={row[1]}" in found.texts
+
+
+def hostile(root: Path) -> Table:
+    """A table whose columns, partition values, users, operations and properties are hostile."""
+    names = [f"{text}{n}" for n, text in enumerate(HOSTILE)]
+    properties = {text: text for text in HOSTILE}
+    fields = [field(name, "string") for name in names]
+    made = Handmade(root)
+    made.start()
+    made.commit(1, metadata(*fields, partitioned=names[:2], properties=properties, name=HOSTILE[1]))
+    for version, text in enumerate(HOSTILE, 2):
+        values = {names[0]: text, names[1]: HOSTILE[0]}
+        made.commit(
+            version,
+            info(text, userName=text, operationParameters={"predicate": text}),
+            add(f"{version}", 5, partitionValues=values),
+            *([remove(f"{version - 1}", partitionValues=values)] if version > 2 else []),
+        )
+    return made.table
+
+
+def test_hostile_names_are_inert(browse: Callable[..., Shown], tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    hostile(tmp_path / "<b>t").report(page)
+    shown = browse(page)
+    assert "owned" not in re.findall(r"<title>(.*?)</title>", shown.dom, re.DOTALL)[0]
+    assert shown.console == []
+    assert f'data-drawn="{FIGURES}"' in shown.dom
+    found = parsed(page)
+    assert not {"img", "b"} & set(found.tags[found.tags.index("section") :])
+    assert HOSTILE[0] in found.texts  # it is shown, as text
+    assert found.tags.count("script") == FIGURES + 3
+
+
+def test_the_policy_refuses_a_script_that_was_not_escaped(
+    demo: Table, browse: Callable[..., Shown], tmp_path: Path
+) -> None:
+    page = tmp_path / "report.html"
+    demo.report(page)
+    text = page.read_text("utf-8")
+    page.write_text(text.replace("<h1>", "<script>document.title='owned'</script><h1>"), "utf-8")
+    shown = browse(page)
+    assert "<title>owned" not in shown.dom
+    assert any("Content Security Policy" in line for line in shown.console)
+    assert f'data-drawn="{FIGURES}"' in shown.dom
+
+
+def test_a_table_sorts_by_value(demo: Table, browse: Callable[..., Shown], tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    demo.report(page)
+    text = page.read_text("utf-8")
+    policy = re.search(r'<meta http-equiv="Content-Security-Policy"[^>]*>', text)
+    assert policy is not None
+    click = (
+        "<script>const heads = [...document.querySelectorAll('th button')];"
+        "const sizes = heads.filter((head) => head.textContent === 'deleted size')[0];"
+        "sizes.click(); document.title = [...sizes.closest('table').tBodies[0].rows]"
+        ".map((row) => row.cells[6].dataset.v).join(' ');</script>"
+    )
+    page.write_text(text.replace(policy[0], "").replace("</body>", f"{click}</body>"), "utf-8")
+    title = re.findall(r"<title>(.*?)</title>", browse(page).dom)[0]
+    sizes = [int(size) for size in title.split()]
+    assert len(sizes) > 5
+    assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize("files", [1_000, 1_000_000])
+def test_the_page_is_small(tmp_path: Path, files: int) -> None:
+    generate.generate("checkpoint_1m_files", tmp_path / "t", files / 1_000_000)
+    table = lakelog.open(tmp_path / "t")
+    written = table.report(tmp_path / "report.html")
+    assert table.snapshot().num_files() == files + 10
+    assert written.size_bytes < 2_000_000
+
+
+def test_a_table_without_files_has_a_report(browse: Callable[..., Shown], tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, upkeep=False)
+    table.report(tmp_path / "report.html")
+    shown = browse(tmp_path / "report.html")
+    assert shown.console == []
+    assert "Nothing needs doing" in shown.dom
+
+
+@pytest.mark.parametrize("form", ["delta", "indextables"])
+def test_every_format_has_a_report(tmp_path: Path, form: str) -> None:
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, format=form, upkeep=False)
+    for number in range(3):
+        with table.transaction() as tx:
+            tx.add(path=f"{number}", size=1)
+    table.report(tmp_path / "report.html")
+    assert f"{form} table, version" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_a_report_that_cannot_be_written_is_an_error(demo: Table, tmp_path: Path) -> None:
+    with pytest.raises(UnavailableError, match="the report cannot be written"):
+        demo.report(tmp_path / "missing" / "report.html")
+
+
+@pytest.mark.parametrize("name", lakelog.plot.__all__)
+def test_a_figure_has_few_points_with_titles(demo: Table, name: str) -> None:
+    spec = getattr(lakelog.plot, name)(demo).to_dict()
+    for chart in spec.get("vconcat", [spec]):
+        assert 0 < len(spec["datasets"][chart["data"]["name"]]) < 600
+        titles = [chart["encoding"][axis].get("title") for axis in "xy"]
+        assert all(titles), "an axis has a title with its unit"
+        assert chart["encoding"]["tooltip"]
+
+
+@pytest.mark.parametrize("name", lakelog.plot.__all__)
+def test_without_altair_the_error_names_the_extra(
+    demo: Table, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    with pytest.raises(MissingDependencyError) as raised:
+        getattr(lakelog.plot, name)(demo)
+    assert raised.value.hint == "pip install 'lakelog[plot]'"
+    with pytest.raises(MissingDependencyError):
+        demo.report("report.html")
+
+
+def test_partitions_of_one_column_are_bars_of_the_largest(tmp_path: Path) -> None:
+    made = Handmade(tmp_path / "t").start(partitioned=["name"])
+    made.commit(1, *(add(f"{n}", n, partitionValues={"name": f"{n}"}) for n in range(1, 60)))
+    spec = lakelog.plot.partitions(made.table).to_dict()
+    values = [row["partition"] for row in spec["datasets"][spec["data"]["name"]]]
+    assert values == [f"name={n}" for n in range(59, 34, -1)]
+
+
+def test_the_image_of_the_docs_is_small() -> None:
+    image = Path(__file__).resolve().parents[2] / "docs/images/report.png"
+    assert image.stat().st_size < 200_000
