@@ -103,7 +103,12 @@ def test_the_wheel_carries_the_contract_and_nothing_of_the_checkout(
     tops = {name.split("/")[0] for name in names}
     assert tops == {"lakelog", "pyspark_lakelog", f"lakelog-{lakelog.__version__}.dist-info"}
     data = {name for name in names if not name.endswith(".py") and name.startswith("lakelog/")}
-    assert data - contract_files == {"lakelog/py.typed", "lakelog/spark/log4j2.properties"}
+    assert data - contract_files == {
+        "lakelog/py.typed",
+        "lakelog/report/page.css",
+        "lakelog/report/page.js",
+        "lakelog/spark/log4j2.properties",
+    }
 
 
 def test_the_metadata_of_the_wheel_is_what_an_index_shows(wheel: Path, repository: Path) -> None:
