@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -74,7 +75,12 @@ class Ratio(Comparison):
     def reached(self, figures: Mapping[str, Mapping[str, float]]) -> float:
         """The ratio, given the figures of each contender."""
         ours = max(figures[name][self.figure] for name in self.ours)
-        return min(figures[name][self.figure] for name in self.theirs) / ours
+        return _ratio(min(figures[name][self.figure] for name in self.theirs), ours)
+
+
+def _ratio(figure: float, other: float) -> float:
+    """A figure at a small scale can be 0, such as memory that did not grow."""
+    return figure / other if other else math.inf if figure else 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +102,7 @@ class Spread(Comparison):
     def reached(self, figures: Mapping[str, Mapping[str, float]]) -> float:
         """The ratio, given the figures of each contender."""
         values = [figures[name][self.figure] for name in self.among]
-        return max(values) / min(values)
+        return _ratio(max(values), min(values))
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +152,7 @@ class Times(Comparison):
 
     def reached(self, figures: Mapping[str, Mapping[str, float]]) -> float:
         """The ratio, given the figures of each contender."""
-        return figures[self.ours][self.figure] / figures[self.theirs][self.figure]
+        return _ratio(figures[self.ours][self.figure], figures[self.theirs][self.figure])
 
 
 @dataclass(frozen=True, slots=True)
