@@ -194,7 +194,7 @@ def partition_figure(sizes: pl.DataFrame) -> alt.Chart | None:
                 x=alt.X("x:N", title=names[0], axis=alt.Axis(labelAngle=-40, labelOverlap=True)),
                 y=alt.Y("y:N", title=names[1]),
                 color=alt.Color(
-                    "size:Q", title=f"size ({unit})", scale=alt.Scale(scheme="viridis")
+                    "size:Q", title=f"size ({unit})", scale=alt.Scale(scheme="viridis", domainMin=0)
                 ),
                 tooltip=tooltip,
             )
@@ -308,7 +308,7 @@ def _bars(
                 f"{kind}:N",
                 sort=order,
                 title=None,
-                legend=alt.Legend(orient="bottom", columns=3, labelLimit=200),
+                legend=alt.Legend(orient="bottom", columns=3, labelLimit=110),
             ),
             tooltip=[
                 _time("bucket", "from"),

@@ -280,7 +280,7 @@ def _figures(
         rows = top.select(labels, "files", "size_bytes")
         yield _section(
             "Partitions",
-            f"Sizes of {sizes.height:,} partitions. The table shows the largest.",
+            f"Number of partitions: {sizes.height:,}. Figure and table show the largest.",
             page.figure(partitions),
             _table(rows),
         )
