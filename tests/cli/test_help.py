@@ -16,7 +16,9 @@ from click_man.core import write_man_pages  # type: ignore[import-untyped]
 
 from lakelog.cli.app import SECTIONS, app
 
-READING = "actions blame cache changes compat demo diff doctor files history info replay report rows top".split()
+READING = (
+    "actions blame cache changes compat demo diff doctor files history info replay report rows top"
+).split()
 UPKEEP = "checkpoint checksum cleanup repair replicate simulate undo vacuum verify".split()
 ROWS = ["clone", "compact", "compact-log", "convert", "delete", "ingest", "restore"]
 COMMANDS = tuple(sorted([*READING, *UPKEEP, *ROWS, "spark", "wal", "completion", "help"]))
