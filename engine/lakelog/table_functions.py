@@ -214,6 +214,7 @@ def write(
 ) -> WriteReport:
     """Write rows to a Delta table, which is created if it does not exist.
 
+    By default, rows are appended to an existing table (``write_deltalake`` raises an error).
     A new table is created with the columns and the rows of `df`, in one commit. If another writer
     creates the table at the same time, the rows are written again, as to an existing table.
 
