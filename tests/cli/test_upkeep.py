@@ -136,6 +136,20 @@ def test_a_cleanup_goes_to_quarantine_and_back(lakelog: Any, orders: Path) -> No
     assert log_of(orders) == before
 
 
+def test_undo_warns_of_the_automatic_cleanup_unless_it_is_disabled(
+    lakelog: Any, orders: Path
+) -> None:
+    def undone() -> str:
+        lakelog("cleanup", orders, "--apply", "--quarantine", "--force")
+        (held,) = rows(lakelog("undo", orders, "-o", "json").text)
+        return str(lakelog("undo", orders, held["id"]).text)
+
+    assert "set delta.enableExpiredLogCleanup to false" in undone()
+    table = engine.open(orders, upkeep=False)
+    table.alter.set_properties({"delta.enableExpiredLogCleanup": "false"})
+    assert "enableExpiredLogCleanup" not in undone()
+
+
 def test_a_quarantine_is_purged(lakelog: Any, orders: Path) -> None:
     lakelog("cleanup", orders, "--apply", "--quarantine")
     assert "0 quarantines" in lakelog("undo", orders, "--purge", "1 day").text

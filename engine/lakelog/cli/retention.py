@@ -32,11 +32,16 @@ if TYPE_CHECKING:
 
     from lakelog.errors import LakelogError
     from lakelog.maintenance.cleanup import CleanupPlan, CleanupReport
+    from lakelog.table import Table
 
 _force = click.option(
     "--force", is_flag=True, help="Accept a retention shorter than the table's own."
 )
 
+_EXPIRED = (
+    "the next checkpoint deletes expired files again; to keep them, raise "
+    "delta.logRetentionDuration, or set delta.enableExpiredLogCleanup to false"
+)
 _DELETED = "version deleted size_bytes spared errors"
 
 _SHOWN = (
@@ -335,18 +340,30 @@ def undo(target: Target, quarantine: str | None, purge: int | None, output: Outp
     if quarantine is not None and purge is not None:
         raise click.UsageError("give an ID or --purge, not both")
     table, meter = open_metered(target)
+    summary = []
     with progress("undo", meter):
         if quarantine is not None:
+            by = dict(table.quarantines().select("id", "by").iter_rows()).get(quarantine)
             rows = table.undo_cleanup(quarantine)
+            if by == "cleanup" and _is_automatic(table):
+                summary = [_EXPIRED]
         elif purge is not None:
             rows = table.purge_quarantines(dt.timedelta(milliseconds=purge))
+            summary = ["deleted permanently"]
         else:
             rows = table.quarantines()
     noun = "quarantine" if quarantine is None else "file"
-    summary = ["deleted permanently"] if purge is not None else []
     emit(rows.lazy(), output, View(noun, tuple(rows.columns), (), lambda _: summary))
     lost = quarantine is not None and not rows["outcome"].is_in(["back", "there"]).all()
     return FINDINGS if lost else GOOD
+
+
+def _is_automatic(table: Table) -> bool:
+    """Whether a checkpoint of the table is followed by a cleanup."""
+    from lakelog.checkpoint.plan import CheckpointOptions
+
+    configuration = table.snapshot().metadata.configuration
+    return CheckpointOptions.of(configuration, table.log.dialect).cleanup_enabled
 
 
 COMMANDS = (cleanup, vacuum, simulate, undo)
