@@ -20,7 +20,7 @@ from tests.handmade import Handmade, add
 
 OPENING = {
     "": "display errors input_validation lazy redaction snapshot table table_functions telemetry "
-    "version",
+    "threads version",
     "dialects": "arrow_json base commit_chunks commit_info commit_reader features gc_pause "
     "json_layout log_content ndjson properties protocol_rules registry row_validation "
     "strict_decoder truncation_marks",

@@ -107,6 +107,29 @@ def test_vector_that_grows_deletes_rows_and_one_that_shrinks_inserts_them(tmp_pa
     )
 
 
+@pytest.mark.parametrize(
+    "properties",
+    [{}, {"delta.enableDeletionVectors": "true"}, {"delta.enableChangeDataFeed": "true"}],
+)
+def test_changes_applied_in_their_order_give_the_rows(
+    properties: dict[str, str], tmp_path: Path
+) -> None:
+    table = lakelog.create(
+        tmp_path / "t", {"id": pl.Int64, "v": pl.Int64}, configuration=properties, upkeep=False
+    )
+    table.append(pl.DataFrame({"id": [1, 2, 3], "v": [0, 0, 0]}))
+    table.update({"v": 9}, "id = 1")
+    table.upsert(pl.DataFrame({"id": [2, 4], "v": [5, 5]}), on="id")
+    table.delete("id = 3")
+    replica: dict[int, int] = {}
+    for change in table.changes(0).collect().iter_rows(named=True):
+        if change["_change_type"] in {"insert", "update_postimage"}:
+            replica[change["id"]] = change["v"]
+        else:
+            replica.pop(change["id"], None)
+    assert replica == dict(table.to_polars().rows()) == {1: 9, 2: 5, 4: 5}
+
+
 def test_row_groups_without_a_changed_row_are_not_read(tmp_path: Path) -> None:
     table = made(tmp_path, {"delta.enableDeletionVectors": "true"})
     table.append(pl.DataFrame({"id": range(300_000), "p": "a"}, schema=SCHEMA))

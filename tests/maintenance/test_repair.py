@@ -283,10 +283,11 @@ def test_live_files_that_are_gone_are_told_and_removed_on_request_only(tmp_path:
         (where / name).touch()
     assert plan_of(table).is_sound
     plan = plan_of(table, check_files=True)
-    assert plan.is_sound
+    assert not plan.is_sound
     (row,) = plan.findings.rows(named=True)
-    assert (row["kind"], row["path"], row["action"]) == ("data", live[0], "keep")
+    assert (row["kind"], row["path"], row["action"]) == ("data", live[0], "refuse")
     assert "restore it" in row["why"]
+    assert repaired(table, check_files=True).left["path"].to_list() == [live[0]]
     assert told(plan_of(table, remove_missing=True)) == [("data", "remove")]
     report = repaired(table, remove_missing=True)
     assert report.version == 9

@@ -25,6 +25,7 @@ import pyarrow as pa
 from lakelog.errors import CheckpointWriteError, InvalidInputError
 from lakelog.model import actions
 from lakelog.storage.scratch import ScratchFile, ScratchRange
+from lakelog.threads import can_start
 
 LEAST_RESIDENT_BYTES = 160 << 20
 """Memory of Python, Polars and pyarrow with the code that they load, in bytes."""
@@ -361,6 +362,9 @@ def _close(iterator: Iterator[_T]) -> None:
 
 
 def _in_thread(iterator: Iterator[_T], depth: int) -> Iterator[_T]:
+    if not can_start():
+        yield from iterator
+        return
     waiting: Queue[_T | _End] = Queue(depth)
     stopped = threading.Event()
 

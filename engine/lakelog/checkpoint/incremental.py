@@ -28,7 +28,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -69,6 +68,7 @@ from lakelog.log.file_order import FileOrder
 from lakelog.log.replay import exclude, retained_tombstones
 from lakelog.log.state import State
 from lakelog.model import actions
+from lakelog.threads import Pool
 
 MOST_SMALL = 16
 """Maximum number of kept sidecars with fewer than half of the target rows."""
@@ -274,7 +274,7 @@ def at_once(function: Callable[[_T], _R], items: Sequence[_T]) -> list[_R]:
     if time.perf_counter() - start < _QUICK_S:
         # For files in the page cache, threads cost more than they save.
         return [*found, *map(function, rest)]
-    with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelog-sidecar") as pool:
+    with Pool(_READERS, thread_name_prefix="lakelog-sidecar") as pool:
         return [*found, *pool.map(function, rest)]
 
 

@@ -34,6 +34,7 @@ from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.dialects.base import Dialect
 from lakelog.errors import InvalidInputError, InvalidPropertyError, LakelogWarning
 from lakelog.log.context import Log
+from lakelog.threads import ENDING
 from lakelog.transaction.runtime import Committed
 
 _EXIT_WAIT_S = 30.0
@@ -156,7 +157,7 @@ class Scheduler:
         if options is None:
             return
         with self._lock:
-            if self._closed or _ENDING.is_set():
+            if self._closed or ENDING.is_set():
                 return
             self._note(committed, options)
             if not self._may_be_due(committed.version, options):
@@ -359,12 +360,11 @@ class Scheduler:
 
 _ALL: weakref.WeakSet[Scheduler] = weakref.WeakSet()
 _GUARD = threading.Lock()
-_ENDING = threading.Event()
 
 
 def _close_all() -> None:
     """Close all schedulers at exit, with one common time limit."""
-    _ENDING.set()
+    ENDING.set()
     with _GUARD:
         schedulers = list(_ALL)
     started_s = time.monotonic()

@@ -341,7 +341,10 @@ def _changed_files(decoded: Actions) -> pl.DataFrame:
     ]
     if pairs.height:
         found += _vector_changes(adds, removes, key)
-    return pl.concat([stored, *found], how="diagonal").sort("version", maintain_order=True)
+    # Applied in this order, the changes of a commit give the rows after it.
+    inserted_last = (pl.col(CHANGE_TYPE) == _INSERT).fill_null(value=False)
+    files = pl.concat([stored, *found], how="diagonal")
+    return files.sort("version", inserted_last, maintain_order=True)
 
 
 def _vector_changes(

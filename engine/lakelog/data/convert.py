@@ -15,7 +15,6 @@ Serialization; Per-file Statistics.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import unquote
@@ -45,6 +44,7 @@ from lakelog.model import contract
 from lakelog.model.contract import Array, DataType, Field, Map, Primitive, Struct
 from lakelog.skipping.values import HIVE_NULL, parse_text
 from lakelog.storage import FileEntry
+from lakelog.threads import Pool
 from lakelog.transaction.create import NewTable, TableDefinition, refuse_existing
 from lakelog.transaction.operations import CommitArguments, Operation
 from lakelog.transaction.runtime import Runtime
@@ -204,7 +204,7 @@ def _footers(
                 hint="repair the file, or remove it from the folder",
             ) from cause
 
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="lakelog-convert") as pool:
+    with Pool(_THREADS, thread_name_prefix="lakelog-convert") as pool:
         return list(pool.map(read, files.select("path", "size").iter_rows()))
 
 

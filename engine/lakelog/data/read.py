@@ -18,7 +18,7 @@ import math
 import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +37,7 @@ from lakelog.skipping.prune import keep_mask, referenced_columns
 from lakelog.skipping.statistics import has_bounds, stats_from_struct
 from lakelog.skipping.values import TypedPartitions, typed_partitions
 from lakelog.storage import LogStore
+from lakelog.threads import Pool
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -185,7 +186,7 @@ class _Reading:
         pending: deque[Future[_Opened]] = deque()
         waiting = deque(self._files)
         ahead_bytes: deque[int] = deque()
-        pool = ThreadPoolExecutor(threads, thread_name_prefix="lakelog-rows")
+        pool = Pool(threads, thread_name_prefix="lakelog-rows")
         try:
             while waiting or pending:
                 # The file whose turn it is, the one after it, and more where they are small.
@@ -410,7 +411,7 @@ class _Opened:
             close()
 
 
-def _prefetched(opened: _Opened, pool: ThreadPoolExecutor) -> Iterator[pa.RecordBatch]:
+def _prefetched(opened: _Opened, pool: Pool) -> Iterator[pa.RecordBatch]:
     """All batches of a large file, each read while the one before it is looked at."""
     rest = opened.rest or iter(())
     step: Callable[[], pa.RecordBatch | None] = lambda: next(rest, None)

@@ -10,7 +10,6 @@ Source: Delta Lake, RestoreTableCommand.
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +22,7 @@ from lakelog.display import Displayed, size_text
 from lakelog.errors import NotFoundError
 from lakelog.log.context import Log
 from lakelog.maintenance.vacuum import listed_files
+from lakelog.threads import Pool
 from lakelog.transaction.operations import CommitDescription
 from lakelog.transaction.restoring import Restored
 from lakelog.transaction.transaction import LogTransaction
@@ -152,6 +152,6 @@ def _missing(log: Log, paths: pl.Series) -> pl.Series:
     own = pl.Series([sources.is_own(path) for path in paths], dtype=pl.Boolean)
     if own.sum() > _STATS_AT_MOST:
         paths = paths.filter(~(own & paths.is_in(listed_files(log).implode())))
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="lakelog-restore") as pool:
+    with Pool(_THREADS, thread_name_prefix="lakelog-restore") as pool:
         there = list(pool.map(sources.exists, paths))
     return paths.filter(~pl.Series(there, dtype=pl.Boolean))

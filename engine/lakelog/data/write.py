@@ -17,7 +17,6 @@ import inspect
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
@@ -38,6 +37,7 @@ from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import on_local_disk
 from lakelog.storage.scratch import ScratchFile, ScratchRange
 from lakelog.storage.upload import UploadSink
+from lakelog.threads import Pool
 from lakelog.transaction.file_rules import CHANGE_DATA_FOLDER
 
 __all__ = ["DataFileWriter", "WritePlan", "discard"]
@@ -272,7 +272,7 @@ class DataFileWriter:
             for each in todo:
                 work(each)
             return
-        with ThreadPoolExecutor(workers, thread_name_prefix="lakelog-write") as pool:
+        with Pool(workers, thread_name_prefix="lakelog-write") as pool:
             done = [pool.submit(work, each) for each in todo]
             try:
                 for each_done in done:

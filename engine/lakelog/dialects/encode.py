@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import orjson
 import polars as pl
@@ -19,6 +18,7 @@ from lakelog.dialects.log_content import CHECKPOINT_META, CommitContent
 from lakelog.dialects.row_validation import ACTION_TYPE, EXTRA, by_type, conform_rows, parse_extra
 from lakelog.errors import InvalidTransactionError
 from lakelog.model.actions import PATH_TEXT
+from lakelog.threads import Pool
 
 SLICE_ROWS = 1 << 16
 _WORKERS = min(8, os.cpu_count() or 1)
@@ -54,7 +54,7 @@ def encode_rows(
     if not ahead or len(slices) < 2:
         yield from (_encode_slice(part, wire, spell) for part in slices)
         return
-    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="lakelog-encode") as pool:
+    with Pool(_WORKERS, thread_name_prefix="lakelog-encode") as pool:
         yield from pool.map(lambda part: _encode_slice(part, wire, spell), slices)
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import numpy as np
 import orjson
@@ -39,6 +39,7 @@ from lakelog.dialects.log_content import Actions, CommitInfo
 from lakelog.dialects.strict_decoder import Blob, decode_exact
 from lakelog.model import actions
 from lakelog.model.contract import MAX_DEPTH
+from lakelog.threads import Pool
 
 __all__ = ["Blob", "decode_lines", "decode_pieces", "merge"]
 
@@ -68,7 +69,7 @@ def decode_pieces(
         with gc_paused():
             return merge(_decode_chunks(chunked(blobs), wire, keys, files=files))
 
-    with ThreadPoolExecutor(1, thread_name_prefix="lakelog-pieces") as pool:
+    with Pool(1, thread_name_prefix="lakelog-pieces") as pool:
         ahead: Future[Actions] | None = None
         for blobs in pieces:
             following = pool.submit(decode, blobs)
@@ -88,7 +89,7 @@ def _decode_chunks(
     decoded = [_decode_chunk(first, wire, keys, files)]
     second = next(chunks, None)
     if second is not None:
-        with ThreadPoolExecutor(_WORKERS, thread_name_prefix="lakelog-decode") as pool:
+        with Pool(_WORKERS, thread_name_prefix="lakelog-decode") as pool:
             pending: deque[Future[Actions]] = deque()
             pending.append(pool.submit(_decode_chunk, second, wire, keys, files))
             for chunk in chunks:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -13,6 +12,7 @@ import polars as pl
 
 from lakelog.ingest.ingestor import Ingestor, IngestStatus
 from lakelog.input_validation import require_int
+from lakelog.threads import Pool
 
 _T = TypeVar("_T")
 
@@ -37,7 +37,7 @@ class AsyncIngestor:
     def __init__(self, ingestor: Ingestor, *, threads: int = 16) -> None:
         self._ingestor = ingestor
         threads = require_int("threads", threads, 1, 1024)
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="lakelog-ingest-call")
+        self._pool = Pool(threads, thread_name_prefix="lakelog-ingest-call")
 
     @property
     def ingestor(self) -> Ingestor:

@@ -15,7 +15,7 @@ import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING
@@ -33,6 +33,7 @@ from lakelog.dialects.log_content import (
 from lakelog.errors import CheckpointCorruptionError, CorruptionError, MissingActionError
 from lakelog.lazy import cached_property
 from lakelog.model import actions
+from lakelog.threads import Pool
 
 if TYPE_CHECKING:
     from lakelog.log.disk_cache import CachedColumns
@@ -416,7 +417,7 @@ def path_condition(paths: pl.Series) -> FileCondition:
 
 def map_ahead(function: Transform, batches: Iterable[pl.DataFrame]) -> Iterator[pl.DataFrame]:
     """Apply `function` to each batch in threads, a few ahead, keeping the order."""
-    with ThreadPoolExecutor(_WORKERS, thread_name_prefix="lakelog-batch") as pool:
+    with Pool(_WORKERS, thread_name_prefix="lakelog-batch") as pool:
         pending: deque[Future[pl.DataFrame]] = deque()
         for batch in batches:
             pending.append(pool.submit(function, batch))

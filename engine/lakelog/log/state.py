@@ -8,7 +8,6 @@ An update creates a new state that shares the checkpoint and the layers below.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +50,7 @@ from lakelog.log.segment import LogSegment
 from lakelog.model import actions
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage.bounded import on_local_disk
+from lakelog.threads import Pool
 
 _FEW_TAIL_BYTES = 1 << 20
 _SMALL_SHARE = 0.125  # share of a checkpoint's file actions
@@ -285,7 +285,7 @@ class State:
             concurrently.append(lambda: self.meta_parts)
         if not concurrently:
             return
-        with ThreadPoolExecutor(len(concurrently), thread_name_prefix="lakelog-tail") as pool:
+        with Pool(len(concurrently), thread_name_prefix="lakelog-tail") as pool:
             # An error is raised again by the later read, in the usual order.
             for read in concurrently:
                 pool.submit(read)

@@ -252,5 +252,5 @@ def look_at_files(log: Log, listed: pl.Series, *, remove: bool) -> Iterator[Find
         else "restore it, or request its removal: its rows are then permanently lost"
     )
     for path in gone:
-        action = REMOVE if remove else KEEP
+        action = REMOVE if remove else REFUSE
         yield Finding("data", path, snapshot.version, "a live file was not found", action, why)

@@ -15,7 +15,6 @@ import datetime as dt
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
@@ -35,6 +34,7 @@ from lakelog.log.context import Log
 from lakelog.maintenance.inventory import QUARANTINE
 from lakelog.storage.base import IN_FLIGHT
 from lakelog.storage.durable import TEMPORARY
+from lakelog.threads import Pool
 
 _RECORD = "quarantine.json"
 _ID = re.compile(r"\d{8}T\d{6}Z-[0-9a-f]{8}", re.ASCII)
@@ -120,7 +120,7 @@ def _all(
     log: Log, move: Callable[[str], LakelogError | None], paths: Sequence[str]
 ) -> list[LakelogError | None]:
     workers = _LOCAL_MOVES if "://" not in log.table else IN_FLIGHT
-    with ThreadPoolExecutor(workers, thread_name_prefix="lakelog-move") as pool:
+    with Pool(workers, thread_name_prefix="lakelog-move") as pool:
         return list(pool.map(move, paths))
 
 

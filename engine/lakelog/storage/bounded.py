@@ -26,6 +26,7 @@ from lakelog.storage.base import FileEntry, FileWrapper, LogStore, StoreWrapper,
 from lakelog.storage.local import LocalStore
 from lakelog.storage.ranged import Fetch, Range, RangedFile
 from lakelog.storage.resolve import open_store
+from lakelog.threads import can_start
 
 T = TypeVar("T")
 
@@ -277,6 +278,9 @@ class _Gathering:
 
     def results(self) -> Iterator[bytes]:
         """The files in order."""
+        if not can_start():
+            yield from map(self._read, self._paths)
+            return
         for _ in range(self._threads):
             # Daemon threads: a hanging one must not keep the process from exiting.
             threading.Thread(target=self._work, name="lakelog-read", daemon=True).start()
@@ -394,10 +398,13 @@ def _timed(
                 too_late(result)
 
     context = copy_context()  # for the spans of the caller, and the progress of this call
-    # Daemon threads: a hanging one must not keep the process from exiting.
-    threading.Thread(
-        target=context.run, args=(observed, run, last), name="lakelog-read", daemon=True
-    ).start()
+    if can_start():
+        # Daemon threads: a hanging one must not keep the process from exiting.
+        threading.Thread(
+            target=context.run, args=(observed, run, last), name="lakelog-read", daemon=True
+        ).start()
+    else:
+        context.run(observed, run, last)
     extra: float | None = None
     while not over.wait(max(0.0, last[0] + timeout_s + (extra or 0.0) - time.monotonic())):
         if time.monotonic() < last[0] + timeout_s + (extra or 0.0):

@@ -15,7 +15,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from typing import Any, BinaryIO, TypeVar, cast
 
 from fsspec.asyn import sync
@@ -31,6 +31,7 @@ from lakelog.storage.conditional import deadline_s, describe
 from lakelog.storage.containment import require_contained
 from lakelog.storage.ranged import Range, RangedFile
 from lakelog.storage.upload import BufferedUpload
+from lakelog.threads import Pool
 
 T = TypeVar("T")
 
@@ -109,7 +110,7 @@ class FsspecStore:
         """Whether each of these folders contains anything, by concurrent listings."""
         if not folders:
             return []
-        with ThreadPoolExecutor(len(folders), thread_name_prefix="lakelog-list") as pool:
+        with Pool(len(folders), thread_name_prefix="lakelog-list") as pool:
             return [bool(found) for found in pool.map(self._list, folders)]
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
@@ -156,7 +157,7 @@ class FsspecStore:
         return self._read_threaded(paths)
 
     def _read_threaded(self, paths: Sequence[str]) -> Iterator[bytes]:
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="lakelog-read") as pool:
+        with Pool(_THREADS, thread_name_prefix="lakelog-read") as pool:
             yield from self._read_ahead(paths, 2 * _THREADS, lambda p: pool.submit(self.read, p))
 
     def _start(self, path: str) -> Future[bytes]:

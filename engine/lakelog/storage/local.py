@@ -12,7 +12,7 @@ import stat
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from functools import cache
 from io import FileIO
 from typing import BinaryIO
@@ -27,6 +27,7 @@ from lakelog.errors import (
 from lakelog.storage.base import FileEntry, Upload, require_content
 from lakelog.storage.containment import require_contained, require_no_links
 from lakelog.storage.durable import TEMPORARY, DurableWriter, unlink_checksum
+from lakelog.threads import Pool
 
 _READERS = 4
 _BATCH = 64
@@ -156,7 +157,7 @@ class LocalStore:
         # In batches, because a future per small file would cost more than its read.
         size = max(1, min(_BATCH, _BATCH_BYTES // max(1, expected_bytes)))
         batches = [paths[i : i + size] for i in range(0, len(paths), size)]
-        with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelog-read") as pool:
+        with Pool(_READERS, thread_name_prefix="lakelog-read") as pool:
             pending: deque[Future[list[bytes]]] = deque()
             for batch in batches:
                 pending.append(pool.submit(lambda b: [self.read(p) for p in b], batch))

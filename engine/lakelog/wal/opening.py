@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import google_crc32c
 from lakelog.display import Displayed
 from lakelog.errors import UnavailableError
 from lakelog.telemetry import event
+from lakelog.threads import Pool
 from lakelog.wal.disk import Disk, WritableFile
 from lakelog.wal.encode import Compression, Framing
 from lakelog.wal.frames import SEGMENT_HEADER_BYTES, Seal, SegmentHeader
@@ -201,7 +202,7 @@ def _surveyed(disk: Disk, directory: str, *, was_left_well: bool) -> Verdict:
     """A log as `survey` reads it. A large last segment is synced at the same time, which is
     harmless if the log is damaged.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="lakelog-wal") as pool:
+    with Pool(1, thread_name_prefix="lakelog-wal") as pool:
         syncing: list[Future[None]] = []
 
         def begin(segments: Sequence[Segment]) -> None:

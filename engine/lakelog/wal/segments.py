@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
@@ -14,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from lakelog.errors import WalCorruptionError
+from lakelog.threads import Pool
 from lakelog.wal.frames import SEGMENT_HEADER_BYTES, SegmentHeader
 from lakelog.wal.scan import NO_FRAMES, Break, Frames
 
@@ -117,7 +117,7 @@ def in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
     threads = min(len(items), os.cpu_count() or 1)
     if threads < 2:
         return [work(item) for item in items]
-    with ThreadPoolExecutor(threads, thread_name_prefix="lakelog-wal") as pool:
+    with Pool(threads, thread_name_prefix="lakelog-wal") as pool:
         try:
             results: Iterator[R] = pool.map(work, items)
         except RuntimeError:  # no thread can be started

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import BinaryIO
@@ -73,6 +73,7 @@ from lakelog.lazy import cached_property
 from lakelog.model import actions
 from lakelog.model.actions import PATH_TEXT, with_dv_id
 from lakelog.storage import LogStore
+from lakelog.threads import Pool
 
 _FIELDS = {
     "protocol": ("minReaderVersion", "minWriterVersion"),
@@ -426,7 +427,7 @@ class DeltaCheckpointReader:
         recorded: RowGroups,
         groups: Sequence[int],
         kind: str,
-        pool: ThreadPoolExecutor | None,
+        pool: Pool | None,
     ) -> Iterator[pl.DataFrame]:
         """File actions of some row groups of one file, in the calling thread without a `pool`."""
         held = 0
@@ -524,14 +525,14 @@ class DeltaCheckpointReader:
             )
 
     @staticmethod
-    def _pool(threads: int = FILE_READERS) -> ThreadPoolExecutor:
-        return ThreadPoolExecutor(threads, thread_name_prefix="lakelog-parquet")
+    def _pool(threads: int = FILE_READERS) -> Pool:
+        return Pool(threads, thread_name_prefix="lakelog-parquet")
 
     @contextmanager
     def _file_actions(
         self,
         path: str,
-        pool: ThreadPoolExecutor | None,
+        pool: Pool | None,
         *,
         rows: int | None = None,
         by_values: bool = False,
@@ -614,7 +615,7 @@ class DeltaCheckpointReader:
         if len(tasks) <= len(present):
             found = [rows_of(first, *task) for task in tasks]
         else:
-            with ThreadPoolExecutor(META_READERS, thread_name_prefix="lakelog-parquet") as pool:
+            with Pool(META_READERS, thread_name_prefix="lakelog-parquet") as pool:
                 found = list(pool.map(read, tasks))
         rows: dict[str, list[pa.StructArray]] = {}
         for (kind, _, _), array in zip(tasks, found, strict=True):

@@ -6,7 +6,7 @@ import inspect
 import posixpath
 from collections import deque
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
@@ -24,6 +24,7 @@ from lakelog.dialects.row_group_records import RECORD_KEY
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
 from lakelog.storage.upload import UploadSink
+from lakelog.threads import Pool
 
 _T = TypeVar("_T")
 
@@ -40,8 +41,8 @@ class Lanes:
     def __init__(self, most_rows: int) -> None:
         self._most_rows = most_rows
         # Two pools, so that the next row group is prepared while a file writes the current one.
-        self._preparing = ThreadPoolExecutor(_WORKERS, thread_name_prefix="lakelog-prepare")
-        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="lakelog-checkpoint")
+        self._preparing = Pool(_WORKERS, thread_name_prefix="lakelog-prepare")
+        self._pool = Pool(_WORKERS, thread_name_prefix="lakelog-checkpoint")
         self._last: dict[object, Future[object]] = {}
         self._running: deque[tuple[Future[object], int]] = deque()
 

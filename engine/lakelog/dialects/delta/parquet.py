@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any, TypeVar
@@ -37,6 +37,7 @@ from lakelog.dialects.row_group_records import groups_of, groups_of_others
 from lakelog.errors import InvalidActionError
 from lakelog.model import actions, contract
 from lakelog.model.actions import DV_ID_COLUMNS, PATH_TEXT, with_dv_id
+from lakelog.threads import Pool
 
 
 def _plain_schema(schema: pa.Schema) -> pa.Schema:
@@ -235,7 +236,7 @@ class FileActionReader:
     dictionaries: Sequence[pq.ParquetFile | None]
     path: str
     bound: Bound
-    pool: ThreadPoolExecutor | None
+    pool: Pool | None
     batch_bytes: int | None
     prefetch: Callable[[Iterable[tuple[int, int]]], None] | None = None
 

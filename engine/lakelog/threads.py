@@ -1,0 +1,43 @@
+"""Threads that also work while the interpreter shuts down.
+
+From Python 3.12 on, no thread can be started after the main thread has ended. A checkpoint that was
+begun in the background is finished then, so its work runs in the threads that exist.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
+ENDING = threading.Event()
+"""Set when the main thread has ended."""
+
+with contextlib.suppress(RuntimeError):  # the interpreter is shutting down
+    getattr(threading, "_register_atexit")(ENDING.set)  # noqa: B009 - the type hints lack it
+
+
+def can_start() -> bool:
+    """Whether threads can be started."""
+    return sys.version_info < (3, 12) or not ENDING.is_set()
+
+
+class Pool(ThreadPoolExecutor):
+    """A thread pool that runs calls in the calling thread if threads can no longer be started."""
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        """As `ThreadPoolExecutor.submit`."""
+        if can_start():
+            return super().submit(fn, *args, **kwargs)
+        done: Future[_T] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except BaseException as error:  # noqa: BLE001 - raised by the result
+            done.set_exception(error)
+        return done

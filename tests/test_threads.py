@@ -1,0 +1,47 @@
+"""A checkpoint is written and verified when no thread can be started any more."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import lakelog
+from lakelog import threads
+
+
+@pytest.mark.parametrize("configuration", [{}, {"delta.checkpointPolicy": "v2"}])
+def test_a_checkpoint_is_written_after_the_main_thread_has_ended_on_python_3_12(
+    configuration: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lakelog.create(
+        tmp_path / "t", {"id": pl.Int64}, configuration=configuration, upkeep=False
+    )
+    for number in range(12):
+        table.append(pl.DataFrame({"id": [number]}))
+
+    def refused(_: threading.Thread) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    with monkeypatch.context() as shutdown:
+        shutdown.setattr(threading.Thread, "start", refused)
+        shutdown.setattr(sys, "version_info", (3, 12, 1))
+        shutdown.setattr(threads, "ENDING", threading.Event())
+        with pytest.raises(RuntimeError, match="new thread"), threads.Pool(1) as pool:
+            pool.submit(int)
+        threads.ENDING.set()
+        reopened = lakelog.open(tmp_path / "t", upkeep=False)
+        report = reopened.checkpoint()
+        assert report.verified
+        assert reopened.snapshot().num_files() == 12
+        with threads.Pool(1) as pool, pytest.raises(ValueError, match="invalid literal"):
+            pool.submit(int, "x").result()
+    assert lakelog.open(tmp_path / "t").verify().is_proved
+
+
+def test_the_flag_is_set_when_the_main_thread_has_ended() -> None:
+    assert not threads.ENDING.is_set()
+    assert threads.can_start()
