@@ -296,7 +296,9 @@ def _cleanup(facts: TableFacts) -> Iterator[Finding]:
         facts.cleanup_files >= _CLEANUP_FILES_LEAST or facts.cleanup_bytes >= _CLEANUP_BYTES_LEAST
     )
     severity = WARNING if many else INFO
-    yield Finding(severity, "log-files", problem, facts.command("cleanup", "--apply"))
+    yield Finding(
+        severity, "log-files", problem, facts.command("cleanup", "--apply", "--quarantine")
+    )
 
 
 def _vacuum(facts: TableFacts) -> Iterator[Finding]:

@@ -43,8 +43,12 @@ def validate_contiguous(versions: Iterable[int], *, after: int, last: int) -> No
     expected = after + 1
     for version in versions:
         if version != expected:
+            missing = f"commit {expected} is"
+            if version > expected + 1:
+                missing = f"commits {expected} to {version - 1} are"
             raise LogGapError(
-                f"attempted to replay version {version}, but state is at {expected - 1}",
+                f"{missing} missing: attempted to replay version {version}, but state is at "
+                f"{expected - 1}",
                 version=version,
                 expected=expected,
                 found=version,
