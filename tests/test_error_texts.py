@@ -44,6 +44,10 @@ def of_tables(root: Path) -> Calls:
         "create: a table exists": lambda: lakelog.create(root / "t", {"id": pl.Int64}),
         "create: format": lambda: lakelog.create(root / "u", {"id": pl.Int64}, format="iceberg"),
         "create: partition column": lambda: lakelog.create(root / "u", {"id": pl.Int64}, ["day"]),
+        "create: partition column as text": lambda: lakelog.create(
+            root / "u", {"id": pl.Int64}, "id"
+        ),
+        "write: only nulls": lambda: lakelog.write(root / "u", pl.DataFrame({"n": [None]})),
         "create: property": lambda: lakelog.create(
             root / "u", {"id": pl.Int64}, configuration={"delta.checkpointInterval": "0"}
         ),
@@ -57,6 +61,7 @@ def of_tables(root: Path) -> Calls:
         "scan: condition of a wrong type": lambda: snapshot.scan(where=odd),
         "append: unknown column": lambda: table.append(pl.DataFrame({"id": [1], "x": [1]})),
         "append: value of a wrong type": lambda: table.append(pl.DataFrame({"id": ["a"]})),
+        "append: text for a date": lambda: table.append(pl.DataFrame({"day": ["2026-01-05"]})),
         "append: rows of a wrong type": lambda: table.append(odd),
         "overwrite: row outside of the condition": lambda: table.overwrite(
             pl.DataFrame({"id": [1]}), where=pl.col("id") == 2
@@ -144,6 +149,7 @@ def of_ingestors(root: Path) -> Calls:
         "Ingestor: value of a wrong type": writing({"id": "a"}),
         "Ingestor: values of several types": writing([{"id": 1}, {"id": "a"}]),
         "Ingestor: rows of a wrong type": writing(7),
+        "Ingestor: rows as text": writing('{"id": 1}'),
         "Ingestor: a row of a wrong type": writing([7]),
         "Ingestor: lines": writing(b'{"id": 1'),
         "Ingestor: null key": writing({"day": None}, "keyed", key="id"),

@@ -184,7 +184,12 @@ def _error(
         f"{name} must be {wanted}, got {_shown(name, value)}",
         expected=wanted,
         found=type(value).__name__,
+        hint=f"pass [{_shown(name, value)}]" if _is_text_for_texts(wanted, value) else None,
     )
+
+
+def _is_text_for_texts(wanted: str, value: object) -> bool:
+    return "sequence of str" in wanted and isinstance(value, str) and len(value) < _SHOWN
 
 
 def _shown(name: str, value: object) -> str:

@@ -206,4 +206,6 @@ def test_rows_are_shown_by_condition_columns_and_version(lakelog: Any, tmp_path:
     frame = pl.read_csv(lakelog("rows", tmp_path, "--version", 1, "--output", "csv").raw)
     assert frame.height == 60
     assert "3 rows" in lakelog("rows", tmp_path, "--limit", 3).text
+    engine.write(tmp_path / "u", pl.DataFrame({"id": [1234567], "size_bytes": [2048]}))
+    assert lakelog("rows", tmp_path / "u").text.splitlines()[1].split() == ["1234567", "2048"]
     assert lakelog("rows", tmp_path, "--where", "nothing = 1").code == 2

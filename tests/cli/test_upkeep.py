@@ -84,6 +84,7 @@ def test_a_checkpoint_that_lacks_a_file_is_a_finding(lakelog: Any, orders: Path)
     outcome = lakelog("verify", orders)
     assert outcome.code == 1
     assert "wrong" in outcome.text or "broken" in outcome.text
+    assert f"lakelog repair {orders}" in outcome.text
     if "wrong" in outcome.text:
         assert "missing" in outcome.text
         assert "1 difference at least" in outcome.text
@@ -101,7 +102,9 @@ def test_what_cannot_be_proved_is_a_finding_only_where_asked(lakelog: Any, order
 def test_verifying_without_a_checkpoint_is_refused(lakelog: Any, orders: Path) -> None:
     (path,) = (orders / "_delta_log").glob("*.checkpoint.parquet")
     path.unlink()
-    assert lakelog("verify", orders).code == 1
+    refused = lakelog("verify", orders)
+    assert refused.code == 1
+    assert f"lakelog checkpoint {orders}" in refused.errors
 
 
 # --- cleanup and undo -----------------------------------------------------------------------------

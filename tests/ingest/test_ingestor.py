@@ -182,7 +182,7 @@ BAD: list[tuple[Any, str]] = [
     (b'{"id": 1', "not a JSON object"),
     (b'{"id": 1}{"id": 2}', "not a JSON object"),
     (pa.table({"x": [1]}).select([]), "NOT NULL"),
-    (7, "not a table of rows"),
+    (7, "not a row, rows or a frame"),
     ([7], "must contain mappings"),
 ]
 
@@ -284,7 +284,7 @@ def test_a_column_with_a_default_gets_it_when_a_row_lacks_it(
 
 
 def test_one_process_uses_a_directory(table: lakelog.Table, directory: Path) -> None:
-    with quiet(table, directory), pytest.raises(LogLockedError):
+    with quiet(table, directory), pytest.raises(LogLockedError, match="close the other Ingestor"):
         quiet(table, directory)
 
 

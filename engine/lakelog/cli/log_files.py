@@ -25,6 +25,7 @@ from lakelog.cli.output import (
 )
 from lakelog.cli.text import count, seconds_text
 from lakelog.cli.watch import open_metered, progress
+from lakelog.errors import NotFoundError
 
 if TYPE_CHECKING:
     from lakelog.checkpoint.job import CheckpointReport
@@ -133,9 +134,18 @@ def verify(
 
     table, meter = open_metered(target)
     with progress("proving", meter):
-        report = table.verify(version, memory_limit=memory_limit)
+        try:
+            report = table.verify(version, memory_limit=memory_limit)
+        except NotFoundError as error:
+            if type(error) is NotFoundError:  # of a checkpoint
+                of = "" if version is None else f" --version {version}"
+                error.hint = f"lakelog checkpoint {target.path}{of}"
+            raise
     if output.format == "table":
-        text = rendering.facts_text(_verify_facts(report), to_file=output.to is not None)
+        facts = _verify_facts(report)
+        if report.verdict in {"wrong", "broken"}:
+            facts.append(("next", f"lakelog repair {target.path}"))
+        text = rendering.facts_text(facts, to_file=output.to is not None)
         if report.differences.height:
             more = [count(report.differences.height, "difference") + " at least"]
             text += "\n\n" + rendering.table_text(

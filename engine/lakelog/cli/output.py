@@ -41,7 +41,8 @@ def _nothing(_rows: pl.DataFrame) -> Sequence[str]:
 @dataclass(frozen=True)
 class View:
     """The text table of a command's rows. Without ``--columns``, columns without values and
-    `redundant` ones are omitted; an empty `sort` keeps the order.
+    `redundant` ones are omitted; an empty `sort` keeps the order. `exact`: values of the
+    user's table, without units and separators.
     """
 
     noun: str
@@ -49,6 +50,7 @@ class View:
     sort: tuple[str, ...] = ()
     summary: Callable[[pl.DataFrame], Sequence[str]] = _nothing
     redundant: Callable[[pl.DataFrame], Sequence[str]] = _nothing
+    exact: bool = False
 
 
 def emit(rows: pl.LazyFrame, output: Output, shown: View) -> None:
@@ -110,6 +112,7 @@ def _table(frame: pl.DataFrame, output: Output, shown: View) -> str:
         [*parts, *shown.summary(frame)],
         to_file=output.to is not None,
         may_hide=not output.columns,
+        exact=shown.exact,
     )
 
 

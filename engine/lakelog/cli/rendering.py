@@ -103,14 +103,16 @@ class _Cell:
         yield Text(text, style=self._style, no_wrap=True, overflow="crop")
 
 
-def rich_table(frame: pl.DataFrame) -> Table:
-    """A frame as a rich table, one line per row."""
+def rich_table(frame: pl.DataFrame, *, exact: bool = False) -> Table:
+    """A frame as a rich table, one line per row; `exact`: values of a user's table, which have no
+    units and no separators.
+    """
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     columns = []
     for name, dtype in frame.schema.items():
         values = frame[name].to_list()
-        texts = [_value_text(name, value) for value in values]
-        right = dtype.is_numeric() and _unit(name) != "ms"
+        texts = [_value_text(name, value, exact=exact) for value in values]
+        right = dtype.is_numeric() and (exact or _unit(name) != "ms")
         # Numbers, times and words are shown completely; only long texts are shortened.
         long = _is_long(texts, dtype)
         table.add_column(name, justify="right" if right else "left", no_wrap=not long)
@@ -128,12 +130,12 @@ def rich_table(frame: pl.DataFrame) -> Table:
     return table
 
 
-def fitting(frame: pl.DataFrame, width: int) -> pl.DataFrame:
+def fitting(frame: pl.DataFrame, width: int, *, exact: bool = False) -> pl.DataFrame:
     """The frame without the last columns that a terminal of this width has no space for."""
     kept: list[str] = []
     used = 0
     for name, dtype in frame.schema.items():
-        texts = [_value_text(name, value) for value in frame[name].to_list()]
+        texts = [_value_text(name, value, exact=exact) for value in frame[name].to_list()]
         widest = max(map(cell_len, texts), default=0)
         used += max(cell_len(name), _WORD_WIDTH if _is_long(texts, dtype) else widest)
         if kept and used > width:
@@ -171,16 +173,19 @@ def table_text(
     *,
     to_file: bool = False,
     may_hide: bool = False,
+    exact: bool = False,
 ) -> str:
     """A frame as text, with a summary line below it; with `may_hide`, columns that do not fit are
-    hidden, and named.
+    hidden, and named; `exact` as `rich_table`.
     """
     if may_hide:
         whole = frame.columns
-        frame = fitting(frame, _console(to_file=to_file).width)
+        frame = fitting(frame, _console(to_file=to_file).width, exact=exact)
         if hidden := whole[frame.width :]:
             summary = [*summary, f"--columns shows {', '.join(hidden)}"]
-    return render([rich_table(frame), Text(" · ".join(summary), style="dim")], to_file=to_file)
+    return render(
+        [rich_table(frame, exact=exact), Text(" · ".join(summary), style="dim")], to_file=to_file
+    )
 
 
 def facts_text(facts: Sequence[tuple[str, str]], *, to_file: bool = False) -> str:
@@ -220,7 +225,9 @@ def _unit(name: str) -> str | None:
     return "bytes" if unit == "bytes" else None
 
 
-def _value_text(name: str, value: Any) -> str:
+def _value_text(name: str, value: Any, *, exact: bool = False) -> str:
+    if exact:
+        return "" if value is None else _plain_value("version", value)
     unit = _unit(name)
     if value is None:
         return ""

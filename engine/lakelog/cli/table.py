@@ -334,7 +334,8 @@ def rows(
             if where is None:
                 facts.insert(0, f"of {count(snapshot.num_rows(), 'row')} in the table")
             lazy = lazy.head(TABLE_ROWS if output.limit is None else output.limit)
-        shown = View("row", tuple(snapshot.schema.names), summary=lambda _: facts)
+        names = tuple(snapshot.schema.names)
+        shown = View("row", names, summary=lambda _: facts, exact=True)
         found = collect(lazy, output, shown)
     write(found, output, shown)
 

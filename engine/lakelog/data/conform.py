@@ -360,10 +360,23 @@ def _require_kin(given: pa.DataType, type_: DataType, path: str) -> None:
         _refuse(given, type_, path)
 
 
+_FROM_TEXT = {
+    "date": ".str.to_date()",
+    "timestamp": '.str.to_datetime(time_zone="UTC")',
+    "timestamp_ntz": ".str.to_datetime()",
+    "long": ".cast(pl.Int64)",
+    "integer": ".cast(pl.Int32)",
+    "double": ".cast(pl.Float64)",
+}
+
+
 def _refuse(given: pa.DataType, type_: DataType, path: str) -> NoReturn:
     hint = None
     if pa.types.is_timestamp(given) and _name(type_) in {"timestamp", "timestamp_ntz"}:
         hint = "set the time zone of the times, or remove it"
+    elif (pa.types.is_string(given) or pa.types.is_large_string(given)) and "." not in path:
+        cast = _FROM_TEXT.get(_name(type_), ".cast(...)")
+        hint = f"convert the text, with Polars: pl.col({path!r}){cast}"
     raise InvalidInputError(
         f"the column {path!r} has another type",
         column=path,

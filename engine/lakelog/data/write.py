@@ -141,7 +141,13 @@ class DataFileWriter:
         self._done: list[dict[str, Any]] = []
         self._over = False
         if not self._schema.names:
-            raise InvalidInputError("the table has no column that can be stored in data files")
+            names = [f.name for f in plan.schema.fields if f.name not in plan.partition_columns]
+            raise InvalidInputError(
+                "the table has no column that can be stored in data files",
+                expected="a data column with a type",
+                found=", ".join(f"{name!r} without a type" for name in names) or "no columns",
+                hint="give the column a type, such as pl.String, or add another column",
+            )
 
     # --- rows --------------------------------------------------------------------------------
 

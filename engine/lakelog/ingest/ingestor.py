@@ -42,14 +42,14 @@ from lakelog.ingest.rows import (
     batches_of,
     with_position,
 )
-from lakelog.ingest.state import LOG_FOLDER, IngestDirectory, IngestState
+from lakelog.ingest.state import IngestDirectory, IngestState, opened_log
 from lakelog.input_validation import checked_methods, require_bool, require_choice, require_int
 from lakelog.model.contract import Struct
 from lakelog.table import Table
 from lakelog.table_functions import open as open_table
 from lakelog.wal.disk import Access, Closing, Disk, LocalDisk, local_directory
 from lakelog.wal.encode import RECORD_BYTES as RECORD_OVERHEAD_BYTES
-from lakelog.wal.log import Sync, WriteAheadLog
+from lakelog.wal.log import Sync
 
 if TYPE_CHECKING:
     from lakelog.snapshot import Snapshot
@@ -204,7 +204,7 @@ class Ingestor(Closing):
         )
         _require_outside(self._table.path, path)
         self._access = Access("ingestor", path, is_read_only=False, pid=os.getpid())
-        self._log = WriteAheadLog(f"{path}/{LOG_FOLDER}", sync, disk=disk)
+        self._log = opened_log(path, sync, disk)
         try:
             self._directory = IngestDirectory(path, disk)
             state, snapshot = self._opened_state(_names(key))

@@ -562,6 +562,13 @@ def batches_of(rows: Any) -> Iterator[Given]:
                 )
         if rows:
             yield list(rows)
+    elif isinstance(rows, str | int | float):
+        raise InvalidInputError(
+            "the argument is not a row, rows or a frame",
+            expected="a dict, a list of dicts, NDJSON as bytes, or a Polars, pandas or Arrow frame",
+            found=type(rows).__name__,
+            hint="pass NDJSON as bytes, with .encode()" if isinstance(rows, str) else None,
+        )
     else:
         for batch in Incoming.of(rows).batches:
             table = to_table(batch)

@@ -25,6 +25,7 @@ from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     ConcurrentTransactionError,
     CorruptionError,
+    LogLockedError,
     NotFoundError,
     StreamMismatchError,
     UnavailableError,
@@ -41,6 +42,7 @@ from lakelog.wal.disk import (
     disk_errors,
     local_directory,
 )
+from lakelog.wal.log import Sync, WriteAheadLog
 
 _STATE_NAME = "ingest.json"
 _REJECTED_NAME = "rejected.ndjson"
@@ -49,6 +51,15 @@ _RESERVE_BYTES = 64 << 10
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 LOG_FOLDER = "wal"
 _FORMAT_VERSION = 1
+
+
+def opened_log(path: str, sync: Sync, disk: Disk | None) -> WriteAheadLog:
+    """The write-ahead log of a directory, locked."""
+    try:
+        return WriteAheadLog(f"{path}/{LOG_FOLDER}", sync, disk=disk)
+    except LogLockedError as error:
+        error.hint = "close the other Ingestor, or use another directory"
+        raise
 
 
 @dataclass(frozen=True)

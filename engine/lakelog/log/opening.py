@@ -166,8 +166,8 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
             )
             raise error from broken
         note = (
-            f"the checkpoint {excluded[-1].paths[0]} cannot be read and was ignored: "
-            f"{error.message}"
+            f"the checkpoint {excluded[-1].paths[0]} cannot be read and was ignored "
+            f"(see lakelog repair): {error.message}"
         )
         candidate = State.of(state.log, segment, (*state.notes, note), excluded)
         candidate = replace(candidate, doubted=accepted)  # other files of it may be damaged
