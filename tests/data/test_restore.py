@@ -128,6 +128,7 @@ def test_plan_writes_nothing_and_the_present_state_needs_no_commit(tmp_path: Pat
     table.append(rows(1))
     table.append(rows(2))
     plan = table.restore(1, plan=True)
+    assert str(plan).splitlines()[0] == "Restore plan"
     assert (plan.version, plan.num_removed_files, table.version()) == (None, 1, 2)
     assert table.restore(2).version is None
     assert table.version() == 2

@@ -47,6 +47,7 @@ class RestoreReport(Displayed):
         changes_metadata: Whether schema, partitioning or properties change.
         num_files: Data files of the restored state.
         num_bytes: Their length.
+        is_plan: Whether it is a plan, which was not committed.
     """
 
     restored_version: int
@@ -58,8 +59,11 @@ class RestoreReport(Displayed):
     changes_metadata: bool
     num_files: int
     num_bytes: int
+    is_plan: bool = False
 
-    _title = "Restore"
+    @property
+    def _title(self) -> str:
+        return "Restore plan" if self.is_plan else "Restore"
 
     @property
     def facts(self) -> list[tuple[str, str]]:
@@ -114,7 +118,7 @@ def restore(
         "tableSizeAfterRestore": report.num_bytes,
     }
     if plan:
-        return report
+        return replace(report, is_plan=True)
     return replace(report, version=tx.commit())
 
 
