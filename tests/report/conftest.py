@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +45,12 @@ def _program() -> str | None:
 def chromium() -> str:
     """The program; installed as root, if it is missing."""
     if _program() is None and os.geteuid() == 0 and shutil.which("apt-get"):
-        command = ["apt-get", "install", "-y", "-q", "chromium"]
-        subprocess.run(command, check=False, capture_output=True, timeout=600)
+        with open(f"{tempfile.gettempdir()}/lakelog-tests-apt.lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # other workers wait
+            for words in (["update", "-q"], ["install", "-y", "-q", "chromium"]):
+                if _program() is None:
+                    command = ["apt-get", *words]
+                    subprocess.run(command, check=False, capture_output=True, timeout=600)
     found = _program()
     if found is None:
         pytest.skip("no Chromium: install it to test that the report is drawn")
