@@ -421,6 +421,15 @@ def test_diverted_rows_are_appended_after_a_torn_line(
 # --- the table changes -----------------------------------------------------------------------
 
 
+def test_a_column_name_that_is_not_unicode_is_refused(
+    table: lakelog.Table, directory: Path
+) -> None:
+    with lakelog.Ingestor(table, directory, key="id") as ingestor:
+        for call in (ingestor.write, ingestor.delete):
+            with pytest.raises(InvalidInputError, match="cannot be encoded as text"):
+                call({"\ud800": "x"})
+
+
 def test_a_column_that_was_added_is_followed(table: lakelog.Table, directory: Path) -> None:
     with quiet(table, directory) as ingestor:
         ingestor.write({"id": 1})

@@ -608,6 +608,12 @@ def _table_of_rows(rows: list[Mapping[str, Any]], schema: Struct) -> pa.Table:
         raise InvalidInputError(
             "the names of columns must be str", expected="str", found=repr(list(names))
         )
+    try:
+        "".join(names).encode()
+    except UnicodeEncodeError as cause:
+        raise InvalidInputError(
+            "the name of a column cannot be encoded as text", found=repr(list(names))
+        ) from cause
     columns = []
     for name in names:
         values = [row.get(name) for row in rows]
