@@ -1430,6 +1430,7 @@ class Table:
 
         Raises:
             MissingDependencyError: Altair is not installed (``pip install 'lakelog[plot]'``).
+            InvalidInputError: `path` is not a valid path.
             TableNotFoundError: The log holds no commit and no checkpoint.
             CorruptionError: The latest version cannot be read; `doctor` reports why.
             UnavailableError: The store failed, or the file cannot be written.

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog import MissingDependencyError, Table, UnavailableError
+from lakelog import InvalidInputError, MissingDependencyError, Table, UnavailableError
 from lakelog.demo import make_table
 from perf import generate
 from tests.handmade import Handmade, add, field, info, metadata, remove
@@ -190,6 +190,8 @@ def test_every_format_has_a_report(tmp_path: Path, form: str) -> None:
 def test_a_report_that_cannot_be_written_is_an_error(demo: Table, tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="the report cannot be written"):
         demo.report(tmp_path / "missing" / "report.html")
+    with pytest.raises(InvalidInputError, match="path of the report is invalid"):
+        demo.report("a\0b")
 
 
 @pytest.mark.parametrize("name", lakelog.plot.__all__)

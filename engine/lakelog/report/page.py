@@ -22,7 +22,7 @@ import orjson
 import polars as pl
 
 from lakelog.display import Displayed, size_text
-from lakelog.errors import LakelogError, UnavailableError
+from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 from lakelog.health.activity import Activity, in_buckets, main_operations, read_activity
 from lakelog.health.findings import INFO, HealthReport
 from lakelog.health.survey import examine, partition_label, partition_sizes
@@ -82,6 +82,10 @@ def write_report(
             f"the report cannot be written: {cause.strerror or cause}",
             path=target,
             hint="check the folder and its permissions",
+        ) from cause
+    except ValueError as cause:  # a null byte, or a lone surrogate
+        raise InvalidInputError(
+            f"the path of the report is invalid: {cause}", found=repr(target)
         ) from cause
     return ReportFile(target, len(page), health)
 
