@@ -9,6 +9,10 @@ from lakelog.cli.options import Output, Target, examples
 from lakelog.cli.output import FINDINGS, GOOD, View, emit, write_facts, write_report
 from lakelog.cli.watch import open_metered, progress
 
+_files = click.option(
+    "--files", is_flag=True, help="Also list the data files, and count those that vacuum deletes."
+)
+
 
 @click.command(
     epilog=examples(
@@ -18,9 +22,7 @@ from lakelog.cli.watch import open_metered, progress
     )
 )
 @options.target
-@click.option(
-    "--files", is_flag=True, help="Also list the data files, and count those that vacuum deletes."
-)
+@_files
 @options.output
 @options.debug
 def doctor(target: Target, files: bool, output: Output) -> int:
@@ -47,9 +49,7 @@ def doctor(target: Target, files: bool, output: Output) -> int:
 )
 @options.target
 @click.option("--out", required=True, metavar="FILE", help="The page; a file on local disk.")
-@click.option(
-    "--files", is_flag=True, help="Also list the data files, and count those that vacuum deletes."
-)
+@_files
 @options.output
 @options.debug
 def report(target: Target, out: str, files: bool, output: Output) -> None:

@@ -118,6 +118,8 @@ def _table_facts(table: Table, snapshot: Snapshot) -> dict[str, Any]:
     """The facts of ``lakelog info``, by the names of `_info_schema`."""
     import polars as pl
 
+    from lakelog.model import contract
+
     metadata, protocol = snapshot.metadata, snapshot.protocol
     schema = snapshot.schema.fields if metadata.schema_string is not None else ()
     tombstones = snapshot.tombstones().select(pl.len()).collect().item()
@@ -134,7 +136,7 @@ def _table_facts(table: Table, snapshot: Snapshot) -> dict[str, Any]:
         "name": metadata.name,
         "description": metadata.description,
         "created": _moment(metadata.created_time),
-        "columns": [{"name": f.name, "type": _type_text(f.type)} for f in schema],
+        "columns": [{"name": f.name, "type": contract.type_name(f.type)} for f in schema],
         "partitionColumns": list(metadata.partition_columns),
         "configuration": dict(metadata.configuration),
         "minReaderVersion": protocol.min_reader_version,
@@ -165,13 +167,6 @@ def _moment(ms: int | None) -> dt.datetime | None:
 
 def _listed(features: tuple[str, ...] | None) -> list[str] | None:
     return None if features is None else list(features)
-
-
-def _type_text(type_: Any) -> str:
-    from lakelog.model import contract
-
-    raw = contract.to_json(type_)
-    return raw if isinstance(raw, str) else str(raw["type"])
 
 
 def _info_lines(facts: dict[str, Any]) -> list[tuple[str, str]]:

@@ -223,8 +223,7 @@ def _columns(metadata: Metadata) -> dict[str, str]:
         fields = metadata.schema.fields
     except LakelogError:
         return {}
-    types = {field.name: contract.to_json(field.type) for field in fields}
-    return {name: t if isinstance(t, str) else str(t["type"]) for name, t in types.items()}
+    return {field.name: contract.type_name(field.type) for field in fields}
 
 
 def _property_changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:

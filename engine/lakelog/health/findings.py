@@ -54,8 +54,8 @@ _SKEW_BYTES_LEAST = 1 << 30
 
 
 class Damage(NamedTuple):
-    """Something wrong in the log: `kind` as in `lakelog.maintenance.diagnose`; `why` there is no
-    automatic repair, or None.
+    """Something wrong in the log. `kind` is as in `lakelog.maintenance.diagnose`; `why` is the
+    reason if it cannot be repaired automatically, else None.
     """
 
     kind: str
@@ -146,7 +146,7 @@ class Finding:
         severity: ``error``, ``warning`` or ``info``.
         kind: Stable name of the finding.
         problem: What was found, in one sentence.
-        remedy: Command that repairs it; None if there is none to run.
+        remedy: Command that repairs it; None if no command repairs it.
     """
 
     severity: str
@@ -180,7 +180,7 @@ class HealthReport(Displayed):
 
     def to_polars(self) -> pl.DataFrame:
         """One row per finding: ``severity``, ``kind``, ``problem``, ``remedy`` (String; null if
-        there is no command to run).
+        no command repairs it).
         """
         schema = dict.fromkeys(("severity", "kind", "problem", "remedy"), pl.String())
         rows = [(f.severity, f.kind, f.problem, f.remedy) for f in self.findings]

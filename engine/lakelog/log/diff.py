@@ -267,18 +267,13 @@ def _type_text(child: contract.Field) -> str:
         case contract.Struct():
             name = "struct"
         case contract.Array(element, _):
-            name = f"array<{_short(element)}>"
+            name = f"array<{contract.type_name(element)}>"
         case contract.Map(key, value, _):
-            name = f"map<{_short(key)},{_short(value)}>"
+            name = f"map<{contract.type_name(key)},{contract.type_name(value)}>"
         case _:
-            name = _short(child.type)
+            name = contract.type_name(child.type)
     comment = child.metadata.get("comment")
     return name + ("" if child.nullable else " not null") + (f" -- {comment}" if comment else "")
-
-
-def _short(type_: contract.DataType) -> str:
-    raw = contract.to_json(type_)
-    return raw if isinstance(raw, str) else str(raw["type"])
 
 
 def _ids(metadata: Metadata) -> dict[str, object]:

@@ -182,6 +182,16 @@ def _parse_type(raw: Any) -> DataType:
     raise ValueError(f"unknown type {kind!r}")
 
 
+def type_name(type_: DataType) -> str:
+    """The name of a type as StructType JSON has it, without the types inside it.
+
+    >>> type_name(Primitive("long")), type_name(Array(Primitive("long")))
+    ('long', 'array')
+    """
+    raw = to_json(type_)
+    return raw if isinstance(raw, str) else str(raw["type"])
+
+
 def to_json(type_: DataType) -> Any:
     """The StructType JSON value (not text) of a type; the inverse of `parse_schema`."""
     match type_:
