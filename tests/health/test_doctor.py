@@ -205,6 +205,19 @@ def test_the_largest_partition_is_named(tmp_path: Path) -> None:
     assert "partition name=big has 2.0 GiB" in found.problem
 
 
+def test_clients_that_lack_a_feature_are_named_with_it(tmp_path: Path) -> None:
+    table = committed(tmp_path / "t", 1, {"delta.columnMapping.mode": "name"})
+    report = table.doctor()
+    (found,) = report.findings
+    assert (found.severity, found.kind) == ("info", "client-features")
+    refused = table.compatibility().filter(pl.col("unsupported_to_read").list.len() > 0)
+    (client,) = refused["client"]
+    assert f"{client} cannot read it (columnMapping)" in found.problem
+    assert "DROP FEATURE" in found.problem
+    follow(report, "client-features")
+    assert report.problems == ()
+
+
 @pytest.mark.parametrize("form", ["delta", "indextables"])
 def test_every_format_can_be_examined(tmp_path: Path, form: str) -> None:
     table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, format=form, upkeep=False)

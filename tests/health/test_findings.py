@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from lakelog.cli.app import app
-from lakelog.health.findings import Damage, HealthReport, TableFacts, findings
+from lakelog.health.findings import Damage, HealthReport, Refusal, TableFacts, findings
 
 HEALTHY = TableFacts("my orders", version=500, num_files=1000, size_bytes=8 << 30)
 TOMBSTONES = {"tombstones": 20_000, "expired_tombstones": 15_000}
@@ -68,6 +68,13 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str, str, str | None]] = [
         "vacuum",
     ),
     (SKEW, {"partitions": 9}, "info", "partition-skew", None),
+    (
+        {"refusals": (Refusal("x", "read", ("y",)),)},
+        {"refusals": ()},
+        "info",
+        "client-features",
+        "compat",
+    ),
 ]
 
 

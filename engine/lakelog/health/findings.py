@@ -63,6 +63,14 @@ class Damage(NamedTuple):
     why: str | None = None
 
 
+class Refusal(NamedTuple):
+    """A client that cannot ``read`` or ``write`` the table, and the features that it lacks."""
+
+    client: str
+    action: str
+    features: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class TableFacts:
     """Measurements of one version of a table. Sizes are in bytes, durations in milliseconds.
@@ -97,6 +105,8 @@ class TableFacts:
         cleanup_blocked: Why cleanup keeps everything because of a problem, or None.
         vacuum_files: Data files that vacuum would delete; None if the data was not listed.
         vacuum_bytes: Their size, or None.
+        refusals: Clients that are known not to support a feature of the table.
+        feature_removal: How a feature is removed from the table; None if it cannot be.
     """
 
     table: str
@@ -128,6 +138,8 @@ class TableFacts:
     cleanup_blocked: str | None = None
     vacuum_files: int | None = None
     vacuum_bytes: int | None = None
+    refusals: tuple[Refusal, ...] = ()
+    feature_removal: str | None = None
 
     def command(self, name: str, *options: str) -> str:
         """A command line for this table.
@@ -326,6 +338,22 @@ def _skew(facts: TableFacts) -> Iterator[Finding]:
     yield Finding(INFO, "partition-skew", problem)
 
 
+def _clients(facts: TableFacts) -> Iterator[Finding]:
+    if not facts.refusals:
+        return
+    alike: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for client, action, features in facts.refusals:
+        alike.setdefault((action, features), []).append(client)
+    texts = [
+        f"{', '.join(clients)} cannot {action} it ({', '.join(features)})"
+        for (action, features), clients in alike.items()
+    ]
+    problem = f"the table has features that some clients lack: {'; '.join(texts)}"
+    if facts.feature_removal is not None:
+        problem += f". {facts.feature_removal}"
+    yield Finding(INFO, "client-features", problem, facts.command("compat"))
+
+
 _RULES: Sequence[Callable[[TableFacts], Iterator[Finding]]] = (
     _damage,
     _checkpoint,
@@ -335,6 +363,7 @@ _RULES: Sequence[Callable[[TableFacts], Iterator[Finding]]] = (
     _cleanup,
     _vacuum,
     _skew,
+    _clients,
 )
 
 

@@ -14,6 +14,7 @@ import polars as pl
 
 from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.data.layout import SIZE_PROPERTY, size_of
+from lakelog.dialects.clients import compatibility
 from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
@@ -21,7 +22,7 @@ from lakelog.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from lakelog.health.findings import Damage, HealthReport, TableFacts, findings
+from lakelog.health.findings import Damage, HealthReport, Refusal, TableFacts, findings
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.version_checksum import compare_checksum_file
@@ -103,6 +104,8 @@ def survey(log: Log, snapshot: LogSnapshot, *, files: bool = False) -> TableFact
         tombstones=removed.len(),
         expired_tombstones=int(expired),
         deleted_file_retention_ms=retention_ms,
+        refusals=tuple(_refusals(snapshot)),
+        feature_removal=log.dialect.feature_removal,
         **_live(snapshot, small_bytes),
         **more,
     )
@@ -164,6 +167,15 @@ def _live(snapshot: LogSnapshot, small_bytes: int) -> dict[str, Any]:
         }
         return found | {"largest_partition": partition_label(sizes.row(0, named=True))}
     return found
+
+
+def _refusals(snapshot: LogSnapshot) -> Iterator[Refusal]:
+    """The clients of which a source says that they do not support a feature of the table."""
+    found = compatibility(snapshot.table_configuration)
+    for action in ("read", "write"):
+        for client, features in found.select("client", f"unsupported_to_{action}").rows():
+            if features:
+                yield Refusal(client, action, tuple(features))
 
 
 def _of_pointer(log: Log) -> Iterator[Damage]:
