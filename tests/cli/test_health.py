@@ -33,6 +33,22 @@ def test_doctor_fails_where_something_needs_doing(lakelog: Any, tmp_path: Path) 
     assert "checkpoint" in lakelog("doctor", path).text
 
 
+def test_doctor_has_an_exit_code_of_its_own_for_a_table_that_was_not_examined(
+    lakelog: Any, tmp_path: Path
+) -> None:
+    missing = lakelog("doctor", tmp_path / "missing")
+    assert (missing.code, missing.text) == (3, "")
+    assert lakelog("info", tmp_path / "missing").code == 1
+    assert lakelog("doctor").code == 2
+    path = tmp_path / "t"
+    table = library.create(path, {"id": pl.Int64}, upkeep=False)
+    table.append(pl.DataFrame({"id": [1]}))
+    (path / "_delta_log" / f"{0:020}.json").unlink()
+    damaged = lakelog("doctor", path, "--output", "json")
+    assert damaged.code == 3
+    assert [found["kind"] for found in json.loads(damaged.text)] == ["log-damaged"]
+
+
 def test_report_writes_the_page(lakelog: Any, table: str, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     outcome = lakelog("report", table, "--out", page, "--output", "json")

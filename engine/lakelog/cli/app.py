@@ -1,7 +1,7 @@
 """The command ``lakelog``: its group, exit codes, error messages and notes. Imports nothing heavy.
 
-Exit codes: 0 for success, 1 for an error or a damaged table, 2 for invalid usage, 130 for an
-interrupt by the user, 141 for a closed pipe.
+Exit codes: 0 for success, 1 for an error or a damaged table, 2 for invalid usage, 3 if `doctor`
+could not examine the table, 130 for an interrupt by the user, 141 for a closed pipe.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from lakelog.cli import (
     top,
     wal,
 )
-from lakelog.cli.options import DEBUG, Output, examples
+from lakelog.cli.options import DEBUG, FAILURE_CODE, Output, examples
 from lakelog.cli.output import View, emit
 from lakelog.cli.text import colour_wanted, plain
 from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning
@@ -76,7 +76,7 @@ class GuardedGroup(click.Group):
         except LakelogError as error:
             _show_traceback(ctx, error)
             _show(error)
-            ctx.exit(WRONG_CALL if isinstance(error, InvalidInputError) else REFUSED)
+            ctx.exit(WRONG_CALL if isinstance(error, InvalidInputError) else _failure_code(ctx))
         except (click.ClickException, click.exceptions.Exit, click.Abort, KeyboardInterrupt):
             raise
         except BaseException as error:
@@ -88,7 +88,7 @@ class GuardedGroup(click.Group):
             _complain(f"something unexpected went wrong: {type(error).__name__}: {reason}")
             if not _debug(ctx):
                 _hint("run the command again with --debug, and report a bug with its output")
-            ctx.exit(REFUSED)
+            ctx.exit(_failure_code(ctx))
 
 
 @click.group(
@@ -252,6 +252,10 @@ def run(group: click.Group, arguments: Sequence[str] | None) -> int:
         click.echo("interrupted", err=True)
         return INTERRUPTED
     return outcome if isinstance(outcome, int) else 0
+
+
+def _failure_code(context: click.Context) -> int:
+    return int(context.meta.get(FAILURE_CODE, REFUSED))
 
 
 def _debug(context: click.Context) -> bool:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import click
 
 from lakelog.cli import options
-from lakelog.cli.options import Output, Target, examples
-from lakelog.cli.output import FINDINGS, GOOD, View, emit, write_facts, write_report
+from lakelog.cli.options import FAILURE_CODE, Output, Target, examples
+from lakelog.cli.output import FINDINGS, GOOD, NOT_EXAMINED, View, emit, write_facts, write_report
 from lakelog.cli.watch import open_metered, progress
 
 _files = click.option(
@@ -28,9 +28,12 @@ _files = click.option(
 def doctor(target: Target, files: bool, output: Output) -> int:
     """Report what needs doing, and the command that does it.
 
-    The exit code is 1 if there is an error or a warning; a note needs nothing. Changes nothing.
-    Repair and verify check more: every checkpoint, and the existence of the data files.
+    The exit code is 0 if nothing needs doing, 1 if there is an error or a warning (a note needs
+    nothing), 2 for invalid usage, and 3 if the table was not examined: it does not exist, its
+    store cannot be reached, or its log cannot be read, which is shown as a finding. Changes
+    nothing. Repair and verify check more: every checkpoint, and the existence of the data files.
     """
+    click.get_current_context().meta[FAILURE_CODE] = NOT_EXAMINED
     table, meter = open_metered(target)
     with progress("examining", meter):
         report = table.doctor(files=files)
@@ -38,6 +41,8 @@ def doctor(target: Target, files: bool, output: Output) -> int:
         write_facts(report.facts, output)
     else:
         emit(report.to_polars().lazy(), output, View("finding", ()))
+    if not report.is_examined:
+        return NOT_EXAMINED
     return FINDINGS if report.problems else GOOD
 
 

@@ -20,6 +20,9 @@ FORMATS = ("table", "json", "csv", "parquet", "arrow")
 DEBUG = "lakelog.debug"
 """Key of ``--debug`` in the metadata of a context."""
 
+FAILURE_CODE = "lakelog.failure_code"
+"""Key of the exit code of errors other than invalid usage, in the metadata of a context."""
+
 _READ_TIMEOUT = "lakelog.read_timeout"
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}

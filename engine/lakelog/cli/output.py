@@ -21,9 +21,9 @@ from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 if TYPE_CHECKING:
     import polars as pl
 
-GOOD, FINDINGS = 0, 1
+GOOD, FINDINGS, NOT_EXAMINED = 0, 1, 3
 """Exit codes: findings are a checkpoint that is wrong, a problem that is not repaired, a file
-that could not be deleted.
+that could not be deleted. Not examined: `doctor` could not read the table.
 """
 
 PLANNED = "nothing is changed without --apply"

@@ -186,6 +186,13 @@ class HealthReport(Displayed):
     measures: TableFacts
 
     @property
+    def is_examined(self) -> bool:
+        """Whether the log could be read; if not, the damage is a finding, and nothing else was
+        measured.
+        """
+        return all(each.kind != "log" for each in self.measures.damage)
+
+    @property
     def problems(self) -> tuple[Finding, ...]:
         """Findings that need something done: errors and warnings."""
         return tuple(each for each in self.findings if each.severity != INFO)
