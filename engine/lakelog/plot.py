@@ -6,11 +6,12 @@ table with a million files has at most some hundred points. Times are in UTC.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from lakelog.errors import InvalidInputError
 from lakelog.health.activity import Activity, read_activity
 from lakelog.health.survey import partition_sizes
+from lakelog.input_validation import require_choice
 from lakelog.report import charts
 
 if TYPE_CHECKING:
@@ -39,14 +40,21 @@ def size_and_files(table: Table) -> alt.VConcatChart:
     return charts.styled(alt.vconcat(*(part.properties(width=_WIDTH) for part in parts)))  # type: ignore[no-any-return] # Altair has no type for it
 
 
-def commits(table: Table) -> alt.Chart:
-    """Commits over time, by operation.
+def commits(table: Table, by: Literal["operation", "user"] = "operation") -> alt.Chart:
+    """Commits over time, by operation or by user.
+
+    Args:
+        table: The table.
+        by: ``operation`` or ``user``: the most frequent ones have a colour each.
 
     Raises:
+        InvalidInputError: `by` is not one of these.
         MissingDependencyError: Altair is not installed.
     """
+    names = {"operation": "operation", "user": "userName"}
+    require_choice("by", by, names)
     charts.require_altair()
-    return _wide(charts.commits_by_operation(table.history().sort("version")))
+    return _wide(charts.commits_by(table.history().sort("version"), names[by]))
 
 
 def file_sizes(table: Table) -> alt.Chart:

@@ -12,7 +12,7 @@ import pytest
 import lakelog
 from lakelog import LakelogWarning
 from lakelog.demo import make_table
-from lakelog.health.activity import Activity, bucket, in_buckets, main_operations, read_activity
+from lakelog.health.activity import Activity, bucket, in_buckets, main_values, read_activity
 from tests import loggen
 from tests.handmade import Handmade, add, field, info, metadata, remove
 
@@ -81,9 +81,9 @@ def test_a_time_axis_has_at_most_ninety_buckets(seconds: int, words: str) -> Non
     assert in_buckets(times.to_frame())["bucket"].len() == 2, every
 
 
-def test_rare_operations_are_shown_together() -> None:
-    names = [f"op{n}" for n in range(10) for _ in range(10 - n)] + [None]
-    found = main_operations(pl.DataFrame({"operation": names}))["operation"].value_counts()
-    counts = dict(found.iter_rows())
+@pytest.mark.parametrize("name", ["operation", "userName"])
+def test_rare_operations_and_users_are_shown_together(name: str) -> None:
+    values = [f"v{n}" for n in range(10) for _ in range(10 - n)] + [None]
+    counts = dict(main_values(pl.DataFrame({name: values}), name)[name].value_counts().iter_rows())
     assert len(counts) == 8
     assert counts["other"] == 3 + 2 + 1 + 1

@@ -18,7 +18,7 @@ from perf import generate
 from tests.handmade import Handmade, add, field, info, metadata, remove
 from tests.report.conftest import Shown
 
-FIGURES = 7
+FIGURES = 8
 HOSTILE = [
     "<script>document.title='owned'</script>",
     "</script><script>document.title='owned'</script>",
@@ -89,7 +89,7 @@ def test_without_scripts_the_numbers_are_there(demo: Table, tmp_path: Path) -> N
     assert "column coupon added (string)" in text
     assert "delta.logRetentionDuration = interval 60 days" in text
     assert "customer IN (SELECT customer FROM requests)" in text
-    assert found.tags.count("table") == 10
+    assert found.tags.count("table") == 11
     assert found.links == ["data:,"]  # nothing is loaded
     largest = snapshot.files(flatten=True).group_by("partition.day", "partition.region")
     row = largest.agg(pl.col("size").sum()).collect().sort("size").row(-1)
@@ -202,6 +202,18 @@ def test_a_figure_has_few_points_with_titles(demo: Table, name: str) -> None:
         titles = [chart["encoding"][axis].get("title") for axis in "xy"]
         assert all(titles), "an axis has a title with its unit"
         assert chart["encoding"]["tooltip"]
+
+
+def test_commits_are_counted_by_operation_or_user(demo: Table) -> None:
+    for by, column in (("operation", "operation"), ("user", "userName")):
+        spec = lakelog.plot.commits(demo, by).to_dict()  # type: ignore[arg-type] # one of the names
+        rows = pl.DataFrame(spec["datasets"][spec["data"]["name"]])
+        drawn = rows.group_by(by).agg(pl.col("commits").sum())
+        counted = demo.history().group_by(pl.col(column).alias(by)).agg(pl.len().alias("commits"))
+        assert sorted(drawn.rows()) == sorted(counted.rows())
+        assert rows["bucket"].n_unique() > 10
+    with pytest.raises(InvalidInputError, match="by"):
+        lakelog.plot.commits(demo, "table")  # type: ignore[arg-type] # that is the test
 
 
 @pytest.mark.parametrize("name", lakelog.plot.__all__)

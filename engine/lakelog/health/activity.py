@@ -49,7 +49,7 @@ _BUCKETS = (
 )
 _MOST_BUCKETS = 90
 _MOST_SCHEMAS = 200
-_SHOWN_OPERATIONS = 7
+_SHOWN_VALUES = 7
 
 
 @dataclass(frozen=True)
@@ -172,14 +172,18 @@ def in_buckets(commits: pl.DataFrame) -> pl.DataFrame:
     return commits.with_columns(pl.col("timestamp").dt.truncate(every).alias("bucket"))
 
 
-def main_operations(commits: pl.DataFrame) -> pl.DataFrame:
-    """The commits with ``operation`` as text: the most frequent ones, and ``other``."""
-    operation = pl.col("operation").fill_null("unknown")
-    named = commits.with_columns(operation)
-    counts = named.group_by("operation").len().sort("len", "operation", descending=[True, False])
-    shown = counts["operation"].head(_SHOWN_OPERATIONS).implode()
-    kept = pl.when(operation.is_in(shown)).then(operation).otherwise(pl.lit("other"))
-    return named.with_columns(kept.alias("operation"))
+def main_values(commits: pl.DataFrame, name: str) -> pl.DataFrame:
+    """The commits with a column (``operation``, ``userName``) as text: its most frequent values,
+    and ``other``; ``unknown`` where a commit does not record it.
+    """
+    value = pl.col(name).fill_null("unknown")
+    named = commits.with_columns(value)
+    counts = named.group_by(name).len().sort("len", name, descending=[True, False])
+    # One value more is shown by its own name, in the place of ``other``.
+    few = _SHOWN_VALUES + (counts.height == _SHOWN_VALUES + 1)
+    shown = counts[name].head(few).implode()
+    kept = pl.when(pl.col(name).is_in(shown)).then(name).otherwise(pl.lit("other"))
+    return named.with_columns(kept.alias(name))
 
 
 def _schema_changes(metadata: pl.DataFrame) -> pl.DataFrame:

@@ -13,7 +13,7 @@ import polars as pl
 
 from lakelog.display import size_text
 from lakelog.errors import MissingDependencyError
-from lakelog.health.activity import Activity, bucket, in_buckets, main_operations
+from lakelog.health.activity import Activity, bucket, in_buckets, main_values
 from lakelog.health.survey import PARTITION, partition_label
 
 if TYPE_CHECKING:
@@ -74,17 +74,18 @@ def size_over_time(activity: Activity) -> alt.Chart:
     return _line(rows, "size", f"size of live files ({unit})", ",.3~f")
 
 
-def commits_by_operation(commits: pl.DataFrame) -> alt.Chart:
-    """Number of commits per bucket and operation, stacked."""
+def commits_by(commits: pl.DataFrame, name: str) -> alt.Chart:
+    """Number of commits per bucket and ``operation`` or ``userName``, stacked."""
+    kind = {"userName": "user"}.get(name, name)
     rows = (
-        in_buckets(main_operations(commits))
-        .group_by("bucket", "operation")
+        in_buckets(main_values(commits, name).rename({name: kind}))
+        .group_by("bucket", kind)
         .agg(pl.len().alias("commits"))
-        .sort("bucket", "operation")
+        .sort("bucket", kind)
     )
-    totals = rows.group_by("operation").agg(pl.col("commits").sum())
-    order = totals.sort("commits", "operation", descending=[True, False])["operation"]
-    return _bars(rows, commits, "commits", "operation", "commits", order.to_list())
+    totals = rows.group_by(kind).agg(pl.col("commits").sum())
+    order = totals.sort("commits", kind, descending=[True, False])[kind]
+    return _bars(rows, commits, "commits", kind, "commits", order.to_list())
 
 
 def written_and_removed(activity: Activity) -> alt.Chart:
@@ -308,7 +309,7 @@ def _bars(
                 f"{kind}:N",
                 sort=order,
                 title=None,
-                legend=alt.Legend(orient="bottom", columns=3, labelLimit=110),
+                legend=alt.Legend(orient="bottom", columns=3, labelLimit=150),
             ),
             tooltip=[
                 _time("bucket", "from"),

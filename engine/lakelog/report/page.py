@@ -23,7 +23,7 @@ import polars as pl
 
 from lakelog.display import Displayed, size_text
 from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
-from lakelog.health.activity import Activity, in_buckets, main_operations, read_activity
+from lakelog.health.activity import Activity, in_buckets, main_values, read_activity
 from lakelog.health.findings import INFO, HealthReport
 from lakelog.health.survey import examine, partition_label, partition_sizes
 from lakelog.log.context import Log, commit_times
@@ -246,21 +246,13 @@ def _figures(
             page.figure(charts.files_over_time(activity)),
             growth,
         )
-        counts = (
-            main_operations(commits)
-            .group_by("operation")
-            .agg(
-                pl.len().alias("commits"),
-                pl.col("added_files", "removed_files").sum(),
-                pl.col("added_bytes", "removed_bytes").sum(),
+        for title, name in (("operation", "operation"), ("user", "userName")):
+            yield _section(
+                f"Commits by {title}",
+                "Commits over time.",
+                page.figure(charts.commits_by(commits, name)),
+                _table(_counts(commits, name).rename({name: title})),
             )
-        )
-        yield _section(
-            "Commits by operation",
-            "Commits over time.",
-            page.figure(charts.commits_by_operation(commits)),
-            _table(counts.sort("commits", "operation", descending=[True, False])),
-        )
         has_churn = commits.select(
             (pl.sum_horizontal("added_bytes", "removed_bytes") > 0).any()
         ).item()
@@ -289,6 +281,12 @@ def _figures(
             _table(rows),
         )
     yield _retention(page, log)
+
+
+def _counts(commits: pl.DataFrame, name: str) -> pl.DataFrame:
+    sums = pl.col("added_files", "removed_files", "added_bytes", "removed_bytes").sum()
+    counts = main_values(commits, name).group_by(name).agg(pl.len().alias("commits"), sums)
+    return counts.sort("commits", name, descending=[True, False])
 
 
 def _retention(page: _Page, log: Log) -> str:
