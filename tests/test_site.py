@@ -50,6 +50,9 @@ def test_every_public_name_is_in_the_api_reference(site: Path) -> None:
             # The errors are documented in the module that defines them.
             homes = [f'id="lakelog.{name}"', f'id="lakelog.errors.{name}"']
             assert any(home in anchors for home in homes), name
+    for name in lakelog.plot.__all__:
+        assert f'id="lakelog.plot.{name}"' in anchors, name
+        assert f"{name}(table" in text_of(site / "figures/index.html"), name
 
 
 @pytest.mark.parametrize("kind", ["Table", "Snapshot", "Transaction", "Ingestor", "WriteAheadLog"])
