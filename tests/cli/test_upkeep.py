@@ -16,6 +16,7 @@ from lakelog.cli.watch import Meter, progress
 from lakelog.errors import UnavailableError
 from lakelog.storage.local import LocalStore
 from tests.cli.conftest import wait_for
+from tests.cli.test_tables import ANSI, on_a_terminal
 
 LATEST = 59
 OLD_MS = 86_400_000 * 400
@@ -197,8 +198,11 @@ def test_a_vacuum_is_planned_and_applied(lakelog: Any, orders: Path, tmp_path: P
     assert "0 files" in lakelog("vacuum", orders).text  # it is young
     plan = lakelog("vacuum", orders, "--inventory", inventory)
     assert plan.code == 0
-    assert "stray.parquet" in plan.text
-    assert "2.0 KiB" in plan.text
+    header, row, summary = plan.text.splitlines()
+    assert "stray.parquet" in row
+    assert "2.0 KiB" in row
+    assert "why" not in header  # a reason that all files have is said once
+    assert "no retained version refers to it" in summary
     assert stray.exists()
     done = lakelog("vacuum", orders, "--inventory", inventory, "--apply", "-o", "json")
     assert rows(done.text)[0]["deleted"] == 1
@@ -226,12 +230,22 @@ def test_a_sound_log_has_no_findings(lakelog: Any, orders: Path) -> None:
     assert "0 findings · no problem was found" in outcome.text
 
 
-def test_what_is_broken_is_found_and_mended(lakelog: Any, orders: Path) -> None:
+def test_what_is_broken_is_found_and_mended(
+    lakelog: Any, orders: Path, repository: Path
+) -> None:
     (path,) = (orders / "_delta_log").glob("*.checkpoint.parquet")
     path.write_bytes(path.read_bytes()[:500])
     before = log_of(orders)
     plan = lakelog("repair", orders)
     assert plan.code == 1
+    assert plan.errors.count("cannot be read") == 1
+    assert plan.text.count("cannot be read") == 1
+    wrapped = ANSI.sub("", on_a_terminal(repository, "repair", str(orders), columns=110))
+    assert "…" not in wrapped.replace("oint.parquet", "").replace("_delta_log/0…", "")
+    assert max(map(len, wrapped.splitlines())) <= 110
+    words = " ".join(wrapped.split())
+    for word in plan.text.splitlines()[1].split("  ")[-1].split():  # the reason, whole
+        assert word in words
     assert "nothing is changed without --apply" in plan.text
     assert log_of(orders) == before
     done = lakelog("repair", orders, "--apply", "-o", "json")

@@ -2,8 +2,8 @@
 
 A text table has readable units and one line per row, fitted to the terminal.
 
-On a terminal, long texts are clipped (paths in the middle, where they differ least). In a pipe or
-a file, no text is clipped.
+On a terminal, long texts are clipped (paths in the middle, where they differ least), and sentences
+are wrapped. In a pipe or a file, no text is clipped.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import polars as pl
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
@@ -36,6 +36,7 @@ _LEAST_WIDTH = 6
 _WORD_WIDTH = 20
 _GAP = 2
 _CLIPPED_IN_THE_MIDDLE = frozenset(("path", "name"))
+_WRAPPED = frozenset(("problem", "why"))
 _SIZE_TEXT = re.compile(r"(\d+) bytes")
 _CAPITAL = re.compile(r"([A-Z]+)")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -104,11 +105,11 @@ class _Cell:
 
 
 def rich_table(frame: pl.DataFrame, *, exact: bool = False) -> Table:
-    """A frame as a rich table, one line per row; `exact`: values of a user's table, which have no
-    units and no separators.
+    """A frame as a rich table, one line per row unless a sentence is wrapped; `exact`: values of a
+    user's table, which have no units and no separators.
     """
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
-    columns = []
+    columns: list[Sequence[RenderableType]] = []
     for name, dtype in frame.schema.items():
         values = frame[name].to_list()
         texts = [_value_text(name, value, exact=exact) for value in values]
@@ -118,6 +119,9 @@ def rich_table(frame: pl.DataFrame, *, exact: bool = False) -> Table:
         table.add_column(name, justify="right" if right else "left", no_wrap=not long)
         middle = name in _CLIPPED_IN_THE_MIDDLE
         common = _common_suffix(texts) if middle and long else 0
+        if name in _WRAPPED and not exact:
+            columns.append([Text(plain(text), overflow="fold") for text in texts])
+            continue
         styles = (_STYLES.get(str(v), _STYLES.get(name, "")) for v in values)
         columns.append(
             [
@@ -146,9 +150,8 @@ def fitting(frame: pl.DataFrame, width: int, *, exact: bool = False) -> pl.DataF
 
 
 def row_texts(row: pl.DataFrame) -> list[str]:
-    """The values of a frame of one row as text, without nulls."""
-    texts = (_value_text(name, row[name][0]) for name in row.columns if row[name][0] is not None)
-    return [plain(text) for text in texts]
+    """The values of a frame of one row as text; nulls are empty."""
+    return [plain(_value_text(name, row[name][0])) for name in row.columns]
 
 
 def _is_long(texts: Sequence[str], dtype: pl.DataType) -> bool:

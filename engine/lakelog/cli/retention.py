@@ -132,7 +132,7 @@ def cleanup(
             summary.append(f"to undo: lakelog undo {target.path} {found.quarantine}")
     if found.checkpoint is not None:
         summary.insert(1, f"covered by {found.checkpoint}")
-    shown = View("file", columns, (), lambda _: summary, _all_alike)
+    shown = View("file", columns, (), lambda rows: [*_reason(rows), *summary], _all_alike)
     emit(found.files.lazy(), output, shown)
     return show_errors(errors)
 
@@ -141,6 +141,13 @@ def _all_alike(shown: pl.DataFrame) -> tuple[str, ...]:
     """Columns with the same value in all rows."""
     known = {"action", "why", "covered_by"} & set(shown.columns)
     return tuple(name for name in known if shown.height and shown[name].n_unique() == 1)
+
+
+def _reason(rows: pl.DataFrame) -> list[str]:
+    """The reason that all rows have, whose column is hidden."""
+    if "why" not in rows.columns or not rows.height or rows["why"].n_unique() > 1:
+        return []
+    return [str(rows["why"][0])]
 
 
 def _promise(found: CleanupPlan | CleanupReport) -> list[str]:
@@ -215,7 +222,8 @@ def vacuum(
             PLANNED,
         ]
         columns = ("path", "kind", "size_bytes", "modified_ms", "why")
-        emit(found.files.lazy(), output, View("file", columns, (), lambda _: summary))
+        shown = View("file", columns, (), lambda rows: [*_reason(rows), *summary], _all_alike)
+        emit(found.files.lazy(), output, shown)
         return GOOD
     facts = [
         ("version", str(found.version)),

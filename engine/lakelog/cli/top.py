@@ -1,14 +1,15 @@
 """``lakelog top``: follows the commits of a table.
 
-On a terminal, one screen is refreshed; in a pipe, each new commit is one line. A commit was rebased
-if its commitInfo has a ``readVersion`` below the version before it: other writers were faster.
+On a terminal, one screen is refreshed; in a pipe, a header is followed by one line per commit. A
+commit was rebased if its commitInfo has a ``readVersion`` below the version before it: other
+writers were faster.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _SCREEN_COMMITS = 15
 _FIRST_COMMITS = 50
 _COLUMNS = ("version", "timestamp", "operation", "userName", "rebased", "operationMetrics")
+_LINE = (9, 24, 16, 12, 7, 0)
+"""Least width of each column of a line, in characters; a longer value moves the ones after it."""
 
 
 @dataclass(frozen=True)
@@ -87,8 +90,8 @@ class Reading:
 def top(target: Target, interval_ms: int, window_ms: int, readings: int | None) -> None:
     """Follow the commits of a table: rate, files, size, age of the last commit, conflicts.
 
-    A terminal shows one screen, a pipe gets one line per commit. A commit is rebased if other
-    writers committed after its transaction began.
+    A terminal shows one screen, a pipe gets a header and one line per commit. A commit is rebased
+    if other writers committed after its transaction began.
     """
     table = lakelog.open(target.path, target.storage_options, read_timeout=target.read_timeout)
     found = _readings(table, interval_ms / 1000, window_ms, readings)
@@ -213,12 +216,17 @@ def _show_screens(
 def _show_lines(readings: Iterator[Reading | UnavailableError]) -> None:
     from lakelog.cli import rendering
 
+    def show(values: Sequence[str]) -> None:
+        padded = (value.ljust(width) for value, width in zip(values, _LINE, strict=True))
+        click.echo("  ".join(padded).rstrip())
+
+    show(_COLUMNS)
     for reading in readings:
         if isinstance(reading, UnavailableError):
             click.echo(f"unreachable, trying again: {plain(reading.message)}", err=True)
             continue
         for row in reading.commits.head(reading.new).reverse().iter_slices(1):
-            click.echo("  ".join(rendering.row_texts(row)))
+            show(rendering.row_texts(row))
         sys.stdout.flush()
 
 

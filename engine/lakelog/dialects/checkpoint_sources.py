@@ -231,7 +231,7 @@ def unreadable_is_malformed(path: str, version: int) -> Iterator[None]:
     ) as cause:
         said = next(iter(str(cause).splitlines()), type(cause).__name__)
         raise MalformedLogError(
-            f"the checkpoint cannot be read: {said[:200]}",
+            f"the checkpoint cannot be read: {said[:200].rstrip('.')}",
             path=path,
             version=version,
             expected="whole Parquet",

@@ -5,6 +5,7 @@ Plain values, and the two interfaces of one checkpoint.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -34,6 +35,8 @@ TYPED_STATISTICS = "stats_typed"
 
 NOT_IN_REMOVES = frozenset(("stats", "tags", STRUCT_STATISTICS))
 """Columns of an add that a checkpoint does not keep for a remove."""
+
+_UNREADABLE = re.compile(r"^the checkpoint (?:of version \d+ )?cannot be read: ")
 
 NO_TEXTS = pl.DataFrame(schema={"path": pl.String, actions.PATH_TEXT: pl.String})
 """The empty result of `Dialect.path_texts`."""
@@ -426,3 +429,13 @@ class MatchingReader(CheckpointReader, Protocol):
                 requested, ``dvId``, among others; from any thread.
         """
         ...
+
+
+def cause_text(message: str) -> str:
+    """The message of an unreadable checkpoint without the words that it cannot be read, which the
+    caller says itself.
+
+    >>> cause_text("the checkpoint of version 6 cannot be read: it has 10 bytes")
+    'it has 10 bytes'
+    """
+    return _UNREADABLE.sub("", message)

@@ -49,8 +49,9 @@ def examine(log: Log, opened: Callable[[], LogSnapshot], *, files: bool = False)
     except (CorruptionError, NotFoundError, UnsupportedError) as error:
         where = f"{error.path}: " if error.path else ""
         why = error.hint or "restore the file from a copy"
-        damage = (Damage("log", f"{where}{error.message}", why), *_of_pointer(log))
-        facts = TableFacts(log.table, version, damage)
+        damage = Damage("log", f"{where}{error.message}", why)
+        damages = (damage, *_of_pointer(log, is_damaged=True))
+        facts = TableFacts(log.table, version, damages)
     else:
         facts = survey(log, snapshot, files=files)
     return HealthReport(log.table, facts.version, tuple(findings(facts)), facts)
@@ -64,7 +65,8 @@ def survey(log: Log, snapshot: LogSnapshot, *, files: bool = False) -> TableFact
     metadata, provenance = snapshot.metadata, snapshot.provenance
     pointer = os.path.basename(log.dialect.pointer_path)
     avoided = [text for text in provenance.warnings if pointer not in text]
-    damage = [*(Damage("checkpoint", text) for text in avoided), *_of_pointer(log)]
+    damage = [Damage("checkpoint", text) for text in avoided]
+    damage += _of_pointer(log, is_damaged=bool(avoided))
     damage += _of_checksum(snapshot)
     options = CheckpointOptions()
     more: dict[str, Any] = {}
@@ -178,13 +180,17 @@ def _refusals(snapshot: LogSnapshot) -> Iterator[Refusal]:
                 yield Refusal(client, action, tuple(features))
 
 
-def _of_pointer(log: Log) -> Iterator[Damage]:
+def _of_pointer(log: Log, *, is_damaged: bool) -> Iterator[Damage]:
+    """Damage of the pointer; a file that it needs and that cannot be read counts only if it is not
+    a damage that was found before.
+    """
     try:
         for found in look_at_pointer(log, log.list_all(), (), ()):
             why = found.why if found.action == REFUSE else None
             yield Damage("pointer", f"{found.path}: {found.problem}", why)
     except LakelogError as error:
-        yield Damage("pointer", error.message, error.hint)
+        if not is_damaged:
+            yield Damage("pointer", error.message, error.hint)
 
 
 def _of_checksum(snapshot: LogSnapshot) -> Iterator[Damage]:

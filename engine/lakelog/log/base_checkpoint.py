@@ -29,6 +29,7 @@ from lakelog.dialects.log_content import (
     MatchingReader,
     RowGroups,
     SkippingReader,
+    cause_text,
 )
 from lakelog.errors import CheckpointCorruptionError, CorruptionError, MissingActionError
 from lakelog.lazy import cached_property
@@ -442,7 +443,7 @@ class broken_checkpoint:  # noqa: N801 - a context manager, named as it reads
         ):
             raise CheckpointCorruptionError(
                 f"the checkpoint of version {self.checkpoint.version} cannot be read: "
-                f"{error.message}",
+                f"{cause_text(error.message)}",
                 path=error.path or self.checkpoint.paths[0],
                 version=self.checkpoint.version,
                 line=error.line,

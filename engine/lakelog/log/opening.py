@@ -14,6 +14,7 @@ from lakelog.dialects.log_content import (
     CommitFile,
     LogListing,
     RecordMismatchError,
+    cause_text,
 )
 from lakelog.errors import (
     CheckpointCorruptionError,
@@ -167,7 +168,7 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
             raise error from broken
         note = (
             f"the checkpoint {excluded[-1].paths[0]} cannot be read and was ignored "
-            f"(see lakelog repair): {error.message}"
+            f"(see lakelog repair): {cause_text(error.message)}"
         )
         candidate = State.of(state.log, segment, (*state.notes, note), excluded)
         candidate = replace(candidate, doubted=accepted)  # other files of it may be damaged
