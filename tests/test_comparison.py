@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +101,7 @@ def test_deltalake_has_changes_only_if_they_were_enabled(
     ("row", "schema", "configuration", "own"),
     [
         ("write identity columns", IDENTITY, {}, "yes"),
-        ("row tracking", None, {"enableRowTracking": "true"}, "append; delete by vector"),
+        ("row tracking", None, {"enableRowTracking": "true"}, "yes"),
         ("liquid clustering", None, {"feature_clustering": "supported"}, "append only"),
     ],
 )
@@ -120,21 +119,6 @@ def test_lakelog_appends_where_deltalake_refuses(
         deltalake.write_deltalake(path, ROWS, mode="append", schema_mode="merge")
     assert table.to_polars()["n"].sort().to_list() == [1, 2, 3]
     assert cells[row][:2] == [own, "no"]
-
-
-@pytest.mark.parametrize(
-    "change",
-    [lambda table: table.update({"n": "n + 1"}), lambda table: table.upsert(ROWS, on="n")],
-)
-def test_an_update_with_row_tracking_is_refused_and_a_delete_by_vector_is_not(
-    change: Callable[[lakelog.Table], object], tmp_path: Path
-) -> None:
-    table, _ = new(tmp_path, enableRowTracking="true", enableDeletionVectors="true")
-    table.append(ROWS)
-    with pytest.raises(lakelog.UnsupportedFeatureError):
-        change(table)
-    table.delete("n = 1")
-    assert table.to_polars().height == 2
 
 
 def test_deltalake_answers_sql_and_lakelog_leaves_it_to_duckdb(

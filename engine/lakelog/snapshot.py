@@ -40,12 +40,15 @@ class Snapshot(LogSnapshot):
     Create one with `Table.snapshot`.
     """
 
-    def scan(self, where: pl.Expr | str | None = None) -> pl.LazyFrame:
+    def scan(self, where: pl.Expr | str | None = None, *, row_ids: bool = False) -> pl.LazyFrame:
         """The rows of the table, read from its data files.
 
         Args:
             where: A Polars expression over the table's columns or SQL text, as `files`; only
                 matching rows are returned. A filter on the returned frame has the same effect.
+            row_ids: Add the columns ``_row_id`` and ``_row_commit_version`` (Int64) of row
+                tracking: a row's id, which updates and compaction keep, and the version that
+                inserted or last updated it. Filters over them read all rows.
 
         Returns:
             A lazy frame with the columns and types of the schema. Column selection, filters and
@@ -56,7 +59,8 @@ class Snapshot(LogSnapshot):
         Raises:
             UnsupportedFeatureError: The rows are not in Parquet files (IndexTables); on collect: a
                 selected column has a type that lakelog does not support.
-            InvalidInputError: `where` names an unknown column, or is not a row-wise condition.
+            InvalidInputError: `where` names an unknown column, or is not a row-wise condition; with
+                `row_ids`: the table has no row tracking, or a column of one of these names.
             NotFoundError: On collect: a file that the log names does not exist.
             CorruptionError: On collect: a data file, a deletion vector or the log is damaged; or
                 the length, row count or columns of a data file differ from the log's record.
@@ -66,7 +70,7 @@ class Snapshot(LogSnapshot):
         """
         from lakelog.data.scan import scan_rows
 
-        return scan_rows(self, where)
+        return scan_rows(self, where, row_ids=row_ids)
 
     def version_checksum(self) -> pl.DataFrame | None:
         """The version's ``.crc`` file, compared with replay.

@@ -235,12 +235,12 @@ class Table:
 
     # --- rows of the latest version ----------------------------------------------------------
 
-    def scan(self, where: pl.Expr | str | None = None) -> pl.LazyFrame:
+    def scan(self, where: pl.Expr | str | None = None, *, row_ids: bool = False) -> pl.LazyFrame:
         """The rows of the latest version as a lazy Polars frame; see `Snapshot.scan`.
 
         The version is that of the call; for another one, use ``table.snapshot(version).scan()``.
         """
-        return self.snapshot().scan(where)
+        return self.snapshot().scan(where, row_ids=row_ids)
 
     def to_polars(
         self, where: pl.Expr | str | None = None, columns: Sequence[str] | None = None
@@ -368,8 +368,8 @@ class Table:
         Raises:
             InvalidInputError: A column is unknown, is a partition column or has a nested type; both
                 orders are given; a size is not positive.
-            UnsupportedFeatureError: The table has row tracking (row ids would be lost), or another
-                feature that lakelog cannot write; or its rows are not in Parquet files.
+            UnsupportedFeatureError: The table has a feature that lakelog cannot write, or its rows
+                are not in Parquet files.
             CommitOutcomeUnknown: A commit may have succeeded; its files are kept.
             UnavailableError: The store failed. Earlier commits are kept.
 
@@ -698,8 +698,7 @@ class Table:
             InvalidInputError: As `append`; or `where` names an unknown column, or a given row does
                 not match it; or `schema_mode` is ``overwrite`` with `where`, or `partition_by`
                 differs without it.
-            UnsupportedFeatureError: As `append`; or rows of a table with row tracking would be
-                copied.
+            UnsupportedFeatureError: As `append`.
             InvalidTransactionError: The table is append-only.
             VersionNotFoundError: As `append`.
             ConflictError: Another commit changed rows of `where` since `version` or during the
@@ -758,8 +757,7 @@ class Table:
         Raises:
             InvalidInputError: `where` is not a row-wise condition over the table's columns, or
                 `version` does not exist.
-            UnsupportedFeatureError: As `append`; or rows of a table with row tracking would be
-                copied.
+            UnsupportedFeatureError: As `append`.
             InvalidTransactionError: The table is append-only.
             VersionNotFoundError: As `append`.
             ConflictError: Another commit changed matching rows, or a file that holds some, since
@@ -813,7 +811,7 @@ class Table:
         Raises:
             InvalidInputError: As `delete`; or a column is unknown, an expression is not row-wise or
                 not SQL, or a value does not fit its column.
-            UnsupportedFeatureError: As `append`; or the table has row tracking.
+            UnsupportedFeatureError: As `append`.
             InvalidTransactionError: As `delete`.
             VersionNotFoundError: As `append`.
             ConflictError: As `delete`.

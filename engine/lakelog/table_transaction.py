@@ -49,11 +49,11 @@ class Transaction(LogTransaction):
         """
         return Snapshot(super().snapshot.read_state(lambda state: state))
 
-    def scan(self, where: pl.Expr | str | None = None) -> pl.LazyFrame:
+    def scan(self, where: pl.Expr | str | None = None, *, row_ids: bool = False) -> pl.LazyFrame:
         """The rows of the version that the transaction reads, as `Snapshot.scan`; records the read
         of `where`, as `read`. A filter on the returned frame does not narrow what is recorded.
         """
-        rows = self.snapshot.scan(where)
+        rows = self.snapshot.scan(where, row_ids=row_ids)
         self.read(where)
         return rows
 

@@ -406,15 +406,6 @@ def test_an_append_only_table_is_not_overwritten(tmp_path: Path) -> None:
     assert len(data_files(tmp_path)) == 3
 
 
-def test_rows_that_are_tracked_are_not_copied(tmp_path: Path) -> None:
-    table = made(tmp_path, **{"delta.enableRowTracking": "true"})
-    table.append(ROWS)
-    with pytest.raises(UnsupportedFeatureError) as refused:
-        table.overwrite(frame(("a", 1, 5.0)), pl.col("x") > 1)
-    assert refused.value.found == "rowTracking"
-    assert table.overwrite(frame(("a", 1, 5.0)), pl.col("p") == "a").num_removed_files == 1
-
-
 def test_an_overwrite_can_add_columns(tmp_path: Path) -> None:
     table = made(tmp_path)
     table.append(ROWS)

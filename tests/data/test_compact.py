@@ -21,7 +21,7 @@ from lakelog import Table
 from lakelog.data import bin_rewrite
 from lakelog.data.bin_rewrite import zorder_keys
 from lakelog.data.read import read_files
-from lakelog.errors import InvalidInputError, LakelogWarning, UnsupportedFeatureError
+from lakelog.errors import InvalidInputError, LakelogWarning
 from lakelog.log.context import Log
 from lakelog.storage import open_store
 from lakelog.testing import InjectingStore, Rule
@@ -203,15 +203,10 @@ def test_any_failing_write_leaves_the_rows_and_no_unnamed_file(nth: int) -> None
     assert {n for n in there if not n.startswith("_delta_log/")} <= named
 
 
-def test_wrong_orders_and_row_tracking_are_refused_by_name(tmp_path: Path) -> None:
+def test_wrong_orders_are_refused_by_name(tmp_path: Path) -> None:
     table = made(tmp_path / "t", 2)
     for columns, text in (("p", "partition column"), ("nope", "no such column")):
         with pytest.raises(InvalidInputError, match=text):
             table.compact(order_by=columns)
     with pytest.raises(InvalidInputError, match="either order_by or zorder_by"):
         table.compact(order_by="id", zorder_by="v")
-    tracked = lakelog.create(
-        tmp_path / "r", {"n": pl.Int64}, configuration={"delta.enableRowTracking": "true"}
-    )
-    with pytest.raises(UnsupportedFeatureError, match="row ids"):
-        tracked.compact()

@@ -20,6 +20,7 @@ from lakelog.errors import (
     InvalidTransactionError,
     UnsupportedFeatureError,
 )
+from lakelog.transaction.row_tracking import ROW_ID_COLUMN
 from tests.data.test_append import changes_of, commit_info, frame, made
 from tests.data.test_write import data_files
 
@@ -207,26 +208,39 @@ def test_change_data_is_written_unless_whole_files_tell_it(tmp_path: Path) -> No
     assert changes_of(tmp_path, 4) == [("delete", 1), ("delete", 2)]
 
 
-def test_row_ids_are_kept_or_the_change_is_refused(tmp_path: Path) -> None:
-    tracked = {"delta.enableRowTracking": "true"}
-    table = made(tmp_path / "marked", **tracked, **VECTORS)
+def test_a_change_that_could_lose_row_ids_is_refused(tmp_path: Path) -> None:
+    table = made(tmp_path, **{"delta.enableRowTracking": "true"})
     table.append(ROWS)
-    before = table.snapshot().files().collect().sort("path")
-    table.delete("id % 3 = 0")
-    after = table.snapshot().files().collect().sort("path")
-    kept = ["path", "baseRowId", "defaultRowCommitVersion"]
-    assert after.select(kept).equals(before.select(kept))
-    copied = made(tmp_path / "copied", **tracked)
-    copied.append(ROWS)
+    log = tmp_path / "_delta_log"
+    actions = map(json.loads, (log / f"{0:020}.json").read_text().splitlines())
+    (metadata,) = (action for action in actions if "metaData" in action)
+    del metadata["metaData"]["configuration"][ROW_ID_COLUMN]
+    (log / f"{2:020}.json").write_text(json.dumps(metadata))
+    before = data_files(tmp_path)
     changes: list[Callable[[], Any]] = [
-        lambda: copied.delete("id % 3 = 0"),
-        lambda: copied.update({"x": 1.0}),
-        lambda: table.update({"x": 1.0}, "id = 2"),
+        lambda: table.delete("id % 3 = 0"),
+        lambda: table.update({"x": 1.0}),
+        lambda: table.upsert(ROWS.head(1), "id"),
+        lambda: table.overwrite(ROWS.head(1), "id = 0"),
+        lambda: table.compact(order_by="id"),
+        lambda: table.scan(row_ids=True),
     ]
     for change in changes:
-        with pytest.raises(UnsupportedFeatureError, match="row tracking"):
+        with pytest.raises(UnsupportedFeatureError) as refused:
             change()
-    assert copied.delete("p = 'a'").version == 2
+        assert (refused.value.expected, refused.value.found) == (ROW_ID_COLUMN, "rowTracking")
+    assert data_files(tmp_path) == before
+    assert table.delete("p = 'a'").version == 3
+
+
+def test_row_ids_of_untracked_rows_are_refused(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    with pytest.raises(InvalidInputError, match="no row ids"):
+        table.scan(row_ids=True)
+    tracked = {"delta.enableRowTracking": "true"}
+    named = made(tmp_path / "named", {"_row_id": pl.Int64}, (), **tracked)
+    with pytest.raises(InvalidInputError, match="has their name"):
+        named.scan(row_ids=True)
 
 
 def test_tables_that_keep_their_rows_are_refused(tmp_path: Path) -> None:

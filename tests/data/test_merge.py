@@ -15,7 +15,7 @@ import pytest
 
 import lakelog
 from lakelog import ConflictError, Table
-from lakelog.errors import InvalidInputError, UnsupportedFeatureError
+from lakelog.errors import InvalidInputError
 from tests.budget import rng_of, share_of
 from tests.data.test_append import SCHEMA, changes_of, commit_info, frame, made
 from tests.data.test_write import data_files
@@ -241,14 +241,6 @@ def test_merges_of_the_same_rows_conflict_and_of_others_do_not(tmp_path: Path) -
     with pytest.raises(ConflictError):
         table.upsert(frame(("a", 1, 4.0)), "id", version=1)
     assert data_files(tmp_path) == kept
-
-
-def test_row_ids_are_not_lost(tmp_path: Path) -> None:
-    table = made(tmp_path, **VECTORS, **{"delta.enableRowTracking": "true"})
-    table.append(frame(("a", 1, 0.5), ("a", 2, 0.5)))
-    with pytest.raises(UnsupportedFeatureError, match="row tracking"):
-        table.upsert(frame(("a", 1, 3.0)), "id")
-    assert table.merge(frame(("a", 1, 3.0)), "id").when_matched_delete().execute().version == 2
 
 
 def reopened(table: Table) -> Table:

@@ -202,3 +202,68 @@ def test_random_changes_leave_the_rows_of_a_plain_model(
                 expected += marked(updated[1], "update_postimage")
                 assert changes_of(path, report.version) == expected, done
         assert bag(peer_rows(path)) == bag(model), done
+
+
+@pytest.mark.parametrize(("vectors", "feed", "mapped"), CONFIGURATIONS[::3])
+def test_rows_keep_their_ids_and_updated_rows_get_the_version_of_the_commit(
+    tmp_path: Path, vectors: bool, feed: bool, mapped: bool
+) -> None:
+    rng = rng_of(f"row ids {vectors} {feed} {mapped}")
+    configuration = {
+        "delta.enableRowTracking": "true",
+        "delta.enableDeletionVectors": str(vectors).lower(),
+        "delta.enableChangeDataFeed": str(feed).lower(),
+        "delta.columnMapping.mode": "name" if mapped else "none",
+    }
+    schema = {"p": pl.String, "key": pl.Int64, "n": pl.Int64}
+    by = rng.choice([[], ["p"]])
+    table = lakelog.create(tmp_path, schema, by, configuration=configuration, upkeep=False)
+    keys = iter(range(1_000))
+
+    def new(count: int) -> pl.DataFrame:
+        rows = [(rng.choice("abc"), next(keys), 0) for _ in range(count)]
+        return pl.DataFrame(rows, schema=schema, orient="row")
+
+    def upserted() -> pl.DataFrame:
+        old = table.to_polars().sample(2, seed=0)
+        return pl.concat([new(2), old.with_columns(pl.col("n") + 1)])
+
+    table.append(new(12))
+    table.append(new(12))
+    changes: list[Callable[[pl.Expr], Any]] = [
+        lambda where: table.update({"n": "n + 1"}, where),
+        lambda where: table.update({"n": "n + 1", "p": "'d'"}, where),
+        lambda _: table.upsert(upserted(), "key"),
+        lambda where: table.delete(where & (pl.col("key") % 2 == 0)),
+        lambda where: table.overwrite(new(3), where | (pl.col("n") == 0)),
+        lambda _: table.compact(),
+        lambda _: table.compact(zorder_by=["n", "key"]),
+    ]
+    columns = ["key", "n", "_row_id", "_row_commit_version"]
+    before = table.scan(row_ids=True).select(columns).collect()
+    used = set(before["_row_id"])
+    for change in [*rng.sample(changes, len(changes)), *rng.choices(changes, k=share_of(24))]:
+        change(pl.col("key") % 3 == rng.randrange(3))
+        version = table.version()
+        rows = table.scan(row_ids=True).collect()
+        assert rows.drop(columns[2:]).equals(table.to_polars())
+        after = rows.select(columns)
+        both = after.join(before, on="key")
+        assert (both["_row_id"] == both["_row_id_right"]).all()
+        since = both.select(
+            pl.when(pl.col("n") == pl.col("n_right")).then("_row_commit_version_right")
+        ).to_series()
+        assert (both["_row_commit_version"] == since.fill_null(version)).all()
+        inserted = after.join(before, on="key", how="anti")
+        assert (inserted["_row_commit_version"] == version).all()
+        assert not used & set(inserted["_row_id"])
+        assert after["_row_id"].is_unique().all()
+        used |= set(inserted["_row_id"])
+        before = after
+    assert '"delta.rowTracking.preserved":"false"' not in "".join(
+        path.read_text() for path in Path(tmp_path, "_delta_log").glob("*.json")
+    )
+    assert "_row-" not in "".join(table.snapshot().files().collect()["stats"])
+    peer = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(tmp_path))
+    peer_found = pl.DataFrame(pa.table(peer.execute("select * from t")))
+    assert peer_found.sort("key").equals(table.to_polars().sort("key"))

@@ -251,6 +251,18 @@ def test_a_table_that_keeps_its_changes_is_overwritten_by_whole_files(tmp_path: 
         tx.commit()
 
 
+def test_rows_that_an_overwrite_keeps_keep_their_row_ids(tmp_path: Path) -> None:
+    where = tmp_path / "t"
+    table = new_table(where, configuration={"delta.enableRowTracking": "true"})
+    table.append(pl.DataFrame(rows(*range(6))))
+    before = table.scan(row_ids=True).filter(pl.col("id") != 1).collect().sort("id")
+    made = writer(where, overwrite=True, replaceWhere="id = 1")
+    assert finish(made, [task(made, rows(1))]) is None
+    after = lakelog.open(where).scan(row_ids=True).collect().sort("id")
+    assert after.filter(pl.col("id") != 1).equals(before)
+    assert after.filter(id=1)["_row_commit_version"].item() == 2
+
+
 @pytest.mark.reference
 def test_delta_tells_what_overwrites_replaced(delta: Any, tmp_path: Path) -> None:
     where = str(tmp_path / "t")

@@ -209,6 +209,28 @@ def test_rows_are_tracked_across_both_engines(delta: Any, tmp_path: Path) -> Non
     assert {i for i, (_, version) in after.items() if version == 4} == {1, 20}
     assert_same_state(delta, path)
 
+    # Changes by lakelog keep the ids that either gave.
+    for change, updated in (
+        (lambda: table.update({"id": "id + 2000"}, "id IN (3, 1020)"), {3, 20}),
+        (lambda: table.merge(ids(4, 99), "id").when_matched_update({"id": "id + 2000"})
+            .when_not_matched_insert_all().execute(), {4, 99}),
+        (lambda: table.delete("id = 12"), set()),
+        (lambda: table.overwrite(ids(98), "id IN (5, 98)"), {98}),
+        (table.compact, set()),
+        (lambda: table.alter.set_properties({"delta.enableDeletionVectors": "true"}), set()),
+        (lambda: table.update({"id": "id + 4000"}, "id = 10"), {10}),
+    ):  # fmt: skip
+        before, version = after, change() and table.version()
+        found = values(load(delta, path).select(*columns))
+        assert sorted(found) == sorted(table.scan(row_ids=True).collect().rows())
+        after = {i % 1000: (row_id, since) for i, row_id, since in found}
+        assert {i for i, (_, since) in after.items() if since == version} == updated
+        assert {i: kept for i, kept in after.items() if i not in updated} == {
+            i: kept for i, kept in before.items() if i in after and i not in updated
+        }
+        assert all(after[i][0] == before[i][0] for i in updated & before.keys())
+    assert_same_state(delta, path)
+
 
 def test_time_travel_by_timestamp_is_the_same(delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "table")

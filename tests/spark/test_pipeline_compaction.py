@@ -125,14 +125,15 @@ def test_a_table_whose_rows_have_rules_is_compacted_for_they_satisfy_them(tmp_pa
     assert_frame_equal(contents(table), before)
 
 
-def test_a_table_that_tracks_its_rows_is_refused(tmp_path: Path) -> None:
+def test_row_ids_are_kept(tmp_path: Path) -> None:
     table = small_files(
         tmp_path / "t",
         [some_rows(1), some_rows(2)],
         configuration={"delta.enableRowTracking": "true"},
     )
-    with pytest.raises(UnsupportedFeatureError, match="row tracking"):
-        run_compact(table)
+    before = table.scan(row_ids=True).collect().sort("_row_id")
+    assert run_compact(table).files == 1
+    assert_frame_equal(table.scan(row_ids=True).collect().sort("_row_id"), before)
 
 
 def test_an_indextables_table_is_refused(tmp_path: Path) -> None:

@@ -21,9 +21,9 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.data.conform import Conform, Incoming, Rows, merged_schema, to_table
-from lakelog.data.files import ReadPlan
+from lakelog.data.files import ReadPlan, row_id_columns
 from lakelog.data.read import read_files
-from lakelog.data.rewrite import marked, require_rows_copyable
+from lakelog.data.rewrite import marked
 from lakelog.data.row_commit import (
     RowCommit,
     WriteOptions,
@@ -259,8 +259,6 @@ class _Write:
         commit = self._commit
         candidates = commit.tx.read(where).collect()
         targets = find_targets(commit.snapshot, candidates, where, commit.log.store)
-        if targets.partly.height:
-            require_rows_copyable(commit.snapshot)
         if targets.files.height:
             commit.require_allowed("add", "remove", *(["cdc"] if commit.keeps_changes else []))
         return targets
@@ -269,7 +267,8 @@ class _Write:
 
     def _write(self, plan: WritePlan, replacing: _Replacing, *, records: bool) -> WriteReport:
         commit, tx = self._commit, self._commit.tx
-        data = commit.writer(plan)
+        row_ids = row_id_columns(commit.snapshot) if replacing.keeps_rows else None
+        data = commit.writer(plan.with_row_ids(row_ids))
         gone = replacing.files
         changed: DataFileWriter | None = None
         if records and (gone.height or commit.joins):
@@ -291,7 +290,7 @@ class _Write:
             tx.cdc(changed.finish())
         commit.put_files(files)
         if gone.height:
-            tx.remove(gone)
+            commit.remove_files(gone)
         report = WriteReport(
             None,
             num_rows=given,
@@ -348,12 +347,19 @@ class _Replacing:
         """Rows that are replaced in files of which others stay."""
         return 0 if self.targets is None else self.targets.rows_matched
 
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether rows of those files stay."""
+        return (
+            self.where is not None and self.targets is not None and bool(self.targets.partly.height)
+        )
+
     def kept(self, commit: RowCommit) -> Iterator[pa.RecordBatch]:
         """The rows of those files that stay."""
         if self.targets is None or self.where is None or not self.targets.partly.height:
             return
         yield from read_files(
-            ReadPlan.of(commit.snapshot),
+            ReadPlan.of(commit.snapshot, row_ids=True),
             self.targets.partly,
             predicate=keeping(self.where),
             store=commit.log.store,

@@ -50,15 +50,13 @@ from lakelog.errors import (
     LakelogWarning,
     OutcomeUnknownError,
     UnavailableError,
-    UnsupportedFeatureError,
 )
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
-from lakelog.model.metadata import honoured_mapping, is_on
+from lakelog.model.metadata import honoured_mapping
 from lakelog.skipping.sql_predicate import sql_text
 from lakelog.transaction.operations import CommitDescription
-from lakelog.transaction.row_tracking import ENABLED
 from lakelog.transaction.transaction import LogTransaction
 
 if TYPE_CHECKING:
@@ -371,8 +369,9 @@ def compact_bins(
         expected = max(expected, total.removed + bins.height)
         if progress is not None:
             progress("compact", total.removed, expected)
-        source = ReadPlan.of(snapshot, storage_options=asked.storage_options)
-        rewriter = BinRewriter(source, target, asked.order, asked.workers)
+        source = ReadPlan.of(snapshot, storage_options=asked.storage_options, row_ids=True)
+        copies = target.with_row_ids(source.row_ids)
+        rewriter = BinRewriter(source, copies, asked.order, asked.workers)
         made = _rewritten(rewriter, snapshot, first_bins(bins, asked.commit_bytes), run)
         before = (total.commits, len(total.left))
         _committed(log, begin, made, asked, target.target_file_bytes, total)
@@ -393,15 +392,6 @@ def compact_bins(
 
 
 def _require_compactable(snapshot: LogSnapshot, asked: Compaction) -> None:
-    if is_on(snapshot.metadata.configuration, ENABLED):
-        raise UnsupportedFeatureError(
-            "the table has row tracking, and rewritten rows would lose their row ids",
-            path=snapshot.path,
-            version=snapshot.version,
-            expected=f"{ENABLED} false",
-            found="rowTracking",
-            hint="compact it with an engine that preserves row ids",
-        )
     columns = asked.order.columns if asked.order is not None else ()
     if len(set(columns)) < len(columns):
         raise InvalidInputError("a column is requested twice", found=", ".join(columns))
@@ -565,6 +555,7 @@ def _commit(
     ) as tx:
         if gone.height:
             tx.remove(_plain(gone), dataChange=False)
+            tx.declare_row_ids_kept(gone["path"].to_list())
         if new.height:
             tx.add(new.drop(_BIN, "dataChange"), dataChange=False, tags=tags)
         if marked.height:

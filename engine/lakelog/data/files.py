@@ -26,6 +26,7 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import honoured_mapping
 from lakelog.storage.containment import NOTHING, External, Reach
+from lakelog.transaction.row_tracking import ROW_ID_COLUMN, ROW_VERSION_COLUMN
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,6 +46,9 @@ FILE_COLUMNS = (
 file would give rows that were deleted, without its statistics it could be another file.
 """
 
+_TRACKING_COLUMNS = ("baseRowId", "defaultRowCommitVersion")
+"""What a plan with `ReadPlan.row_ids` needs in addition."""
+
 MAPPING_MODE = "delta.columnMapping.mode"
 _WHOLE = ("byte", "short", "integer", "long")
 
@@ -62,6 +66,8 @@ class ReadPlan:
         columns: Logical names of the columns wanted, in order; none asks for a count alone.
         version: Version of the table, for messages.
         external: Which files outside the table's folder may be opened.
+        row_ids: Names of the columns of row id and row commit version, as `row_id_columns`, with
+            which the rows end; None leaves them out.
     """
 
     location: str
@@ -72,14 +78,19 @@ class ReadPlan:
     columns: tuple[str, ...]
     version: int | None = None
     external: External = NOTHING
+    row_ids: tuple[str, str] | None = None
 
     @staticmethod
     def of(
         snapshot: LogSnapshot,
         columns: Sequence[str] | None = None,
         storage_options: Mapping[str, Any] | None = None,
+        *,
+        row_ids: bool = False,
     ) -> ReadPlan:
-        """The plan of a version."""
+        """The plan of a version; with `row_ids`, the rows of a table with row tracking keep their
+        ids.
+        """
         metadata = snapshot.metadata
         if not snapshot.table_configuration.dialect.has_rows:
             raise UnsupportedFeatureError(
@@ -114,6 +125,7 @@ class ReadPlan:
             columns=(),
             version=snapshot.version,
             external=log.external,
+            row_ids=row_id_columns(snapshot) if row_ids else None,
         )
         return plan.select(plan.schema.names if columns is None else columns)
 
@@ -156,6 +168,11 @@ class ReadPlan:
         """What the paths in the table's log may lead to."""
         return Reach(self.location, self.external, self.storage_options)
 
+    @property
+    def file_columns(self) -> tuple[str, ...]:
+        """What reading needs of a file."""
+        return FILE_COLUMNS if self.row_ids is None else FILE_COLUMNS + _TRACKING_COLUMNS
+
     @cached_property
     def arrow_schema(self) -> pa.Schema:
         """What `lakelog.data.read.read_files` gives: logical names, types as `contract.to_arrow`.
@@ -167,12 +184,40 @@ class ReadPlan:
         import pyarrow as pa
 
         wanted = contract.Struct(tuple(self.fields[name] for name in self.columns))
-        return pa.schema(list(contract.to_arrow(wanted)))
+        ids = (pa.field(name, pa.int64()) for name in self.row_ids or ())
+        return pa.schema([*contract.to_arrow(wanted), *ids])
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is derived, so that a plan stays small on its way."""
         derived = ("schema", "fields", "arrow_schema")
         return {name: value for name, value in self.__dict__.items() if name not in derived}
+
+
+def row_id_columns(snapshot: LogSnapshot) -> tuple[str, str] | None:
+    """The columns of data files with the row ids and row commit versions of rows that were copied
+    or updated; None if the table has no row tracking.
+
+    Raises:
+        UnsupportedFeatureError: The table does not name them.
+
+    Source: Delta protocol, Row Tracking.
+    """
+    if not snapshot.table_configuration.is_active("rowTracking"):
+        return None
+    keys = (ROW_ID_COLUMN, ROW_VERSION_COLUMN)
+    names = [snapshot.metadata.configuration.get(key) for key in keys]
+    for key, name in zip(keys, names, strict=True):
+        if not name:
+            raise UnsupportedFeatureError(
+                "the table has row tracking, and copied rows would lose their row ids, because no "
+                "column is named for them",
+                path=snapshot.path,
+                version=snapshot.version,
+                expected=key,
+                found="rowTracking",
+                hint="set the property to a name that no column has or had",
+            )
+    return str(names[0]), str(names[1])
 
 
 def location_reach(log: Log) -> Reach:

@@ -25,11 +25,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import polars as pl
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lakelog.data.columns import Columns, require_values
 from lakelog.data.deletion_vectors import Vector, VectorReader
 from lakelog.data.file_opening import Sources, explained, require_contents
-from lakelog.data.files import FILE_COLUMNS, ReadPlan
+from lakelog.data.files import ReadPlan
 from lakelog.dialects.parquet_footers import require_sound_chunks
 from lakelog.errors import CorruptionError, InvalidInputError
 from lakelog.model import contract
@@ -75,7 +76,7 @@ def read_files(
 
     Args:
         plan: How the rows look, and which columns are wanted.
-        files: Rows of `Snapshot.files`, with at least the columns `FILE_COLUMNS`.
+        files: Rows of `Snapshot.files`, with at least the columns `ReadPlan.file_columns`.
         predicate: A Polars expression over the table's columns, wanted or not, that gives a
             Boolean; only rows for which it is true come. Row groups that cannot hold one are not
             read. Files are not left out: `Snapshot.files` does that with ``where``.
@@ -94,11 +95,11 @@ def read_files(
         NotFoundError: A data file, or one of deletion vectors, is not there.
         ExternalPathError: One is outside the table's folder, and `lakelog.open` was not allowed to
             open it.
-        CorruptionError: A data file is cut short or damaged, has another length or number of rows
-            than the log records, lacks a column in which the log records values, has a column of
-            a wrong type, values that do not fit or nulls where none may be; a deletion vector is
-            not what the log says; a partition value is missing or none of its type. ``path`` and
-            ``version`` say where.
+        CorruptionError: The plan has row ids, and a file no base row id; a data file is cut short
+            or damaged, has another length or number of rows than the log records, lacks a column
+            in which the log records values, has a column of a wrong type, values that do not fit or
+            nulls where none may be; a deletion vector is not what the log says; a partition value
+            is missing or none of its type. ``path`` and ``version`` say where.
         UnavailableError: The store failed, or a batch needs more memory than is left.
 
     Memory: of two large files a megabyte a column, or, on a remote store, one row group's columns,
@@ -107,11 +108,11 @@ def read_files(
 
     Source: Delta protocol, Action Reconciliation: the rows of a table are those of its live files.
     """
-    lacking = [name for name in FILE_COLUMNS if name not in files.columns]
+    lacking = [name for name in plan.file_columns if name not in files.columns]
     if lacking:
         raise InvalidInputError(
             "the files frame lacks columns that reading requires",
-            expected=", ".join(FILE_COLUMNS),
+            expected=", ".join(plan.file_columns),
             found=f"no {', '.join(lacking)}",
             hint="pass rows of Snapshot.files() with all their columns",
         )
@@ -133,7 +134,7 @@ def read_files(
 @dataclass(frozen=True)
 class _File:
     """A data file: its row among those of the log, where it is, what of it is deleted, the only
-    rows of it to read, and its values of partition columns.
+    rows of it to read, its values of partition columns, and its base row id and commit version.
     """
 
     index: int
@@ -142,6 +143,7 @@ class _File:
     vector: Vector | None
     only: Vector | None
     partition_values: Sequence[pa.Scalar]
+    tracking: tuple[int, int] | None = None
 
 
 class _Reading:
@@ -151,6 +153,8 @@ class _Reading:
         self._plan = plan
         self._batch_rows = batch_rows
         self._fields = [plan.fields[n] for n in plan.columns if n not in plan.partition_columns]
+        self._ids = plan.row_ids
+        self._fields += [contract.Field(n, contract.Primitive("long")) for n in plan.row_ids or ()]
         self._partitions = [n for n in plan.columns if n in plan.partition_columns]
         self._schema = plan.arrow_schema
         self._positions = positions
@@ -168,11 +172,35 @@ class _Reading:
         # 0 is how some writers record a size that they do not know.
         sizes = files.select(pl.when(pl.col("size") > 0).then("size")).to_series()
         self._files = [
-            _File(index, path, size, vector, only_, tuple(column[index] for column in values))
-            for index, (path, size, vector, only_) in enumerate(
-                zip(files["path"].to_list(), sizes.to_list(), Vector.of(files), only, strict=True)
+            _File(index, path, size, vector, only_, tuple(c[index] for c in values), ids)
+            for index, (path, size, vector, only_, ids) in enumerate(
+                zip(
+                    files["path"].to_list(),
+                    sizes.to_list(),
+                    Vector.of(files),
+                    only,
+                    self._tracking(files),
+                    strict=True,
+                )
             )
         ]
+
+    def _tracking(self, files: pl.DataFrame) -> Sequence[tuple[int, int] | None]:
+        """The base row id and the commit version of each file."""
+        if self._ids is None:
+            return [None] * files.height
+        tracking = files.select("baseRowId", "defaultRowCommitVersion")
+        unknown = tracking["baseRowId"].is_null() | tracking["defaultRowCommitVersion"].is_null()
+        if unknown.any():
+            raise CorruptionError(
+                "the table has row tracking, and a file has no base row id or no commit version",
+                path=files["path"].filter(unknown)[0],
+                version=self._plan.version,
+                expected="baseRowId and defaultRowCommitVersion",
+                found=tracking.filter(unknown).row(0),
+                hint="the writer of the file violated the Delta protocol; repair the log",
+            )
+        return tracking.rows()
 
     def keep_where(self, predicate: pl.Expr, roots: tuple[str, ...]) -> None:
         """Keep only rows for which `predicate`, over the columns `roots`, is true."""
@@ -368,6 +396,11 @@ class _Reading:
             field = self._schema.field(name)
             parts[name] = pa.repeat(value, count) if value.is_valid else pa.nulls(count, field.type)
             require_values(parts[name], field)
+        if file.tracking is not None and self._ids is not None:
+            (id_, version), (base, since) = self._ids, file.tracking
+            places = pa.array(_left(first, last, deleted) + base)
+            parts[id_] = _or_else(parts[id_], places)
+            parts[version] = _or_else(parts[version], pa.repeat(pa.scalar(since), count))
         batch = [parts[name] for name in self._schema.names]
         if not self._positions:
             return pa.RecordBatch.from_arrays(batch, schema=self._schema)
@@ -473,6 +506,13 @@ def _left(first: int, last: int, deleted: Rows | None) -> NDArray[np.int64]:
         return rows
     low, high = np.searchsorted(deleted, (first, last))
     return np.delete(rows, deleted[low:high].astype(np.int64) - first)
+
+
+def _or_else(values: pa.Array, others: pa.Array) -> pa.Array:
+    """The values, and the others where they are null."""
+    if values.null_count == len(values):
+        return others
+    return pc.coalesce(values, others) if values.null_count else values
 
 
 def _uncolumned(count: int) -> pa.RecordBatch:

@@ -17,17 +17,16 @@ import pyarrow as pa
 from lakelog.data.conform import Conform
 from lakelog.data.deletion_vectors import Vector, VectorReader, VectorWriter
 from lakelog.data.file_opening import Sources
-from lakelog.data.files import ReadPlan
+from lakelog.data.files import ReadPlan, row_id_columns
 from lakelog.data.read import BATCH_ROWS, FILE_INDEX, ROW_INDEX, read_files
 from lakelog.data.row_commit import RowCommit, WriteReport
 from lakelog.data.targets import Selection, Targets, live_rows, touched_rows
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.data.write_plan import CHANGE_TYPE
-from lakelog.errors import UnsupportedFeatureError
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.metadata import is_on
 from lakelog.storage import LogStore
-from lakelog.transaction.row_tracking import ENABLED, num_records
+from lakelog.transaction.row_tracking import num_records
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -78,20 +77,6 @@ def marks_rows(snapshot: LogSnapshot) -> bool:
     table = snapshot.table_configuration
     is_wanted = is_on(table.metadata.configuration, _VECTORS)
     return is_wanted and table.supports("deletionVectors")
-
-
-def require_rows_copyable(snapshot: LogSnapshot) -> None:
-    """Refuse to copy or update rows whose ids would be lost."""
-    if is_on(snapshot.metadata.configuration, ENABLED):
-        raise UnsupportedFeatureError(
-            "the table has row tracking, and copied rows would lose their row ids",
-            path=snapshot.path,
-            version=snapshot.version,
-            expected="a predicate that is true for all rows of a file, or for none",
-            found="rowTracking",
-            hint="choose the rows by partition columns, delete them in a table with deletion "
-            "vectors, or use an engine that preserves row ids",
-        )
 
 
 class _Marking:
@@ -194,7 +179,8 @@ class Rewriter:
     """Changes rows of files, and puts the files' actions into the transaction.
 
     With deletion vectors, rows that change are marked, and only their new versions are written;
-    else the other rows of their files are copied. Memory: about `memory_limit` bytes.
+    else the other rows of their files are copied. Rows that are copied or updated keep their row
+    ids, if the table has row tracking. Memory: about `memory_limit` bytes.
     """
 
     def __init__(self, commit: RowCommit, change: Change, memory_limit: int | None = None) -> None:
@@ -203,6 +189,7 @@ class Rewriter:
         self._marks_rows = marks_rows(self._snapshot)
         self._memory_bytes = max(_LEAST_BYTES, memory_limit or _MEMORY_BYTES)
         self._batch_bytes = self._memory_bytes // _BATCH_SHARE
+        self._row_ids: tuple[str, str] | None = None
         self._plan: WritePlan | None = None
         self._conform: Conform | None = None
         self._data: DataFileWriter | None = None
@@ -232,8 +219,6 @@ class Rewriter:
         """Read files, and change their rows."""
         if not files.height:
             return
-        if self._change.updates:
-            require_rows_copyable(self._snapshot)
         keeps_changes = self._commit.keeps_changes
         self._commit.require_allowed("add", "remove", *(["cdc"] if keeps_changes else []))
         if self._change.writes:
@@ -256,7 +241,9 @@ class Rewriter:
 
     def _mark(self, files: pl.DataFrame) -> None:
         reads_all = self._change.updates or self._commit.keeps_changes
-        plan = ReadPlan.of(self._snapshot, None if reads_all else self._change.columns)
+        columns = None if reads_all else self._change.columns
+        plan = ReadPlan.of(self._snapshot, columns, row_ids=self._change.updates)
+        self._row_ids = plan.row_ids
         vectors = self._commit.vector_writer()
         marking = _Marking(self._snapshot, files, vectors, self._store)
         for rows in touched_rows(plan, files, self._change, self._store):
@@ -280,15 +267,14 @@ class Rewriter:
         counts = np.bincount(touched >> _ROW_BITS, minlength=files.height)
         hit = np.flatnonzero(counts)
         is_whole = counts[hit] == live_rows(self._snapshot, files[hit], self._store).to_numpy()
-        if not is_whole.all():
-            require_rows_copyable(self._snapshot)
         self._gone.append(files[hit])
         if not self._change.updates and not self._commit.keeps_changes:
             self._deleted += int(counts[hit][is_whole].sum())
             hit = hit[~is_whole]
             # Rows of files that are not read again would stand for rows of a file behind them.
             touched = touched[np.isin(touched >> _ROW_BITS, hit)]
-        plan = ReadPlan.of(self._snapshot)
+        plan = ReadPlan.of(self._snapshot, row_ids=True)
+        self._row_ids = plan.row_ids
         batches = read_files(
             plan,
             files[hit],
@@ -337,7 +323,10 @@ class Rewriter:
                 rules = self._planned().rules
                 if rules is not None:
                     rules.check(outcome.after)
-                self._write(outcome.after)
+                after = outcome.after
+                if self._row_ids is not None:  # the commit's version is that of updated rows
+                    after = after.drop_columns(self._row_ids[1])
+                self._write(after)
                 self._record("update_preimage", outcome.before)
                 self._record("update_postimage", outcome.after)
 
@@ -345,7 +334,8 @@ class Rewriter:
         if not rows.num_rows:
             return
         if self._data is None:
-            self._data = self._writer(self._planned())
+            row_ids = row_id_columns(self._snapshot)
+            self._data = self._writer(self._planned().with_row_ids(row_ids))
         self._data.copy(rows)
 
     def _record(self, kind: str, rows: pa.Table) -> None:
@@ -353,6 +343,7 @@ class Rewriter:
             return
         if self._changes is None:
             self._changes = self._writer(self._planned().of_changes())
+        rows = rows.drop_columns([n for n in self._row_ids or () if n in rows.column_names])
         self._changes.copy(marked(rows, kind))
 
     def _writer(self, plan: WritePlan) -> DataFileWriter:
@@ -378,7 +369,7 @@ class Rewriter:
         for frame, put in (
             (files, self._commit.put_files),
             (self._again, self._commit.put_files),
-            (gone, tx.remove),
+            (gone, self._commit.remove_files),
             (changes, tx.cdc),
         ):
             if frame.height:

@@ -222,6 +222,11 @@ class RowCommit:
             self.tx.add(files)
             self.tx.declare_rows_checked(files["path"].to_list())
 
+    def remove_files(self, files: pl.DataFrame) -> None:
+        """Remove files whose other rows are in new files with their row ids."""
+        self.tx.remove(files)
+        self.tx.declare_row_ids_kept(files["path"].to_list())
+
     def require_allowed(self, *kinds: str) -> None:
         """Refuse kinds of file actions that the table forbids, before rows are written."""
         actions = pl.DataFrame(

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from lakelog.data.files import FILE_COLUMNS, ReadPlan
+from lakelog.data.files import ReadPlan
 from lakelog.data.read import BATCH_ROWS, read_files
 from lakelog.errors import InvalidInputError
 from lakelog.log.snapshot import LogSnapshot
@@ -25,6 +26,9 @@ _UNREAD = "\0row"
 """The first column of a lazy frame of rows, left out of what the caller sees. Polars asks for the
 first column of a source if a query needs no column, only the number of rows.
 """
+_ROW_IDS = tuple(
+    contract.Field(name, contract.Primitive("long")) for name in ("_row_id", "_row_commit_version")
+)
 _MOST_COUNTED = 1 << 30  # rows of a frame without values; Polars' frames have less than 2^32
 
 
@@ -32,20 +36,50 @@ def scan_rows(
     snapshot: LogSnapshot,
     condition: pl.Expr | str | None = None,
     columns: Sequence[str] | None = None,
+    *,
+    row_ids: bool = False,
 ) -> pl.LazyFrame:
     """The rows of a version; see `Snapshot.scan`."""
     where = snapshot.condition(condition)
     # A column that cannot be read is refused when it is asked for.
-    plan = ReadPlan.of(snapshot, columns or ())
+    plan = ReadPlan.of(snapshot, columns or (), row_ids=row_ids)
+    if row_ids:
+        _require_row_ids(plan)
 
     def read(
         columns: Sequence[str], predicate: pl.Expr | None, batch_rows: int
     ) -> Iterator[pa.RecordBatch]:
         files = snapshot.files(predicate)
-        return _batches(snapshot, plan.select(columns), files, predicate, batch_rows)
+        names = [field.name for field in added]
+        own = [name for name in columns if name not in names]
+        chosen = plan.select(own)
+        if len(own) == len(columns):
+            return _batches(snapshot, replace(chosen, row_ids=None), files, predicate, batch_rows)
+        batches = _batches(snapshot, chosen, files, predicate, batch_rows)
+        return (batch.rename_columns([*own, *names]) for batch in batches)
 
-    rows = lazy_rows(plan.schema, read, where, "lakelog rows", lambda: num_rows(snapshot))
+    added = _ROW_IDS if row_ids else ()
+    rows = lazy_rows(plan.schema, read, where, "lakelog rows", lambda: num_rows(snapshot), added)
     return rows if columns is None else rows.select(columns)
+
+
+def _require_row_ids(plan: ReadPlan) -> None:
+    if plan.row_ids is None:
+        raise InvalidInputError(
+            "the rows of the table have no row ids",
+            path=plan.location,
+            version=plan.version,
+            expected="a table with row tracking (delta.enableRowTracking)",
+            found="row_ids=True",
+        )
+    for name in (field.name for field in _ROW_IDS):
+        if plan.schema.field(name) is not None:
+            raise InvalidInputError(
+                "row ids cannot be shown, because a column of the table has their name",
+                path=plan.location,
+                column=name,
+                found="row_ids=True",
+            )
 
 
 def read_rows(
@@ -91,7 +125,7 @@ def _batches(
     where: pl.Expr | None = None,
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
-    rows = files.select(FILE_COLUMNS).collect()
+    rows = files.select(plan.file_columns).collect()
     store = snapshot.read_state(lambda state: state.log.store)
     return read_files(plan, rows, predicate=where, store=store, batch_rows=batch_rows)
 
@@ -102,16 +136,21 @@ def lazy_rows(
     where: pl.Expr | None,
     name: str,
     count: Callable[[], int] | None = None,
+    added: Sequence[contract.Field] = (),
 ) -> pl.LazyFrame:
     """A lazy frame over batches of rows, which hold the columns and match the predicate asked for.
 
     `read_batches` is called on collect with columns, a predicate over the rows of `schema`, and the
-    rows of a batch at most; `count` in its place where only the number of all rows is needed.
+    rows of a batch at most; `count` in its place where only the number of all rows is needed. The
+    columns `added` follow those of `schema`; predicates over them are not pushed down.
     """
     if where is not None:
         referenced_columns(where, schema)  # refuses a wrong one now, not on collect
     types = pl.Schema(
-        {_UNREAD: pl.Null(), **{f.name: contract.to_polars(f.type) for f in schema.fields}}
+        {
+            _UNREAD: pl.Null(),
+            **{f.name: contract.to_polars(f.type) for f in (*schema.fields, *added)},
+        }
     )
 
     def read(

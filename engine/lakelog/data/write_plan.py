@@ -50,6 +50,7 @@ class WritePlan:
         change_data: Whether the files are of change data, with the kind of change in a column of
             its own.
         rules: The rules of new rows; None for rows that the table has.
+        row_ids: Columns that are no columns of the table; see `with_row_ids`.
     """
 
     location: str
@@ -63,6 +64,7 @@ class WritePlan:
     clustering: tuple[tuple[str, ...], ...] = ()
     change_data: bool = False
     rules: RowRules | None = None
+    row_ids: tuple[str, ...] = ()
 
     @staticmethod
     def of(
@@ -145,6 +147,19 @@ class WritePlan:
             rules=None,
         )
 
+    def with_row_ids(self, columns: tuple[str, str] | None) -> WritePlan:
+        """The plan for files with rows that keep their row ids: with the columns of row id and row
+        commit version (`lakelog.data.files.row_id_columns`) at the end, null in rows that lack
+        them. None gives the same plan.
+
+        Source: Delta protocol, Writer Requirements for Row Tracking.
+        """
+        if columns is None:
+            return self
+        ids = (contract.Field(name, contract.Primitive("long")) for name in columns)
+        schema = contract.Struct((*self.schema.fields, *ids))
+        return replace(self, schema_json=json.dumps(contract.to_json(schema)), row_ids=columns)
+
     @property
     def mapping(self) -> str:
         """Column mapping mode: ``none``, ``name`` or ``id``."""
@@ -175,9 +190,8 @@ class WritePlan:
     @cached_property
     def stats(self) -> stats.StatsPlan:
         """The statistics of its files."""
-        return stats.StatsPlan.of(
-            self.file_fields, self.configuration, self.mapping, self.clustering
-        )
+        fields = [field for field in self.file_fields if field.name not in self.row_ids]
+        return stats.StatsPlan.of(fields, self.configuration, self.mapping, self.clustering)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is derived, so that a plan stays small on its way."""

@@ -25,7 +25,6 @@ from lakelog.data.append import partitions_of, require_all
 from lakelog.data.conform import Conform, Rows
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
-from lakelog.data.rewrite import require_rows_copyable
 from lakelog.data.targets import find_targets, keeping
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
@@ -202,16 +201,16 @@ class BatchWriter(DataSourceArrowWriter):
         files = tx.read(where).collect()
         targets = find_targets(tx.snapshot, files, where, store)
         tx.remove(targets.files)
+        tx.declare_row_ids_kept(targets.files["path"].to_list())
         if where is None or not targets.partly.height:
             tx.replace_rows()
             return pl.DataFrame()
-        require_rows_copyable(tx.snapshot)
         return self._copied(tx.snapshot, targets.partly, where)
 
     def _copied(self, snapshot: LogSnapshot, files: pl.DataFrame, where: pl.Expr) -> pl.DataFrame:
         """The kept rows of partially replaced files, in new files."""
-        plan = ReadPlan.of(snapshot, storage_options=self.options.storage_options)
-        with DataFileWriter(self.plan) as writer:
+        plan = ReadPlan.of(snapshot, storage_options=self.options.storage_options, row_ids=True)
+        with DataFileWriter(self.plan.with_row_ids(plan.row_ids)) as writer:
             for batch in read_files(plan, files, predicate=keeping(where)):
                 writer.copy(batch)
             return writer.finish()

@@ -7,7 +7,7 @@ Source: Delta protocol, Commit Provenance Information; In-Commit Timestamps; Row
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,7 +31,8 @@ _FEATURE = "inCommitTimestamp"
 @dataclass(frozen=True)
 class Description:
     """The commitInfo of a commit; parameters are written as JSON texts, metrics as text;
-    `blind_append`: only adds, without reads; `fields`: further fields of commitInfo.
+    `blind_append`: only adds, without reads; `fields`: further fields of commitInfo;
+    `row_ids_kept`: removed files of which no row loses its row id.
     """
 
     operation: str
@@ -45,6 +46,7 @@ class Description:
     user_name: str | None = None
     user_metadata: str | None = None
     fields: Mapping[str, Any] = field(default_factory=dict)
+    row_ids_kept: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,10 @@ def build_content(
     files, meta = pending.files, pending.meta
     table = after(pending)
     if row_tracking.is_assigning(table):
-        files, meta, info = _track_rows(files, meta, info, base, version)
+        # Without the property, files have no columns for the ids of copied rows.
+        known = description.row_ids_kept if table.is_active("rowTracking") else frozenset()
+        info = {**info, "tags": {"delta.rowTracking.preserved": _keeps_row_ids(files, known)}}
+        files, meta = _track_rows(files, meta, base, version)
     at = _commit_time(pending, table, base, now_ms)
     if at is not None:
         # First, because readers look for it in the first bytes.
@@ -182,14 +187,19 @@ def _record_enablement(
     return actions.concat([others, rows_frame([row])])
 
 
-def _track_rows(
-    files: pl.DataFrame, meta: pl.DataFrame, info: dict[str, Any], base: CommitBase, version: int
-) -> tuple[pl.DataFrame, pl.DataFrame, dict[str, Any]]:
-    moved = bool((files["actionType"] == "remove").any()) if files.height else False
-    # Only the writer knows whether the rows of replacement files kept their ids.
-    info = {**info, "tags": {"delta.rowTracking.preserved": "false" if moved else "true"}}
+def _keeps_row_ids(files: pl.DataFrame, known: Collection[str]) -> str:
+    """Whether no row loses its row id; only the writer knows it of rows of removed files."""
     if not files.height:
-        return files, meta, info
+        return "true"
+    gone = files["path"].filter(files["actionType"] == "remove")
+    return "true" if gone.is_in(list(known)).all() else "false"
+
+
+def _track_rows(
+    files: pl.DataFrame, meta: pl.DataFrame, base: CommitBase, version: int
+) -> tuple[pl.DataFrame, pl.DataFrame]:
+    if not files.height:
+        return files, meta
     assigned = row_tracking.assign(files, version, row_tracking.water_mark(base.meta))
     if assigned.water_mark is not None:
         domain = {
@@ -199,4 +209,4 @@ def _track_rows(
             "domainRemoved": False,
         }
         meta = actions.concat([meta, rows_frame([domain])])
-    return assigned.files, meta, info
+    return assigned.files, meta

@@ -103,6 +103,7 @@ class LogTransaction(Displayed):
         self._restored = False
         self._constraints_hold = False
         self._checked: list[str] = []
+        self._row_ids_kept: list[str] = []
         self._identity_marks: dict[str, int] = {}
         app = operations.application(app_id, app_version)
         if app is not None:
@@ -259,6 +260,19 @@ class LogTransaction(Displayed):
         """
         self._require_open()
         self._checked += paths
+
+    def declare_row_ids_kept(self, paths: Sequence[str]) -> None:
+        """Declare that rows of removed files that are in added files have the same row ids there,
+        and the same row commit versions unless they were updated. Else the commit records that
+        row ids may be lost (``delta.rowTracking.preserved``).
+
+        Args:
+            paths: Paths of removed files, as in `remove`.
+
+        Source: Delta protocol, Writer Requirements for Row Tracking.
+        """
+        self._require_open()
+        self._row_ids_kept += paths
 
     @property
     def identity_marks(self) -> Mapping[str, int]:
@@ -580,6 +594,7 @@ class LogTransaction(Displayed):
             self._user_name,
             self._user_metadata,
             self._commit_info,
+            frozenset(self._row_ids_kept),
         )
 
     def _check(self, pending: PendingCommit) -> None:

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from lakelog.data.bin_rewrite import BinRewriter, Rewritten
 from lakelog.data.compact import Compaction, CompactReport, compact_bins
-from lakelog.data.files import FILE_COLUMNS
 from lakelog.model.durations import to_duration_ms
 from lakelog.spark.pipeline.steps import Compact, StepReport, to_bytes
 from lakelog.spark.reading import serialize_frame, unpack
@@ -81,11 +80,12 @@ def compact(
     ) -> Mapping[int, Rewritten]:
         """Run the rewrite on executors with one Spark action: a second one would repeat it."""
         numbers = [number for number, _ in parts]
+        columns = rewriter.source.file_columns
         work = pa.table(
             {
                 _BIN: pa.array(numbers, pa.int32()),
                 "files": pa.array(
-                    [serialize_frame(part.select(FILE_COLUMNS)) for _, part in parts], pa.binary()
+                    [serialize_frame(part.select(columns)) for _, part in parts], pa.binary()
                 ),
                 "part": pa.array(range(len(parts)), pa.int32()),
             }
