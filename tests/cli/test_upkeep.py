@@ -230,9 +230,7 @@ def test_a_sound_log_has_no_findings(lakelog: Any, orders: Path) -> None:
     assert "0 findings · no problem was found" in outcome.text
 
 
-def test_what_is_broken_is_found_and_mended(
-    lakelog: Any, orders: Path, repository: Path
-) -> None:
+def test_what_is_broken_is_found_and_mended(lakelog: Any, orders: Path, repository: Path) -> None:
     (path,) = (orders / "_delta_log").glob("*.checkpoint.parquet")
     path.write_bytes(path.read_bytes()[:500])
     before = log_of(orders)
