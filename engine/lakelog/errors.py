@@ -198,9 +198,15 @@ class StreamMismatchError(InvalidInputError):
 
 
 class NotFoundError(LakelogError, FileNotFoundError):
-    """A file, version or table was not found."""
+    """A file, version, table or key was not found."""
 
     kind = "not_found"
+
+
+class KeyNotFoundError(NotFoundError, KeyError):
+    """A keyed store has no value for the key."""
+
+    kind = "key_not_found"
 
 
 class TableNotFoundError(NotFoundError):

@@ -78,7 +78,7 @@ def test_a_single_row_that_violates_a_constraint_is_refused(
     checked: lakelog.Table, directory: Path
 ) -> None:
     with quiet(checked, directory) as ingestor:
-        for bad in ({"id": 0}, {"id": None}, {}):
+        for bad in ({"id": 0}, {"id": None}, {"name": "x"}):
             with pytest.raises(ConstraintViolationError):
                 ingestor.write(bad)
         assert ingestor.write({"id": 1}) == 1

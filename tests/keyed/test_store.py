@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 import lakelog
-from lakelog.errors import InvalidInputError, LogLockedError, NotFoundError
+from lakelog.errors import InvalidInputError, KeyNotFoundError, LogLockedError, NotFoundError
 from lakelog.keyed import rows, sorted_file
 from lakelog.keyed.store import KeyedStore
 
@@ -150,6 +150,16 @@ def test_a_store_is_asked_for_many_keys_and_iterated_like_a_mapping(tmp_path: Pa
         ]
         assert 5 not in store
         assert list(store) == [b"a", b"b", b"empty"]
+        assert (len(store), store["a"], store[b"empty"]) == (3, b"1", b"")
+        store["new"] = "5"
+        assert store["new"] == b"5"
+        del store["new"]
+        for key in ("gone", b"new"):
+            with pytest.raises(KeyError, match="key not found") as missing:
+                store[key]
+            assert isinstance(missing.value, KeyNotFoundError)
+            with pytest.raises(KeyNotFoundError):
+                del store[key]
         with pytest.raises(InvalidInputError, match="a key must be bytes or text"):
             store.get_many([5])  # type: ignore[list-item]
         no_lists: list[Any] = ["ab", b"ab", 5, None]

@@ -178,7 +178,7 @@ class RowCodec:
 
     def encode_row(self, row: dict[str, Any]) -> bytes | None:
         """A row of plain values as a line of JSON; None if it needs `tables`."""
-        if self.rules is not None:
+        if self.rules is not None or not row:
             return None
         checks = self._checks
         for name, value in row.items():
@@ -603,6 +603,13 @@ def _records_of_table(table: pa.Table) -> Iterator[Record]:
 
 def _table_of_rows(rows: list[Mapping[str, Any]], schema: Struct) -> pa.Table:
     """Rows of Python values as columns, with the types of the values."""
+    if not all(rows):
+        raise InvalidInputError(
+            "a row has no columns",
+            expected="at least one column and its value",
+            found="{}",
+            hint="name a column; None is a null",
+        )
     names: dict[Any, None] = dict.fromkeys(itertools.chain.from_iterable(rows))
     if not all(isinstance(name, str) for name in names):
         raise InvalidInputError(

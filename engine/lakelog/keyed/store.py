@@ -25,7 +25,12 @@ import polars as pl
 
 from lakelog import telemetry
 from lakelog.display import Displayed, size_text
-from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
+from lakelog.errors import (
+    InvalidInputError,
+    KeyNotFoundError,
+    LakelogError,
+    UnavailableError,
+)
 from lakelog.input_validation import require_bool, require_int
 from lakelog.keyed import opening, rows, sorted_file
 from lakelog.keyed.manifest import FileRoom, store_errors
@@ -285,6 +290,40 @@ class KeyedStore(Closing):
     def __contains__(self, key: object) -> bool:
         """Whether a key exists; one that is neither bytes nor text does not."""
         return isinstance(key, bytes | str) and self.get(key) is not None
+
+    def __getitem__(self, key: bytes | str) -> bytes:
+        """The value of a key.
+
+        Raises:
+            KeyNotFoundError: The key was never written, or deleted. It is a ``KeyError``.
+            LakelogError: As `get`.
+        """
+        value = self.get(key)
+        if value is None:
+            raise KeyNotFoundError("key not found", path=self._directory, found=data_of(key))
+        return value
+
+    def __setitem__(self, key: bytes | str, value: bytes | str) -> None:
+        """Write one key, as `put`."""
+        self.put(key, value)
+
+    def __delitem__(self, key: bytes | str) -> None:
+        """Delete a key, as `delete`.
+
+        Raises:
+            KeyNotFoundError: The key does not exist. `delete` does not look.
+            LakelogError: As `get` and `delete`.
+        """
+        self[key]
+        self.delete(key)
+
+    def __len__(self) -> int:
+        """Number of keys, at one point in time. Reads the whole store, as `scan` does."""
+        return self.scan().height
+
+    def __bool__(self) -> bool:
+        """True: whether an open store has keys is ``len(store) > 0``, which reads all of them."""
+        return True
 
     def __iter__(self) -> Iterator[bytes]:
         """The keys in order, at one point in time. Memory grows with the store, as for `scan`."""
