@@ -193,10 +193,14 @@ def test_every_plan_and_report_tells_its_story_in_print_and_in_a_notebook(tmp_pa
         "older than": table.vacuum(),
         "findings": table.repair(),
         "copied": table.replicate(str(tmp_path / "replica")),
+        "nothing needs doing": table.doctor(),
+        "tombstones": table.snapshot().write_parquet(str(tmp_path / "state")),
+        "needs doing  nothing": table.report(tmp_path / "report.html"),
     }
     for words, report in told.items():
         assert words in str(report)
-        assert words in report._repr_html_()
+        assert repr(report) == str(report)  # at a prompt
+        assert words.split("  ")[0] in report._repr_html_()
 
 
 def test_logs_stores_and_their_reports_display_themselves(tmp_path: Path) -> None:

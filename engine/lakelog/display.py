@@ -64,11 +64,17 @@ def table_html(title: str, facts: Sequence[tuple[str, str]]) -> str:
 
 
 class Displayed:
-    """Displays itself as a small table: text in a terminal, HTML in a notebook.
+    """Displays itself as a small table: text in a terminal and at a prompt, HTML in a notebook.
 
     The title is the name of the class, and the table of a dataclass its fields, unless a subclass
     overrides them.
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "__repr__" not in cls.__dict__:
+            # A dataclass would generate one, which shows all fields in one line.
+            cls.__repr__ = cls.__repr__  # type: ignore[method-assign] # the inherited one, kept
 
     @property
     def _title(self) -> str:
@@ -87,6 +93,9 @@ class Displayed:
 
     def __str__(self) -> str:
         return table_text(self._title, self.facts)
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def _repr_html_(self) -> str:
         return table_html(self._title, self.facts)

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS
+from lakelog.display import Displayed, size_text
 from lakelog.errors import InternalError, InvalidInputError, UnavailableError
 from lakelog.log.file_order import FileOrder, in_order
 from lakelog.log.files import statistics_text
@@ -50,7 +51,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class ExportManifest:
+class ExportManifest(Displayed):
     """Description of the output; ``_manifest.json`` contains the same fields, except the directory.
 
     Attributes:
@@ -81,6 +82,19 @@ class ExportManifest:
     parts: tuple[Part, ...]
     provenance: tuple[str, ...]
     warnings: tuple[str, ...]
+
+    @property
+    def facts(self) -> list[tuple[str, str]]:
+        """Labels and values for display."""
+        size_bytes = sum(part.size_bytes for part in self.parts)
+        return [
+            ("written to", self.directory),
+            ("version", str(self.version)),
+            ("live files", f"{self.num_files:,}, {size_text(self.total_size)}"),
+            ("tombstones", f"{self.num_tombstones:,}"),
+            ("rows", f"{self.num_rows:,} in {len(self.parts):,} parts, {size_text(size_bytes)}"),
+            *(("warning", text) for text in self.warnings),
+        ]
 
     def to_json(self) -> bytes:
         """The manifest's bytes."""

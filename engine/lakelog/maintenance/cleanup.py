@@ -364,7 +364,7 @@ class CleanupPlan(Displayed):
 
 def _kept_by(gate: str | None, why: str) -> list[tuple[str, str]]:
     if gate is not None:
-        return [("kept by", f"{gate}: {why}")]
+        return [("all is kept", why)]
     return [("more is kept", why)] if why else []
 
 

@@ -62,7 +62,12 @@ class ReportFile(Displayed):
         return [
             ("path", self.path),
             ("size", size_text(self.size_bytes)),
-            ("needs doing", f"{problems:,} of {len(self.health.findings):,} findings"),
+            (
+                "needs doing",
+                f"{problems:,} of {len(self.health.findings):,} findings"
+                if problems
+                else "nothing",
+            ),
         ]
 
 

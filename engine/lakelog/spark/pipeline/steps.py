@@ -143,6 +143,8 @@ class PipelineReport:
         title = f"Pipeline {self.name}: {self.table}"
         return "\n".join([title, *(f"  {line.rstrip()}" for line in lines), *self._notes()])
 
+    __repr__ = __str__
+
     def _repr_html_(self) -> str:
         import html
 
