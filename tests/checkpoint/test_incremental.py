@@ -417,9 +417,10 @@ def test_a_sidecar_that_is_written_again_has_to_hold_what_is_recorded(table: Tab
 
 def test_a_store_that_fails_is_not_taken_for_damage(table: Table) -> None:
     table.commit(add("new"))
-    store = InjectingStore(open_store(str(table.root)), [Rule("fail", "open", path="*_sidecars*")])
-    with pytest.raises(UnavailableError):
-        stage(open_log(store))
+    for kind in ("open", "list"):
+        rule = Rule("fail", kind, path="*_sidecars*", times=None)
+        with pytest.raises(UnavailableError):
+            stage(open_log(InjectingStore(open_store(str(table.root)), [rule])))
 
 
 # --- proof -----------------------------------------------------------------------------------

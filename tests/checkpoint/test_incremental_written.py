@@ -100,6 +100,31 @@ def test_the_report_says_how_many_sidecars_were_kept(tmp_path: Path) -> None:
     assert report.size_bytes == sum((table.root / path).stat().st_size for path in report.paths)
 
 
+def test_only_sidecars_that_may_contain_a_changed_path_are_opened(tmp_path: Path) -> None:
+    table = Table(tmp_path / "t")
+    paths = [f"base {number:02}" for number in range(32)]
+    table.create(*(add(path) for path in paths), **SMALL, **TYPED)
+    lakelog.open(table.root).checkpoint()
+    before = sidecars(table.root)
+    store = InjectingStore(open_store(str(table.root)))
+    table.commit(add("new"), dead(paths[20]))
+    assert lakelog.open(store=store).checkpoint().reused_files == 3
+    operations = {
+        (kind, Path(path).name) for kind, path in store.operations if Path(path).name in before
+    }
+    # The changed one is rewritten. Of the others, one shows the types of the recorded bounds and
+    # the columns.
+    assert {kind for kind, _ in operations} == {"open"}
+    assert len(operations) == 2
+    # One that is not opened has to exist nevertheless.
+    unopened = min(before.keys() - {name for _, name in operations})
+    (table.root / "_delta_log/_sidecars" / unopened).unlink()
+    table.commit(add("newer"))
+    with pytest.warns(LakelogWarning, match="was not found"):
+        assert lakelog.open(table.root).checkpoint().reused_files == 0
+    assert lakelog.open(table.root).snapshot().num_files() == 33
+
+
 def test_what_was_not_verified_is_not_recorded(tmp_path: Path) -> None:
     table = make(tmp_path / "t")
     table.commit(add("new"))

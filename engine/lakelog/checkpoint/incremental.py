@@ -6,9 +6,11 @@
 - Small sidecars are merged so that each is more than twice as large as the next smaller one: a row
   is rewritten a logarithmic number of times (`plan_reuse`).
 - The content of sidecars is known from the fingerprints in the manifest
-  (`lakelog.dialects.delta.sidecar_fingerprints`). A match of a path filter is confirmed by reading
-  the paths. Without fingerprints of this form, the plan is `Unfit`, and a complete checkpoint is
-  written.
+  (`lakelog.dialects.delta.sidecar_fingerprints`). Without fingerprints of this form, the plan is
+  `Unfit`, and a complete checkpoint is written.
+- A sidecar is opened only if it has tombstones, or if the recorded bounds of its paths do not
+  exclude every path of the commits. Its path filters then decide; a match is confirmed by reading
+  the paths.
 - Only the newest checkpoint is used, because cleanup may delete the sidecars of an older one at any
   time.
 - Expired tombstones are dropped when their sidecar is rewritten, or if they are at least half of
@@ -16,10 +18,10 @@
   Reconciliation).
 
 New sidecars are read back and compared with their recorded digest. A kept sidecar must have the
-recorded length, counts and filter checksum, and all recorded digests must sum to the total in the
-manifest; its other columns are protected by Parquet's page checksums, and `Table.verify` reads
-them. The new total is the old one, minus the rows that were read and omitted, plus those of the
-commits.
+recorded length, and the recorded counts and filter checksum if it was opened; all recorded digests
+must sum to the total in the manifest. Its other columns are protected by Parquet's page checksums,
+and `Table.verify` reads them. The new total is the old one, minus the rows that were read and
+omitted, plus those of the commits.
 
 Source: Delta protocol, V2 Spec; Sidecar Files; Sidecar File Information; Action Reconciliation.
 """
@@ -27,7 +29,7 @@ Source: Delta protocol, V2 Spec; Sidecar Files; Sidecar File Information; Action
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -46,6 +48,7 @@ from lakelog.dialects.delta.sidecar_fingerprints import (
     inspect_sidecar,
     read_sidecar_schema,
     recognise_sidecar,
+    require_listed,
     shape_of,
     total_of_tags,
 )
@@ -62,7 +65,7 @@ from lakelog.dialects.log_content import (
 from lakelog.dialects.parquet_footers import child_type
 from lakelog.errors import CheckpointValidationError, MalformedLogError
 from lakelog.log import properties
-from lakelog.log.base_checkpoint import broken_checkpoint
+from lakelog.log.base_checkpoint import broken_checkpoint, path_condition
 from lakelog.log.context import Log
 from lakelog.log.file_order import FileOrder
 from lakelog.log.replay import exclude, retained_tombstones
@@ -207,20 +210,32 @@ def _known_sidecars(
     return known
 
 
+def _listed_sizes(log: Log) -> dict[str, int]:
+    """Length in bytes of each file in the sidecars' folder, by its path."""
+    listed = log.store.list_from(SIDECAR_FOLDER)
+    return {f"{SIDECAR_FOLDER}/{each.name}": each.size_bytes for each in listed}
+
+
 def _look_into(
     log: Log,
     known: Sequence[tuple[SidecarFile, Fingerprint]],
     keys: pl.DataFrame,
     minimum_ms: int,
+    candidates: Collection[str] | None,
 ) -> list[Sidecar]:
-    """The effect of later commits on each sidecar, verified by its fingerprint. Memory: the keys of
-    a few batches.
+    """The effect of later commits on each sidecar. Those with tombstones, and the `candidates`,
+    which may contain a path of `keys` (None: all), are verified by their fingerprint. Memory: the
+    keys of a few batches.
     """
     few = 0 < keys.height <= _MOST_PROBES
     hashes = hash_paths(keys["path"]) if few else None
+    sizes = _listed_sizes(log)
 
     def look(pair: tuple[SidecarFile, Fingerprint]) -> Sidecar:
         file, recorded = pair
+        require_listed(file, sizes.get(file.path))
+        if candidates is not None and not recorded.removes and file.path not in candidates:
+            return Sidecar(file, recorded.adds, 0, recorded.digest)
         found = None
         if recorded.footer is not None:
             held = (recorded.adds, recorded.removes)
@@ -328,7 +343,8 @@ def plan_incremental(
         known = _known_sidecars(manifest, previous, shape_of(plan, columns))
         if isinstance(known, str):
             return Unfit(known)
-        seen = _look_into(log, known, keys, minimum)
+        candidates = state.base.choose(path_condition(keys["path"])).chosen
+        seen = _look_into(log, known, keys, minimum, candidates)
     adds = state.layers.live("add")
     removes = retained_tombstones(state.layers.live("remove"), minimum)
     incoming = {"add": adds, "remove": removes}
@@ -491,7 +507,11 @@ class Incremental:
             )
         self._same_digest("the new sidecars", self._expected, new)
         self._same_digest("the recorded total", self.expected, manifest.total or Digest())
-        self._still_there(self.plan.kept)
+        sizes = _listed_sizes(self._log)
+        for kept_file in self.plan.kept:
+            self._same(
+                f"bytes of {kept_file.path}", kept_file.size_bytes, sizes.get(kept_file.path)
+            )
         return self.expected
 
     def _inspected(self, file: SidecarFile) -> Fingerprint:
@@ -506,12 +526,6 @@ class Incremental:
 
     def _read_back(self, file: SidecarFile) -> Iterator[pl.DataFrame]:
         return _read_sidecar(self._log, file, ("dataChange", *self._comparison.columns))
-
-    def _still_there(self, files: Sequence[SidecarFile]) -> None:
-        entries = at_once(lambda file: self._log.store.stat(file.path), files)
-        for file, entry in zip(files, entries, strict=True):
-            size = entry.size_bytes if entry is not None else None
-            self._same(f"bytes of {file.path}", file.size_bytes, size)
 
     def _same(self, what: str, expected: object, found: object) -> None:
         if expected != found:

@@ -41,6 +41,7 @@ from lakelog.errors import InvalidInputError, LakelogError, MalformedLogError, N
 from lakelog.model import contract
 from lakelog.model.actions import FILE_ACTIONS, PATH_TEXT
 from lakelog.storage import LogStore
+from lakelog.storage.ranged import RangedFile
 
 _REMOVED_AT = "remove.deletionTimestamp"
 _TRAILER_BYTES = 8
@@ -114,11 +115,16 @@ def recognise_sidecar(
     counts: tuple[int, int],
     recorded: FooterRecord,
 ) -> Inspection | None:
-    """As `inspect_sidecar`, from a recorded footer; None if the footer differs."""
-    with _opened(store, path, None) as source:
+    """As `inspect_sidecar`, from a recorded footer, in one or two round trips; None if the footer
+    differs. `size_bytes` is the length by a listing.
+    """
+    with _opened(store, path, size_bytes) as source:
         size = source.seek(0, os.SEEK_END)
         if size != size_bytes or size < recorded.length:
             return None
+        if isinstance(source, RangedFile):
+            spans = [(start, start + length) for start, length in recorded.spans or ()]
+            source.prefetch([*spans, (size - recorded.length, size)])
         if _checksum(source, size, recorded.length) != recorded.checksum:
             return None
         paths = read_filter(source, recorded.spans) if recorded.spans is not None else None
@@ -294,6 +300,13 @@ def take_fingerprint(
     return fingerprint
 
 
+def require_listed(file: SidecarFile, size_bytes: int | None) -> None:
+    """Check the length of a sidecar by a listing; None if the listing lacks it."""
+    if size_bytes is None:
+        raise MalformedLogError("a sidecar of the checkpoint was not found", path=file.path)
+    _require_same(file, [("bytes", file.size_bytes, size_bytes)])
+
+
 def check_inspection(found: Inspection, file: SidecarFile, recorded: Fingerprint) -> None:
     """Check that a sidecar is the one that its manifest describes."""
     pairs: list[tuple[str, object, object]] = [
@@ -305,6 +318,10 @@ def check_inspection(found: Inspection, file: SidecarFile, recorded: Fingerprint
     if recorded.filters and CAN_READ:
         checksum = found.filter.checksum if found.filter is not None else None
         pairs.append(("path filters of checksum", recorded.filters, checksum))
+    _require_same(file, pairs)
+
+
+def _require_same(file: SidecarFile, pairs: Iterable[tuple[str, object, object]]) -> None:
     for what, expected, actual in pairs:
         if expected != actual:
             raise MalformedLogError(
