@@ -250,7 +250,9 @@ class _Feed:
         return [commit for commit, kept in zip(commits, keep, strict=True) if kept]
 
     def _changes_of(self, commits: Sequence[CommitFile], times: pl.DataFrame) -> pl.DataFrame:
-        decoded = self.log.dialect.decode(self.log.store, commits) if commits else Actions()
+        decoded = self.snapshot.read_state(lambda state: state.decoded(commits))
+        if decoded is None:
+            decoded = self.log.dialect.decode(self.log.store, commits) if commits else Actions()
         for row in actions.of_type(decoded.meta, "metaData").iter_rows(named=True):
             self._require_readable(Metadata.from_row(row), row["version"])
         files = _changed_files(decoded)

@@ -1,8 +1,9 @@
 """`read_files`: the rows of data files with the schema of the table.
 
 Files are read in order: columns are found and converted, deleted rows are omitted, partition values
-are added. Small files are read concurrently and their rows returned together; a large file is
-returned batch by batch. A file that cannot be read correctly raises an error with its name.
+are added. Small files are read concurrently, converted together where their schemas are equal, and
+their rows returned together; a large file is returned batch by batch. A file that cannot be read
+correctly raises an error with its name.
 
 Row groups that cannot match a predicate are skipped by their statistics, with the sets of values of
 `lakelog.skipping.prune`: unknown bounds and unknown expressions keep the group. Only columns whose
@@ -19,8 +20,9 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import polars as pl
@@ -32,7 +34,7 @@ from lakelog.data.deletion_vectors import Vector, VectorReader
 from lakelog.data.file_opening import Sources, explained, require_contents
 from lakelog.data.files import ReadPlan
 from lakelog.dialects.parquet_footers import require_sound_chunks
-from lakelog.errors import CorruptionError, InvalidInputError
+from lakelog.errors import CorruptionError, InvalidInputError, LakelogError
 from lakelog.model import contract
 from lakelog.skipping.prune import keep_mask, referenced_columns
 from lakelog.skipping.statistics import has_bounds, stats_from_struct
@@ -53,12 +55,13 @@ FILE_INDEX, ROW_INDEX = "\0file", "\0row"
 stored, deleted rows included. No column of a table is named so.
 """
 
-_WHOLE_BYTES = 1 << 20  # of a file that is read to its end ahead of its turn
+_WHOLE_BYTES = 1 << 20  # of files that are read to their end ahead of their turn
 _WHOLE_MEMORY_BYTES = 16 << 20  # of its rows in memory; encoded, a repeated value takes little
 _PREFETCH_BYTES = 32 << 20
 _LOCAL_THREADS = 2
 _REMOTE_THREADS = 8
 _KEPT_SCHEMAS = 16
+_READ_ERRORS = (LakelogError, pa.ArrowException, MemoryError, OSError, ValueError, IndexError)
 _POSITIONS = tuple(pa.field(name, pa.int64(), nullable=False) for name in (FILE_INDEX, ROW_INDEX))
 
 
@@ -103,8 +106,9 @@ def read_files(
         UnavailableError: The store failed, or a batch needs more memory than is left.
 
     Memory: of two large files a megabyte a column, or, on a remote store, one row group's columns,
-    encoded, and two batches; of small files, of a megabyte at most, up to 16 read side by side,
-    each to 16 MB and a batch ahead; and 8 bytes per deleted row, or per row of a file of `only`.
+    encoded, and two batches; of small files, of a megabyte at most (on local disk, together), up to
+    16 read side by side, each to 16 MB and a batch ahead, which is copied once where files are
+    joined; and 8 bytes per deleted row, or per row of a file of `only`.
 
     Source: Delta protocol, Action Reconciliation: the rows of a table are those of its live files.
     """
@@ -134,7 +138,7 @@ def read_files(
 @dataclass(frozen=True)
 class _File:
     """A data file: its row among those of the log, where it is, what of it is deleted, the only
-    rows of it to read, its values of partition columns, and its base row id and commit version.
+    rows of it to read, and its base row id and commit version.
     """
 
     index: int
@@ -142,8 +146,30 @@ class _File:
     size_bytes: int | None
     vector: Vector | None
     only: Vector | None
-    partition_values: Sequence[pa.Scalar]
     tracking: tuple[int, int] | None = None
+
+
+class _Piece(NamedTuple):
+    """Rows of a file, from `first` to before `last`, without the deleted ones; `raw` has the leaves
+    of `columns`, and is None where the file has none of those that are wanted.
+    """
+
+    file: _File
+    columns: Columns | None
+    raw: pa.RecordBatch | None
+    first: int
+    last: int
+    deleted: Rows | None
+    num_rows: int
+
+    @property
+    def rows(self) -> NDArray[np.int64]:
+        """Which of the rows are not deleted."""
+        rows = np.arange(self.first, self.last)
+        if self.deleted is None:
+            return rows
+        low, high = np.searchsorted(self.deleted, (self.first, self.last))
+        return np.delete(rows, self.deleted[low:high].astype(np.int64) - self.first)
 
 
 class _Reading:
@@ -168,11 +194,11 @@ class _Reading:
         self._sources = sources
         self._stats = files["stats"]
         self._vectors = VectorReader(sources.open)
-        values = self._partition_values(files)
+        self._values = self._partition_values(files)
         # 0 is how some writers record a size that they do not know.
         sizes = files.select(pl.when(pl.col("size") > 0).then("size")).to_series()
         self._files = [
-            _File(index, path, size, vector, only_, tuple(c[index] for c in values), ids)
+            _File(index, path, size, vector, only_, ids)
             for index, (path, size, vector, only_, ids) in enumerate(
                 zip(
                     files["path"].to_list(),
@@ -209,26 +235,29 @@ class _Reading:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The rows, file by file, read ahead by threads."""
-        threads = _LOCAL_THREADS if self._sources.is_local else _REMOTE_THREADS
+        is_local = self._sources.is_local
+        threads = _LOCAL_THREADS if is_local else _REMOTE_THREADS
         threads = max(1, min(threads, len(self._files), 2 * (os.cpu_count() or 1)))
         pending: deque[Future[_Opened]] = deque()
-        waiting = deque(self._files)
+        waiting = deque(_groups(self._files) if is_local else ([file] for file in self._files))
         ahead_bytes: deque[int] = deque()
         pool = Pool(threads, thread_name_prefix="lakelog-rows")
         try:
             while waiting or pending:
-                # The file whose turn it is, the one after it, and more where they are small.
+                # The files whose turn it is, those after them, and more where they are small.
                 while waiting and (
                     len(pending) < 2
                     or (len(pending) < 2 * threads and sum(ahead_bytes) < _PREFETCH_BYTES)
                 ):
-                    file = waiting.popleft()
-                    pending.append(pool.submit(self._open, file))
-                    ahead_bytes.append(file.size_bytes or _WHOLE_BYTES)
+                    files = waiting.popleft()
+                    pending.append(pool.submit(self._open, files))
+                    ahead_bytes.append(sum(file.size_bytes or _WHOLE_BYTES for file in files))
                 opened = pending.popleft().result()
                 ahead_bytes.popleft()
                 if opened.rest is None:
                     yield from opened.batches
+                    if opened.error is not None:
+                        raise opened.error
                 else:
                     yield from _prefetched(opened, pool)
         finally:
@@ -240,60 +269,93 @@ class _Reading:
                     future.result().close()
             self._vectors.close()
 
-    def _open(self, file: _File) -> _Opened:
-        """A small file's rows, or the first of a large one's."""
-        batches = self._filtered(file)
+    def _open(self, files: Sequence[_File]) -> _Opened:
+        """The rows of small files, or the first of a large one's."""
+        batches = self._filtered(files)
         room = 0
-        if file.size_bytes is not None and file.size_bytes <= _WHOLE_BYTES:
+        if all(f.size_bytes is not None and f.size_bytes <= _WHOLE_BYTES for f in files):
             room = _WHOLE_MEMORY_BYTES
         taken: list[pa.RecordBatch] = []
-        for batch in batches:
-            taken.append(batch)
-            room -= batch.nbytes
-            if room < 0:
-                return _Opened(taken, batches)
+        try:
+            for batch in batches:
+                taken.append(batch)
+                room -= batch.get_total_buffer_size()
+                if room < 0:
+                    return _Opened(taken, batches)
+        except Exception as error:  # noqa: BLE001 - raised after the rows of the files before
+            return _Opened(taken, None, error)
         return _Opened(taken, None)
 
-    def _read(self, file: _File) -> Iterator[pa.RecordBatch]:
-        with explained(file.path, self._plan.version, self._sources, file.size_bytes):
+    def _filtered(self, files: Sequence[_File]) -> Iterator[pa.RecordBatch]:
+        """The rows for which the predicate is true. What it raises is not the file's fault."""
+        for pieces in self._pieces(files):
+            for batch in self._assembled(pieces):
+                kept = batch if self._predicate is None else self._matching(batch, self._predicate)
+                if kept.num_rows:
+                    yield kept
+
+    def _pieces(self, files: Sequence[_File]) -> Iterator[list[_Piece]]:
+        """The rows of files of one schema together, up to the rows of a batch."""
+        pending: list[_Piece] = []
+        rows = size_bytes = 0
+        try:
+            for file in files:
+                for piece in self._read(file):
+                    if not piece.num_rows:
+                        continue
+                    if pending and (
+                        piece.columns is not pending[0].columns
+                        or rows + piece.num_rows > self._batch_rows
+                    ):
+                        yield pending
+                        pending, rows, size_bytes = [], 0, 0
+                    pending.append(piece)
+                    rows += piece.num_rows
+                    size_bytes += 0 if piece.raw is None else piece.raw.get_total_buffer_size()
+                    if 2 * rows >= self._batch_rows or size_bytes >= _WHOLE_MEMORY_BYTES:
+                        yield pending
+                        pending, rows, size_bytes = [], 0, 0
+        except Exception:
+            if pending:
+                yield pending
+            raise
+        if pending:
+            yield pending
+
+    def _read(self, file: _File) -> Iterator[_Piece]:
+        with self._explained(file):
             parquet, by_group = self._sources.parquet(file.path, file.size_bytes)
             try:
+                num_rows = parquet.metadata.num_rows
                 deleted = None
                 if file.vector is not None:
-                    deleted = self._vectors.read(file.vector, parquet.metadata.num_rows)
-                self._check(file, parquet, deleted)
+                    deleted = self._vectors.read(file.vector, num_rows)
+                columns = self._columns_of(parquet) if self._fields else None
+                require_contents(
+                    self._stats[file.index],
+                    num_rows,
+                    0 if deleted is None else len(deleted),
+                    () if columns is None else columns.absent,
+                )
+                _check_deleted(deleted, num_rows)
                 kept = None
                 if file.only is not None:
-                    kept = self._kept(file.only, deleted, parquet.metadata.num_rows)
-                    deleted = _others(kept, parquet.metadata.num_rows)
-                for first, last, arrays in self._rows(parquet, deleted, kept, by_group):
-                    yield self._assembled(first, last, deleted, arrays, file)
+                    kept = self._kept(file.only, deleted, num_rows)
+                    deleted = _others(kept, num_rows)
+                for first, last, raw in self._rows(parquet, columns, deleted, kept, by_group):
+                    left = _num_left(first, last, deleted)
+                    yield _Piece(file, columns, raw, first, last, deleted, left)
             finally:
                 parquet.close(force=True)
 
-    def _check(self, file: _File, parquet: pq.ParquetFile, deleted: Rows | None) -> None:
-        """Refuse a file that is not the one that the log means."""
-        num_rows = parquet.metadata.num_rows
-        require_contents(
-            self._stats[file.index],
-            num_rows,
-            0 if deleted is None else len(deleted),
-            self._columns_of(parquet).absent if self._fields else (),
-        )
-        _check_deleted(deleted, num_rows)
+    def _explained(self, file: _File) -> AbstractContextManager[None]:
+        return explained(file.path, self._plan.version, self._sources, file.size_bytes)
 
     def _kept(self, only: Vector, deleted: Rows | None, num_rows: int) -> Rows:
         """The rows of `only` that are not deleted."""
         kept = self._vectors.read(only, num_rows)
         _check_deleted(kept, num_rows)
         return kept if deleted is None else np.setdiff1d(kept, deleted, assume_unique=True)
-
-    def _filtered(self, file: _File) -> Iterator[pa.RecordBatch]:
-        """A file's rows for which the predicate is true. What it raises is not the file's fault."""
-        for batch in self._read(file):
-            kept = batch if self._predicate is None else self._matching(batch, self._predicate)
-            if kept.num_rows:
-                yield kept
 
     def _matching(self, batch: pa.RecordBatch, predicate: pl.Expr) -> pa.RecordBatch:
         if not self._roots:  # one answer for all rows
@@ -305,15 +367,18 @@ class _Reading:
         return batch.filter(mask.fill_null(False).to_arrow())
 
     def _rows(
-        self, parquet: pq.ParquetFile, deleted: Rows | None, kept: Rows | None, by_group: bool
-    ) -> Iterator[tuple[int, int, list[pa.Array]]]:
-        """Stretches of rows, their ends, and the columns in the file of those that are left."""
-        columns = self._columns_of(parquet) if self._fields else None
-        for start, end, groups in self._runs(parquet, kept, by_group):
+        self,
+        parquet: pq.ParquetFile,
+        columns: Columns | None,
+        deleted: Rows | None,
+        kept: Rows | None,
+        by_group: bool,
+    ) -> Iterator[tuple[int, int, pa.RecordBatch | None]]:
+        """Stretches of rows, their ends, and the leaves in the file of those that are left."""
+        for start, end, groups in self._runs(parquet, columns, kept, by_group):
             if columns is None or not columns.leaves:
                 for first in range(start, end, self._batch_rows):
-                    last = min(first + self._batch_rows, end)
-                    yield first, last, self._nulls(_num_left(first, last, deleted))
+                    yield first, min(first + self._batch_rows, end), None
                 continue
             first = start
             for raw in parquet.reader.iter_batches(
@@ -323,8 +388,7 @@ class _Reading:
                 use_threads=parquet.metadata.num_rows > self._batch_rows,
             ):
                 last = first + raw.num_rows
-                batch = raw if deleted is None else _without(raw, first, deleted)
-                yield first, last, columns.convert(batch)
+                yield first, last, raw if deleted is None else _without(raw, first, deleted)
                 first = last
             if first != end:
                 raise CorruptionError(
@@ -335,7 +399,11 @@ class _Reading:
                 )
 
     def _runs(
-        self, parquet: pq.ParquetFile, kept_rows: Rows | None, by_group: bool
+        self,
+        parquet: pq.ParquetFile,
+        columns: Columns | None,
+        kept_rows: Rows | None,
+        by_group: bool,
     ) -> Iterator[tuple[int, int, list[int]]]:
         """Stretches of row groups that are read: first row, the one after the last, and groups."""
         metadata = parquet.metadata
@@ -345,7 +413,7 @@ class _Reading:
             return
         keep = [True] * count
         if self._predicate is not None:
-            leaves = self._columns_of(parquet).plain if self._fields else {}
+            leaves = {} if columns is None else columns.plain
             keep = row_groups(metadata, self._predicate, self._plan.fields, leaves)
         if kept_rows is not None:
             ends = np.cumsum([metadata.row_group(group).num_rows for group in range(count)])
@@ -384,28 +452,40 @@ class _Reading:
         self._columns = [(schema, columns), *self._columns[: _KEPT_SCHEMAS - 1]]
         return columns
 
-    def _assembled(
-        self, first: int, last: int, deleted: Rows | None, arrays: list[pa.Array], file: _File
-    ) -> pa.RecordBatch:
-        """A batch of the plan's columns, and of positions where they are asked for."""
-        count = _num_left(first, last, deleted)
+    def _assembled(self, pieces: list[_Piece]) -> Iterator[pa.RecordBatch]:
+        """Batches of the plan's columns, and of positions where they are asked for."""
+        if len(pieces) > 1:
+            with suppress(*_READ_ERRORS):  # alone, the piece that fails is named
+                yield self._batch(pieces)
+                return
+        for piece in pieces:
+            with self._explained(piece.file):
+                yield self._batch([piece])
+
+    def _batch(self, pieces: list[_Piece]) -> pa.RecordBatch:
+        count = sum(piece.num_rows for piece in pieces)
         if not self._schema.names and not self._positions:
             return _uncolumned(count)
+        columns, raw = pieces[0].columns, [p.raw for p in pieces if p.raw is not None]
+        arrays = self._nulls(count) if columns is None or not raw else columns.convert(_one(raw))
         parts = dict(zip((f.name for f in self._fields), arrays, strict=True))
-        for name, value in zip(self._partitions, file.partition_values, strict=True):
+        indices = pa.array([piece.file.index for piece in pieces])
+        for name, values in zip(self._partitions, self._values, strict=True):
             field = self._schema.field(name)
-            parts[name] = pa.repeat(value, count) if value.is_valid else pa.nulls(count, field.type)
+            parts[name] = _repeated(values.take(indices), pieces)
             require_values(parts[name], field)
-        if file.tracking is not None and self._ids is not None:
-            (id_, version), (base, since) = self._ids, file.tracking
-            places = pa.array(_left(first, last, deleted) + base)
-            parts[id_] = _or_else(parts[id_], places)
-            parts[version] = _or_else(parts[version], pa.repeat(pa.scalar(since), count))
+        if self._ids is not None:
+            tracking = np.array([piece.file.tracking for piece in pieces], np.int64)
+            bases = zip(pieces, tracking[:, 0], strict=True)
+            ids = pa.array(np.concatenate([piece.rows + base for piece, base in bases]))
+            since = _repeated(pa.array(tracking[:, 1]), pieces)
+            for name, values in zip(self._ids, (ids, since), strict=True):
+                parts[name] = _or_else(parts[name], values)
         batch = [parts[name] for name in self._schema.names]
         if not self._positions:
             return pa.RecordBatch.from_arrays(batch, schema=self._schema)
-        rows = pa.array(_left(first, last, deleted))
-        batch += [pa.repeat(pa.scalar(file.index, pa.int64()), count), rows]
+        batch.append(_repeated(indices, pieces))
+        batch.append(pa.array(np.concatenate([piece.rows for piece in pieces])))
         return pa.RecordBatch.from_arrays(
             batch, schema=pa.schema([*self._schema, *self._positions])
         )
@@ -433,10 +513,13 @@ class _Reading:
 
 @dataclass(frozen=True)
 class _Opened:
-    """What a thread made of a file: all its batches, or those that are still to be read."""
+    """What a thread read of files: their batches, and those that are still to be read, or the error
+    that was raised after them.
+    """
 
     batches: list[pa.RecordBatch]
     rest: Iterator[pa.RecordBatch] | None
+    error: Exception | None = None
 
     def close(self) -> None:
         """Leave the rest unread."""
@@ -491,21 +574,41 @@ def _without(batch: pa.RecordBatch, first: int, deleted: Rows) -> pa.RecordBatch
     return batch.filter(pa.array(keep))
 
 
+def _groups(files: Sequence[_File]) -> Iterator[list[_File]]:
+    """The files that one thread reads in a row. The groups grow, as a caller may want few rows."""
+    group: list[_File] = []
+    size_bytes, most = 0, 1
+    for file in files:
+        size = file.size_bytes or _WHOLE_BYTES
+        if group and (len(group) == most or size_bytes + size > _WHOLE_BYTES):
+            yield group
+            group, size_bytes, most = [], 0, 2 * most
+        group.append(file)
+        size_bytes += size
+    if group:
+        yield group
+
+
+def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    """The rows of batches of one schema as one batch."""
+    if len(batches) == 1:
+        return batches[0]
+    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return joined
+
+
+def _repeated(values: pa.Array, pieces: Sequence[_Piece]) -> pa.Array:
+    """Each piece's value, for each of its rows."""
+    ends = pa.array(np.cumsum([piece.num_rows for piece in pieces]))
+    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, values))
+
+
 def _num_left(first: int, last: int, deleted: Rows | None) -> int:
     """How many of the rows from `first` to before `last` are not deleted."""
     if deleted is None:
         return last - first
     low, high = np.searchsorted(deleted, (first, last))
     return last - first - int(high - low)
-
-
-def _left(first: int, last: int, deleted: Rows | None) -> NDArray[np.int64]:
-    """Which of the rows from `first` to before `last` are not deleted."""
-    rows = np.arange(first, last)
-    if deleted is None:
-        return rows
-    low, high = np.searchsorted(deleted, (first, last))
-    return np.delete(rows, deleted[low:high].astype(np.int64) - first)
 
 
 def _or_else(values: pa.Array, others: pa.Array) -> pa.Array:

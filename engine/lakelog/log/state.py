@@ -171,6 +171,22 @@ class State:
             parts.append(decode(store, waiting))
         return Tail(tuple(parts), tuple(used), (*read, *waiting), tuple(notes))
 
+    def decoded(self, commits: Sequence[CommitFile]) -> Actions | None:
+        """The actions of commits, if this state has decoded them."""
+        tail: Tail | None = vars(self).get("tail")
+        if tail is None or len(tail.parts) != 1 or not set(commits) <= set(tail.commits):
+            return None
+        (part,) = tail.parts
+        if len(commits) == len(tail.commits):
+            return part
+        versions = {commit.version for commit in commits}
+        files, meta, other = (
+            frame.filter(pl.col("version").is_in(list(versions))) if frame.height else frame
+            for frame in (part.files, part.meta, part.other)
+        )
+        infos = tuple(info for info in part.commit_infos if info.version in versions)
+        return Actions(files, meta, other, infos)
+
     def _sound_compaction(self, compaction: CompactionFile) -> tuple[Actions | None, str]:
         """A compaction's actions, or the reason not to use it: some writers concatenate commits,
         newest first, which is visible as duplicate keys.
