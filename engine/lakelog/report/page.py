@@ -58,16 +58,11 @@ class ReportFile(Displayed):
     @property
     def facts(self) -> list[tuple[str, str]]:
         """Labels and values for display."""
-        problems = len(self.health.problems)
+        problems, found = len(self.health.problems), len(self.health.findings)
         return [
             ("path", self.path),
             ("size", size_text(self.size_bytes)),
-            (
-                "needs doing",
-                f"{problems:,} of {len(self.health.findings):,} findings"
-                if problems
-                else "nothing",
-            ),
+            ("needs doing", f"{problems:,} of {found:,} findings" if problems else "nothing"),
         ]
 
 
