@@ -201,7 +201,13 @@ def failing_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
 
 @pytest.mark.parametrize(
     ("url", "command"),
-    [("s3://b/t", "lakelog[s3]"), ("s3a://b/t", "lakelog[s3]"), ("hdfs://b/t", "hdfsfs")],
+    [
+        ("s3://b/t", "lakelog[s3]"),
+        ("s3a://b/t", "lakelog[s3]"),
+        ("abfss://b@a.dfs.core.windows.net/t", "adlfs"),
+        ("gs://b/t", "gcsfs"),
+        ("hdfs://b/t", "hdfsfs"),
+    ],
 )
 def test_a_driver_that_is_not_installed_names_the_command_that_installs_it(
     monkeypatch: pytest.MonkeyPatch, url: str, command: str

@@ -220,12 +220,15 @@ def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
             register_secrets(options)
         filesystem, base = fsspec.core.url_to_fs(url, **options)
     except ImportError as cause:
-        extra = kind.extra if kind is not None else None
+        if kind is None:
+            package = f"{protocol}fs"
+        else:
+            package = kind.driver[0] if kind.extra is None else f"'lakelog[{kind.extra}]'"
         raise MissingDependencyError(
             f"no driver for {protocol}:// is installed",
             path=url,
             found=str(cause),
-            hint=f"pip install 'lakelog[{extra}]'" if extra else f"pip install {protocol}fs",
+            hint=f"pip install {package}",
         ) from cause
     except ValueError as cause:
         scrub(cause)
