@@ -277,8 +277,7 @@ def write(
     if mode in {"append", "overwrite"}:
         table = _existing(path, storage_options, store, upkeep=upkeep)
     if table is None and version is None:
-        files = _opened(path, storage_options, store, DEFAULT_LIMITS)
-        log = Log(files, named("delta"), storage_options=storage_options)
+        log = new_log(path, storage_options, store)
         schema = merged_schema(Struct(()), rows.schema)
         if not schema.fields and rows.schema.names:
             raise InvalidInputError(
@@ -393,8 +392,7 @@ def convert(
 
     require_arguments("convert", commit, CommitArguments)
     require_choice("mode", mode, ("error", "ignore"))
-    files = _opened(path, storage_options, store, DEFAULT_LIMITS)
-    log = Log(files, named("delta"), storage_options=storage_options)
+    log = new_log(path, storage_options, store)
     definition = TableDefinition(Struct(()), (), configuration, name, description)
     try:
         return convert_folder(
@@ -404,6 +402,16 @@ def convert(
         if mode == "error":
             raise
         return ConvertReport(None)
+
+
+def new_log(
+    path: str | os.PathLike[str] | None,
+    storage_options: Mapping[str, Any] | None,
+    store: LogStore | None = None,
+) -> Log:
+    """The log of a Delta table that may not exist yet; errors as `open`."""
+    files = _opened(path, storage_options, store, DEFAULT_LIMITS)
+    return Log(files, named("delta"), storage_options=storage_options)
 
 
 def _existing(

@@ -17,6 +17,7 @@ from lakelog import (
     InvalidInputError,
     InvalidTransactionError,
     LakelogError,
+    TableNotFoundError,
     UnsupportedFeatureError,
 )
 from lakelog.data.append import partitions_of
@@ -86,6 +87,14 @@ def test_every_type_comes_back_the_same_to_spark_polars_and_delta(
     assert scanned["day"].to_list() == [row[5] for row in ROWS]
     assert scanned["at"].to_list() == [row[3] for row in ROWS]
     assert_same_state(delta, where)
+    new = str(tmp_path / "new")  # a location without a table becomes one
+    to_new = shuffled.write.format("lakelog").option("partitionBy", "day").mode("append")
+    to_new.save(new)
+    assert plain(delta.read.format("delta").load(new).select(*frame.columns)) == plain(frame)
+    assert_same_state(delta, new)
+    for refused in (frame.write.format("lakelog"), to_new.partitionBy("day")):
+        with pytest.raises(Exception, match=r"ErrorIfExists|partitioning"):  # Spark's own
+            refused.save(new)
     [ours, _] = table.history().to_dicts()
     history = delta.sql(f"DESCRIBE HISTORY delta.`{where}`").collect()[0]
     assert (history.version, history.operation) == (1, "WRITE") == (1, ours["operation"])
@@ -352,6 +361,42 @@ def test_an_applications_version_is_written_once(tmp_path: Path) -> None:
     assert finish(early, messages) is None
     assert ids(where) == [1, 2, 5]
     assert orphans(where) == set()
+
+
+def test_a_location_without_a_table_becomes_one_with_the_rows(tmp_path: Path) -> None:
+    where = tmp_path / "new"
+    one, two = (writer(where, partitionBy="day", txnAppId="job", txnVersion=n) for n in "34")
+    messages = [task(one, rows(1)), task(one, rows(2))]
+    late = [task(two, rows(5))]
+    assert not (where / "_delta_log").exists(), "nothing is created before the rows are written"
+    assert finish(one, messages) is None
+    [created] = lakelog.open(where).history().to_dicts()
+    assert created["operation"] == "WRITE"
+    assert dict(created["operationParameters"]) == {"mode": "Append", "partitionBy": '["day"]'}
+    assert dict(created["operationMetrics"])["numOutputRows"] == "2"
+    assert lakelog.open(where).snapshot().metadata.partition_columns == ("day",)
+    assert isinstance(finish(two, late), ConflictError), "another writer created the table"
+    again = writer(where, partitionBy="day", txnAppId="job", txnVersion="3")
+    assert finish(again, [task(again, rows(1, 2))]) is None, "the job was written"
+    more = writer(where)
+    assert finish(more, [task(more, rows(7))]) is None
+    assert ids(where) == [1, 2, 7]
+    assert orphans(where) == set()
+    with pytest.raises(InvalidInputError, match="partitioned by other columns"):
+        writer(where, partitionBy="id")
+    # A failed job leaves no table and no file; a job without rows leaves an empty table.
+    failed = writer(tmp_path / "failed", overwrite=True)
+    finish(failed, [task(failed, rows(1)), None])
+    assert on_disk(tmp_path / "failed") == set()
+    empty = writer(tmp_path / "empty", overwrite=True)
+    assert finish(empty, [task(empty)]) is None
+    assert ids(tmp_path / "empty") == []
+    with pytest.raises(TableNotFoundError):
+        writer(tmp_path / "none", readVersion="1")
+    with pytest.raises(TableNotFoundError, match="absolute path"):
+        writer("relative")
+    with pytest.raises(InvalidInputError, match="colour"):
+        writer(tmp_path / "none", partitionBy="colour")
 
 
 def test_writes_at_once_are_checked_against_one_another(tmp_path: Path) -> None:

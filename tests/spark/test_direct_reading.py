@@ -104,3 +104,7 @@ def test_checkpoints_of_every_parquet_layout_are_read_as_they_are(
     (file,) = (tmp_path / "it").rglob("*.checkpoint.parquet")
     (row,) = spark.read.schema(schema).parquet(str(file)).where("actionType = 'add'").collect()
     assert (row.path, row.splitTags, row.minValues) == ("a.split", ["x"], {"id": "1"})
+    folder = spark.read.schema(schema).option("pathGlobFilter", "*.parquet")
+    version = f"{file.parent}/{other.version():020}.checkpoint*.parquet"
+    for read in (folder.parquet(str(file.parent)), spark.read.parquet(version)):
+        assert read.where("actionType = 'add'").count() == 1

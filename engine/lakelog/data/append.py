@@ -43,7 +43,7 @@ from lakelog.skipping.sql_predicate import condition, sql_text
 from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.transaction import metadata_changes
 from lakelog.transaction.create import NewTable
-from lakelog.transaction.operations import Operation
+from lakelog.transaction.operations import CommitArguments, Operation
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.transaction import LogTransaction
 
@@ -124,24 +124,33 @@ def create_with_rows(
     except BaseException:
         writer.abort()
         raise
-    report = WriteReport(0, writer.num_rows, files.height, int(files["size"].sum()))
-    partition_by = orjson.dumps(list(plan.partition_columns)).decode()
+    return create_with_files(log, new, files, mode, writer.num_rows, options.commit)
+
+
+def create_with_files(
+    log: Log,
+    new: NewTable,
+    files: pl.DataFrame,
+    mode: str,
+    num_rows: int,
+    commit: CommitArguments,
+) -> WriteReport:
+    """Create a table with written files (`DataFileWriter.finish`) in one commit; files of a commit
+    that failed are deleted.
+    """
+    report = WriteReport(0, num_rows, files.height, int(files["size"].sum()))
+    partition_by = orjson.dumps(list(new.table.metadata.partition_columns)).decode()
     operation = Operation("WRITE", {"mode": _MODES[mode], "partitionBy": partition_by})
     metrics = _metrics(report, pl.DataFrame())
     try:
-        new.commit(
-            files,
-            operation=operation,
-            metrics=metrics,
-            commit=options.commit,
-            rows_checked=True,
-        )
+        new.commit(files, operation=operation, metrics=metrics, commit=commit, rows_checked=True)
     except CommitOutcomeUnknown as error:
-        count = len(writer.paths)
-        error.add_note(f"lakelog: {count} data files are kept, because the commit may name them")
+        error.add_note(
+            f"lakelog: {files.height} data files are kept, because the commit may name them"
+        )
         raise
     except LakelogError:
-        discard_unnamed(log, writer.paths, -1)
+        discard_unnamed(log, files["path"].to_list(), -1)
         raise
     return report
 

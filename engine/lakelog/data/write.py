@@ -410,6 +410,11 @@ def slices(batch: Rows, rows: int = _SPLIT_ROWS) -> Iterator[Rows]:
         yield batch.slice(start, rows)
 
 
+def no_files() -> pl.DataFrame:
+    """The result of a writer that wrote no file."""
+    return _frame(())
+
+
 def _frame(files: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
     schema = {
         "path": pl.String(),

@@ -158,6 +158,7 @@ OPTIONS = (
     _option("startTimestamp", _time, _TIME, "read", ("changes",)),
     _option("endTimestamp", _time, _TIME, "read", ("changes",)),
     _option("limit", _count, "a number of commits", "read", ("history",)),
+    _option("partitionBy", _names, "comma-separated names, or a JSON list of them", "write"),
     _option("replaceWhere", _text, "a condition in SQL", "write"),
     _option("partitionOverwriteMode", _one_of(*_MODES), " | ".join(_MODES), "write"),
     _option("readVersion", _count, "a version", "write"),

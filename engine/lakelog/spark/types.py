@@ -38,9 +38,36 @@ def spark_schema(struct: contract.Struct, columns: Sequence[str] | None = None) 
     return StructType.fromJson(contract.to_json(contract.Struct(fields)))
 
 
+def new_schema(schema: StructType) -> contract.Struct:
+    """The columns of a new table for a dataframe: all may be null, as in Delta's own tables, since
+    whether a column of a dataframe may be null depends on the query that made it.
+    """
+    return contract.Struct(_all_nullable(contract.parse_schema(schema.json()).fields))
+
+
+def _all_nullable(fields: Sequence[contract.Field]) -> tuple[contract.Field, ...]:
+    return tuple(contract.Field(f.name, _nullable(f.type), True, _shown(f)) for f in fields)
+
+
+def _nullable(type_: contract.DataType) -> contract.DataType:
+    match type_:
+        case contract.Struct(fields):
+            return contract.Struct(_all_nullable(fields))
+        case contract.Array(element):
+            return contract.Array(_nullable(element))
+        case contract.Map(key, value):
+            return contract.Map(_nullable(key), _nullable(value))
+    return type_
+
+
+def _shown(field: contract.Field) -> dict[str, Any]:
+    return {key: field.metadata[key] for key in _SHOWN_METADATA if key in field.metadata}
+
+
 def _for_spark(field: contract.Field, path: str) -> contract.Field:
-    shown = {key: field.metadata[key] for key in _SHOWN_METADATA if key in field.metadata}
-    return contract.Field(field.name, _type_for_spark(field.type, path), field.nullable, shown)
+    return contract.Field(
+        field.name, _type_for_spark(field.type, path), field.nullable, _shown(field)
+    )
 
 
 def _type_for_spark(type_: contract.DataType, path: str) -> contract.DataType:

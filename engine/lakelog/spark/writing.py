@@ -1,5 +1,8 @@
 """The batch writer of the data source: ``append``, ``overwrite``, and ``replaceWhere``.
 
+A location without a table becomes one, with the columns of the dataframe and the partition columns
+in option ``partitionBy``; its version 0 has the rows.
+
 Tasks write data files and report them to the driver, which commits them in one transaction
 (`task_commit`). The transaction is based on the version in option ``readVersion``, else on the
 latest version when the write was planned: an overwrite removes the files of that version, and later
@@ -21,13 +24,27 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from lakelog.data.append import partitions_of, require_all
+from lakelog.data.append import (
+    create_with_files,
+    partitions_of,
+    require_all,
+    require_partitioning,
+)
 from lakelog.data.conform import Conform, Rows
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
+from lakelog.data.row_commit import discard_unnamed
 from lakelog.data.targets import find_targets, keeping
-from lakelog.data.write import DataFileWriter, WritePlan
-from lakelog.errors import InvalidInputError, UnsupportedFeatureError
+from lakelog.data.write import DataFileWriter, WritePlan, no_files
+from lakelog.dialects.registry import registered
+from lakelog.errors import (
+    InvalidInputError,
+    MetadataChangedError,
+    TableExistsError,
+    TableNotFoundError,
+    UnsupportedFeatureError,
+)
+from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.sql_predicate import condition
@@ -41,9 +58,12 @@ from lakelog.spark.task_commit import (
     unpacked,
     write_task_files,
 )
-from lakelog.spark.types import arrow_schema
+from lakelog.spark.types import arrow_schema, new_schema
+from lakelog.table_functions import new_log
 from lakelog.table_transaction import Transaction
 from lakelog.transaction import write_support
+from lakelog.transaction.create import NewTable, TableDefinition
+from lakelog.transaction.runtime import Runtime
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,20 +76,23 @@ class Message(WriterCommitMessage):
     written: Landed
 
 
-def write_plan(snapshot: LogSnapshot, options: SourceOptions, schema: StructType) -> WritePlan:
-    """The plan by which tasks write a dataframe's rows, based on a version."""
-    plan = WritePlan.of(
-        snapshot,
-        options.storage_options,
-        target_file_bytes=options.get("targetFileBytes"),
-        compression=options.get("compression"),
-    )
+def write_plan(
+    base: LogSnapshot | NewTable, options: SourceOptions, schema: StructType
+) -> WritePlan:
+    """The plan by which tasks write a dataframe's rows, based on a version or a new table."""
+    sizes = {
+        "target_file_bytes": options.get("targetFileBytes"),
+        "compression": options.get("compression"),
+    }
     if not schema.names:
         raise InvalidInputError(
             "the dataframe has no columns, so none of its rows would be written",
-            path=snapshot.path,
-            expected=", ".join(plan.schema.names),
+            path=options.path,
         )
+    if isinstance(base, NewTable):
+        plan = WritePlan.under(options.path, base.table, options.storage_options, **sizes)
+    else:
+        plan = WritePlan.of(base, options.storage_options, **sizes)
     # Errors of the columns alone are reported before the first task runs.
     Conform(plan.schema.fields, rules=plan.rules).table(arrow_schema(schema).empty_table())
     return plan
@@ -113,23 +136,49 @@ class BatchWriter(DataSourceArrowWriter):
                 path=options.path,
                 hint="number the writes of the application, and pass the number of each write",
             )
-        snapshot = kept_table(options).snapshot(options.get("readVersion"))
         self.options = options
         self.overwrite = overwrite
-        self.version = snapshot.version
-        self.plan = write_plan(snapshot, options, schema)
+        self.definition: TableDefinition | None = None
+        snapshot = self._snapshot()
+        if snapshot is None:
+            names = options.get("partitionBy", ())
+            self.definition = TableDefinition(new_schema(schema), names)
+            self.version = -1
+            self.plan = write_plan(self._new_table(self.definition), options, schema)
+        else:
+            require_partitioning(snapshot, options.get("partitionBy"))
+            self.version = snapshot.version
+            self.plan = write_plan(snapshot, options, schema)
         if self._where is not None and not overwrite:
             raise InvalidInputError(
                 "option replaceWhere needs mode overwrite, and the mode is append",
                 path=options.path,
                 hint='use .mode("overwrite")',
             )
-        if overwrite and self._where is None and options.get("partitionOverwriteMode") != "dynamic":
-            require_removable(snapshot)
-        self._require_whole_files(snapshot)
         dynamic = options.get("partitionOverwriteMode") == "dynamic"
         # A table without partitions is overwritten completely, as by Spark's other sources.
         self.dynamic = dynamic and overwrite and bool(self.plan.partition_columns)
+        if snapshot is not None:
+            if overwrite and self._where is None and not dynamic:
+                require_removable(snapshot)
+            self._require_whole_files(snapshot)
+
+    def _snapshot(self) -> LogSnapshot | None:
+        """The version that the write is based on; None if the table does not exist."""
+        version = self.options.get("readVersion")
+        try:
+            return kept_table(self.options).snapshot(version)
+        except TableNotFoundError:
+            # A relative path may be one of the server's own folders, which are deleted.
+            if version is not None or self.options.relative is not None:
+                raise
+            return None
+
+    def _new_table(self, definition: TableDefinition) -> NewTable:
+        return NewTable(self._new_log(), Runtime(), registered(), definition)
+
+    def _new_log(self) -> Log:
+        return new_log(self.options.path, dict(self.options.storage_options))
 
     @property
     def _where(self) -> pl.Expr | None:
@@ -170,6 +219,9 @@ class BatchWriter(DataSourceArrowWriter):
         """After all tasks: one transaction with all their files."""
         options = self.options
         adds = unpacked(landed_of(messages))
+        if self.definition is not None:
+            self._create(self.definition, adds)
+            return
         parameters: dict[str, Any] = {
             "mode": "Overwrite" if self.overwrite else "Append",
             "partitionBy": list(self.plan.partition_columns),
@@ -189,6 +241,27 @@ class BatchWriter(DataSourceArrowWriter):
             parameters=parameters,
             user_metadata=options.get("userMetadata"),
         )
+
+    def _create(self, definition: TableDefinition, adds: pl.DataFrame) -> None:
+        """Version 0 of a new table, with the files of all tasks."""
+        options, log = self.options, self._new_log()
+        files = adds if adds.height else no_files()
+        given = {"app_id": "txnAppId", "app_version": "txnVersion", "user_metadata": "userMetadata"}
+        commit: Any = {name: options.get(option) for name, option in given.items()}
+        counts = files["stats"].str.json_path_match("$.numRecords").cast(pl.Int64)
+        mode = "overwrite" if self.overwrite else "append"
+        try:
+            new = self._new_table(definition)
+            create_with_files(log, new, files, mode, int(counts.sum()), commit)
+        except TableExistsError as cause:
+            discard_unnamed(log, files["path"].to_list(), -1)
+            raise MetadataChangedError(
+                "another writer created the table while its first rows were written",
+                path=options.path,
+                version=0,
+                rule="metadata_changed",
+                hint="write the dataframe again; nothing was written",
+            ) from cause
 
     def _fill(self, tx: Transaction, adds: pl.DataFrame) -> pl.DataFrame:
         if not self.overwrite and "readVersion" in self.options.values:
@@ -222,7 +295,10 @@ class BatchWriter(DataSourceArrowWriter):
         """
         if None in messages:
             adds = unpacked(landed_of(messages))
-            discard(kept_table(self.options), [adds], self.version)
+            if self.definition is None:
+                discard(kept_table(self.options), [adds], self.version)
+            elif adds.height:
+                discard_unnamed(self._new_log(), adds["path"].to_list(), self.version)
 
 
 def _satisfying(rows: pa.Table, where: pl.Expr) -> pa.Table:
