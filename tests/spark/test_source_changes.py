@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import pickle
+from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from pyspark import cloudpickle
 
 import lakelog
-from lakelog.errors import InvalidInputError
+from lakelog.errors import InvalidInputError, StreamMismatchError
 from lakelog.spark.options import parse_options
+from lakelog.spark.reading import schema_of
+from lakelog.spark.stream_source import stream_reader
 
 COLUMNS = ["id", "x", "_change_type", "_commit_version", "_commit_timestamp"]
 
@@ -76,5 +81,100 @@ def test_options_of_the_change_feed_are_checked() -> None:
     for options, message in wrong:
         with pytest.raises(InvalidInputError, match=message):
             parsed(**options)
-    with pytest.raises(InvalidInputError, match="only a batch query"):
-        parsed("stream", readChangeFeed="true", startingVersion="1")
+    schema = parsed(None, readChangeFeed="true", startingVersion="latest")
+    assert schema.table == "changes"  # of a batch query and of a stream
+    stream = parsed("stream", readChangeFeed="true", startingVersion="latest")
+    assert stream.get("readChangeFeed") is True
+    for more, message in (
+        ({}, "startingVersion is missing"),
+        ({"startingVersion": "1", "skipChangeCommits": "true"}, "exclude each other"),
+    ):
+        with pytest.raises(InvalidInputError, match=message):
+            parsed("stream", readChangeFeed="true", **more)
+    with pytest.raises(InvalidInputError, match="readChangeFeed does not apply here"):
+        parsed("sink", readChangeFeed="true")
+
+
+def test_a_stream_of_changes_has_those_of_the_table(
+    spark: Any, table: lakelog.Table, tmp_path: Path
+) -> None:
+    spark.conf.set("spark.sql.session.timeZone", "UTC")
+    reader = spark.readStream.format("lakelog").option("readChangeFeed", "true")
+    stream = reader.option("startingVersion", "1").option("maxFilesPerTrigger", "1")
+    frame = stream.load(str(table.path))
+    assert frame.columns == COLUMNS
+    batches: list[list[tuple[Any, ...]]] = []
+
+    def run() -> None:
+        query = (
+            frame.writeStream.foreachBatch(lambda rows, _: batches.append(rows.collect()))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        assert query.awaitTermination(120)
+
+    run()
+    found = sorted((tuple(row) for batch in batches for row in batch), key=repr)
+    assert [row[:4] for row in found] == [row[:4] for row in ours(table, 1)]
+    assert [row[4] for row in found] == [row[4] for row in ours(table, 1)]
+    assert len([batch for batch in batches if batch]) == 3  # a batch has whole commits
+    run()  # nothing is read twice
+    assert sum(map(len, batches)) == len(found)
+
+
+class Streamed:
+    """A stream of changes with Spark's calls, without Spark."""
+
+    def __init__(self, made: lakelog.Table, **options: Any) -> None:
+        given = {"path": str(made.path), "readChangeFeed": "true", **options}
+        schema = schema_of(parse_options(given))[0]
+        self.reader = stream_reader(parse_options(given, "stream"), schema, 2)
+        self.start = self.reader.initialOffset()
+
+    def batch(self) -> list[tuple[Any, ...]]:
+        """The rows of the next batch, without the time of their commits."""
+        limit = self.reader.getDefaultReadLimit()
+        begin, self.start = self.start, self.reader.latestOffset(self.start, limit)
+        shares = pickle.loads(cloudpickle.dumps(self.reader.partitions(begin, self.start)))
+        task = pickle.loads(cloudpickle.dumps(self.reader))
+        found = [batch for share in shares for batch in task.read(share)]
+        rows = [tuple(row.values())[:-1] for each in found for row in each.to_pylist()]
+        return sorted(rows, key=repr)
+
+
+def test_a_stream_of_changes_follows_every_commit_and_obeys_its_start(tmp_path: Path) -> None:
+    made = lakelog.create(tmp_path / "t", {"id": pl.Int64, "x": pl.Int64}, upkeep=False)
+    made.append(pl.DataFrame({"id": [1, 2], "x": [1, 2]}))
+    late = Streamed(made, startingVersion="latest")
+    every = Streamed(made, startingVersion="0")
+    assert late.batch() == []
+    assert every.batch() == [(1, 1, "insert", 1), (2, 2, "insert", 1)]
+    made.delete("id = 1")
+    made.overwrite(pl.DataFrame({"id": [3], "x": [3]}))
+    gone = [(1, 1, "delete", 2), (2, 2, "delete", 3), (2, 2, "delete", 2), (2, 2, "insert", 2)]
+    assert set(every.batch()) - set(gone) == {(3, 3, "insert", 3)}
+    assert late.batch() == sorted(
+        (row[:-1] for row in made.changes(2).select("id", "x", *COLUMNS[2:]).collect().rows()),
+        key=repr,
+    )
+    # A first batch that Spark repeats has the rows of the first attempt.
+    again = Streamed(made, startingVersion="latest")
+    end = again.reader.latestOffset(again.start, again.reader.getDefaultReadLimit())
+    made.append(pl.DataFrame({"id": [4], "x": [4]}))
+    repeated = Streamed(made, startingVersion="latest")
+    assert repeated.reader.partitions(repeated.start, end) == []
+    # An added column ends the stream, after everything before it was read.
+    made.alter.add_columns({"more": pl.String})
+    assert every.batch() == [(4, 4, "insert", 4)]
+    with pytest.raises(StreamMismatchError, match="more"):
+        every.batch()
+    assert Streamed(made, startingVersion="4").batch() == [(4, 4, None, "insert", 4)]
+    # The checkpoint of a stream of rows is not that of a stream of changes.
+    rows = stream_reader(
+        parse_options({"path": str(made.path)}, "stream"),
+        schema_of(parse_options({"path": str(made.path)}))[0],
+        2,
+    )
+    with pytest.raises(StreamMismatchError, match="stream of rows"):
+        every.reader.latestOffset(rows.initialOffset(), every.reader.getDefaultReadLimit())

@@ -172,6 +172,7 @@ OPTIONS = (
     _option("maxFilesPerTrigger", _positive, "a number of files, at least 1", "stream"),
     _option("maxBytesPerTrigger", _size, _SIZE, "stream"),
     _option("skipChangeCommits", _flag, "true or false", "stream"),
+    _option("readChangeFeed", _flag, "true or false", "read stream"),
     _option("failOnDataLoss", _flag, "true or false", "stream"),
 )
 _BY_KEY = {option.name.lower(): option for option in OPTIONS}
@@ -185,6 +186,7 @@ _OF_DELTAS_FEED = {
     "endingtimestamp": "endTimestamp",
 }
 """Names of Delta's data source, in lower case, for options of ``table`` ``changes``."""
+_STARTS = ("startingversion", "startingtimestamp")
 
 
 @dataclass(frozen=True)
@@ -258,7 +260,11 @@ def parse_options(given: Mapping[str, str], use: Use | None = None) -> SourceOpt
 
 
 def _with_own_names(given: Mapping[str, str], use: Use | None) -> list[tuple[str, str]]:
-    """The options, with those of Delta's change feed under the names of ``table`` ``changes``."""
+    """The options, with those of Delta's change feed, of a batch query, under the names of
+    ``table`` ``changes``.
+    """
+    if use not in {None, "read"}:
+        return list(given.items())
     flags = [text for key, text in given.items() if key.lower() == _READ_CHANGE_FEED]
     others = [pair for pair in given.items() if pair[0].lower() != _READ_CHANGE_FEED]
     if not flags or flags[0].strip().lower() == "false":
@@ -267,13 +273,8 @@ def _with_own_names(given: Mapping[str, str], use: Use | None) -> list[tuple[str
         raise InvalidInputError(
             "option readChangeFeed is malformed", expected="true or false", found=flags[0]
         )
-    if use not in {None, "read"}:
-        raise InvalidInputError(
-            "only a batch query can read the change feed",
-            expected="spark.read, without readChangeFeed for a stream",
-            found="readChangeFeed=true",
-            hint="use lakelog.Table.follow, or Delta's own source, for a stream of changes",
-        )
+    if use is None:  # the schema depends on the end only; a stream may start at `latest`
+        others = [pair for pair in others if pair[0].lower() not in _STARTS]
     return [
         ("table", "changes"),
         *((_OF_DELTAS_FEED.get(key.lower(), key), text) for key, text in others),
@@ -345,6 +346,8 @@ def _check_together(options: SourceOptions, use: Use | None) -> None:
             path=options.path,
             hint="remove one of them",
         )
+    if use == "stream" and values.get("readChangeFeed"):
+        _check_change_stream(options)
     if use != "read":
         return
     for name in values:
@@ -367,6 +370,23 @@ def _check_together(options: SourceOptions, use: Use | None) -> None:
             "option startVersion is missing",
             path=options.path,
             hint="a diff needs startVersion and endVersion (default: the latest version)",
+        )
+
+
+def _check_change_stream(options: SourceOptions) -> None:
+    """Raise for options that do not apply to a stream of changes, or are missing."""
+    if "skipChangeCommits" in options.values:
+        raise InvalidInputError(
+            "options readChangeFeed and skipChangeCommits exclude each other",
+            path=options.path,
+            hint="a change feed has the rows of every commit; remove skipChangeCommits",
+        )
+    if not {"startingVersion", "startingTimestamp"} & set(options.values):
+        raise InvalidInputError(
+            "option startingVersion is missing",
+            path=options.path,
+            expected="startingVersion or startingTimestamp, for a stream of changes",
+            hint="pass 0 for all changes that the log still has, or latest for those to come",
         )
 
 

@@ -81,8 +81,9 @@ def schema_of(options: SourceOptions) -> tuple[StructType, int | None]:
     columns = options.get("columns")
     if options.table == "changes":
         table = open_table(options)
-        _, end = _range_of(options, table)
-        return spark_schema(change_schema(table.snapshot(end)), columns), end
+        end = options.get("endVersion")
+        snapshot = table.snapshot(end, options.get("endTimestamp") if end is None else None)
+        return spark_schema(change_schema(snapshot), columns), snapshot.version
     if options.table in {"history", "actions", "diff"}:
         return spark_schema(_log_struct(options.table, None), columns), None
     snapshot = _open_snapshot(options)
@@ -256,18 +257,29 @@ class ChangesReader(_Reader):
 
     def partitions(self) -> Sequence[Share]:
         """Ranges of versions of about the same number of commits."""
-        count = self._end - self._start + 1
-        shares = min(count, self._tasks * _TASKS_PER_CORE)
-        begins = [self._start + count * n // shares for n in range(shares + 1)]
-        return [Share((a, b - 1)) for a, b in pairwise(begins)]
+        return [Share(part) for part in share_versions(self._start, self._end, self._tasks)]
 
     def batches(self, share: tuple[int, int]) -> Iterator[pa.RecordBatch]:
         """Changes of one range, with the columns of the last version of all."""
-        table = open_table(self._options)
-        feed = table.changes(self._start, self._end, self._options.get("where"))
-        some = feed.filter(pl.col("_commit_version").is_between(*share)).select(self._arrow.names)
-        for frame in some.collect_batches(chunk_size=_ROWS_PER_BATCH, lazy=True):
-            yield from _batches_of(frame)
+        return change_batches(self._options, share, self._end, self._arrow.names)
+
+
+def share_versions(start: int, end: int, tasks: int) -> list[tuple[int, int]]:
+    """A range of versions as ranges of about the same number of commits, for this many tasks."""
+    count = end - start + 1
+    shares = min(count, tasks * _TASKS_PER_CORE)
+    begins = [start + count * n // shares for n in range(shares + 1)]
+    return [(a, b - 1) for a, b in pairwise(begins)]
+
+
+def change_batches(
+    options: SourceOptions, share: tuple[int, int], end: int, columns: Sequence[str]
+) -> Iterator[pa.RecordBatch]:
+    """The changes of a range of commits, with the columns that the table has at version `end`."""
+    feed = open_table(options).changes(share[0], end, options.get("where"))
+    some = feed.filter(pl.col("_commit_version").is_between(*share)).select(columns)
+    for frame in some.collect_batches(chunk_size=_ROWS_PER_BATCH, lazy=True):
+        yield from _batches_of(frame)
 
 
 def _range_of(options: SourceOptions, table: Table, pinned: int | None = None) -> tuple[int, int]:

@@ -32,6 +32,9 @@ A stream returns added rows, and cannot retract any. A commit that removes or ch
 its additions, if the user sets the option. Commits that only rearrange files (``dataChange`` false)
 do not change rows, and are always skipped.
 
+A stream of changes (`StreamPlanner.advance_commits`) follows every commit, in whole commits: its
+offsets have ``index`` 0 and no initial version.
+
 Independent of Spark.
 
 Source: Delta protocol, Add File and Remove File (``dataChange``); Delta's streaming source.
@@ -317,14 +320,58 @@ class StreamPlanner:
             self._initial = version, files
         return self._initial[1]
 
-    def _commits(self, start: Offset, last: int | None) -> Iterator[FileRun]:
-        commits = self._listed(start.version, last)
+    def advance_commits(self, start: Offset, limit: Limit, last: int | None = None) -> Offset:
+        """As `advance`, for a stream of changes: a batch has whole commits, at least one, and a
+        commit has the changes of all files that it adds or removes.
+        """
+        self._require_commits(start)
+        self._check_beginning(start.version)
+        end, files, size_bytes = start, 0, 0
+        try:
+            for commit, decoded in self._decoded(start.version, last):
+                sizes = self._changed_by(commit.version, decoded)
+                if limit.admits(sizes, files, size_bytes) < sizes.len() and files:
+                    return end
+                files += sizes.len()
+                size_bytes += int(sizes.sum())
+                end = replace(end, version=commit.version + 1)
+        except StreamMismatchError:
+            if not start < end:
+                raise
+        return end
+
+    def commits(self, start: Offset, end: Offset) -> tuple[int, int] | None:
+        """The first and the last commit between two offsets of a stream of changes; None if there
+        is none. Errors as `advance_commits`.
+        """
+        start = start.where_began(end)
+        self._require_commits(start)
+        found = self._listed(start.version, end.version - 1) if start < end else []
+        return (found[0].version, found[-1].version) if found else None
+
+    def _require_commits(self, start: Offset) -> None:
+        self._require_id(start.table_id, self.snapshot.metadata.id)
+        if start.is_initial or start.index:
+            raise StreamMismatchError(
+                "the stream's checkpoint is that of a stream of rows",
+                path=self._table.path,
+                expected="a checkpoint of a stream with readChangeFeed",
+                hint="begin a new stream, with a new checkpoint",
+            )
+
+    def _decoded(self, version: int, last: int | None) -> Iterator[tuple[CommitFile, Actions]]:
+        """The commits from a version to the last one, with decoded actions that contain theirs."""
+        commits = self._listed(version, last)
         for place, commit in enumerate(commits):
             if commit.version not in self._window[0]:
                 run = next(group_commits(commits[place:], _CHUNK_BYTES))
                 decoded = self._log.dialect.decode(self._log.store, run)
                 self._window = frozenset(c.version for c in run), decoded
-            files = self._added_by(commit.version, self._window[1])
+            yield commit, self._window[1]
+
+    def _commits(self, start: Offset, last: int | None) -> Iterator[FileRun]:
+        for commit, decoded in self._decoded(start.version, last):
+            files = self._added_by(commit.version, decoded)
             at = replace(start, version=commit.version, index=0)
             yield FileRun(start, files.slice(start.index)) if at < start else FileRun(at, files)
 
@@ -381,12 +428,25 @@ class StreamPlanner:
             "(delta.logRetentionDuration)",
         )
 
-    def _added_by(self, version: int, decoded: Actions) -> pl.DataFrame:
-        """The files whose rows a commit added, in its order."""
+    def _files_of(self, version: int, decoded: Actions) -> pl.DataFrame:
+        """The file actions of a commit whose metadata the stream can follow."""
         meta = _of(decoded.meta, version)
         if meta.height:
             self._check_metadata(version, meta)
-        files = _of(decoded.files, version)
+        return _of(decoded.files, version)
+
+    def _changed_by(self, version: int, decoded: Actions) -> pl.Series:
+        """Sizes of the files whose rows a commit added or removed."""
+        files = self._files_of(version, decoded)
+        if not files.height:
+            return pl.Series(dtype=pl.Int64())
+        changed = actions.conform(files, ("dataChange", "size"))
+        changed = changed.filter(pl.col("dataChange").fill_null(value=True))
+        return changed["size"].cast(pl.Int64).fill_null(0)
+
+    def _added_by(self, version: int, decoded: Actions) -> pl.DataFrame:
+        """The files whose rows a commit added, in its order."""
+        files = self._files_of(version, decoded)
         if not files.height:
             return actions.empty(FILE_COLUMNS)
         changes = actions.conform(files, ("dataChange",))["dataChange"].fill_null(True)

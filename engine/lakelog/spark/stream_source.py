@@ -25,7 +25,14 @@ from lakelog.errors import InvalidInputError, LakelogError
 from lakelog.lazy import cached_property
 from lakelog.spark.error_display import readable
 from lakelog.spark.options import SourceOptions
-from lakelog.spark.reading import Share, open_table, share_files, unpack
+from lakelog.spark.reading import (
+    Share,
+    change_batches,
+    open_table,
+    share_files,
+    share_versions,
+    unpack,
+)
 from lakelog.spark.stream_planner import Limit, Offset, StreamPlanner
 from lakelog.spark.types import arrow_schema, check_asked, fit, spark_schema
 
@@ -140,6 +147,46 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {"_arrow": self._arrow}
 
 
+class ChangeStreamReader(StreamReader):
+    """Reads the rows that commits change, as `Table.changes`, in whole commits. Memory: the actions
+    of the commits of a batch on the driver; a batch of rows per task.
+    """
+
+    @cached_property
+    def _end(self) -> int:
+        """The version whose columns the changes have."""
+        from lakelog.data.change_feed import change_schema
+
+        snapshot = self._backlog.snapshot
+        check_asked(self._schema, spark_schema(change_schema(snapshot), self._schema.names))
+        return snapshot.version
+
+    @readable
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """The end of the batch that begins at `start`, as `StreamPlanner.advance_commits`."""
+        begin, most = Offset.of(start), self._limit(limit)
+        return self._backlog.advance_commits(begin, most, self._last).as_json()
+
+    @readable
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Share]:
+        """Ranges of commits between two offsets; errors as `StreamPlanner.commits`."""
+        found = self._backlog.commits(Offset.of(start), Offset.of(end))
+        if found is None:
+            return []
+        columns = max(self._end, found[1])
+        parts = share_versions(*found, self._tasks)
+        return [Share((self._options, part, columns)) for part in parts]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Changes of one range with exactly the schema that Spark expects."""
+        options, part, end = partition.value
+        try:
+            for batch in change_batches(options, part, end, self._arrow.names):
+                yield fit(batch, self._arrow)
+        except LakelogError as error:
+            raise error.with_traceback(None) from None
+
+
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """The reader of an invalid stream: every method raises the error."""
 
@@ -193,4 +240,5 @@ def stream_reader(
 ) -> StreamReader:
     """The reader of a stream."""
     tasks = options.get("parallelism", parallelism) or os.cpu_count() or 1
-    return StreamReader(options, schema, tasks)
+    kind = ChangeStreamReader if options.get("readChangeFeed") else StreamReader
+    return kind(options, schema, tasks)
