@@ -187,19 +187,21 @@ SAMPLE = "LAKELOG_SAMPLE"
 
 
 ON_SPARK = "tests/spark/"
+ON_ONE_WORKER = (ON_SPARK, "tests/kernel/", "tests/test_site.py", "tests/cli/")
+"""Tests with an expensive fixture in common: a JVM, the built site, a demonstration table."""
 
 
-class SparkOnOneWorker(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Distributes tests one by one, but all Spark tests to one worker, so that one JVM is used."""
+class SharedFixtures(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
+    """Distributes tests one by one, but those of `ON_ONE_WORKER` together."""
 
     def _split_scope(self, nodeid: str) -> str:
-        return ON_SPARK if nodeid.startswith(ON_SPARK) else nodeid
+        return next((name for name in ON_ONE_WORKER if nodeid.startswith(name)), nodeid)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     config.option.loadscopereorder = False  # the order of modules keeps their fixtures
-    return SparkOnOneWorker(config, log)
+    return SharedFixtures(config, log)
 
 
 def pytest_report_header() -> str:
