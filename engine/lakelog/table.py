@@ -1414,7 +1414,7 @@ class Table:
         """
         from lakelog.health.survey import examine
 
-        return examine(self._log, self.snapshot, files=files)
+        return examine(self._log, self.snapshot, files=files)[0]
 
     def report(self, path: str | os.PathLike[str], *, files: bool = False) -> ReportFile:
         """Write an HTML page about the latest version: what should be done, and figures of sizes,

@@ -14,6 +14,8 @@ import pytest
 import lakelog
 from lakelog import InvalidInputError, MissingDependencyError, Table, UnavailableError
 from lakelog.demo import make_table
+from lakelog.storage.local import LocalStore
+from lakelog.testing import InjectingStore
 from perf import generate
 from tests.handmade import Handmade, add, field, info, metadata, remove
 from tests.report.conftest import Shown
@@ -185,6 +187,16 @@ def test_every_format_has_a_report(tmp_path: Path, form: str) -> None:
             tx.add(path=f"{number}", size=1)
     table.report(tmp_path / "report.html")
     assert f"{form} table, version" in (tmp_path / "report.html").read_text("utf-8")
+
+
+def test_each_commit_is_read_once(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, upkeep=False)
+    for number in range(3):
+        table.append(pl.DataFrame({"id": [number]}))
+    store = InjectingStore(LocalStore(str(tmp_path / "t")))
+    lakelog.open(store=store).report(tmp_path / "report.html")
+    read = [path for kind, path in store.operations if kind == "read" and path.endswith(".json")]
+    assert sorted(read) == [f"_delta_log/{version:020}.json" for version in range(4)]
 
 
 def test_a_report_that_cannot_be_written_is_an_error(demo: Table, tmp_path: Path) -> None:

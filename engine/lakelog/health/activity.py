@@ -8,17 +8,18 @@ of files are too low by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import polars as pl
 
+from lakelog.dialects.log_content import Actions, CommitFile, CommitInfo, LogListing
 from lakelog.errors import LakelogError
 from lakelog.log.context import Log
-from lakelog.log.history import history, lazy_actions
+from lakelog.log.history import by_size, history_of, with_stable_listing
 from lakelog.log.snapshot import LogSnapshot
-from lakelog.model import contract
+from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata
 
 _FILES = ("add", "remove")
@@ -78,19 +79,28 @@ class Activity:
 
 
 def read_activity(log: Log, snapshot: LogSnapshot) -> Activity:
-    """The activity up to a snapshot's version.
+    """The activity up to a snapshot's version. Commits that the snapshot has decoded are not
+    decoded again.
 
     Memory: about 100 bytes per file action of the commits in the log, and their paths.
     """
-    commits = history(log).filter(pl.col("version") <= snapshot.version).sort("version")
-    listed = [c.version for c in log.list_all().commits if c.version <= snapshot.version]
-    if listed:
-        wanted = pl.col("actionType").is_in([*_FILES, "metaData"])
-        found = lazy_actions(log, listed[0], snapshot.version).select(_READ)
-        rows = found.filter(wanted).collect()
-    else:
-        rows = pl.DataFrame(schema=dict.fromkeys(_READ, pl.String()) | {"version": pl.Int64()})
-    begins = bool(listed) and listed[0] == 0
+    return with_stable_listing(log, lambda listing: _activity(log, listing, snapshot))
+
+
+def _activity(log: Log, listing: LogListing, snapshot: LogSnapshot) -> Activity:
+    listed = [commit for commit in listing.commits if commit.version <= snapshot.version]
+    wanted = pl.col("actionType").is_in([*_FILES, "metaData"])
+    parts: list[pl.DataFrame] = []
+    infos: list[CommitInfo] = []
+    for chunk in by_size(listed):
+        decoded = _decoded(log, snapshot, chunk)
+        found = actions.concat((decoded.files, decoded.meta))
+        parts.append(actions.conform(found, _READ).filter(wanted).sort(actions.ORDER))
+        infos += decoded.commit_infos
+    rows = pl.concat(parts) if parts else actions.empty(_READ)
+    commits = history_of(log, listing, infos)
+    commits = commits.filter(pl.col("version") <= snapshot.version).sort("version")
+    begins = bool(listed) and listed[0].version == 0
     changed = _per_commit(rows.filter(pl.col("actionType").is_in(_FILES)), begins=begins)
     total = snapshot.num_files(), snapshot.total_size()
     commits = commits.join(changed, on="version", how="left", maintain_order="left")
@@ -106,6 +116,11 @@ def read_activity(log: Log, snapshot: LogSnapshot) -> Activity:
         commits.drop("net_files", "net_bytes"),
         schemas.join(who, on="version", how="left", maintain_order="left"),
     )
+
+
+def _decoded(log: Log, snapshot: LogSnapshot, commits: Sequence[CommitFile]) -> Actions:
+    found = snapshot.read_state(lambda state: state.decoded(commits))
+    return log.dialect.decode(log.store, commits) if found is None else found
 
 
 def _per_commit(files: pl.DataFrame, *, begins: bool) -> pl.DataFrame:

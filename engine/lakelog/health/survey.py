@@ -34,13 +34,18 @@ PARTITION = "partition."
 _DAMAGED_GATES = ("missing-commits", "checkpoint-broken")
 
 
-def examine(log: Log, opened: Callable[[], LogSnapshot], *, files: bool = False) -> HealthReport:
+def examine(
+    log: Log, opened: Callable[[], LogSnapshot], *, files: bool = False
+) -> tuple[HealthReport, pl.DataFrame]:
     """Measure a table and report what should be done; see `lakelog.table.Table.doctor`.
 
     Args:
         log: The log.
         opened: Opens its latest version; a log that cannot be read is a finding.
         files: Also list the data files, and count those that no version needs.
+
+    Returns:
+        The report, and `partition_sizes` (empty if the log cannot be read).
     """
     version = log.latest_version()
     try:
@@ -51,14 +56,14 @@ def examine(log: Log, opened: Callable[[], LogSnapshot], *, files: bool = False)
         why = error.hint or "restore the file from a copy"
         damage = Damage("log", f"{where}{error.message}", why)
         damages = (damage, *_of_pointer(log, is_damaged=True))
-        facts = TableFacts(log.table, version, damages)
+        facts, sizes = TableFacts(log.table, version, damages), pl.DataFrame()
     else:
-        facts = survey(log, snapshot, files=files)
-    return HealthReport(log.table, facts.version, tuple(findings(facts)), facts)
+        facts, sizes = _survey(log, snapshot, files=files)
+    return HealthReport(log.table, facts.version, tuple(findings(facts)), facts), sizes
 
 
-def survey(log: Log, snapshot: LogSnapshot, *, files: bool = False) -> TableFacts:
-    """The measurements of a version; `files` also lists the data.
+def _survey(log: Log, snapshot: LogSnapshot, *, files: bool) -> tuple[TableFacts, pl.DataFrame]:
+    """The measurements of a version, and its `partition_sizes`; `files` also lists the data.
 
     Memory: about 40 bytes per live file and tombstone.
     """
@@ -92,7 +97,8 @@ def survey(log: Log, snapshot: LogSnapshot, *, files: bool = False) -> TableFact
     expired = (removed.fill_null(0) <= log.clock() - retention_ms).sum()
     checkpoint = provenance.checkpoint
     tail = snapshot.read_state(lambda state: state.segment.commits)
-    return TableFacts(
+    sizes = partition_sizes(snapshot, small_bytes)
+    facts = TableFacts(
         table=log.table,
         version=snapshot.version,
         damage=tuple(damage),
@@ -108,9 +114,10 @@ def survey(log: Log, snapshot: LogSnapshot, *, files: bool = False) -> TableFact
         deleted_file_retention_ms=retention_ms,
         refusals=tuple(_refusals(snapshot)),
         feature_removal=log.dialect.feature_removal,
-        **_live(snapshot, small_bytes),
+        **_live(snapshot, sizes),
         **more,
     )
+    return facts, sizes
 
 
 def partition_sizes(snapshot: LogSnapshot, small_bytes: int = 0) -> pl.DataFrame:
@@ -142,8 +149,7 @@ def partition_label(row: dict[str, Any]) -> str:
     return ", ".join(f"{k}={'null' if v is None else v}" for k, v in values.items())
 
 
-def _live(snapshot: LogSnapshot, small_bytes: int) -> dict[str, Any]:
-    sizes = partition_sizes(snapshot, small_bytes)
+def _live(snapshot: LogSnapshot, sizes: pl.DataFrame) -> dict[str, Any]:
     # A partition's only small file has no other to be merged with.
     mergeable = sizes.filter(pl.col("small_files") > 1)
     vectors = pl.Series(dtype=pl.Int64)

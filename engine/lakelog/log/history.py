@@ -92,12 +92,24 @@ def with_stable_listing(log: Log, look: Callable[[LogListing], _T]) -> _T:
 
 def _history(log: Log, listing: LogListing, limit: int | None) -> pl.DataFrame:
     latest_version(listing, log.table)
-    every = listing.commits
-    stated = {c.version for c in listing.checkpoints if c.layout == "avro-state"}
-    versions = sorted({c.version for c in every} | stated, reverse=True)[:limit]
+    versions = _versions(listing)[:limit]
     lowest = versions[-1] if versions else 0
-    commits = [c for c in every if c.version >= lowest and versions]
+    commits = [c for c in listing.commits if c.version >= lowest and versions]
     infos = log.dialect.decode(log.store, commits, files=False).commit_infos if commits else ()
+    return history_of(log, listing, infos, limit)
+
+
+def _versions(listing: LogListing) -> list[int]:
+    """The versions of a history, newest first."""
+    stated = {c.version for c in listing.checkpoints if c.layout == "avro-state"}
+    return sorted({c.version for c in listing.commits} | stated, reverse=True)
+
+
+def history_of(
+    log: Log, listing: LogListing, infos: Sequence[CommitInfo], limit: int | None = None
+) -> pl.DataFrame:
+    """The columns of `history` for the commits of a listing, of which `infos` were decoded."""
+    versions = _versions(listing)[:limit]
     rows = log.dialect.decode_commit_infos(infos).unique("version", keep="first")
     return (
         pl.DataFrame({"version": pl.Series(versions, dtype=pl.Int64)})

@@ -158,19 +158,31 @@ def _many(value: Proposed) -> list[int | None]:
 
 
 def simulate(
-    log: Log, tried: Sequence[Proposal], consumers: Mapping[str, int] | None = None
+    log: Log,
+    tried: Sequence[Proposal],
+    consumers: Mapping[str, int] | None = None,
+    latest: LogSnapshot | None = None,
 ) -> Simulation:
-    """The effect of each proposal. Memory: the log listing, tombstones, and paths of live files."""
-    return with_stable_files(log, lambda entries: _simulated(log, tried, consumers, entries))
+    """The effect of each proposal; `latest` is the latest version, if the caller has opened it.
+    Memory: the log listing, tombstones, and paths of live files.
+    """
+    opened = [] if latest is None else [latest]
+
+    def attempt(entries: Sequence[FileEntry]) -> Simulation:
+        # A later attempt follows an interference, and opens the version that is the latest then.
+        snapshot = opened.pop() if opened else LogSnapshot.open(log)
+        return _simulated(log, snapshot, tried, consumers, entries)
+
+    return with_stable_files(log, attempt)
 
 
 def _simulated(
     log: Log,
+    snapshot: LogSnapshot,
     tried: Sequence[Proposal],
     consumers: Mapping[str, int] | None,
     entries: Sequence[FileEntry],
 ) -> Simulation:
-    snapshot = LogSnapshot.open(log)
     metadata = snapshot.metadata
     options = CheckpointOptions.of(metadata.configuration, log.dialect)
     tombstones = _tombstones(snapshot)

@@ -25,7 +25,7 @@ from lakelog.display import Displayed, size_text
 from lakelog.errors import InvalidInputError, LakelogError, UnavailableError
 from lakelog.health.activity import Activity, in_buckets, main_values, read_activity
 from lakelog.health.findings import INFO, HealthReport
-from lakelog.health.survey import examine, partition_label, partition_sizes
+from lakelog.health.survey import examine, partition_label
 from lakelog.log.context import Log, commit_times
 from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import LogSnapshot
@@ -71,8 +71,8 @@ def write_report(
 ) -> ReportFile:
     """Write the report of a snapshot; see `lakelog.table.Table.report`."""
     charts.require_altair()
-    health = examine(log, lambda: snapshot, files=files)
-    page = render(log, snapshot, health).encode()
+    health, sizes = examine(log, lambda: snapshot, files=files)
+    page = render(log, snapshot, health, sizes).encode()
     target = os.fspath(path)
     try:
         with open(target, "wb") as file:
@@ -90,10 +90,9 @@ def write_report(
     return ReportFile(target, len(page), health)
 
 
-def render(log: Log, snapshot: LogSnapshot, health: HealthReport) -> str:
-    """The page as text."""
+def render(log: Log, snapshot: LogSnapshot, health: HealthReport, sizes: pl.DataFrame) -> str:
+    """The page as text; `sizes` as `partition_sizes` returns them."""
     activity = read_activity(log, snapshot)
-    sizes = partition_sizes(snapshot)
     page = _Page()
     parts = [
         _header(log, snapshot),
@@ -280,7 +279,7 @@ def _figures(
             page.figure(partitions),
             _table(rows),
         )
-    yield _retention(page, log)
+    yield _retention(page, log, snapshot)
 
 
 def _counts(commits: pl.DataFrame, name: str) -> pl.DataFrame:
@@ -289,9 +288,9 @@ def _counts(commits: pl.DataFrame, name: str) -> pl.DataFrame:
     return counts.sort("commits", name, descending=[True, False])
 
 
-def _retention(page: _Page, log: Log) -> str:
+def _retention(page: _Page, log: Log, snapshot: LogSnapshot) -> str:
     now_ms = log.clock()
-    found = simulate(log, []).row(0, named=True)
+    found = simulate(log, [], latest=snapshot).row(0, named=True)
     listing = log.list_all()
     oldest, times_ms = rebuildable(listing)[0][0], commit_times(listing.commits)
     first_ms = times_ms["timestamp"][0] if times_ms.height else None
