@@ -14,9 +14,11 @@ Source: Delta protocol, Data Files; Partition Value Serialization.
 from __future__ import annotations
 
 import inspect
+import math
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
@@ -58,6 +60,7 @@ _IN_MEMORY = 4  # bytes of rows for one in the file, by custom
 _ROW_GROUP_BYTES = 64 << 20  # of rows in memory
 _ROW_GROUP_ROWS = 1 << 20
 _SPLIT_ROWS, _SPLIT_BYTES = 1 << 20, 64 << 20
+_PIECE_ROWS = 1 << 18  # of rows that are not split: several make a row group
 _ATTEMPT_CHARACTERS = 12
 _MAP = pl.Map(pl.String, pl.String)
 _RANGES_AT_ONCE = 64  # batches read back from local disk for one write
@@ -75,6 +78,7 @@ class _Partition:
         size_bytes: Their size in memory.
         ranges: Rows on local disk, which precede those in memory.
         file: The file that is being written.
+        writing: Rows that a thread is writing to it, and their size in memory.
     """
 
     texts: tuple[str | None, ...]
@@ -84,6 +88,12 @@ class _Partition:
     size_bytes: int = 0
     ranges: list[ScratchRange] = field(default_factory=list)
     file: ParquetFile | None = None
+    writing: tuple[Future[None], int] | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it has a file, or is about to have one."""
+        return self.file is not None or self.writing is not None
 
     def take(self) -> pa.Table:
         """The rows in memory, which are removed from the partition."""
@@ -129,7 +139,8 @@ class DataFileWriter:
         # A row group in memory for each file that is written at the time, and as much again.
         self._row_group_bytes = min(_ROW_GROUP_BYTES, max(1, memory_bytes // (2 * self._workers)))
         self._partitions: dict[tuple[tuple[str | None, ...], int], _Partition] = {}
-        self._full: list[_Partition] = []
+        self._lane = 0
+        self._pool = Pool(self._workers, thread_name_prefix="lakelog-encode")
         self._unsplit: list[pa.Table] = []
         self._unsplit_rows = self._unsplit_bytes = 0
         self._held_bytes = 0
@@ -164,13 +175,15 @@ class DataFileWriter:
 
     def _take(self, batch: Rows, conform: Conform) -> None:
         self._require_open()
-        for piece in slices(batch):
+        for piece in slices(batch, _SPLIT_ROWS if self._keys else _PIECE_ROWS):
             table = conform.table(piece)
             self.num_rows += table.num_rows
             if self._keys:
                 self._wait_to_split(table)
             else:
-                self._hold(self._lane(), self._rows_of(table), table.nbytes)
+                # Several files are filled by turns, each with whole row groups.
+                lane = self._partition((), self._lane)
+                self._hold(lane, self._rows_of(table), table.nbytes)
 
     def _rows_of(self, table: pa.Table) -> pa.Table:
         """The columns that are in files, under the names that they have there."""
@@ -214,13 +227,6 @@ class DataFileWriter:
             found = self._partitions[texts, lane] = _Partition(texts, folder)
         return found
 
-    def _lane(self) -> _Partition:
-        """Where rows of a table without partitions wait: several files are filled side by side,
-        but a second one only once there is a row group for the first.
-        """
-        lanes = (self._partition((), lane) for lane in range(self._workers))
-        return next(lane for lane in lanes if lane not in self._full)
-
     def _hold(self, partition: _Partition, rows: pa.Table, size_bytes: int) -> None:
         if not rows.num_rows:
             return
@@ -230,28 +236,45 @@ class DataFileWriter:
         self._held_bytes += size_bytes
         if self._held_bytes >= self._memory_bytes:
             self._drain()
-        elif partition.size_bytes >= self._row_group_bytes and self._may_open(partition):
-            if partition not in self._full:
-                self._full.append(partition)
-            if len(self._full) >= self._workers:
-                self._held_bytes -= sum(each.size_bytes for each in self._full)
-                full, self._full = self._full, []
-                self._each(self._write_out, full)
+        elif (
+            partition.size_bytes >= self._row_group_bytes or partition.rows >= _ROW_GROUP_ROWS
+        ) and (partition.is_open or self._num_open() < self._open_files):
+            self._start(partition)
+            self._lane = (self._lane + 1) % self._workers
 
     # --- files -------------------------------------------------------------------------------
 
-    def _may_open(self, partition: _Partition) -> bool:
-        """Whether a partition has a file, or may get one next to those that are open, or will
-        be.
-        """
-        soon = sum(1 for each in self._full if each.file is None and each is not partition)
-        return partition.file is not None or self._num_open() + soon < self._open_files
-
     def _num_open(self) -> int:
-        return sum(1 for each in self._partitions.values() if each.file is not None)
+        return sum(1 for each in self._partitions.values() if each.is_open)
+
+    def _start(self, partition: _Partition) -> None:
+        """Let a thread write the rows that wait in memory, once one is free."""
+        self._settle(partition)
+        if self._workers == 1:
+            self._held_bytes -= partition.size_bytes
+            self._write_out(partition)
+            return
+        busy = [each for each in self._partitions.values() if each.writing is not None]
+        if len(busy) >= self._workers:
+            wait([each.writing[0] for each in busy if each.writing], return_when=FIRST_COMPLETED)
+            for each in busy:
+                if each.writing and each.writing[0].done():
+                    self._settle(each)
+        size_bytes = partition.size_bytes
+        rows = partition.take()
+        partition.writing = self._pool.submit(self._write_rows, partition, rows), size_bytes
+
+    def _settle(self, partition: _Partition) -> None:
+        """Wait for the rows that a thread is writing."""
+        writing, partition.writing = partition.writing, None
+        if writing is not None:
+            self._held_bytes -= writing[1]
+            writing[0].result()
 
     def _drain(self) -> None:
         """Write everything that waits in memory, to files where they may be open."""
+        for each in self._partitions.values():
+            self._settle(each)
         waiting = [each for each in self._partitions.values() if each.rows]
         waiting.sort(key=lambda each: (each.file is None, -each.size_bytes))
         open_ = self._num_open()
@@ -262,7 +285,7 @@ class DataFileWriter:
                 direct.append(each)
             else:
                 each.ranges += self._spill.append(each.take().combine_chunks())
-        self._held_bytes, self._full = 0, []
+        self._held_bytes = 0
         self._each(self._write_out, direct)
 
     def _each(
@@ -299,6 +322,7 @@ class DataFileWriter:
         # A file ends between row groups: where it is to be short, so are they.
         group_bytes = min(self._row_group_bytes, _IN_MEMORY * self._plan.target_file_bytes)
         step = min(_ROW_GROUP_ROWS, max(1, group_bytes // row_bytes))
+        step = math.ceil(rows.num_rows / max(1, round(rows.num_rows / step)))  # of equal length
         for start in range(0, rows.num_rows, step):
             if partition.file is None:
                 partition.file = self._new_file(partition.folder)
@@ -338,6 +362,7 @@ class DataFileWriter:
 
     def _complete(self, partition: _Partition) -> None:
         """Write all that a partition still has, and close its file."""
+        self._settle(partition)
         ranges, partition.ranges = partition.ranges, []
         for start in range(0, len(ranges), _RANGES_AT_ONCE):
             self._write_rows(partition, self._spill.read(ranges[start : start + _RANGES_AT_ONCE]))
@@ -355,6 +380,7 @@ class DataFileWriter:
         finishers = _FINISHERS if self._is_local else _REMOTE_FINISHERS
         self._each(self._complete, self._partitions.values(), max(self._workers, finishers))
         self._over = True
+        self._pool.shutdown()
         self._spill.close()
         files = _frame(sorted(self._done, key=lambda file: str(file["path"])))
         return files.drop("modificationTime", "stats") if self._plan.change_data else files
@@ -369,6 +395,7 @@ class DataFileWriter:
         to commit them looks first. What cannot be deleted stays for vacuum.
         """
         self._over = True
+        self._pool.shutdown(wait=True, cancel_futures=True)
         self._spill.close()
         for partition in self._partitions.values():
             partition.tables = []
