@@ -368,6 +368,24 @@ def test_a_file_that_could_not_be_written_is_an_error_and_leaves_nothing(
     assert data_files(tmp_path) == []
 
 
+@pytest.mark.parametrize("nth", [1, 2, 3])
+def test_a_file_that_fails_in_the_background_is_an_error_and_leaves_nothing(
+    tmp_path: Path, nth: int
+) -> None:
+    table = table_at(tmp_path, by=())
+    store = InjectingStore(open_store(str(tmp_path)), [Rule("fail", "upload", nth=nth)])
+    plan = WritePlan.of(table.snapshot(), target_file_bytes=2000)
+
+    def written() -> None:
+        with DataFileWriter(plan, store=store, workers=2, memory_bytes=20_000) as writer:
+            for part in frame(10_000).iter_slices(100):
+                writer.write(part)  # fails some parts later
+
+    with pytest.raises(OSError, match="injected"):
+        written()
+    assert data_files(tmp_path) == []
+
+
 def test_no_room_on_the_local_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = table_at(tmp_path)
 

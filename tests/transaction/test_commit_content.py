@@ -170,6 +170,14 @@ def test_no_row_id_is_given_where_nothing_is_added_or_tracking_is_suspended() ->
     assert "baseRowId" not in content.files.columns
     assert content.meta.height == 0
     assert content.info["tags"] == {"delta.rowTracking.preserved": "false"}
+    declared = replace(DESCRIPTION, row_ids_kept=frozenset("a"))
+    for before, kept in (
+        (None, "false"),
+        (metadata(**{"delta.enableRowTracking": "true"}), "true"),
+    ):
+        tracked = pending([gone], protocol=TRACKING, before=before)
+        content = build_content(tracked, declared, base(), NOW_MS)
+        assert content.info["tags"] == {"delta.rowTracking.preserved": kept}
     suspended = metadata(**{"delta.rowTrackingSuspended": "true"})
     still = pending([add("a", 1)], protocol=TRACKING, before=suspended)
     assert "baseRowId" not in build_content(still, DESCRIPTION, base(), NOW_MS).files.columns
