@@ -194,7 +194,8 @@ def test_each_commit_is_read_once(tmp_path: Path) -> None:
     for number in range(3):
         table.append(pl.DataFrame({"id": [number]}))
     store = InjectingStore(LocalStore(str(tmp_path / "t")))
-    lakelog.open(store=store).report(tmp_path / "report.html")
+    written = lakelog.open(store=store).report(tmp_path / "report.html")
+    assert written.health.measures.tail_commits == 4
     read = [path for kind, path in store.operations if kind == "read" and path.endswith(".json")]
     assert sorted(read) == [f"_delta_log/{version:020}.json" for version in range(4)]
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import polars as pl
@@ -92,7 +93,10 @@ def _activity(log: Log, listing: LogListing, snapshot: LogSnapshot) -> Activity:
     wanted = pl.col("actionType").is_in([*_FILES, "metaData"])
     parts: list[pl.DataFrame] = []
     infos: list[CommitInfo] = []
-    for chunk in by_size(listed):
+    replayed = set(snapshot.read_state(lambda state: state.segment.commits))
+    older = by_size([commit for commit in listed if commit not in replayed])
+    newer = by_size([commit for commit in listed if commit in replayed])
+    for chunk in chain(older, newer):
         decoded = _decoded(log, snapshot, chunk)
         found = actions.concat((decoded.files, decoded.meta))
         parts.append(actions.conform(found, _READ).filter(wanted).sort(actions.ORDER))

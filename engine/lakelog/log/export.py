@@ -92,7 +92,8 @@ class ExportManifest(Displayed):
             ("version", str(self.version)),
             ("live files", f"{self.num_files:,}, {size_text(self.total_size)}"),
             ("tombstones", f"{self.num_tombstones:,}"),
-            ("rows", f"{self.num_rows:,} in {len(self.parts):,} parts, {size_text(size_bytes)}"),
+            ("rows", f"{self.num_rows:,}"),
+            ("parts", f"{len(self.parts):,}, {size_text(size_bytes)}"),
             *(("warning", text) for text in self.warnings),
         ]
 
