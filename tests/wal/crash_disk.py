@@ -332,6 +332,9 @@ class Held:
         self._path = path
         self.was_left_well = was_left_well
 
+    def is_held(self) -> bool:
+        return True
+
     def release(self, *, well: bool = False) -> None:
         if self._disk._locks.pop(self._path, None) is not None and well:
             self._disk._left_well.add(self._path)

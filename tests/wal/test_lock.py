@@ -18,6 +18,7 @@ from lakelog.errors import (
     ExternalPathError,
     InvalidInputError,
     LogLockedError,
+    LogPoisonedError,
     OutcomeUnknownError,
     WalCorruptionError,
 )
@@ -45,6 +46,28 @@ def test_a_second_writer_is_told_who_has_the_log(tmp_path: Path) -> None:
         assert log.append("PUT", "k", b"") == 1
     with WriteAheadLog(tmp_path) as log:
         assert log.append("PUT", "k", b"") == 2
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("sync", ["sync", "none"])
+def test_a_writer_whose_lock_file_is_gone_writes_no_more(
+    tmp_path: Path, sync: Any, replace: bool
+) -> None:
+    log = WriteAheadLog(tmp_path, sync=sync)
+    log.append("PUT", "a", b"1")
+    (tmp_path / "wal.lock").unlink()
+    other = WriteAheadLog(tmp_path) if replace else None
+    with pytest.raises(OutcomeUnknownError, match="lock file"):
+        log.append("PUT", "b", b"2")
+    with pytest.raises(LogPoisonedError):
+        log.append("PUT", "c", b"3")
+    log.close()
+    if other is not None:
+        other.append("PUT", "d", b"4")
+        other.close()
+    with WriteAheadLog(tmp_path) as again:
+        kept = ["a", "d"] if replace else ["a"]
+        assert [record.key.decode() for record in again.replay()] == kept
 
 
 def test_a_dead_owners_lock_is_taken_over(tmp_path: Path) -> None:

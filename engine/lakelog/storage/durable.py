@@ -42,7 +42,7 @@ _O_TMPFILE = getattr(os, "O_TMPFILE", 0)
 _O_FOLDER = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _O_NEW = os.O_WRONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
 _MODE = 0o666  # restricted by the umask
-_PIECE_BYTES = 1 << 17  # buffer of an upload; malloc would map larger ones anew each time
+_PIECE_BYTES = 1 << 17  # buffer of an upload; malloc maps larger ones again each time
 _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 

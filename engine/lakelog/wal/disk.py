@@ -209,6 +209,9 @@ class HeldLock(Protocol):
 
     was_left_well: bool
 
+    def is_held(self) -> bool:
+        """Whether the lock excludes other processes: its file was not deleted."""
+
     def release(self, *, well: bool = False) -> None:
         """Release the lock; can be called repeatedly."""
 
@@ -398,6 +401,10 @@ class LocalLock:
         self.was_left_well = was_left_well
         self._descriptor = descriptor
         _held.add(self)
+
+    def is_held(self) -> bool:
+        """As `HeldLock.is_held`."""
+        return os.fstat(self._descriptor).st_nlink > 0
 
     def release(self, *, well: bool = False) -> None:
         """As `HeldLock.release`."""

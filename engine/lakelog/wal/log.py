@@ -181,6 +181,7 @@ class WriteAheadLog(Closing):
                     frame_bytes=frame_bytes,
                     clock=clock,
                     new_id=new_id,
+                    is_locked=self._lock.is_held,
                 )
             except BaseException:
                 self._lock.release()

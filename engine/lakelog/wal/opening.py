@@ -123,8 +123,9 @@ def open_for_writing(
     frame_bytes: int,
     clock: Callable[[], int],
     new_id: Callable[[], bytes],
+    is_locked: Callable[[], bool],
 ) -> Opened:
-    """Recover a log, and open it at its end. The caller has its lock."""
+    """Recover a log, and open it at its end. The caller has its lock, as `is_locked` verifies."""
     verdict = _surveyed(disk, directory, was_left_well=was_left_well)
     if verdict.damage is not None and strict:
         raise verdict.damage
@@ -191,6 +192,7 @@ def open_for_writing(
         durable_end=end,
         next_seq=next_seq,
         truncated_to=verdict.truncated_to,
+        is_locked=is_locked,
     )
     if rewritten > _MANY_BYTES:
         with _closed_on_error(file), contextlib.suppress(UnavailableError):

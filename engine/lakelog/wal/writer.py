@@ -67,6 +67,7 @@ class Writer:
     durable_end: int
     next_seq: int
     truncated_to: int
+    is_locked: Callable[[], bool]
     poison: str | None = None
     is_closed: bool = False
 
@@ -112,6 +113,7 @@ class Writer:
                 found=records,
                 hint="begin a new log",
             )
+        self._check_lock()
         start = self.end
         try:
             written = _write_all(self.file, pieces)
@@ -164,7 +166,18 @@ class Writer:
         except BaseException as cause:
             self.poison = f"an fsync failed ({type(cause).__name__})"
             raise
+        self._check_lock()
         self.durable_end = self.end
+
+    def _check_lock(self) -> None:
+        if not self.is_locked():
+            self.poison = "the lock file was deleted"
+            raise OutcomeUnknownError(
+                "the lock file of the write-ahead log was deleted, so another process may have "
+                "written to the log",
+                path=self.directory,
+                hint=LOOK,
+            )
 
     def rotate(self) -> None:
         """Begin a new segment, after making the current one durable.
