@@ -553,6 +553,14 @@ def test_small_files_share_a_chunk_and_a_large_one_is_cut_at_line_ends(
         assert len(piece.data) <= 100 or bytes(piece.data).count(b"\n") == 1
 
 
+def test_a_file_of_some_megabytes_is_decoded_in_three_parts() -> None:
+    lines = [json.dumps({"add": {"path": f"{n:0300}", "size": n}}).encode() for n in range(13_000)]
+    large = blob(INFO, *lines)
+    assert [len(chunk) for chunk in chunks_module.chunked([large])] == [1, 1, 1]
+    assert plain(decode_lines([large], DELTA)) == plain(decode_exact([large], DELTA))
+    assert len(list(chunks_module.chunked([blob(INFO, *lines[:8_000])]))) == 1
+
+
 def test_damage_in_a_later_piece_is_placed_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = [INFO, *[ADD] * 30, b'{"add":{"path":"a","size":"torn"}}', ADD]
     with pytest.raises(InvalidActionError) as exact:

@@ -19,19 +19,25 @@ from lakelog.model.contract import MAX_DEPTH
 
 CHUNK_BYTES = 8 << 20
 _FIRST_BYTES = 1 << 20
+_PART_BYTES = 3 << 19
+"""Least bytes of the three parts of a large file: the first one shows the keys that occur, the
+others are decoded in parallel.
+"""
 _COUNT_BLOCK = 1 << 18
 _LONG_LINE_BYTES = 1 << 12
 _COMMIT_INFO = b'{"commitInfo":'
 
 
 def chunked(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
-    """Group files into chunks; a larger file is split at line ends. The first chunks are small, so
+    """Group files into chunks; a large file is split at line ends. The first chunks are small, so
     that decoding starts while a log is read.
     """
     chunk: list[Blob] = []
     size, most = 0, min(_FIRST_BYTES, CHUNK_BYTES)
     for blob in blobs:
-        for piece in (blob,) if len(blob.data) <= CHUNK_BYTES else _cut(blob):
+        part_bytes = min(max(len(blob.data) // 3, _PART_BYTES), CHUNK_BYTES)
+        # A rest of a few lines is not worth a parse.
+        for piece in (blob,) if len(blob.data) <= 2 * part_bytes else _cut(blob, part_bytes):
             length = len(piece.data)
             if chunk and size + length > most:
                 yield chunk
@@ -42,7 +48,7 @@ def chunked(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
         yield chunk
 
 
-def _cut(blob: Blob) -> Iterator[Blob]:
+def _cut(blob: Blob, part_bytes: int) -> Iterator[Blob]:
     data = bytes(blob.data)
     if data.isspace() and blob.whole:
         raise no_action(blob)
@@ -50,8 +56,8 @@ def _cut(blob: Blob) -> Iterator[Blob]:
     view = memoryview(data)
     while start < len(data):
         end = len(data)
-        if end - start > CHUNK_BYTES:
-            end = data.rfind(b"\n", start, start + CHUNK_BYTES) + 1
+        if end - start > part_bytes + part_bytes // 8:
+            end = data.rfind(b"\n", start, start + part_bytes) + 1
             end = end or data.find(b"\n", start) + 1 or len(data)
         yield Blob(blob.version, blob.path, view[start:end], line, blob.offset + start, False)
         line += data.count(b"\n", start, end)
