@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,29 @@ def test_nulls_comments_and_properties(tmp_path: Path) -> None:
     assert table.alter.unset_properties(["other"]) is None
     assert table.alter.upgrade(["timestampNtz"]) == 8
     assert "timestampNtz" in (table.snapshot().protocol.reader_features or ())
+
+
+def test_commits_have_the_description_that_was_given(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    described = table.alter.described(
+        user_name="ann", user_metadata="ticket 7", commit_info={"run": "nightly"}
+    )
+    described.rename_column("id", "key", enable=True)
+    described.described(operation="TAG").set_properties({"mine": "1"})
+    table.alter.set_comment("orders")
+    last = table.history(4).sort("version")
+    assert last["operation"].to_list()[1:] == ["RENAME COLUMN", "TAG", "SET TBLPROPERTIES"]
+    assert last["userMetadata"].to_list() == ["ticket 7"] * 3 + [None]
+    infos = [
+        json.loads(line)["commitInfo"]
+        for path in sorted((tmp_path / "_delta_log").glob("*.json"))[-4:]
+        for line in path.read_text().splitlines()
+        if "commitInfo" in line
+    ]
+    assert [(info.get("userName"), info.get("run")) for info in infos] == [
+        *[("ann", "nightly")] * 3,
+        (None, None),
+    ]
 
 
 def test_constraint_is_added_only_if_all_rows_satisfy_it(tmp_path: Path) -> None:

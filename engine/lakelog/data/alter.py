@@ -59,6 +59,35 @@ class Alter:
     def __init__(self, begin: Callable[..., LogTransaction]) -> None:
         self._begin = begin
 
+    def described(
+        self,
+        *,
+        operation: str | None = None,
+        user_name: str | None = None,
+        user_metadata: str | None = None,
+        commit_info: Mapping[str, Any] | None = None,
+    ) -> Alter:
+        """The same methods, whose commits have a description: ``commitInfo`` gets the arguments
+        that are not None, as in `Table.transaction`.
+
+        Raises:
+            InvalidInputError: As `Table.transaction`, when a method is called.
+
+        >>> import lakelog, polars as pl, tempfile
+        >>> table = lakelog.create(tempfile.mkdtemp(), {"id": pl.Int64})
+        >>> table.alter.described(user_metadata="ticket 1042").set_comment("orders")
+        1
+        """
+        given = {
+            "operation": operation,
+            "user_name": user_name,
+            "user_metadata": user_metadata,
+            "commit_info": commit_info,
+        }
+        chosen = {name: value for name, value in given.items() if value is not None}
+        begin = self._begin
+        return Alter(lambda **more: begin(**more | chosen))
+
     def add_columns(self, columns: SchemaLike, *, after: str | None = None) -> int | None:
         """Add nullable columns; they are null in existing rows.
 
