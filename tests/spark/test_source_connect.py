@@ -62,6 +62,23 @@ def test_rows_are_appended(connect: Any, tmp_path: Path) -> None:
     connect.range(5).write.format("lakelog").mode("append").save(made.path)
     assert made.snapshot().scan().collect()["id"].sort().to_list() == [0, 1, 2, 3, 4]
     assert made.history(1)["operation"].to_list() == ["WRITE"]
+    new = str(tmp_path / "new")  # a location without a table becomes one
+    parts = connect.range(5).selectExpr("id", "id % 2 AS part")
+    parts.write.format("lakelog").mode("append").option("partitionBy", "part").save(new)
+    assert lakelog.open(new).snapshot().metadata.partition_columns == ("part",)
+    feed = connect.readStream.format("lakelog").option("readChangeFeed", "true")
+    query = (
+        feed.option("startingVersion", "0")
+        .load(new)
+        .where("_change_type = 'insert'")
+        .select("id")
+        .writeStream.format("lakelog")
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .trigger(availableNow=True)
+        .start(made.path)
+    )
+    query.awaitTermination(120)
+    assert sorted(made.to_polars()["id"]) == sorted([*range(5), *range(5)])
 
 
 def test_views_of_sql_take_every_option(connect: Any, table: lakelog.Table) -> None:
