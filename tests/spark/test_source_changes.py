@@ -15,6 +15,7 @@ import lakelog
 from lakelog.errors import InvalidInputError, StreamMismatchError
 from lakelog.spark.options import parse_options
 from lakelog.spark.reading import schema_of
+from lakelog.spark.stream_planner import Offset
 from lakelog.spark.stream_source import stream_reader
 
 COLUMNS = ["id", "x", "_change_type", "_commit_version", "_commit_timestamp"]
@@ -85,12 +86,8 @@ def test_options_of_the_change_feed_are_checked() -> None:
     assert schema.table == "changes"  # of a batch query and of a stream
     stream = parsed("stream", readChangeFeed="true", startingVersion="latest")
     assert stream.get("readChangeFeed") is True
-    for more, message in (
-        ({}, "startingVersion is missing"),
-        ({"startingVersion": "1", "skipChangeCommits": "true"}, "exclude each other"),
-    ):
-        with pytest.raises(InvalidInputError, match=message):
-            parsed("stream", readChangeFeed="true", **more)
+    with pytest.raises(InvalidInputError, match="exclude each other"):
+        parsed("stream", readChangeFeed="true", skipChangeCommits="true")
     with pytest.raises(InvalidInputError, match="readChangeFeed does not apply here"):
         parsed("sink", readChangeFeed="true")
 
@@ -139,8 +136,9 @@ class Streamed:
         shares = pickle.loads(cloudpickle.dumps(self.reader.partitions(begin, self.start)))
         task = pickle.loads(cloudpickle.dumps(self.reader))
         found = [batch for share in shares for batch in task.read(share)]
-        rows = [tuple(row.values())[:-1] for each in found for row in each.to_pylist()]
-        return sorted(rows, key=repr)
+        rows = [tuple(row.values()) for each in found for row in each.to_pylist()]
+        self.times = {row[-1] for row in rows}
+        return sorted((row[:-1] for row in rows), key=repr)
 
 
 def test_a_stream_of_changes_follows_every_commit_and_obeys_its_start(tmp_path: Path) -> None:
@@ -176,5 +174,32 @@ def test_a_stream_of_changes_follows_every_commit_and_obeys_its_start(tmp_path: 
         schema_of(parse_options({"path": str(made.path)}))[0],
         2,
     )
-    with pytest.raises(StreamMismatchError, match="stream of rows"):
+    with pytest.raises(StreamMismatchError, match="another kind of stream"):
+        rows.latestOffset(every.start, rows.getDefaultReadLimit())
+    with pytest.raises(StreamMismatchError, match="another kind of stream"):
         every.reader.latestOffset(rows.initialOffset(), every.reader.getDefaultReadLimit())
+
+
+def test_a_stream_of_changes_without_a_start_has_the_rows_as_inserts_first(tmp_path: Path) -> None:
+    made = lakelog.create(tmp_path / "t", {"id": pl.Int64, "day": pl.String}, ["day"], upkeep=False)
+    for number in range(3):
+        made.append(pl.DataFrame({"id": [number], "day": ["a"]}))
+    made.delete("id = 1")
+    limited = {"maxFilesPerTrigger": "1"}
+    stream = Streamed(made, **limited)
+    narrow = Streamed(made, columns="_change_type")
+    made.delete("id = 2")
+    first = stream.batch()
+    assert stream.times == {made.history().filter(pl.col("version") == 4)["timestamp"][0]}
+    assert stream.start["isChangeFeed"] is True
+    rest = stream.batch()
+    assert sorted(first + rest) == [(0, "a", "insert", 4), (2, "a", "insert", 4)]
+    assert stream.batch() == [(2, "a", "delete", 5)]
+    assert stream.batch() == []
+    assert len(narrow.batch()) == 2
+    # Spark repeats the first batch, and asks for the first offset again.
+    again = Streamed(made, **limited)
+    end = Offset.of(stream.reader.initialOffset()).past(1).as_json()
+    assert len(stream.reader.partitions(again.start, end)) == 1
+    lakelog.create(tmp_path / "empty", {"id": pl.Int64}, upkeep=False)
+    assert Streamed(lakelog.open(tmp_path / "empty")).batch() == []

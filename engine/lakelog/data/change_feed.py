@@ -104,6 +104,15 @@ def change_schema(snapshot: LogSnapshot) -> contract.Struct:
     return _Feed(log, lambda _: snapshot, 0, snapshot).plan.schema
 
 
+def insert_columns(version: int, at_ms: int | None) -> dict[str, pa.Scalar]:
+    """The values of a change's own columns for rows that are all inserts of one version."""
+    values = (_INSERT, version, None if at_ms is None else at_ms * 1000)
+    return {
+        field.name: pa.scalar(value, contract.to_arrow(field.type))
+        for field, value in zip(_OWN_FIELDS, values, strict=True)
+    }
+
+
 def follow(
     log: Log,
     open_version: Open,

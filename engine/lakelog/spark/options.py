@@ -346,8 +346,12 @@ def _check_together(options: SourceOptions, use: Use | None) -> None:
             path=options.path,
             hint="remove one of them",
         )
-    if use == "stream" and values.get("readChangeFeed"):
-        _check_change_stream(options)
+    if values.get("readChangeFeed") and "skipChangeCommits" in values:
+        raise InvalidInputError(
+            "options readChangeFeed and skipChangeCommits exclude each other",
+            path=options.path,
+            hint="a change feed has the rows of every commit; remove skipChangeCommits",
+        )
     if use != "read":
         return
     for name in values:
@@ -370,23 +374,6 @@ def _check_together(options: SourceOptions, use: Use | None) -> None:
             "option startVersion is missing",
             path=options.path,
             hint="a diff needs startVersion and endVersion (default: the latest version)",
-        )
-
-
-def _check_change_stream(options: SourceOptions) -> None:
-    """Raise for options that do not apply to a stream of changes, or are missing."""
-    if "skipChangeCommits" in options.values:
-        raise InvalidInputError(
-            "options readChangeFeed and skipChangeCommits exclude each other",
-            path=options.path,
-            hint="a change feed has the rows of every commit; remove skipChangeCommits",
-        )
-    if not {"startingVersion", "startingTimestamp"} & set(options.values):
-        raise InvalidInputError(
-            "option startingVersion is missing",
-            path=options.path,
-            expected="startingVersion or startingTimestamp, for a stream of changes",
-            hint="pass 0 for all changes that the log still has, or latest for those to come",
         )
 
 

@@ -17,6 +17,7 @@ field                  meaning
                        its commit added
 ``beganVersion``       ``version`` of the offset that the stream began with
 ``beganInitial``       its ``isInitialSnapshot``
+``isChangeFeed``       true in a stream of changes, else missing
 =====================  ============================================================================
 
 **The start of the first batch** is in every offset, because Spark does not store it: if that batch
@@ -32,8 +33,8 @@ A stream returns added rows, and cannot retract any. A commit that removes or ch
 its additions, if the user sets the option. Commits that only rearrange files (``dataChange`` false)
 do not change rows, and are always skipped.
 
-A stream of changes (`StreamPlanner.advance_commits`) follows every commit, in whole commits: its
-offsets have ``index`` 0 and no initial version.
+A stream of changes (`StreamPlanner.advance_commits`) follows every commit, in whole commits: after
+the initial version, its offsets have ``index`` 0.
 
 Independent of Spark.
 
@@ -88,11 +89,14 @@ class Offset:
     is_initial: bool
     began_version: int
     began_initial: bool
+    is_changes: bool = False
 
     @staticmethod
-    def beginning(table_id: str, version: int, *, is_initial: bool = False) -> Offset:
+    def beginning(
+        table_id: str, version: int, *, is_initial: bool = False, is_changes: bool = False
+    ) -> Offset:
         """The start of a stream: before the first file of a version, or of its commit."""
-        return Offset(table_id, version, 0, is_initial, version, is_initial)
+        return Offset(table_id, version, 0, is_initial, version, is_initial, is_changes)
 
     def __lt__(self, other: Offset) -> bool:
         return self._order < other._order
@@ -125,7 +129,12 @@ class Offset:
         )
         if not is_beginning:
             return self
-        return Offset.beginning(end.table_id, end.began_version, is_initial=end.began_initial)
+        return Offset.beginning(
+            end.table_id,
+            end.began_version,
+            is_initial=end.began_initial,
+            is_changes=end.is_changes,
+        )
 
     def as_json(self) -> dict[str, Any]:
         """The form stored in checkpoints."""
@@ -137,6 +146,7 @@ class Offset:
             "isInitialSnapshot": self.is_initial,
             "beganVersion": self.began_version,
             "beganInitial": self.began_initial,
+            **({"isChangeFeed": True} if self.is_changes else {}),
         }
 
     @staticmethod
@@ -156,6 +166,7 @@ class Offset:
             bool(json["isInitialSnapshot"]),
             int(json["beganVersion"]),
             bool(json["beganInitial"]),
+            bool(json.get("isChangeFeed", False)),
         )
 
 
@@ -195,9 +206,15 @@ class StreamPlanner:
     """Plans the files of a table between offsets."""
 
     def __init__(
-        self, table: Table, *, skip_change_commits: bool = False, fail_on_data_loss: bool = True
+        self,
+        table: Table,
+        *,
+        skip_change_commits: bool = False,
+        fail_on_data_loss: bool = True,
+        changes: bool = False,
     ) -> None:
         self._table = table
+        self._changes = changes
         self._log = table.log
         self._skips = skip_change_commits
         self._fails = fail_on_data_loss
@@ -245,7 +262,7 @@ class StreamPlanner:
 
     def _at(self, version: int, *, is_initial: bool = False) -> Offset:
         table_id = self.snapshot.metadata.id or ""
-        return Offset.beginning(table_id, version, is_initial=is_initial)
+        return Offset.beginning(table_id, version, is_initial=is_initial, is_changes=self._changes)
 
     def advance(self, start: Offset, limit: Limit, last: int | None = None) -> Offset:
         """The end of the batch that begins at `start`. A commit that the stream cannot follow
@@ -281,7 +298,7 @@ class StreamPlanner:
         return pl.concat(frames) if frames else actions.empty(FILE_COLUMNS)
 
     def _pieces(self, start: Offset, last: int | None) -> Iterator[FileRun]:
-        self._require_id(start.table_id, self.snapshot.metadata.id)
+        self._require_own(start)
         if start.is_initial:
             if last is not None and start.version > last:
                 return
@@ -321,10 +338,16 @@ class StreamPlanner:
         return self._initial[1]
 
     def advance_commits(self, start: Offset, limit: Limit, last: int | None = None) -> Offset:
-        """As `advance`, for a stream of changes: a batch has whole commits, at least one, and a
-        commit has the changes of all files that it adds or removes.
+        """As `advance`, for a stream of changes: a batch has files of the initial version, or whole
+        commits, at least one. A commit has the changes of all files that it adds or removes.
         """
-        self._require_commits(start)
+        self._require_own(start)
+        if start.is_initial:
+            if last is not None and start.version > last:
+                return start
+            sizes = self._held_by(start.version).slice(start.index)["size"].fill_null(0)
+            count = limit.admits(sizes, 0, 0)
+            return start.past(count) if count < sizes.len() else start.next_version()
         self._check_beginning(start.version)
         end, files, size_bytes = start, 0, 0
         try:
@@ -344,18 +367,20 @@ class StreamPlanner:
         """The first and the last commit between two offsets of a stream of changes; None if there
         is none. Errors as `advance_commits`.
         """
-        start = start.where_began(end)
-        self._require_commits(start)
+        self._require_own(start)
         found = self._listed(start.version, end.version - 1) if start < end else []
         return (found[0].version, found[-1].version) if found else None
 
-    def _require_commits(self, start: Offset) -> None:
+    def _require_own(self, start: Offset) -> None:
+        """Check that an offset is one of this stream: of the table, of rows or of changes."""
         self._require_id(start.table_id, self.snapshot.metadata.id)
-        if start.is_initial or start.index:
+        if start.is_changes != self._changes:
+            rows, changes = "a stream of rows", "a stream with readChangeFeed"
             raise StreamMismatchError(
-                "the stream's checkpoint is that of a stream of rows",
+                "the stream's checkpoint belongs to another kind of stream",
                 path=self._table.path,
-                expected="a checkpoint of a stream with readChangeFeed",
+                expected=changes if self._changes else rows,
+                found=rows if self._changes else changes,
                 hint="begin a new stream, with a new checkpoint",
             )
 

@@ -8,7 +8,8 @@ share. The schema of a stream is the table's schema when the query was started.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -64,6 +65,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             open_table(options),
             skip_change_commits=options.get("skipChangeCommits", False),
             fail_on_data_loss=options.get("failOnDataLoss", True),
+            changes=options.get("readChangeFeed", False),
         )
 
     @cached_property
@@ -148,8 +150,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 class ChangeStreamReader(StreamReader):
-    """Reads the rows that commits change, as `Table.changes`, in whole commits. Memory: the actions
-    of the commits of a batch on the driver; a batch of rows per task.
+    """Reads the rows that commits change, as `Table.changes`, in whole commits; first, without a
+    start in the options, all rows of the latest version as inserts. Memory: the actions of the
+    commits of a batch on the driver; a batch of rows per task.
     """
 
     @cached_property
@@ -169,22 +172,78 @@ class ChangeStreamReader(StreamReader):
 
     @readable
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Share]:
-        """Ranges of commits between two offsets; errors as `StreamPlanner.commits`."""
-        found = self._backlog.commits(Offset.of(start), Offset.of(end))
+        """Ranges of commits, or files of the initial version, between two offsets; errors as
+        `StreamPlanner.commits`.
+        """
+        to = Offset.of(end)
+        begin = Offset.of(start).where_began(to)
+        columns = self._end
+        if begin.is_initial:  # a batch ends with the initial version
+            return self._initial(begin, to)
+        found = self._backlog.commits(begin, to)
         if found is None:
             return []
-        columns = max(self._end, found[1])
+        columns = max(columns, found[1])
         parts = share_versions(*found, self._tasks)
-        return [Share((self._options, part, columns)) for part in parts]
+        return [Share(_Changes(self._options, part, columns)) for part in parts]
+
+    def _initial(self, start: Offset, end: Offset) -> list[Share]:
+        from lakelog.data.change_feed import insert_columns
+        from lakelog.data.files import ReadPlan
+
+        snapshot = self._backlog.snapshot
+        names = [name for name in snapshot.schema.names if name in self._schema.names]
+        # A batch without columns has no rows.
+        plan = ReadPlan.of(
+            snapshot, names or snapshot.schema.names[:1], self._options.storage_options
+        )
+        at_ms = open_table(self._options).snapshot(start.version).timestamp_ms
+        constants = insert_columns(start.version, at_ms)
+        files = self._backlog.files(start, end)
+        return [
+            Share(_Inserts(plan, share.value, constants))
+            for share in share_files(files, self._tasks)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Changes of one range with exactly the schema that Spark expects."""
-        options, part, end = partition.value
+        """Changes of one share with exactly the schema that Spark expects."""
         try:
-            for batch in change_batches(options, part, end, self._arrow.names):
+            for batch in partition.value.batches(self._arrow.names):
                 yield fit(batch, self._arrow)
         except LakelogError as error:
             raise error.with_traceback(None) from None
+
+
+@dataclass(frozen=True)
+class _Changes:
+    """The changes of a range of commits."""
+
+    options: SourceOptions
+    versions: tuple[int, int]
+    end: int
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        return change_batches(self.options, self.versions, self.end, columns)
+
+
+@dataclass(frozen=True)
+class _Inserts:
+    """Rows of files of the initial version, with the columns of a change."""
+
+    plan: ReadPlan
+    files: bytes
+    constants: Mapping[str, pa.Scalar]
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        from lakelog.data.read import read_files
+
+        for batch in read_files(self.plan, unpack(self.files)):
+            every = dict(zip(batch.schema.names, batch.columns, strict=True))
+            for name, value in self.constants.items():
+                every[name] = pa.repeat(value, batch.num_rows)
+            yield pa.RecordBatch.from_pydict({name: every[name] for name in columns})
 
 
 class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
