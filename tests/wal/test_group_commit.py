@@ -17,6 +17,7 @@ from lakelog.errors import (
     OutcomeUnknownError,
     UnavailableError,
 )
+from lakelog.wal import group_commit
 from lakelog.wal.log import WriteAheadLog
 from tests.wal import plain
 from tests.wal.crash_disk import Counting, CrashDisk, Operation, fail
@@ -78,6 +79,17 @@ def test_concurrent_appends_share_fsyncs_and_keep_their_order() -> None:
     for thread, mine in enumerate(numbers):
         assert mine == sorted(mine)
         assert [by_number[seq] for seq in mine] == [f"{thread} {n}" for n in range(12)]
+
+
+def test_threads_that_write_again_share_the_next_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_commit, "_GATHERING_SHARE", 10.0)  # on a machine that is busy too
+    monkeypatch.setattr(group_commit, "_MOST_GATHERING_SECONDS", 10.0)
+    kinds: list[str] = []
+    with opened(slow(lambda operation: kinds.append(operation.kind))) as log:
+        kinds.clear()
+        together(THREADS, lambda thread: [log.append("PUT", str(thread), b"") for _ in range(20)])
+        # Otherwise the first thread that comes back has an fsync of its own: 40.
+        assert 20 <= kinds.count("sync") < 30
 
 
 def test_batches_and_single_records_of_one_group_have_frames_of_their_own() -> None:

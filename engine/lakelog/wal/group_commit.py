@@ -34,6 +34,14 @@ _LEADING_SECONDS = 0.001
 """Seconds for which a leader continues to write the requests of others after its own is done,
 because handing over takes longer than an fsync of a fast disk.
 """
+_SLOW_SECONDS = 0.0005
+_GATHERING_SHARE = 0.5
+_MOST_GATHERING_SECONDS = 0.001
+_STEP_SECONDS = 0.00003
+"""After requests that took `_SLOW_SECONDS` or longer, the leader waits for the threads that were
+served, for a share of this time at most: they often write again at once, and one fsync then serves
+all. Otherwise a group of seven waits for the fsync of the first thread that came back.
+"""
 
 
 class Turn:
@@ -57,6 +65,8 @@ class Turns(Generic[T]):
         self._leader: T | None = None  # the turn of the thread that writes, or will
         self._waiting: list[T] = []
         self._serving: list[T] = []  # the turns that the leader serves
+        self._served: set[int] = set()  # the threads that were served last
+        self._served_s = self._served_at_s = 0.0
 
     def take(self, turn: T) -> None:
         """Return once the work is done, by this thread or another."""
@@ -90,22 +100,40 @@ class Turns(Generic[T]):
                 return True
             with self._lock:
                 if self._leader is turn:
-                    self._serving, self._waiting = self._waiting, []
+                    self._waiting.remove(turn)
+                    self._serving = [turn]
                     return False
 
     def _lead(self, turn: T) -> None:
         """Serve all waiting turns, until there are none or another thread leads."""
         until = time.perf_counter() + _LEADING_SECONDS
         while self._leader is turn:
+            self._gather()
+            with self._lock:
+                self._serving, self._waiting = [*self._serving, *self._waiting], []
+            begin_s = time.perf_counter()
             self._serve(self._serving)
+            self._served_at_s = time.perf_counter()
+            self._served_s = self._served_at_s - begin_s
+            self._served = {each.thread for each in self._serving}
             self._let_go()
-            if time.perf_counter() > until:
+            if self._served_at_s > until:
                 self._pass_on(turn)
                 return
             with self._lock:
-                self._serving, self._waiting = self._waiting, []
-                if not self._serving:
+                self._serving = []
+                if not self._waiting:
                     self._leader = None
+
+    def _gather(self) -> None:
+        """Wait a little for the threads that were served last."""
+        now_s = time.perf_counter()
+        if self._served_s < _SLOW_SECONDS or now_s - self._served_at_s > self._served_s:
+            return
+        until = now_s + min(self._served_s * _GATHERING_SHARE, _MOST_GATHERING_SECONDS)
+        coming = self._served - {threading.get_ident()}
+        while time.perf_counter() < until and not coming <= {t.thread for t in self._waiting}:
+            time.sleep(_STEP_SECONDS)
 
     def _let_go(self) -> None:
         """Wake the threads whose work is done."""
