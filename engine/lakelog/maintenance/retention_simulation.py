@@ -24,6 +24,7 @@ from lakelog.log.segment import rebuildable
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.maintenance.inventory import HidingStore
 from lakelog.maintenance.log_survey import Request, Survey, survey, with_stable_files
+from lakelog.maintenance.retention_bounds import GATES
 from lakelog.model.durations import Duration, duration_text, to_duration_ms
 from lakelog.storage.base import FileEntry
 
@@ -78,7 +79,7 @@ class Simulation(pl.DataFrame):
         if (breaks != "").any():
             texts["breaks"] = breaks
         if self["gate"].is_not_null().any():
-            texts["all kept"] = self["gate"].fill_null("")
+            texts["all kept, because"] = self["gate"].replace(dict(GATES)).fill_null("")
         return pl.DataFrame(texts)
 
     def __str__(self) -> str:
@@ -87,7 +88,7 @@ class Simulation(pl.DataFrame):
         with pl.Config(
             tbl_cols=-1,
             tbl_rows=50,
-            tbl_width_chars=160,
+            tbl_width_chars=120,
             fmt_str_lengths=60,
             tbl_hide_column_data_types=True,
             tbl_hide_dataframe_shape=True,
