@@ -125,6 +125,25 @@ def test_only_sidecars_that_may_contain_a_changed_path_are_opened(tmp_path: Path
     assert lakelog.open(table.root).snapshot().num_files() == 33
 
 
+def test_a_sidecar_that_was_replaced_by_one_of_equal_length_is_refused(tmp_path: Path) -> None:
+    properties = {**SMALL, **TYPED, "spark.indextables.checkpoint.compression": "uncompressed"}
+    table = Table(tmp_path / "t")
+    table.create(*(add(f"base {number:02}") for number in range(32)), **properties)
+    lakelog.open(table.root).checkpoint()
+    folder = table.root / "_delta_log/_sidecars"
+    by_size: dict[int, list[Path]] = {}
+    for path in sorted(folder.iterdir()):
+        by_size.setdefault(path.stat().st_size, []).append(path)
+    source, target = next(paths for paths in by_size.values() if len(paths) > 1)[:2]
+    shutil.copyfile(source, target)
+    with pytest.warns(LakelogWarning, match="a sidecar was replaced by another file"):
+        files = lakelog.open(table.root).snapshot().files().collect()
+    assert files["path"].sort().to_list() == [f"base {number:02}" for number in range(32)]
+    (table.root / "_delta_log" / f"{0:020}.json").unlink()
+    with pytest.raises(CheckpointCorruptionError, match="a sidecar was replaced by another file"):
+        lakelog.open(table.root).snapshot().files().collect()
+
+
 def test_what_was_not_verified_is_not_recorded(tmp_path: Path) -> None:
     table = make(tmp_path / "t")
     table.commit(add("new"))

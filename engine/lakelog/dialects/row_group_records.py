@@ -133,6 +133,16 @@ def parse_records(
     }
 
 
+def is_replaced(file: pq.ParquetFile, path: str, recorded: str | None) -> bool:
+    """Whether a file is not the one for which `recorded` was written elsewhere; a damaged record
+    proves nothing.
+    """
+    if recorded is None or _content(recorded.encode(), path) is None:
+        return False
+    own = (file.metadata.metadata or {}).get(RECORD_KEY.encode())
+    return own != recorded.encode() and (own is None or _is_undamaged(own))
+
+
 def groups_of(record: pl.DataFrame, kinds: Sequence[str]) -> list[int]:
     """Numbers of the row groups with file actions of some types."""
     wanted = pl.any_horizontal(pl.col(f"{kind}s") > 0 for kind in kinds)
@@ -175,7 +185,7 @@ def _replaced(path: str, version: int, expected: str, found: str) -> MalformedLo
 
 def _content(record: bytes, path: str) -> dict[str, Any] | None:
     """The content of an undamaged record, if it belongs to this file."""
-    if record[:8] != b"%08x" % zlib.crc32(record[8:]):
+    if not _is_undamaged(record):
         return None
     try:
         content = orjson.loads(record[8:])
@@ -183,6 +193,10 @@ def _content(record: bytes, path: str) -> dict[str, Any] | None:
         return None
     is_own = isinstance(content, dict) and content.get("file") == path.rsplit("/", 1)[-1]
     return content if is_own else None
+
+
+def _is_undamaged(record: bytes) -> bool:
+    return record[:8] == b"%08x" % zlib.crc32(record[8:])
 
 
 def _frame(contents: Sequence[dict[str, Any]], type_: pa.StructType | None) -> pl.DataFrame:

@@ -64,6 +64,7 @@ from lakelog.dialects.parquet_footers import Bound, child_type, require_sound_ch
 from lakelog.dialects.row_group_records import (
     RECORD_KEY,
     BoundsType,
+    is_replaced,
     parse_records,
     require_held,
     require_row_groups,
@@ -288,6 +289,13 @@ class DeltaCheckpointReader:
         return actions.of_type(meta, "sidecar")
 
     @cached_property
+    def _sidecar_tags(self) -> dict[str, dict[str, str | None]]:
+        """The tags of each sidecar's action."""
+        rows = actions.conform(self._manifest_sidecars, ("tags",))
+        tags = (dict(found or {}) for found in rows["tags"].to_list())
+        return dict(zip(self._sidecars, tags, strict=True))
+
+    @cached_property
     def _parquet_files(self) -> tuple[str, ...]:
         """Parquet files that may contain file actions."""
         own = () if self._json_manifest is not None else self.checkpoint.paths
@@ -380,15 +388,15 @@ class DeltaCheckpointReader:
             return {}
         from lakelog.dialects.delta.sidecar_fingerprints import Fingerprint
 
-        rows = actions.conform(self._manifest_sidecars, ("size", "tags"))
-        tags = [dict(found or {}) for found in rows["tags"].to_list()]
-        fingerprints = [Fingerprint.of_tags(found) for found in tags]
+        tags = self._sidecar_tags
+        fingerprints = [Fingerprint.of_tags(found) for found in tags.values()]
         shapes = {None if found is None else found.shape for found in fingerprints}
         if len(shapes) > 1 or None in shapes:
             return {}
-        records = {p: str(t.get(RECORD_KEY)) for p, t in zip(self._sidecars, tags, strict=True)}
+        records = {path: str(found.get(RECORD_KEY)) for path, found in tags.items()}
         with self._sources.parquet(self._sidecars[0]) as file:
             frames = parse_records(records, _bounds_type(file.schema_arrow)) or {}
+        rows = actions.conform(self._manifest_sidecars, ("size",))
         sizes = dict(zip(self._sidecars, rows["size"].fill_null(0), strict=True))
         return {path: RowGroups(path, sizes[path], frame) for path, frame in frames.items()}
 
@@ -545,6 +553,7 @@ class DeltaCheckpointReader:
             bound = Bound(file.metadata, file.size_bytes)
             if path in self._sidecars:
                 _refuse_other_actions(file, path)
+                self._require_recorded(file, path)
                 if self._features is None:
                     self.read_meta(("protocol", "metaData"))
             self._require_columns(path, file)
@@ -587,6 +596,18 @@ class DeltaCheckpointReader:
                 schema, path, self.checkpoint.layout, self._features or (), sidecar=False
             )
         return actions.concat(meta for _, meta in found)
+
+    def _require_recorded(self, file: pq.ParquetFile, path: str) -> None:
+        """Raise for a sidecar that is not the one that its manifest describes."""
+        if is_replaced(file, path, self._sidecar_tags[path].get(RECORD_KEY)):
+            raise MalformedLogError(
+                "a sidecar was replaced by another file",
+                path=path,
+                version=self.checkpoint.version,
+                expected=f"{RECORD_KEY} as in the manifest",
+                found="another record, or none",
+                hint="restore it, or remove the checkpoint's files if its commits exist",
+            )
 
     def _require_columns(self, path: str, file: pq.ParquetFile) -> None:
         sidecar = path not in self.checkpoint.paths
