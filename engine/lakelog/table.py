@@ -13,6 +13,7 @@ from lakelog.dialects.registry import named, registered, without_log_folder
 from lakelog.display import table_html
 from lakelog.errors import (
     InvalidInputError,
+    UnsupportedFeatureError,
 )
 from lakelog.input_validation import (
     checked_methods,
@@ -310,13 +311,20 @@ class Table:
             ``tested``: by lakelog's tests, with tables that list a feature without using it).
 
         Raises:
-            CorruptionError, UnavailableError, UnsupportedError: As `snapshot`.
+            CorruptionError, UnavailableError: As `snapshot`. The protocol may have features that
+                lakelog does not support.
 
         Source: Delta protocol, Table Features.
         """
         from lakelog.dialects.clients import compatibility
 
-        return compatibility(self.snapshot().table_configuration)
+        try:
+            configured = self.snapshot().table_configuration
+        except UnsupportedFeatureError:
+            from lakelog.log.opening import latest_configuration
+
+            configured = latest_configuration(self._log)
+        return compatibility(configured)
 
     @property
     def alter(self) -> Alter:

@@ -253,6 +253,8 @@ def test_a_table_with_features_is_replaced_and_stays_readable(
     first = lakelog.create(tmp_path, ROWS.schema, ["day"], configuration=properties)
     first.append(ROWS)
     made = lakelog.create(tmp_path, OTHER.schema, mode="overwrite")
+    kept = properties.items() & made.snapshot().metadata.configuration.items()
+    assert bool(kept) == ("delta.enableChangeDataFeed" not in properties)
     made.append(OTHER)
     assert made.to_polars().equals(OTHER)
     assert made.snapshot(version=1).to_polars().sort("id").equals(ROWS)

@@ -218,6 +218,16 @@ def test_clients_that_lack_a_feature_are_named_with_it(tmp_path: Path) -> None:
     assert report.problems == ()
 
 
+def test_clients_of_a_table_that_lakelog_cannot_read_are_listed(tmp_path: Path) -> None:
+    lakelog.write(tmp_path, pl.DataFrame({"id": [1]}))
+    future: dict[str, Any] = {"minReaderVersion": 3, "minWriterVersion": 7}
+    future |= {"readerFeatures": ["future"], "writerFeatures": ["future"]}
+    (tmp_path / "_delta_log" / f"{1:020}.json").write_text(json.dumps({"protocol": future}))
+    found = lakelog.open(tmp_path).compatibility()
+    assert found["unknown"].list.contains("future").any()
+    assert not found["reads"].any()
+
+
 @pytest.mark.parametrize("form", ["delta", "indextables"])
 def test_every_format_can_be_examined(tmp_path: Path, form: str) -> None:
     table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, format=form, upkeep=False)

@@ -149,6 +149,7 @@ def test_a_store_is_asked_for_many_keys_and_iterated_like_a_mapping(tmp_path: Pa
             False,
         ]
         assert 5 not in store
+        assert bytearray(b"empty") in store
         assert list(store) == [b"a", b"b", b"empty"]
         assert (len(store), store["a"], store[b"empty"]) == (3, b"1", b"")
         store["new"] = "5"

@@ -19,7 +19,7 @@ from lakelog.cli.options import Output, Target, examples
 from lakelog.cli.output import TABLE_ROWS, View, collect, emit, write, write_facts, write_report
 from lakelog.cli.text import count, seconds_text, time_text
 from lakelog.cli.watch import Meter, Watch, open_metered, progress
-from lakelog.errors import LakelogWarning
+from lakelog.errors import LakelogWarning, UnsupportedFeatureError
 
 if TYPE_CHECKING:
     import polars as pl
@@ -635,9 +635,14 @@ def compat(target: Target, output: Output) -> None:
     table, meter = open_metered(target)
     with progress("reading the log", meter):
         found = table.compatibility()
-        protocol = table.snapshot().protocol
-    names = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())})
-    facts = [f"features of the table: {', '.join(names) or 'those of its protocol versions'}"]
+        try:
+            protocol = table.snapshot().protocol
+        except UnsupportedFeatureError as error:
+            facts = [error.message]
+        else:
+            names = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())})
+            listed = ", ".join(names) or "those of its protocol versions"
+            facts = [f"features of the table: {listed}"]
     if output.format == "table":
         words = {True: "yes", False: "no"}
         found = found.with_columns(

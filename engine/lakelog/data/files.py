@@ -209,8 +209,8 @@ def row_id_columns(snapshot: LogSnapshot) -> tuple[str, str] | None:
     for key, name in zip(keys, names, strict=True):
         if not name:
             raise UnsupportedFeatureError(
-                "the table has row tracking, and copied rows would lose their row ids, because no "
-                "column is named for them",
+                "the table has row tracking, but does not name the columns in which copied rows "
+                "keep their row ids",
                 path=snapshot.path,
                 version=snapshot.version,
                 expected=key,

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import polars as pl
@@ -289,7 +289,8 @@ class KeyedStore(Closing):
 
     def __contains__(self, key: object) -> bool:
         """Whether a key exists; one that is neither bytes nor text does not."""
-        return isinstance(key, bytes | str) and self.get(key) is not None
+        is_key = isinstance(key, bytes | bytearray | memoryview | str)
+        return is_key and self.get(cast("bytes | str", key)) is not None
 
     def __getitem__(self, key: bytes | str) -> bytes:
         """The value of a key.

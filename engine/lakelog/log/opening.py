@@ -16,6 +16,7 @@ from lakelog.dialects.log_content import (
     RecordMismatchError,
     cause_text,
 )
+from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     CheckpointCorruptionError,
     CorruptionError,
@@ -49,6 +50,12 @@ def open_state(log: Log, version: int | None = None) -> State:
     return list_again(
         attempt, lambda error: segment is not None and is_outdated(log, segment, error)
     )
+
+
+def latest_configuration(log: Log) -> TableConfiguration:
+    """Protocol and metadata of the latest version, also if lakelog cannot read the table."""
+    listing, segment = choose(log, None, hint=True)
+    return State.of(log, segment, listing.notes).stated_configuration
 
 
 def reopened(state: State, error: CorruptionError | NotFoundError, *, may_list: bool) -> State:

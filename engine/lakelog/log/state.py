@@ -313,6 +313,11 @@ class State:
         return TableConfiguration(self.log.dialect, self.protocol, self.metadata)
 
     @property
+    def stated_configuration(self) -> TableConfiguration:
+        """As `table_configuration`, also if lakelog does not support the protocol."""
+        return TableConfiguration(self.log.dialect, self._protocol, self._metadata)
+
+    @property
     def protocol(self) -> Protocol:
         """The protocol; errors as `ensure_readable`."""
         self.ensure_readable()

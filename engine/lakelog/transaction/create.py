@@ -168,6 +168,7 @@ def create_table(
 _KEPT = (
     "delta.columnMapping.",
     "delta.rowTracking.",
+    "delta.enableRowTracking",
     "delta.enableInCommitTimestamps",
     "delta.inCommitTimestampEnablement",
 )

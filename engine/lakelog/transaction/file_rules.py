@@ -328,7 +328,8 @@ def _check_identities(files: pl.DataFrame, kinds: dict[str, pl.Series]) -> None:
             f"one commit contains two {kind} actions of the same path",
             files,
             rows & paths.is_in(again.implode()),
-            expected="unique paths among the actions of one type",
+            expected="unique paths among the actions of one type; two calls of one transaction "
+            "cannot change rows of the same file",
         )
     if "add" not in kinds or "remove" not in kinds:
         return
