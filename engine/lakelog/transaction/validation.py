@@ -427,7 +427,7 @@ def _check_row_tracking(
         bare = bare.join(touched, on=actions.KEY, how="anti", nulls_equal=True)
     if not bare.height:
         return
-    hint = "add the files again, which assigns row ids: tx.add(tx.read().collect(), dataChange=False)"
+    hint = "add the files again for row ids: tx.add(tx.read().collect(), dataChange=False)"
     if not pending.table.supports("rowTracking"):
         hint = "set_protocol(features=['rowTracking']) first; then " + hint
     raise InvalidTransactionError(
