@@ -72,32 +72,48 @@ def shell(_quick_spark: None, tmp_path: Path) -> dict[str, str]:
     }
 
 
-OWN_PROCESS = {"docs/monitoring.md"}
-"""Pages that configure the process: logging, and OpenTelemetry's providers, which are set once."""
+OWN_PROCESS = {"docs/monitoring.md", "docs/spark.md"}
+"""Pages that configure the process: logging and OpenTelemetry's providers, which are set once, and
+Spark, whose working folder is that of the first session.
+"""
 
 
 @pytest.mark.parametrize("page", TEXTS)
 def test_every_block_of_a_page_runs(
     page: str, tmp_path: Path, shell: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    work = tmp_path / "work"
-    work.mkdir()
-    monkeypatch.chdir(work)
-    names: dict[str, Any] = {"__name__": "page"}
     if page in OWN_PROCESS:
-        code = "".join(b.text for b in blocks(TEXTS[page]) if b.language == "python")
-        (work / "page.py").write_text(code, "utf-8")
-        run_or_check(f"{sys.executable} page.py", work, shell)
+        script = f"from tests.test_documentation import run; run({page!r}, {str(tmp_path)!r})"
+        searched = os.pathsep.join((str(REPOSITORY), str(REPOSITORY / "engine")))
+        outcome = subprocess.run(
+            [sys.executable, "-c", script],
+            env=shell | {"PYTHONPATH": searched},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert outcome.returncode == 0, f"{outcome.stdout}\n{outcome.stderr}"
+        return
+    monkeypatch.chdir(tmp_path)
+    run(page, tmp_path, shell)
+
+
+def run(page: str, folder: str | Path, shell: dict[str, str] | None = None) -> None:
+    """Run the blocks of a page in a new working folder, with the environment `shell` (None: that of
+    this process).
+    """
+    work = Path(folder) / "work"
+    work.mkdir()
+    os.chdir(work)
+    names: dict[str, Any] = {"__name__": "page"}
     for block in blocks(TEXTS[page]):
         if block.language == "python":
-            if page in OWN_PROCESS:
-                continue
             # The line breaks give an error the line number of the page.
             exec(compile("\n" * (block.line - 1) + block.text, page, "exec"), names)
         elif block.language != "text":
             assert block.language == "sh", f"{page}, line {block.line}: unknown language"
             for command in commands(block):
-                run_or_check(command, work, shell)
+                run_or_check(command, work, dict(os.environ) if shell is None else shell)
 
 
 BESIDES = {"opentelemetry-sdk", "jupyterlab"}  # programs of others that the pages install
