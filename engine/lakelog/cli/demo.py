@@ -336,6 +336,7 @@ class _Show:
                 (0, 0, 0, 4),
             )
         )
+        self._print(Text("The table is a log: its data files do not exist."))
         self._print(Text("Try:", style="bold"))
         for command in (
             f"lakelog info {table_path}",
