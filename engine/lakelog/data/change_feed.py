@@ -41,7 +41,14 @@ from lakelog.errors import (
 from lakelog.lazy import cached_property
 from lakelog.log.context import Log, Timestamp, commit_times, iso_text, to_ms, version_at
 from lakelog.log.files import FilesQuery
-from lakelog.log.history import as_time, by_size, commits_between, times_of, with_stable_listing
+from lakelog.log.history import (
+    as_time,
+    by_size,
+    commits_between,
+    decoded_commits,
+    times_of,
+    with_stable_listing,
+)
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, honoured_mapping
@@ -259,9 +266,7 @@ class _Feed:
         return [commit for commit, kept in zip(commits, keep, strict=True) if kept]
 
     def _changes_of(self, commits: Sequence[CommitFile], times: pl.DataFrame) -> pl.DataFrame:
-        decoded = self.snapshot.read_state(lambda state: state.decoded(commits))
-        if decoded is None:
-            decoded = self.log.dialect.decode(self.log.store, commits) if commits else Actions()
+        decoded = decoded_commits(self.log, self.snapshot, commits) if commits else Actions()
         for row in actions.of_type(decoded.meta, "metaData").iter_rows(named=True):
             self._require_readable(Metadata.from_row(row), row["version"])
         files = _changed_files(decoded)

@@ -8,17 +8,17 @@ of files are too low by one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any
 
 import polars as pl
 
-from lakelog.dialects.log_content import Actions, CommitFile, CommitInfo, LogListing
+from lakelog.dialects.log_content import CommitInfo, LogListing
 from lakelog.errors import LakelogError
 from lakelog.log.context import Log
-from lakelog.log.history import by_size, history_of, with_stable_listing
+from lakelog.log.history import by_size, decoded_commits, history_of, with_stable_listing
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata
@@ -97,7 +97,7 @@ def _activity(log: Log, listing: LogListing, snapshot: LogSnapshot) -> Activity:
     older = by_size([commit for commit in listed if commit not in replayed])
     newer = by_size([commit for commit in listed if commit in replayed])
     for chunk in chain(older, newer):
-        decoded = _decoded(log, snapshot, chunk)
+        decoded = decoded_commits(log, snapshot, chunk)
         found = actions.concat((decoded.files, decoded.meta))
         parts.append(actions.conform(found, _READ).filter(wanted).sort(actions.ORDER))
         infos += decoded.commit_infos
@@ -120,11 +120,6 @@ def _activity(log: Log, listing: LogListing, snapshot: LogSnapshot) -> Activity:
         commits.drop("net_files", "net_bytes"),
         schemas.join(who, on="version", how="left", maintain_order="left"),
     )
-
-
-def _decoded(log: Log, snapshot: LogSnapshot, commits: Sequence[CommitFile]) -> Actions:
-    found = snapshot.read_state(lambda state: state.decoded(commits))
-    return log.dialect.decode(log.store, commits) if found is None else found
 
 
 def _per_commit(files: pl.DataFrame, *, begins: bool) -> pl.DataFrame:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import polars as pl
 
@@ -25,6 +25,9 @@ from lakelog.log.files import lazy_frame
 from lakelog.log.segment import latest_version, validate_contiguous
 from lakelog.model import actions
 from lakelog.skipping.statistics import map_stats
+
+if TYPE_CHECKING:
+    from lakelog.log.snapshot import LogSnapshot
 
 _T = TypeVar("_T")
 
@@ -224,6 +227,12 @@ def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFra
 def by_size(commits: Sequence[CommitFile]) -> Iterator[list[CommitFile]]:
     """Groups of commits of about 64 MB, so that a long log is decoded in pieces."""
     return group_commits(commits, _CHUNK_BYTES)
+
+
+def decoded_commits(log: Log, snapshot: LogSnapshot, commits: Sequence[CommitFile]) -> Actions:
+    """The actions of commits; those that the snapshot has decoded are not decoded again."""
+    found = snapshot.read_state(lambda state: state.decoded(commits))
+    return log.dialect.decode(log.store, commits) if found is None else found
 
 
 def _chunk(
