@@ -359,18 +359,24 @@ class _Replacing:
     @property
     def keeps_rows(self) -> bool:
         """Whether rows of those files stay."""
-        return (
-            self.where is not None and self.targets is not None and bool(self.targets.partly.height)
-        )
+        return self._partly is not None
+
+    @property
+    def _partly(self) -> tuple[pl.Expr, pl.DataFrame] | None:
+        """Which rows are replaced in files of which others stay, and these files."""
+        if self.targets is None or self.where is None or not self.targets.partly.height:
+            return None
+        return self.where, self.targets.partly
 
     def kept(self, commit: RowCommit) -> Iterator[pa.RecordBatch]:
         """The rows of those files that stay."""
-        if self.targets is None or self.where is None or not self.targets.partly.height:
+        if self._partly is None:
             return
+        where, files = self._partly
         yield from read_files(
             ReadPlan.of(commit.snapshot, row_ids=True),
-            self.targets.partly,
-            predicate=keeping(self.where),
+            files,
+            predicate=keeping(where),
             store=commit.log.store,
         )
 

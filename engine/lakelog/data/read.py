@@ -455,8 +455,11 @@ class _Reading:
     def _assembled(self, pieces: list[_Piece]) -> Iterator[pa.RecordBatch]:
         """Batches of the plan's columns, and of positions where they are asked for."""
         if len(pieces) > 1:
+            joined = None
             with suppress(*_READ_ERRORS):  # alone, the piece that fails is named
-                yield self._batch(pieces)
+                joined = self._batch(pieces)
+            if joined is not None:
+                yield joined
                 return
         for piece in pieces:
             with self._explained(piece.file):
