@@ -13,7 +13,6 @@ import pyarrow as pa
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.data.row_rules import RowRules, check
-from lakelog.dialects.delta.protocol import constraints
 from lakelog.errors import (
     ConstraintViolationError,
     InvalidInputError,
@@ -23,14 +22,13 @@ from lakelog.errors import (
 )
 from lakelog.input_validation import checked_methods
 from lakelog.model import contract
-from lakelog.model.metadata import Metadata
+from lakelog.model.metadata import CONSTRAINT_PROPERTY, Metadata
 from lakelog.transaction import schema_edits
 from lakelog.transaction.schema_conversion import SchemaLike, struct_of
 from lakelog.transaction.transaction import LogTransaction
 
 _MAPPING = "delta.columnMapping.mode"
 _WIDENING = "delta.enableTypeWidening"
-_CONSTRAINT = "delta.constraints."
 _STATISTICS = "delta.dataSkippingStatsColumns"
 _GENERATION = "delta.generationExpression"
 
@@ -220,10 +218,10 @@ class Alter:
 
         Source: Delta protocol, CHECK Constraints.
         """
-        key = f"{_CONSTRAINT}{_plain_name(name)}"
+        key = f"{CONSTRAINT_PROPERTY}{_plain_name(name)}"
         tx = self._begin(operation="ADD CONSTRAINT", parameters={"name": name, "expr": expression})
         snapshot = tx.snapshot
-        if key.lower() in {known.lower() for known in constraints(snapshot.metadata)}:
+        if key.lower() in {known.lower() for known in snapshot.metadata.constraints}:
             raise InvalidTransactionError(
                 "a constraint with this name exists", path=snapshot.path, found=name
             )
@@ -258,10 +256,10 @@ class Alter:
             InvalidInputError: The table has no constraint with this name.
         """
         tx = self._begin(operation="DROP CONSTRAINT", parameters={"name": name})
-        known = constraints(tx.snapshot.metadata)
-        key = next((k for k in known if k.lower() == f"{_CONSTRAINT}{name}".lower()), None)
+        known = tx.snapshot.metadata.constraints
+        key = next((k for k in known if k.lower() == f"{CONSTRAINT_PROPERTY}{name}".lower()), None)
         if key is None:
-            names = ", ".join(k[len(_CONSTRAINT) :] for k in known)
+            names = ", ".join(k[len(CONSTRAINT_PROPERTY) :] for k in known)
             raise InvalidInputError("constraint not found", expected=names or "none", found=name)
         tx.set_metadata(configuration={key: None})
         return tx.commit()
@@ -353,7 +351,7 @@ def _require_unreferenced(metadata: Metadata, column: str, *, is_dropped: bool) 
     """Refuse to rename or drop a column that something else in the metadata refers to."""
     name = schema_edits.path_of(metadata.schema, column)[-1]
     word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
-    texts = {key: str(text) for key, text in constraints(metadata).items()}
+    texts = {key: str(text) for key, text in metadata.constraints.items()}
     texts[_STATISTICS] = metadata.configuration.get(_STATISTICS) or ""
     for at in contract.fields_of(metadata.schema):
         texts[f"the generated column {at.text}"] = str(at.field.metadata.get(_GENERATION) or "")

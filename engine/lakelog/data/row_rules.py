@@ -20,7 +20,6 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.delta.protocol import CONSTRAINT_PROPERTY, constraints
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     ConstraintViolationError,
@@ -31,6 +30,7 @@ from lakelog.errors import (
 from lakelog.lazy import cached_property
 from lakelog.model import contract
 from lakelog.model.contract import Struct, fields_of
+from lakelog.model.metadata import CONSTRAINT_PROPERTY
 from lakelog.transaction.metadata_changes import HIGH_WATER_MARK
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class RowRules:
         schema = table.metadata.schema
         checks = []
         if table.is_active("checkConstraints"):
-            checks += [check(key, text or "") for key, text in constraints(table.metadata).items()]
+            checks += [check(key, text or "") for key, text in table.metadata.constraints.items()]
         if table.is_active("invariants"):
             for at in fields_of(schema):
                 if _INVARIANT in at.field.metadata:

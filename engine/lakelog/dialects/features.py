@@ -21,6 +21,9 @@ from lakelog.model import contract
 from lakelog.model.contract import fields_of, leaf_types
 from lakelog.model.metadata import Metadata, Protocol, is_on
 
+FEATURE_PROPERTY = "delta.feature."
+"""Prefix of properties that request a feature by name when a table is created or altered."""
+
 ROWS_ONLY = "only writers of rows must support it"
 """Note of features without requirements for writers of logs."""
 

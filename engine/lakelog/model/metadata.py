@@ -16,6 +16,9 @@ from lakelog.model import actions, contract
 CLUSTERING = "delta.clustering"
 """Metadata domain with the clustering columns of a table."""
 
+CONSTRAINT_PROPERTY = "delta.constraints."
+"""Prefix of properties with CHECK constraints."""
+
 _MAPPING_READER = 2
 _MAPPING_MODES = ("none", "name", "id")
 
@@ -109,6 +112,15 @@ class Metadata:
                 hint="file paths and sizes can still be read without it",
             )
         return schema
+
+    @property
+    def constraints(self) -> dict[str, str | None]:
+        """The CHECK constraints: property key to SQL expression."""
+        return {
+            key: text
+            for key, text in self.configuration.items()
+            if key.lower().startswith(CONSTRAINT_PROPERTY)
+        }
 
     @property
     def column_mapping_mode(self) -> str:

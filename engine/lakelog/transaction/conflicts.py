@@ -87,7 +87,6 @@ from typing import Any, NamedTuple
 import orjson
 import polars as pl
 
-from lakelog.dialects.delta.protocol import constraints
 from lakelog.dialects.features import writer_version
 from lakelog.dialects.protocol_rules import ProtocolRules, TableConfiguration
 from lakelog.errors import (
@@ -209,7 +208,7 @@ def _tightened(old: Metadata, new: Metadata) -> str | None:
     """
     if old.partition_columns != new.partition_columns:
         return "partitionColumns"
-    for key, value in constraints(new).items():
+    for key, value in new.constraints.items():
         if old.configuration.get(key) != value:
             return key
     tracking = "delta.enableRowTracking"

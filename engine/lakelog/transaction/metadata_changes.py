@@ -19,7 +19,7 @@ import orjson
 import polars as pl
 
 from lakelog.dialects.base import Dialect
-from lakelog.dialects.delta.protocol import FEATURE_PROPERTY
+from lakelog.dialects.features import FEATURE_PROPERTY
 from lakelog.errors import InvalidInputError
 from lakelog.model import actions, contract
 from lakelog.model.contract import fields_of

@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable
 
 import polars as pl
 
-from lakelog.dialects.delta.protocol import change_data_feed_on, constraints
 from lakelog.dialects.properties import changed
 from lakelog.dialects.protocol_rules import ProtocolRules, TableConfiguration
 from lakelog.errors import (
@@ -245,7 +244,7 @@ def _check_rules_of_features(
             expected=[],
             found=list(new.partition_columns),
         )
-    if configured.supports("changeDataFeed") and change_data_feed_on(new):
+    if configured.is_active("changeDataFeed"):
         for name in schema.names:
             if name.lower() in _CHANGE_DATA_COLUMNS:
                 raise InvalidMetadataError(
@@ -258,7 +257,7 @@ def _check_rules_of_features(
         _check_row_id_columns(new, old, schema)
     if old is None or constraints_hold or not configured.supports("checkConstraints"):
         return
-    for key in changed(constraints(new), constraints(old)):
+    for key in changed(new.constraints, old.constraints):
         raise UnsupportedFeatureError(
             "a CHECK constraint is added, and lakelog cannot check existing rows against it",
             path=key,

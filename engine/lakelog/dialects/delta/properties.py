@@ -14,7 +14,8 @@ import json
 import re
 from collections.abc import Mapping
 
-from lakelog.dialects.delta.protocol import CONSTRAINT_PROPERTY, DELTA_PROTOCOL, FEATURE_PROPERTY
+from lakelog.dialects.delta.protocol import DELTA_PROTOCOL
+from lakelog.dialects.features import FEATURE_PROPERTY
 from lakelog.dialects.properties import (
     BOOLEAN,
     COUNT,
@@ -34,7 +35,7 @@ from lakelog.dialects.properties import (
     whole,
 )
 from lakelog.errors import InvalidPropertyError
-from lakelog.model.metadata import is_on
+from lakelog.model.metadata import CONSTRAINT_PROPERTY, is_on
 
 _UNIVERSAL_FORMAT = "delta.universalformat.config."
 

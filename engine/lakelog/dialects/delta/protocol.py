@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from lakelog.dialects.features import (
+    FEATURE_PROPERTY,
     ROWS_ONLY,
     Feature,
     Stance,
@@ -21,12 +22,6 @@ from lakelog.dialects.protocol_rules import ProtocolRules, check_names, in_order
 from lakelog.errors import CorruptionError, InvalidProtocolError, UnsupportedFeatureError
 from lakelog.model.contract import CURRENT_DEFAULT
 from lakelog.model.metadata import Metadata, Protocol, is_on
-
-FEATURE_PROPERTY = "delta.feature."
-"""Prefix of properties that request a feature by name when a table is created or altered."""
-
-CONSTRAINT_PROPERTY = "delta.constraints."
-"""Prefix of properties with CHECK constraints."""
 
 _READER_LISTS = 3
 """Reader version from which readers' features are listed."""
@@ -102,19 +97,10 @@ def check_readable(
         )
 
 
-def change_data_feed_on(metadata: Metadata) -> bool:
+def _change_data_feed_on(metadata: Metadata) -> bool:
     """Whether the metadata enables change data, under the current key or the old one."""
     today, old = _CHANGE_DATA_KEYS
     return is_on(metadata.configuration, today if today in metadata.configuration else old)
-
-
-def constraints(metadata: Metadata) -> dict[str, str | None]:
-    """The CHECK constraints: property key to SQL expression."""
-    return {
-        key: text
-        for key, text in metadata.configuration.items()
-        if key.lower().startswith(CONSTRAINT_PROPERTY)
-    }
 
 
 _ICEBERG = "the Iceberg requirements on data files cannot be checked from the log"
@@ -142,14 +128,14 @@ _DELTA = (
         _IF,
         "with a constraint, adds with dataChange true need checked rows",
         implied_from=(1, 3),
-        switch=lambda metadata: bool(constraints(metadata)),
+        switch=lambda metadata: bool(metadata.constraints),
     ),
     Feature(
         "changeDataFeed",
         _IF,
         "commits that both add and remove data must contain their cdc actions",
         implied_from=(1, 4),
-        switch=change_data_feed_on,
+        switch=_change_data_feed_on,
     ),
     Feature(
         "generatedColumns",
