@@ -406,7 +406,7 @@ def _side(node: Any) -> tuple[str, str]:
 class _Effect:
     """A clause, checked against the columns that it can see."""
 
-    def __init__(self, clause: _Clause, commit_schema: _Schemas, seen: contract.Struct) -> None:
+    def __init__(self, clause: _Clause, sides: _Sides, seen: contract.Struct) -> None:
         self.kind = clause.kind
         self.where = condition(clause.predicate, seen)
         if self.where is not None:
@@ -415,14 +415,12 @@ class _Effect:
         if values is None:
             values = {
                 name: pl.col(_SOURCE).struct.field(name)
-                for name in commit_schema.source.names
+                for name in sides.source.names
                 if name not in clause.skipped
             }
         self.assigned: Assignments | None = None
         if clause.kind != "delete":
-            self.assigned = Assignments(
-                values, commit_schema.target, commit_schema.partition_columns, seen
-            )
+            self.assigned = Assignments(values, sides.rules, sides.partition_columns, seen)
 
     @property
     def roots(self) -> list[str]:
@@ -431,10 +429,10 @@ class _Effect:
 
 
 @dataclass(frozen=True)
-class _Schemas:
-    """The schemas of both sides."""
+class _Sides:
+    """The rules of the table, and the schema of the source."""
 
-    target: contract.Struct
+    rules: RowRules
     partition_columns: tuple[str, ...]
     source: contract.Struct
 
@@ -455,7 +453,8 @@ class _Merging(Change):
     ) -> None:
         self._snapshot, self._source, self._keys = snapshot, source, keys
         schema = snapshot.schema
-        sides = _Schemas(schema, snapshot.metadata.partition_columns, source.schema)
+        rules = RowRules.of(snapshot.table_configuration)
+        sides = _Sides(rules, snapshot.metadata.partition_columns, source.schema)
         target_row = _with_struct(schema, contract.Field(_TARGET, schema))
         pair = _with_struct(target_row, contract.Field(_SOURCE, source.schema))
         source_row = _with_struct(source.schema, contract.Field(_SOURCE, source.schema))
@@ -465,10 +464,9 @@ class _Merging(Change):
         effects = [*self._matched, *self._by_source]
         self.updates = any(each.kind == "update" for each in effects)
         self.writes = self.updates or bool(self._inserts)
-        self._rules = RowRules.of(snapshot.table_configuration)
         for each in effects:
             if each.assigned is not None:
-                self._rules.require_updatable(each.assigned.names)
+                rules.require_updatable(each.assigned.names)
         self._is_only_delete = [(c.kind, c.predicate is None) for c in matched] == [
             ("delete", True)
         ]
@@ -548,8 +546,7 @@ class _Merging(Change):
                 continue
             of = partners[mask] if number < len(self._matched) else None
             seen = self._seen(pl.DataFrame(hit), of)
-            after = effect.assigned.apply(hit, seen)
-            yield Outcome(before=hit, after=self._rules.recomputed(after, effect.assigned.names))
+            yield Outcome(before=hit, after=effect.assigned.apply(hit, seen))
 
     def inserted(self) -> Iterator[pa.Table]:
         """The rows to insert for source rows that match none."""

@@ -74,11 +74,9 @@ def update(
     """Update rows; see `lakelog.table.Table.update`."""
     commit = RowCommit(log, runtime, begin, options, "UPDATE")
     rules = RowRules.of(commit.snapshot.table_configuration)
-    assigned = Assignments(
-        values, commit.snapshot.schema, commit.snapshot.metadata.partition_columns
-    )
+    assigned = Assignments(values, rules, commit.snapshot.metadata.partition_columns)
     rules.require_updatable(assigned.names)
-    return _run(commit, where, lambda condition: _Update(condition, assigned, rules))
+    return _run(commit, where, lambda condition: _Update(condition, assigned))
 
 
 def _run(
@@ -117,7 +115,7 @@ class Assignments:
 
     Args:
         values: By column: a Polars expression, SQL text, or any other value as a literal.
-        schema: The table's schema.
+        rules: The table's rules.
         partition_columns: Its partition columns.
         seen: The columns that expressions may name; None is those of the table.
     """
@@ -125,7 +123,7 @@ class Assignments:
     def __init__(
         self,
         values: Mapping[str, Any],
-        schema: contract.Struct,
+        rules: RowRules,
         partition_columns: tuple[str, ...],
         seen: contract.Struct | None = None,
     ) -> None:
@@ -135,6 +133,7 @@ class Assignments:
                 expected='a mapping such as {"price": pl.col("price") * 2}',
                 found=repr(values)[:200],
             )
+        self._rules, schema = rules, rules.schema
         seen = seen or schema
         fields = {field.name: field for field in schema.fields}
         self._expressions: dict[str, pl.Expr] = {}
@@ -182,8 +181,8 @@ class Assignments:
         return self._conform.table(found.select(pl.col(f"\x00{n}").alias(n) for n in names))
 
     def apply(self, rows: pa.Table, seen: pl.DataFrame | None = None) -> pa.Table:
-        """The rows with their new values; `seen` are the columns of the expressions, if they are
-        not those of the rows.
+        """The rows with their new values, and generated columns computed from them; `seen` are the
+        columns of the expressions, if they are not those of the rows.
         """
         if seen is None:
             columns = [name for name in rows.column_names if name in self._roots]
@@ -191,7 +190,7 @@ class Assignments:
         new = self.values(seen)
         for name in new.column_names:
             rows = rows.set_column(rows.column_names.index(name), name, new.column(name))
-        return rows
+        return self._rules.recomputed(rows, self.names)
 
 
 def _expression(name: str, value: Any) -> pl.Expr:
@@ -234,11 +233,10 @@ class _Update(Change):
 
     updates = writes = True
 
-    def __init__(self, where: pl.Expr | None, assigned: Assignments, rules: RowRules) -> None:
+    def __init__(self, where: pl.Expr | None, assigned: Assignments) -> None:
         super().__init__(where)
-        self._assigned, self._rules = assigned, rules
+        self._assigned = assigned
 
     def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:
         """What becomes of rows that change."""
-        after = self._rules.recomputed(self._assigned.apply(rows), self._assigned.names)
-        yield Outcome(before=rows, after=after)
+        yield Outcome(before=rows, after=self._assigned.apply(rows))
