@@ -290,7 +290,7 @@ def write(
         options = WriteOptions(schema_mode, target_file_bytes, compression, commit=commit)
         try:
             new = NewTable(log, Runtime(), registered(), definition)
-            return create_with_rows(log, Runtime(), new, rows, mode, where, options)
+            return create_with_rows(new, rows, mode, where, options)
         except TableExistsError as cause:
             if mode == "error":
                 raise

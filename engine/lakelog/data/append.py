@@ -94,8 +94,6 @@ _MODES = {
 
 
 def create_with_rows(
-    log: Log,
-    runtime: Runtime,
     new: NewTable,
     rows: Incoming,
     mode: str,
@@ -106,17 +104,17 @@ def create_with_rows(
     `lakelog.write`.
     """
     plan = WritePlan.under(
-        log.table,
+        new.log.table,
         new.table,
         target_file_bytes=options.target_file_bytes,
         compression=options.compression,
-        token=runtime.new_id(),
+        token=new.runtime.new_id(),
     )
     predicate = condition(where, plan.schema)
     if predicate is not None:
         referenced_columns(predicate, plan.schema)
     conform = Conform(plan.schema.fields, plan.partition_columns, plan.rules)
-    writer = data_file_writer(log, runtime, plan)
+    writer = data_file_writer(new.log, new.runtime, plan)
     try:
         for table in _conformed(rows, plan.schema, conform, predicate, adds_columns=True):
             writer.copy(table)
@@ -124,16 +122,11 @@ def create_with_rows(
     except BaseException:
         writer.abort()
         raise
-    return create_with_files(log, new, files, mode, writer.num_rows, options.commit)
+    return create_with_files(new, files, mode, writer.num_rows, options.commit)
 
 
 def create_with_files(
-    log: Log,
-    new: NewTable,
-    files: pl.DataFrame,
-    mode: str,
-    num_rows: int,
-    commit: CommitArguments,
+    new: NewTable, files: pl.DataFrame, mode: str, num_rows: int, commit: CommitArguments
 ) -> WriteReport:
     """Create a table with written files (`DataFileWriter.finish`) in one commit; files of a commit
     that failed are deleted.
@@ -150,7 +143,7 @@ def create_with_files(
         )
         raise
     except LakelogError:
-        discard_unnamed(log, files["path"].to_list(), -1)
+        discard_unnamed(new.log, files["path"].to_list(), -1)
         raise
     return report
 

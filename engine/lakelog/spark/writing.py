@@ -252,7 +252,7 @@ class BatchWriter(DataSourceArrowWriter):
         mode = "overwrite" if self.overwrite else "append"
         try:
             new = self._new_table(definition)
-            create_with_files(log, new, files, mode, int(counts.sum()), commit)
+            create_with_files(new, files, mode, int(counts.sum()), commit)
         except TableExistsError as cause:
             discard_unnamed(log, files["path"].to_list(), -1)
             raise MetadataChangedError(

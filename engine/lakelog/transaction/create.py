@@ -53,6 +53,8 @@ class NewTable:
     `commit`.
 
     Attributes:
+        log: Its log.
+        runtime: The runtime of its first commit.
         table: Protocol and metadata of version 0.
     """
 
@@ -65,7 +67,7 @@ class NewTable:
     ) -> None:
         refuse_unsafe_store(log)
         refuse_existing(log.store, dialects)
-        self._log, self._runtime = log, runtime
+        self.log, self.runtime = log, runtime
         if isinstance(table, TableDefinition):
             table = _configured(log, runtime, table)
         self.table = table
@@ -90,7 +92,7 @@ class NewTable:
         Raises:
             TableExistsError: Another writer created the table.
         """
-        log, table, given = self._log, self.table, commit or CommitArguments()
+        log, table, given = self.log, self.table, commit or CommitArguments()
         configuration = table.metadata.configuration
         isolation = isolation_level(given.get("isolation"), table.metadata)
         name, user_name = given.get("operation"), given.get("user_name")
@@ -104,7 +106,7 @@ class NewTable:
             buffer.put_txns(None, {"appId": app[0], "version": app[1]})
         if domains is not None and domains.height:
             buffer.put_domains(domains, {})
-        files, others = buffer.gathered(self._runtime)
+        files, others = buffer.gathered(self.runtime)
         first = [
             {"actionType": "protocol", **protocol_row(table.protocol)},
             {"actionType": "metaData", **metadata_row(table.metadata)},
@@ -121,7 +123,7 @@ class NewTable:
                 name or done.name,
                 done.parameters,
                 metrics or {},
-                self._runtime.new_id(),
+                self.runtime.new_id(),
                 f"lakelog/{__version__}",
                 blind_append=True,
                 read_version=None,
@@ -134,7 +136,7 @@ class NewTable:
             columnar_above=COLUMNAR_ABOVE_BYTES if table.supports("columnarCommits") else None,
             retry=Retry.of(configuration, given.get("max_attempts")),
         )
-        CommitLoop(plan, None, LogTails(log, self._runtime), self._runtime).run()
+        CommitLoop(plan, None, LogTails(log, self.runtime), self.runtime).run()
 
 
 def _configured(log: Log, runtime: Runtime, definition: TableDefinition) -> TableConfiguration:
