@@ -120,7 +120,7 @@ def convert(
     """Convert a folder; see `lakelog.convert`."""
     refuse_existing(log.store, dialects)
     files, others = _listed(log)
-    partitions = _partitions(files["path"], partition_by)
+    partitions, texts = _partitions(files["path"], partition_by)
     keys = [field.name for field in partitions.fields]
     footers = _footers(log, files, definition.configuration or {})
     columns = _without(_merged(files["path"], footers), keys)
@@ -138,7 +138,7 @@ def convert(
     if plan:
         return report
     adds = files.with_columns(
-        _partition_values(files["path"], partitions),
+        _partition_values(files["path"], partitions, texts),
         pl.Series("stats", [footer.stats for footer in footers], dtype=pl.String),
     )
     parameters = {
@@ -362,8 +362,8 @@ def _folder_values(path: str) -> dict[str, str | None]:
     return found
 
 
-def _partitions(paths: pl.Series, given: PartitionBy) -> Struct:
-    """The partition columns with their types.
+def _partitions(paths: pl.Series, given: PartitionBy) -> tuple[Struct, pl.DataFrame]:
+    """The partition columns with their types, and the texts of their values by file.
 
     A type that is not given is inferred: ``long`` or ``date`` if the folder names are the usual
     text of such values, else ``string``.
@@ -385,10 +385,10 @@ def _partitions(paths: pl.Series, given: PartitionBy) -> Struct:
                 hint="pass the names of the folders as partition_by, in their order",
             )
         rows.append(tuple(values.values()))
-    if typed is not None:
-        return typed
     texts = pl.DataFrame(rows, dict.fromkeys(keys, pl.String), orient="row")
-    return Struct(tuple(Field(key, _inferred(texts[key])) for key in keys))
+    if typed is None:
+        typed = Struct(tuple(Field(key, _inferred(texts[key])) for key in keys))
+    return typed, texts
 
 
 def _inferred(texts: pl.Series) -> DataType:
@@ -400,12 +400,11 @@ def _inferred(texts: pl.Series) -> DataType:
     return Primitive("string")
 
 
-def _partition_values(paths: pl.Series, partitions: Struct) -> pl.Series:
+def _partition_values(paths: pl.Series, partitions: Struct, found: pl.DataFrame) -> pl.Series:
     """``partitionValues`` of the files, as the log spells them."""
-    found = [_folder_values(path) for path in paths]
     columns: list[Sequence[str | None]] = []
     for field in partitions.fields:
-        texts = pl.Series([values[field.name] for values in found], dtype=pl.String)
+        texts = found[field.name]
         values = parse_text(texts, field.type)
         lost = values.is_null() & texts.is_not_null()
         if lost.any():
