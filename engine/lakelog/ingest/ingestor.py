@@ -421,7 +421,7 @@ class Ingestor(Closing):
         if source is not None and not isinstance(source, str):
             raise InvalidInputError("source must be a str", found=type(source).__name__)
         position = None if source is None else (source, require_int("offset", offset, least=0))
-        self._require_open()
+        self._access.check(to_write=True)
         seq = 0
         batches = iter((rows,)) if self._codec(op).is_known(rows) else batches_of(rows)
         batch = next(batches, None)
@@ -540,9 +540,6 @@ class Ingestor(Closing):
             hint=error.hint,
         )
 
-    def _require_open(self) -> None:
-        self._access.check(to_write=True)
-
     @property
     def _is_full(self) -> bool:
         return self._backlog_rows >= self._max_rows or self._backlog_bytes >= self._max_bytes
@@ -604,7 +601,7 @@ class Ingestor(Closing):
             OutcomeUnknownError: A commit may have succeeded; the next one settles it.
             UnavailableError: The store failed. The rows stay in the log, and the commit is retried.
         """
-        self._require_open()
+        self._access.check(to_write=True)
         self._drain()
         return self._log.truncated_to
 

@@ -35,7 +35,6 @@ from lakelog.ingest.rows import BadRows
 from lakelog.model.contract import Struct, parse_schema, to_json
 from lakelog.transaction.metadata_changes import without_identity_marks
 from lakelog.wal.disk import (
-    Bytes,
     Disk,
     LocalDisk,
     WritableFile,
@@ -43,6 +42,7 @@ from lakelog.wal.disk import (
     local_directory,
 )
 from lakelog.wal.log import Sync, WriteAheadLog
+from lakelog.wal.writer import write_all
 
 _STATE_NAME = "ingest.json"
 _REJECTED_NAME = "rejected.ndjson"
@@ -260,7 +260,7 @@ class IngestDirectory:
                     self._disk.remove(path)  # a crash or a full disk left a part of it
                 file = self._disk.open_append(path, create=True)
                 try:
-                    _write_all(file, bytes(_RESERVE_BYTES))
+                    write_all(file, [bytes(_RESERVE_BYTES)])
                     file.sync()
                 finally:
                     file.close()
@@ -273,7 +273,7 @@ class IngestDirectory:
                 self._disk.remove(temporary)
             file = self._disk.open_append(temporary, create=True)
             try:
-                _write_all(file, state.encode())
+                write_all(file, [state.encode()])
                 file.sync()
             finally:
                 file.close()
@@ -301,7 +301,7 @@ class IngestDirectory:
             file = self._rejected or self._open_rejected()
             start = file.size()
             try:
-                _write_all(file, b"".join(lines))
+                write_all(file, lines)
                 file.sync()
             except OSError:
                 self._rejected = None
@@ -327,15 +327,6 @@ class IngestDirectory:
         if self._rejected is not None:
             self._rejected.close()
             self._rejected = None
-
-
-def _write_all(file: WritableFile, data: Bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        taken = file.write(rest)
-        if taken <= 0:
-            raise OSError("the disk accepts no more data")
-        rest = rest[taken:]
 
 
 def _row_text(row: Any) -> str:

@@ -116,7 +116,7 @@ class Writer:
         self._check_lock()
         start = self.end
         try:
-            written = _write_all(self.file, pieces)
+            written = write_all(self.file, pieces)
         except OSError as cause:
             self._take_back(start, cause)
             raise UnavailableError(
@@ -193,7 +193,7 @@ class Writer:
         # The seal is optional: without it, only a missing next segment is not detected.
         with contextlib.suppress(OSError):
             try:
-                _write_all(old, [seal])
+                write_all(old, [seal])
                 old.sync()
             except OSError:
                 old.truncate(start)
@@ -298,7 +298,7 @@ def begin_segment(
     file: WritableFile | None = None
     try:
         file = disk.open_append(place.path, create=True)
-        _write_all(file, [header.pack()])
+        write_all(file, [header.pack()])
         file.sync()
         disk.sync_directory(directory)
     except FileExistsError:
@@ -322,7 +322,7 @@ def begin_segment(
     return file
 
 
-def _write_all(file: WritableFile, pieces: Sequence[Bytes]) -> int:
+def write_all(file: WritableFile, pieces: Sequence[Bytes]) -> int:
     """Write all pieces in a few calls; return the number of bytes."""
     written = 0
     for data in pieces if len(pieces) == 1 else _joined(pieces):
