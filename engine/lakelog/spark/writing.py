@@ -16,7 +16,7 @@ the driver, so it is suitable for partition columns, or for few files. ``partiti
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -207,12 +207,12 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """Write the task's rows to new files."""
         batches: Iterable[Rows] = iterator
-        where = self._where
+        plan, where = self.plan, self._where
         if where is not None:
-            plan = self.plan
             conform = Conform(plan.schema.fields, plan.partition_columns, plan.rules)
             batches = (_satisfying(conform.table(batch), where) for batch in iterator)
-        return Message(Landed(self.version, write_task_files(self.plan, batches, task_number())))
+            plan = replace(plan, rules=None)  # these rows are checked
+        return Message(Landed(self.version, write_task_files(plan, batches, task_number())))
 
     @readable
     def commit(self, messages: list[Message | None]) -> None:
