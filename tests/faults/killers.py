@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,3 +50,31 @@ def started(killer: Path) -> Iterator[Callable[[dict[str, Any]], int]]:
             return int(answer)
 
         yield run
+
+
+def tell(*words: object) -> None:
+    """Write an event to standard output, complete or not at all."""
+    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+
+
+def kill_each(write: Callable[[dict[str, Any], int], object]) -> None:
+    """The main function of a killer whose work never ends: for each order, fork, run `write` with
+    the order and a pipe to write to when it has opened, and kill the fork after ``after_s``.
+    """
+    for line in sys.stdin:
+        order = json.loads(line)
+        is_open, opened = os.pipe()
+        child = os.fork()
+        if child == 0:
+            try:
+                write(order, opened)
+            finally:
+                os._exit(1)
+        os.close(opened)
+        if order.get("waits", True):
+            os.read(is_open, 1)
+        time.sleep(order["after_s"])
+        os.kill(child, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        os.close(is_open)
+        tell("ended", code)

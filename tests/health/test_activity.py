@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import warnings
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from lakelog import LakelogWarning
 from lakelog.demo import make_table
 from lakelog.health.activity import Activity, bucket, in_buckets, main_values, read_activity
 from tests import loggen
+from tests.budget import seed_of
 from tests.handmade import Handmade, add, field, info, metadata, remove
 
 
@@ -35,8 +35,7 @@ def test_sizes_after_each_commit_are_those_of_its_snapshot(tmp_path: Path) -> No
 @pytest.mark.filterwarnings("ignore:.* differs from the log:lakelog.LakelogWarning")
 @pytest.mark.parametrize("number", range(4))
 def test_files_of_random_logs_are_those_of_their_snapshots(tmp_path: Path, number: int) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
+    seed = seed_of(f"activity {number}")
     options = loggen.Options(commits=15, layouts=())
     table = lakelog.open(loggen.generate(tmp_path / "t", seed, options))
     found = activity_of(table).commits

@@ -5,23 +5,18 @@ one per line: ``wrote <id>`` after a write returned, ``ended <code>``.
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import signal
-import sys
 import threading
-import time
 from typing import Any
+
+import pyarrow as pa
 
 import lakelog
 from lakelog.errors import InvalidInputError
+from tests.faults.killers import kill_each, tell
 
 THREADS = 8
-
-
-def tell(*words: object) -> None:
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def write(order: dict[str, Any], opened: int) -> None:
@@ -62,27 +57,6 @@ def work(ingestor: lakelog.Ingestor, writer: str, key: str | None) -> None:
         os._exit(3)
 
 
-def main() -> None:
-    import pyarrow as pa
-
-    pa.set_cpu_count(1)  # threads of Arrow do not survive a fork
-    for line in sys.stdin:
-        order = json.loads(line)
-        is_open, opened = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                write(order, opened)
-            finally:
-                os._exit(1)
-        os.close(opened)
-        os.read(is_open, 1)
-        time.sleep(order["after_s"])
-        os.kill(child, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        os.close(is_open)
-        tell("ended", code)
-
-
 if __name__ == "__main__":
-    main()
+    pa.set_cpu_count(1)  # threads of Arrow do not survive a fork
+    kill_each(write)

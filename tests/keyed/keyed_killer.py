@@ -15,10 +15,7 @@ import time
 from itertools import count
 
 from lakelog.keyed.store import KeyedStore
-
-
-def tell(*words: object) -> None:
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
+from tests.faults.killers import tell
 
 
 def write(directory: str, first: int) -> None:

@@ -8,22 +8,15 @@ one write that is complete or absent: ``opened <last number>``, ``wrote <last nu
 
 from __future__ import annotations
 
-import json
 import os
 import random
-import signal
-import sys
 import threading
-import time
 from typing import Any
 
 from lakelog.wal.log import WriteAheadLog
+from tests.faults.killers import kill_each, tell
 
 THREADS = 4
-
-
-def tell(*words: object) -> None:
-    os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
 
 def write(order: dict[str, Any], opened: int) -> None:
@@ -64,25 +57,5 @@ def work(log: WriteAheadLog, writer: str, rng: random.Random) -> None:
             tell("truncated", up_to)
 
 
-def main() -> None:
-    for line in sys.stdin:
-        order = json.loads(line)
-        is_open, opened = os.pipe()
-        child = os.fork()
-        if child == 0:
-            try:
-                write(order, opened)
-            finally:
-                os._exit(1)
-        os.close(opened)
-        if order["waits"]:
-            os.read(is_open, 1)
-        time.sleep(order["after_s"])
-        os.kill(child, signal.SIGKILL)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        os.close(is_open)
-        tell("ended", code)
-
-
 if __name__ == "__main__":
-    main()
+    kill_each(write)
