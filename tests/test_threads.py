@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -45,3 +47,33 @@ def test_a_checkpoint_is_written_after_the_main_thread_has_ended_on_python_3_12(
 def test_the_flag_is_set_when_the_main_thread_has_ended() -> None:
     assert not threads.ENDING.is_set()
     assert threads.can_start()
+
+
+def test_a_thread_reads_a_table_after_the_main_thread_has_ended(tmp_path: Path) -> None:
+    for number in range(3):
+        lakelog.write(tmp_path / "t", pl.DataFrame({"id": [number]}))
+    script = """
+import sys, threading, time
+import lakelog
+from lakelog import threads
+
+def late():
+    threads.ENDING.wait(60)
+    time.sleep(0.1)
+    with threads.Pool(2) as pool:
+        assert list(pool.map(abs, [-1, -2])) == [1, 2]
+    table = lakelog.open(sys.argv[1], upkeep=False)
+    table.checkpoint()
+    print(sorted(table.to_polars()["id"]))
+
+threading.Thread(target=late).start()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "t")],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.stdout == "[0, 1, 2]\n", done.stderr

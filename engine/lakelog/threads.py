@@ -1,7 +1,8 @@
 """Threads that also work while the interpreter shuts down.
 
-From Python 3.12 on, no thread can be started after the main thread has ended. A checkpoint that was
-begun in the background is finished then, so its work runs in the threads that exist.
+After the main thread has ended, pools accept no work, and from Python 3.12 on no thread can be
+started. Other threads may still read, and a checkpoint that was begun in the background is finished
+then, so this work runs in the threads that exist.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ def can_start() -> bool:
 
 
 class Pool(ThreadPoolExecutor):
-    """A thread pool that runs calls in the calling thread if threads can no longer be started."""
+    """A thread pool that runs calls in the calling thread after the main thread has ended."""
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         """As `ThreadPoolExecutor.submit`."""
-        if can_start():
+        if not ENDING.is_set():
             return super().submit(fn, *args, **kwargs)
         done: Future[_T] = Future()
         try:

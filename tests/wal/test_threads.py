@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -39,13 +37,3 @@ def test_segments_side_by_side_come_in_their_order(
         reader.replay()
     assert caught.value.path == str(path)
     assert not [each for each in threading.enumerate() if each.name.startswith("lakelog-wal")]
-
-
-def test_where_no_thread_can_be_had_it_is_done_all_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refused(*_: Any) -> None:
-        raise RuntimeError("cannot schedule new futures after interpreter shutdown")
-
-    monkeypatch.setattr(ThreadPoolExecutor, "submit", refused)
-    assert segments.in_threads(abs, [-1, 2, -3]) == [1, 2, 3]

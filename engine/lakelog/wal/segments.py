@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TypeVar
@@ -107,29 +107,18 @@ _WORTH_BYTES = 1 << 21  # below, the work is done before a thread starts
 _PART_BYTES = 1 << 24
 _SMALL_FRAME_BYTES = 1 << 13  # larger frames are processed one by one, in Python
 
-T = TypeVar("T")
 R = TypeVar("R")
 
 
-def in_threads(work: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """The result of each item, in order; the first error is raised."""
-    items = list(items)
-    threads = min(len(items), os.cpu_count() or 1)
-    if threads < 2:
-        return [work(item) for item in items]
-    with Pool(threads, thread_name_prefix="lakelog-wal") as pool:
-        try:
-            results: Iterator[R] = pool.map(work, items)
-        except RuntimeError:  # no thread can be started
-            results = map(work, items)
-        return list(results)
-
-
 def of_segments(work: Callable[[Segment], R], segments: Sequence[Segment]) -> list[R]:
-    """As `in_threads` for segments, in this thread if they are small."""
-    if sum(each.data.size for each in segments) < _WORTH_BYTES:
+    """The result of each segment, in order, in threads unless they are small; the first error is
+    raised.
+    """
+    threads = min(len(segments), os.cpu_count() or 1)
+    if threads < 2 or sum(each.data.size for each in segments) < _WORTH_BYTES:
         return [work(each) for each in segments]
-    return in_threads(work, segments)
+    with Pool(threads, thread_name_prefix="lakelog-wal") as pool:
+        return list(pool.map(work, segments))
 
 
 def parts_of(segment: Segment) -> list[Segment]:
