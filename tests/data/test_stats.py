@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lakelog.data.conform import Conform
-from lakelog.data.stats import FileStats, StatsPlan, column_names, cut_above
+from lakelog.data.stats import FileStats, StatsPlan, cut_above
 from lakelog.errors import InvalidPropertyError
 from lakelog.model import contract
 from lakelog.skipping.statistics import stats_from_json
@@ -185,13 +185,6 @@ def test_the_table_says_which_columns_have_statistics() -> None:
     frame = pl.DataFrame({"a": [1], "S": [{"x": 1, "y": 2}], "o.d": ["q"], "t": [{"u": 3}]})
     found = stats_of(frame, **{COLUMNS: "s.Y, `o.d` ,t", NUM_COLUMNS: "1"})
     assert found["minValues"] == {"S": {"y": 2}, "o.d": "q", "t": {"u": 3}}
-
-
-def test_names_of_columns_are_listed_with_backticks_where_they_need_them() -> None:
-    assert column_names("`a,b`.`c.d`,e f") == [["a,b", "c.d"], ["e f"]]
-    for wrong in ("", "a,,b", "a.", "`a"):
-        with pytest.raises(InvalidPropertyError, match="cannot be parsed"):
-            column_names(wrong)
 
 
 def test_a_property_that_is_no_number_is_refused() -> None:

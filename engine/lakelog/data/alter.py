@@ -23,13 +23,13 @@ from lakelog.errors import (
 from lakelog.input_validation import checked_methods
 from lakelog.model import contract
 from lakelog.model.metadata import CONSTRAINT_PROPERTY, Metadata
+from lakelog.skipping.indexed_columns import STATISTICS_COLUMNS
 from lakelog.transaction import schema_edits
 from lakelog.transaction.schema_conversion import SchemaLike, struct_of
 from lakelog.transaction.transaction import LogTransaction
 
 _MAPPING = "delta.columnMapping.mode"
 _WIDENING = "delta.enableTypeWidening"
-_STATISTICS = "delta.dataSkippingStatsColumns"
 _GENERATION = "delta.generationExpression"
 
 
@@ -352,7 +352,7 @@ def _require_unreferenced(metadata: Metadata, column: str, *, is_dropped: bool) 
     name = schema_edits.path_of(metadata.schema, column)[-1]
     word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
     texts = {key: str(text) for key, text in metadata.constraints.items()}
-    texts[_STATISTICS] = metadata.configuration.get(_STATISTICS) or ""
+    texts[STATISTICS_COLUMNS] = metadata.configuration.get(STATISTICS_COLUMNS) or ""
     for at in contract.fields_of(metadata.schema):
         texts[f"the generated column {at.text}"] = str(at.field.metadata.get(_GENERATION) or "")
     if is_dropped and column in metadata.partition_columns:

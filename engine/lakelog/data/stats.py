@@ -26,16 +26,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from lakelog.errors import InvalidPropertyError
 from lakelog.model import contract
+from lakelog.skipping.indexed_columns import (
+    NUM_INDEXED_COLUMNS,
+    STATISTICS_COLUMNS,
+    indexed_columns,
+    whole_number,
+)
 
-NUM_COLUMNS = "delta.dataSkippingNumIndexedCols"
-COLUMNS = "delta.dataSkippingStatsColumns"
 _PREFIX_PROPERTY = "delta.dataSkippingStringPrefixLength"
-PROPERTIES = (NUM_COLUMNS, COLUMNS, _PREFIX_PROPERTY)
+PROPERTIES = (NUM_INDEXED_COLUMNS, STATISTICS_COLUMNS, _PREFIX_PROPERTY)
 """Table properties that decide what is collected."""
 
-_NUM_COLUMNS, _PREFIX_LENGTH = 32, 32
+_PREFIX_LENGTH = 32
 _TEXT_BYTES = 4000  # Parquet keeps no bound of more than 4096 bytes
 _ASCII_MAX, _UNICODE_MAX = 0x7F, (0xDBFF, 0xDFFF)
 _EPOCH = dt.datetime(1970, 1, 1)  # noqa: DTZ001 - both kinds of time count from it
@@ -108,93 +111,31 @@ class StatsPlan:
         always: Collection[tuple[str, ...]] = (),
     ) -> StatsPlan:
         """The plan for files that hold `columns`."""
-        wanted = configuration.get(COLUMNS)
-        paths = None if wanted is None else [tuple(p) for p in column_names(wanted)]
-        most = _whole(configuration, NUM_COLUMNS, _NUM_COLUMNS)
-        prefix = _whole(configuration, _PREFIX_PROPERTY, _PREFIX_LENGTH)
-        found: list[Leaf] = []
-        for number, (logical, leaf) in enumerate(_leaves(columns, mapping)):
-            folded = tuple(name.lower() for name in logical)
-            if paths is not None:
-                wanted_here = any(folded[: len(path)] == path for path in paths)
-            else:
-                wanted_here = most < 0 or number < most
-            if wanted_here or leaf.path in always:
-                found.append(leaf)
+        indexed = indexed_columns(contract.Struct(tuple(columns)), (), configuration)
+        wanted = {leaf.path for leaf in _leaves(indexed.fields, mapping)} | set(always)
+        found = (leaf for leaf in _leaves(columns, mapping) if leaf.path in wanted)
+        prefix = whole_number(configuration, _PREFIX_PROPERTY, _PREFIX_LENGTH)
         return StatsPlan(tuple(found), prefix)
 
 
-def column_names(text: str) -> list[list[str]]:
-    """Column names as ``delta.dataSkippingStatsColumns`` lists them, in small letters.
-
-    >>> column_names("a, b.C,`d.e`.f")
-    [['a'], ['b', 'c'], ['d.e', 'f']]
-    """
-    names: list[list[str]] = [[]]
-    part, quoted, was_quoted = "", False, False
-    for sign in [*text, ","]:
-        if sign == "`":
-            part = part if quoted else part.strip()
-            quoted, was_quoted = not quoted, True
-        elif quoted:
-            part += sign
-        elif sign in ".,":
-            if not (part := part if was_quoted else part.strip()):
-                break
-            names[-1].append(part.lower())
-            if sign == ",":
-                names.append([])
-            part, was_quoted = "", False
-        elif not (was_quoted and sign.isspace()):
-            part += sign
-    else:
-        if not quoted:
-            return names[:-1]
-    raise InvalidPropertyError(
-        "the list of statistics columns cannot be parsed",
-        path=COLUMNS,
-        expected="comma-separated names, such as id,`odd name`,place.city",
-        found=text,
-    )
-
-
-def _whole(configuration: Mapping[str, str | None], key: str, default: int) -> int:
-    text = configuration.get(key)
-    if text is None:
-        return default
-    try:
-        return int(text)
-    except ValueError as cause:
-        raise InvalidPropertyError(
-            f"{key} is not an integer", path=key, expected="an integer", found=text
-        ) from cause
-
-
-def _leaves(
-    columns: Sequence[contract.Field], mapping: str
-) -> Iterator[tuple[tuple[str, ...], Leaf]]:
-    """Every leaf with its logical path."""
+def _leaves(columns: Sequence[contract.Field], mapping: str) -> Iterator[Leaf]:
+    """Every leaf, in schema order."""
     count = 0
 
     def walk(
-        fields: Sequence[contract.Field],
-        logical: tuple[str, ...],
-        path: tuple[str, ...],
-        positions: tuple[int, ...],
-    ) -> Iterator[tuple[tuple[str, ...], Leaf]]:
+        fields: Sequence[contract.Field], path: tuple[str, ...], positions: tuple[int, ...]
+    ) -> Iterator[Leaf]:
         nonlocal count
         for position, each in enumerate(fields):
-            names = (*logical, each.name)
             here, at = (*path, contract.physical_name(each, mapping)), (*positions, position)
             if isinstance(each.type, contract.Struct):
-                yield from walk(each.type.fields, names, here, at)
+                yield from walk(each.type.fields, here, at)
                 continue
-            width = _width(each.type)
             plain = not isinstance(each.type, contract.Array | contract.Map)
-            yield names, Leaf(here, each.type, count if plain else None, at)
-            count += width
+            yield Leaf(here, each.type, count if plain else None, at)
+            count += _width(each.type)
 
-    yield from walk(columns, (), (), ())
+    yield from walk(columns, (), ())
 
 
 def _width(type_: contract.DataType) -> int:

@@ -25,6 +25,7 @@ from lakelog.lazy import cached_property
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import CLUSTERING, clustering_paths
+from lakelog.skipping.indexed_columns import NUM_INDEXED_COLUMNS
 from lakelog.transaction import write_support
 
 CHANGE_TYPE = "_change_type"
@@ -141,7 +142,7 @@ class WritePlan:
         return replace(
             self,
             schema_json=json.dumps(contract.to_json(columns)),
-            configuration={**self.configuration, stats.NUM_COLUMNS: "0"},
+            configuration={**self.configuration, NUM_INDEXED_COLUMNS: "0"},
             clustering=(),
             change_data=True,
             rules=None,

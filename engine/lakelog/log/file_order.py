@@ -20,13 +20,13 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.dialects.base import Dialect
-from lakelog.dialects.delta.checkpoint_rows import indexed_columns
 from lakelog.dialects.log_content import STRUCT_STATISTICS, TYPED_STATISTICS, CheckpointPlan
 from lakelog.errors import CorruptionError, InvalidPropertyError, UnavailableError
 from lakelog.log.replay import live_domains
 from lakelog.log.state import State
 from lakelog.model import actions, contract
 from lakelog.model.metadata import CLUSTERING, Metadata, clustering_paths
+from lakelog.skipping.indexed_columns import indexed_columns
 from lakelog.skipping.statistics import (
     has_bounds,
     least_from_json,

@@ -8,11 +8,9 @@ from typing import Any
 
 import polars as pl
 import pyarrow as pa
-import pytest
 
-from lakelog.dialects.delta.checkpoint_rows import TypedCopies, indexed_columns, with_texts
+from lakelog.dialects.delta.checkpoint_rows import TypedCopies, with_texts
 from lakelog.dialects.log_content import STRUCT_STATISTICS, CheckpointPlan
-from lakelog.errors import InvalidPropertyError
 from lakelog.model import actions, contract
 
 
@@ -42,60 +40,6 @@ DEEP = schema(
 def plan(given: contract.Struct = DEEP, **more: Any) -> CheckpointPlan:
     parts: dict[str, Any] = {"partition_columns": ("p",), **more}
     return CheckpointPlan(1, "classic", 1, given, stats_as_struct=True, **parts)
-
-
-def leaves(type_: contract.Struct) -> list[str]:
-    found = []
-    for f in type_.fields:
-        if isinstance(f.type, contract.Struct):
-            found += [f"{f.name}.{inner}" for inner in leaves(f.type)] or [f"{f.name}."]
-        else:
-            found.append(f.name)
-    return found
-
-
-ALL = ["a", "S.x", "S.y z", "S.e.", "m", "flag", "raw", "when"]
-
-
-@pytest.mark.parametrize(
-    ("properties", "expected"),
-    [
-        ({}, ALL),
-        ({"delta.dataSkippingNumIndexedCols": "-1"}, ALL),
-        ({"delta.dataSkippingNumIndexedCols": "0"}, []),
-        ({"delta.dataSkippingNumIndexedCols": "2"}, ["a", "S.x"]),
-        ({"delta.dataSkippingNumIndexedCols": "4"}, ALL[:5]),
-        ({"delta.dataSkippingStatsColumns": ""}, []),
-        ({"delta.dataSkippingStatsColumns": " A , s.`Y Z` "}, ["a", "S.y z"]),
-        ({"delta.dataSkippingStatsColumns": "s"}, ["S.x", "S.y z", "S.e."]),
-        ({"delta.dataSkippingStatsColumns": "s.x,s,nobody,a.b,p"}, ["S.x"]),
-        (
-            {
-                "delta.dataSkippingStatsColumns": "when",
-                "delta.dataSkippingNumIndexedCols": "1",
-            },
-            ["when"],
-        ),
-    ],
-)
-def test_properties_say_which_columns_have_statistics(
-    properties: dict[str, str | None], expected: list[str]
-) -> None:
-    assert leaves(indexed_columns(DEEP, ("P",), properties)) == expected
-
-
-@pytest.mark.parametrize(
-    "properties",
-    [
-        {"delta.dataSkippingNumIndexedCols": "many"},
-        {"delta.dataSkippingStatsColumns": "a b"},
-        {"delta.dataSkippingStatsColumns": "a,,b"},
-        {"delta.dataSkippingStatsColumns": "`a"},
-    ],
-)
-def test_a_malformed_property_is_named(properties: dict[str, str | None]) -> None:
-    with pytest.raises(InvalidPropertyError, match="dataSkipping"):
-        indexed_columns(DEEP, (), properties)
 
 
 def test_types_follow_from_the_schema() -> None:

@@ -16,7 +16,6 @@ indexed.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -27,8 +26,8 @@ from lakelog.dialects.delta.checkpoint_schema import PARTITIONS_PARSED, file_col
 from lakelog.dialects.delta.paths import spell_paths, text_array
 from lakelog.dialects.json_layout import Leaf, Node, Wire
 from lakelog.dialects.log_content import STRUCT_STATISTICS, TYPED_STATISTICS, CheckpointPlan
-from lakelog.errors import InvalidPropertyError
 from lakelog.model import contract
+from lakelog.skipping.indexed_columns import indexed_columns
 from lakelog.skipping.statistics import (
     has_bounds,
     stats_from_json,
@@ -144,10 +143,6 @@ def _version(rows: pl.DataFrame, type_: pa.DataType) -> pa.Array:
     return to_arrow(found.cast(pl.Int64), type_)
 
 
-_NUM_INDEXED = "delta.dataSkippingNumIndexedCols"
-_STATS_COLUMNS = "delta.dataSkippingStatsColumns"
-_INDEXED_BY_DEFAULT = 32
-_NAME = re.compile(r"\s*(?:`((?:[^`]|``)*)`|([^`.,\s]+))\s*([.,]|$)")
 Name = Callable[[contract.Field], str]
 _BOOLEAN = contract.Primitive("boolean")
 
@@ -269,83 +264,6 @@ def with_texts(files: pl.DataFrame) -> pl.DataFrame:
     if rows.len():
         texts = texts.scatter(rows, stats_text_from_struct(structs.gather(rows)))
     return files.with_columns(texts.alias("stats"))
-
-
-def indexed_columns(
-    schema: contract.Struct,
-    partition_columns: Sequence[str],
-    configuration: Mapping[str, str | None],
-) -> contract.Struct:
-    """The columns with statistics: those in ``delta.dataSkippingStatsColumns``, at any depth and in
-    any case, else the first ``delta.dataSkippingNumIndexedCols`` leaves (default 32, negative: all)
-    without partition columns.
-    """
-    partitions = {name.lower() for name in partition_columns}
-    own = contract.Struct(tuple(f for f in schema.fields if f.name.lower() not in partitions))
-    named = configuration.get(_STATS_COLUMNS)
-    if named is not None:
-        return _named(own, [[part.lower() for part in name] for name in _names(named)])
-    text = configuration.get(_NUM_INDEXED)
-    if text is None:
-        return _first(own, _INDEXED_BY_DEFAULT)[0]
-    try:
-        count = int(text)
-    except ValueError as cause:
-        raise InvalidPropertyError(
-            f"{_NUM_INDEXED} is malformed", found=text, expected="an integer"
-        ) from cause
-    return own if count < 0 else _first(own, count)[0]
-
-
-def _names(text: str) -> list[list[str]]:
-    """Columns separated by commas, each of parts separated by dots, quoted by backticks or not."""
-    names: list[list[str]] = [[]]
-    position = 0 if text.strip() else len(text)
-    while position < len(text):
-        match = _NAME.match(text, position)
-        if match is None:
-            raise InvalidPropertyError(
-                f"{_STATS_COLUMNS} is malformed",
-                found=text,
-                expected="comma-separated columns, such as a, b.c, `d e`",
-            )
-        quoted, bare, end = match.groups()
-        names[-1].append(bare if quoted is None else quoted.replace("``", "`"))
-        if end == ",":
-            names.append([])
-        position = match.end()
-    return [name for name in names if name]
-
-
-def _named(schema: contract.Struct, names: Sequence[Sequence[str]]) -> contract.Struct:
-    found = []
-    for field in schema.fields:
-        below = [name[1:] for name in names if name[0] == field.name.lower()]
-        if not below:
-            continue
-        if not any(below):
-            found.append(field)
-        elif isinstance(field.type, contract.Struct):
-            inner = _named(field.type, [name for name in below if name])
-            found.append(contract.Field(field.name, inner, field.nullable, field.metadata))
-    return contract.Struct(tuple(found))
-
-
-def _first(schema: contract.Struct, count: int) -> tuple[contract.Struct, int]:
-    """The first leaves of a schema, and their number; a type other than a struct is one leaf."""
-    found: list[contract.Field] = []
-    taken = 0
-    for field in schema.fields:
-        if taken >= count:
-            break
-        if isinstance(field.type, contract.Struct):
-            inner, leaves = _first(field.type, count - taken)
-            found.append(contract.Field(field.name, inner, field.nullable, field.metadata))
-            taken += leaves
-        else:
-            found.append(field)
-            taken += 1
-    return contract.Struct(tuple(found)), taken
 
 
 def _bounds_type(schema: contract.Struct, mapping: str) -> pa.StructType | None:
