@@ -553,10 +553,16 @@ def test_small_files_share_a_chunk_and_a_large_one_is_cut_at_line_ends(
         assert len(piece.data) <= 100 or bytes(piece.data).count(b"\n") == 1
 
 
-def test_a_file_of_some_megabytes_is_decoded_in_three_parts() -> None:
+def test_a_large_file_is_decoded_in_parallel_after_its_head(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chunks_module, "WORKERS", 2)
     lines = [json.dumps({"add": {"path": f"{n:0300}", "size": n}}).encode() for n in range(13_000)]
     large = blob(INFO, *lines)
-    assert [len(chunk) for chunk in chunks_module.chunked([large])] == [1, 1, 1]
+    head, *parts = (len(piece.data) for (piece,) in chunks_module.chunked([large]))
+    assert head < 1 << 17
+    assert len(parts) == 2
+    assert min(parts) > 0.8 * max(parts)
     assert plain(decode_lines([large], DELTA)) == plain(decode_exact([large], DELTA))
     assert len(list(chunks_module.chunked([blob(INFO, *lines[:8_000])]))) == 1
 

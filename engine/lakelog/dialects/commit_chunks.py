@@ -6,6 +6,7 @@ A chunk with bytes that Arrow's reader ignores or fails on raises `NotProvenErro
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -18,11 +19,13 @@ from lakelog.dialects.strict_decoder import Blob, Line, no_action, parse_object,
 from lakelog.model.contract import MAX_DEPTH
 
 CHUNK_BYTES = 8 << 20
+WORKERS = min(8, os.cpu_count() or 1)
 _FIRST_BYTES = 1 << 20
-_PART_BYTES = 3 << 19
-"""Least bytes of the three parts of a large file: the first one shows the keys that occur, the
-others are decoded in parallel.
+_HEAD_BYTES = 1 << 17
+"""Bytes of the head of a large file, which shows the keys that occur; the rest is decoded in
+parallel, in parts of at least `_PART_BYTES`.
 """
+_PART_BYTES = 3 << 19
 _COUNT_BLOCK = 1 << 18
 _LONG_LINE_BYTES = 1 << 12
 _COMMIT_INFO = b'{"commitInfo":'
@@ -35,9 +38,8 @@ def chunked(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
     chunk: list[Blob] = []
     size, most = 0, min(_FIRST_BYTES, CHUNK_BYTES)
     for blob in blobs:
-        part_bytes = min(max(len(blob.data) // 3, _PART_BYTES), CHUNK_BYTES)
-        # A rest of a few lines is not worth a parse.
-        for piece in (blob,) if len(blob.data) <= 2 * part_bytes else _cut(blob, part_bytes):
+        is_large = len(blob.data) > 2 * min(_PART_BYTES, CHUNK_BYTES)
+        for piece in _cut(blob) if is_large else (blob,):
             length = len(piece.data)
             if chunk and size + length > most:
                 yield chunk
@@ -48,20 +50,23 @@ def chunked(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
         yield chunk
 
 
-def _cut(blob: Blob, part_bytes: int) -> Iterator[Blob]:
+def _cut(blob: Blob) -> Iterator[Blob]:
     data = bytes(blob.data)
+    most = min(max(-(-len(data) // WORKERS), _PART_BYTES), CHUNK_BYTES)
+    part_bytes = min(_HEAD_BYTES, most)
     if data.isspace() and blob.whole:
         raise no_action(blob)
     start, line = 0, blob.first_line
     view = memoryview(data)
     while start < len(data):
         end = len(data)
+        # A rest of a few lines is not worth a parse.
         if end - start > part_bytes + part_bytes // 8:
             end = data.rfind(b"\n", start, start + part_bytes) + 1
             end = end or data.find(b"\n", start) + 1 or len(data)
         yield Blob(blob.version, blob.path, view[start:end], line, blob.offset + start, False)
         line += data.count(b"\n", start, end)
-        start = end
+        start, part_bytes = end, most
 
 
 @dataclass

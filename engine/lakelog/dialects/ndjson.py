@@ -10,7 +10,6 @@ property test compares both decoders.
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -32,7 +31,7 @@ from lakelog.dialects.arrow_json import (
     parse_with_keys,
     validity,
 )
-from lakelog.dialects.commit_chunks import Prepared, chunked, prepare
+from lakelog.dialects.commit_chunks import WORKERS, Prepared, chunked, prepare
 from lakelog.dialects.gc_pause import gc_paused
 from lakelog.dialects.json_layout import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire
 from lakelog.dialects.log_content import Actions, CommitInfo
@@ -43,7 +42,6 @@ from lakelog.threads import Pool
 
 __all__ = ["Blob", "decode_lines", "decode_pieces", "merge"]
 
-_WORKERS = min(8, os.cpu_count() or 1)
 _FEW_BYTES = 1 << 14  # so few bytes cost a multiple by columns, because each column needs a call
 
 
@@ -89,12 +87,12 @@ def _decode_chunks(
     decoded = [_decode_chunk(first, wire, keys, files)]
     second = next(chunks, None)
     if second is not None:
-        with Pool(_WORKERS, thread_name_prefix="lakelog-decode") as pool:
+        with Pool(WORKERS, thread_name_prefix="lakelog-decode") as pool:
             pending: deque[Future[Actions]] = deque()
             pending.append(pool.submit(_decode_chunk, second, wire, keys, files))
             for chunk in chunks:
                 pending.append(pool.submit(_decode_chunk, chunk, wire, keys, files))
-                if len(pending) > 2 * _WORKERS:
+                if len(pending) > 2 * WORKERS:
                     decoded.append(pending.popleft().result())
             decoded.extend(future.result() for future in pending)
     return decoded
