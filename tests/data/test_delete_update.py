@@ -89,6 +89,26 @@ def test_statistics_that_a_writer_passed_through_doubles_lose_no_decimal(tmp_pat
     assert table.to_polars()["m"].to_list() == [rows["m"][0]]
 
 
+def test_rows_that_are_copied_and_updated_keep_their_order(tmp_path: Path) -> None:
+    table = made(tmp_path, by=())
+    for start in range(0, 6_000, 2_000):
+        table.append(frame(*(("a", start + n, 0.0) for n in range(2_000))))
+    table.update({"x": -0.0, "p": "CASE WHEN id % 2 = 0 THEN 'b' END"}, "id % 7 = 3")
+    merge = table.merge(frame(("m", 6, 6.5), ("m", 4_000, 7.5), ("m", 5_000, 8.5)), on="id")
+    merge.when_matched_delete("source.id = 4000").when_matched_update_all().execute()
+    rows = table.to_polars()
+    assert rows["id"].to_list() == [n for n in range(6_000) if n != 4_000]
+    expected = [
+        ("m", 6.5 if n == 6 else 8.5)
+        if n in {6, 5_000}
+        else ({0: "b", 1: None}[n % 2], -0.0)
+        if n % 7 == 3
+        else ("a", 0.0)
+        for n in rows["id"]
+    ]
+    assert list(map(repr, rows.select("p", "x").rows())) == list(map(repr, expected))
+
+
 def test_short_vectors_are_in_the_log_and_long_ones_in_one_file(tmp_path: Path) -> None:
     table = made(tmp_path, by=(), **VECTORS)
     for start in (0, 10_000, 20_000):

@@ -537,16 +537,16 @@ class _Merging(Change):
         """What becomes of rows that change, clause by clause."""
         chosen, partners = self._decide(rows)
         for number, effect in enumerate([*self._matched, *self._by_source]):
-            mask = chosen == number
-            if not mask.any():
+            positions = np.flatnonzero(chosen == number)
+            if not len(positions):
                 continue
-            hit = rows.filter(pa.array(mask))
+            hit = rows.take(pa.array(positions))
             if effect.assigned is None:
-                yield Outcome(deleted=hit)
+                yield Outcome(positions, hit)
                 continue
-            of = partners[mask] if number < len(self._matched) else None
+            of = partners[positions] if number < len(self._matched) else None
             seen = self._seen(pl.DataFrame(hit), of)
-            yield Outcome(before=hit, after=effect.assigned.apply(hit, seen))
+            yield Outcome(positions, hit, effect.assigned.apply(hit, seen))
 
     def inserted(self) -> Iterator[pa.Table]:
         """The rows to insert for source rows that match none."""

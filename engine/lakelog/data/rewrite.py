@@ -5,8 +5,8 @@ Source: Delta protocol, Add File and Remove File; Deletion Vectors; Add CDC File
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -46,13 +46,13 @@ class Outcome:
     """What becomes of rows that change.
 
     Attributes:
-        deleted: Rows that are deleted.
-        before: Rows that are updated, as they were.
-        after: The same rows in the same order as they are from then on.
+        rows: Their positions among the rows that change, ascending.
+        before: The same rows, as they were.
+        after: As they are from then on; None for rows that are deleted.
     """
 
-    deleted: pa.Table | None = None
-    before: pa.Table | None = None
+    rows: NDArray[np.intp]
+    before: pa.Table
     after: pa.Table | None = None
 
 
@@ -69,7 +69,7 @@ class Change(Selection):
 
     def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:
         """What becomes of rows that change."""
-        yield Outcome(deleted=rows)
+        yield Outcome(np.arange(rows.num_rows), rows)
 
 
 def marks_rows(snapshot: LogSnapshot) -> bool:
@@ -194,8 +194,8 @@ class Rewriter:
         self._conform: Conform | None = None
         self._data: DataFileWriter | None = None
         self._changes: DataFileWriter | None = None
-        self._touched: list[pa.Table] = []
-        self._touched_bytes = 0
+        self._waiting: list[tuple[pa.Table, NDArray[np.bool_]]] = []
+        self._waiting_bytes = 0
         self._gone: list[pl.DataFrame] = []
         self._again = pl.DataFrame()
         self._deleted = self._updated = self._copied = self._inserted = 0
@@ -227,7 +227,7 @@ class Rewriter:
             self._mark(files)
         else:
             self._copy(files)
-        self._write_touched()
+        self._write_waiting()
 
     def insert(self, rows: pa.Table) -> None:
         """Write new rows."""
@@ -248,7 +248,7 @@ class Rewriter:
         marking = _Marking(self._snapshot, files, vectors, self._store)
         for rows in touched_rows(plan, files, self._change, self._store):
             marking.take(rows)
-            self._put(rows.drop_columns([FILE_INDEX, ROW_INDEX]))
+            self._put(rows.drop_columns([FILE_INDEX, ROW_INDEX]), np.ones(rows.num_rows, bool))
         targets, self._again = marking.finish()
         self._gone.append(targets.files)
 
@@ -285,50 +285,60 @@ class Rewriter:
         for batch in batches:
             table = pa.Table.from_batches([batch])
             places = _places(table, hit)
-            rows = table.drop_columns([FILE_INDEX, ROW_INDEX])
             low, high = np.searchsorted(touched, (places[0], places[-1] + 1))
-            if low == high:
-                self._copied += rows.num_rows
-                self._write(rows)
-                continue
             mask = np.zeros(len(places), bool)
             mask[np.searchsorted(places, touched[low:high])] = True
-            kept = rows.filter(pa.array(~mask))
-            self._copied += kept.num_rows
-            self._write(kept)
-            self._put(rows.filter(pa.array(mask)))
+            self._put(table.drop_columns([FILE_INDEX, ROW_INDEX]), mask)
 
-    def _put(self, rows: pa.Table) -> None:
-        """Take rows that change; they wait for more, because outcomes have a cost per call."""
+    def _put(self, rows: pa.Table, mask: NDArray[np.bool_]) -> None:
+        """Take rows, of which some change; they wait for more, as outcomes have a cost per call."""
         if not rows.num_columns:  # without columns, concatenated tables have no rows
             self._deleted += rows.num_rows
             return
-        self._touched.append(rows)
-        self._touched_bytes += rows.nbytes
-        if self._touched_bytes >= self._batch_bytes:
-            self._write_touched()
-
-    def _write_touched(self) -> None:
-        """Write what becomes of the rows that change."""
-        touched, self._touched, self._touched_bytes = self._touched, [], 0
-        if not any(each.num_rows for each in touched):
+        if not (self._waiting or mask.any()):
+            self._copied += rows.num_rows
+            self._write(rows)
             return
-        rows = pa.concat_tables(touched).combine_chunks()
-        for outcome in self._change.outcomes(rows):
-            if outcome.deleted is not None:
-                self._deleted += outcome.deleted.num_rows
-                self._record("delete", outcome.deleted)
-            if outcome.before is not None and outcome.after is not None:
-                self._updated += outcome.after.num_rows
-                rules = self._planned().rules
-                if rules is not None:
-                    rules.check(outcome.after)
-                after = outcome.after
-                if self._row_ids is not None:  # the commit's version is that of updated rows
-                    after = after.drop_columns(self._row_ids[1])
-                self._write(after)
-                self._record("update_preimage", outcome.before)
-                self._record("update_postimage", outcome.after)
+        self._waiting.append((rows, mask))
+        self._waiting_bytes += rows.nbytes
+        if self._waiting_bytes >= self._batch_bytes:
+            self._write_waiting()
+
+    def _write_waiting(self) -> None:
+        """Write the rows that wait, each in its place."""
+        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
+        if not waiting:
+            return
+        rows = pa.concat_tables([each for each, _ in waiting])
+        mask = np.concatenate([each for _, each in waiting])
+        positions = np.flatnonzero(mask)
+        self._copied += len(mask) - len(positions)
+        if not len(positions):
+            self._write(rows)
+            return
+        touched = rows.filter(pa.array(mask)).combine_chunks()
+        updated: list[Outcome] = []
+        deleted = mask
+        for outcome in self._change.outcomes(touched):
+            if outcome.after is None:
+                self._deleted += len(outcome.rows)
+                self._record("delete", outcome.before)
+                continue
+            self._updated += len(outcome.rows)
+            rules = self._planned().rules
+            if rules is not None:
+                rules.check(outcome.after)
+            self._record("update_preimage", outcome.before)
+            self._record("update_postimage", outcome.after)
+            after = outcome.after
+            if self._row_ids is not None:  # the commit's version is that of updated rows
+                index = after.column_names.index(self._row_ids[1])
+                unset = pa.nulls(after.num_rows, after.schema.field(index).type)
+                after = after.set_column(index, after.schema.field(index), unset)
+            updated.append(replace(outcome, after=after))
+            deleted[positions[outcome.rows]] = False
+        rows = _updated(rows, positions, updated)
+        self._write(rows.filter(pa.array(~deleted)) if deleted.any() else rows)
 
     def _write(self, rows: pa.Table) -> None:
         if not rows.num_rows:
@@ -384,6 +394,39 @@ class Rewriter:
             copied=self._copied,
             inserted=self._inserted,
         )
+
+
+def _updated(rows: pa.Table, positions: NDArray[np.intp], outcomes: Sequence[Outcome]) -> pa.Table:
+    """The rows with the new versions of some in their places; `positions` are those of the rows
+    that change. A column without new values is not copied.
+    """
+    for index, field in enumerate(rows.schema):
+        chunks = rows.column(index).chunks
+        order: NDArray[np.int64] | None = None
+        end = rows.num_rows
+        for outcome in outcomes:
+            assert outcome.after is not None
+            before, after = outcome.before.column(index), outcome.after.column(index)
+            if _is_same(before, after):
+                continue
+            if order is None:
+                order = np.arange(rows.num_rows)
+            order[positions[outcome.rows]] = np.arange(end, end + len(after))
+            chunks += after.cast(field.type).chunks  # strings may have come as large ones
+            end += len(after)
+        if order is not None:
+            placed = pa.concat_arrays(chunks).take(pa.array(order))
+            rows = rows.set_column(index, field, placed)
+    return rows
+
+
+def _is_same(column: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    """Whether two columns are one in memory; equal values may still differ, as 0.0 and -0.0."""
+    ours, theirs = (
+        [(chunk.offset, *(b and b.address for b in chunk.buffers())) for chunk in each.chunks]
+        for each in (column, other)
+    )
+    return ours == theirs
 
 
 def _places(rows: pa.Table, files: NDArray[np.intp] | None = None) -> NDArray[np.int64]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import orjson
 import polars as pl
 import pyarrow as pa
@@ -239,4 +240,4 @@ class _Update(Change):
 
     def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:
         """What becomes of rows that change."""
-        yield Outcome(before=rows, after=self._assigned.apply(rows))
+        yield Outcome(np.arange(rows.num_rows), rows, self._assigned.apply(rows))
