@@ -55,6 +55,7 @@ def plan_of(state: State, **more: Any) -> CheckpointPlan:
         "layout": "v2-json",
         "part_actions": 8,
         "partition_columns": state.metadata.partition_columns,
+        "configuration": state.metadata.configuration,
         "deletion_vectors": True,
     }
     return CheckpointPlan(version=state.version, schema=state.metadata.schema, **(defaults | more))

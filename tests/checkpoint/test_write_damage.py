@@ -166,6 +166,7 @@ class Broken:
     ) -> None:
         self._writer, self._harm = writer, harm
         self.columns = writer.columns
+        self.typed_statistics = writer.typed_statistics
 
     def write_meta(self, meta: pl.DataFrame) -> None:
         self._writer.write_meta(self._harm(meta))

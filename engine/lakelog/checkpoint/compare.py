@@ -24,7 +24,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.dialects.base import Dialect
-from lakelog.dialects.delta.checkpoint_rows import file_action_columns
 from lakelog.dialects.digest import Digest, digest, kept_columns, row_hashes
 from lakelog.dialects.log_content import (
     CHECKPOINT_META,
@@ -84,20 +83,6 @@ class Comparison:
             if typed:
                 wanted[STRUCT_STATISTICS] = None
         return Comparison(dialect, tuple(wanted), plan.schema, plan.mapping, typed)
-
-    @staticmethod
-    def of_written(
-        plan: CheckpointPlan,
-        dialect: Dialect,
-        columns: Sequence[str],
-        configuration: Mapping[str, str | None],
-    ) -> Comparison:
-        """As `of`, for a writer of `plan` that derives typed statistics from their text."""
-        comparison = Comparison.of(plan, dialect, columns)
-        if not comparison.typed:
-            return comparison
-        _, copies = file_action_columns(plan, configuration)
-        return comparison.limited_to(copies.statistics if copies is not None else None)
 
     def limited_to(self, type_: pa.DataType | None) -> Comparison:
         """The same, with typed statistics limited to the fields of this struct type."""

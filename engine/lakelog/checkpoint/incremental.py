@@ -337,7 +337,7 @@ def plan_incremental(
             "a path has the encoding of another writer, and the fingerprints cannot find it"
         )
     minimum = now_ms - properties.deleted_file_retention_ms(configuration)
-    columns, _ = file_action_columns(plan, configuration)
+    columns, _ = file_action_columns(plan)
     with broken_checkpoint(previous):
         manifest = _read_manifest(state.base.reader)
         known = _known_sidecars(manifest, previous, shape_of(plan, columns))

@@ -268,6 +268,7 @@ def plan_checkpoint(
         parts=parts,
         schema=schema if schema is not None else contract.Struct(()),
         partition_columns=table.metadata.partition_columns,
+        configuration=table.metadata.configuration,
         mapping=table.column_mapping,
         deletion_vectors=table.supports("deletionVectors"),
         stats_as_json=options.stats_as_json,

@@ -43,10 +43,10 @@ from lakelog.checkpoint.plan import (
 from lakelog.checkpoint.state_source import ReplayMode, StateSource, open_in_batches
 from lakelog.checkpoint.version_checksum import FileCounts, checksum_of, put_checksum
 from lakelog.dialects.base import AUTO
-from lakelog.dialects.delta.checkpoint_rows import file_action_columns
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import (
     STRUCT_STATISTICS,
+    TYPED_STATISTICS,
     CheckpointPlan,
     CheckpointReader,
     CheckpointWriter,
@@ -65,6 +65,8 @@ from lakelog.log.context import Log
 from lakelog.log.file_order import FileOrder, in_order
 from lakelog.log.files import statistics_text
 from lakelog.log.state import State
+from lakelog.skipping.indexed_columns import indexed_columns
+from lakelog.skipping.statistics import stats_from_json
 from lakelog.telemetry import Progress
 
 _CHECKED_BYTES = 16 << 20  # bytes per batch, while nothing else is in memory
@@ -212,9 +214,8 @@ class _LocalPartWriter:
         source, dialect = self._source, self._log.dialect
         meta = with_protocol(source.meta, dialect.default_protocol)
         writer = self._writer = dialect.checkpoint_writer(self._log.store, self.plan)
-        self._comparison = comparison = Comparison.of_written(
-            self.plan, dialect, writer.columns, source.metadata.configuration
-        )
+        comparison = Comparison.of(self.plan, dialect, writer.columns)
+        self._comparison = comparison = comparison.limited_to(writer.typed_statistics)
         if self._verify:
             # Recorded with each sidecar, for later checkpoints: only verified digests.
             writer.digest_of = comparison.digest
@@ -312,14 +313,21 @@ class _LocalPartWriter:
 
     def _parsed(self) -> Generator[pl.DataFrame, None, None]:
         """`_counted`, with statistics parsed once for the order and the typed copies."""
-        _, typed = file_action_columns(self.plan, self._source.metadata.configuration)
-        assert self._writer is not None
-        takes_typed = STRUCT_STATISTICS in self._writer.columns
-        if typed is None or not takes_typed or self._memory_limit is not None:
+        plan, writer = self.plan, self._writer
+        assert writer is not None
+        takes_typed = writer.typed_statistics is not None and STRUCT_STATISTICS in writer.columns
+        if not takes_typed or self._memory_limit is not None:
             yield from self._counted()
             return
+        indexed = indexed_columns(plan.schema, plan.partition_columns, plan.configuration)
         with closing(prefetch(self._counted(), is_large=_is_large)) as ahead:
-            yield from map(typed.with_statistics, ahead)
+            for files in ahead:
+                is_add = files.height and files["actionType"][0] == "add"
+                if is_add and "stats" in files.columns and STRUCT_STATISTICS not in files.columns:
+                    parsed = stats_from_json(files["stats"], indexed, mapping=plan.mapping)
+                    yield files.with_columns(parsed.to_struct(TYPED_STATISTICS))
+                else:
+                    yield files
 
     def _with_text(self, frame: pl.DataFrame) -> pl.DataFrame:
         """Adds with the text of statistics, if the previous checkpoint has only typed ones."""

@@ -108,7 +108,6 @@ _CLOCK: Mapping[str, Callable[[pl.Expr], pl.Expr]] = {
     "minute": lambda t: t.dt.minute(),
     "second": lambda t: t.dt.second(),
 }
-_EXTRACTED = {"week": "weekofyear"}
 
 
 def _part(self: Translation, name: str, nodes: Sequence[Any]) -> Value:

@@ -212,6 +212,7 @@ class CheckpointPlan:
         part_actions: Number of actions per part, for layouts without a fixed number of parts.
         schema: The table's schema, for typed copies of statistics and partition values.
         partition_columns: Its partition columns, in order.
+        configuration: Its properties, which name the columns with statistics.
         mapping: Its column mapping mode: ``none``, ``name`` or ``id``.
         deletion_vectors: Whether a logical file is (path, dvId), and not the path alone.
         stats_as_json: Whether statistics are written as text.
@@ -232,6 +233,7 @@ class CheckpointPlan:
     parts: int
     schema: Struct
     partition_columns: tuple[str, ...]
+    configuration: Mapping[str, str | None] = field(default_factory=dict)
     mapping: str = "none"
     deletion_vectors: bool = False
     stats_as_json: bool = True
@@ -288,6 +290,9 @@ class CheckpointWriter(Protocol):
     """Flattened columns of file actions that it writes; includes `STRUCT_STATISTICS` if existing
     typed statistics are copied.
     """
+
+    typed_statistics: pa.StructType | None
+    """Arrow type of the typed statistics that it derives from their text; None: it derives none."""
 
     def write_meta(self, meta: pl.DataFrame) -> None:
         """Write all non-file actions; called once, before the files."""

@@ -210,8 +210,7 @@ class _SparkPartWriter:
         writer = log.dialect.checkpoint_writer(log.store, plan)
         # Statistics are sent as text, from which typed copies are derived again.
         columns = [name for name in writer.columns if name != STRUCT_STATISTICS]
-        configuration = self._state.metadata.configuration
-        return Comparison.of_written(plan, log.dialect, columns, configuration)
+        return Comparison.of(plan, log.dialect, columns).limited_to(writer.typed_statistics)
 
     def write(self, *, may_keep_sidecars: bool) -> StagedParts:  # noqa: ARG002 - all are written
         meta = self._meta()
@@ -220,7 +219,6 @@ class _SparkPartWriter:
                 TableLocation.of(self._log.table, self._storage_options, self._log.dialect.name),
                 self.plan,
                 self._comparison,
-                self._state.metadata.configuration,
                 meta,
                 self._verify,
             )
@@ -306,7 +304,7 @@ class _SparkPartWriter:
             staging = Staging(self._log.store, plan, files=files, num_adds=adds, records=records)
             staging.learn(meta)
             return stage_parts(staging)
-        columns, _ = file_action_columns(plan, self._state.metadata.configuration)
+        columns, _ = file_action_columns(plan)
         counted = FileActionCounts(counts.get("add", 0), counts.get("remove", 0))
         pointer = pointer_bytes(plan, files, counted, classic_schema(columns))
         made = Checkpoint(

@@ -101,7 +101,6 @@ class TaskWriter:
     place: TableLocation
     plan: CheckpointPlan
     comparison: Comparison
-    configuration: Mapping[str, str | None]
     meta: pl.DataFrame = field(repr=False)
     verify: bool = True
 
@@ -260,7 +259,7 @@ class _Delta(_Part):
     @cached_property
     def columns(self) -> tuple[list[pa.Field], Any]:
         """Columns of file actions, and the typed copies."""
-        return file_action_columns(self.job.plan, self.job.configuration)
+        return file_action_columns(self.job.plan)
 
     def parquet(
         self, path: str, target: str, schema: pa.Schema, options: Mapping[str, Any] | None = None

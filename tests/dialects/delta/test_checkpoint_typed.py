@@ -10,8 +10,9 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.dialects.delta.checkpoint_rows import TypedCopies, with_texts
-from lakelog.dialects.log_content import STRUCT_STATISTICS, CheckpointPlan
+from lakelog.dialects.log_content import STRUCT_STATISTICS, TYPED_STATISTICS, CheckpointPlan
 from lakelog.model import actions, contract
+from lakelog.skipping.statistics import stats_from_json
 
 
 def field(name: str, type_: Any, **metadata: Any) -> dict[str, Any]:
@@ -43,7 +44,7 @@ def plan(given: contract.Struct = DEEP, **more: Any) -> CheckpointPlan:
 
 
 def test_types_follow_from_the_schema() -> None:
-    typed = TypedCopies.of(plan(deletion_vectors=True), {})
+    typed = TypedCopies.of(plan(deletion_vectors=True))
     bounds = pa.struct(
         {
             "a": pa.int64(),
@@ -71,7 +72,7 @@ def test_types_follow_from_the_schema() -> None:
 
 
 def test_without_columns_only_the_count_of_records_is_typed() -> None:
-    typed = TypedCopies.of(plan(contract.Struct(()), partition_columns=()), {})
+    typed = TypedCopies.of(plan(contract.Struct(()), partition_columns=()))
     assert typed.statistics == pa.struct({"numRecords": pa.int64()})
     assert typed.partitions is None
 
@@ -82,7 +83,7 @@ def test_physical_names_stand_in_a_checkpoint() -> None:
         field("a", struct(field("b", "long", **{name: "c2"})), **{name: "c1"}),
         field("p", "string", **{name: "c3"}),
     )
-    typed = TypedCopies.of(plan(mapped, mapping="name"), {})
+    typed = TypedCopies.of(plan(mapped, mapping="name"))
     text = '{"numRecords":2,"minValues":{"c1":{"c2":5}},"nullCount":{"c1":{"c2":0}}}'
     files = pl.DataFrame(
         {"path": ["x"], "partitionValues": [{"c3": "q"}], "stats": [text]},
@@ -104,7 +105,7 @@ TEXTS = [
 
 
 def test_statistics_that_came_typed_are_taken_over_and_the_others_read() -> None:
-    typed = TypedCopies.of(plan(), {})
+    typed = TypedCopies.of(plan())
     whole = pl.DataFrame({"path": list("abcd"), "stats": TEXTS})
     expected = typed.columns(whole)[STRUCT_STATISTICS]
     assert [row is None for row in expected.to_pylist()] == [False, True, False, False]
@@ -125,20 +126,18 @@ def test_statistics_that_came_typed_are_taken_over_and_the_others_read() -> None
 
 
 def test_statistics_that_were_read_before_are_taken_over() -> None:
-    typed = TypedCopies.of(plan(), {})
+    typed = TypedCopies.of(plan())
     files = pl.DataFrame({"actionType": ["add"] * 4, "path": list("abcd"), "stats": TEXTS})
-    read = typed.with_statistics(files)
+    parsed = stats_from_json(files["stats"], typed.indexed)
+    read = files.with_columns(parsed.to_struct(TYPED_STATISTICS))
     assert typed.columns(read.reverse()) == typed.columns(files.reverse())
     garbled = read.with_columns(stats=pl.lit("garbage"))
     found = typed.columns(garbled)[STRUCT_STATISTICS]
     assert found[0] == typed.columns(files)[STRUCT_STATISTICS][0], "a text was read again"
-    structs = pl.Series(STRUCT_STATISTICS, typed.columns(files)[STRUCT_STATISTICS])
-    kept = files.with_columns(structs)
-    assert typed.with_statistics(kept) is kept
 
 
 def test_texts_are_made_where_statistics_came_typed_alone() -> None:
-    typed = TypedCopies.of(plan(), {})
+    typed = TypedCopies.of(plan())
     files = pl.DataFrame({"path": list("abcd"), "stats": TEXTS})
     structs = pl.Series(STRUCT_STATISTICS, typed.columns(files)[STRUCT_STATISTICS])
     both = with_texts(files.with_columns(structs))
@@ -151,7 +150,7 @@ def test_texts_are_made_where_statistics_came_typed_alone() -> None:
 
 def test_a_partition_column_of_an_unknown_type_has_no_typed_copy() -> None:
     odd = schema(field("p", "interval second"), field("q", "date"))
-    typed = TypedCopies.of(plan(odd, partition_columns=("p", "q", "gone")), {})
+    typed = TypedCopies.of(plan(odd, partition_columns=("p", "q", "gone")))
     assert typed.partitions == pa.struct({"q": pa.date32(), "gone": pa.string()})
     files = pl.DataFrame(
         {"path": ["a", "b"], "partitionValues": [{"p": "1", "q": "2024-01-01", "gone": "x"}, None]},

@@ -324,7 +324,8 @@ def test_the_latest_deletion_is_known_from_the_footer(store: LogStore) -> None:
 
 
 def shape(plan: CheckpointPlan, **configuration: str) -> str:
-    return shape_of(plan, file_action_columns(plan, configuration)[0])
+    plan = replace(plan, configuration=configuration)
+    return shape_of(plan, file_action_columns(plan)[0])
 
 
 def test_the_shape_follows_what_decides_the_columns_and_what_they_mean() -> None:

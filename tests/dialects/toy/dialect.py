@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import polars as pl
+import pyarrow as pa
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.commit_info import flatten_commit_infos
@@ -193,6 +194,7 @@ class ToyCheckpointWriter:
     """Collects the lines of one checkpoint, and writes them at the end."""
 
     digest_of: Callable[[pl.DataFrame], Digest] | None = None
+    typed_statistics: pa.StructType | None = None
     columns: tuple[str, ...] = (
         "path",
         "partitionValues",

@@ -16,7 +16,7 @@ indexed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import polars as pl
@@ -147,11 +147,9 @@ Name = Callable[[contract.Field], str]
 _BOOLEAN = contract.Primitive("boolean")
 
 
-def file_action_columns(
-    plan: CheckpointPlan, configuration: Mapping[str, str | None]
-) -> tuple[list[pa.Field], TypedCopies | None]:
+def file_action_columns(plan: CheckpointPlan) -> tuple[list[pa.Field], TypedCopies | None]:
     """The columns of file actions for a plan, and the typed copies, if any."""
-    typed = TypedCopies.of(plan, configuration) if plan.stats_as_struct else None
+    typed = TypedCopies.of(plan) if plan.stats_as_struct else None
     columns = file_columns(
         stats_as_json=plan.stats_as_json,
         partitions=typed.partitions if typed is not None else None,
@@ -172,9 +170,9 @@ class TypedCopies:
     plan: CheckpointPlan
 
     @staticmethod
-    def of(plan: CheckpointPlan, configuration: Mapping[str, str | None]) -> TypedCopies:
+    def of(plan: CheckpointPlan) -> TypedCopies:
         """The typed copies of a table."""
-        indexed = indexed_columns(plan.schema, plan.partition_columns, configuration)
+        indexed = indexed_columns(plan.schema, plan.partition_columns, plan.configuration)
         bounds = _bounds_type(indexed, plan.mapping)
         counts = _counts_type(indexed, plan.mapping)
         fields = [pa.field("numRecords", pa.int64())]
@@ -194,14 +192,6 @@ class TypedCopies:
         if self.partitions is not None:
             typed[PARTITIONS_PARSED] = self._partitions(files)
         return typed
-
-    def with_statistics(self, files: pl.DataFrame) -> pl.DataFrame:
-        """Live files with parsed statistics (`TYPED_STATISTICS`), unless they have a struct."""
-        is_add = files.height and files["actionType"][0] == "add"
-        if not is_add or "stats" not in files.columns or STRUCT_STATISTICS in files.columns:
-            return files
-        parsed = stats_from_json(files["stats"], self.indexed, mapping=self.plan.mapping)
-        return files.with_columns(parsed.to_struct(TYPED_STATISTICS))
 
     def _statistics(self, files: pl.DataFrame) -> pa.Array:
         height = files.height

@@ -11,7 +11,7 @@ Source: Delta protocol, Checkpoints; Sidecar Files; V2 Spec; Last Checkpoint Fil
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
@@ -30,7 +30,7 @@ from lakelog.dialects.delta.checkpoint_manifest import (
     pointer_bytes,
     sidecar_rows,
 )
-from lakelog.dialects.delta.checkpoint_rows import TypedCopies, columns_of, file_action_columns
+from lakelog.dialects.delta.checkpoint_rows import columns_of, file_action_columns
 from lakelog.dialects.delta.checkpoint_schema import (
     classic_schema,
     file_columns,
@@ -126,8 +126,8 @@ class DeltaCheckpointWriter:
         self._lanes = Lanes(2 * self._batch_rows)
         self._tops: list[CheckpointFile] = []
         self._sidecars: list[_Sidecar] = []
-        self._files: list[pa.Field] = []
-        self._typed: TypedCopies | None = None
+        self._files, self._typed = file_action_columns(plan)
+        self.typed_statistics = self._typed.statistics if self._typed is not None else None
         self._closed: list[str] = []
         self._part_actions = max(1, plan.part_actions)
         wanted = {
@@ -161,16 +161,15 @@ class DeltaCheckpointWriter:
                 expected=", ".join(META_ORDER),
             )
         self._counts.meta = [actions.of_type(meta, kind) for kind in META_ORDER if kind in kinds]
-        self._open(_configuration(meta))
+        self._open()
         if not self._has_sidecars:
             top = self._tops[part_of_others(len(self._tops))]
             for rows in self._counts.meta:
                 self._put(top, rows)
 
-    def _open(self, configuration: Mapping[str, str | None]) -> None:
-        """Choose the schemas from the table's properties, and begin the files."""
+    def _open(self) -> None:
+        """Begin the files."""
         plan = self._plan
-        self._files, self._typed = file_action_columns(plan, configuration)
         version = plan.version
         match plan.layout:
             case "classic":
@@ -406,11 +405,3 @@ def _check(plan: CheckpointPlan) -> None:
         )
     if plan.kept and plan.layout in {"classic", "multipart"}:
         raise InvalidInputError("only V2 checkpoints have sidecars", found=plan.layout)
-
-
-def _configuration(meta: pl.DataFrame) -> Mapping[str, str | None]:
-    """The table's properties, from the metaData row."""
-    if "configuration" not in meta.columns:
-        return {}
-    found = meta["configuration"].drop_nulls()
-    return dict(found[0]) if found.len() else {}

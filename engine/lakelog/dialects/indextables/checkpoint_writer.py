@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 import orjson
 import polars as pl
+import pyarrow as pa
 
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.encode import encode_rows, ordered_content
@@ -75,6 +76,7 @@ class JsonCheckpointWriter:
     """
 
     digest_of: Callable[[pl.DataFrame], Digest] | None = None
+    typed_statistics: pa.StructType | None = None
 
     columns = tuple(
         name

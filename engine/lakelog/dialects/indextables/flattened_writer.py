@@ -193,6 +193,7 @@ class FlattenedWriter:
     """
 
     digest_of: Callable[[pl.DataFrame], Digest] | None = None
+    typed_statistics: pa.StructType | None = None
 
     columns = tuple(name for name in actions.schema() if name not in {_TYPE, "timestamp", "dvId"})
 
