@@ -12,7 +12,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo check test docs dist soak bench notebooks fmt lint types layers unit clean man
+.PHONY: help demo check test docs dist soak busy bench notebooks fmt lint types layers unit clean man
 
 help: ## Show this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -73,6 +73,14 @@ soak: export LAKELOG_ROUNDS ?= 20
 soak: export LAKELOG_SAMPLE ?= all
 soak: $(VENV)/.dev ## Run every test case, the random ones with large budgets, which takes hours
 	$(BIN)/python -m pytest -n auto --timeout 7200
+
+RUNS ?= 10
+busy: $(VENV)/.dev ## Run the tests RUNS times in a row (10) next to two busy loops, up to a failure
+	@trap 'kill $$(jobs -p)' EXIT; \
+	for loop in 1 2; do $(BIN)/python -c 'while True: pass' & done; \
+	for run in $$(seq $(RUNS)); do \
+		echo "run $$run of $(RUNS)"; $(BIN)/python -m pytest -n auto -q || exit; \
+	done
 
 bench: $(VENV)/.dev ## Run the benchmarks and compare with deltalake and the raw decode
 	$(BIN)/python -m perf
