@@ -187,20 +187,34 @@ SAMPLE = "LAKELOG_SAMPLE"
 
 
 ON_SPARK = "tests/spark/"
-ON_ONE_WORKER = (ON_SPARK, "tests/kernel/", "tests/test_site.py", "tests/cli/")
-"""Tests with an expensive fixture in common: a JVM, the built site, a demonstration table."""
+ON_ONE_WORKER = (ON_SPARK, "tests/kernel/", "tests/storage/")
+"""Folders of tests with a JVM or servers in common, which every other worker would start too."""
+LONG = (
+    ON_SPARK,
+    "tests/test_notebooks.py",
+    "tests/test_documentation.py",
+    "tests/storage/",
+    "tests/kernel/",
+    "tests/checkpoint/",
+    "tests/faults/",
+    "tests/conformance/",
+)
+"""They run first, so that no worker is left with a long file when the others have finished."""
 
 
 class SharedFixtures(LoadScopeScheduling):  # type: ignore[misc]  # it has no types
-    """Distributes tests one by one, but those of `ON_ONE_WORKER` together."""
+    """Distributes tests by files, so that one worker makes a module's fixtures, and those of
+    `ON_ONE_WORKER` by folders.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return next((name for name in ON_ONE_WORKER if nodeid.startswith(name)), nodeid)
+        file = nodeid.partition("::")[0]
+        return next((name for name in ON_ONE_WORKER if nodeid.startswith(name)), file)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
-    config.option.loadscopereorder = False  # the order of modules keeps their fixtures
+    config.option.loadscopereorder = False  # the order is that of `LONG`
     return SharedFixtures(config, log)
 
 
@@ -211,14 +225,19 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect the cases that are not in the sample, and run Spark's tests first, on one worker."""
+    """Deselect the cases that are not in the sample, and run those of `LONG` first."""
     named = any("[" in argument for argument in config.args)
     if os.environ[SAMPLE] != "all" and not named:
         left_out = _not_sampled(items, os.environ[SAMPLE])
         if left_out:
             config.hook.pytest_deselected(items=[i for i in items if i in left_out])
             items[:] = [i for i in items if i not in left_out]
-    items.sort(key=lambda item: not item.nodeid.startswith(ON_SPARK))
+    items.sort(key=_turn)
+
+
+def _turn(item: pytest.Item) -> int:
+    """Position of a test's file in the run; tests of equal position stay in order."""
+    return next((n for n, name in enumerate(LONG) if item.nodeid.startswith(name)), len(LONG))
 
 
 def _not_sampled(items: list[pytest.Item], seed: str) -> set[pytest.Item]:
