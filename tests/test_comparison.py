@@ -5,7 +5,6 @@ A new version of deltalake that can do more fails here, and then the table has t
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from pathlib import Path
 from typing import Any
@@ -142,9 +141,7 @@ def test_a_single_row_is_durable_before_it_is_committed(
 ) -> None:
     table, _ = new(tmp_path)
     with lakelog.Ingestor(table, tmp_path / "log") as ingestor:
-        started = dt.datetime.now(dt.UTC)
         ingestor.write({"n": 1})
-        assert dt.datetime.now(dt.UTC) - started < dt.timedelta(seconds=5)
         assert table.version() == 0
     assert table.to_polars().height == 1
     assert cells["single rows, durable in milliseconds"][0] == "yes"

@@ -192,7 +192,7 @@ def test_a_read_of_an_open_file_that_hangs_is_given_up(folder: Path) -> None:
         def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
             return Stuck(b"content")
 
-    limited = BoundedStore(Sticky(open_store(folder)), ReadLimits(timeout_s=0.1))
+    limited = BoundedStore(Sticky(open_store(folder)), ReadLimits(timeout_s=0.5))
     file = limited.open("01")
     with pytest.raises(ReadTimeoutError):
         file.read()
@@ -348,7 +348,7 @@ def test_a_read_that_is_late_waits_for_a_large_file_and_a_listing_for_its_pages(
                 report_progress()
             return super().list_from(folder, start)
 
-    limited = BoundedStore(Large(open_store(folder)), ReadLimits(timeout_s=0.15))
+    limited = BoundedStore(Large(open_store(folder)), ReadLimits(timeout_s=0.5))
     assert limited.read("01") == b"1"
     late.clear()
     assert list(limited.read_many(["01"])) == [b"1"]
@@ -369,7 +369,7 @@ def test_ranges_are_given_up_too(folder: Path) -> None:
 
             return cast("BinaryIO", RangedFile(fetch, 64 << 20))
 
-    file = BoundedStore(Ranges(open_store(folder)), ReadLimits(timeout_s=0.05)).open("x")
+    file = BoundedStore(Ranges(open_store(folder)), ReadLimits(timeout_s=0.5)).open("x")
     assert isinstance(file, RangedFile)
     file.seek(1 << 20)
     with pytest.raises(ReadTimeoutError):
