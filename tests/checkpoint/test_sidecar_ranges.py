@@ -96,10 +96,10 @@ def test_files_that_follow_the_order_leave_each_value_in_few_sidecars(
     table = Files(tmp_path, 1, partition_by)
     table.commit([n // 10 for n in range(1000)])
     table.checkpoint()
-    for day in range(100, 120):
+    for day in range(100, 112):
         table.commit([day] * 10, table.some(3))
         assert table.checkpoint() >= table.total() - 5
-    assert max(table.read(value) for value in (0, 17, 50, 99, 110, 119)) <= 3
+    assert max(table.read(value) for value in (0, 17, 50, 99, 105, 111)) <= 3
 
 
 def test_new_files_of_a_range_that_is_written_again_join_it(tmp_path: Path) -> None:
@@ -123,12 +123,12 @@ def test_files_all_over_the_order_are_put_in_order_once_too_many_sidecars_overla
     table.commit([n // 10 for n in range(1000)])
     table.checkpoint()
     kept, shares = [], []
-    for _ in range(30):
+    for _ in range(22):
         table.commit([table.random.randrange(100) for _ in range(25)], table.some(1))
         kept.append(table.checkpoint())
         shares.append(table.read(42) / table.total())
     assert max(shares) <= 0.5
-    assert kept.count(0) in {1, 2, 3}
+    assert kept.count(0) in {1, 2}
     assert shares[kept.index(0)] <= 0.15
 
 

@@ -6,8 +6,10 @@ writer's result.
 
 from __future__ import annotations
 
+import itertools
 import uuid
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import polars as pl
@@ -60,10 +62,18 @@ FAULTS: dict[Fault, tuple[Kind, ...]] = {"fail": (), "unknown": WRITES, "lost": 
 def prepared(way: str = "") -> str:
     """A new table with rows."""
     location = f"memory://{uuid.uuid4().hex}"
-    vectors = str(way in VECTORS).lower()
+    made, copied = open_store(_table(vectors=way in VECTORS)), open_store(location)
+    for entry in itertools.chain.from_iterable(made.walk()):
+        copied.put_if_absent(entry.name, made.read(entry.name))
+    return location
+
+
+@cache
+def _table(*, vectors: bool) -> str:
+    location = f"memory://{uuid.uuid4().hex}"
     configuration = {
         "delta.enableChangeDataFeed": "true",
-        "delta.enableDeletionVectors": vectors,
+        "delta.enableDeletionVectors": str(vectors).lower(),
     }
     table = lakelog.create(location, SCHEMA, ["p"], configuration=configuration, upkeep=False)
     table.append(BEFORE)
