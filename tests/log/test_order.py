@@ -6,6 +6,7 @@ import itertools
 import json
 import random
 import re
+from datetime import date
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -13,6 +14,8 @@ from urllib.parse import unquote
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import lakelog
 from lakelog.checkpoint.plan import CheckpointOptions
@@ -21,6 +24,7 @@ from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.delta.paths import encode_paths
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.errors import UnavailableError
+from lakelog.log import file_order
 from lakelog.log.context import Log
 from lakelog.log.file_order import FileOrder, in_order, leading_columns
 from lakelog.model import contract
@@ -349,3 +353,55 @@ def test_sorting_that_has_no_room_on_disk_raises_the_error_that_was_asked_for(
     frames = _random_frames(random.Random(1), 100, 50)
     with pytest.raises(NoRoomError):
         list(in_order(frames, _order(), held_bytes=1, error=NoRoomError))
+
+
+_DAYS = st.dates(date(1, 1, 1), date(9999, 12, 31))
+_KEYS = (
+    (pl.Int64(), st.integers(-3, 3) | st.integers(-(1 << 63), (1 << 63) - 1)),
+    (pl.Int32(), st.integers(-3, 3) | st.integers(-(1 << 31), (1 << 31) - 1)),
+    (pl.Boolean(), st.booleans()),
+    (pl.String(), st.sampled_from(["", "a", "B", "é", "a\U00010348", "\uffff"])),
+    (pl.Date(), st.sampled_from([date(1970, 1, 1), date(2024, 2, 29)]) | _DAYS),
+    (pl.Datetime("us"), st.datetimes()),
+    (pl.Float64(), st.floats(-1, 1)),
+    (pl.Decimal(20, 2), st.decimals(-1, 1, places=2)),
+)
+
+
+@st.composite
+def _keyed(draw: st.DrawFn) -> pl.DataFrame:
+    chosen = draw(st.lists(st.sampled_from(_KEYS), min_size=1, max_size=4))
+    height = draw(st.integers(1, 12))
+    return pl.DataFrame(
+        [
+            pl.Series(
+                f"order.{number}",
+                draw(st.lists(st.none() | values, min_size=height, max_size=height)),
+                dtype=dtype,
+            )
+            for number, (dtype, values) in enumerate(chosen)
+        ]
+    )
+
+
+@given(_keyed(), st.randoms(use_true_random=False))
+def test_packed_keys_give_the_order_of_the_keys(keys: pl.DataFrame, rng: random.Random) -> None:
+    paths = [f"part {number}" for number in range(keys.height)]
+    rng.shuffle(paths)
+    order = FileOrder(contract.Struct(()), ("n",))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(file_order, "_FEW_ROWS", 0)
+        found = order.positions(keys, pl.Series(paths)).tolist()
+
+    def model(row: int) -> tuple[Any, ...]:
+        values = [(value is not None, value) for value in keys.row(row)]
+        return (*((known, value) if known else (known,) for known, value in values), paths[row])
+
+    assert found == sorted(range(keys.height), key=model)
+
+
+def test_keys_beyond_the_range_of_one_integer_are_not_packed() -> None:
+    wide = pl.DataFrame({"order.0": [-(1 << 63), (1 << 63) - 1], "order.1": [1, 2]})
+    assert file_order._packed(wide).columns == wide.columns
+    narrow = pl.DataFrame({"order.0": [None, 7], "order.1": ["b", "a"]})
+    assert file_order._packed(narrow).width == 1

@@ -43,6 +43,10 @@ _BATCH_ROWS = 1 << 16
 _BLOCKS_OF_A_RUN = 64
 _LEAST_BLOCK_ROWS = 256
 _MOST_RUNS = 64
+_FEW_ROWS = 1 << 13  # fewer rows are sorted faster by several keys
+_MOST_TEXTS = 1 << 12  # distinct texts of a key that are numbered before sorting
+_MOST_CHOICES = 1 << 62
+_SMALL_INTEGERS = (pl.Boolean, pl.Int8, pl.Int16, pl.Int32, pl.Int64)
 _MAPS = "partitionValues"
 _KEY = "order."
 
@@ -190,8 +194,11 @@ class FileOrder:
         names = [c.name for c in keys if c.null_count() < height]
         same = np.ones(max(0, height - 1), np.bool_)
         if names:
-            positions = _sorted_by(keys.select(names))
-            for key in keys.select(names):
+            keys = keys.select(names)
+            if height > _FEW_ROWS:
+                keys = _packed(keys)
+            positions = _sorted_by(keys)
+            for key in keys:
                 ordered = key.gather(positions)
                 same &= ordered[1:].eq_missing(ordered[:-1]).to_numpy()
         if not same.any():
@@ -430,6 +437,41 @@ def _sorted_by(keys: pl.DataFrame) -> Numbers:
     """The rows' numbers in the order of their keys, nulls first; stable."""
     expression = pl.arg_sort_by(keys.columns, nulls_last=False, maintain_order=True)
     return keys.select(expression).to_series().to_numpy().astype(np.int64)
+
+
+def _packed(keys: pl.DataFrame) -> pl.DataFrame:
+    """One column of integers with the order and the equality of the keys, which is sorted faster;
+    the keys themselves if their types or ranges do not allow it.
+    """
+    packed = pl.zeros(keys.height, pl.Int64, eager=True)
+    choices = 1
+    for key in keys:
+        codes = _codes(key)
+        if codes is None:
+            return keys
+        least, greatest = codes.min(), codes.max()
+        assert isinstance(least, int)
+        assert isinstance(greatest, int)
+        width = greatest - least + 2  # one more for null
+        choices *= width
+        if choices > _MOST_CHOICES:
+            return keys
+        packed = packed * width + (codes - least + 1).fill_null(0)
+    return packed.alias(_KEY).to_frame()
+
+
+def _codes(key: pl.Series) -> pl.Series | None:
+    """A key with at least one value as Int64 in the same order; None if its type does not allow it,
+    or if it has many distinct texts.
+    """
+    if key.dtype == pl.String:
+        distinct = key.unique().drop_nulls()
+        if len(distinct) > _MOST_TEXTS:
+            return None
+        key = key.cast(pl.Enum(distinct.sort()))
+    elif not (key.dtype in _SMALL_INTEGERS or key.dtype.is_temporal()):
+        return None
+    return key.to_physical().cast(pl.Int64)
 
 
 def _stack(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
