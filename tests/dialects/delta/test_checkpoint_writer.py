@@ -8,12 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lakelog.dialects.delta import checkpoint_rows
 from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
+from lakelog.dialects.delta.checkpoint_schema import classic_schema, file_columns
 from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
 from lakelog.dialects.delta.dialect import DIALECT
 from lakelog.dialects.delta.last_checkpoint import checksum, read_last_checkpoint
@@ -342,3 +345,14 @@ def test_a_plan_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
         DIALECT.checkpoint_writer(open_store(str(tmp_path)), plan_of(1, layout, **more))
+
+
+@pytest.mark.parametrize("height", [0, 1, 8, 1_000])
+def test_null_columns_of_shared_memory_equal_those_of_arrow(height: int) -> None:
+    types = [field.type for field in classic_schema(file_columns())]
+    types += [pa.decimal128(38, 2), pa.binary(), pa.date32(), pa.timestamp("us", "UTC")]
+    for type_ in types:
+        found = checkpoint_rows._nulls(height, type_)
+        found.validate(full=True)
+        assert found.equals(pa.nulls(height, type_))
+        assert found.null_count == height

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import polars as pl
 import pyarrow as pa
@@ -40,6 +41,7 @@ _WIRE = Wire.of("delta")
 _OLDEST = pl.CompatLevel.oldest()
 _MAX_ROW_INDEX = "maxRowIndex"
 _VERSION = "version"
+_MOST_VALUE_BYTES = 8  # of the types that `_nulls` builds
 _PRESENT = {"deletionVector": "dvStorageType"}
 """Structs that are null if this column is null; others exist in every row."""
 
@@ -75,8 +77,33 @@ def action_rows(
     height = rows.height
     field = schema.field(kind)
     struct = _struct(rows, _WIRE.wrappers[kind], field.type, None, derived or {})
-    arrays = [struct if f.name == kind else pa.nulls(height, f.type) for f in schema]
+    arrays = [struct if f.name == kind else _nulls(height, f.type) for f in schema]
     return pa.Table.from_arrays(arrays, schema=schema)
+
+
+def _nulls(height: int, type_: pa.DataType) -> pa.Array:
+    """As `pyarrow.nulls`, but all null columns share the memory of one buffer of zeros."""
+    zeros = _zeros(1 << height.bit_length())
+    if pa.types.is_struct(type_):
+        children = [_nulls(height, field.type) for field in type_]
+        return pa.Array.from_buffers(type_, height, [zeros], height, children=children)
+    if pa.types.is_string(type_):
+        return pa.Array.from_buffers(type_, height, [zeros, zeros, zeros], height)
+    if pa.types.is_map(type_):
+        entries = [pa.nulls(0, pa.struct([type_.key_field, type_.item_field]))]
+        return pa.Array.from_buffers(type_, height, [zeros, zeros], height, children=entries)
+    if pa.types.is_list(type_):
+        elements = [pa.nulls(0, type_.value_type)]
+        return pa.Array.from_buffers(type_, height, [zeros, zeros], height, children=elements)
+    if pa.types.is_primitive(type_):
+        return pa.Array.from_buffers(type_, height, [zeros, zeros], height)
+    return pa.nulls(height, type_)
+
+
+@lru_cache(maxsize=4)
+def _zeros(height: int) -> pa.Buffer:
+    """Zeros for the validity, offsets or values of at most this number of rows."""
+    return pa.py_buffer(bytes(height * _MOST_VALUE_BYTES + _MOST_VALUE_BYTES))
 
 
 def _struct(
@@ -89,7 +116,7 @@ def _struct(
     if present is not None and (
         present not in rows.columns or rows[present].null_count() == rows.height
     ):
-        return pa.nulls(rows.height, type_)
+        return _nulls(rows.height, type_)
     fields = [type_.field(index) for index in range(type_.num_fields)]
     children = []
     for field in fields:
@@ -113,14 +140,14 @@ def _struct(
 
 def _leaf(rows: pl.DataFrame, known: Leaf | None, type_: pa.DataType) -> pa.Array:
     if known is None or known.column not in rows.columns:
-        return pa.nulls(rows.height, type_)
+        return _nulls(rows.height, type_)
     return to_arrow(rows[known.column], type_)
 
 
 def to_arrow(values: pl.Series, type_: pa.DataType) -> pa.Array:
     """A column in `type_`; if all values are null, as a null array, which Arrow writes faster."""
     if values.null_count() == values.len():
-        return pa.nulls(values.len(), type_)
+        return _nulls(values.len(), type_)
     text = values.dtype == pl.String
     array = text_array(values) if text else values.rechunk().to_arrow(compat_level=_OLDEST)
     return array if array.type == type_ else array.cast(type_)
@@ -128,11 +155,11 @@ def to_arrow(values: pl.Series, type_: pa.DataType) -> pa.Array:
 
 def _max_row_index(rows: pl.DataFrame, type_: pa.DataType) -> pa.Array:
     if "extra" not in rows.columns:
-        return pa.nulls(rows.height, type_)
+        return _nulls(rows.height, type_)
     texts = rows["extra"]
     named = texts.str.contains(f'"{_MAX_ROW_INDEX}"', literal=True).fill_null(value=False)
     if not named.any():
-        return pa.nulls(rows.height, type_)
+        return _nulls(rows.height, type_)
     found = texts.set(~named, None).str.json_path_match(f"$.deletionVector.{_MAX_ROW_INDEX}")
     return to_arrow(found.cast(pl.Int64, strict=False), type_)
 
@@ -213,7 +240,7 @@ class TypedCopies:
             else:
                 frame = pl.DataFrame([s.zip_with(kept, parsed[s.name]) for s in frame])
         if not known.any():
-            return pa.nulls(height, self.statistics)
+            return _nulls(height, self.statistics)
         frame = frame.rename({"min": "minValues", "max": "maxValues"})
         children = [
             _tree(frame[field.name], self.indexed, field.type, self._name)
@@ -228,7 +255,7 @@ class TypedCopies:
         assert self.partitions is not None
         if "partitionValues" not in files.columns:
             return _struct_of(
-                [pa.nulls(files.height, f.type) for f in self.partitions], self.partitions
+                [_nulls(files.height, f.type) for f in self.partitions], self.partitions
             )
         plan = self.plan
         names = [name for name in plan.partition_columns if _has_type(plan.schema, name)]
@@ -309,7 +336,7 @@ def _tree(
     for field in type_:
         logical = by_name[field.name]
         if logical.name not in frame.columns:
-            children.append(pa.nulls(len(values), field.type))
+            children.append(_nulls(len(values), field.type))
         elif isinstance(logical.type, contract.Struct):
             children.append(_tree(frame[logical.name], logical.type, field.type, name_of))
         else:
