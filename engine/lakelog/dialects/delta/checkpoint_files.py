@@ -185,12 +185,17 @@ class ParquetFile:
     def _write(self, rows: int) -> None:
         table = pa.concat_tables(self._tables)
         writer = self._writer if self._writer is not None else self._start()
-        for start in range(0, rows, self.row_group_rows):
-            self._recorder.add(table[start : min(rows, start + self.row_group_rows)])
-        writer.write_table(table[:rows], row_group_size=self.row_group_rows)
+        with Pool(1, thread_name_prefix="lakelog-bounds") as pool:
+            recorded = pool.submit(self._record, table[:rows])
+            writer.write_table(table[:rows], row_group_size=self.row_group_rows)
+            recorded.result()
         rest = table[rows:]
         self._waiting = rest.num_rows
         self._tables = [rest] if self._waiting else []
+
+    def _record(self, table: pa.Table) -> None:
+        for start in range(0, table.num_rows, self.row_group_rows):
+            self._recorder.add(table[start : start + self.row_group_rows])
 
     def _start(self) -> pq.ParquetWriter:
         self._upload = self.store.upload(self.path)
