@@ -263,16 +263,11 @@ def _lookup(maps: pl.Series, key: str) -> tuple[pl.Series, pl.Series]:
 
 
 def _exact(maps: pl.Series, key: str) -> tuple[pl.Series, pl.Series]:
-    column = pl.col("maps")
-    found = (
-        maps.alias("maps")
-        .to_frame()
-        .select(
-            texts=column.map.get(key),
-            present=column.map.contains_key(key).fill_null(False),
-        )
-    )
-    return found["texts"], found["present"]
+    frame, column = maps.alias("maps").to_frame(), pl.col("maps")
+    texts = frame.select(column.map.get(key)).to_series()
+    if not texts.null_count():
+        return texts, texts.is_not_null()
+    return texts, frame.select(column.map.contains_key(key).fill_null(False)).to_series()
 
 
 def _keys(maps: pl.Series) -> list[str]:
