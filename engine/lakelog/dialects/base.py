@@ -7,7 +7,7 @@ pointers. It is independent of replay: it never decides which action wins.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,9 @@ from lakelog.dialects.log_content import (
     CommitInfo,
     CompactionFile,
     LogListing,
+    PartFiles,
+    StagedCheckpoint,
+    WrittenPart,
 )
 from lakelog.dialects.properties import PropertyRules
 from lakelog.dialects.protocol_rules import ProtocolRules, TableConfiguration
@@ -34,6 +37,7 @@ from lakelog.storage import LogStore
 
 if TYPE_CHECKING:
     from lakelog.dialects.clients import Client
+    from lakelog.dialects.digest import Digest
 
 AUTO = "auto"
 """The checkpoint layout that suits the table."""
@@ -417,6 +421,42 @@ class Dialect(ABC):
         Raises:
             InvalidInputError: The dialect does not write that layout.
         """
+
+    def part_files(
+        self,
+        store: LogStore,
+        plan: CheckpointPlan,
+        number: int,
+        meta: pl.DataFrame,
+        digest_of: Callable[[pl.DataFrame], Digest] | None,
+    ) -> PartFiles:
+        """A writer of part `number`, from 0, of a checkpoint in one of the `distributed_layouts`.
+
+        Args:
+            store: Store of the table.
+            plan: The plan of the whole checkpoint.
+            number: The part.
+            meta: All non-file actions of the checkpoint.
+            digest_of: As `CheckpointWriter.digest_of`; None counts the rows.
+        """
+        del store, number, meta, digest_of
+        raise self._not_distributed(plan)
+
+    def stage_parts(
+        self,
+        store: LogStore,
+        plan: CheckpointPlan,
+        parts: Sequence[WrittenPart],
+        meta: pl.DataFrame,
+    ) -> StagedCheckpoint:
+        """The checkpoint of the finished parts in order, for a layout without a manifest; one with
+        a manifest is written by `checkpoint_writer`, which is given the sidecars as `kept`.
+        """
+        del store, parts, meta
+        raise self._not_distributed(plan)
+
+    def _not_distributed(self, plan: CheckpointPlan) -> InternalError:
+        return InternalError(f"the {self.name} format has no distributed layout {plan.layout}")
 
     @abstractmethod
     def pointed_version(self, pointer: bytes) -> int | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 import polars as pl
 import pyarrow as pa
 
-from lakelog.errors import MalformedLogError
+from lakelog.errors import InternalError, MalformedLogError
 from lakelog.model import actions
 from lakelog.model.contract import Struct
 
@@ -309,6 +309,47 @@ class CheckpointWriter(Protocol):
     def abandon(self) -> None:
         """Delete the written files, if the store allows it; never raises `LakelogError`."""
         ...
+
+
+@dataclass(frozen=True)
+class WrittenPart:
+    """A file that a task of a distributed checkpoint wrote: `digest` of the file actions that it
+    was given, and `tags` for its entry in a manifest.
+    """
+
+    file: StagedFile
+    digest: Digest
+    tags: Mapping[str, str]
+
+
+class PartFiles(Protocol):
+    """Writes one part of a distributed checkpoint, in a task."""
+
+    has_meta: bool
+    """Whether the part contains the non-file actions."""
+
+    def write_files(self, files: pl.DataFrame) -> None:
+        """Write file actions of one kind; raises InternalError for rows of another part."""
+        ...
+
+    def finish(self) -> list[WrittenPart]:
+        """Close the files: one, or as many sidecars as the rows fill."""
+        ...
+
+    def abandon(self) -> None:
+        """Delete the written files, closed or not."""
+        ...
+
+
+def require_part(parts: pl.Series, number: int) -> None:
+    """Raise InternalError if a row was not assigned to the part that the format requires."""
+    others = parts.filter(parts != number)
+    if others.len():
+        raise InternalError(
+            "a row of a checkpoint was assigned to the wrong part",
+            expected=int(others[0]),
+            found=number,
+        )
 
 
 class CheckpointReader(Protocol):

@@ -23,22 +23,15 @@ from lakelog.checkpoint.job import CheckpointReport, ReadBack, StagedParts, run_
 from lakelog.checkpoint.plan import CheckpointOptions, plan_checkpoint
 from lakelog.checkpoint.state_source import StateSource
 from lakelog.dialects.base import AUTO
-from lakelog.dialects.delta.checkpoint_manifest import FileActionCounts, pointer_bytes
-from lakelog.dialects.delta.checkpoint_rows import file_action_columns
-from lakelog.dialects.delta.checkpoint_schema import classic_schema
-from lakelog.dialects.delta.names import LAST_CHECKPOINT, rank_of
 from lakelog.dialects.digest import Digest
-from lakelog.dialects.indextables.flattened_writer import Staging, stage_parts
 from lakelog.dialects.log_content import (
     STRUCT_STATISTICS,
-    Checkpoint,
     CheckpointPlan,
     CheckpointWriter,
     SidecarFile,
     StagedCheckpoint,
 )
 from lakelog.dialects.protocol_rules import TableConfiguration
-from lakelog.dialects.row_group_records import RECORD_KEY
 from lakelog.errors import (
     CheckpointCorruptionError,
     CheckpointWriteError,
@@ -232,7 +225,8 @@ class _SparkPartWriter:
             )
             self._staged = self._stage_manifest(meta, sidecars)
         else:
-            self._staged = self._stage_parts(meta, files)
+            parts = [written.part for written in self._written]
+            self._staged = self._log.dialect.stage_parts(self._log.store, self.plan, parts, meta)
         expected = files + self._comparison.digest(meta)
         return StagedParts(self._staged, expected, sidecars, notes=(self._replayed.explain(),))
 
@@ -293,28 +287,6 @@ class _SparkPartWriter:
             version=self.plan.version,
             hint="the previous checkpoint is unchanged; try again",
         )
-
-    def _stage_parts(self, meta: pl.DataFrame, held: Digest) -> StagedCheckpoint:
-        """The checkpoint of parts, which also contain the non-file actions."""
-        plan, counts = self.plan, held.counts
-        files = [w.staged for w in self._written]
-        if plan.layout == "flattened":
-            records = [str(orjson.loads(w.tags)[RECORD_KEY]) for w in self._written]
-            adds = counts.get("add", 0)
-            staging = Staging(self._log.store, plan, files=files, num_adds=adds, records=records)
-            staging.learn(meta)
-            return stage_parts(staging)
-        columns, _ = file_action_columns(plan)
-        counted = FileActionCounts(counts.get("add", 0), counts.get("remove", 0))
-        pointer = pointer_bytes(plan, files, counted, classic_schema(columns))
-        made = Checkpoint(
-            plan.version,
-            plan.layout,
-            rank_of(plan.layout, len(files)),
-            tuple(file.path for file in files),
-            tuple(file.size_bytes for file in files),
-        )
-        return StagedCheckpoint(made, tuple(files), (LAST_CHECKPOINT, pointer))
 
     def _stage_manifest(
         self, meta: pl.DataFrame, sidecars: tuple[SidecarFile, ...]

@@ -8,6 +8,7 @@
 | `last_checkpoint` | ``_last_checkpoint`` and ``.crc`` |
 | `checkpoint`, `parquet` | reads checkpoints of every layout; their Parquet as frames |
 | `checkpoint_writer`, `checkpoint_files` | writes checkpoints; encodes their files in parallel |
+| `distributed` | the parts of a checkpoint that several processes write |
 | `checkpoint_rows`, `checkpoint_schema` | rows and Arrow schemas of a checkpoint |
 | `checkpoint_manifest`, `sidecar_fingerprints` | V2 manifests, and their record of each sidecar |
 | `path_filters` | Bloom filters of paths |

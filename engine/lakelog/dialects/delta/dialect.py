@@ -7,7 +7,7 @@ Source: Delta protocol, Delta Log Entries; Commit Provenance Information; In-Com
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -56,7 +56,10 @@ from lakelog.dialects.log_content import (
     CommitInfo,
     CompactionFile,
     LogListing,
+    PartFiles,
     RecordMismatchError,
+    StagedCheckpoint,
+    WrittenPart,
 )
 from lakelog.dialects.ndjson import Blob, decode_lines, decode_pieces
 from lakelog.dialects.protocol_rules import TableConfiguration
@@ -70,6 +73,7 @@ if TYPE_CHECKING:
     from lakelog.dialects.clients import Client
     from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
     from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
+    from lakelog.dialects.digest import Digest
 
 # Readers and writers of checkpoints, and the encoder of commits, are imported on demand: a process
 # that opens a small table starts faster.
@@ -292,6 +296,33 @@ class DeltaDialect(Dialect):
         from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
 
         return DeltaCheckpointWriter(store, plan)
+
+    def part_files(
+        self,
+        store: LogStore,
+        plan: CheckpointPlan,
+        number: int,
+        meta: pl.DataFrame,
+        digest_of: Callable[[pl.DataFrame], Digest] | None,
+    ) -> PartFiles:
+        """A file of a multi-part checkpoint, or the sidecars of a part."""
+        from lakelog.dialects.delta.distributed import MultipartFile, Sidecars
+
+        if plan.layout == "multipart":
+            return MultipartFile(store, plan, number, meta, digest_of)
+        return Sidecars(store, plan, digest_of)
+
+    def stage_parts(
+        self,
+        store: LogStore,  # noqa: ARG002 - as the protocol gives it
+        plan: CheckpointPlan,
+        parts: Sequence[WrittenPart],
+        meta: pl.DataFrame,  # noqa: ARG002 - the same
+    ) -> StagedCheckpoint:
+        """A multi-part checkpoint."""
+        from lakelog.dialects.delta.distributed import stage_multipart
+
+        return stage_multipart(plan, parts)
 
     def pointed_version(self, pointer: bytes) -> int | None:
         """The version in ``_last_checkpoint``."""

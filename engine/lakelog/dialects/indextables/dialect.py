@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -57,6 +57,9 @@ from lakelog.dialects.log_content import (
     CommitFile,
     CommitInfo,
     LogListing,
+    PartFiles,
+    StagedCheckpoint,
+    WrittenPart,
 )
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.dialects.row_validation import columns_of
@@ -66,6 +69,7 @@ from lakelog.storage import LogStore
 
 if TYPE_CHECKING:
     from lakelog.dialects.clients import Client
+    from lakelog.dialects.digest import Digest
 
 
 class IndexTablesDialect(Dialect):
@@ -245,6 +249,36 @@ class IndexTablesDialect(Dialect):
         `Dialect.checkpoint_writer`.
         """
         return checkpoint_writer(store, plan)
+
+    def part_files(
+        self,
+        store: LogStore,
+        plan: CheckpointPlan,
+        number: int,
+        meta: pl.DataFrame,
+        digest_of: Callable[[pl.DataFrame], Digest] | None,
+    ) -> PartFiles:
+        """A part of a flattened checkpoint."""
+        from lakelog.dialects.indextables.flattened_writer import FlattenedPart
+
+        return FlattenedPart(store, plan, number, meta, digest_of)
+
+    def stage_parts(
+        self,
+        store: LogStore,
+        plan: CheckpointPlan,
+        parts: Sequence[WrittenPart],
+        meta: pl.DataFrame,
+    ) -> StagedCheckpoint:
+        """A flattened checkpoint."""
+        from lakelog.dialects.indextables.flattened_writer import Staging, stage_parts
+        from lakelog.dialects.row_group_records import RECORD_KEY
+
+        adds = sum(part.digest.counts.get("add", 0) for part in parts)
+        files, records = [p.file for p in parts], [p.tags[RECORD_KEY] for p in parts]
+        staging = Staging(store, plan, files=files, num_adds=adds, records=records)
+        staging.learn(meta)
+        return stage_parts(staging)
 
     def pointed_version(self, pointer: bytes) -> int | None:
         """The version in ``_last_checkpoint``."""

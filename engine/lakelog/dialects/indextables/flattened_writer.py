@@ -42,6 +42,8 @@ from lakelog.dialects.log_content import (
     CheckpointPlan,
     StagedCheckpoint,
     StagedFile,
+    WrittenPart,
+    require_part,
 )
 from lakelog.dialects.row_group_records import RECORD_KEY
 from lakelog.errors import (
@@ -199,12 +201,12 @@ class FlattenedWriter:
 
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
-        self._schema = part_schema()
+        self._schema = _part_schema()
         plan = staging.plan
         count = max(1, plan.parts)
         self._parts = [
             ParquetPart(
-                staging, part_target(plan.version, number, count), number, count, self._schema
+                staging, _part_target(plan.version, number, count), number, count, self._schema
             )
             for number in range(1, count + 1)
         ]
@@ -268,7 +270,7 @@ class FlattenedWriter:
         return [rows.filter(pl.Series(numbers == number)) for number in range(count)]
 
 
-def part_schema() -> pa.Schema:
+def _part_schema() -> pa.Schema:
     """Schema of a flattened file."""
     return pa.schema([arrow_field(name) for name in actions.schema()])
 
@@ -302,7 +304,7 @@ def stage_parts(staging: Staging) -> StagedCheckpoint:
     return StagedCheckpoint(checkpoint, (manifest, *data), pointer)
 
 
-def part_target(version: int, number: int, count: int) -> str:
+def _part_target(version: int, number: int, count: int) -> str:
     """Path of part `number` (from 1) of `count`."""
     stem = f"{CHECKPOINT_FOLDER}/{version:020d}.checkpoint"
     return f"{stem}.parquet" if count == 1 else f"{stem}.{number:010d}.{count:010d}.parquet"
@@ -397,3 +399,55 @@ class ParquetPart:
         """Abandon an unfinished file, and discard the rest that the Parquet writer still has."""
         if self._sink is not None and self._writer is not None:
             self._sink.give_up(self._writer)
+
+
+class FlattenedPart:
+    """One part of a distributed checkpoint; the first part contains the non-file actions."""
+
+    def __init__(
+        self,
+        store: LogStore,
+        plan: CheckpointPlan,
+        number: int,
+        meta: pl.DataFrame,
+        digest_of: Callable[[pl.DataFrame], Digest] | None,
+    ) -> None:
+        self._number, self._parts, self._digest_of = number, plan.parts, digest_of
+        self._staging = Staging(store, plan)
+        target = _part_target(plan.version, number + 1, plan.parts)
+        self._file = ParquetPart(self._staging, target, number + 1, plan.parts, _part_schema())
+        self._kind = ""
+        self._registry = registry_of_meta(meta)
+        self._digest = Digest()
+        self.has_meta = number == 0
+        if self.has_meta:
+            for kind in CHECKPOINT_META:
+                self._file.append(actions.of_type(meta, kind))
+            self._file.flush()
+
+    def write_files(self, files: pl.DataFrame) -> None:
+        """Add rows of one kind, all of this part; a row group has one kind."""
+        paths = files["path"].cast(pl.Binary).to_list()
+        numbers = np.fromiter(map(crc32, paths), np.uint32, len(paths)) % np.uint32(self._parts)
+        require_part(pl.Series(numbers), self._number)
+        kind = files["actionType"][0]
+        if kind != self._kind:
+            self._file.flush()
+            self._kind = kind
+        if self._digest_of is not None:
+            self._digest += self._digest_of(files)
+        else:
+            self._digest += Digest({kind: files.height})
+        unchanging = files.with_columns(pl.lit(value=False).alias("dataChange"))
+        self._file.append(without_registered(unchanging, self._registry))
+
+    def finish(self) -> list[WrittenPart]:
+        """The file."""
+        self._file.close()
+        tags = {RECORD_KEY: self._file.record}
+        return [WrittenPart(self._staging.files[-1], self._digest, tags)]
+
+    def abandon(self) -> None:
+        """Also deletes a closed file."""
+        self._file.drop()
+        self._staging.abandon()
