@@ -9,6 +9,7 @@ import os
 import pickle
 import resource
 import stat
+import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -301,6 +302,9 @@ def test_a_failed_write_is_reported(
 
 
 def _compare_on_a_full_disk(table: Path, cache: Path, plain: Answer) -> None:
+    # Python would cut the bytecode of what is imported from now on, and every later process would
+    # fail to read it.
+    sys.dont_write_bytecode = True
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
     require_equal(answers(table, cache), plain)
 
