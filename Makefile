@@ -20,7 +20,7 @@ help: ## Show this list
 demo: $(VENV)/.runtime ## Create a table on local disk, replay its log and write Parquet, showing each step
 	$(BIN)/lakelog demo
 
-test: lint types layers docs unit ## Check everything: lint, format, types, layers, tests, docs, notebooks
+test: lint types layers unit ## Check everything: lint, format, types, layers, tests, docs, notebooks
 
 # The rooms with uncommitted changes, without the slow ones; else a fixed set. Of the store tests,
 # those that need no server.

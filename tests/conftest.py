@@ -79,14 +79,14 @@ class HasFileno(Protocol):
     def fileno(self) -> int: ...
 
 
-WAITING_FOR_THE_DISK = frozenset(("faults", "keyed", "perf", "races", "storage", "wal"))
-"""Folders of tests that depend on the disk's content or speed."""
+WAITING_FOR_THE_DISK = frozenset(("perf", "races"))
+"""Folders of tests that depend on the disk's speed."""
 
 
 @pytest.fixture(autouse=True, scope="module")
 def _disk_is_not_waited_for(request: pytest.FixtureRequest) -> Iterator[None]:
-    """In other folders, fsync does nothing: these tests cannot simulate a power loss, and write
-    thousands of files. Processes that a test starts sync as usual.
+    """In other folders, fsync does nothing: a killed process loses nothing that it has written, and
+    tests of a power loss simulate their disk. Processes that a test starts sync as usual.
     """
     room = request.path.relative_to(Path(__file__).parent).parts[0]
     if room in WAITING_FOR_THE_DISK:
