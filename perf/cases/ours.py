@@ -1,7 +1,7 @@
 """lakelog on every workload, through its public API only.
 
-`lakelog.table_functions` is imported by name because `lakelog` imports it lazily, and imports are
-not measured.
+Some modules are imported by name because `lakelog` imports them lazily, and imports are not
+measured.
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import Any
 import polars as pl
 
 import lakelog
+import lakelog.dialects.delta.checkpoint
+import lakelog.dialects.delta.checkpoint_manifest
+import lakelog.dialects.ndjson
 import lakelog.table_functions
 from lakelog.storage import open_store
 from lakelog.testing import InjectingStore
