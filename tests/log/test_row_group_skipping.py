@@ -259,8 +259,8 @@ def test_what_matches_in_a_foreign_checkpoint_is_what_a_read_of_all_gives(
     above = data.draw(st.lists(files(few), max_size=3))
     gone = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=3, unique=True))
     removed = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=3, unique=True))
-    asked = data.draw(st.lists(predicates(few + "pq"), min_size=3, max_size=6))
-    asked += data.draw(st.lists(predicates("pq"), min_size=2, max_size=3))
+    asked = data.draw(st.lists(predicates(few + "pq"), min_size=2, max_size=3))
+    asked += data.draw(st.lists(predicates("pq"), min_size=1, max_size=2))
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "_BATCH_ROWS", data.draw(st.sampled_from([3, 1 << 16])))
         patch.setattr(parquet, "_MANY_ROWS", data.draw(st.sampled_from([1, 1 << 17])))
