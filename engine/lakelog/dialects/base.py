@@ -7,7 +7,7 @@ pointers. It is independent of replay: it never decides which action wins.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from lakelog.dialects.log_content import (
     NO_TEXTS,
     Actions,
     Checkpoint,
+    CheckpointPart,
     CheckpointPlan,
     CheckpointReader,
     CheckpointWriter,
@@ -37,7 +38,6 @@ from lakelog.storage import LogStore
 
 if TYPE_CHECKING:
     from lakelog.dialects.clients import Client
-    from lakelog.dialects.digest import Digest
 
 AUTO = "auto"
 """The checkpoint layout that suits the table."""
@@ -422,25 +422,9 @@ class Dialect(ABC):
             InvalidInputError: The dialect does not write that layout.
         """
 
-    def part_files(
-        self,
-        store: LogStore,
-        plan: CheckpointPlan,
-        number: int,
-        meta: pl.DataFrame,
-        digest_of: Callable[[pl.DataFrame], Digest] | None,
-    ) -> PartFiles:
-        """A writer of part `number`, from 0, of a checkpoint in one of the `distributed_layouts`.
-
-        Args:
-            store: Store of the table.
-            plan: The plan of the whole checkpoint.
-            number: The part.
-            meta: All non-file actions of the checkpoint.
-            digest_of: As `CheckpointWriter.digest_of`; None counts the rows.
-        """
-        del store, number, meta, digest_of
-        raise self._not_distributed(plan)
+    def part_files(self, part: CheckpointPart) -> PartFiles:
+        """A writer of a part of a checkpoint in one of the `distributed_layouts`."""
+        raise self._not_distributed(part.plan)
 
     def stage_parts(
         self,

@@ -19,6 +19,7 @@ from lakelog.model.contract import Struct
 
 if TYPE_CHECKING:
     from lakelog.dialects.digest import Digest
+    from lakelog.storage import LogStore
 
 PART_ACTIONS = 100_000
 """Default number of actions per part of a checkpoint."""
@@ -320,6 +321,33 @@ class WrittenPart:
     file: StagedFile
     digest: Digest
     tags: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class CheckpointPart:
+    """One part of a distributed checkpoint, by its `number` from 0: the `plan` of the whole
+    checkpoint, all its non-file actions (`meta`), and `digest_of` as `CheckpointWriter.digest_of`.
+    """
+
+    store: LogStore
+    plan: CheckpointPlan
+    number: int
+    meta: pl.DataFrame
+    digest_of: Callable[[pl.DataFrame], Digest] | None
+
+    @property
+    def meta_by_type(self) -> list[pl.DataFrame]:
+        """The non-file actions, by type in the order of a checkpoint."""
+        found = (actions.of_type(self.meta, kind) for kind in CHECKPOINT_META)
+        return [rows for rows in found if rows.height]
+
+    def digest(self, files: pl.DataFrame) -> Digest:
+        """The digest of file actions of one kind, or their number only."""
+        from lakelog.dialects.digest import Digest
+
+        if self.digest_of is not None:
+            return self.digest_of(files)
+        return Digest({files["actionType"][0]: files.height})
 
 
 class PartFiles(Protocol):

@@ -24,6 +24,7 @@ from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import (
     CHECKPOINT_META,
     Checkpoint,
+    CheckpointPart,
     CheckpointPlan,
     StagedFile,
     WrittenPart,
@@ -98,7 +99,8 @@ class TaskWriter:
         """The files of a partition by its number, from 0."""
         dialect, store = self.place.dialect, self.place.store()
         digest_of = self.comparison.digest if self.verify else None
-        work = dialect.part_files(store, self.plan, number, self.meta, digest_of)
+        part = CheckpointPart(store, self.plan, number, self.meta, digest_of)
+        work = dialect.part_files(part)
         try:
             order = FileOrder.of_plan(self.plan, self.meta, dialect)
             for rows in in_order(_by_kind(batches, dialect), order):

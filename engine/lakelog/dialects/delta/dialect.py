@@ -7,7 +7,7 @@ Source: Delta protocol, Delta Log Entries; Commit Provenance Information; In-Com
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -49,6 +49,7 @@ from lakelog.dialects.log_content import (
     NO_TEXTS,
     Actions,
     Checkpoint,
+    CheckpointPart,
     CheckpointPlan,
     CheckpointReader,
     CommitContent,
@@ -73,7 +74,6 @@ if TYPE_CHECKING:
     from lakelog.dialects.clients import Client
     from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
     from lakelog.dialects.delta.checkpoint_writer import DeltaCheckpointWriter
-    from lakelog.dialects.digest import Digest
 
 # Readers and writers of checkpoints, and the encoder of commits, are imported on demand: a process
 # that opens a small table starts faster.
@@ -297,20 +297,11 @@ class DeltaDialect(Dialect):
 
         return DeltaCheckpointWriter(store, plan)
 
-    def part_files(
-        self,
-        store: LogStore,
-        plan: CheckpointPlan,
-        number: int,
-        meta: pl.DataFrame,
-        digest_of: Callable[[pl.DataFrame], Digest] | None,
-    ) -> PartFiles:
+    def part_files(self, part: CheckpointPart) -> PartFiles:
         """A file of a multi-part checkpoint, or the sidecars of a part."""
         from lakelog.dialects.delta.distributed import MultipartFile, Sidecars
 
-        if plan.layout == "multipart":
-            return MultipartFile(store, plan, number, meta, digest_of)
-        return Sidecars(store, plan, digest_of)
+        return MultipartFile(part) if part.plan.layout == "multipart" else Sidecars(part)
 
     def stage_parts(
         self,

@@ -9,7 +9,7 @@ Source: Delta protocol, Checkpoints; Sidecar Files.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import polars as pl
@@ -32,8 +32,8 @@ from lakelog.dialects.delta.paths import spell_paths
 from lakelog.dialects.delta.sidecar_fingerprints import SidecarRecord, shape_of
 from lakelog.dialects.digest import Digest
 from lakelog.dialects.log_content import (
-    CHECKPOINT_META,
     Checkpoint,
+    CheckpointPart,
     CheckpointPlan,
     SidecarFile,
     StagedCheckpoint,
@@ -42,28 +42,16 @@ from lakelog.dialects.log_content import (
     require_part,
 )
 from lakelog.dialects.row_group_records import RECORD_KEY
-from lakelog.model import actions
-from lakelog.storage import LogStore
 
 
 class _Files:
     """The files of one part."""
 
-    def __init__(
-        self,
-        store: LogStore,
-        plan: CheckpointPlan,
-        digest_of: Callable[[pl.DataFrame], Digest] | None,
-    ) -> None:
-        self._store, self._plan, self._digest_of = store, plan, digest_of
-        self._columns, self._typed = file_action_columns(plan)
+    def __init__(self, part: CheckpointPart) -> None:
+        self._part = part
+        self._store, self._plan = part.store, part.plan
+        self._columns, self._typed = file_action_columns(part.plan)
         self._digest = Digest()
-
-    def _count(self, rows: pl.DataFrame) -> None:
-        if self._digest_of is not None:
-            self._digest += self._digest_of(rows)
-        else:
-            self._digest += Digest({rows["actionType"][0]: rows.height})
 
     def _parquet(
         self, path: str, target: str, schema: pa.Schema, options: Mapping[str, Any] | None = None
@@ -84,32 +72,23 @@ class _Files:
 class MultipartFile(_Files):
     """One file of a multi-part checkpoint; rows without a path are assigned by the hash too."""
 
-    def __init__(
-        self,
-        store: LogStore,
-        plan: CheckpointPlan,
-        number: int,
-        meta: pl.DataFrame,
-        digest_of: Callable[[pl.DataFrame], Digest] | None,
-    ) -> None:
-        super().__init__(store, plan, digest_of)
-        self._number = number
+    def __init__(self, part: CheckpointPart) -> None:
+        super().__init__(part)
+        plan = part.plan
         hidden = f"{LOG_FOLDER}/.lakelog-{uuid.uuid4().hex}.tmp"
-        target = f"{LOG_FOLDER}/{part_name(plan.version, number + 1, plan.parts)}"
+        target = f"{LOG_FOLDER}/{part_name(plan.version, part.number + 1, plan.parts)}"
         self._file = self._parquet(hidden, target, classic_schema(self._columns))
         self._is_closed = False
-        self.has_meta = number == part_of_others(plan.parts)
-        for kind in CHECKPOINT_META if self.has_meta else ():
-            rows = actions.of_type(meta, kind)
-            if rows.height:
-                self._file.append(self._file.prepare(rows, kind))
+        self.has_meta = part.number == part_of_others(plan.parts)
+        for rows in part.meta_by_type if self.has_meta else ():
+            self._file.append(self._file.prepare(rows, rows["actionType"][0]))
 
     def write_files(self, files: pl.DataFrame) -> None:
         """Add rows of one kind, all of this part."""
         plan = self._plan
         keys = files.with_columns(spell_paths(files).alias("path"))
-        require_part(part_of(keys, plan.parts, plan.deletion_vectors), self._number)
-        self._count(files)
+        require_part(part_of(keys, plan.parts, plan.deletion_vectors), self._part.number)
+        self._digest += self._part.digest(files)
         self._file.append(self._file.prepare(files, files["actionType"][0]))
 
     def finish(self) -> list[WrittenPart]:
@@ -129,13 +108,8 @@ class Sidecars(_Files):
 
     has_meta = False
 
-    def __init__(
-        self,
-        store: LogStore,
-        plan: CheckpointPlan,
-        digest_of: Callable[[pl.DataFrame], Digest] | None,
-    ) -> None:
-        super().__init__(store, plan, digest_of)
+    def __init__(self, part: CheckpointPart) -> None:
+        super().__init__(part)
         self._closed: list[WrittenPart] = []
         self._file: ParquetFile | None = None
         self._record: SidecarRecord | None = None
@@ -149,7 +123,7 @@ class Sidecars(_Files):
         while rest.height:
             file = self._file or self._begin()
             taken, rest = rest[: most - file.num_actions], rest[most - file.num_actions :]
-            self._count(taken)
+            self._digest += self._part.digest(taken)
             if self._record is not None:
                 self._record.add(taken)
             file.append(file.prepare(taken, taken["actionType"][0]))
@@ -161,9 +135,9 @@ class Sidecars(_Files):
         options = filter_options(self._plan.row_group_rows)
         self._file = self._parquet(path, path, sidecar_schema(self._columns), options)
         self._paths.append(path)
-        if self._digest_of is not None:
+        if self._part.digest_of is not None:
             shape = shape_of(self._plan, self._columns)
-            self._record = SidecarRecord(shape, self._digest_of)
+            self._record = SidecarRecord(shape, self._part.digest_of)
         return self._file
 
     def _close(self, file: ParquetFile) -> None:

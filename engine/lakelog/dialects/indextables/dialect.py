@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -50,6 +50,7 @@ from lakelog.dialects.log_content import (
     PART_ACTIONS,
     Actions,
     Checkpoint,
+    CheckpointPart,
     CheckpointPlan,
     CheckpointReader,
     CheckpointWriter,
@@ -69,7 +70,6 @@ from lakelog.storage import LogStore
 
 if TYPE_CHECKING:
     from lakelog.dialects.clients import Client
-    from lakelog.dialects.digest import Digest
 
 
 class IndexTablesDialect(Dialect):
@@ -250,18 +250,11 @@ class IndexTablesDialect(Dialect):
         """
         return checkpoint_writer(store, plan)
 
-    def part_files(
-        self,
-        store: LogStore,
-        plan: CheckpointPlan,
-        number: int,
-        meta: pl.DataFrame,
-        digest_of: Callable[[pl.DataFrame], Digest] | None,
-    ) -> PartFiles:
+    def part_files(self, part: CheckpointPart) -> PartFiles:
         """A part of a flattened checkpoint."""
         from lakelog.dialects.indextables.flattened_writer import FlattenedPart
 
-        return FlattenedPart(store, plan, number, meta, digest_of)
+        return FlattenedPart(part)
 
     def stage_parts(
         self,

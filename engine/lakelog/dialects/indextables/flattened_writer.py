@@ -39,6 +39,7 @@ from lakelog.dialects.indextables.text_bounds import TextBoundsRecorder
 from lakelog.dialects.log_content import (
     CHECKPOINT_META,
     Checkpoint,
+    CheckpointPart,
     CheckpointPlan,
     StagedCheckpoint,
     StagedFile,
@@ -404,40 +405,31 @@ class ParquetPart:
 class FlattenedPart:
     """One part of a distributed checkpoint; the first part contains the non-file actions."""
 
-    def __init__(
-        self,
-        store: LogStore,
-        plan: CheckpointPlan,
-        number: int,
-        meta: pl.DataFrame,
-        digest_of: Callable[[pl.DataFrame], Digest] | None,
-    ) -> None:
-        self._number, self._parts, self._digest_of = number, plan.parts, digest_of
-        self._staging = Staging(store, plan)
+    def __init__(self, part: CheckpointPart) -> None:
+        self._part = part
+        number, plan = part.number, part.plan
+        self._staging = Staging(part.store, plan)
         target = _part_target(plan.version, number + 1, plan.parts)
         self._file = ParquetPart(self._staging, target, number + 1, plan.parts, _part_schema())
         self._kind = ""
-        self._registry = registry_of_meta(meta)
+        self._registry = registry_of_meta(part.meta)
         self._digest = Digest()
         self.has_meta = number == 0
         if self.has_meta:
-            for kind in CHECKPOINT_META:
-                self._file.append(actions.of_type(meta, kind))
+            for rows in part.meta_by_type:
+                self._file.append(rows)
             self._file.flush()
 
     def write_files(self, files: pl.DataFrame) -> None:
         """Add rows of one kind, all of this part; a row group has one kind."""
         paths = files["path"].cast(pl.Binary).to_list()
-        numbers = np.fromiter(map(crc32, paths), np.uint32, len(paths)) % np.uint32(self._parts)
-        require_part(pl.Series(numbers), self._number)
+        numbers = np.fromiter(map(crc32, paths), np.uint32, len(paths))
+        require_part(pl.Series(numbers % np.uint32(self._part.plan.parts)), self._part.number)
         kind = files["actionType"][0]
         if kind != self._kind:
             self._file.flush()
             self._kind = kind
-        if self._digest_of is not None:
-            self._digest += self._digest_of(files)
-        else:
-            self._digest += Digest({kind: files.height})
+        self._digest += self._part.digest(files)
         unchanging = files.with_columns(pl.lit(value=False).alias("dataChange"))
         self._file.append(without_registered(unchanging, self._registry))
 
