@@ -123,9 +123,10 @@ class Sidecars(_Files):
         while rest.height:
             file = self._file or self._begin()
             taken, rest = rest[: most - file.num_actions], rest[most - file.num_actions :]
-            self._digest += self._part.digest(taken)
             if self._record is not None:
                 self._record.add(taken)
+            else:
+                self._digest += self._part.digest(taken)
             file.append(file.prepare(taken, taken["actionType"][0]))
             if file.num_actions >= most:
                 self._close(file)
@@ -146,6 +147,7 @@ class Sidecars(_Files):
         if self._record is not None:
             sidecar = SidecarFile(staged.path, staged.size_bytes, self._plan.created_ms)
             tags = self._record.tags(self._store, sidecar) | {RECORD_KEY: file.record}
+            self._digest = self._record.digest
         self._closed.append(WrittenPart(staged, self._digest, tags))
         self._file, self._record, self._digest = None, None, Digest()
 
