@@ -443,7 +443,7 @@ def _packed(keys: pl.DataFrame) -> pl.DataFrame:
     """One column of integers with the order and the equality of the keys, which is sorted faster;
     the keys themselves if their types or ranges do not allow it.
     """
-    packed = pl.zeros(keys.height, pl.Int64, eager=True)
+    packed: Numbers = np.zeros(keys.height, np.int64)
     choices = 1
     for key in keys:
         codes = _codes(key)
@@ -456,8 +456,13 @@ def _packed(keys: pl.DataFrame) -> pl.DataFrame:
         choices *= width
         if choices > _MOST_CHOICES:
             return keys
-        packed = packed * width + (codes - least + 1).fill_null(0)
-    return packed.alias(_KEY).to_frame()
+        numbers = codes.fill_null(least).to_numpy() - least
+        numbers += 1
+        if codes.null_count():
+            numbers *= codes.is_not_null().to_numpy()
+        packed *= width  # in place, because there may be millions of rows
+        packed += numbers
+    return pl.Series(_KEY, packed).to_frame()
 
 
 def _codes(key: pl.Series) -> pl.Series | None:
