@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -107,6 +108,46 @@ def test_rows_that_are_copied_and_updated_keep_their_order(tmp_path: Path) -> No
         for n in rows["id"]
     ]
     assert list(map(repr, rows.select("p", "x").rows())) == list(map(repr, expected))
+
+
+def test_files_of_updated_rows_follow_the_files_before(tmp_path: Path) -> None:
+    table = made(tmp_path, by=())
+    for start in (0, 10):
+        table.append(frame(*(("a", start + n, 0.0) for n in range(10))))
+    table.update({"x": 1.5}, "id >= 5")  # all rows of the second file, some of the first
+    assert table.to_polars()["id"].to_list() == list(range(20))
+
+
+@pytest.mark.parametrize("verb", ["append", "update", "merge", "delete", "create"])
+def test_large_files_have_ranges_that_do_not_overlap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str
+) -> None:
+    monkeypatch.setattr("lakelog.data.write._ROW_GROUP_ROWS", 1 << 10)
+    monkeypatch.setattr("lakelog.data.write._PIECE_ROWS", 1 << 8)
+    monkeypatch.setattr("lakelog.data.rewrite.BATCH_ROWS", 1 << 8)
+    monkeypatch.setattr("lakelog.data.row_commit.os.cpu_count", lambda: 4)
+    rows = pl.DataFrame({"id": range(10_000)}, schema={"id": pl.Int64})
+    rows = rows.select(p=pl.lit("a"), id="id", x=pl.lit(0.5))
+    if verb == "create":
+        lakelog.write(tmp_path / "t", rows)
+        table = lakelog.open(tmp_path / "t", upkeep=False)
+    else:
+        table = made(tmp_path, by=())
+        for part in [rows] if verb == "append" else rows.iter_slices(1_000):
+            table.append(part)
+    expected = rows["id"].to_list()
+    if verb == "update":
+        table.update({"x": 1.5}, "id % 100 = 3")
+    elif verb == "merge":
+        table.upsert(rows.gather_every(7).with_columns(x=2.5), on=["id"])
+    elif verb == "delete":
+        table.delete("id % 100 = 3")
+        expected = [n for n in expected if n % 100 != 3]
+    assert table.to_polars()["id"].to_list() == expected
+    bounds = [json.loads(text) for text in table.snapshot().files().collect()["stats"]]
+    assert len(bounds) == 4
+    ranges = sorted((b["minValues"]["id"], b["maxValues"]["id"]) for b in bounds)
+    assert all(high < low for (_, high), (low, _) in itertools.pairwise(ranges))
 
 
 def test_short_vectors_are_in_the_log_and_long_ones_in_one_file(tmp_path: Path) -> None:

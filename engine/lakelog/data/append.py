@@ -32,7 +32,7 @@ from lakelog.data.row_commit import (
     discard_unnamed,
 )
 from lakelog.data.targets import Targets, find_targets, holds, keeping, matching_rows
-from lakelog.data.write import DataFileWriter, WritePlan, slices
+from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.errors import CommitOutcomeUnknown, InvalidInputError, LakelogError
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
@@ -116,8 +116,10 @@ def create_with_rows(
     conform = Conform(plan.schema.fields, plan.partition_columns, plan.rules)
     writer = data_file_writer(new.log, new.runtime, plan)
     try:
-        for table in _conformed(rows, plan.schema, conform, predicate, adds_columns=True):
-            writer.copy(table)
+        for lane, table in _conformed(
+            rows, plan.schema, conform, predicate, writer, adds_columns=True
+        ):
+            writer.copy(table, lane)
         files = writer.finish()
     except BaseException:
         writer.abort()
@@ -276,10 +278,10 @@ class _Write:
         if records and (gone.height or commit.joins):
             changed = commit.writer(plan.of_changes())
         conform, adds_columns = commit.conform(plan), self._options.schema_mode is not None
-        for table in _conformed(
-            self._rows, plan.schema, conform, replacing.where, adds_columns=adds_columns
+        for lane, table in _conformed(
+            self._rows, plan.schema, conform, replacing.where, data, adds_columns=adds_columns
         ):
-            data.copy(table)
+            data.copy(table, lane)
             if changed is not None:
                 changed.copy(marked(table, "insert"))
         given = data.num_rows
@@ -307,15 +309,24 @@ class _Write:
 
 
 def _conformed(
-    rows: Incoming, schema: Struct, conform: Conform, where: pl.Expr | None, *, adds_columns: bool
-) -> Iterator[pa.Table]:
-    """The rows of the caller, in the table's schema, each of which satisfies `where`."""
+    rows: Incoming,
+    schema: Struct,
+    conform: Conform,
+    where: pl.Expr | None,
+    writer: DataFileWriter,
+    *,
+    adds_columns: bool,
+) -> Iterator[tuple[int | None, pa.Table]]:
+    """The rows of the caller, in the table's schema, each of which satisfies `where`, and the lane
+    of the writer that they belong to.
+    """
     for batch in rows.batches:
-        for piece in slices(_without_void(batch, schema) if adds_columns else batch):
+        given = _without_void(batch, schema) if adds_columns else batch
+        for lane, piece in writer.pieces(given, in_order=conform.numbers_rows):
             table = conform.table(piece)
             if where is not None:
                 require_all(table, where)
-            yield table
+            yield lane, table
 
 
 def _without_void(rows: Rows, known: Struct) -> Rows:

@@ -150,6 +150,11 @@ class Conform:
         self.schema = pa.schema([wide_field(column) for column in columns])
         """Of what `table` gives: logical names, all nullable, wide offsets."""
 
+    @property
+    def numbers_rows(self) -> bool:
+        """Whether rows get values of identity columns, in the order in which they are given."""
+        return bool(self._automatic)
+
     def table(self, rows: Rows) -> pa.Table:
         """The rows in the schema, in their order.
 

@@ -5,8 +5,9 @@ Source: Delta protocol, Add File and Remove File; Deletion Vectors; Add CDC File
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _VECTORS = "delta.enableDeletionVectors"
-_GROUP, _GROUP_ROWS = "\x00group", 4_000_000
+_LANE, _GROUP, _GROUP_ROWS = "\x00lane", "\x00group", 4_000_000
 _MEMORY_BYTES, _LEAST_BYTES = 256 << 20, 4 << 20
 _TOUCHED_BYTES = 64  # of memory for each row of a group, most of it for a moment
 _WRITER_SHARE, _BATCH_SHARE = 4, 16
@@ -175,6 +176,15 @@ def _with_wide_bounds(stats: str | None, records: int) -> str:
     return f'{{"numRecords":{records},{wide}}}'
 
 
+@dataclass
+class _Waiting:
+    """Rows to be written to the files of one lane, which of them change, and their bytes."""
+
+    tables: list[pa.Table] = field(default_factory=list)
+    masks: list[NDArray[np.bool_]] = field(default_factory=list)
+    size_bytes: int = 0
+
+
 class Rewriter:
     """Changes rows of files, and puts the files' actions into the transaction.
 
@@ -194,8 +204,7 @@ class Rewriter:
         self._conform: Conform | None = None
         self._data: DataFileWriter | None = None
         self._changes: DataFileWriter | None = None
-        self._waiting: list[tuple[pa.Table, NDArray[np.bool_]]] = []
-        self._waiting_bytes = 0
+        self._waiting: dict[int | None, _Waiting] = defaultdict(_Waiting)
         self._gone: list[pl.DataFrame] = []
         self._again = pl.DataFrame()
         self._deleted = self._updated = self._copied = self._inserted = 0
@@ -227,7 +236,6 @@ class Rewriter:
             self._mark(files)
         else:
             self._copy(files)
-        self._write_waiting()
 
     def insert(self, rows: pa.Table) -> None:
         """Write new rows."""
@@ -248,19 +256,47 @@ class Rewriter:
         marking = _Marking(self._snapshot, files, vectors, self._store)
         for rows in touched_rows(plan, files, self._change, self._store):
             marking.take(rows)
-            self._put(rows.drop_columns([FILE_INDEX, ROW_INDEX]), np.ones(rows.num_rows, bool))
+            mask = np.ones(rows.num_rows, bool)
+            self._put(rows.drop_columns([FILE_INDEX, ROW_INDEX]), mask, None, self._batch_bytes)
+        self._write_waiting()
         targets, self._again = marking.finish()
         self._gone.append(targets.files)
 
     def _copy(self, files: pl.DataFrame) -> None:
-        # The positions of a group's rows are in memory, and its pages still in the disk's cache.
+        """Copy files, several stretches of them by turns, each to files of its own."""
         rows = num_records(files["stats"]).fill_null(_GROUP_ROWS)
-        most = min(_GROUP_ROWS, self._memory_bytes // _TOUCHED_BYTES)
-        groups = files.with_columns(((rows.cum_sum() - rows) // most).alias(_GROUP))
-        for group in groups.partition_by(_GROUP, maintain_order=True, include_key=False):
-            self._copy_group(group)
+        before = rows.cum_sum() - rows
+        size_bytes = _IN_MEMORY * int(files["size"].sum())
+        lanes = self._data_writer().open_lanes(int(rows.sum()), size_bytes)
+        most = min(_GROUP_ROWS, self._memory_bytes // _TOUCHED_BYTES) // lanes
+        # The positions of a group's rows are in memory, and its pages still in the disk's cache.
+        groups = files.with_columns(
+            (before * lanes // max(1, int(rows.sum()))).alias(_LANE), (before // most).alias(_GROUP)
+        )
+        stretches = groups.partition_by(_LANE, maintain_order=True, include_key=False)
+        # A single large file is copied to several by turns.
+        numbers = range(len(stretches)) if len(stretches) > 1 else [None]
+        copying = [
+            self._copy_stretch(stretch, lane, self._batch_bytes // lanes)
+            for lane, stretch in zip(numbers, stretches, strict=True)
+        ]
+        while copying:
+            copying = [each for each in copying if next(each, None) is not None]
 
-    def _copy_group(self, files: pl.DataFrame) -> None:
+    def _copy_stretch(
+        self, files: pl.DataFrame, lane: int | None, batch_bytes: int
+    ) -> Iterator[int]:
+        """Copy files; yields the number of rows after each batch."""
+        for group in files.partition_by(_GROUP, maintain_order=True, include_key=False):
+            for rows, mask in self._copied_rows(group, batch_bytes):
+                self._put(rows, mask, lane, batch_bytes)
+                yield rows.num_rows
+        self._write_waiting(lane)
+
+    def _copied_rows(
+        self, files: pl.DataFrame, batch_bytes: int
+    ) -> Iterator[tuple[pa.Table, NDArray[np.bool_]]]:
+        """The rows of the files that have some that change, and which do."""
         plan = ReadPlan.of(self._snapshot, self._change.columns)
         found = [_places(rows) for rows in touched_rows(plan, files, self._change, self._store)]
         touched = np.concatenate([np.empty(0, np.int64), *found])
@@ -279,7 +315,7 @@ class Rewriter:
             plan,
             files[hit],
             store=self._store,
-            batch_rows=self._batch_rows(files),
+            batch_rows=_batch_rows(files, batch_bytes),
             positions=True,
         )
         for batch in batches:
@@ -288,33 +324,33 @@ class Rewriter:
             low, high = np.searchsorted(touched, (places[0], places[-1] + 1))
             mask = np.zeros(len(places), bool)
             mask[np.searchsorted(places, touched[low:high])] = True
-            self._put(table.drop_columns([FILE_INDEX, ROW_INDEX]), mask)
+            yield table.drop_columns([FILE_INDEX, ROW_INDEX]), mask
 
-    def _put(self, rows: pa.Table, mask: NDArray[np.bool_]) -> None:
+    def _put(
+        self, rows: pa.Table, mask: NDArray[np.bool_], lane: int | None, batch_bytes: int
+    ) -> None:
         """Take rows, of which some change; they wait for more, as outcomes have a cost per call."""
         if not rows.num_columns:  # without columns, concatenated tables have no rows
             self._deleted += rows.num_rows
             return
-        if not (self._waiting or mask.any()):
-            self._copied += rows.num_rows
-            self._write(rows)
-            return
-        self._waiting.append((rows, mask))
-        self._waiting_bytes += rows.nbytes
-        if self._waiting_bytes >= self._batch_bytes:
-            self._write_waiting()
+        waiting = self._waiting[lane]
+        waiting.tables.append(rows)
+        waiting.masks.append(mask)
+        waiting.size_bytes += rows.nbytes
+        if waiting.size_bytes >= batch_bytes:
+            self._write_waiting(lane)
 
-    def _write_waiting(self) -> None:
+    def _write_waiting(self, lane: int | None = None) -> None:
         """Write the rows that wait, each in its place."""
-        waiting, self._waiting, self._waiting_bytes = self._waiting, [], 0
-        if not waiting:
+        waiting = self._waiting.pop(lane, None)
+        if waiting is None:
             return
-        rows = pa.concat_tables([each for each, _ in waiting])
-        mask = np.concatenate([each for _, each in waiting])
+        rows = pa.concat_tables(waiting.tables)
+        mask = np.concatenate(waiting.masks)
         positions = np.flatnonzero(mask)
         self._copied += len(mask) - len(positions)
         if not len(positions):
-            self._write(rows)
+            self._write(rows, lane)
             return
         touched = rows.filter(pa.array(mask)).combine_chunks()
         updated: list[Outcome] = []
@@ -338,15 +374,17 @@ class Rewriter:
             updated.append(replace(outcome, after=after))
             deleted[positions[outcome.rows]] = False
         rows = _updated(rows, positions, updated)
-        self._write(rows.filter(pa.array(~deleted)) if deleted.any() else rows)
+        self._write(rows.filter(pa.array(~deleted)) if deleted.any() else rows, lane)
 
-    def _write(self, rows: pa.Table) -> None:
-        if not rows.num_rows:
-            return
+    def _write(self, rows: pa.Table, lane: int | None = None) -> None:
+        if rows.num_rows:
+            self._data_writer().copy(rows, lane)
+
+    def _data_writer(self) -> DataFileWriter:
         if self._data is None:
             row_ids = row_id_columns(self._snapshot)
             self._data = self._writer(self._planned().with_row_ids(row_ids))
-        self._data.copy(rows)
+        return self._data
 
     def _record(self, kind: str, rows: pa.Table) -> None:
         if not self._commit.keeps_changes or not rows.num_rows:
@@ -358,12 +396,6 @@ class Rewriter:
 
     def _writer(self, plan: WritePlan) -> DataFileWriter:
         return self._commit.writer(plan, memory_bytes=self._memory_bytes // _WRITER_SHARE)
-
-    def _batch_rows(self, files: pl.DataFrame) -> int:
-        """Rows that are read at once, all columns of them."""
-        rows = max(1, int(num_records(files["stats"]).sum() or 0))
-        row_bytes = max(1, _IN_MEMORY * int(files["size"].sum()) // rows)
-        return max(1, min(BATCH_ROWS, self._batch_bytes // row_bytes))
 
     def _planned(self) -> WritePlan:
         if self._plan is None:
@@ -396,11 +428,18 @@ class Rewriter:
         )
 
 
+def _batch_rows(files: pl.DataFrame, batch_bytes: int) -> int:
+    """Rows that are read at once, all columns of them."""
+    rows = max(1, int(num_records(files["stats"]).sum() or 0))
+    row_bytes = max(1, _IN_MEMORY * int(files["size"].sum()) // rows)
+    return max(1, min(BATCH_ROWS, batch_bytes // row_bytes))
+
+
 def _updated(rows: pa.Table, positions: NDArray[np.intp], outcomes: Sequence[Outcome]) -> pa.Table:
     """The rows with the new versions of some in their places; `positions` are those of the rows
     that change. A column without new values is not copied.
     """
-    for index, field in enumerate(rows.schema):
+    for index, own in enumerate(rows.schema):
         chunks = rows.column(index).chunks
         order: NDArray[np.int64] | None = None
         end = rows.num_rows
@@ -412,11 +451,11 @@ def _updated(rows: pa.Table, positions: NDArray[np.intp], outcomes: Sequence[Out
             if order is None:
                 order = np.arange(rows.num_rows)
             order[positions[outcome.rows]] = np.arange(end, end + len(after))
-            chunks += after.cast(field.type).chunks  # strings may have come as large ones
+            chunks += after.cast(own.type).chunks  # strings may have come as large ones
             end += len(after)
         if order is not None:
             placed = pa.concat_arrays(chunks).take(pa.array(order))
-            rows = rows.set_column(index, field, placed)
+            rows = rows.set_column(index, own, placed)
     return rows
 
 

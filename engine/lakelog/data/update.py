@@ -99,7 +99,7 @@ def _run(
         candidates = tx.read(where).collect()
         whole, unsettled = split_whole(commit.snapshot, candidates, where)
         if change.updates:
-            rewriter.change(pl.concat([whole, unsettled]))
+            rewriter.change(candidates if unsettled.height else whole)  # in the order of the files
         else:
             rewriter.change(unsettled)
             rewriter.remove(whole)

@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
-from itertools import count
+from itertools import count, zip_longest
 from types import TracebackType
 from typing import Any, Self
 
@@ -73,6 +73,7 @@ class _Partition:
     Attributes:
         texts: Its partition values, as the log spells them.
         folder: Where its files are.
+        number: The number of its next file, if it is settled; the first ones follow the rows.
         tables: Rows in memory.
         rows: How many.
         size_bytes: Their size in memory.
@@ -83,6 +84,7 @@ class _Partition:
 
     texts: tuple[str | None, ...]
     folder: str
+    number: int | None
     tables: list[pa.Table] = field(default_factory=list)
     rows: int = 0
     size_bytes: int = 0
@@ -169,21 +171,50 @@ class DataFileWriter:
         """
         self._take(batch, self._conform_new)
 
-    def copy(self, batch: Rows) -> None:
-        """Take rows that the table has, or that were checked before; memory as `write`."""
-        self._take(batch, self._conform)
+    def copy(self, batch: Rows, lane: int | None = None) -> None:
+        """Take rows that the table has, or that were checked before; memory as `write`.
 
-    def _take(self, batch: Rows, conform: Conform) -> None:
+        Rows of an unpartitioned table with the same `lane` are in the same files, in their order;
+        without one, several files are filled by turns, each with whole row groups.
+        """
+        self._take(batch, self._conform, lane)
+
+    def open_lanes(self, rows: int, size_bytes: int) -> int:
+        """Open as many lanes as rows of so many bytes in memory are worth, and give their number; 1
+        for a partitioned table. The first files are numbered in the order of the lanes.
+        """
+        groups = max(rows // _ROW_GROUP_ROWS, size_bytes // self._row_group_bytes)
+        lanes = 1 if self._keys else max(1, min(self._workers, groups))
+        for lane in range(lanes if lanes > 1 else 0):
+            self._partition((), lane)
+        return lanes
+
+    def pieces(self, batch: Rows, *, in_order: bool = False) -> Iterator[tuple[int | None, Rows]]:
+        """Slices of rows, each with its lane. Rows that are worth several files are stretches of
+        equal length, taken by turns unless `in_order`, so that each file has neighbouring rows.
+        """
+        most = _SPLIT_ROWS if self._keys else _PIECE_ROWS
+        rows, size_bytes = _size_of(batch)
+        lanes = 1 if in_order else self.open_lanes(rows, size_bytes)
+        if lanes == 1:
+            yield from ((None, piece) for piece in slices(batch, most))
+            return
+        length = math.ceil(rows / lanes)
+        stretches = (slices(batch.slice(n * length, length), most) for n in range(lanes))
+        for at_once in zip_longest(*stretches):
+            yield from ((n, piece) for n, piece in enumerate(at_once) if piece is not None)
+
+    def _take(self, batch: Rows, conform: Conform, lane: int | None = None) -> None:
         self._require_open()
-        for piece in slices(batch, _SPLIT_ROWS if self._keys else _PIECE_ROWS):
+        for turn, piece in self.pieces(batch, in_order=lane is not None or conform.numbers_rows):
             table = conform.table(piece)
             self.num_rows += table.num_rows
             if self._keys:
                 self._wait_to_split(table)
             else:
-                # Several files are filled by turns, each with whole row groups.
-                lane = self._partition((), self._lane)
-                self._hold(lane, self._rows_of(table), table.nbytes)
+                given = turn if lane is None else lane
+                own = self._partition((), self._lane if given is None else given)
+                self._hold(own, self._rows_of(table), table.nbytes)
 
     def _rows_of(self, table: pa.Table) -> pa.Table:
         """The columns that are in files, under the names that they have there."""
@@ -224,7 +255,7 @@ class DataFileWriter:
         found = self._partitions.get((texts, lane))
         if found is None:
             folder = layout.partition_folder(self._keys, texts)
-            found = self._partitions[texts, lane] = _Partition(texts, folder)
+            found = self._partitions[texts, lane] = _Partition(texts, folder, next(self._numbers))
         return found
 
     def _hold(self, partition: _Partition, rows: pa.Table, size_bytes: int) -> None:
@@ -234,13 +265,15 @@ class DataFileWriter:
         partition.rows += rows.num_rows
         partition.size_bytes += size_bytes
         self._held_bytes += size_bytes
-        if self._held_bytes >= self._memory_bytes:
-            self._drain()
-        elif (
+        if (
             partition.size_bytes >= self._row_group_bytes or partition.rows >= _ROW_GROUP_ROWS
         ) and (partition.is_open or self._num_open() < self._open_files):
             self._start(partition)
             self._lane = (self._lane + 1) % self._workers
+        while self._held_bytes >= self._memory_bytes and self._await_writing():
+            pass
+        if self._held_bytes >= self._memory_bytes:
+            self._drain()
 
     # --- files -------------------------------------------------------------------------------
 
@@ -254,15 +287,19 @@ class DataFileWriter:
             self._held_bytes -= partition.size_bytes
             self._write_out(partition)
             return
-        busy = [each for each in self._partitions.values() if each.writing is not None]
-        if len(busy) >= self._workers:
-            wait([each.writing[0] for each in busy if each.writing], return_when=FIRST_COMPLETED)
-            for each in busy:
-                if each.writing and each.writing[0].done():
-                    self._settle(each)
+        if sum(1 for each in self._partitions.values() if each.writing) >= self._workers:
+            self._await_writing()
         size_bytes = partition.size_bytes
         rows = partition.take()
         partition.writing = self._pool.submit(self._write_rows, partition, rows), size_bytes
+
+    def _await_writing(self) -> bool:
+        """Wait until a thread has written its rows; whether one had any."""
+        busy = {each.writing[0]: each for each in self._partitions.values() if each.writing}
+        if busy:
+            for done in wait(busy, return_when=FIRST_COMPLETED).done:
+                self._settle(busy[done])
+        return bool(busy)
 
     def _settle(self, partition: _Partition) -> None:
         """Wait for the rows that a thread is writing."""
@@ -325,22 +362,25 @@ class DataFileWriter:
         step = math.ceil(rows.num_rows / max(1, round(rows.num_rows / step)))  # of equal length
         for start in range(0, rows.num_rows, step):
             if partition.file is None:
-                partition.file = self._new_file(partition.folder)
+                partition.file = self._new_file(partition)
             partition.file.write(rows.slice(start, step))
             if partition.file.size_bytes >= self._plan.target_file_bytes:
                 self._close(partition)
 
-    def _new_file(self, folder: str) -> ParquetFile:
+    def _new_file(self, partition: _Partition) -> ParquetFile:
         changes = self._plan.change_data
+        number, partition.number = partition.number, None
         name = layout.file_name(
             self._number,
             self._plan.token,
             self._attempt,
-            next(self._numbers),
+            next(self._numbers) if number is None else number,
             self._codec,
             "cdc" if changes else "part",
         )
-        path = "/".join(filter(None, (CHANGE_DATA_FOLDER if changes else "", folder, name)))
+        path = "/".join(
+            filter(None, (CHANGE_DATA_FOLDER if changes else "", partition.folder, name))
+        )
         self._paths.append(path)
         return ParquetFile(self._store, path, self._schema, self._codec, self._plan.stats)
 
@@ -429,12 +469,19 @@ def discard(store: LogStore, paths: Sequence[str]) -> list[LakelogError]:
 
 def slices(batch: Rows, rows: int = _SPLIT_ROWS) -> Iterator[Rows]:
     """Rows in pieces of at most so many rows; by default as many as are worth sharing out."""
-    count = batch.height if isinstance(batch, pl.DataFrame) else batch.num_rows
+    count, _ = _size_of(batch)
     if count <= rows:
         yield batch
         return
     for start in range(0, count, rows):
         yield batch.slice(start, rows)
+
+
+def _size_of(batch: Rows) -> tuple[int, int]:
+    """The number of rows, and their bytes in memory."""
+    if isinstance(batch, pl.DataFrame):
+        return batch.height, int(batch.estimated_size())
+    return batch.num_rows, batch.nbytes
 
 
 def no_files() -> pl.DataFrame:
