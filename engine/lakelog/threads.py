@@ -8,6 +8,7 @@ then, so this work runs in the threads that exist.
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import threading
 from collections.abc import Callable
@@ -16,6 +17,9 @@ from typing import ParamSpec, TypeVar
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+
+WORKERS = min(8, os.cpu_count() or 1)
+"""Threads that encode or decode at the same time, at most."""
 
 ENDING = threading.Event()
 """Set when the main thread has ended."""

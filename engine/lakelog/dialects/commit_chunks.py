@@ -6,7 +6,6 @@ A chunk with bytes that Arrow's reader ignores or fails on raises `NotProvenErro
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -17,9 +16,9 @@ from lakelog.dialects.arrow_json import NotProvenError, as_int64
 from lakelog.dialects.log_content import CommitInfo
 from lakelog.dialects.strict_decoder import Blob, Line, no_action, parse_object, parse_objects
 from lakelog.model.contract import MAX_DEPTH
+from lakelog.threads import WORKERS
 
 CHUNK_BYTES = 8 << 20
-WORKERS = min(8, os.cpu_count() or 1)
 _FIRST_BYTES = 1 << 20
 _HEAD_BYTES = 1 << 17
 """Bytes of the head of a large file, which shows the keys that occur; the rest is decoded in

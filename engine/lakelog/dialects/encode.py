@@ -7,7 +7,6 @@ their original level.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import orjson
@@ -18,10 +17,9 @@ from lakelog.dialects.log_content import CHECKPOINT_META, CommitContent
 from lakelog.dialects.row_validation import ACTION_TYPE, EXTRA, by_type, conform_rows, parse_extra
 from lakelog.errors import InvalidTransactionError
 from lakelog.model.actions import PATH_TEXT
-from lakelog.threads import Pool
+from lakelog.threads import WORKERS, Pool
 
 SLICE_ROWS = 1 << 16
-_WORKERS = min(8, os.cpu_count() or 1)
 
 Spell = Callable[[pl.DataFrame], pl.Series]
 """Encodes the decoded paths of file actions."""
@@ -54,7 +52,7 @@ def encode_rows(
     if not ahead or len(slices) < 2:
         yield from (_encode_slice(part, wire, spell) for part in slices)
         return
-    with Pool(_WORKERS, thread_name_prefix="lakelog-encode") as pool:
+    with Pool(WORKERS, thread_name_prefix="lakelog-encode") as pool:
         yield from pool.map(lambda part: _encode_slice(part, wire, spell), slices)
 
 

@@ -31,14 +31,14 @@ from lakelog.dialects.arrow_json import (
     parse_with_keys,
     validity,
 )
-from lakelog.dialects.commit_chunks import WORKERS, Prepared, chunked, prepare
+from lakelog.dialects.commit_chunks import Prepared, chunked, prepare
 from lakelog.dialects.gc_pause import gc_paused
 from lakelog.dialects.json_layout import ALIASES, FILE_WRAPPERS, META_WRAPPERS, Leaf, Node, Wire
 from lakelog.dialects.log_content import Actions, CommitInfo
 from lakelog.dialects.strict_decoder import Blob, decode_exact
 from lakelog.model import actions
 from lakelog.model.contract import MAX_DEPTH
-from lakelog.threads import Pool
+from lakelog.threads import WORKERS, Pool
 
 __all__ = ["Blob", "decode_lines", "decode_pieces", "merge"]
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import decimal
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,13 +28,12 @@ import pyarrow.json as pj
 from lakelog.model import contract
 from lakelog.model.contract import MAX_DEPTH
 from lakelog.skipping.values import fit_decimal
-from lakelog.threads import Pool
+from lakelog.threads import WORKERS, Pool
 
 CHUNK_ROWS = 65_536
 """Number of texts that are joined and parsed at a time."""
 
 _LEAST_CHUNK_ROWS = 4_096
-_THREADS = min(8, os.cpu_count() or 1)
 _PIECES = 16
 _BY_ROW_BELOW = 512
 _BLOCK_BYTES = 1 << 20
@@ -48,11 +46,11 @@ def decode(texts: pl.Series, schema: pa.Schema, *, to_end: bool = True) -> pl.Da
     if not texts.len():
         # Not schema.empty_table(), which imports pandas if it is installed.
         return _to_polars(pa.Table.from_batches([], schema=schema))
-    rows = max(_LEAST_CHUNK_ROWS, min(CHUNK_ROWS, -(-texts.len() // _THREADS)))
+    rows = max(_LEAST_CHUNK_ROWS, min(CHUNK_ROWS, -(-texts.len() // WORKERS)))
     chunks = [texts.slice(start, rows) for start in range(0, texts.len(), rows)]
     if len(chunks) == 1:
         return _chunk(texts, schema, to_end=to_end)
-    with Pool(min(_THREADS, len(chunks)), thread_name_prefix="lakelog-json") as pool:
+    with Pool(min(WORKERS, len(chunks)), thread_name_prefix="lakelog-json") as pool:
         frames = [pool.submit(_chunk, chunk, schema, to_end=to_end) for chunk in chunks]
         return pl.concat([frame.result() for frame in frames], rechunk=True)
 
