@@ -265,10 +265,16 @@ class FlattenedWriter:
         count = len(self._parts)
         if count == 1:
             return [rows]
-        # One call per path, because no library has this checksum for whole columns.
-        paths = rows["path"].cast(pl.Binary).to_list()
-        numbers = np.fromiter(map(crc32, paths), np.uint32, len(paths)) % np.uint32(count)
-        return [rows.filter(pl.Series(numbers == number)) for number in range(count)]
+        numbers = _part_numbers(rows["path"], count)
+        return [rows.filter(numbers == number) for number in range(count)]
+
+
+def _part_numbers(paths: pl.Series, count: int) -> pl.Series:
+    """The part of each path, from 0."""
+    # One call per path, because no library has this checksum for whole columns.
+    encoded = paths.cast(pl.Binary).to_list()
+    numbers = np.fromiter(map(crc32, encoded), np.uint32, len(encoded))
+    return pl.Series(numbers % np.uint32(count))
 
 
 def _part_schema() -> pa.Schema:
@@ -422,9 +428,7 @@ class FlattenedPart:
 
     def write_files(self, files: pl.DataFrame) -> None:
         """Add rows of one kind, all of this part; a row group has one kind."""
-        paths = files["path"].cast(pl.Binary).to_list()
-        numbers = np.fromiter(map(crc32, paths), np.uint32, len(paths))
-        require_part(pl.Series(numbers % np.uint32(self._part.plan.parts)), self._part.number)
+        require_part(_part_numbers(files["path"], self._part.plan.parts), self._part.number)
         kind = files["actionType"][0]
         if kind != self._kind:
             self._file.flush()
