@@ -5,7 +5,6 @@ Source: Delta protocol, Add File and Remove File; Deletion Vectors; Add CDC File
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -178,8 +177,12 @@ def _with_wide_bounds(stats: str | None, records: int) -> str:
 
 @dataclass
 class _Waiting:
-    """Rows to be written to the files of one lane, which of them change, and their bytes."""
+    """Rows to be written to the files of one lane, which of them change, and their bytes, of which
+    there are about `most_bytes` at most.
+    """
 
+    lane: int | None
+    most_bytes: int
     tables: list[pa.Table] = field(default_factory=list)
     masks: list[NDArray[np.bool_]] = field(default_factory=list)
     size_bytes: int = 0
@@ -204,7 +207,6 @@ class Rewriter:
         self._conform: Conform | None = None
         self._data: DataFileWriter | None = None
         self._changes: DataFileWriter | None = None
-        self._waiting: dict[int | None, _Waiting] = defaultdict(_Waiting)
         self._gone: list[pl.DataFrame] = []
         self._again = pl.DataFrame()
         self._deleted = self._updated = self._copied = self._inserted = 0
@@ -254,11 +256,12 @@ class Rewriter:
         self._row_ids = plan.row_ids
         vectors = self._commit.vector_writer()
         marking = _Marking(self._snapshot, files, vectors, self._store)
+        waiting = _Waiting(None, self._batch_bytes)
         for rows in touched_rows(plan, files, self._change, self._store):
             marking.take(rows)
             mask = np.ones(rows.num_rows, bool)
-            self._put(rows.drop_columns([FILE_INDEX, ROW_INDEX]), mask, None, self._batch_bytes)
-        self._write_waiting()
+            self._put(waiting, rows.drop_columns([FILE_INDEX, ROW_INDEX]), mask)
+        self._write_waiting(waiting)
         targets, self._again = marking.finish()
         self._gone.append(targets.files)
 
@@ -277,21 +280,19 @@ class Rewriter:
         # A single large file is copied to several by turns.
         numbers = range(len(stretches)) if len(stretches) > 1 else [None]
         copying = [
-            self._copy_stretch(stretch, lane, self._batch_bytes // lanes)
+            self._copy_stretch(stretch, _Waiting(lane, self._batch_bytes // lanes))
             for lane, stretch in zip(numbers, stretches, strict=True)
         ]
         while copying:
             copying = [each for each in copying if next(each, None) is not None]
 
-    def _copy_stretch(
-        self, files: pl.DataFrame, lane: int | None, batch_bytes: int
-    ) -> Iterator[int]:
+    def _copy_stretch(self, files: pl.DataFrame, waiting: _Waiting) -> Iterator[int]:
         """Copy files; yields the number of rows after each batch."""
         for group in files.partition_by(_GROUP, maintain_order=True, include_key=False):
-            for rows, mask in self._copied_rows(group, batch_bytes):
-                self._put(rows, mask, lane, batch_bytes)
+            for rows, mask in self._copied_rows(group, waiting.most_bytes):
+                self._put(waiting, rows, mask)
                 yield rows.num_rows
-        self._write_waiting(lane)
+        self._write_waiting(waiting)
 
     def _copied_rows(
         self, files: pl.DataFrame, batch_bytes: int
@@ -326,35 +327,32 @@ class Rewriter:
             mask[np.searchsorted(places, touched[low:high])] = True
             yield table.drop_columns([FILE_INDEX, ROW_INDEX]), mask
 
-    def _put(
-        self, rows: pa.Table, mask: NDArray[np.bool_], lane: int | None, batch_bytes: int
-    ) -> None:
+    def _put(self, waiting: _Waiting, rows: pa.Table, mask: NDArray[np.bool_]) -> None:
         """Take rows, of which some change; they wait for more, as outcomes have a cost per call."""
         if not rows.num_columns:  # without columns, concatenated tables have no rows
             self._deleted += rows.num_rows
             return
-        waiting = self._waiting[lane]
         waiting.tables.append(rows)
         waiting.masks.append(mask)
         waiting.size_bytes += rows.nbytes
-        if waiting.size_bytes >= batch_bytes:
-            self._write_waiting(lane)
+        if waiting.size_bytes >= waiting.most_bytes:
+            self._write_waiting(waiting)
 
-    def _write_waiting(self, lane: int | None = None) -> None:
+    def _write_waiting(self, waiting: _Waiting) -> None:
         """Write the rows that wait, each in its place."""
-        waiting = self._waiting.pop(lane, None)
-        if waiting is None:
+        if not waiting.tables:
             return
         rows = pa.concat_tables(waiting.tables)
         mask = np.concatenate(waiting.masks)
+        waiting.tables, waiting.masks, waiting.size_bytes = [], [], 0
         positions = np.flatnonzero(mask)
         self._copied += len(mask) - len(positions)
         if not len(positions):
-            self._write(rows, lane)
+            self._write(rows, waiting.lane)
             return
         touched = rows.filter(pa.array(mask)).combine_chunks()
         updated: list[Outcome] = []
-        deleted = mask
+        deleted = mask  # until an outcome has a new version
         for outcome in self._change.outcomes(touched):
             if outcome.after is None:
                 self._deleted += len(outcome.rows)
@@ -374,7 +372,7 @@ class Rewriter:
             updated.append(replace(outcome, after=after))
             deleted[positions[outcome.rows]] = False
         rows = _updated(rows, positions, updated)
-        self._write(rows.filter(pa.array(~deleted)) if deleted.any() else rows, lane)
+        self._write(rows.filter(pa.array(~deleted)) if deleted.any() else rows, waiting.lane)
 
     def _write(self, rows: pa.Table, lane: int | None = None) -> None:
         if rows.num_rows:

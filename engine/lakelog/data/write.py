@@ -194,27 +194,26 @@ class DataFileWriter:
         equal length, taken by turns unless `in_order`, so that each file has neighbouring rows.
         """
         most = _SPLIT_ROWS if self._keys else _PIECE_ROWS
-        rows, size_bytes = _size_of(batch)
-        lanes = 1 if in_order else self.open_lanes(rows, size_bytes)
+        lanes = 1 if in_order else self.open_lanes(len(batch), _size_bytes(batch))
         if lanes == 1:
             yield from ((None, piece) for piece in slices(batch, most))
             return
-        length = math.ceil(rows / lanes)
+        length = math.ceil(len(batch) / lanes)
         stretches = (slices(batch.slice(n * length, length), most) for n in range(lanes))
         for at_once in zip_longest(*stretches):
             yield from ((n, piece) for n, piece in enumerate(at_once) if piece is not None)
 
     def _take(self, batch: Rows, conform: Conform, lane: int | None = None) -> None:
         self._require_open()
-        for turn, piece in self.pieces(batch, in_order=lane is not None or conform.numbers_rows):
+        in_order = lane is not None or conform.numbers_rows
+        for stretch, piece in self.pieces(batch, in_order=in_order):
             table = conform.table(piece)
             self.num_rows += table.num_rows
             if self._keys:
                 self._wait_to_split(table)
             else:
-                given = turn if lane is None else lane
-                own = self._partition((), self._lane if given is None else given)
-                self._hold(own, self._rows_of(table), table.nbytes)
+                own = next(n for n in (lane, stretch, self._lane) if n is not None)
+                self._hold(self._partition((), own), self._rows_of(table), table.nbytes)
 
     def _rows_of(self, table: pa.Table) -> pa.Table:
         """The columns that are in files, under the names that they have there."""
@@ -469,19 +468,16 @@ def discard(store: LogStore, paths: Sequence[str]) -> list[LakelogError]:
 
 def slices(batch: Rows, rows: int = _SPLIT_ROWS) -> Iterator[Rows]:
     """Rows in pieces of at most so many rows; by default as many as are worth sharing out."""
-    count, _ = _size_of(batch)
-    if count <= rows:
+    if len(batch) <= rows:
         yield batch
         return
-    for start in range(0, count, rows):
+    for start in range(0, len(batch), rows):
         yield batch.slice(start, rows)
 
 
-def _size_of(batch: Rows) -> tuple[int, int]:
-    """The number of rows, and their bytes in memory."""
-    if isinstance(batch, pl.DataFrame):
-        return batch.height, int(batch.estimated_size())
-    return batch.num_rows, batch.nbytes
+def _size_bytes(batch: Rows) -> int:
+    """Bytes of rows in memory."""
+    return int(batch.estimated_size() if isinstance(batch, pl.DataFrame) else batch.nbytes)
 
 
 def no_files() -> pl.DataFrame:
