@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -65,25 +63,3 @@ def test_one_of_sixteen_processes_wins_each_of_many_names(
     backend = backend_of(backend_name)
     location = backend.fresh()
     check_rounds(backend, location, run_race(backend, location))
-
-
-def test_one_of_sixteen_threads_wins_each_of_many_names_in_memory(
-    backend_of: BackendOf,
-) -> None:
-    backend = backend_of("memory")
-    location = backend.fresh()
-    barrier = threading.Barrier(PROCESSES)
-
-    def race(me: int) -> list[str]:
-        store = backend.open(location)
-        outcomes = []
-        for number in range(ROUNDS):
-            barrier.wait(60)
-            won = store.put_if_absent(name(number), content(me))
-            outcomes.append("won" if won else "taken")
-        return outcomes
-
-    with ThreadPoolExecutor(PROCESSES) as pool:
-        by_thread = list(pool.map(race, range(PROCESSES)))
-    outcomes = [list(of_round) for of_round in zip(*by_thread, strict=True)]
-    check_rounds(backend, location, outcomes)

@@ -127,6 +127,7 @@ def test_a_place_where_a_table_is_takes_no_other(tmp_path: Path, form: str, othe
     with pytest.raises(TableExistsError) as error:
         new_table(where, other)
     assert isinstance(error.value, FileExistsError)
+    assert error.value.hint
     assert lakelog.open(where).format == form
 
 

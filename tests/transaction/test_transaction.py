@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from lakelog import (
     PartitionMismatchError,
     SchemaEvolutionError,
     Table,
-    Transaction,
     UnsupportedFeatureError,
     UnsupportedStoreError,
 )
@@ -571,14 +569,6 @@ def test_what_would_leave_the_table_inconsistent_is_not_written(tmp_path: Path) 
     assert table.version() == 0
 
 
-def test_an_append_only_table_gives_nothing_away(tmp_path: Path) -> None:
-    table = new_table(location("local", tmp_path), configuration={"delta.appendOnly": "true"})
-    append(table, "a")
-    with pytest.raises(InvalidTransactionError, match="append-only"), table.transaction() as tx:
-        tx.remove(path="a")
-    assert table.version() == 1
-
-
 class ReadOnly(StoreWrapper):
     refusal = "it has no conditional requests"
 
@@ -591,26 +581,6 @@ def test_a_store_that_cannot_commit_safely_is_refused_when_the_transaction_begin
     store = ReadOnly(open_store(where))
     with pytest.raises(UnsupportedStoreError, match="conditional requests"):
         Table(Log(store, DIALECT)).transaction()
-
-
-# --- interfaces --------------------------------------------------------------------------------
-
-
-def test_the_transaction_is_part_of_the_public_interface(tmp_path: Path) -> None:
-    table = new_table(location("local", tmp_path))
-    assert isinstance(table.transaction(), Transaction)
-    assert isinstance(table.transaction(), lakelog.Transaction)
-
-
-def test_a_committed_version_is_there_for_time_travel(tmp_path: Path) -> None:
-    table = new_table(location("local", tmp_path))
-    for name in "abc":
-        append(table, name)
-    assert [len(paths(table, version)) for version in range(4)] == [0, 1, 2, 3]
-    assert table.history()["operation"].to_list() == [*["WRITE"] * 3, "CREATE TABLE"]
-    assert table.blame("b")["operation"].to_list() == ["WRITE"]
-    now = dt.datetime.now(dt.UTC) + dt.timedelta(hours=1)
-    assert table.snapshot(timestamp=now).version == 3
 
 
 def test_a_transaction_over_a_failing_store_can_be_begun_again(tmp_path: Path) -> None:
