@@ -8,13 +8,16 @@ import multiprocessing
 import os
 import pickle
 import resource
+import shutil
 import stat
 import sys
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from multiprocessing.synchronize import Event
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any
 from unittest.mock import ANY
 
@@ -48,6 +51,13 @@ def table(tmp_path: Path) -> Path:
 
 
 def made(root: Path, layout: str = "classic", *, records: bool = False) -> Path:
+    """A copy of a table that is written once for each layout."""
+    return Path(shutil.copytree(_written(layout, records), root))
+
+
+@cache
+def _written(layout: str, records: bool) -> Path:
+    root = Path(mkdtemp()) / "table"
     make_table(root, commits=40)
     t = lakelog.open(root, upkeep=False)
     properties: dict[str, str | None] = {}
