@@ -187,15 +187,6 @@ def newest_sidecars(root: Path) -> list[Path]:
     return [root / path for path in snapshot.provenance.files if "_sidecars" in path]
 
 
-def test_an_older_version_is_written_whole(tmp_path: Path) -> None:
-    table = make(tmp_path / "t")
-    table.commit(add("new"))
-    table.commit(add("newer"))
-    lakelog.open(table.root).checkpoint()
-    report = lakelog.open(table.root).checkpoint(version=1)
-    assert (report.reused_files, report.num_adds) == (0, 31)
-
-
 @pytest.mark.parametrize("how", ["gone", "truncated", "of another"])
 def test_past_a_damaged_sidecar_the_commits_give_a_whole_checkpoint(
     how: str, tmp_path: Path

@@ -155,7 +155,7 @@ def sweep(
 ) -> None:
     """Call with a cleanup before the operation `first`, then before a later one, until the end."""
     stride = step if IS_WHOLE else 4 * step
-    start = seed_of(f"{call.__name__} {made.layout}") % stride  # type: ignore[attr-defined]
+    start = seed_of(f"{call.__name__} {made.layout}") % stride
     for nth in count(first + start, stride):
         table, store = made.overtaken(folder / str(nth), nth)
         try:

@@ -21,9 +21,10 @@ def test_spark_reads_each_checkpoint_of_a_chain(delta: Any, tmp_path: Path, layo
     configuration = {
         "delta.checkpointPolicy": "v2",
         "spark.indextables.checkpoint.enabled": "false",
+        "spark.indextables.checkpoint.actionsPerPart": "300",
     }
     table = lakelog.create(path, {"id": pl.Int64}, configuration=configuration)
-    base = [f"part-{n:05d}.parquet" for n in range(20_000)]
+    base = [f"part-{n:05d}.parquet" for n in range(1_000)]
     with table.transaction() as tx:
         tx.add(pl.DataFrame({"path": base, "size": 7, "modificationTime": 1}))
     kept = [table.checkpoint(layout=layout).reused_files]

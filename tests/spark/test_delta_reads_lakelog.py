@@ -260,25 +260,6 @@ def test_time_travel_by_timestamp_is_the_same(delta: Any, tmp_path: Path) -> Non
             assert ours == found, (version, offset)
 
 
-def test_columns_that_are_added_are_null_in_older_files(delta: Any, tmp_path: Path) -> None:
-    path = str(tmp_path / "table")
-    table = lakelog.create(path, ID)
-    with table.transaction() as tx:
-        tx.add(**data_file(path, "1.parquet", ids(1)))
-    wider: dict[str, Any] = {"id": pl.Int64, "note": pl.String, "deep": pl.Struct({"x": pl.Int32})}
-    with table.transaction() as tx:
-        tx.set_metadata(schema=wider)
-        rows = pl.DataFrame({"id": [2], "note": ["n"], "deep": [{"x": 5}]}, schema=wider)
-        tx.add(**data_file(path, "2.parquet", rows))
-    assert_same_state(delta, path)
-    found = [
-        (row["id"], row["note"], row["deep"] and row["deep"]["x"])
-        for row in load(delta, path).orderBy("id").collect()
-    ]
-    assert found == [(1, None, None), (2, "n", 5)]
-    assert load(delta, path, versionAsOf=1).columns == ["id"]
-
-
 def test_spark_checkpoints_what_lakelog_has_committed(delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     properties = {"delta.enableRowTracking": "true", "delta.checkpoint.writeStatsAsStruct": "true"}

@@ -132,57 +132,6 @@ def test_a_table_with_mapped_columns_is_appended_to(delta: Any, tmp_path: Path) 
         tx.add(path="wrong.parquet", size=1, partitionValues={"p": "by its logical name"})
 
 
-INVARIANT = {
-    "type": "struct",
-    "fields": [
-        {
-            "name": "id",
-            "type": "long",
-            "nullable": True,
-            "metadata": {"delta.invariants": '{"expression": {"expression": "id > 0"}}'},
-        }
-    ],
-}
-REFUSED: dict[str, tuple[str | None, list[str]]] = {
-    "invariants": (None, []),
-    "checkConstraints": (
-        "(id long) using delta",
-        ["alter table {name} add constraint positive check (id > 0)"],
-    ),
-    "generatedColumns": (
-        "(id long, twice long generated always as (id * 2)) using delta",
-        [],
-    ),
-    "identityColumns": (
-        "(id long, n long generated always as identity) using delta",
-        [],
-    ),
-}
-
-
-@pytest.mark.parametrize("feature", list(REFUSED))
-def test_rows_that_nobody_has_checked_are_refused_by_the_features_name(
-    delta: Any, tmp_path: Path, feature: str
-) -> None:
-    from pyspark.sql.types import StructType
-
-    path = str(tmp_path / "table")
-    shape, then = REFUSED[feature]
-    if shape is None:
-        delta.createDataFrame([], StructType.fromJson(INVARIANT)).write.format("delta").save(path)
-    else:
-        delta.sql(f"create table delta.`{path}` {shape}")
-    for statement in then:
-        delta.sql(statement.format(name=f"delta.`{path}`"))
-    assert_same_state(delta, path)
-    table = lakelog.open(path)
-    before = table.version()
-    with pytest.raises(UnsupportedError) as refused, table.transaction() as tx:
-        tx.add(**data_file(path, "1.parquet", ids(1)))
-    assert feature in f"{refused.value} {refused.value.found}"
-    assert table.version() == before
-
-
 def test_changes_of_rows_are_left_to_who_tells_them(delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     name = f"delta.`{path}`"
@@ -217,40 +166,6 @@ def test_changes_of_rows_are_left_to_who_tells_them(delta: Any, tmp_path: Path) 
         (3, "insert"),
         (4, "delete"),
     ]
-
-
-def test_a_table_that_only_grows_is_not_shrunk(delta: Any, tmp_path: Path) -> None:
-    path = str(tmp_path / "table")
-    delta.sql(
-        f"create table delta.`{path}` (id long) using delta"
-        " tblproperties ('delta.appendOnly' = 'true')"
-    )
-    delta.sql(f"insert into delta.`{path}` values (1)")
-    table = lakelog.open(path)
-    with (
-        pytest.raises(InvalidTransactionError, match="append-only"),
-        table.transaction() as tx,
-    ):
-        tx.remove(table.snapshot().files())
-    with table.transaction() as tx:
-        tx.add(**data_file(path, "1.parquet", ids(2)))
-    assert_same_state(delta, path)
-    assert total(delta, path) == (2, 3)
-
-
-def test_engines_that_take_turns_continue_each_other(delta: Any, tmp_path: Path) -> None:
-    path = str(tmp_path / "table")
-    table = lakelog.create(path, {"id": pl.Int64})
-    for number in range(4):
-        with table.transaction() as tx:
-            tx.add(**data_file(path, f"{number}.parquet", ids(number)))
-        delta.range(10 + number, 11 + number).write.format("delta").mode("append").save(path)
-        if number == 2:
-            with table.transaction() as tx:
-                tx.remove(path="0.parquet")
-            delta.sql(f"delete from delta.`{path}` where id = 10")
-    assert_same_state(delta, path)
-    assert total(delta, path) == (6, 1 + 2 + 3 + 11 + 12 + 13)
 
 
 def test_engines_that_write_at_once_lose_nothing(delta: Any, tmp_path: Path) -> None:

@@ -60,19 +60,11 @@ def test_spark_follows_what_both_other_engines_overwrite(delta: Any, tmp_path: P
     assert sorted(table.snapshot().scan().collect()["x"]) == list(range(len(VALUES)))
     table.overwrite(pl.DataFrame({"p": VALUES, "x": range(len(VALUES))}, schema=SCHEMA))
     assert rows_of(delta, tmp_path) == list(range(len(VALUES)))
+    assert pa.table(DeltaTable(tmp_path).get_add_actions()).num_rows == len(VALUES)
     write_deltalake(tmp_path, LAST.to_arrow(), mode="overwrite")
     table.checkpoint()
     assert rows_of(delta, tmp_path) == [9]
     assert pl.DataFrame(DeltaTable(tmp_path).to_pyarrow_table())["x"].to_list() == [9]
-
-
-def test_deltalake_follows_a_remove_that_lakelog_wrote_of_a_file_of_spark(
-    delta: Any, tmp_path: Path
-) -> None:
-    frame = delta.createDataFrame([(p, x) for x, p in enumerate(VALUES)], "p string, x bigint")
-    frame.write.format("delta").partitionBy("p").save(str(tmp_path))
-    lakelog.open(tmp_path).overwrite(LAST)
-    assert pa.table(DeltaTable(tmp_path).get_add_actions()).num_rows == 1
 
 
 @pytest.mark.sampled(4)

@@ -12,7 +12,6 @@ import pytest
 from polars.testing import assert_frame_equal
 
 import lakelog
-from tests.handmade import Handmade, add, info, metadata, protocol, remove
 from tests.storage.backends import Backend
 from tests.storage.conftest import CLOUDS, BackendOf
 
@@ -62,29 +61,24 @@ def without_times(history: pl.DataFrame) -> pl.DataFrame:
     return history.drop("timestamp")  # of the files, where a commit does not say
 
 
-def test_a_table_of_deltalake_that_was_copied_there(backend: Backend, tmp_path: Path) -> None:
-    write_with_deltalake(str(tmp_path))
+@pytest.fixture(scope="module")
+def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A table of deltalake on local disk, to be copied."""
+    root = tmp_path_factory.mktemp("local")
+    write_with_deltalake(str(root))
+    return root
+
+
+def test_a_table_of_deltalake_that_was_copied_there(backend: Backend, local: Path) -> None:
     location = backend.fresh()
-    upload(tmp_path, backend, location)
+    upload(local, backend, location)
     there = lakelog.open(location, storage_options=backend.options)
     assert there.path == location
-    check_same_table(there, lakelog.open(tmp_path))
+    check_same_table(there, lakelog.open(local))
     newest = there.snapshot()
     assert newest.version == COMMITS - 1
     assert newest.provenance.checkpoint is not None
     assert newest.num_files() == 2 * (COMMITS - 5)
-
-
-def test_a_table_made_by_hand(backend: Backend, tmp_path: Path) -> None:
-    made = Handmade(tmp_path)
-    made.commit(0, protocol(), metadata(), info())
-    made.commit(1, add("a%20b.parquet", 10), add("c%25d.parquet", 20))
-    made.commit(2, remove("a%20b.parquet"), add("é.parquet", 30))
-    location = backend.fresh()
-    upload(tmp_path, backend, location)
-    there = lakelog.open(location, storage_options=backend.options)
-    check_same_table(there, lakelog.open(tmp_path))
-    assert rows(there.snapshot().files())["path"].to_list() == ["c%d.parquet", "é.parquet"]
 
 
 def deltalake_options(backend: Backend) -> dict[str, str]:

@@ -93,53 +93,29 @@ def test_zeros_in_the_midst_of_a_segment_are_found(directory: Path) -> None:
     ).check(directory)
 
 
-def test_a_frame_that_is_there_twice_is_found(directory: Path) -> None:
+@pytest.mark.parametrize(
+    ("order", "wrong", "expected", "found"),
+    [
+        pytest.param([0, 1, 1, 2], 2, LAST - 1, LAST - 2, id="twice"),
+        pytest.param([0, 2], 1, LAST - 2, LAST - 1, id="missing"),
+        pytest.param([0, 2, 1], 1, LAST - 2, LAST - 1, id="in another order"),
+    ],
+)
+def test_frames_that_do_not_follow_each_other_are_found(
+    directory: Path, order: list[int], wrong: int, expected: int, found: int
+) -> None:
     path = segments(directory)[-1]
-    frame = frames(path)[1]
-    data = path.read_bytes()
-    path.write_bytes(data[: frame.end] + data[frame.offset :])
+    data, whole = path.read_bytes(), frames(path)
+    pieces = [data[whole[n].offset : whole[n].end] for n in order]
+    path.write_bytes(data[: whole[0].offset] + b"".join(pieces) + data[whole[2].end :])
     of_frame(
         directory,
         2,
-        2,
+        wrong,
         message="sequence numbers are not contiguous",
-        expected=f"sequence number {LAST - 1}",
-        found=f"sequence number {LAST - 2}",
-        lost_records=3,
-    ).check(directory)
-
-
-def test_a_frame_that_is_missing_is_found(directory: Path) -> None:
-    path = segments(directory)[-1]
-    frame = frames(path)[1]
-    data = path.read_bytes()
-    path.write_bytes(data[: frame.offset] + data[frame.end :])
-    of_frame(
-        directory,
-        2,
-        1,
-        message="sequence numbers are not contiguous",
-        expected=f"sequence number {LAST - 2}",
-        found=f"sequence number {LAST - 1}",
-        lost_records=2,
-    ).check(directory)
-
-
-def test_frames_in_another_order_are_found(directory: Path) -> None:
-    path = segments(directory)[-1]
-    one, two = frames(path)[1:3]
-    data = path.read_bytes()
-    path.write_bytes(
-        data[: one.offset] + data[one.end : two.end] + data[one.offset : one.end] + data[two.end :]
-    )
-    of_frame(
-        directory,
-        2,
-        1,
-        message="sequence numbers are not contiguous",
-        expected=f"sequence number {LAST - 2}",
-        found=f"sequence number {LAST - 1}",
-        lost_records=3,
+        expected=f"sequence number {expected}",
+        found=f"sequence number {found}",
+        lost_records=len(order) + 1 - wrong,
     ).check(directory)
 
 
