@@ -799,7 +799,8 @@ class Table:
 
         The new versions of rows are written to new files. If the table has
         ``delta.enableDeletionVectors``, the old ones are marked by deletion vectors; otherwise the
-        other rows of their files are copied. A new value of a partition column moves rows to
+        other rows of their files are copied; of a file of 1 MB or more, the column chunks without
+        new values are copied as they are encoded. A new value of a partition column moves rows to
         another partition.
 
         Args:

@@ -25,9 +25,15 @@ from lakelog.storage.base import StoreWrapper, Upload
 from lakelog.testing import WRITES, Fault, InjectingStore, Kind, Rule
 from tests.budget import points
 
-SCHEMA = {"p": pl.String, "id": pl.Int64}
-BEFORE = pl.DataFrame({"p": ["a", "a", "b"], "id": [1, 2, 3]}, schema=SCHEMA)
-NEW = pl.DataFrame({"p": ["a"], "id": [10]}, schema=SCHEMA)
+SCHEMA = {"p": pl.String, "id": pl.Int64, "other": pl.Int64}
+BEFORE = pl.DataFrame({"p": ["a", "a", "b"], "id": [1, 2, 3], "other": 0}, schema=SCHEMA)
+NEW = pl.DataFrame({"p": ["a"], "id": [10], "other": 0}, schema=SCHEMA)
+
+
+@pytest.fixture(autouse=True)
+def _small_files_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Updates copy the chunks of other columns of small files too."""
+    monkeypatch.setattr("lakelog.data.rewrite._COPIED_BYTES", 0)
 
 
 def merged(table: Table) -> Any:
@@ -50,6 +56,10 @@ WAYS: dict[str, tuple[Write, list[int]]] = {
     "delete by copying": (lambda t: t.delete("id = 1 OR id > 3"), [2, 3]),
     "delete": (lambda t: t.delete("id = 1 OR id > 3"), [2, 3]),
     "update": (lambda t: t.update({"id": pl.col("id") + 9}, "id = 1 OR id > 3"), [2, 3, 10]),
+    "update by copying": (
+        lambda t: t.update({"id": pl.col("id") + 9}, "id = 1 OR id > 3"),
+        [2, 3, 10],
+    ),
     "restore": (lambda table: table.restore(0), []),
     "merge by copying": (merged, [2, 10]),
     "merge": (merged, [2, 10]),

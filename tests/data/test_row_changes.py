@@ -154,10 +154,11 @@ def marked(rows: pl.DataFrame, kind: str) -> Rows:
 @pytest.mark.filterwarnings("ignore:empty values of the partition column")
 @pytest.mark.parametrize(("vectors", "feed", "mapped"), CONFIGURATIONS)
 def test_random_changes_leave_the_rows_of_a_plain_model(
-    tmp_path: Path, vectors: bool, feed: bool, mapped: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool, feed: bool, mapped: bool
 ) -> None:
     rng = rng_of(f"row changes {vectors} {feed} {mapped}")
     for round_ in range(share_of(16)):
+        monkeypatch.setattr("lakelog.data.rewrite._COPIED_BYTES", rng.choice([0, 1 << 20]))
         path = tmp_path / str(round_)
         by = rng.choice([[], ["p"], ["q", "p"]])
         table = made(path, vectors, feed, mapped, by)
@@ -206,9 +207,10 @@ def test_random_changes_leave_the_rows_of_a_plain_model(
 
 @pytest.mark.parametrize(("vectors", "feed", "mapped"), CONFIGURATIONS[::3])
 def test_rows_keep_their_ids_and_updated_rows_get_the_version_of_the_commit(
-    tmp_path: Path, vectors: bool, feed: bool, mapped: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool, feed: bool, mapped: bool
 ) -> None:
     rng = rng_of(f"row ids {vectors} {feed} {mapped}")
+    monkeypatch.setattr("lakelog.data.rewrite._COPIED_BYTES", rng.choice([0, 1 << 20]))
     configuration = {
         "delta.enableRowTracking": "true",
         "delta.enableDeletionVectors": str(vectors).lower(),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import json
+import random
 import shutil
 from collections.abc import Callable
 from functools import cache
@@ -192,6 +193,19 @@ def changed_rows(root: Path, **properties: str) -> lakelog.Table:
     return table
 
 
+def copied_columns(root: Path) -> lakelog.Table:
+    """Files of more than a megabyte, of which updates copy encoded columns."""
+    rows = pl.concat([pl.concat([TYPED, NESTED], how="horizontal")] * 50)
+    blobs = [random.Random(n).randbytes(1 << 14) for n in range(rows.height)]
+    rows = rows.with_columns(id=pl.int_range(pl.len()), blob=pl.Series(blobs))
+    schema = dict(rows.schema)
+    table = create(root, schema, columnMapping_mode="id", enableRowTracking="true")
+    table.append(rows)
+    table.update({"text": "text || '!'", "double": 0.5}, "id % 3 = 0")
+    table.update({"struct": None, "money": "money * 2"}, "id % 5 = 0")
+    return table
+
+
 TABLES: dict[str, Callable[[Path], lakelog.Table]] = {
     "hostile partitions": hostile_partitions,
     "hostile file names": hostile_file_names,
@@ -204,6 +218,7 @@ TABLES: dict[str, Callable[[Path], lakelog.Table]] = {
     "typed statistics": typed_statistics,
     "compacted commits": compacted_commits,
     "rows copied": changed_rows,
+    "columns copied": copied_columns,
     "rows marked": lambda root: changed_rows(
         root, enableDeletionVectors="true", enableChangeDataFeed="true"
     ),

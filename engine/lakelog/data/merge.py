@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from lakelog.data.conform import Conform, Incoming
 from lakelog.data.files import ReadPlan
-from lakelog.data.rewrite import Change, Outcome, Rewriter, Rewritten
+from lakelog.data.rewrite import Change, Outcome, Rewriter, Rewritten, UpdatedColumns
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
 from lakelog.data.row_rules import RowRules
 from lakelog.data.targets import holds, touched_rows
@@ -473,6 +473,13 @@ class _Merging(Change):
         roots = {root for each in effects for root in each.roots} | set(keys)
         sees_all = _TARGET in roots
         self.columns = [name for name in schema.names if sees_all or name in roots]
+        updates = [each.assigned.columns for each in effects if each.assigned is not None]
+        if updates and len(updates) == len(effects):
+            read = {*self.columns, *(name for each in updates for name in each.read)}
+            self.updated = UpdatedColumns(
+                frozenset(name for each in updates for name in each.assigned),
+                frozenset(schema.names if _TARGET in read else read),
+            )
         self._index = source.keys(keys)
         self._found = np.zeros(source.height, bool)
         super().__init__(self._condition())

@@ -5,7 +5,7 @@ Source: Delta protocol, Add File and Remove File; Deletion Vectors; Add CDC File
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from lakelog.data.conform import Conform
 from lakelog.data.deletion_vectors import Vector, VectorReader, VectorWriter
 from lakelog.data.file_opening import Sources
 from lakelog.data.files import ReadPlan, row_id_columns
+from lakelog.data.parquet_file import CopySource
 from lakelog.data.read import BATCH_ROWS, FILE_INDEX, ROW_INDEX, read_files
 from lakelog.data.row_commit import RowCommit, WriteReport
 from lakelog.data.targets import Selection, Targets, live_rows, touched_rows
@@ -26,6 +27,7 @@ from lakelog.data.write_plan import CHANGE_TYPE
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.metadata import is_on
 from lakelog.storage import LogStore
+from lakelog.threads import Pool
 from lakelog.transaction.row_tracking import num_records
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ _TOUCHED_BYTES = 64  # of memory for each row of a group, most of it for a momen
 _WRITER_SHARE, _BATCH_SHARE = 4, 16
 _IN_MEMORY = 4  # bytes of rows for one in the file
 _ROW_BITS = 40
+_COPIED_BYTES = 1 << 20  # smaller files are joined
+_OPENERS = 8
 _TIGHT_BOUNDS = '"tightBounds"'
 
 
@@ -56,16 +60,31 @@ class Outcome:
     after: pa.Table | None = None
 
 
+@dataclass(frozen=True)
+class UpdatedColumns:
+    """Columns of rows that are updated.
+
+    Attributes:
+        assigned: Columns that get new values.
+        read: Columns that are read for it, those among them; the table's rules read some.
+    """
+
+    assigned: frozenset[str]
+    read: frozenset[str]
+
+
 class Change(Selection):
     """Which rows change, and how; this one deletes all rows for which a condition is true.
 
     Attributes:
         updates: Whether `outcomes` may give other than deleted rows, and so reads all columns.
         writes: Whether there are new rows, or new versions of rows.
+        updated: The columns of updated rows; None if rows may be deleted.
     """
 
     updates = False
     writes = False
+    updated: UpdatedColumns | None = None
 
     def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:
         """What becomes of rows that change."""
@@ -206,6 +225,7 @@ class Rewriter:
         self._plan: WritePlan | None = None
         self._conform: Conform | None = None
         self._data: DataFileWriter | None = None
+        self._copies: DataFileWriter | None = None
         self._changes: DataFileWriter | None = None
         self._gone: list[pl.DataFrame] = []
         self._again = pl.DataFrame()
@@ -308,8 +328,9 @@ class Rewriter:
         if not self._change.updates and not self._commit.keeps_changes:
             self._deleted += int(counts[hit][is_whole].sum())
             hit = hit[~is_whole]
-            # Rows of files that are not read again would stand for rows of a file behind them.
-            touched = touched[np.isin(touched >> _ROW_BITS, hit)]
+        hit = np.setdiff1d(hit, self._copy_columns(files, hit, touched))
+        # Rows of files that are not read again would stand for rows of a file behind them.
+        touched = touched[np.isin(touched >> _ROW_BITS, hit)]
         plan = ReadPlan.of(self._snapshot, row_ids=True)
         self._row_ids = plan.row_ids
         batches = read_files(
@@ -320,12 +341,68 @@ class Rewriter:
             positions=True,
         )
         for batch in batches:
-            table = pa.Table.from_batches([batch])
-            places = _places(table, hit)
-            low, high = np.searchsorted(touched, (places[0], places[-1] + 1))
-            mask = np.zeros(len(places), bool)
-            mask[np.searchsorted(places, touched[low:high])] = True
-            yield table.drop_columns([FILE_INDEX, ROW_INDEX]), mask
+            yield _with_mask(pa.Table.from_batches([batch]), hit, touched)
+
+    def _copy_columns(
+        self, files: pl.DataFrame, hit: NDArray[np.intp], touched: NDArray[np.int64]
+    ) -> NDArray[np.intp]:
+        """Copy files with new values in some columns, without decoding the others; gives the
+        numbers of these files.
+        """
+        sources = self._copy_sources(files, hit)
+        updated = self._change.updated
+        if not sources or updated is None:
+            return hit[:0]
+        numbers = np.array(list(sources))
+        columns = None if self._commit.keeps_changes else self._in_order(updated.read)
+        plan = ReadPlan.of(self._snapshot, columns, row_ids=True)
+        self._row_ids = plan.row_ids
+        if self._copies is None:
+            written = (*self._in_order(updated.assigned), *(plan.row_ids or ()))
+            writer = self._planned().with_row_ids(plan.row_ids).of_columns(written)
+            self._copies = self._writer(writer)
+        touched = touched[np.isin(touched >> _ROW_BITS, numbers)]
+        batches = read_files(plan, files[numbers], store=self._store, positions=True)
+        rows = _Rows(batches)
+        for source in sources.values():
+            groups = (
+                self._changed(*_with_mask(rows.take(group.num_rows), numbers, touched))[0]
+                for group in source.groups
+            )
+            self._copies.copy_file(source, groups)
+        return numbers
+
+    def _copy_sources(self, files: pl.DataFrame, hit: NDArray[np.intp]) -> dict[int, CopySource]:
+        """The files of which columns can be copied as they are encoded, by number."""
+        updated, options = self._change.updated, self._commit.options
+        metadata = self._snapshot.metadata
+        if (
+            updated is None
+            or not updated.assigned.isdisjoint(metadata.partition_columns)
+            or options.compression is not None
+            or options.target_file_bytes is not None
+        ):
+            return {}
+        is_large = (files["size"] >= _COPIED_BYTES) & files["dvStorageType"].is_null()
+        numbers = hit[is_large.to_numpy()[hit]]
+        plan = self._planned()
+        kept = [field for field in plan.file_fields if field.name not in updated.assigned]
+        keeps_changes = self._commit.keeps_changes
+        read = [f for f in plan.file_fields if keeps_changes or f.name in updated.read]
+        sources = Sources(ReadPlan.of(self._snapshot, ()).reach, self._store)
+
+        def source(file: Mapping[str, Any]) -> CopySource | None:
+            group_bytes = self._memory_bytes // _WRITER_SHARE
+            return CopySource.of(file, sources, kept, read, plan.mapping, group_bytes)
+
+        with Pool(_OPENERS, thread_name_prefix="lakelog-footers") as pool:
+            found = pool.map(source, files[numbers].iter_rows(named=True))
+            pairs = zip(numbers.tolist(), found, strict=True)
+            return {number: source for number, source in pairs if source is not None}
+
+    def _in_order(self, columns: Collection[str]) -> list[str]:
+        """Columns in the order of the table's schema."""
+        return [name for name in self._snapshot.schema.names if name in columns]
 
     def _put(self, waiting: _Waiting, rows: pa.Table, mask: NDArray[np.bool_]) -> None:
         """Take rows, of which some change; they wait for more, as outcomes have a cost per call."""
@@ -345,11 +422,17 @@ class Rewriter:
         rows = pa.concat_tables(waiting.tables)
         mask = np.concatenate(waiting.masks)
         waiting.tables, waiting.masks, waiting.size_bytes = [], [], 0
+        rows, deleted = self._changed(rows, mask)
+        self._write(rows.filter(pa.array(~deleted)) if deleted.any() else rows, waiting.lane)
+
+    def _changed(
+        self, rows: pa.Table, mask: NDArray[np.bool_]
+    ) -> tuple[pa.Table, NDArray[np.bool_]]:
+        """Rows of which some change, with the new versions of those; and which are deleted."""
         positions = np.flatnonzero(mask)
         self._copied += len(mask) - len(positions)
         if not len(positions):
-            self._write(rows, waiting.lane)
-            return
+            return rows, mask
         touched = rows.filter(pa.array(mask)).combine_chunks()
         updated: list[Outcome] = []
         deleted = mask  # until an outcome has a new version
@@ -371,8 +454,7 @@ class Rewriter:
                 after = after.set_column(index, after.schema.field(index), unset)
             updated.append(replace(outcome, after=after))
             deleted[positions[outcome.rows]] = False
-        rows = _updated(rows, positions, updated)
-        self._write(rows.filter(pa.array(~deleted)) if deleted.any() else rows, waiting.lane)
+        return _updated(rows, positions, updated), deleted
 
     def _write(self, rows: pa.Table, lane: int | None = None) -> None:
         if rows.num_rows:
@@ -403,7 +485,8 @@ class Rewriter:
     def finish(self) -> Rewritten:
         """Finish the files, and hand their actions to the transaction."""
         tx = self._commit.tx
-        files = pl.DataFrame() if self._data is None else self._data.finish()
+        writers = [each for each in (self._data, self._copies) if each is not None]
+        files = pl.concat([each.finish() for each in writers]) if writers else pl.DataFrame()
         changes = pl.DataFrame() if self._changes is None else self._changes.finish()
         gone = pl.concat(self._gone) if self._gone else pl.DataFrame()
         for frame, put in (
@@ -424,6 +507,37 @@ class Rewriter:
             copied=self._copied,
             inserted=self._inserted,
         )
+
+
+class _Rows:
+    """Takes rows from batches in any number."""
+
+    def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:
+        self._batches = batches
+        self._rest: list[pa.RecordBatch] = []
+
+    def take(self, count: int) -> pa.Table:
+        """The next rows, of which there are as many."""
+        taken = self._rest
+        rows = sum(batch.num_rows for batch in taken)
+        while rows < count:
+            taken.append(next(self._batches))
+            rows += taken[-1].num_rows
+        last = taken[-1]
+        inside = last.num_rows - (rows - count)
+        self._rest = [last.slice(inside)] if rows > count else []
+        return pa.Table.from_batches([*taken[:-1], last.slice(0, inside)])
+
+
+def _with_mask(
+    table: pa.Table, files: NDArray[np.intp], touched: NDArray[np.int64]
+) -> tuple[pa.Table, NDArray[np.bool_]]:
+    """Rows of files without their positions, and which of them change."""
+    places = _places(table, files)
+    low, high = np.searchsorted(touched, (places[0], places[-1] + 1))
+    mask = np.zeros(len(places), bool)
+    mask[np.searchsorted(places, touched[low:high])] = True
+    return table.drop_columns([FILE_INDEX, ROW_INDEX]), mask
 
 
 def _batch_rows(files: pl.DataFrame, batch_bytes: int) -> int:

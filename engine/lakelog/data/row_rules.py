@@ -139,8 +139,9 @@ class RowRules:
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that the expressions read, in the order of the schema."""
+        """The columns that the expressions read or compute, in the order of the schema."""
         read = {name for expression in self._expressions.values() for name in expression.columns}
+        read |= {rule.column or "" for rule in self.generated}
         return tuple(name for name in self.schema.names if name in read)
 
     @property
@@ -197,15 +198,16 @@ class RowRules:
         return rows
 
     def recomputed(self, rows: pa.Table, assigned: Collection[str]) -> pa.Table:
-        """Updated rows with new values of the generated columns that are not assigned, and depend
-        on one that is.
-        """
-        stale = [
-            rule.column
+        """Updated rows with new values of the columns of `dependent`."""
+        return self.completed(rows, self.dependent(assigned))
+
+    def dependent(self, assigned: Collection[str]) -> list[str]:
+        """The generated columns that are not assigned, and depend on one that is."""
+        return [
+            rule.column or ""
             for rule in self.generated
             if rule.column not in assigned and not self._expressions[rule].reads_none_of(assigned)
         ]
-        return self.completed(rows, [name for name in stale if name is not None])
 
     def check(self, rows: pa.Table, computed: Collection[str] = ()) -> None:
         """Refuse rows that violate a rule; `computed` columns are not compared again.

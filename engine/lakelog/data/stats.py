@@ -15,6 +15,7 @@ Source: Delta protocol, Per-file Statistics. Delta Lake, StatisticsCollection.
 from __future__ import annotations
 
 import datetime as dt
+import json
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -116,6 +117,12 @@ class StatsPlan:
         found = (leaf for leaf in _leaves(columns, mapping) if leaf.path in wanted)
         prefix = whole_number(configuration, _PREFIX_PROPERTY, _PREFIX_LENGTH)
         return StatsPlan(tuple(found), prefix)
+
+    def only(self, columns: Sequence[contract.Field], mapping: str) -> StatsPlan:
+        """The plan for files that hold only some of the columns."""
+        paths = {leaf.path for leaf in self.leaves}
+        found = (leaf for leaf in _leaves(columns, mapping) if leaf.path in paths)
+        return StatsPlan(tuple(found), self.prefix_length)
 
 
 def _leaves(columns: Sequence[contract.Field], mapping: str) -> Iterator[Leaf]:
@@ -225,6 +232,45 @@ def _json(
     if plan.leaves:
         parts.append(f'"nullCount":{_dump(nulls)}')
     return "{" + ",".join([*parts, '"tightBounds":true']) + "}"
+
+
+class _Number(str):
+    """A number of a JSON text, as it is spelled there."""
+
+    __slots__ = ()
+
+
+def joined_statistics(old: str | None, kept: Collection[str], new: str) -> str:
+    """The statistics of a file with some columns of another one: those of its `kept` columns by
+    physical name, with numbers as they are spelled in `old`; others are in `new`.
+    """
+    try:
+        found = json.loads(
+            old or "{}", parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant
+        )
+    except (ValueError, RecursionError):
+        found = {}
+    own = json.loads(new, parse_int=_Number, parse_float=_Number)
+    if not isinstance(found, dict):
+        found = {}
+    for section in ("minValues", "maxValues", "nullCount"):
+        theirs = found.get(section)
+        if isinstance(theirs, dict):
+            known = {name: value for name, value in theirs.items() if name in kept}
+            own[section] = known | own.get(section, {})
+    own["tightBounds"] = found.get("tightBounds") is not False
+    return _spelled(own)
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _spelled(value: Any) -> str:
+    if isinstance(value, dict):
+        members = (f"{json.dumps(name)}:{_spelled(each)}" for name, each in value.items())
+        return "{" + ",".join(members) + "}"
+    return str(value) if isinstance(value, _Number) else json.dumps(value)
 
 
 _FIRST_EVEN_DAY = (dt.date(1600, 1, 1) - dt.date(1970, 1, 1)).days

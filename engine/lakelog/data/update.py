@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lakelog.data.conform import Conform
 from lakelog.data.files import ReadPlan
-from lakelog.data.rewrite import Change, Outcome, Rewriter, marks_rows
+from lakelog.data.rewrite import Change, Outcome, Rewriter, UpdatedColumns, marks_rows
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
 from lakelog.data.row_rules import RowRules
 from lakelog.data.targets import find_targets, live_rows, split_whole
@@ -163,6 +163,12 @@ class Assignments:
         """The columns that get new values."""
         return frozenset(self._expressions)
 
+    @property
+    def columns(self) -> UpdatedColumns:
+        """The columns of rows that are updated by these expressions."""
+        assigned = self.names | set(self._rules.dependent(self.names))
+        return UpdatedColumns(assigned, assigned | self._roots | set(self._rules.columns))
+
     def values(self, rows: pl.DataFrame) -> pa.Table:
         """The new values of rows, in the types of their columns."""
         frame = rows.select(name for name in rows.columns if name in self._roots)
@@ -237,6 +243,7 @@ class _Update(Change):
     def __init__(self, where: pl.Expr | None, assigned: Assignments) -> None:
         super().__init__(where)
         self._assigned = assigned
+        self.updated = assigned.columns
 
     def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:
         """What becomes of rows that change."""

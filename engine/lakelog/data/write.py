@@ -13,7 +13,6 @@ Source: Delta protocol, Data Files; Partition Value Serialization.
 
 from __future__ import annotations
 
-import inspect
 import math
 import time
 import uuid
@@ -26,19 +25,17 @@ from typing import Any, Self
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from lakelog.data import layout
 from lakelog.data.conform import Conform, Rows, renamed, wide_field
-from lakelog.data.layout import Codec, group_rows
-from lakelog.data.stats import FileStats, StatsPlan
+from lakelog.data.layout import group_rows
+from lakelog.data.parquet_file import CopySource, ParquetCopy, ParquetFile
 from lakelog.data.write_plan import WritePlan
 from lakelog.errors import InvalidInputError, LakelogError
 from lakelog.model import contract
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.bounded import on_local_disk
 from lakelog.storage.scratch import ScratchFile, ScratchRange
-from lakelog.storage.upload import UploadSink
 from lakelog.threads import Pool
 from lakelog.transaction.file_rules import CHANGE_DATA_FOLDER
 
@@ -89,7 +86,7 @@ class _Partition:
     rows: int = 0
     size_bytes: int = 0
     ranges: list[ScratchRange] = field(default_factory=list)
-    file: ParquetFile | None = None
+    file: ParquetFile | ParquetCopy | None = None
     writing: tuple[Future[None], int] | None = None
 
     @property
@@ -134,8 +131,8 @@ class DataFileWriter:
         usual = _OPEN_FILES if self._is_local else _REMOTE_OPEN_FILES
         self._open_files = max(1, usual if open_files is None else open_files)
         self._codec = layout.codec_of(plan.compression)
-        self._conform = Conform(plan.schema.fields, plan.partition_columns)
-        self._conform_new = Conform(plan.schema.fields, plan.partition_columns, plan.rules)
+        self._conform = Conform(plan.row_fields, plan.partition_columns)
+        self._conform_new = Conform(plan.row_fields, plan.partition_columns, plan.rules)
         self._schema = pa.schema([wide_field(f, plan.mapping) for f in plan.file_fields])
         self._keys = [contract.physical_name(f, plan.mapping) for f in plan.partition_fields]
         # A row group in memory for each file that is written at the time, and as much again.
@@ -146,6 +143,7 @@ class DataFileWriter:
         self._unsplit: list[pa.Table] = []
         self._unsplit_rows = self._unsplit_bytes = 0
         self._held_bytes = 0
+        self._writing: set[_Partition] = set()
         self._spill = RowSpill(self._schema)
         self.num_rows = 0
         """Rows taken."""
@@ -178,6 +176,25 @@ class DataFileWriter:
         without one, several files are filled by turns, each with whole row groups.
         """
         self._take(batch, self._conform, lane)
+
+    def copy_file(self, source: CopySource, groups: Iterable[pa.Table]) -> None:
+        """Copy a file with new values in the columns of the plan, which come by row group; the
+        other columns are copied as they are encoded.
+
+        Memory: these columns of a row group, for each file that is written at the same time.
+        """
+        self._require_open()
+        texts = tuple(source.partition.get(key) or None for key in self._keys)
+        copy = self._partition(texts, -1 - len(self._partitions))  # files of their own
+        copy.file = ParquetCopy(
+            self._store, self._new_path(copy), source, self._codec, self._plan.stats
+        )
+        names = [each.name for each in self._plan.file_fields]
+        for group in groups:
+            rows = self._rows_of(self._conform.table(group.select(names)))
+            self.num_rows += rows.num_rows
+            self._held_bytes += rows.nbytes
+            self._run(self._write_group, copy, rows, rows.nbytes)
 
     def open_lanes(self, rows: int, size_bytes: int) -> int:
         """Open as many lanes as rows of so many bytes in memory are worth, and give their number; 1
@@ -281,20 +298,30 @@ class DataFileWriter:
 
     def _start(self, partition: _Partition) -> None:
         """Let a thread write the rows that wait in memory, once one is free."""
+        size_bytes = partition.size_bytes
+        self._run(self._write_rows, partition, partition.take(), size_bytes)
+
+    def _run(
+        self,
+        write: Callable[[_Partition, pa.Table], None],
+        partition: _Partition,
+        rows: pa.Table,
+        size_bytes: int,
+    ) -> None:
+        """Let a thread write rows of a partition, once one is free."""
         self._settle(partition)
         if self._workers == 1:
-            self._held_bytes -= partition.size_bytes
-            self._write_out(partition)
+            self._held_bytes -= size_bytes
+            write(partition, rows)
             return
-        if sum(1 for each in self._partitions.values() if each.writing) >= self._workers:
+        if len(self._writing) >= self._workers:
             self._await_writing()
-        size_bytes = partition.size_bytes
-        rows = partition.take()
-        partition.writing = self._pool.submit(self._write_rows, partition, rows), size_bytes
+        partition.writing = self._pool.submit(write, partition, rows), size_bytes
+        self._writing.add(partition)
 
     def _await_writing(self) -> bool:
         """Wait until a thread has written its rows; whether one had any."""
-        busy = {each.writing[0]: each for each in self._partitions.values() if each.writing}
+        busy = {each.writing[0]: each for each in self._writing if each.writing}
         if busy:
             for done in wait(busy, return_when=FIRST_COMPLETED).done:
                 self._settle(busy[done])
@@ -304,6 +331,7 @@ class DataFileWriter:
         """Wait for the rows that a thread is writing."""
         writing, partition.writing = partition.writing, None
         if writing is not None:
+            self._writing.discard(partition)
             self._held_bytes -= writing[1]
             writing[0].result()
 
@@ -361,12 +389,21 @@ class DataFileWriter:
         step = math.ceil(rows.num_rows / max(1, round(rows.num_rows / step)))  # of equal length
         for start in range(0, rows.num_rows, step):
             if partition.file is None:
-                partition.file = self._new_file(partition)
+                path = self._new_path(partition)
+                partition.file = ParquetFile(self._store, path, self._codec, self._plan.stats)
             partition.file.write(rows.slice(start, step))
             if partition.file.size_bytes >= self._plan.target_file_bytes:
                 self._close(partition)
 
-    def _new_file(self, partition: _Partition) -> ParquetFile:
+    def _write_group(self, copy: _Partition, rows: pa.Table) -> None:
+        """Write the next row group of a copied file, which is closed after its last."""
+        assert isinstance(copy.file, ParquetCopy)
+        copy.file.write(rows)
+        if copy.file.is_complete:
+            self._close(copy)
+
+    def _new_path(self, partition: _Partition) -> str:
+        """The path of a partition's next file."""
         changes = self._plan.change_data
         number, partition.number = partition.number, None
         name = layout.file_name(
@@ -381,7 +418,7 @@ class DataFileWriter:
             filter(None, (CHANGE_DATA_FOLDER if changes else "", partition.folder, name))
         )
         self._paths.append(path)
-        return ParquetFile(self._store, path, self._schema, self._codec, self._plan.stats)
+        return path
 
     def _close(self, partition: _Partition) -> None:
         file = partition.file
@@ -500,63 +537,6 @@ def _frame(files: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
             for name, dtype in schema.items()
         ]
     )
-
-
-_OPTIONS: dict[str, Any] = {
-    "store_schema": False,  # Arrow's own schema says nothing that the table's does not
-    "write_page_checksum": True,
-}
-if "store_decimal_as_integer" in inspect.signature(pq.ParquetWriter.__init__).parameters:
-    # Decimals of up to 18 digits are numbers, as Spark writes them, where pyarrow can (since 20).
-    _OPTIONS["store_decimal_as_integer"] = True
-
-
-class ParquetFile:
-    """A data file that appears, whole, when it is closed. For one thread at a time."""
-
-    def __init__(
-        self, store: LogStore, path: str, schema: pa.Schema, codec: Codec, stats: StatsPlan
-    ) -> None:
-        self.path = path
-        self._upload = store.upload(path)
-        self._sink = UploadSink(self._upload)
-        self._stats = FileStats(stats)
-        self._schema, self._codec = schema, codec
-        self._footers: list[pq.FileMetaData] = []
-        self._writer: pq.ParquetWriter | None = None
-
-    def write(self, rows: pa.Table) -> None:
-        """Append one row group; the rows of the first decide which columns have dictionaries."""
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(
-                self._sink,
-                self._schema,
-                use_dictionary=layout.dictionary_paths(rows),
-                compression=self._codec.name,
-                compression_level=self._codec.level,
-                metadata_collector=self._footers,
-                **_OPTIONS,
-            )
-        self._stats.see(rows)
-        self._writer.write_table(rows, row_group_size=max(1, rows.num_rows))
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes written so far."""
-        return self._upload.tell()
-
-    def close(self) -> str:
-        """Make the file appear, after a first `write`; gives its statistics as JSON."""
-        assert self._writer is not None
-        self._writer.close()
-        self._upload.close()
-        return self._stats.json(self._footers[0])
-
-    def abandon(self) -> None:
-        """Leave nothing behind; after `close` it does nothing."""
-        if self._writer is not None and self._writer.is_open:
-            self._sink.give_up(self._writer)
-        self._upload.abandon()
 
 
 class RowSpill:

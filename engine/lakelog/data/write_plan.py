@@ -52,6 +52,7 @@ class WritePlan:
             its own.
         rules: The rules of new rows; None for rows that the table has.
         row_ids: Columns that are no columns of the table; see `with_row_ids`.
+        columns: Columns that are written; None is all. See `of_columns`.
     """
 
     location: str
@@ -66,6 +67,7 @@ class WritePlan:
     change_data: bool = False
     rules: RowRules | None = None
     row_ids: tuple[str, ...] = ()
+    columns: tuple[str, ...] | None = None
 
     @staticmethod
     def of(
@@ -161,6 +163,10 @@ class WritePlan:
         schema = contract.Struct((*self.schema.fields, *ids))
         return replace(self, schema_json=json.dumps(contract.to_json(schema)), row_ids=columns)
 
+    def of_columns(self, columns: Sequence[str]) -> WritePlan:
+        """The plan for some columns of files of which the others are copied from another file."""
+        return replace(self, columns=tuple(columns))
+
     @property
     def mapping(self) -> str:
         """Column mapping mode: ``none``, ``name`` or ``id``."""
@@ -178,25 +184,26 @@ class WritePlan:
         return tuple(fields[name] for name in self.partition_columns)
 
     @cached_property
+    def row_fields(self) -> tuple[contract.Field, ...]:
+        """The columns that are written, partition columns among them."""
+        columns = self.columns
+        return tuple(f for f in self.schema.fields if columns is None or f.name in columns)
+
+    @cached_property
     def file_fields(self) -> tuple[contract.Field, ...]:
-        """The columns that are in files: all but partition columns and those that hold nulls
-        only.
-        """
-        return tuple(
-            f
-            for f in self.schema.fields
-            if f.name not in self.partition_columns and not _is_never_written(f.type)
-        )
+        """Those that are in files: all but partition columns and those that hold nulls only."""
+        return _of_files(self.row_fields, self.partition_columns)
 
     @cached_property
     def stats(self) -> stats.StatsPlan:
         """The statistics of its files."""
-        fields = [field for field in self.file_fields if field.name not in self.row_ids]
-        return stats.StatsPlan.of(fields, self.configuration, self.mapping, self.clustering)
+        fields = _of_files(self.schema.fields, (*self.partition_columns, *self.row_ids))
+        plan = stats.StatsPlan.of(fields, self.configuration, self.mapping, self.clustering)
+        return plan if self.columns is None else plan.only(self.file_fields, self.mapping)
 
     def __getstate__(self) -> dict[str, Any]:
         """Without what is derived, so that a plan stays small on its way."""
-        derived = ("schema", "partition_fields", "file_fields", "stats")
+        derived = ("schema", "partition_fields", "row_fields", "file_fields", "stats")
         return {name: value for name, value in self.__dict__.items() if name not in derived}
 
 
@@ -225,6 +232,12 @@ def _absolute(location: str) -> str:
     """A local path from the root, for a task may run in another folder."""
     remote = "://" in location or "::" in location or location.startswith("file:")
     return location if remote else os.path.abspath(location)
+
+
+def _of_files(
+    fields: Sequence[contract.Field], others: Sequence[str]
+) -> tuple[contract.Field, ...]:
+    return tuple(f for f in fields if f.name not in others and not _is_never_written(f.type))
 
 
 def _is_never_written(type_: contract.DataType) -> bool:
