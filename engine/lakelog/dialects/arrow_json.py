@@ -104,10 +104,13 @@ def map_array(column: pa.StructArray, entries: frozenset[str]) -> pa.MapArray:
     )
 
 
-def validity(column: pa.Array | pa.ChunkedArray) -> np.ndarray:
+def validity(column: pa.Array) -> np.ndarray:
     """Which rows are not null, as Booleans."""
-    # Through Polars, because Arrow's to_numpy imports pandas if it is installed.
-    return pl.Series(column.is_valid()).to_numpy()
+    # Arrow's to_numpy would import pandas if it is installed.
+    valid = column.is_valid()
+    bits = np.frombuffer(valid.buffers()[1], np.uint8)
+    bits = np.unpackbits(bits, count=valid.offset + len(valid), bitorder="little")
+    return bits[valid.offset :].view(np.bool_)
 
 
 def as_int64(values: np.ndarray) -> pa.Array:

@@ -20,11 +20,7 @@ from lakelog.threads import WORKERS
 
 CHUNK_BYTES = 8 << 20
 _FIRST_BYTES = 1 << 20
-_HEAD_BYTES = 1 << 17
-"""Bytes of the head of a large file, which shows the keys that occur; the rest is decoded in
-parallel, in parts of at least `_PART_BYTES`.
-"""
-_PART_BYTES = 3 << 19
+_PART_BYTES = 3 << 19  # of the parts of a large file, at least
 _COUNT_BLOCK = 1 << 18
 _LONG_LINE_BYTES = 1 << 12
 _COMMIT_INFO = b'{"commitInfo":'
@@ -51,8 +47,7 @@ def chunked(blobs: Iterable[Blob]) -> Iterator[list[Blob]]:
 
 def _cut(blob: Blob) -> Iterator[Blob]:
     data = bytes(blob.data)
-    most = min(max(-(-len(data) // WORKERS), _PART_BYTES), CHUNK_BYTES)
-    part_bytes = min(_HEAD_BYTES, most)
+    part_bytes = min(max(-(-len(data) // WORKERS), _PART_BYTES), CHUNK_BYTES)
     if data.isspace() and blob.whole:
         raise no_action(blob)
     start, line = 0, blob.first_line
@@ -64,8 +59,8 @@ def _cut(blob: Blob) -> Iterator[Blob]:
             end = data.rfind(b"\n", start, start + part_bytes) + 1
             end = end or data.find(b"\n", start) + 1 or len(data)
         yield Blob(blob.version, blob.path, view[start:end], line, blob.offset + start, False)
-        line += data.count(b"\n", start, end)
-        start, part_bytes = end, most
+        line += count_lines(data, start, end)
+        start = end
 
 
 @dataclass
@@ -111,7 +106,7 @@ class Prepared:
 def prepare(chunk: list[Blob]) -> Prepared:
     """Prepare a chunk for parsing."""
     out = Prepared()
-    pieces: list[bytes | memoryview] = []
+    pieces: list[bytes] = []
     infos: list[_Place] = []
     versions, first_lines, counts = out.versions, out.first_lines, out.counts
     # Executed for each of thousands of files, so every statement matters.
@@ -129,26 +124,25 @@ def prepare(chunk: list[Blob]) -> Prepared:
             first_line += 1  # noqa: PLW2901 - of the lines that are left
         last = data.rfind(b"\n", start, end) + 1
         if last > start and data.startswith(_COMMIT_INFO, last):
-            number = first_line + data.count(b"\n", start, last)
+            number = first_line + count_lines(data, start, last)
             infos.append((data[last:end], path, version, number, offset + last))
             end = last - 1
         length = end - start
         if length <= 0:
             counts.append(0)
-        elif length < _COUNT_BLOCK:
-            counts.append(data.count(b"\n", start, end) + 1 if last > start else 1)
-            pieces.append(data[start:end])
         else:
-            counts.append(_count_newlines(data, start, end) + 1)
-            # A view: a slice of some megabytes would be copied here, and again by the join.
-            pieces.append(data if length == size else memoryview(data)[start:end])
+            counts.append(count_lines(data, start, end) + 1 if last > start else 1)
+            # The join copies no single piece, and no slice of the whole is a copy.
+            pieces.append(data[start : end + 1])
+            if end == size:
+                pieces.append(b"\n")
         if length > _LONG_LINE_BYTES and any(map(_may_nest_deep, _long_lines(data, start, end))):
             raise NotProvenError  # Arrow's reader recurses per level, and crashes
         versions.append(version)
         first_lines.append(first_line)
         out.paths.append(path)
     out.commit_infos = _commit_infos(infos)
-    out.text = b"\n".join(pieces)
+    out.text = b"".join(pieces)
     if (out.text and not out.text.startswith(b"{")) or b"\0" in out.text:
         raise NotProvenError
     if not out.text.isascii():
@@ -177,7 +171,10 @@ def _may_nest_deep(line: bytes) -> bool:
     return brackets - line.count(b"{}") - line.count(b"[]") > MAX_DEPTH - 2
 
 
-def _count_newlines(data: bytes, start: int, end: int) -> int:
+def count_lines(data: bytes, start: int, end: int) -> int:
+    """The number of line ends in a range."""
+    if end - start < _COUNT_BLOCK:
+        return data.count(b"\n", start, end)
     # NumPy counts a large buffer several times faster, in blocks that fit in the CPU's cache.
     view = np.frombuffer(data, np.uint8)[start:end]
     blocks = range(0, len(view), _COUNT_BLOCK)

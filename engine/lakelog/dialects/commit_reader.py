@@ -7,6 +7,7 @@ from contextlib import closing
 from dataclasses import replace
 from typing import BinaryIO
 
+from lakelog.dialects.commit_chunks import count_lines
 from lakelog.dialects.log_content import Actions, CommitContent, CommitFile
 from lakelog.dialects.strict_decoder import Blob
 from lakelog.errors import MalformedLogError, NotFoundError, UnavailableError
@@ -57,7 +58,7 @@ class Counts:
         """The same blobs; counts their lines."""
         for blob in blobs:
             data = bytes(blob.data)
-            lines = data.count(b"\n") + (not data.endswith(b"\n"))
+            lines = count_lines(data, 0, len(data)) + (not data.endswith(b"\n"))
             self._lines[blob.version] = self._lines.get(blob.version, 0) + lines
             yield blob
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from itertools import chain, islice
 
 import numpy as np
 import orjson
@@ -81,20 +82,17 @@ def decode_pieces(
 def _decode_chunks(
     chunks: Iterator[list[Blob]], wire: Wire, keys: Keys, *, files: bool
 ) -> list[Actions]:
-    first = next(chunks, None)
-    if first is None:
-        return [Actions()]
-    decoded = [_decode_chunk(first, wire, keys, files)]
-    second = next(chunks, None)
-    if second is not None:
-        with Pool(WORKERS, thread_name_prefix="lakelog-decode") as pool:
-            pending: deque[Future[Actions]] = deque()
-            pending.append(pool.submit(_decode_chunk, second, wire, keys, files))
-            for chunk in chunks:
-                pending.append(pool.submit(_decode_chunk, chunk, wire, keys, files))
-                if len(pending) > 2 * WORKERS:
-                    decoded.append(pending.popleft().result())
-            decoded.extend(future.result() for future in pending)
+    first = list(islice(chunks, 2))
+    if len(first) < 2:
+        return [_decode_chunk(chunk, wire, keys, files) for chunk in first] or [Actions()]
+    decoded: list[Actions] = []
+    with Pool(WORKERS, thread_name_prefix="lakelog-decode") as pool:
+        pending: deque[Future[Actions]] = deque()
+        for chunk in chain(first, chunks):
+            pending.append(pool.submit(_decode_chunk, chunk, wire, keys, files))
+            if len(pending) > 2 * WORKERS:
+                decoded.append(pending.popleft().result())
+        decoded.extend(future.result() for future in pending)
     return decoded
 
 
@@ -138,7 +136,7 @@ def _decode_meta(prepared: Prepared, wire: Wire) -> Actions:
     hit = np.zeros(table.num_rows, bool)
     for column in table.columns:
         if column.null_count < len(column):
-            hit |= validity(column)
+            hit |= validity(column.combine_chunks())
     rows = np.flatnonzero(hit).tolist()
     files = np.repeat(np.arange(len(prepared.counts)), prepared.counts)
     starts = np.cumsum([0, *prepared.counts])
@@ -227,7 +225,7 @@ def _require_one_action(table: pa.Table, present: Sequence[str]) -> None:
         raise NotProvenError
     hits = np.zeros(table.num_rows, np.int8)
     for name in present:
-        hits += validity(table[name]).astype(np.int8)
+        hits += validity(table[name].combine_chunks()).view(np.int8)
     if hits.min() < 1 or hits.max() > 1:
         raise NotProvenError
 
@@ -260,7 +258,12 @@ def _flatten(
     rows: np.ndarray | None,
 ) -> pl.DataFrame:
     if rows is not None:
-        column = column.take(as_int64(rows))
+        first, count = int(rows[0]), len(rows)
+        # A slice copies nothing, but keeps the whole column.
+        if rows[-1] - first + 1 == count and 2 * count > len(column):
+            column = column.slice(first, count)
+        else:
+            column = column.take(as_int64(rows))
     series: dict[str, pl.Series] = {}
     if _collect(column, node, entries, series):
         series["extra"] = _extras(prepared, wrapper, node, rows)
