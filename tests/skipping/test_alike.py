@@ -56,8 +56,11 @@ def _few_rows_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_texts, "_LEAST_ROWS", 2)
 
 
-def compact(value: Any) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+COMPACT, PYTHON = (",", ":"), (", ", ": ")
+
+
+def compact(value: Any, separators: tuple[str, str] = COMPACT) -> str:
+    return json.dumps(value, separators=separators, ensure_ascii=False)
 
 
 def both(texts: list[str | None], schema: pa.Schema = SCHEMA) -> pl.DataFrame:
@@ -93,8 +96,9 @@ SCALARS = st.one_of(
 
 @st.composite
 def texts_of_one_shape(draw: st.DrawFn) -> list[str | None]:
-    """Rows of one shape with a few random values, some as raw text."""
+    """Rows of one shape with a few random values, some as raw text; most with the same blanks."""
     rows: list[str | None] = []
+    usual = draw(st.sampled_from([COMPACT, PYTHON]))
     for _ in range(draw(st.integers(2, 8))):
         row = json.loads(compact(FULL))
         raw: list[tuple[str, str]] = []
@@ -107,7 +111,8 @@ def texts_of_one_shape(draw: st.DrawFn) -> list[str | None]:
                 raw.append((f'"@{number}"', value))
                 value = f"@{number}"
             into[name] = value
-        text = json.dumps(row, separators=(",", ":"), ensure_ascii=draw(st.booleans()))
+        separators = draw(st.sampled_from([usual] * 6 + [COMPACT, PYTHON, (", ", ":")]))
+        text = json.dumps(row, separators=separators, ensure_ascii=draw(st.booleans()))
         for mark, value in raw:
             text = text.replace(mark, value)
         rows.append(draw(st.sampled_from([text] * 6 + [text[:-1], None, text + " ", " " + text])))
@@ -164,8 +169,11 @@ def test_a_text_that_breaks_off_later_has_its_beginning() -> None:
     assert whole.to_list() == [-1, -1, -1, None, None]
 
 
-def test_rows_of_one_shape_never_reach_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
-    texts = [compact(FULL | {"numRecords": n}) for n in range(10)]
+@pytest.mark.parametrize("separators", [COMPACT, PYTHON], ids=["compact", "python"])
+def test_rows_of_one_shape_never_reach_the_parser(
+    monkeypatch: pytest.MonkeyPatch, separators: tuple[str, str]
+) -> None:
+    texts = [compact(FULL | {"numRecords": n}, separators) for n in range(10)]
     expected = both(list(texts))
     monkeypatch.setattr(json_texts, "_parsed", lambda *_: pytest.fail("parsed"))
     assert json_texts.decode(pl.Series(texts), SCHEMA).equals(expected)
