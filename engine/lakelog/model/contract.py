@@ -244,24 +244,31 @@ def to_polars(type_: DataType) -> pl.DataType:
         case Struct(fields):
             return pl.Struct([pl.Field(f.name, to_polars(f.type)) for f in fields])
         case Primitive(name):
-            primitives: dict[str, pl.DataType] = {
-                "string": pl.String(),
-                "long": pl.Int64(),
-                "integer": pl.Int32(),
-                "short": pl.Int16(),
-                "byte": pl.Int8(),
-                "float": pl.Float32(),
-                "double": pl.Float64(),
-                "boolean": pl.Boolean(),
-                "binary": pl.Binary(),
-                "date": pl.Date(),
-                "timestamp": pl.Datetime("us", "UTC"),
-                "timestamp_ntz": pl.Datetime("us"),
-                "variant": pl.Binary(),
-            }
-            if name.startswith(("string", "char", "varchar")):
-                return pl.String()
-            return primitives.get(name, pl.Null())
+            return _primitive_to_polars(name)
+
+
+@cache
+def _primitive_to_polars(name: str) -> pl.DataType:
+    import polars as pl
+
+    primitives: dict[str, pl.DataType] = {
+        "string": pl.String(),
+        "long": pl.Int64(),
+        "integer": pl.Int32(),
+        "short": pl.Int16(),
+        "byte": pl.Int8(),
+        "float": pl.Float32(),
+        "double": pl.Float64(),
+        "boolean": pl.Boolean(),
+        "binary": pl.Binary(),
+        "date": pl.Date(),
+        "timestamp": pl.Datetime("us", "UTC"),
+        "timestamp_ntz": pl.Datetime("us"),
+        "variant": pl.Binary(),
+    }
+    if name.startswith(("string", "char", "varchar")):
+        return pl.String()
+    return primitives.get(name, pl.Null())
 
 
 def to_arrow(type_: DataType) -> pa.DataType:

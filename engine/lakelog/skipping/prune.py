@@ -76,7 +76,8 @@ def row_wise(
             hint=hint or "the table's columns: " + ", ".join(schema.names[:20]),
         )
     _refuse_beyond_row(expr, _json(expr), name)
-    empty = pl.DataFrame(schema={f.name: contract.to_polars(f.type) for f in schema.fields})
+    used = {f.name: contract.to_polars(f.type) for f in schema.fields if f.name in roots}
+    empty = pl.DataFrame(schema=used)
     try:
         outcome = empty.select(expr.alias("\0outcome")).schema["\0outcome"]
     except _REFUSALS as cause:

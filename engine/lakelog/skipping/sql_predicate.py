@@ -72,10 +72,12 @@ def _parsed_text(text: str, schema: contract.Struct) -> pl.Expr:
 
 def _parsed(sql: str, schema: contract.Struct) -> pl.Expr:
     raw = pl.sql_expr(sql)
-    if not set(raw.meta.root_names()) <= set(schema.names):
+    roots = set(raw.meta.root_names())
+    if not roots <= set(schema.names):
         referenced_columns(raw, schema)  # raises, and names the closest columns
-    _require_boolean(raw, sql, schema)
-    typed = _typed(sql, schema)
+    used = contract.Struct(tuple(field for field in schema.fields if field.name in roots))
+    _require_boolean(raw, sql, used)
+    typed = _typed(sql, used)
     # Parts that Polars does not push down to the rows (aggregates, windows) are rejected by name.
     return raw if typed is None else typed
 
