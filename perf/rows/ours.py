@@ -11,6 +11,7 @@ import lakelog.data.compact
 import lakelog.data.merge
 import lakelog.data.scan
 import lakelog.table
+import lakelog.table_functions
 from perf.rows import calls
 from perf.rows.generate import rows, schema_string
 from perf.rows.workloads import MEMORY_LIMIT
