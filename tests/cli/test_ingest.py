@@ -120,6 +120,32 @@ def test_a_bad_row_ends_the_command_or_is_diverted(
     assert pl.read_ndjson(folder / "rejected.ndjson")["column"].to_list() == ["day"]
 
 
+def test_csv_rows_with_too_few_or_too_many_values_are_bad_rows(
+    lakelog: Any, events: library.Table, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text('id,name\n1,"a\nb"\n2\n\n3,c,d\n4,e\n')
+    refused = lakelog("ingest", "events", "a.csv")
+    assert refused.code == 2
+    assert "rows have more or fewer values than the header" in refused.errors
+    assert ids(events) == []
+    diverted = lakelog("ingest", "events", "a.csv", "--on-bad-row", "divert")
+    assert diverted.code == 1
+    assert ids(events) == [1, 4]
+    (folder,) = (tmp_path / "lakelog-ingest").iterdir()
+    assert pl.read_ndjson(folder / "rejected.ndjson")["row"].to_list() == ["2", "3,c,d"]
+
+
+def test_csv_with_blank_lines_is_continued_without_repeated_rows(
+    lakelog: Any, events: library.Table, tmp_path: Path
+) -> None:
+    (tmp_path / "a.csv").write_text("id\n1\n\n2\n\n\n3\n")
+    assert lakelog("ingest", "events", "a.csv").code == 0
+    with (tmp_path / "a.csv").open("a") as file:
+        file.write("\n4\n")
+    assert lakelog("ingest", "events", "a.csv", "--resume").code == 0
+    assert ids(events) == [1, 2, 3, 4]
+
+
 def test_rows_replace_those_with_their_key(
     lakelog: Any, events: library.Table, tmp_path: Path
 ) -> None:

@@ -1,14 +1,16 @@
 """Rows of files and of standard input, batch by batch, with the position after each batch.
 
-Positions are bytes in NDJSON, and rows in the other formats. A reader that starts at the position
-after a batch continues with the next row.
+Positions are bytes in NDJSON and CSV, and rows in the other formats. A reader that starts at the
+position after a batch continues with the next row.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any, BinaryIO, Literal
 
 import pyarrow as pa
@@ -16,7 +18,7 @@ import pyarrow.csv as pc
 import pyarrow.parquet as pq
 
 from lakelog.errors import InvalidInputError
-from lakelog.ingest.rows import TextRows
+from lakelog.ingest.rows import BadRows, TextRows
 from lakelog.wal.disk import disk_errors
 
 Format = Literal["ndjson", "csv", "parquet", "arrow"]
@@ -30,7 +32,15 @@ _SUFFIXES: dict[str, Format] = {
 }
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 50_000
+_MAX_ROW_BYTES = 64 << 20
 _FILE_MAGIC = b"ARROW1"
+
+# A quote has a meaning only where a field begins, as in pyarrow; a file may begin with a byte order
+# mark.
+_FIELD = rb'(?>"[^"]*+(?>""[^"]*+)*+"[^,\r\n]*+|(?!")[^,\r\n]*+)'
+_END = rb"(?>\r\n|\n|\r(?=[^\n]))"
+_ROW = rb"(?>\xef\xbb\xbf)?%b(?>,%b)*+%b" % (_FIELD, _FIELD, _END)
+_ROWS, _HEADER = re.compile(rb"(?>%b)*+" % _ROW), re.compile(rb"(?>%b)*+%b" % (_END, _ROW))
 
 
 def format_of(path: str) -> Format:
@@ -74,55 +84,105 @@ def read_stream(
 ) -> Iterator[tuple[Any, int]]:
     """As `read_file`, of an open file or of standard input (`start` is 0)."""
     if form == "ndjson":
-        yield from _lines(stream, start)
+        _skip_to(stream, start)
+        yield from _complete(stream, start, lambda data: data.rfind(b"\n") + 1)
+        return
+    if form == "csv":
+        yield from _csv(stream, columns, start)
         return
     position = 0
-    for rows in _batches(stream, form, columns, start):
-        if form == "csv":  # which skips rows itself, and does not report how many
-            position = max(position, start) + len(rows)
-            yield rows, position
-            continue
+    for rows in _batches(stream, form):
         skipped = min(max(start - position, 0), len(rows))
         position += len(rows)
         if skipped < len(rows):
             yield rows[skipped:], position
-    if form != "csv" and position < start:
+    if position < start:
         raise _shorter(start, position)
 
 
-def _lines(stream: BinaryIO, start: int) -> Iterator[tuple[bytes, int]]:
-    """Complete lines. Those of a pipe are returned as they arrive."""
+def _skip_to(stream: BinaryIO, start: int) -> None:
     if start:
         size = stream.seek(0, os.SEEK_END)
         if size < start:
             raise _shorter(start, size)
         stream.seek(start)
+
+
+def _complete(
+    stream: BinaryIO, position: int, end_of_rows: Callable[[bytes], int]
+) -> Iterator[tuple[bytes, int]]:
+    """The bytes of complete rows, with the position after them. Those of a pipe are returned as
+    they arrive.
+    """
     read = getattr(stream, "read1", stream.read)
-    position, rest = start, b""
-    while data := read(_BATCH_BYTES):
-        lines, feed, rest = (rest + data).rpartition(b"\n")
-        if feed:
-            position += len(lines) + 1
-            yield lines, position
-    if rest:
-        yield rest, position + len(rest)
+    rest = b""
+    while data := rest or read(_BATCH_BYTES):
+        while not (end := end_of_rows(data)) and (more := read(_BATCH_BYTES)):
+            data += more
+            if len(data) > _MAX_ROW_BYTES:
+                raise InvalidInputError(
+                    f"the row at byte {position} of the file has no end",
+                    expected=f"at most {_MAX_ROW_BYTES} bytes",
+                    hint="look for a quote that is not closed, or for a file of another format",
+                )
+        end = end or len(data)
+        position += end
+        yield data[:end], position
+        rest = data[end:]
 
 
-def _batches(stream: BinaryIO, form: Format, columns: Sequence[str], start: int) -> Iterator[Any]:
-    if form == "csv":
-        options = pc.ConvertOptions(
+def _csv(stream: BinaryIO, columns: Sequence[str], start: int) -> Iterator[tuple[TextRows, int]]:
+    chunks = _complete(stream, 0, _end_of_csv_rows)
+    first, position = next(chunks, (b"", 0))
+    header = _HEADER.match(first)
+    length = header.end() if header else len(first)
+    names = pc.read_csv(pa.BufferReader(first[:length] + b"\n")).column_names
+    if start:
+        _skip_to(stream, start)
+        chunks = _complete(stream, start, _end_of_csv_rows)
+    else:
+        chunks = chain([(first[length:], position)], chunks)
+    for rows, end in chunks:
+        if rows.strip(b"\r\n"):
+            yield _parsed_csv(rows, names, columns), end
+
+
+def _end_of_csv_rows(data: bytes) -> int:
+    if b'"' not in data and b"\r" not in data:
+        return data.rfind(b"\n") + 1
+    found = _ROWS.match(data)
+    return found.end() if found else 0
+
+
+def _parsed_csv(data: bytes, names: list[str], columns: Sequence[str]) -> TextRows:
+    ragged: list[Any] = []
+
+    def keep(row: pc.InvalidRow) -> str:
+        ragged.append(row.text)
+        return "skip"
+
+    table = pc.read_csv(
+        pa.BufferReader(data),
+        pc.ReadOptions(column_names=names, block_size=len(data) + 1),
+        pc.ParseOptions(newlines_in_values=True, invalid_row_handler=keep),
+        pc.ConvertOptions(
             column_types=dict.fromkeys(columns, pa.string()),
             strings_can_be_null=True,
             null_values=[""],
             quoted_strings_can_be_null=False,
-        )
-        parse = pc.ParseOptions(newlines_in_values=True)
-        read = pc.ReadOptions(block_size=_BATCH_BYTES, skip_rows_after_names=start)
-        with pc.open_csv(stream, read, parse, options) as reader:
-            for batch in reader:
-                if batch.num_rows:
-                    yield TextRows(pa.Table.from_batches([batch]))
-        return
+        ),
+    )
+    if not ragged:
+        return TextRows(table)
+    error = InvalidInputError(
+        "rows have more or fewer values than the header",
+        expected=f"{len(names)} values",
+        found={"rows": len(ragged), "example": ragged[0][:200]},
+    )
+    return TextRows(table, BadRows(ragged, error))
+
+
+def _batches(stream: BinaryIO, form: Format) -> Iterator[Any]:
     if form == "parquet":
         yield from pq.ParquetFile(stream).iter_batches(_BATCH_ROWS)
         return

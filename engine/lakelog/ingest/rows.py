@@ -60,10 +60,10 @@ Given: TypeAlias = "pa.Table | list[Mapping[str, Any]] | list[bytes] | TextRows"
 
 
 class TextRows:
-    """Rows whose values are text that is cast to the table's types, as in CSV."""
+    """Rows whose values are text that is cast to the table's types, as in CSV; `bad` are others."""
 
-    def __init__(self, table: pa.Table) -> None:
-        self.table = table
+    def __init__(self, table: pa.Table, bad: BadRows | None = None) -> None:
+        self.table, self.bad = table, bad
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -215,6 +215,8 @@ class RowCodec:
         if isinstance(rows, pa.Table):
             yield rows if self.rules is None and self._is_fitting(rows) else self._fitted(rows)
         elif isinstance(rows, TextRows):
+            if rows.bad is not None:
+                raise rows.bad.reason
             yield self._fitted(self._cast(rows.table))
         elif rows and isinstance(rows[0], bytes):
             lines: list[bytes] = rows  # type: ignore[assignment]
@@ -231,6 +233,9 @@ class RowCodec:
 
     def checked(self, rows: Given) -> tuple[list[Record], list[BadRows]]:
         """The records of the rows that fit, and the rows that do not, found by bisection."""
+        if isinstance(rows, TextRows) and rows.bad is not None:
+            good, bad = self.checked(rows[:])
+            return good, [*bad, rows.bad]
         try:
             return list(self.records(rows)), []
         except InvalidInputError as error:
