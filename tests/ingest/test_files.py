@@ -34,7 +34,7 @@ def some_csv(rng: random.Random) -> str:
     return mark + ends.join(rows) + last
 
 
-def model(text: str) -> tuple[list[tuple[str | None, ...]], int]:
+def model(text: str) -> tuple[list[tuple[str, ...]], int]:
     """The rows with three values, and the number of others, as Python reads them."""
     rows = list(csv.reader(io.StringIO(text.removeprefix("\ufeff"), newline="")))[1:]
     full = [tuple(row) for row in rows if len(row) == len(COLUMNS)]

@@ -69,8 +69,7 @@ class TextRows:
         return int(self.table.num_rows)
 
     def __getitem__(self, part: slice) -> TextRows:
-        start, stop, _ = part.indices(len(self))
-        return TextRows(self.table.slice(start, stop - start))
+        return TextRows(self.table[part])
 
 
 @dataclass(frozen=True)
@@ -651,10 +650,9 @@ def _table_of_rows(rows: list[Mapping[str, Any]], schema: Struct) -> pa.Table:
 
 
 def _plain_rows(rows: Given) -> list[Any]:
-    if isinstance(rows, pa.Table | TextRows):
-        table = rows.table if isinstance(rows, TextRows) else rows
-        plain: list[Any] = table.to_pylist()
-        return plain
+    rows = rows.table if isinstance(rows, TextRows) else rows
+    if isinstance(rows, pa.Table):
+        return list(rows.to_pylist())
     return [row.decode("utf-8", "replace") if isinstance(row, bytes) else row for row in rows]
 
 
