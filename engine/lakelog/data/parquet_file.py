@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -52,7 +52,7 @@ if "store_decimal_as_integer" in inspect.signature(pq.ParquetWriter.__init__).pa
 
 _MAGIC = b"PAR1"
 _LENGTH_BYTES = 4
-_MAX_FOOTER_BYTES = 4 << 20
+_FOOTER_BYTES, _MAX_FOOTER_BYTES = 1 << 16, 4 << 20  # what is read at first, and the maximum
 _PIECE_BYTES = 8 << 20  # of chunks that are copied
 _IN_MEMORY, _POSITION_BYTES = 4, 24  # bytes of rows for one in the file, and of a row's position
 
@@ -248,7 +248,7 @@ class CopySource:
     def kept_bytes(self, group: _Group) -> Iterator[bytes]:
         """The chunks that are copied of a row group."""
         with self._sources.open(self.path, self.size_bytes) as file:
-            for start, end in (group.ranges[leaf] for leaf in self.kept_leaves()):
+            for start, end in _joined(group.ranges[leaf] for leaf in self.kept_leaves()):
                 file.seek(start)
                 left = end - start
                 while left:
@@ -264,21 +264,31 @@ class CopySource:
                     yield piece
 
 
+def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same ranges in their order; those that adjoin are one."""
+    found: list[tuple[int, int]] = []
+    for start, end in ranges:
+        adjoins = found and found[-1][1] == start
+        found.append((found.pop()[0] if adjoins else start, end))
+    return found
+
+
 def _read_footer(
     sources: Sources, path: str, size_bytes: int
 ) -> tuple[dict[int, Value], pq.FileMetaData]:
     """The fields of a footer, and the footer as pyarrow has it."""
-    tail_bytes = _LENGTH_BYTES + len(_MAGIC)
+    end = size_bytes - _LENGTH_BYTES - len(_MAGIC)
     with sources.open(path, size_bytes) as file:
-        file.seek(size_bytes - tail_bytes)
-        tail = file.read(tail_bytes)
-        length = int.from_bytes(tail[:_LENGTH_BYTES], "little")
-        if tail[_LENGTH_BYTES:] != _MAGIC or length > min(size_bytes, _MAX_FOOTER_BYTES):
-            raise ValueError("not a Parquet file without encryption")
-        file.seek(size_bytes - tail_bytes - length)
-        footer = file.read(length)
-        if len(footer) != length or file.read() != tail:
-            raise ValueError("the length of the file differs from the log")
+        start = max(0, end - _FOOTER_BYTES)
+        file.seek(start)
+        tail = file.read(size_bytes - start)
+        length = int.from_bytes(tail[end - start : -len(_MAGIC)], "little")
+        if not tail.endswith(_MAGIC) or not 0 < length <= min(end, _MAX_FOOTER_BYTES):
+            raise ValueError("the file has no footer, an encrypted one, or a very long one")
+        footer = tail[: -_LENGTH_BYTES - len(_MAGIC)][-length:]
+        if len(footer) < length:
+            file.seek(end - length)
+            footer = file.read(length)
     return read_struct(footer), _metadata(footer)
 
 

@@ -383,7 +383,7 @@ class Rewriter:
             or options.target_file_bytes is not None
         ):
             return {}
-        is_large = (files["size"] >= _COPIED_BYTES) & files["dvStorageType"].is_null()
+        is_large = (files["size"].fill_null(0) >= _COPIED_BYTES) & files["dvStorageType"].is_null()
         numbers = hit[is_large.to_numpy()[hit]]
         plan = self._planned()
         kept = [field for field in plan.file_fields if field.name not in updated.assigned]
