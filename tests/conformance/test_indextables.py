@@ -61,12 +61,16 @@ def test_the_latest_snapshot_has_every_fact_of_the_manifest(name: str) -> None:
 
 @each(TABLES)
 def test_every_state_on_disk_is_reached_by_time_travel(name: str) -> None:
-    table = lakelog.open(_path(name))
+    table, expected = lakelog.open(_path(name)), TABLES[name]["expected"]
     for state in TABLES[name]["states"].values():
         if state["stateVersion"] == 0:
             continue  # written late by a purge; version 0 is the JSON commit
         snapshot = table.snapshot(version=state["stateVersion"])
         assert _file_rows(snapshot) == _expected_rows(state)
+        assert snapshot.total_size() == state["totalBytes"]
+        found = (snapshot.metadata.id, snapshot.metadata.schema_string)
+        assert found == (expected["tableId"], expected["schemaString"])
+        assert snapshot.protocol.min_reader_version == expected["protocol"]["minReaderVersion"]
 
 
 @each(TABLES)

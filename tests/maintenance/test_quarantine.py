@@ -351,3 +351,18 @@ def test_a_quarantine_folder_that_is_a_link_is_not_purged(made: MadeLog, tmp_pat
     with pytest.raises(ExternalPathError, match="symbolic link"):
         report.undo()
     assert sorted((tmp_path / "elsewhere").rglob("*")) == before
+
+
+def test_a_file_that_another_cleaner_takes_first_is_no_error(made: MadeLog) -> None:
+    class Overtaken(StoreWrapper):
+        def move(self, source: str, target: str) -> None:
+            if source == f"_delta_log/{3:020d}.json":
+                self._store.delete(source)
+            self._store.move(source, target)
+
+    log = made.table().log
+    table = Table(replace(log, store=Overtaken(log.store)), runtime())
+    report = table.cleanup(plan=False, quarantine=True)
+    assert isinstance(report, CleanupReport)
+    assert not report.errors
+    assert fresh(made).versions() == [(15, 29)]

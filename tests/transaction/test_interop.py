@@ -67,11 +67,12 @@ def test_deltalake_opens_what_lakelog_writes(tmp_path: Path) -> None:
     assert isinstance(rows, pl.DataFrame)
     assert rows.height == 6
     assert rows["day"].unique().sort().to_list() == [dt.date(2026, 1, 1), dt.date(2026, 1, 2)]
-    assert [entry["operation"] for entry in theirs.history()] == [
-        "SET TBLPROPERTIES",
-        "WRITE",
-        "CREATE TABLE",
-    ]
+    with table.transaction() as tx:
+        tx.remove(tx.read(pl.col("day") == dt.date(2026, 1, 1)))
+    theirs = DeltaTable(where)
+    assert theirs.to_pyarrow_table()["day"].to_pylist() == [dt.date(2026, 1, 2)] * 3
+    told = ["DELETE", "SET TBLPROPERTIES", "WRITE", "CREATE TABLE"]
+    assert [entry["operation"] for entry in theirs.history()] == told
 
 
 def test_deltalake_filters_by_the_statistics_that_lakelog_wrote(tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ def test_both_engines_name_the_folders_of_partitions_alike(tmp_path: Path) -> No
         {path.name for path in (tmp_path / where).iterdir()} for where in ("ours", "theirs")
     )
     assert ours == theirs
+    found = pl.DataFrame(DeltaTable(tmp_path / "ours").to_pyarrow_table()).sort("x")
+    assert found["p"].to_list() == list(VALUES)
 
 
 def test_files_of_any_name_that_lakelog_added_are_removed_by_deltalake(tmp_path: Path) -> None:

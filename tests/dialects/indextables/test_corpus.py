@@ -6,12 +6,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
 from lakelog.dialects.indextables import DIALECT, doc_mapping_hash
 from lakelog.dialects.indextables.avro_state import StateManifest
-from lakelog.model.metadata import Protocol
 from lakelog.storage import LogStore, open_store
 from tests.conftest import find_corpus, missing_corpus_reason
 from tests.dialects.indextables.writing import read_files
@@ -60,38 +58,6 @@ def test_version_0_comes_from_its_commit_and_never_from_a_late_state(
     assert first.files.is_empty()
     assert first.meta["actionType"].to_list() == ["protocol", "metaData"]
     assert first.meta["metadataId"].to_list() == [None, manifest["expected"]["tableId"]]
-
-
-def test_every_state_gives_the_files_of_its_version(table: tuple[LogStore, Any, str]) -> None:
-    store, manifest, _ = table
-    for checkpoint in DIALECT.list_log(store, hint=False).checkpoints:
-        expected = manifest["states"][f"state-v{checkpoint.version:020d}"]
-        reader = DIALECT.open_checkpoint(store, checkpoint)
-        files = read_files(reader, ["path", "size", "numRecords", "partitionValues"]).sort("path")
-        assert files.drop("actionType").to_dicts() == [
-            {key: file[key] for key in ("path", "size", "numRecords", "partitionValues")}
-            for file in sorted(expected["activeFiles"], key=lambda f: f["path"])
-        ]
-        assert files["size"].sum() == expected["totalBytes"]
-        assert files["numRecords"].sum() == expected["numRecords"]
-        assert set(files["actionType"]) == {"add"}
-
-
-def test_every_state_gives_protocol_and_metadata(table: tuple[LogStore, Any, str]) -> None:
-    store, manifest, _ = table
-    expected = manifest["expected"]
-    for checkpoint in DIALECT.list_log(store, hint=False).checkpoints:
-        meta = DIALECT.open_checkpoint(store, checkpoint).read_meta()
-        (protocol,) = meta.filter(pl.col("actionType") == "protocol").to_dicts()
-        (metadata,) = meta.filter(pl.col("actionType") == "metaData").to_dicts()
-        assert protocol["minReaderVersion"] == expected["protocol"]["minReaderVersion"]
-        assert protocol["minWriterVersion"] == expected["protocol"]["minWriterVersion"]
-        assert protocol.get("readerFeatures") is None
-        assert metadata["metadataId"] == expected["tableId"]
-        assert metadata["schemaString"] == expected["schemaString"]
-        assert metadata["partitionColumns"] == expected["partitionColumns"]
-        assert metadata["formatProvider"] == "indextables"
-        DIALECT.protocol_rules.check_readable(Protocol.from_row(protocol), store.root)
 
 
 def test_registry_keys_are_the_hashes_of_their_mappings(
