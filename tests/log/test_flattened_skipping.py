@@ -9,7 +9,6 @@ import json
 import shutil
 import zlib
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,15 +20,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lakelog
-from lakelog.checkpoint.plan import CheckpointOptions, plan_checkpoint
 from lakelog.dialects.row_group_records import RECORD_KEY
-from lakelog.log.file_order import FileOrder
-from lakelog.log.opening import open_state
-from lakelog.model import actions
 from lakelog.skipping.prune import keep_mask
 from lakelog.skipping.statistics import map_stats, stats_from_maps
 from lakelog.skipping.values import typed_partitions
 from tests.budget import share_of
+from tests.log.test_row_group_skipping import by_number, commit, paths, removes, write_small_groups
 from tests.skipping.test_prune import PARTITIONS, SCHEMA, Written, files, predicates
 
 FOLDER = "_transaction_log"
@@ -39,12 +35,6 @@ CHECKPOINTS = f"{FOLDER}/_checkpoints"
 def created(root: Path) -> lakelog.Table:
     """A table with the schema of the random files."""
     return lakelog.create(root, SCHEMA, partition_by=PARTITIONS, format="indextables")
-
-
-def commit(root: Path, version: int, lines: Sequence[dict[str, Any]]) -> None:
-    """Write a commit like another program, with any statistics."""
-    text = "".join(json.dumps(line) + "\n" for line in lines)
-    (root / FOLDER / f"{version:020d}.json").write_text(text, "utf-8")
 
 
 def adds(written: Sequence[Written], start: int = 0) -> list[dict[str, Any]]:
@@ -59,45 +49,6 @@ def adds(written: Sequence[Written], start: int = 0) -> list[dict[str, Any]]:
         body = {"path": f"{number:03d}", "partitionValues": partition, **shared, **known}
         found.append({"add": body})
     return found
-
-
-def removes(numbers: Sequence[int]) -> list[dict[str, Any]]:
-    return [
-        {"remove": {"path": f"{n:03d}", "deletionTimestamp": 0, "dataChange": True}}
-        for n in numbers
-    ]
-
-
-def write_small_groups(
-    table: lakelog.Table, parts: int, group_rows: int, *, ordered: bool = True
-) -> None:
-    """Write a checkpoint of the latest version with tiny row groups."""
-    log = table.log
-    state = open_state(log)
-    every = [*actions.schema()]
-    live, gone = (actions.concat(state.iter_live(kind, every)) for kind in ("add", "remove"))
-    plan = plan_checkpoint(
-        state.table_configuration,
-        ".",
-        state.version,
-        CheckpointOptions(),
-        num_files=live.height,
-        layout="flattened",
-    )
-    plan = replace(plan, row_group_rows=group_rows, parts=parts)
-    writer = log.dialect.checkpoint_writer(log.store, plan)
-    writer.write_meta(state.meta)
-    for rows in (live, gone):
-        if rows.height and ordered:
-            writer.write_files(FileOrder.of_plan(plan, state.meta, log.dialect).sorted(rows))
-        elif rows.height:
-            writer.write_files(rows)
-    for file in writer.finish().files:
-        log.store.move(file.path, file.target)
-
-
-def paths(snapshot: lakelog.Snapshot, where: pl.Expr) -> list[str]:
-    return sorted(snapshot.files(where=where).select("path").collect()["path"])
 
 
 def plain(snapshot: lakelog.Snapshot, where: pl.Expr) -> list[str]:
@@ -131,7 +82,7 @@ def test_what_is_read_of_some_row_groups_is_what_is_read_of_all(
         table = created(root)
         commit(root, 1, [*adds(below), *removes(gone)])
         rows = data.draw(st.integers(1, 4))
-        write_small_groups(table, parts, rows, ordered=data.draw(st.booleans()))
+        write_small_groups(table, "flattened", rows, ordered=data.draw(st.booleans()), parts=parts)
         if removed or above:
             commit(root, 2, [*removes(removed), *adds(above, len(below))])
         snapshot = lakelog.open(root).snapshot()
@@ -143,21 +94,12 @@ def test_what_is_read_of_some_row_groups_is_what_is_read_of_all(
             assert reason is None or left == 0
 
 
-def by_number(count: int) -> list[Written]:
-    """Files 0 to `count`, whose ``i`` is their number, ten of each partition."""
-    stats = '{"numRecords":1,"minValues":{"i":%d},"maxValues":{"i":%d}}'
-    return [
-        (pl.DataFrame(), {"p": "2024-01-01", "q": str(n // 10)}, stats % (n, n))
-        for n in range(count)
-    ]
-
-
 @pytest.fixture(params=[1, 3])
 def table(request: pytest.FixtureRequest, tmp_path: Path) -> lakelog.Table:
     """A table of 60 files in a checkpoint with row groups of five."""
     made = created(tmp_path)
     commit(tmp_path, 1, adds(by_number(60)))
-    write_small_groups(made, request.param, 5)
+    write_small_groups(made, "flattened", 5, ordered=True, parts=request.param)
     return lakelog.open(tmp_path)
 
 
@@ -191,7 +133,7 @@ def test_a_range_of_the_first_column_costs_its_row_groups(table: lakelog.Table) 
 def test_a_part_that_cannot_match_is_not_opened(tmp_path: Path) -> None:
     made = created(tmp_path)
     commit(tmp_path, 1, adds(by_number(60)))
-    write_small_groups(made, 12, 1)
+    write_small_groups(made, "flattened", 1, ordered=True, parts=12)
     snapshot = lakelog.open(tmp_path).snapshot()
     where = pl.col("i") == 33
     plan = snapshot.plan(where)
@@ -266,7 +208,7 @@ def test_records_of_another_form_cost_the_metadata_and_no_file(
 ) -> None:
     made = created(tmp_path)
     commit(tmp_path, 1, adds(by_number(60)))
-    write_small_groups(made, 3, 5)
+    write_small_groups(made, "flattened", 5, ordered=True, parts=3)
     lie(tmp_path, change)
     opened = lakelog.open(tmp_path).snapshot()
     assert opened.plan(WHERE).reason is None  # by the footers
@@ -278,7 +220,7 @@ def test_metadata_of_other_parts_is_ignored(tmp_path: Path) -> None:
         root = tmp_path / name
         made = created(root)
         commit(root, 1, adds(by_number(count)))
-        write_small_groups(made, 3, 5)
+        write_small_groups(made, "flattened", 5, ordered=True, parts=3)
     name = f"{CHECKPOINTS}/{1:020d}.checkpoint.json"
     shutil.copyfile(tmp_path / "two" / name, tmp_path / "one" / name)
     opened = lakelog.open(tmp_path / "one").snapshot()
@@ -321,7 +263,7 @@ def test_texts_that_are_numbers_by_now_are_not_compared_as_texts(tmp_path: Path)
         for n, (low, high) in enumerate(bounds)
     ]  # fmt: skip
     commit(tmp_path, 1, rows)
-    write_small_groups(made, 1, 3)
+    write_small_groups(made, "flattened", 3, ordered=True, parts=1)
     below = json.loads((tmp_path / FOLDER / f"{0:020d}.json").read_text().splitlines()[1])
     below["metaData"]["schemaString"] = json.dumps(later)
     commit(tmp_path, 2, [below])

@@ -48,7 +48,8 @@ def created(root: Path, layout: str) -> lakelog.Table:
 def commit(root: Path, version: int, lines: Sequence[dict[str, Any]]) -> None:
     """Write a commit like another program, with any statistics."""
     text = "".join(json.dumps(line) + "\n" for line in lines)
-    (root / "_delta_log" / f"{version:020d}.json").write_text(text, "utf-8")
+    (folder,) = root.glob("_*_log")
+    (folder / f"{version:020d}.json").write_text(text, "utf-8")
 
 
 def adds(
@@ -78,9 +79,15 @@ def removes(
 
 
 def write_small_groups(
-    table: lakelog.Table, layout: str, group_rows: int, *, ordered: bool, typed: bool = True
+    table: lakelog.Table,
+    layout: str,
+    group_rows: int,
+    *,
+    ordered: bool,
+    typed: bool = True,
+    parts: int | None = None,
 ) -> None:
-    """Write a checkpoint of the latest version with tiny row groups."""
+    """Write a checkpoint of the latest version with tiny row groups, in `parts` (None: few)."""
     log = table.log
     state = open_state(log)
     every = [*actions.schema()]
@@ -89,7 +96,7 @@ def write_small_groups(
     plan = plan_checkpoint(
         state.table_configuration, ".", state.version, options, num_files=live.height, layout=layout
     )
-    parts = min(plan.parts, 2)
+    parts = min(plan.parts, 2) if parts is None else parts
     plan = replace(plan, row_group_rows=group_rows, part_actions=7, parts=parts)
     writer = log.dialect.checkpoint_writer(log.store, plan)
     writer.write_meta(state.meta)
