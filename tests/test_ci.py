@@ -19,17 +19,14 @@ REFUSED = 'pytest.skip("no time today")'
 def run_pytest(
     folder: Path,
     repository: Path,
-    body: str,
-    *,
-    arguments: str = "",
+    *tests: str,
     options: tuple[str, ...] = (),
     environment: dict[str, str],
 ) -> subprocess.CompletedProcess[str]:
-    """Run one generated test under the repository's own conftest.py."""
+    """Run generated tests, given as arguments and body, under the repository's own conftest.py."""
     (folder / "conftest.py").write_text((repository / "tests" / "conftest.py").read_text("utf-8"))
-    (folder / "test_it.py").write_text(
-        f"import pytest\n\n\ndef test_it({arguments}):\n    {body}\n"
-    )
+    text = "".join(f"def test_{number}{test}\n" for number, test in enumerate(tests))
+    (folder / "test_it.py").write_text(f"import pytest\n{text}")
     clean = {k: v for k, v in os.environ.items() if k not in {"CI", "LAKELOG_CORPUS"}}
     clean = {k: v for k, v in clean.items() if not k.startswith("PYTEST_")}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-c", os.devnull, "-q"]
@@ -44,49 +41,45 @@ def run_pytest(
 
 
 @pytest.mark.parametrize(
-    ("body", "environment", "code"),
+    ("tests", "environment", "code"),
     [
-        ("pass", {"CI": "true"}, 0),
-        (ALLOWED, {"CI": "true"}, 0),
-        (REFUSED, {"CI": "true"}, 1),
-        (REFUSED, {}, 0),
-        ("assert False", {"CI": "true"}, 1),
+        (["(): pass", f"(): {ALLOWED}"], {"CI": "true"}, 0),
+        ([f"(): {REFUSED}"], {}, 0),
+        (["(): assert False"], {"CI": "true"}, 1),
     ],
 )
-def test_a_skip_fails_ci_unless_its_reason_is_allowed(
-    tmp_path: Path, repository: Path, body: str, environment: dict[str, str], code: int
+def test_ci_passes_over_no_failure_and_allowed_skips(
+    tmp_path: Path, repository: Path, tests: list[str], environment: dict[str, str], code: int
 ) -> None:
-    outcome = run_pytest(tmp_path, repository, body, environment=environment)
+    outcome = run_pytest(tmp_path, repository, *tests, environment=environment)
     assert outcome.returncode == code, outcome.stdout + outcome.stderr
-    named = "no time today" in outcome.stdout.partition("counts as failed")[2]
-    assert named == (body == REFUSED and bool(environment))
+    assert "counts as failed" not in outcome.stdout
 
 
-@pytest.mark.parametrize(("arguments", "code"), [("", 0), ("corpus", 1)])
 def test_a_named_corpus_that_is_missing_is_an_error_not_a_skip(
-    tmp_path: Path, repository: Path, arguments: str, code: int
+    tmp_path: Path, repository: Path
 ) -> None:
-    outcome = run_pytest(
-        tmp_path,
-        repository,
-        "pass",
-        arguments=arguments,
-        environment={"LAKELOG_CORPUS": str(tmp_path / "absent")},
-    )
-    assert outcome.returncode == code, outcome.stdout + outcome.stderr
-    assert ("LAKELOG_CORPUS is not a folder" in outcome.stdout) == bool(code)
+    environment = {"LAKELOG_CORPUS": str(tmp_path / "absent")}
+    outcome = run_pytest(tmp_path, repository, "(): 0", "(corpus): 0", environment=environment)
+    assert outcome.returncode == 1, outcome.stdout + outcome.stderr
+    assert "1 passed, 1 error" in outcome.stdout
+    assert "LAKELOG_CORPUS is not a folder" in outcome.stdout
 
 
 @pytest.mark.parametrize("options", [(), ("-n", "2")])
-def test_a_module_that_is_skipped_whole_fails_ci_in_parallel_too(
+def test_any_other_skip_of_a_test_or_a_module_fails_ci(
     tmp_path: Path, repository: Path, options: tuple[str, ...]
 ) -> None:
     (tmp_path / "test_other.py").write_text(
         'import pytest\n\npytest.skip("no time today", allow_module_level=True)\n'
     )
-    outcome = run_pytest(tmp_path, repository, "pass", options=options, environment={"CI": "true"})
+    outcome = run_pytest(
+        tmp_path, repository, f"(): {REFUSED}", options=options, environment={"CI": "true"}
+    )
     assert outcome.returncode == 1, outcome.stdout + outcome.stderr
-    assert "test_other.py: no time today" in outcome.stdout
+    told = outcome.stdout.partition("counts as failed")[2]
+    for name in ("test_it.py::test_0", "test_other.py"):
+        assert f"{name}: no time today" in told
 
 
 SAMPLED = """
@@ -110,7 +103,6 @@ def collected(folder: Path, repository: Path, sample: str, *arguments: str) -> l
     outcome = run_pytest(
         folder,
         repository,
-        "pass",
         options=("--collect-only", *arguments),
         environment={"LAKELOG_SAMPLE": sample},
     )
