@@ -54,7 +54,8 @@ _MAGIC = b"PAR1"
 _LENGTH_BYTES = 4
 _FOOTER_BYTES, _MAX_FOOTER_BYTES = 1 << 16, 4 << 20  # what is read at first, and the maximum
 _PIECE_BYTES = 8 << 20  # of chunks that are copied
-_IN_MEMORY, _POSITION_BYTES = 4, 24  # bytes of rows for one in the file, and of a row's position
+_IN_MEMORY = 4  # bytes of texts for one in the file
+_VALUE_BYTES, _POSITION_BYTES = 8, 24  # of a value, or its offset, and of a row's position
 
 # Field ids of parquet.thrift.
 _VERSION, _SCHEMA, _NUM_ROWS, _GROUPS, _KEY_VALUES, _CREATED_BY, _COLUMN_ORDERS = range(1, 8)
@@ -311,6 +312,10 @@ def _groups(
             len(chunks) != len(leaves)
             or group.num_rows < 1
             or any(not len(_MAGIC) <= start < end < size_bytes for start, end in ranges)
+            or any(
+                start > group.column(leaf).data_page_offset
+                for leaf, (start, _) in enumerate(ranges)
+            )
             or any(_ELSEWHERE & read_struct(chunk).keys() for chunk in chunks)
         ):
             raise ValueError("a row group is empty, encrypted, or not inside the file")
@@ -320,9 +325,13 @@ def _groups(
 def _memory_bytes(metadata: pq.FileMetaData, number: int, leaves: Sequence[int]) -> int:
     """About the memory of columns of a row group, with positions."""
     group = metadata.row_group(number)
-    chunks = map(group.column, leaves)
-    sizes = (max(_IN_MEMORY * c.total_compressed_size, c.total_uncompressed_size) for c in chunks)
-    return int(group.num_rows * _POSITION_BYTES + sum(sizes))
+    size_bytes = group.num_rows * _POSITION_BYTES
+    for chunk in map(group.column, leaves):
+        if chunk.physical_type == "BYTE_ARRAY":
+            encoded = chunk.total_uncompressed_size, _IN_MEMORY * chunk.total_compressed_size
+            size_bytes += max(encoded)
+        size_bytes += _VALUE_BYTES * chunk.num_values
+    return int(size_bytes)
 
 
 class ParquetCopy:
@@ -342,7 +351,6 @@ class ParquetCopy:
         self._new: dict[int, Value] = {}
         self._groups: list[bytes] = []
         self._upload = store.upload(path)
-        self._upload.write(_MAGIC)
 
     @property
     def is_complete(self) -> bool:
@@ -360,6 +368,8 @@ class ParquetCopy:
         group = source.groups[len(self._groups)]
         self._stats.see(rows)
         encoded, footer = self._encode(rows)
+        if not self._groups:
+            self._upload.write(_MAGIC)
         start = at = self._upload.tell()
         chunks = []
         for leaf in source.kept_leaves():

@@ -392,7 +392,7 @@ class Rewriter:
         sources = Sources(ReadPlan.of(self._snapshot, ()).reach, self._store)
 
         def source(file: Mapping[str, Any]) -> CopySource | None:
-            group_bytes = self._memory_bytes // _WRITER_SHARE
+            group_bytes = self._memory_bytes // 2
             return CopySource.of(file, sources, kept, read, plan.mapping, group_bytes)
 
         with Pool(_OPENERS, thread_name_prefix="lakelog-footers") as pool:
