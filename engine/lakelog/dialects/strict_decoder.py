@@ -145,8 +145,10 @@ def parse_objects(texts: Sequence[bytes]) -> list[dict[str, Any]] | None:
     except orjson.JSONDecodeError:
         return None
     # If the list encodes to the same text, so does each element: a JSON object is never a prefix of
-    # another.
-    if orjson.dumps(parsed) != b"[" + b",".join(texts) + b"]":
+    # another. Blanks between keys and values do not count; without those inside texts, a key that
+    # is repeated still is.
+    spelled, text = orjson.dumps(parsed), b"[" + b",".join(texts) + b"]"
+    if spelled not in {text, text.replace(b", ", b",").replace(b": ", b":")}:
         return None
     return parsed if all(type(value) is dict for value in parsed) else None
 
