@@ -13,11 +13,9 @@ Source: Delta protocol, Add File and Remove File; Per-file Statistics.
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Collection, Iterator
-from contextlib import contextmanager
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NoReturn
 
 import orjson
 import pyarrow as pa
@@ -34,7 +32,7 @@ from lakelog.redaction import redact
 from lakelog.storage import LogStore
 from lakelog.storage.bounded import on_local_disk, open_bounded, unbounded
 from lakelog.storage.containment import LOCAL, Address, Reach
-from lakelog.storage.local import LocalStore, open_reader
+from lakelog.storage.local import LocalStore, read_small
 
 _SMALL_BYTES = 1 << 18
 """A local file of up to this many bytes is read in one go, before its footer is looked at."""
@@ -80,12 +78,9 @@ class Sources:
         if isinstance(disk, LocalStore):
             local = disk.path_of(name)
             try:
-                with open_reader(local, path) as file:  # refuses what is not a regular file
-                    # As large as it is, and not as the log says, which may be wrong.
-                    if os.fstat(file.fileno()).st_size <= _SMALL_BYTES:
-                        source = pa.BufferReader(file.readall())
-                    else:
-                        source = pa.OSFile(local)
+                # As large as it is, and not as the log says, which may be wrong.
+                content = read_small(local, path, _SMALL_BYTES)
+                source = pa.OSFile(local) if content is None else pa.BufferReader(content)
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as cause:
                 raise NotFoundError("the file was not found", path=path) from cause
             except OSError as cause:
@@ -163,48 +158,48 @@ class Sources:
             return self._others[address.store]
 
 
-@contextmanager
-def explained(
-    path: str, version: int | None, sources: Sources, size_bytes: int | None
-) -> Iterator[None]:
-    """Make what goes wrong with a data file an error that names it."""
-    try:
-        yield
-    except NotFoundError as error:
-        if error.path not in {None, path, sources.name(path)}:  # its deletion vector
-            error.version = version
-            raise
-        raise NotFoundError(
-            "a data file that the log refers to was not found",
-            path=path,
-            version=version,
-            hint="the file was deleted: check for a recent vacuum, or restore the file",
-        ) from error
-    except LakelogError as error:
-        if error.path in {None, sources.name(path)}:
-            error.path = redact(path)
-        error.version = version if error.version is None else error.version
-        raise
-    except MemoryError as cause:  # values that repeat are in the file once
-        raise UnavailableError(
-            "a data file needs more memory than is available",
-            path=path,
-            version=version,
-            found=None if size_bytes is None else f"{size_bytes} bytes of Parquet",
-            hint="read fewer columns, use smaller batches, or allow more memory",
-        ) from cause
-    except (pa.ArrowException, OSError, ValueError, IndexError) as cause:
-        found = sources.size(path)
-        short = found is not None and size_bytes is not None and found != size_bytes
-        text = str(cause).splitlines()[0][:200] if str(cause) else type(cause).__name__
-        raise CorruptionError(
-            f"a data file cannot be read: {text}",
-            path=path,
-            version=version,
-            expected=f"{size_bytes} bytes of Parquet" if short else "whole Parquet",
-            found=f"{found} bytes" if short else None,
-            hint="restore the file from a copy; its rows cannot be read",
-        ) from cause
+def raise_explained(
+    error: Exception, path: str, version: int | None, sources: Sources, size_bytes: int | None
+) -> NoReturn:
+    """Raise what went wrong with a data file as an error that names it; other errors as they
+    are.
+    """
+    match error:
+        case NotFoundError():
+            if error.path not in {None, path, sources.name(path)}:  # its deletion vector
+                error.version = version
+                raise error
+            raise NotFoundError(
+                "a data file that the log refers to was not found",
+                path=path,
+                version=version,
+                hint="the file was deleted: check for a recent vacuum, or restore the file",
+            ) from error
+        case LakelogError():
+            if error.path in {None, sources.name(path)}:
+                error.path = redact(path)
+            error.version = version if error.version is None else error.version
+        case MemoryError():  # values that repeat are in the file once
+            raise UnavailableError(
+                "a data file needs more memory than is available",
+                path=path,
+                version=version,
+                found=None if size_bytes is None else f"{size_bytes} bytes of Parquet",
+                hint="read fewer columns, use smaller batches, or allow more memory",
+            ) from error
+        case pa.ArrowException() | OSError() | ValueError() | IndexError():
+            found = sources.size(path)
+            short = found is not None and size_bytes is not None and found != size_bytes
+            text = str(error).splitlines()[0][:200] if str(error) else type(error).__name__
+            raise CorruptionError(
+                f"a data file cannot be read: {text}",
+                path=path,
+                version=version,
+                expected=f"{size_bytes} bytes of Parquet" if short else "whole Parquet",
+                found=f"{found} bytes" if short else None,
+                hint="restore the file from a copy; its rows cannot be read",
+            ) from error
+    raise error
 
 
 _HINT = (

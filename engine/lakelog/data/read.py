@@ -20,9 +20,9 @@ import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 import polars as pl
@@ -31,7 +31,7 @@ import pyarrow.compute as pc
 
 from lakelog.data.columns import Columns, require_values
 from lakelog.data.deletion_vectors import Vector, VectorReader
-from lakelog.data.file_opening import Sources, explained, require_contents
+from lakelog.data.file_opening import Sources, raise_explained, require_contents
 from lakelog.data.files import ReadPlan
 from lakelog.dialects.parquet_footers import require_sound_chunks
 from lakelog.errors import CorruptionError, InvalidInputError, LakelogError
@@ -312,7 +312,7 @@ class _Reading:
                     pending.append(piece)
                     rows += piece.num_rows
                     size_bytes += 0 if piece.raw is None else piece.raw.get_total_buffer_size()
-                    if 2 * rows >= self._batch_rows or size_bytes >= _WHOLE_MEMORY_BYTES:
+                    if rows >= self._batch_rows or size_bytes >= _WHOLE_MEMORY_BYTES:
                         yield pending
                         pending, rows, size_bytes = [], 0, 0
         except Exception:
@@ -323,7 +323,7 @@ class _Reading:
             yield pending
 
     def _read(self, file: _File) -> Iterator[_Piece]:
-        with self._explained(file):
+        try:
             parquet, by_group = self._sources.parquet(file.path, file.size_bytes)
             try:
                 num_rows = parquet.metadata.num_rows
@@ -347,9 +347,12 @@ class _Reading:
                     yield _Piece(file, columns, raw, first, last, deleted, left)
             finally:
                 parquet.close(force=True)
+        except Exception as error:  # noqa: BLE001 - raised again
+            self._raise_explained(error, file)
 
-    def _explained(self, file: _File) -> AbstractContextManager[None]:
-        return explained(file.path, self._plan.version, self._sources, file.size_bytes)
+    def _raise_explained(self, error: Exception, file: _File) -> NoReturn:
+        version = self._plan.version
+        raise_explained(error, file.path, version, self._sources, file.size_bytes)
 
     def _kept(self, only: Vector, deleted: Rows | None, num_rows: int) -> Rows:
         """The rows of `only` that are not deleted."""
@@ -462,8 +465,11 @@ class _Reading:
                 yield joined
                 return
         for piece in pieces:
-            with self._explained(piece.file):
-                yield self._batch([piece])
+            try:
+                batch = self._batch([piece])
+            except Exception as error:  # noqa: BLE001 - raised again
+                self._raise_explained(error, piece.file)
+            yield batch
 
     def _batch(self, pieces: list[_Piece]) -> pa.RecordBatch:
         count = sum(piece.num_rows for piece in pieces)
@@ -629,7 +635,9 @@ def _uncolumned(count: int) -> pa.RecordBatch:
 def _gathered(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: those of many small files, joined."""
+    """The same rows in fewer batches: those of many small files, joined. A batch with a fourth of
+    the rows is large enough not to be copied again.
+    """
     pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:
@@ -638,7 +646,7 @@ def _gathered(
             pending, rows = [], 0
         pending.append(batch)
         rows += batch.num_rows
-        if 2 * rows >= batch_rows:
+        if 4 * rows >= batch_rows:
             yield from _joined(pending, schema)
             pending, rows = [], 0
     yield from _joined(pending, schema)

@@ -178,7 +178,7 @@ def lazy_rows(
             rows = max(1, min(rows, n_rows))
         yielded = False
         for batch in read_batches(wanted, asked, rows):
-            frame = _frame(batch)
+            frame = _frame(batch, has_rows=_UNREAD in chosen)
             if rest is not None:
                 frame = frame.filter(rest)
             if n_rows is not None:
@@ -186,7 +186,7 @@ def lazy_rows(
                 n_rows -= frame.height
             if frame.height:
                 yielded = True
-                yield frame.select(chosen)
+                yield frame if frame.columns == chosen else frame.select(chosen)
             if n_rows == 0:
                 break
         if not yielded:
@@ -206,10 +206,14 @@ def _is_by_row(predicate: pl.Expr, schema: contract.Struct) -> bool:
     return True
 
 
-def _frame(batch: pa.RecordBatch) -> pl.DataFrame:
+def _frame(batch: pa.RecordBatch, *, has_rows: bool) -> pl.DataFrame:
+    """A batch as a frame, with the column `_UNREAD` if that is asked for or the only one."""
+    frame = pl.DataFrame(pl.from_arrow(batch)) if batch.num_columns else None
+    if frame is not None and not has_rows:
+        return frame
     unread = _unread(batch.num_rows)
-    return unread.hstack(pl.DataFrame(pl.from_arrow(batch))) if batch.num_columns else unread
+    return unread if frame is None else unread.hstack(frame)
 
 
 def _unread(num_rows: int) -> pl.DataFrame:
-    return pl.repeat(None, num_rows, dtype=pl.Null, eager=True).alias(_UNREAD).to_frame()
+    return pl.Series(_UNREAD, [None], dtype=pl.Null).new_from_index(0, num_rows).to_frame()

@@ -189,7 +189,7 @@ def _addresses_of(location: str) -> tuple[Address, ...]:
 
 
 def _is_relative(path: str) -> bool:
-    if path.startswith("/") or _URL.match(path):
+    if path.startswith("/") or (":/" in path and _URL.match(path)):
         return False
     return os.name != "nt" or not (path.startswith("\\") or os.path.splitdrive(path)[0])
 

@@ -113,14 +113,7 @@ class LocalStore:
             try:
                 if size_bytes > _memory_bytes():
                     raise MemoryError
-                # One byte more than the size of the file: a read that returns fewer has reached its
-                # end.
-                data = os.read(descriptor, size_bytes + 1)
-                if len(data) == size_bytes:
-                    return data
-                os.lseek(descriptor, 0, os.SEEK_SET)
-                with open(descriptor, "rb", buffering=0, closefd=False) as file:
-                    return file.readall()
+                return _content(descriptor, size_bytes)
             finally:
                 os.close(descriptor)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as cause:
@@ -169,7 +162,7 @@ class LocalStore:
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:  # noqa: ARG002 - spares nothing here
         """A seekable binary reader over one file."""
         try:
-            return open_reader(self.path_of(path), path)
+            return _open_reader(self.path_of(path), path)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as cause:
             raise _not_found(path, cause) from cause
         except OSError as cause:
@@ -318,7 +311,28 @@ def _open_regular(name: str, path: str) -> tuple[int, int]:
     raise _not_regular(status.st_mode, path)
 
 
-def open_reader(name: str, path: str) -> FileIO:
+def _content(descriptor: int, size_bytes: int) -> bytes:
+    # One byte more than the size of the file: a read that returns fewer has reached its end.
+    data = os.read(descriptor, size_bytes + 1)
+    if len(data) == size_bytes:
+        return data
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    with open(descriptor, "rb", buffering=0, closefd=False) as file:
+        return file.readall()
+
+
+def read_small(name: str, path: str, most_bytes: int) -> bytes | None:
+    """The content of a regular file of at most `most_bytes`; None if it is larger. Other arguments
+    and errors as `_open_regular`.
+    """
+    descriptor, size_bytes = _open_regular(name, path)
+    try:
+        return _content(descriptor, size_bytes) if size_bytes <= most_bytes else None
+    finally:
+        os.close(descriptor)
+
+
+def _open_reader(name: str, path: str) -> FileIO:
     """An unbuffered reader over a regular file; arguments and errors as `_open_regular`."""
     return FileIO(name, "rb", opener=lambda *_: _open_regular(name, path)[0])
 
