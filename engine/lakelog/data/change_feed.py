@@ -245,8 +245,12 @@ class _Feed:
             yield self._changes_of(chunk, times)
 
     def _before(self) -> Metadata | None:
-        """The metadata that the first commit of the range was made on, if it can be read."""
-        if not self.start:
+        """The metadata that the first commit of the range was made on, if it can be read and may
+        differ from the last.
+        """
+        last = self.snapshot.read_state(lambda state: state.meta_of("metaData"))
+        written = actions.conform(last, ("version",)).item()
+        if not self.start or (written is not None and written < self.start):
             return None
         try:
             return self.open_version(self.start - 1).metadata
