@@ -14,7 +14,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 COMFORTABLE_LINES = 800
 LONGER_FOR_A_REASON = {
-    "engine/lakelog/table.py": "the docstrings of one class, which are the reference of the API",
+    "engine/lakelog/table.py": "the docstrings of one class, which are the reference of the API"
 }
 """Modules with one concern in more lines than that, and the reason not to split them."""
 

@@ -62,12 +62,7 @@ def plan_of(state: State, **more: Any) -> CheckpointPlan:
 
 
 def stage(
-    log: Log,
-    version: int | None = None,
-    *,
-    full: bool = False,
-    now_ms: int = NOW_MS,
-    **more: Any,
+    log: Log, version: int | None = None, *, full: bool = False, now_ms: int = NOW_MS, **more: Any
 ) -> Written:
     """Write a V2 checkpoint under temporary names: an incremental one if possible."""
     state = open_state(log, version)

@@ -16,11 +16,7 @@ from lakelog.checkpoint.incremental import Incremental, Unfit, plan_incremental
 from lakelog.dialects.delta import path_filters, sidecar_fingerprints
 from lakelog.dialects.delta.path_filters import PathFilter
 from lakelog.dialects.delta.sidecar_fingerprints import FINGERPRINT_TAG, TOTAL_TAG
-from lakelog.errors import (
-    CheckpointCorruptionError,
-    CheckpointValidationError,
-    UnavailableError,
-)
+from lakelog.errors import CheckpointCorruptionError, CheckpointValidationError, UnavailableError
 from lakelog.log.opening import open_state
 from lakelog.storage import open_store
 from lakelog.testing import InjectingStore, Rule

@@ -23,11 +23,7 @@ SETTINGS: list[tuple[str, str, dict[str, Any]]] = [
     ("delta.checkpoint.writeStatsAsStruct", "FALSE", {"stats_as_struct": False}),
     ("delta.checkpointRetentionDuration", "1 day", {"checkpoint_retention_ms": DAY_MS}),
     ("delta.logRetentionDuration", "interval 2 days", {"log_retention_ms": 2 * DAY_MS}),
-    (
-        "delta.deletedFileRetentionDuration",
-        "interval 0 hours",
-        {"deleted_file_retention_ms": 0},
-    ),
+    ("delta.deletedFileRetentionDuration", "interval 0 hours", {"deleted_file_retention_ms": 0}),
     ("delta.enableExpiredLogCleanup", "false", {"cleanup_enabled": False}),
     ("lakelog.checkpoint.intervalBytes", "1048576", {"bytes_interval": 1_048_576}),
     ("lakelog.checkpoint.intervalBytes", "0", {"bytes_interval": None}),

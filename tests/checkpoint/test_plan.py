@@ -211,9 +211,7 @@ def test_a_plan_says_what_the_table_says() -> None:
         "spark.indextables.checkpoint.compression": "snappy",
     }
     table = TableConfiguration(
-        DELTA,
-        Protocol(3, 7, features, features),
-        making.table(by=["name"], properties=properties),
+        DELTA, Protocol(3, 7, features, features), making.table(by=["name"], properties=properties)
     )
     found = plan(table, now_ms=5)
     assert (found.version, found.created_ms, found.compression) == (7, 5, "snappy")

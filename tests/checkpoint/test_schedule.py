@@ -24,14 +24,7 @@ from hypothesis import strategies as st
 import lakelog
 from lakelog import Table
 from lakelog.checkpoint.plan import CheckpointOptions
-from lakelog.checkpoint.schedule import (
-    Lag,
-    Scheduler,
-    Stopped,
-    is_due,
-    log_lag,
-    start_daemon,
-)
+from lakelog.checkpoint.schedule import Lag, Scheduler, Stopped, is_due, log_lag, start_daemon
 from lakelog.dialects import delta, indextables
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.delta import DIALECT as DELTA
@@ -422,9 +415,7 @@ def test_a_closed_scheduler_takes_no_more(tmp_path: Path) -> None:
     assert bench.scheduler.close(0)
 
 
-def test_waiting_and_closing_are_bounded_and_a_running_one_is_asked_to_stop(
-    tmp_path: Path,
-) -> None:
+def test_waiting_and_closing_are_bounded_and_a_running_one_is_asked_to_stop(tmp_path: Path) -> None:
     begun, unwound = threading.Event(), threading.Event()
 
     def run(_: int, check: Callable[[], None]) -> None:

@@ -29,11 +29,7 @@ from lakelog.checkpoint.state_source import (
     count_partitions,
 )
 from lakelog.dialects.log_content import STRUCT_STATISTICS
-from lakelog.errors import (
-    CheckpointCorruptionError,
-    CheckpointWriteError,
-    InvalidInputError,
-)
+from lakelog.errors import CheckpointCorruptionError, CheckpointWriteError, InvalidInputError
 from lakelog.log.files import statistics_text
 from lakelog.log.opening import open_state
 from lakelog.model import actions

@@ -14,11 +14,7 @@ import lakelog
 from lakelog.checkpoint.compare import Comparison
 from lakelog.checkpoint.verify import VerifyReport, verify_checkpoint
 from lakelog.checkpoint.write import write_checkpoint
-from lakelog.errors import (
-    CheckpointCorruptionError,
-    CheckpointValidationError,
-    NotFoundError,
-)
+from lakelog.errors import CheckpointCorruptionError, CheckpointValidationError, NotFoundError
 from lakelog.log.context import Log
 from lakelog.model import contract
 from tests.checkpoint.tables import (

@@ -84,9 +84,7 @@ def test_two_checkpointers_of_one_version_do_not_disturb_readers(
         assert verify_one(log, there).is_proved
 
 
-def test_a_committer_is_not_disturbed_and_the_pointer_ends_at_a_checkpoint(
-    tmp_path: Path,
-) -> None:
+def test_a_committer_is_not_disturbed_and_the_pointer_ends_at_a_checkpoint(tmp_path: Path) -> None:
     root = make(CLASSIC, tmp_path / "t")
 
     def commit() -> None:

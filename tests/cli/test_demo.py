@@ -95,14 +95,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> engine.Table:
 def test_the_table_has_a_past_of_every_kind(large: engine.Table) -> None:
     rows = large.actions().collect()
     assert rows["version"].max() == 299
-    assert set(rows["actionType"]) == {
-        "add",
-        "remove",
-        "metaData",
-        "protocol",
-        "txn",
-        "commitInfo",
-    }
+    assert set(rows["actionType"]) == {"add", "remove", "metaData", "protocol", "txn", "commitInfo"}
     assert set(rows["operation"].drop_nulls()) >= {
         "STREAMING UPDATE",
         "WRITE",

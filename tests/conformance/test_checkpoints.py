@@ -14,11 +14,7 @@ import pytest
 from deltalake import DeltaTable
 
 import lakelog
-from lakelog.errors import (
-    InvalidInputError,
-    InvalidPropertyError,
-    LakelogError,
-)
+from lakelog.errors import InvalidInputError, InvalidPropertyError, LakelogError
 from tests.conformance.tables import delta_path, delta_tables, each, indextables, snapshot_facts
 from tests.conftest import find_corpus
 from tests.model import replay

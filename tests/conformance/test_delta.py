@@ -223,7 +223,7 @@ def test_the_live_files_hold_the_rows_of_the_manifest(name: str) -> None:
 OVERWRITTEN = {
     "kernel-rs__parquet_row_group_skipping": "its checkpoint holds another schema and other files "
     "than its commits, under an id that a broken checkpoint no longer tells: the protocol wants a "
-    "checkpoint to be the complete replay of the commits up to its version (Checkpoints)",
+    "checkpoint to be the complete replay of the commits up to its version (Checkpoints)"
 }
 """Tables whose commits do not lead to their checkpoint, with the violated clause."""
 

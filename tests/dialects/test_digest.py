@@ -11,14 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakelog.dialects.digest import (
-    Difference,
-    Digest,
-    algorithm,
-    digest,
-    kept_columns,
-    row_hashes,
-)
+from lakelog.dialects.digest import Difference, Digest, algorithm, digest, kept_columns, row_hashes
 from lakelog.errors import InvalidInputError
 from lakelog.model import actions
 from tests.budget import share_of

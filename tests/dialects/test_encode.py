@@ -193,10 +193,7 @@ REFUSED: dict[str, tuple[CommitContent, str]] = {
         CommitContent(
             {},
             files=one().files.with_columns(
-                pl.Series(
-                    "tags",
-                    pa.MapArray.from_arrays([0, 3], ["a", "b", "a"], ["1", "2", "3"]),
-                )
+                pl.Series("tags", pa.MapArray.from_arrays([0, 3], ["a", "b", "a"], ["1", "2", "3"]))
             ),
         ),
         "key twice",

@@ -7,13 +7,7 @@ import json
 import pytest
 
 from lakelog.dialects.json_layout import Wire
-from lakelog.dialects.strict_decoder import (
-    Blob,
-    Line,
-    decode_exact,
-    parse_object,
-    text_of,
-)
+from lakelog.dialects.strict_decoder import Blob, Line, decode_exact, parse_object, text_of
 from lakelog.errors import InvalidActionError, MalformedLogError
 from lakelog.model.contract import MAX_DEPTH
 

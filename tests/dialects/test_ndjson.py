@@ -465,10 +465,7 @@ HANDED_OVER = {
             {"add": {"path": "a", "size": 1, "tags": {str(n): "v" for n in range(65)}}}
         ).encode()
     ],
-    "an unknown list that begins with a null": [
-        ADD,
-        b'{"newAction":{"x":[null,true]}}',
-    ],
+    "an unknown list that begins with a null": [ADD, b'{"newAction":{"x":[null,true]}}'],
     "an unknown list that is nested as deep as may be": [deep(197)],
 }
 

@@ -15,13 +15,8 @@ import pytest
 from lakelog.dialects import parquet_footers
 from lakelog.dialects.parquet_footers import Bound
 from lakelog.errors import CheckpointCorruptionError
-from tests.dialects.indextables.writing import (
-    PROTOCOL,
-    Log,
-)
-from tests.dialects.indextables.writing import (
-    metadata as index_meta,
-)
+from tests.dialects.indextables.writing import PROTOCOL, Log
+from tests.dialects.indextables.writing import metadata as index_meta
 from tests.handmade import Handmade, add, metadata, protocol
 from tests.limited import outcomes
 

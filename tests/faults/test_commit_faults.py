@@ -252,10 +252,7 @@ def test_an_interrupted_commit_is_there_whole_or_not_at_all_and_says_which(
         made = Made(_Interrupting, nth, after)
         _Recorded.begun.clear()
         interrupt: KeyboardInterrupt | None = None
-        with (
-            store_replaced(made),
-            mock.patch("lakelog.table_transaction.Transaction", _Recorded),
-        ):
+        with store_replaced(made), mock.patch("lakelog.table_transaction.Transaction", _Recorded):
             try:
                 case.write(location)
             except KeyboardInterrupt as raised:

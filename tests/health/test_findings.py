@@ -41,13 +41,7 @@ CASES: list[tuple[dict[str, Any], dict[str, Any], str, str, str | None]] = [
         "deleted-rows",
         "compact",
     ),
-    (
-        {"deleted_rows": 9, "stored_rows": 100},
-        {"deleted_rows": 0},
-        "info",
-        "deleted-rows",
-        None,
-    ),
+    ({"deleted_rows": 9, "stored_rows": 100}, {"deleted_rows": 0}, "info", "deleted-rows", None),
     (TOMBSTONES, {"tombstones": 9_999}, "warning", "tombstones", "checkpoint"),
     (TOMBSTONES | {"expired_tombstones": 0}, {"tombstones": 9_999}, "info", "tombstones", None),
     ({"cleanup_files": 1_000}, {"cleanup_files": 0}, "warning", "log-files", "cleanup"),
@@ -86,11 +80,7 @@ def test_a_table_without_problems_has_no_finding() -> None:
     ("measured", "below", "severity", "kind", "command"), CASES, ids=lambda v: str(v)[:40]
 )
 def test_a_finding_has_a_threshold_and_a_command(
-    measured: dict[str, Any],
-    below: dict[str, Any],
-    severity: str,
-    kind: str,
-    command: str | None,
+    measured: dict[str, Any], below: dict[str, Any], severity: str, kind: str, command: str | None
 ) -> None:
     (found,) = findings(replace(HEALTHY, **measured))
     assert (found.severity, found.kind) == (severity, kind)

@@ -13,12 +13,7 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog.errors import (
-    LakelogError,
-    OutcomeUnknownError,
-    StreamMismatchError,
-    UnavailableError,
-)
+from lakelog.errors import LakelogError, OutcomeUnknownError, StreamMismatchError, UnavailableError
 from lakelog.ingest.state import Attempt, IngestState, TableView, committed_seq
 from lakelog.storage import open_store
 from lakelog.storage.base import LogStore

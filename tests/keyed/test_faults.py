@@ -12,12 +12,7 @@ from typing import Any, Literal
 import polars as pl
 import pytest
 
-from lakelog.errors import (
-    CorruptionError,
-    LakelogError,
-    OutcomeUnknownError,
-    UnavailableError,
-)
+from lakelog.errors import CorruptionError, LakelogError, OutcomeUnknownError, UnavailableError
 from lakelog.keyed import manifest
 from lakelog.keyed.store import KeyedStore
 from lakelog.wal.log import WriteAheadLog

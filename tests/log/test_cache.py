@@ -99,10 +99,7 @@ def test_a_further_commit_is_all_that_is_read(made: Handmade) -> None:
     made.commit(5, add("f5"), remove("f1"))
     second = watched.cache.state()
     made.commit(6, add("f6"))
-    assert watched.read(lambda: paths(watched.cache.state())) == [
-        "_last_checkpoint",
-        commit(6),
-    ]
+    assert watched.read(lambda: paths(watched.cache.state())) == ["_last_checkpoint", commit(6)]
     assert paths(first) == ["f1", "f2", "f3", "f4"]
     assert paths(second) == ["f2", "f3", "f4", "f5"]
     assert paths(watched.cache.state()) == ["f2", "f3", "f4", "f5", "f6"]
@@ -140,10 +137,7 @@ def test_what_was_just_written_is_read_again(made: Handmade) -> None:
     paths(watched.cache.state(4))
     paths(watched.cache.state())
     made.commit(5, add("g5"), at_ms=LATER_MS - 50)  # as long, and within one tick of the clock
-    assert watched.read(watched.cache.state) == [
-        "_last_checkpoint",
-        commit(5),
-    ]
+    assert watched.read(watched.cache.state) == ["_last_checkpoint", commit(5)]
     assert paths(watched.cache.state()) == ["f1", "f2", "f3", "f4", "g5"]
 
 

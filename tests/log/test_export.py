@@ -111,10 +111,7 @@ def test_every_part_has_the_contracts_schema_in_parquets_own_types(
 
 @pytest.mark.parametrize("max_part_bytes", [1, 5000])
 def test_parts_are_closed_when_they_are_full(
-    made: Handmade,
-    tmp_path: Path,
-    max_part_bytes: int,
-    monkeypatch: pytest.MonkeyPatch,
+    made: Handmade, tmp_path: Path, max_part_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "_GROUP_ROWS", 1)
     snapshot = snapshot_of(made)

@@ -16,11 +16,7 @@ from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.dialects.log_content import STRUCT_STATISTICS
-from lakelog.errors import (
-    CheckpointCorruptionError,
-    InvalidInputError,
-    UnsupportedFeatureError,
-)
+from lakelog.errors import CheckpointCorruptionError, InvalidInputError, UnsupportedFeatureError
 from lakelog.log import files as module
 from lakelog.log.files import file_columns
 from lakelog.model import actions

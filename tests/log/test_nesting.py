@@ -30,10 +30,7 @@ def _files(text: str) -> Iterator[tuple[str, dict[str, str]]]:
     first, second = f"{0:020d}.json", f"{1:020d}.json"
 
     def line(action: object) -> dict[str, str]:
-        return {
-            first: "\n".join(_START),
-            second: json.dumps(action).replace(_MARK, text),
-        }
+        return {first: "\n".join(_START), second: json.dumps(action).replace(_MARK, text)}
 
     yield "line", {first: "\n".join(_START), second: text}
     yield "unknown action", line({"foo": "@"})

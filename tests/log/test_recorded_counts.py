@@ -296,9 +296,7 @@ def test_a_pointer_to_another_checkpoint_of_the_version_says_nothing_of_actions(
         silently(made)
 
 
-def test_expired_transaction_identifiers_of_a_checksum_are_no_contradiction(
-    made: Handmade,
-) -> None:
+def test_expired_transaction_identifiers_of_a_checksum_are_no_contradiction(made: Handmade) -> None:
     body = json.loads(checksum(made).read_bytes())
     body["metadata"]["configuration"] = {"delta.setTransactionRetentionDuration": "1 day"}
     checksum(made).write_text(json.dumps(body))

@@ -361,9 +361,7 @@ def checkpoint_files(table: lakelog.Table) -> list[Path]:
     return [p for p in sorted(log.rglob("*.parquet")) if pq.ParquetFile(p).metadata.num_rows > 3]
 
 
-def test_a_bit_that_flips_in_a_record_costs_the_skipping_and_no_file(
-    table: lakelog.Table,
-) -> None:
+def test_a_bit_that_flips_in_a_record_costs_the_skipping_and_no_file(table: lakelog.Table) -> None:
     expected = paths(table.snapshot(), pl.col("q") == 3)
     for path in checkpoint_files(table):
         data = path.read_bytes()
@@ -516,9 +514,7 @@ def test_a_sidecar_with_other_row_groups_than_its_manifest_records_is_refused(
         paths(lakelog.open(ranges.path).snapshot(), pl.col("q") == 3)
 
 
-def test_an_incremental_checkpoint_keeps_the_records_of_its_sidecars(
-    ranges: lakelog.Table,
-) -> None:
+def test_an_incremental_checkpoint_keeps_the_records_of_its_sidecars(ranges: lakelog.Table) -> None:
     commit(Path(ranges.path), 2, [*removes([31]), *adds(by_number(61)[60:], 60)])
     report = lakelog.open(ranges.path).checkpoint()
     assert report.reused_files > 0

@@ -91,10 +91,7 @@ def test_provenance_names_every_file_once(made: Handmade) -> None:
     made.commit(4, remove("b"))
     for found in (update_state(state).provenance, open_state(made.context()).provenance):
         names = [name.rsplit("/", 1)[-1] for name in found.files]
-        assert names == [
-            f"{1:020d}.checkpoint.parquet",
-            *(f"{v:020d}.json" for v in (2, 3, 4)),
-        ]
+        assert names == [f"{1:020d}.checkpoint.parquet", *(f"{v:020d}.json" for v in (2, 3, 4))]
         assert (found.version, found.warnings) == (4, ())
 
 

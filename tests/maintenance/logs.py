@@ -26,10 +26,7 @@ DAY_MS = 86_400_000
 NOW_MS = 21_900 * DAY_MS + 12 * 3_600_000  # noon
 FOLDER = {"delta": "_delta_log", "indextables": "_transaction_log"}
 SCHEMA_STRING = json.dumps(
-    {
-        "type": "struct",
-        "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}],
-    }
+    {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
 )
 _MAP = pa.map_(pa.string(), pa.string())
 _FIELDS = {

@@ -8,20 +8,8 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from lakelog import (
-    LakelogError,
-    UnsafeRetentionError,
-)
-from tests.maintenance.logs import (
-    DAY_MS,
-    NOW_MS,
-    MadeLog,
-    clean,
-    contents,
-    fresh,
-    gates,
-    plan,
-)
+from lakelog import LakelogError, UnsafeRetentionError
+from tests.maintenance.logs import DAY_MS, NOW_MS, MadeLog, clean, contents, fresh, gates, plan
 
 
 def indextables(tmp_path: Path, **configuration: str) -> MadeLog:

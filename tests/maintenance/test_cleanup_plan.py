@@ -7,11 +7,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from lakelog import (
-    InvalidInputError,
-    UnsafeRetentionError,
-    UnsupportedFeatureError,
-)
+from lakelog import InvalidInputError, UnsafeRetentionError, UnsupportedFeatureError
 from lakelog.maintenance.cleanup import FILES_SCHEMA
 from lakelog.maintenance.retention_bounds import GATES
 from tests.maintenance.logs import (

@@ -10,20 +10,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from lakelog import (
-    LakelogWarning,
-    UnsafeRetentionError,
-)
-from tests.maintenance.logs import (
-    CUTOFF,
-    MadeLog,
-    aged,
-    clean,
-    content,
-    contents,
-    fresh,
-    plan,
-)
+from lakelog import LakelogWarning, UnsafeRetentionError
+from tests.maintenance.logs import CUTOFF, MadeLog, aged, clean, content, contents, fresh, plan
 
 
 def test_an_orphan_part_is_never_taken_for_a_checkpoint(tmp_path: Path) -> None:

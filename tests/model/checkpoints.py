@@ -131,12 +131,7 @@ def _actions(root: Path, relative: str, candidate: Candidate) -> Iterator[dict[s
             action = _action(wrapper, body, where, candidate)
             # Of Parquet's other actions, only the columns that the contract names are read.
             yield (
-                action
-                if not parquet or wrapper in {"add", "remove"}
-                else {
-                    **action,
-                    "extra": None,
-                }
+                action if not parquet or wrapper in {"add", "remove"} else {**action, "extra": None}
             )
 
 

@@ -152,11 +152,7 @@ def clean(racer: Racer) -> Any:
         quarantine = rng.random() < 0.5
         try:
             report = table.cleanup(
-                plan=False,
-                quarantine=quarantine,
-                retention=0,
-                checkpoint_retention=0,
-                force=True,
+                plan=False, quarantine=quarantine, retention=0, checkpoint_retention=0, force=True
             )
         except lakelog.LakelogError as error:
             if error.kind not in racer.mine["may_fail"]:

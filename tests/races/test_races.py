@@ -112,11 +112,7 @@ def test_lakelog_and_deltalake_write_to_one_table_and_lose_nothing(tmp_path: Pat
     ours = 40 if IS_WHOLE else 16
     location = str(tmp_path / "t")
     table = lakelog.create(location, SCHEMA, ["p"])
-    racers = [
-        *appenders(4, ours),
-        *appenders(4, ours // 2, "append_by_deltalake"),
-        watcher(0.02),
-    ]
+    racers = [*appenders(4, ours), *appenders(4, ours // 2, "append_by_deltalake"), watcher(0.02)]
     *answers, seen = race(location, racers)
     expected = names(4, ours) | names(4, ours // 2, "deltalake", first=4)
     check_appends(table, expected, answers[:4], [seen])

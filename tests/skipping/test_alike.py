@@ -192,10 +192,7 @@ def test_a_few_shapes_keep_their_rows_places() -> None:
 def test_more_groups_than_one_pattern_holds_are_read_in_turn() -> None:
     names = [f"c{n}" for n in range(40)]
     schema = pa.schema(
-        {
-            "numRecords": pa.int64(),
-            "minValues": pa.struct(dict.fromkeys(names, pa.int64())),
-        }
+        {"numRecords": pa.int64(), "minValues": pa.struct(dict.fromkeys(names, pa.int64()))}
     )
     texts = [
         compact({"numRecords": k, "minValues": {name: k + n for n, name in enumerate(names)}})

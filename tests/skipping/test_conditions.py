@@ -26,7 +26,7 @@ ROWS = pl.DataFrame(
         "b": [True, False, None, True, False, None],
         "day": [dt.date(2026, 1, 1 + k) for k in range(5)] + [None],
         "at": [dt.datetime(2026, 1, 1, k, 0, 0, k) for k in range(5)] + [None],
-    },
+    }
 ).with_columns(pl.col("at").dt.replace_time_zone("UTC"), local=pl.col("at"))
 SCHEMA = struct_of(ROWS.schema)
 

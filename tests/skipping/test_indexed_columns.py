@@ -52,10 +52,7 @@ ALL = ["a", "S.x", "S.y z", "S.e.", "m", "when", "o`d,e.f.g"]
         ({"delta.dataSkippingStatsColumns": "s"}, ["S.x", "S.y z", "S.e."]),
         ({"delta.dataSkippingStatsColumns": "s.x,s,nobody,a.b,p"}, ["S.x"]),
         (
-            {
-                "delta.dataSkippingStatsColumns": "when",
-                "delta.dataSkippingNumIndexedCols": "1",
-            },
+            {"delta.dataSkippingStatsColumns": "when", "delta.dataSkippingNumIndexedCols": "1"},
             ["when"],
         ),
     ],

@@ -116,12 +116,7 @@ TABLES: dict[str, tuple[str, str, dict[str, str], list[str]]] = {
         {INDEXED: "3"},
         ["insert into {t} values (1, named_struct('a', 1, 'b', 2, 'c', 3), 2)"],
     ),
-    "none indexed": (
-        "i int, l long",
-        "",
-        {INDEXED: "0"},
-        ["insert into {t} values (1, 2)"],
-    ),
+    "none indexed": ("i int, l long", "", {INDEXED: "0"}, ["insert into {t} values (1, 2)"]),
     "all indexed": (
         ", ".join(f"c{n} int" for n in range(40)),
         "",

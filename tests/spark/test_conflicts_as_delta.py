@@ -81,12 +81,10 @@ ONE_LEVEL = {
     "append after reading a, delete a1": Case(OURS, (remove("a1", "a"),), ("a",)),
     "append after reading b, delete a1": Case(OURS, (remove("a1", "a"),), ("b",)),
     "rearrange a, delete a1": Case(
-        (remove("a1", "a", change=False), add("a1c", "a", change=False)),
-        (remove("a1", "a"),),
+        (remove("a1", "a", change=False), add("a1c", "a", change=False)), (remove("a1", "a"),)
     ),
     "delete a1, rearrange a": Case(
-        (remove("a1", "a"),),
-        (remove("a1", "a", change=False), add("a1c", "a", change=False)),
+        (remove("a1", "a"),), (remove("a1", "a", change=False), add("a1c", "a", change=False))
     ),
     "metadata, blind append": Case((owner("us"),), (NEW_A,)),
     "blind append, metadata": Case(OURS, (owner("them"),)),

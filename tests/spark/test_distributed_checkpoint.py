@@ -22,11 +22,7 @@ import lakelog.spark
 from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.dialects.digest import Digest
-from lakelog.errors import (
-    CheckpointValidationError,
-    CheckpointWriteError,
-    InvalidInputError,
-)
+from lakelog.errors import CheckpointValidationError, CheckpointWriteError, InvalidInputError
 from lakelog.log.state import State
 from lakelog.spark import checkpoint_parts as spark_parts
 from lakelog.spark.strategy import BROADCAST, HASH, POLARS
@@ -212,10 +208,7 @@ def test_what_goes_wrong_in_a_task_publishes_nothing(
 
 @pytest.mark.parametrize(
     ("strategy", "has_base"),
-    [
-        pytest.param(BROADCAST, True, id="checkpoint"),
-        pytest.param(HASH, False, id="commits"),
-    ],
+    [pytest.param(BROADCAST, True, id="checkpoint"), pytest.param(HASH, False, id="commits")],
 )
 def test_files_that_cleanup_removes_while_executors_run_are_replaced_by_a_new_listing(
     strategy: str, has_base: bool, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

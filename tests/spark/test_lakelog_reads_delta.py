@@ -125,10 +125,7 @@ def test_a_table_with_mapped_columns_is_appended_to(delta: Any, tmp_path: Path) 
     assert_same_state(delta, path)
     found = delta.read.format("delta").load(path).orderBy("id").collect()
     assert [tuple(row) for row in found][-1] == (3, "z", "ours")
-    with (
-        pytest.raises(PartitionMismatchError),
-        lakelog.open(path).transaction() as tx,
-    ):
+    with pytest.raises(PartitionMismatchError), lakelog.open(path).transaction() as tx:
         tx.add(path="wrong.parquet", size=1, partitionValues={"p": "by its logical name"})
 
 

@@ -18,15 +18,7 @@ from polars.testing import assert_frame_equal
 
 import lakelog
 from lakelog import CorruptionError, InvalidInputError, StreamMismatchError
-from lakelog.spark.pipeline import (
-    Checkpoint,
-    Cleanup,
-    Compact,
-    Ingest,
-    Pipeline,
-    Target,
-    Vacuum,
-)
+from lakelog.spark.pipeline import Checkpoint, Cleanup, Compact, Ingest, Pipeline, Target, Vacuum
 from lakelog.spark.pipeline import pipeline as running
 from lakelog.spark.pipeline.upkeep import list_table
 from tests.spark.pipeline_side import Side, live, on_disk

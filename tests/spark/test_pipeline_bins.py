@@ -6,15 +6,7 @@ from typing import Any
 
 import polars as pl
 
-from lakelog.data.compact import (
-    COMPACTED,
-    SKIP,
-    Sizes,
-    find_bins,
-    first_bins,
-    skipped,
-    with_marks,
-)
+from lakelog.data.compact import COMPACTED, SKIP, Sizes, find_bins, first_bins, skipped, with_marks
 
 MAP = pl.Map(pl.String, pl.String)
 SIZES = Sizes(target_bytes=100, small_bytes=75, deleted_share=0.05)

@@ -180,12 +180,7 @@ def _install_azurite(folder: Path) -> None:
     options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
     command = [_node(), npm, "ci", *options]
     done = subprocess.run(
-        command,
-        cwd=draft,
-        timeout=_INSTALL_SECONDS,
-        capture_output=True,
-        text=True,
-        check=False,
+        command, cwd=draft, timeout=_INSTALL_SECONDS, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"npm ci failed:\n{done.stdout}{done.stderr}"
     draft.rename(folder)

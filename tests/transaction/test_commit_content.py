@@ -77,12 +77,7 @@ def test_commit_info_says_what_delta_says() -> None:
     assert dict(content.info) == {
         "timestamp": NOW_MS,
         "operation": "WRITE",
-        "operationParameters": {
-            "mode": "Append",
-            "partitionBy": '["a"]',
-            "n": "1",
-            "none": None,
-        },
+        "operationParameters": {"mode": "Append", "partitionBy": '["a"]', "n": "1", "none": None},
         "readVersion": 6,
         "isolationLevel": "WriteSerializable",
         "isBlindAppend": True,

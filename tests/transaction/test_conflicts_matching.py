@@ -11,9 +11,7 @@ import pytest
 
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.protocol_rules import TableConfiguration
-from lakelog.errors import (
-    InvalidInputError,
-)
+from lakelog.errors import InvalidInputError
 from lakelog.model.metadata import Protocol
 from lakelog.transaction.conflicts import find_conflict, may_match
 from tests.handmade import add, field, metadata, protocol, remove
@@ -112,10 +110,7 @@ def test_mapped_columns_are_looked_up_by_their_physical_names(mode: str) -> None
         assert rule_of(mine, won) == rule
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["2024-01-31T10:20:30.456789Z", "2024-01-31 10:20:30.456789"],
-)
+@pytest.mark.parametrize("text", ["2024-01-31T10:20:30.456789Z", "2024-01-31 10:20:30.456789"])
 def test_timestamps_are_compared_as_times(text: str) -> None:
     read = metadata(field("t", "timestamp"), field("u", "timestamp"), partitioned=("t",))
     # Statistics are cut to milliseconds, so the greatest may lie up to one above what they say.
@@ -168,11 +163,7 @@ def test_the_matching_files_are_those_that_a_listing_by_predicate_keeps() -> Non
     assert mask.to_list() == [True, True, True]
     assert may_match(
         files, (x > 5,), TableConfiguration(DELTA, Protocol(1, 2), metadata_of(METADATA))
-    ).to_list() == [
-        False,
-        True,
-        True,
-    ]
+    ).to_list() == [False, True, True]
     assert (
         may_match(
             files, (), TableConfiguration(DELTA, Protocol(1, 2), metadata_of(METADATA))

@@ -184,9 +184,7 @@ def test_the_registry_of_document_mappings_may_grow_under_way() -> None:
         with_properties(METADATA, delta__enableRowTracking="true"),
     ],
 )
-def test_metadata_that_speaks_of_every_file_conflicts_with_a_file_added_unseen(
-    new: Action,
-) -> None:
+def test_metadata_that_speaks_of_every_file_conflicts_with_a_file_added_unseen(new: Action) -> None:
     error = find_conflict(pending(new), winner(BLIND, add("f")))
     assert isinstance(error, ConcurrentAppendError)
     assert (error.rule, error.found) == ("all_files_appended", "f")

@@ -34,8 +34,7 @@ def test_every_indextables_reader_feature_that_can_be_read_is_known() -> None:
 
 
 @pytest.mark.parametrize(
-    "feature",
-    [*RULES.features.values(), *INDEXTABLES_RULES.features.values()],
+    "feature", [*RULES.features.values(), *INDEXTABLES_RULES.features.values()]
 )
 def test_a_feature_rests_on_known_ones_and_says_why_it_stands_so(feature: Feature) -> None:
     assert RULES.features.keys() >= {*feature.requires, *feature.replaces}
@@ -110,10 +109,7 @@ def test_a_mapping_mode_that_the_protocol_does_not_honour_is_none() -> None:
     st.sampled_from([None, (), ("columnMapping",), ("appendOnly",)]),
 )
 def test_writers_map_columns_where_readers_do(
-    reader: int,
-    writer: int,
-    readers: tuple[str, ...] | None,
-    writers: tuple[str, ...] | None,
+    reader: int, writer: int, readers: tuple[str, ...] | None, writers: tuple[str, ...] | None
 ) -> None:
     metadata = table(properties={"delta.columnMapping.mode": "name"})
     protocol = Protocol(reader, writer, readers, writers)

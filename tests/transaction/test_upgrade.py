@@ -248,8 +248,7 @@ def test_indextables_upgrades_reach_the_version_that_brought_the_feature() -> No
 
 
 @pytest.mark.parametrize(
-    "names",
-    [[f] for f in INDEXTABLES_RULES.features] + [["columnarCommits", "checkpoint"]],
+    "names", [[f] for f in INDEXTABLES_RULES.features] + [["columnarCommits", "checkpoint"]]
 )
 def test_indextables_upgrades_are_legal(names: list[str]) -> None:
     if "avroState" in names:
@@ -322,10 +321,7 @@ def test_new_tables_get_the_versions_that_deltalake_gives_them(
     # with timestampNtz what version 2 implied.
     extra = listed(theirs) - {"variantType"}
     assert extra <= RULES.supported(ours)
-    assert RULES.supported(ours) - RULES.supported(theirs) <= {
-        "appendOnly",
-        "invariants",
-    }
+    assert RULES.supported(ours) - RULES.supported(theirs) <= {"appendOnly", "invariants"}
 
 
 @pytest.mark.reference

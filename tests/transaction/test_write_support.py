@@ -48,8 +48,7 @@ def test_tables_of_the_time_before_lists_are_written(version: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "name",
-    sorted(f.name for f in RULES.features.values() if f.stance is not Stance.REFUSED),
+    "name", sorted(f.name for f in RULES.features.values() if f.stance is not Stance.REFUSED)
 )
 def test_a_table_with_a_feature_that_is_honoured_is_written(name: str) -> None:
     check_writable(TableConfiguration(DELTA, featured(name), table()), "t")

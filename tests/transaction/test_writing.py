@@ -22,15 +22,7 @@ from lakelog import (
 from lakelog.storage import open_store
 from lakelog.testing import Fault, Rule
 from lakelog.transaction.commit_loop import Retry
-from tests.transaction.tables import (
-    append,
-    infos,
-    location,
-    new_table,
-    over,
-    paths,
-    runtime,
-)
+from tests.transaction.tables import append, infos, location, new_table, over, paths, runtime
 
 FORMATS = ("delta", "indextables")
 STORES = ("local", "memory")

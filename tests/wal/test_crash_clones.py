@@ -74,10 +74,7 @@ class Life:
 
     def copy(self) -> Life:
         return replace(
-            self,
-            units=dict(self.units),
-            acked=dict(self.acked),
-            may_be_void=list(self.may_be_void),
+            self, units=dict(self.units), acked=dict(self.acked), may_be_void=list(self.may_be_void)
         )
 
     def durable(self) -> dict[int, int]:

@@ -51,10 +51,7 @@ def refused(directory: Path) -> WalCorruptionError:
     before = {path.name: path.read_bytes() for path in directory.glob("*.wal*")}
     with pytest.raises(WalCorruptionError) as caught:
         WriteAheadLog(directory)
-    with (
-        pytest.raises(WalCorruptionError) as read,
-        WriteAheadLog(directory, read_only=True) as log,
-    ):
+    with pytest.raises(WalCorruptionError) as read, WriteAheadLog(directory, read_only=True) as log:
         log.replay()
     assert read.value.as_dict() == caught.value.as_dict()
     assert {path.name: path.read_bytes() for path in directory.glob("*.wal*")} == before

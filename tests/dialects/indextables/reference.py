@@ -37,10 +37,7 @@ PLAIN = {"spark.indextables.transaction.optimized.enabled": "false"}
 """Options for the older reader and writer, the only one that records skips."""
 
 SCHEMA = json.dumps(
-    {
-        "type": "struct",
-        "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}],
-    }
+    {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
 )
 
 _MAIN = "io.indextables.spark.transaction.Oracle"

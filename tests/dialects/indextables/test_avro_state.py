@@ -315,10 +315,7 @@ def test_skips_beside_the_first_state_are_no_second_history(log: Log) -> None:
 
 @pytest.mark.parametrize(
     ("fields", "found"),
-    [
-        ({"formatVersion": 2}, "formatVersion 2"),
-        ({"protocolVersion": 5}, "protocolVersion 5"),
-    ],
+    [({"formatVersion": 2}, "formatVersion 2"), ({"protocolVersion": 5}, "protocolVersion 5")],
 )
 def test_a_newer_state_is_refused(log: Log, fields: dict[str, Any], found: str) -> None:
     with pytest.raises(UnsupportedFeatureError) as caught:

@@ -14,15 +14,7 @@ from lakelog.dialects.indextables import DIALECT, doc_mapping_hash
 from lakelog.dialects.log_content import Actions
 from lakelog.errors import InvalidActionError, MalformedLogError
 from lakelog.model import actions
-from tests.dialects.indextables.writing import (
-    FRAMINGS,
-    PROTOCOL,
-    Log,
-    add,
-    metadata,
-    remove,
-    skip,
-)
+from tests.dialects.indextables.writing import FRAMINGS, PROTOCOL, Log, add, metadata, remove, skip
 
 _EXTENDED = {
     "stats": '{"numRecords":3}',

@@ -60,9 +60,7 @@ def test_version_0_comes_from_its_commit_and_never_from_a_late_state(
     assert first.meta["metadataId"].to_list() == [None, manifest["expected"]["tableId"]]
 
 
-def test_registry_keys_are_the_hashes_of_their_mappings(
-    table: tuple[LogStore, Any, str],
-) -> None:
+def test_registry_keys_are_the_hashes_of_their_mappings(table: tuple[LogStore, Any, str]) -> None:
     store, manifest, _ = table
     for checkpoint in DIALECT.list_log(store, hint=False).checkpoints:
         (path,) = checkpoint.paths

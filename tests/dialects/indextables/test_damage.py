@@ -15,14 +15,7 @@ from lakelog.errors import CorruptionError, UnsupportedError
 from lakelog.model import actions
 from tests.budget import share_of
 from tests.dialects.indextables.test_json_checkpoint import write_json_checkpoint
-from tests.dialects.indextables.writing import (
-    PROTOCOL,
-    Log,
-    add,
-    flat_rows,
-    metadata,
-    skip,
-)
+from tests.dialects.indextables.writing import PROTOCOL, Log, add, flat_rows, metadata, skip
 
 _SEED = 20251006
 _ADDS = [add(f"p=x/part-{n}.split", size=n, partitionValues={"p": "x"}) for n in range(1, 9)]

@@ -10,15 +10,7 @@ import pytest
 from lakelog.dialects.indextables import DIALECT
 from lakelog.dialects.log_content import CompactionFile
 from lakelog.errors import InternalError
-from tests.dialects.indextables.writing import (
-    PROTOCOL,
-    Log,
-    add,
-    flat_rows,
-    lines,
-    metadata,
-    skip,
-)
+from tests.dialects.indextables.writing import PROTOCOL, Log, add, flat_rows, lines, metadata, skip
 
 
 @pytest.fixture

@@ -123,9 +123,7 @@ def test_an_update_over_a_state_holds_the_files_of_the_state(tmp_path: Path) -> 
     assert _paths(held.update()) == ["f1", "f2", "f3", "f4"]
 
 
-def test_states_that_forgot_the_commits_are_refused_and_not_mixed_with_them(
-    tmp_path: Path,
-) -> None:
+def test_states_that_forgot_the_commits_are_refused_and_not_mixed_with_them(tmp_path: Path) -> None:
     table = _table(tmp_path / "t")
     log = Log.__new__(Log)
     log.root, log.folder = tmp_path / "t", tmp_path / "t/_transaction_log"

@@ -18,10 +18,7 @@ from lakelog.model import actions
 from lakelog.storage import LogStore, open_store
 
 SCHEMA_STRING = json.dumps(
-    {
-        "type": "struct",
-        "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}],
-    }
+    {"type": "struct", "fields": [{"name": "id", "type": "long", "nullable": True, "metadata": {}}]}
 )
 PROTOCOL = {"protocol": {"minReaderVersion": 2, "minWriterVersion": 2}}
 FRAMINGS = ("plain", "scala", "rust")
