@@ -19,7 +19,7 @@ from lakelog.dialects.log_content import Actions, CommitFile
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage import LogStore
-from lakelog.transaction.conflicts import find_conflict
+from lakelog.transaction.conflicts import RULES, find_conflict
 from lakelog.transaction.pending_commit import PendingCommit, Reads, Winner
 from tests.handmade import Action, field, info, metadata, protocol
 
@@ -125,10 +125,18 @@ def with_properties(action: Action, **properties: str) -> Action:
     return changed(action, configuration={**before, **own})
 
 
-def rule_of(mine: PendingCommit, won: Winner, format_: str = "delta") -> str | None:
-    """The rule by which one conflicts with the other, if any."""
+def told(mine: PendingCommit, won: Winner) -> tuple[str | None, Any]:
+    """The rule by which one conflicts with the other, and what its error names, if any."""
     error = find_conflict(mine, won)
-    return None if error is None else error.rule
+    if error is None:
+        return None, None
+    assert type(error) is RULES[str(error.rule)].error
+    return error.rule, error.found
+
+
+def rule_of(mine: PendingCommit, won: Winner) -> str | None:
+    """The rule by which one conflicts with the other, if any."""
+    return told(mine, won)[0]
 
 
 def txn(app_id: str, version: int = 1) -> Action:

@@ -73,14 +73,6 @@ def test_what_a_column_says_of_itself_stays() -> None:
     assert mapping_of(made) == {"a": (7, "old"), "b": (8, "col-new0")}
 
 
-def test_a_schema_without_ids_keeps_those_of_the_columns_that_stay() -> None:
-    before = assigned(table(column("a"), column("b"), properties=BY_NAME))
-    asked = table(column("b"), column("c"), column("a"), properties=before.configuration)
-    after = mapping_of(assigned(asked, before))
-    assert {name: after[name] for name in ("a", "b")} == mapping_of(before)
-    assert after["c"][0] == 3
-
-
 def test_an_id_that_was_given_once_is_not_given_again() -> None:
     before = table(mapped("a", 1), properties={**BY_NAME, MAX_COLUMN_ID: "40"})
     made = assigned(table(column("a"), column("b"), properties=BY_NAME), before)

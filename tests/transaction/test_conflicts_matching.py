@@ -157,16 +157,10 @@ def test_matching_may_be_left_to_the_caller_whose_unknown_matches() -> None:
 
 def test_the_matching_files_are_those_that_a_listing_by_predicate_keeps() -> None:
     files = decoded([add("f", **at("a"), **bounds(1, 2)), add("g", **at("b")), add("h")]).files
-    mask = may_match(
-        files, (p == "a", x > 5), TableConfiguration(DELTA, Protocol(1, 2), metadata_of(METADATA))
-    )
-    assert mask.to_list() == [True, True, True]
-    assert may_match(
-        files, (x > 5,), TableConfiguration(DELTA, Protocol(1, 2), metadata_of(METADATA))
-    ).to_list() == [False, True, True]
-    assert (
-        may_match(
-            files, (), TableConfiguration(DELTA, Protocol(1, 2), metadata_of(METADATA))
-        ).to_list()
-        == [False] * 3
-    )
+    table = TableConfiguration(DELTA, Protocol(1, 2), metadata_of(METADATA))
+    for where, kept in (
+        ((p == "a", x > 5), [True, True, True]),
+        ((x > 5,), [False, True, True]),
+        ((), [False, False, False]),
+    ):
+        assert may_match(files, where, table).to_list() == kept

@@ -59,6 +59,14 @@ def staged(kind: str, form: str = "delta", **fields: Any) -> dict[str, Any]:
     return row
 
 
+def plain_table(form: str = "delta", *partitions: str, nullable: bool = True) -> PlainTable:
+    """What the fast path knows of a table."""
+    table = metadata(*partitions, nullable=nullable)
+    plain = PlainTable.of(TableConfiguration(named(form), PROTOCOLS[form], table))
+    assert plain is not None
+    return plain
+
+
 def added(path: str = "a", **fields: Any) -> dict[str, Any]:
     return staged("add", path=path, **({"size": 1} | fields))
 
@@ -287,8 +295,7 @@ def test_a_partition_value_that_is_plainly_right_is_right(
     type_: str, form: str, value: str | None, nullable: bool
 ) -> None:
     table = metadata(type_, nullable=nullable)
-    plain = PlainTable.of(TableConfiguration(named(form), PROTOCOLS[form], table))
-    assert plain is not None
+    plain = plain_table(form, type_, nullable=nullable)
     rows = [staged("add", form, path="a", size=1, partitionValues={type_: value})]
     try:
         taken = plain.take(rows)
@@ -311,15 +318,12 @@ def test_a_partition_value_that_is_plainly_right_is_right(
     ],
 )
 def test_the_usual_action_goes_the_short_way(row: dict[str, Any]) -> None:
-    plain = PlainTable.of(TableConfiguration(DELTA, PLAIN, metadata()))
-    assert plain is not None
+    plain = plain_table()
     assert isinstance(plain.take([row]), SmallCommit)
 
 
 def test_the_usual_partition_value_goes_the_short_way() -> None:
-    table = metadata("date", "string", "integer", "boolean")
-    plain = PlainTable.of(TableConfiguration(DELTA, PLAIN, table))
-    assert plain is not None
+    plain = plain_table("delta", "date", "string", "integer", "boolean")
     values = {"date": "2024-02-29", "string": "é", "integer": 7, "boolean": True}
     assert plain.take([added(partitionValues=values)]) is not None
     assert plain.take([added(partitionValues=dict.fromkeys(values))]) is not None
@@ -327,8 +331,7 @@ def test_the_usual_partition_value_goes_the_short_way() -> None:
 
 
 def test_a_version_of_an_application_goes_the_short_way() -> None:
-    plain = PlainTable.of(TableConfiguration(DELTA, PLAIN, metadata()))
-    assert plain is not None
+    plain = plain_table()
     small = plain.take([added()], [recorded("app", 3)])
     assert small is not None
     assert small.lines.startswith(b'{"txn":{"appId":"app","version":3,"lastUpdated":')
@@ -338,8 +341,7 @@ def test_a_version_of_an_application_goes_the_short_way() -> None:
 
 
 def test_many_actions_go_the_general_way() -> None:
-    plain = PlainTable.of(TableConfiguration(DELTA, PLAIN, metadata()))
-    assert plain is not None
+    plain = plain_table()
     rows = [added(f"f{n}") for n in range(MOST_ROWS + 1)]
     assert plain.take(rows) is None
     assert plain.take(rows[1:]) is not None
@@ -410,19 +412,13 @@ def test_metrics_are_sums_that_64_bits_may_be_too_few_for(
 
 
 def test_an_indextables_table_whose_commits_may_be_columnar_has_no_short_way() -> None:
-    features = ("columnarCommits",)
-    assert PlainTable.of(TableConfiguration(INDEXTABLES, Protocol(2, 2), metadata())) is not None
-    assert (
-        PlainTable.of(
-            TableConfiguration(INDEXTABLES, Protocol(3, 3, features, features), metadata())
-        )
-        is None
-    )
+    columnar = Protocol(3, 3, ("columnarCommits",), ("columnarCommits",))
+    plain_table("indextables")
+    assert PlainTable.of(TableConfiguration(INDEXTABLES, columnar, metadata())) is None
 
 
 def test_the_usual_split_goes_the_short_way() -> None:
-    plain = PlainTable.of(TableConfiguration(INDEXTABLES, Protocol(2, 2), metadata("string")))
-    assert plain is not None
+    plain = plain_table("indextables", "string")
     split = {
         "path": "string=a%20b/s.split",
         "size": 9,
@@ -453,8 +449,7 @@ def test_the_usual_split_goes_the_short_way() -> None:
 def test_metrics_count_rows_where_each_split_tells_them_alike(
     told: list[dict[str, Any]], rows: int | None
 ) -> None:
-    plain = PlainTable.of(TableConfiguration(INDEXTABLES, Protocol(2, 2), metadata()))
-    assert plain is not None
+    plain = plain_table("indextables")
     splits = [staged("add", "indextables", path=f"{n}", size=1, **t) for n, t in enumerate(told)]
     small = plain.take(splits)
     assert small is not None
