@@ -123,8 +123,8 @@ def test_files_all_over_the_order_are_put_in_order_once_too_many_sidecars_overla
     table.commit([n // 10 for n in range(1000)])
     table.checkpoint()
     kept, shares = [], []
-    for _ in range(22):
-        table.commit([table.random.randrange(100) for _ in range(25)], table.some(1))
+    for _ in range(12):
+        table.commit([table.random.randrange(100) for _ in range(60)], table.some(1))
         kept.append(table.checkpoint())
         shares.append(table.read(42) / table.total())
     assert max(shares) <= 0.5

@@ -87,13 +87,6 @@ def test_commit_info_says_what_delta_says() -> None:
     }
 
 
-def test_a_new_table_has_read_no_version() -> None:
-    described = replace(DESCRIPTION, read_version=None, user_metadata="mine")
-    info = build_content(pending([]), described, CommitBase(), NOW_MS).info
-    assert "readVersion" not in info
-    assert info["userMetadata"] == "mine"
-
-
 @given(st.integers(0, 2 * NOW_MS), st.integers(0, 2 * NOW_MS))
 def test_in_commit_timestamps_increase_whatever_the_clock_says(before: int, now: int) -> None:
     timed = pending([add("a")], protocol=TIMED, before=metadata(**TIMES_ON))
