@@ -54,12 +54,8 @@ def test_commits_come_newest_first_with_their_commit_info(made: Handmade) -> Non
     row = frame.row(2, named=True)
     assert row["operationParameters"] == {"mode": "Append", "n": "1"}
     assert json.loads(frame.row(1, named=True)["extra"]) == {"notebook": {"id": 1}}
-
-
-@pytest.mark.parametrize("limit", [0, 1, 3, 4, 99])
-def test_a_limit_gives_the_newest(made: Handmade, limit: int) -> None:
-    filled(made)
-    assert history(made.context(), limit)["version"].to_list() == [3, 2, 1, 0][:limit]
+    for limit in (0, 1, 3, 4, 99):
+        assert history(made.context(), limit)["version"].to_list() == [3, 2, 1, 0][:limit]
 
 
 def test_a_limit_reads_no_older_commit(made: Handmade) -> None:

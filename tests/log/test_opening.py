@@ -80,17 +80,6 @@ def test_a_broken_checkpoint_is_passed_over_where_commits_reach_from_zero(made: 
     assert "was ignored" in " ".join(found.warnings)
 
 
-def test_a_broken_checkpoint_is_passed_over_for_an_older_one(made: Handmade) -> None:
-    tear(contiguous(made))
-    made.checkpoint(1, *BASE, add("a"), add("b"))
-    made.forget(0, 1)
-    with pytest.warns(LakelogWarning):
-        snapshot = made.table.snapshot()
-    assert paths(snapshot) == ["b", "c"]
-    assert snapshot.provenance.checkpoint is not None
-    assert snapshot.provenance.checkpoint.version == 1
-
-
 def test_two_broken_checkpoints_are_passed_over_for_a_third(made: Handmade) -> None:
     tear(contiguous(made))
     tear(made.checkpoint(1, *BASE, add("a"), add("b")))

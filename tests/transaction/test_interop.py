@@ -75,18 +75,6 @@ def test_deltalake_opens_what_lakelog_writes(tmp_path: Path) -> None:
     assert [entry["operation"] for entry in theirs.history()] == told
 
 
-def test_deltalake_filters_by_the_statistics_that_lakelog_wrote(tmp_path: Path) -> None:
-    where = location("local", tmp_path)
-    table = new_table(where, schema={"id": pl.Int64})
-    with table.transaction() as tx:
-        tx.add(**data_file(where, "low.parquet", [1, 2]))
-        tx.add(**data_file(where, "high.parquet", [100, 200]))
-    dataset = DeltaTable(where).to_pyarrow_dataset()
-    import pyarrow.compute as pc
-
-    assert dataset.to_table(filter=pc.field("id") > 50).num_rows == 2
-
-
 def test_each_writes_on_after_the_other(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     rows = pa.table({"id": pa.array([1, 2, 3], pa.int64())})

@@ -12,7 +12,6 @@ from tests.wal import plain
 from tests.wal.damage import (
     LAST,
     PER_SEGMENT,
-    change,
     content,
     flip,
     frames,
@@ -74,19 +73,15 @@ def test_a_tail_torn_at_any_byte_of_the_last_frame_is_trimmed_and_told_of(tmp_pa
         assert seqs(log) == [1, 2]
 
 
-def test_a_tail_of_zeros_is_trimmed_and_told_of(directory: Path) -> None:
-    path = segments(directory)[-1]
-    size = path.stat().st_size
-    path.write_bytes(path.read_bytes() + bytes(5001))
-    torn(directory, size, "zero bytes up to the end of the file", (5001, 0), LAST)
-
-
-def test_a_last_frame_that_became_zeros_is_trimmed_and_told_of(directory: Path) -> None:
+@pytest.mark.parametrize("frames_lost", [0, 1])
+def test_a_tail_of_zeros_is_trimmed_and_told_of(directory: Path, frames_lost: int) -> None:
     path = segments(directory)[-1]
     last = frames(path)[-1]
-    size = last.end - last.offset
-    change(path, last.offset, bytes(size))
-    torn(directory, last.offset, "zero bytes up to the end of the file", (size, 0), LAST - 1)
+    end = last.offset if frames_lost else last.end
+    size = last.end - last.offset if frames_lost else 5001
+    path.write_bytes(path.read_bytes()[:end] + bytes(size))
+    reason = "zero bytes up to the end of the file"
+    torn(directory, end, reason, (size, 0), LAST - frames_lost)
 
 
 @pytest.mark.parametrize("field", ["header", "payload", "trailer"])

@@ -90,24 +90,17 @@ def test_positions_count_the_rows_in_order(monkeypatch: pytest.MonkeyPatch) -> N
     assert found.files["version"].unique().to_list() == [7]
     paths = adds(50).files["path"].to_list()
     assert found.files["path"].to_list() == paths
+    assert "minReaderVersion" not in found.files.columns
+    assert set(adds(50).files.columns) <= set(found.files.columns)
 
 
-def test_only_a_commit_above_the_size_is_columnar() -> None:
+def test_only_a_commit_above_the_size_is_columnar_and_five_times_smaller() -> None:
     commit = adds(100)
     size = len(DIALECT.encode(commit))
     assert DIALECT.encode(commit, columnar_above=size) == DIALECT.encode(commit)
     assert DIALECT.encode(commit, columnar_above=size - 1).startswith(b"PAR1")
-
-
-def test_a_columnar_commit_is_at_least_five_times_smaller() -> None:
     commit = adds(20_000)
     assert len(DIALECT.encode(commit)) > 5 * len(DIALECT.encode(commit, columnar_above=0))
-
-
-def test_columns_of_other_actions_are_not_read_with_the_files() -> None:
-    found = decode(DIALECT, DIALECT.encode(adds(10), columnar_above=0))
-    assert "minReaderVersion" not in found.files.columns
-    assert set(adds(10).files.columns) <= set(found.files.columns)
 
 
 def test_lines_and_columnar_commits_mix_in_one_log(tmp_path: Path) -> None:
@@ -129,7 +122,7 @@ def test_lines_and_columnar_commits_mix_in_one_log(tmp_path: Path) -> None:
     assert_frame_equal(found.files, found.files.sort(actions.ORDER))
 
 
-def test_other_engines_read_the_file(tmp_path: Path) -> None:
+def test_other_engines_read_the_file_whose_pages_have_statistics(tmp_path: Path) -> None:
     path = tmp_path / "commit.parquet"
     path.write_bytes(DIALECT.encode(adds(40), columnar_above=0))
     table = pq.read_table(path, page_checksum_verification=True)
@@ -139,11 +132,7 @@ def test_other_engines_read_the_file(tmp_path: Path) -> None:
     found = duckdb.sql(query)
     assert found is not None
     assert found.fetchall()[0] == (40, adds(40).files["size"].sum())
-
-
-def test_pages_have_statistics() -> None:
-    encoded = DIALECT.encode(adds(40), columnar_above=0)
-    metadata = pq.read_metadata(pa.BufferReader(encoded))
+    metadata = pq.read_metadata(path)
     names = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     column = metadata.row_group(1).column(names.index("modificationTime"))
     assert (column.compression, column.statistics.min) == ("ZSTD", 1_700_000_000_000)
