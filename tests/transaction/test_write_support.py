@@ -19,7 +19,6 @@ from tests.transaction.making import V12, add, cdc, column, remove, rows, table,
 RULES = DELTA.protocol_rules
 INDEXTABLES_RULES = INDEXTABLES.protocol_rules
 
-NOTHING = rows()
 COUNTED = {"stats": '{"numRecords":3}'}
 
 
@@ -38,20 +37,24 @@ def gate(
     )
 
 
+def writable(protocol: Protocol, metadata: Metadata | None = None, format_: str = "delta") -> None:
+    check_writable(TableConfiguration(named(format_), protocol, metadata or table()), "t")
+
+
 def featured(*names: str) -> Protocol:
     return RULES.upgrade(None, names)
 
 
 @pytest.mark.parametrize("version", range(1, 7))
 def test_tables_of_the_time_before_lists_are_written(version: int) -> None:
-    check_writable(TableConfiguration(DELTA, Protocol(1, version), table()), "t")
+    writable(Protocol(1, version))
 
 
 @pytest.mark.parametrize(
     "name", sorted(f.name for f in RULES.features.values() if f.stance is not Stance.REFUSED)
 )
 def test_a_table_with_a_feature_that_is_honoured_is_written(name: str) -> None:
-    check_writable(TableConfiguration(DELTA, featured(name), table()), "t")
+    writable(featured(name))
 
 
 @pytest.mark.parametrize(
@@ -64,7 +67,7 @@ def test_a_table_with_a_feature_that_is_honoured_is_written(name: str) -> None:
 def test_a_table_with_another_feature_is_refused_by_name(name: str) -> None:
     readers = (name,) if name in RULES.features and RULES.features[name].reader else ()
     with pytest.raises(UnsupportedFeatureError) as refused:
-        check_writable(TableConfiguration(DELTA, Protocol(3, 7, readers, (name,)), table()), "t")
+        writable(Protocol(3, 7, readers, (name,)))
     assert (refused.value.found, refused.value.path) == (name, "t")
     assert repr(name) in refused.value.message
 
@@ -72,7 +75,7 @@ def test_a_table_with_another_feature_is_refused_by_name(name: str) -> None:
 @pytest.mark.parametrize("version", [0, 8, 99])
 def test_a_writer_version_out_of_range_is_refused(version: int) -> None:
     with pytest.raises(UnsupportedFeatureError, match="newer writer"):
-        check_writable(TableConfiguration(DELTA, Protocol(1, version), table()), "t")
+        writable(Protocol(1, version))
 
 
 @pytest.mark.parametrize(
@@ -81,28 +84,28 @@ def test_a_writer_version_out_of_range_is_refused(version: int) -> None:
 )
 def test_a_protocol_that_lacks_what_writers_need_is_damage(protocol: Protocol) -> None:
     with pytest.raises(CorruptionError):
-        check_writable(TableConfiguration(DELTA, protocol, table()), "t")
+        writable(protocol)
 
 
 @pytest.mark.parametrize("number", ["1", "2"])
 def test_iceberg_compatibility_closes_a_table_only_while_it_is_on(number: str) -> None:
     protocol = featured(f"icebergCompatV{number}")
-    check_writable(TableConfiguration(DELTA, protocol, table()), "t")
+    writable(protocol)
     on = table(properties={f"delta.enableIcebergCompatV{number}": "true"})
     with pytest.raises(UnsupportedFeatureError, match="Iceberg requirements"):
-        check_writable(TableConfiguration(DELTA, protocol, on), "t")
+        writable(protocol, on)
 
 
 @pytest.mark.parametrize("protocol", [Protocol(1, 1), Protocol(2, 2), Protocol(3, 3)])
 def test_indextables_are_written_up_to_version_three(protocol: Protocol) -> None:
-    check_writable(TableConfiguration(INDEXTABLES, protocol, table()), "t")
+    writable(protocol, format_="indextables")
     columnar = INDEXTABLES_RULES.upgrade(protocol, ["columnarCommits"])
-    check_writable(TableConfiguration(INDEXTABLES, columnar, table()), "t")
+    writable(columnar, format_="indextables")
 
 
 def test_tables_whose_writers_commit_by_state_directories_are_refused() -> None:
     with pytest.raises(UnsupportedFeatureError, match="state directories") as refused:
-        check_writable(TableConfiguration(INDEXTABLES, Protocol(4, 4), table()), "t")
+        writable(Protocol(4, 4), format_="indextables")
     assert refused.value.found == "avroState"
 
 
@@ -110,7 +113,7 @@ def test_an_unknown_feature_of_indextables_is_refused_by_name() -> None:
     names = ("fromTheFuture",)
     for protocol in (Protocol(3, 3, names, names), Protocol(3, 3, None, names)):
         with pytest.raises(UnsupportedFeatureError) as refused:
-            check_writable(TableConfiguration(INDEXTABLES, protocol, table()), "t")
+            writable(protocol, format_="indextables")
         assert refused.value.found == "fromTheFuture"
 
 
@@ -329,4 +332,4 @@ def test_a_field_that_the_format_would_lose_is_refused() -> None:
 
 
 def test_a_commit_of_nothing_passes() -> None:
-    check_actions(TableConfiguration(DELTA, V12, table()), NOTHING, NOTHING, "t")
+    gate()

@@ -56,23 +56,22 @@ def _state(log: Log, **fields: Any) -> CheckpointReader:
     return log.checkpoint(1)
 
 
-def test_tombstones_hide_entries(log: Log) -> None:
-    reader = _state(log, tombstones=["b"], numFiles=2)
-    assert paths(read_files(reader)) == ["a", "c"]
-
-
 def test_a_state_hands_out_no_removes(log: Log) -> None:
     reader = _state(log, tombstones=["b"], numFiles=2)
     assert read_files(reader, kinds=["remove"]).is_empty()
 
 
-def test_a_tombstone_without_an_entry_is_counted_as_writers_count_it(log: Log) -> None:
-    reader = _state(log, tombstones=["b", "ended long ago"], numFiles=1)
-    assert paths(read_files(reader)) == ["a", "c"]
-
-
-def test_bytes_may_be_overestimated_until_a_writer_compacts(log: Log) -> None:
-    assert read_files(_state(log, totalBytes=31)).height == 3
+@pytest.mark.parametrize(
+    ("fields", "live"),
+    [
+        pytest.param({"tombstones": ["b"], "numFiles": 2}, "ac", id="a tombstone hides its entry"),
+        # Writers count a tombstone without an entry, too.
+        pytest.param({"tombstones": ["b", "ended long ago"], "numFiles": 1}, "ac", id="no entry"),
+        pytest.param({"totalBytes": 31}, "abc", id="too many bytes, until a writer compacts"),
+    ],
+)
+def test_the_live_files_of_a_state(log: Log, fields: dict[str, Any], live: str) -> None:
+    assert paths(read_files(_state(log, **fields))) == [*live]
 
 
 @pytest.mark.parametrize(
@@ -330,9 +329,13 @@ def test_a_state_of_another_version_is_refused(log: Log) -> None:
     assert (caught.value.expected, caught.value.found) == (1, 2)
 
 
-def test_cached_metadata_that_is_not_json_is_refused(log: Log) -> None:
+@pytest.mark.parametrize("depth", [None, 300, 1_000, 100_000])
+def test_cached_metadata_that_is_torn_or_nests_deep_is_malformed(
+    log: Log, depth: int | None
+) -> None:
+    nested = '{"metaData":{"x":' + "[" * (depth or 0) + "]" * (depth or 0) + "}}"
     with pytest.raises(MalformedLogError):
-        _state(log, metadata="{").read_meta()
+        _state(log, metadata="{" if depth is None else nested).read_meta()
 
 
 @pytest.mark.parametrize("name", [_SHARED, f"state-v{1:020d}/_manifest.avro"])
@@ -406,13 +409,6 @@ def test_without_the_codec_the_command_that_installs_it_is_named(
     with pytest.raises(MissingDependencyError) as caught:
         reader.read_meta()
     assert caught.value.hint == "pip install 'lakelog[avro]'"
-
-
-@pytest.mark.parametrize("depth", [300, 1_000, 100_000])
-def test_cached_metadata_that_nests_deep_is_malformed(log: Log, depth: int) -> None:
-    reader = _state(log, metadata='{"metaData":{"x":' + "[" * depth + "]" * depth + "}}")
-    with pytest.raises(MalformedLogError):
-        reader.read_meta()
 
 
 def test_a_reader_parses_its_state_manifest_once(log: Log) -> None:
