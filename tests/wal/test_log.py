@@ -75,23 +75,6 @@ def test_replay_gives_the_documented_columns(tmp_path: Path) -> None:
     assert frame.filter(pl.col("op") == "PUT")["key"].to_list() == [b"k"]
 
 
-def test_state_is_the_last_value_of_each_key_that_is_there(tmp_path: Path) -> None:
-    with WriteAheadLog(tmp_path) as log:
-        assert log.state().num_rows == 0
-        steps: list[tuple[Any, ...]] = [
-            *(("PUT", "a", "1"), ("PUT", "b", "2"), ("PUT", "c", "3"), ("DELETE", "b", None)),
-            *(("PUT", "a", "4"), ("DELETE", "missing", None), ("PUT", "d", "")),
-        ]
-        for step in steps:
-            log.append(*step)
-        log.append_batch([("DELETE", "c", None), ("PUT", "c", "5")])
-        assert log.state().to_pydict() == {
-            "key": [b"a", b"d", b"c"],
-            "value": [b"4", b"", b"5"],
-            "seqNum": [5, 7, 9],
-        }
-
-
 TABLES = {
     "arrow": pa.table({"op": ["PUT", "DELETE"], "key": ["a", "b"], "value": ["1", None]}),
     "polars": pl.DataFrame({"op": ["PUT", "DELETE"], "key": ["a", "b"], "value": ["1", None]}),
@@ -141,18 +124,6 @@ def test_the_operations_of_a_table_are_what_they_say(
                 log.append_table(
                     pa.table({"op": pa.array(wrong, kind), "key": ["k"] * 2, "value": ["v"] * 2})
                 )
-
-
-def test_an_empty_batch_is_its_commit(tmp_path: Path) -> None:
-    none = pa.table({"op": pa.array([], pa.string()), "key": [b""][:0], "value": [b""][:0]})
-    with WriteAheadLog(tmp_path) as log:
-        assert log.append_batch([]) == 1
-        assert log.append_table(none) == 2
-        assert rows(log) == []
-        assert [tuple(record) for record in log.records()] == [
-            (1, "COMMIT", b"", None),
-            (2, "COMMIT", b"", None),
-        ]
 
 
 @pytest.mark.parametrize(
@@ -250,22 +221,6 @@ def test_a_log_says_up_to_where_its_records_are_void(tmp_path: Path) -> None:
                 assert reader.truncated_to == told
     with WriteAheadLog(tmp_path) as log:
         assert log.truncated_to == 30
-
-
-def test_the_last_number_survives_truncation_of_everything_and_opening(tmp_path: Path) -> None:
-    with WriteAheadLog(tmp_path) as log:
-        for n in range(5):
-            log.append("PUT", str(n), b"")
-        assert log.truncate(5).truncated_to == 5
-        assert segments(tmp_path) == [6]
-        assert log.truncate(5).removed == ()
-    for _ in range(2):
-        with WriteAheadLog(tmp_path) as log:
-            assert log.current_seq_num() == 5
-            assert rows(log) == []
-    with WriteAheadLog(tmp_path) as log:
-        assert log.append("PUT", "next", b"") == 6
-        assert rows(log, 5) == [(6, "PUT", b"next", b"")]
 
 
 @pytest.mark.parametrize(
