@@ -5,6 +5,8 @@ from __future__ import annotations
 import datetime as dt
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
@@ -20,6 +22,14 @@ import pytest
 import lakelog
 from lakelog import Table
 from lakelog.data.parquet_file import ParquetCopy
+from lakelog.data.thrift_compact import (
+    Value,
+    read_list,
+    read_struct,
+    write_list,
+    write_number,
+    write_struct,
+)
 from lakelog.errors import CorruptionError, LakelogError
 from tests.budget import rng_of, share_of
 
@@ -208,6 +218,152 @@ def test_rows_that_cannot_be_copied_are_decoded(tmp_path: Path, copied: list[str
     assert copied == []
     assert old.to_polars().equals(UPDATED.select(old.to_polars().columns))
     assert marked.to_polars().height == COUNT - 1
+
+
+def test_many_short_chunks_are_decoded(
+    tmp_path: Path, copied: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakelog.data.rewrite._COPIED_BYTES", 1 << 12)
+    pq.write_table(ROWS.select("id", "x").to_arrow(), tmp_path / "rows.parquet", row_group_size=2)
+    lakelog.convert(tmp_path)
+    update(lakelog.open(tmp_path, upkeep=False))
+    assert copied == []
+
+
+@pytest.mark.parametrize("mode", ["id", "none"])
+def test_columns_with_other_names_in_the_file_are_decoded(
+    tmp_path: Path, copied: list[str], mode: str
+) -> None:
+    schema = {"k": pl.Int64, "a": pl.Int64, "b": pl.Int64}
+    properties = {"delta.columnMapping.mode": mode, "delta.dataSkippingStatsColumns": "k"}
+    table = lakelog.create(tmp_path, schema, configuration=properties, upkeep=False)
+    # By their ids, "x" is "a" and "a" is "b".
+    names = ["k", "x", "a"] if mode == "id" else ["K", "a", "b"]
+    fields = [
+        pa.field(name, pa.int64(), metadata={"PARQUET:field_id": str(number)})
+        for number, name in enumerate(names, 1)
+    ]
+    columns = [pa.array(range(n, n + 9)) for n in (0, 10, 20)]
+    rows = pa.Table.from_arrays(columns, schema=pa.schema(fields))
+    pq.write_table(rows, tmp_path / "rows.parquet")
+    physical = {
+        f.name: f.metadata.get("delta.columnMapping.physicalName", f.name)
+        for f in table.snapshot().schema.fields
+    }
+    least = {"k": 0, "a": 10} if mode == "id" else {"k": 0}
+    stats = {
+        "numRecords": 9,
+        "minValues": {physical[name]: bound for name, bound in least.items()},
+        "maxValues": {physical[name]: bound + 8 for name, bound in least.items()},
+    }
+    size = (tmp_path / "rows.parquet").stat().st_size
+    with table.transaction() as tx:
+        tx.add(path="rows.parquet", size=size, partitionValues={}, stats=json.dumps(stats))
+    table.update({"a": 99_999})
+    assert copied == []
+    assert table.to_polars("a > 5000").height == 9
+    assert table.to_polars()["b"].to_list() == list(range(20, 29))
+    found = json.loads(table.snapshot().files().collect()["stats"][0])
+    assert found["maxValues"] == {physical["k"]: 8}
+
+
+def rewritten_footer(file: Path, change: Callable[[dict[int, Value]], object]) -> None:
+    """Change the fields of a file's footer."""
+    data = file.read_bytes()
+    length = int.from_bytes(data[-8:-4], "little")
+    fields = read_struct(data[-8 - length : -8])
+    change(fields)
+    footer = write_struct(fields)
+    file.write_bytes(data[: -8 - length] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+
+def longest_chunk(fields: dict[int, Value]) -> None:
+    """Let the chunk of the first column end behind that of the second."""
+    (encoded,) = read_list(fields[4])
+    group = read_struct(encoded)
+    first, *others = read_list(group[1])
+    chunk = read_struct(first)
+    metadata = read_struct(chunk[3].data)
+    metadata[7] = write_number(20_000)
+    chunk[3] = Value(chunk[3].type, write_struct(metadata))
+    group[1] = write_list([write_struct(chunk), *others])
+    fields[4] = write_list([write_struct(group)])
+
+
+ODD_FOOTERS: dict[str, Callable[[dict[int, Value]], object]] = {
+    "key-value metadata of another type": lambda fields: fields.update({5: write_number(1)}),
+    "column orders of another type": lambda fields: fields.update({7: write_number(1)}),
+    "overlapping chunks": longest_chunk,
+}
+
+
+@pytest.mark.parametrize("odd", ODD_FOOTERS)
+def test_files_with_odd_footers_are_decoded(tmp_path: Path, copied: list[str], odd: str) -> None:
+    rows = ROWS.select("id", "m", "x")
+    pq.write_table(rows.to_arrow(), tmp_path / "rows.parquet", use_dictionary=False)
+    rewritten_footer(tmp_path / "rows.parquet", ODD_FOOTERS[odd])
+    lakelog.convert(tmp_path)
+    table = lakelog.open(tmp_path, upkeep=False)
+    update(table)
+    assert copied == []
+    assert table.to_polars().equals(UPDATED.select(rows.columns))
+
+
+@pytest.mark.parametrize(
+    ("text", "kept"),
+    [
+        ('"\\ud83d"', None),
+        ("[" * 400 + "]" * 400, "[" * 400 + "]" * 400),
+        ("[1, 2.50]", "[1,2.50]"),
+        ('{"a": 1e-7}', '{"a":1e-7}'),
+    ],
+)
+def test_odd_statistics_are_kept_or_left_out(
+    tmp_path: Path, copied: list[str], text: str, kept: str | None
+) -> None:
+    pq.write_table(ROWS.select("id", "s", "x").to_arrow(), tmp_path / "rows.parquet")
+    size = (tmp_path / "rows.parquet").stat().st_size
+    schema = {"id": pl.Int64, "s": pl.String, "x": pl.Float64}
+    table = lakelog.create(tmp_path, schema, upkeep=False)
+    stats = f'{{"numRecords": {COUNT}, "minValues": {{"s": {text}}}}}'
+    add = {"path": "rows.parquet", "size": size, "partitionValues": {}, "modificationTime": 0}
+    line = json.dumps({"add": {**add, "dataChange": True, "stats": stats}})
+    (tmp_path / "_delta_log" / f"{1:020}.json").write_text(line)
+    update(table)
+    assert len(copied) == 1
+    (found,) = table.snapshot().files().collect()["stats"]
+    assert (f'"s":{kept}' in found) == (kept is not None)
+
+
+FULL_DISK = """
+import resource, signal, sys, threading
+import polars as pl, lakelog
+
+table = lakelog.open(sys.argv[1], upkeep=False)
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, resource.RLIM_INFINITY))
+for _ in range(5):
+    try:
+        table.update({"x": pl.col("x") + 1}, "id % 1000 = 0")
+    except lakelog.UnavailableError as error:
+        print(error.message)
+print([each.name for each in threading.enumerate() if "lakelog-rows" in each.name])
+"""
+
+
+def test_no_thread_is_left_when_the_disk_is_full(tmp_path: Path) -> None:
+    """Else garbage collection closes the reader, in any thread, and waits there for its threads."""
+    count = 60_000
+    random_ = np.random.default_rng(0)
+    for _ in range(3):
+        columns = {name: random_.random(count) for name in ("v", "w", "x")}
+        lakelog.write(tmp_path, pl.DataFrame({"id": range(count), **columns}))
+    done = subprocess.run(
+        [sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    *failures, threads = done.stdout.splitlines()
+    assert len(failures) == 5
+    assert threads == "[]"
 
 
 def test_a_merge_that_only_updates_copies_too(tmp_path: Path, copied: list[str]) -> None:

@@ -36,7 +36,7 @@ from lakelog.data.thrift_compact import (
     write_number,
     write_struct,
 )
-from lakelog.dialects.parquet_footers import chunk_range, require_sound_chunks
+from lakelog.dialects.parquet_footers import require_sound_chunks
 from lakelog.errors import CorruptionError, LakelogError
 from lakelog.model import contract
 from lakelog.storage import LogStore
@@ -52,7 +52,8 @@ if "store_decimal_as_integer" in inspect.signature(pq.ParquetWriter.__init__).pa
 
 _MAGIC = b"PAR1"
 _LENGTH_BYTES = 4
-_FOOTER_BYTES, _MAX_FOOTER_BYTES = 1 << 16, 4 << 20  # what is read at first, and the maximum
+_FOOTER_BYTES = 1 << 16  # what is read at first
+_FOOTER_SHARE = 16  # of the file: a longer footer is decoded by pyarrow alone
 _PIECE_BYTES = 8 << 20  # of chunks that are copied
 _IN_MEMORY = 4  # bytes of texts for one in the file
 _VALUE_BYTES, _POSITION_BYTES = 8, 24  # of a value, or its offset, and of a row's position
@@ -65,7 +66,8 @@ _GROUP_OFFSET, _COMPRESSED_BYTES = 5, 6
 _CHUNK_OFFSET, _CHUNK_METADATA = 2, 3  # of a column chunk
 _ELSEWHERE = frozenset({1, 8, 9})  # in another file, or encrypted
 _UNCOMPRESSED_SIZE, _COMPRESSED_SIZE = 6, 7  # of a chunk's metadata
-_PAGE_OFFSETS, _BLOOM_FILTER = (9, 10, 11), frozenset({14, 15})
+_DATA_OFFSET, _DICTIONARY_OFFSET = 9, 11
+_INDEX_OFFSETS = (10, 14, 15)  # of index pages, which no writer has, and Bloom filters
 _NAME, _NUM_CHILDREN = 4, 5  # of a schema element
 _KEY = 1  # of a key-value pair
 _I32 = 5  # of Thrift's types
@@ -73,9 +75,6 @@ _I32 = 5  # of Thrift's types
 # Before 1.10 the recorded length of a chunk, or the bounds of texts, may be wrong.
 _OLD_WRITER = re.compile(rb"parquet-mr(?! version 1\.\d\d)")
 _CALENDAR_KEY = b"org.apache.spark.version"
-"""The only key that a copy keeps: without it, Spark may read old dates of the copied columns in
-another calendar.
-"""
 
 _READ_ERRORS = (LakelogError, pa.ArrowException, OSError, ValueError, IndexError, RecursionError)
 
@@ -155,12 +154,46 @@ def _columns(elements: Sequence[bytes]) -> Iterator[_Column]:
         yield _Column(name, tuple(elements[start:at]), range(first, leaf))
 
 
+class _Chunk(NamedTuple):
+    """A column chunk: its metadata without offsets, the offsets of its pages by field id, its byte
+    range, and its length without compression.
+    """
+
+    metadata: dict[int, Value]
+    offsets: dict[int, int]
+    start: int
+    end: int
+    uncompressed_bytes: int
+
+    @staticmethod
+    def of(encoded: bytes) -> _Chunk:
+        """A chunk of a row group; ValueError for one in another file, or encrypted."""
+        chunk = read_struct(encoded)
+        if _ELSEWHERE & chunk.keys():
+            raise ValueError("a column chunk is in another file, or encrypted")
+        metadata = read_struct(chunk[_CHUNK_METADATA].data)
+        for number in _INDEX_OFFSETS:
+            metadata.pop(number, None)
+        first = read_number(metadata.pop(_DATA_OFFSET))
+        offsets = {_DATA_OFFSET: first}
+        dictionary = read_number(metadata.pop(_DICTIONARY_OFFSET, None))
+        if 0 < dictionary < first:  # some writers have 0 where there is none
+            offsets[_DICTIONARY_OFFSET] = first = dictionary
+        end = first + read_number(metadata[_COMPRESSED_SIZE])
+        return _Chunk(metadata, offsets, first, end, read_number(metadata[_UNCOMPRESSED_SIZE]))
+
+    def moved(self, start: int) -> bytes:
+        """The chunk, encoded, at another place and without indexes."""
+        offsets = {n: write_number(at - self.start + start) for n, at in self.offsets.items()}
+        metadata = Value(STRUCT, write_struct(self.metadata | offsets))
+        return write_struct({_CHUNK_OFFSET: write_number(0), _CHUNK_METADATA: metadata})
+
+
 class _Group(NamedTuple):
-    """A row group: its number of rows, and its column chunks, encoded and as byte ranges."""
+    """A row group: its number of rows, and the chunks that are copied."""
 
     num_rows: int
-    chunks: tuple[bytes, ...]
-    ranges: tuple[tuple[int, int], ...]
+    chunks: tuple[_Chunk, ...]
 
 
 @dataclass(frozen=True)
@@ -172,18 +205,20 @@ class CopySource:
         size_bytes: Its length.
         partition: Its partition values, by physical name.
         stats: The statistics of its add action.
-        footer: The fields of its footer.
-        groups: Its row groups.
         kept: The columns that are copied.
+        groups: Its row groups.
+        footer: Fields of its footer that a copy has too.
+        orders: The orders of the columns that are copied; None if the file has none.
     """
 
     path: str
     size_bytes: int
     partition: Mapping[str, str | None]
     stats: str | None
-    footer: Mapping[int, Value]
-    groups: tuple[_Group, ...]
     kept: tuple[_Column, ...]
+    groups: tuple[_Group, ...]
+    footer: Mapping[int, Value]
+    orders: tuple[bytes, ...] | None
     _sources: Sources
 
     @staticmethod
@@ -193,7 +228,9 @@ class CopySource:
         kept: Sequence[contract.Field],
         read: Sequence[contract.Field],
         mapping: str,
+        *,
         group_bytes: int,
+        chunk_bytes: int,
     ) -> CopySource | None:
         """A row of `Snapshot.files` without deleted rows.
 
@@ -203,53 +240,55 @@ class CopySource:
             kept: Columns to copy.
             read: Columns that are read a row group at a time.
             mapping: The mode of column mapping.
-            group_bytes: Maximum memory of these columns.
+            group_bytes: Maximum memory of the columns that are read.
+            chunk_bytes: Minimum length of a chunk, on average; short ones are decoded faster.
 
         Returns:
-            None for a file that has to be decoded: with dates of an old calendar, encrypted, of an
-            old writer, with too large row groups, or damaged, which is an error where it is read.
+            None for a file that has to be decoded: with dates of an old calendar, other names than
+            the physical ones, short chunks or large row groups, encrypted, of an old writer, or
+            damaged, which is an error where it is read.
         """
         with suppress(*_READ_ERRORS):
             footer, metadata = _read_footer(sources, file["path"], file["size"])
             schema = metadata.schema.to_arrow_schema()
+            count = metadata.num_row_groups
+            decoded = Columns.of(schema, read, mapping).leaves
+            memory_bytes = max(_memory_bytes(metadata, i, decoded) for i in range(count))
+            if (
+                memory_bytes > group_bytes
+                or count * metadata.num_columns * chunk_bytes > file["size"]
+                or Calendar.of(metadata.metadata).is_old
+                or _ENCRYPTION & footer.keys()
+                or _OLD_WRITER.match(read_binary(footer.get(_CREATED_BY)))
+            ):
+                return None
             columns = Columns.of(schema, kept, mapping)
             require_contents(file["stats"], metadata.num_rows, 0, columns.absent)
-            leaves = set(columns.leaves)
             elements = _columns(read_list(footer[_SCHEMA]))
-            found = tuple(each for each in elements if not leaves.isdisjoint(each.leaves))
-            groups = tuple(_groups(footer, metadata, file["size"]))
-            decoded = Columns.of(schema, read, mapping).leaves
-            if (
-                found
-                and groups
-                and sum(group.num_rows for group in groups) == metadata.num_rows
-                and max(_memory_bytes(metadata, i, decoded) for i in range(len(groups)))
-                <= group_bytes
-                and not Calendar.of(metadata.metadata).is_old
-                and not _ENCRYPTION & footer.keys()
-                and not _OLD_WRITER.match(read_binary(footer.get(_CREATED_BY)))
-            ):
-                partition = dict(file["partitionValues"] or {})
+            found = tuple(c for c in elements if not set(c.leaves).isdisjoint(columns.leaves))
+            names = {contract.physical_name(field, mapping) for field in kept}
+            leaves = [leaf for column in found for leaf in column.leaves]
+            orders = read_list(footer[_COLUMN_ORDERS]) if _COLUMN_ORDERS in footer else None
+            groups = _groups(footer, metadata, leaves)
+            _require_apart(groups, file["size"])
+            if found and names.issuperset(column.name for column in found):
                 return CopySource(
                     file["path"],
                     file["size"],
-                    partition,
+                    dict(file["partitionValues"] or {}),
                     file["stats"],
-                    footer,
-                    groups,
                     found,
+                    groups,
+                    _kept_fields(footer),
+                    None if orders is None else tuple(orders[leaf] for leaf in leaves),
                     sources,
                 )
         return None
 
-    def kept_leaves(self) -> list[int]:
-        """The leaves of the columns that are copied."""
-        return [leaf for column in self.kept for leaf in column.leaves]
-
     def kept_bytes(self, group: _Group) -> Iterator[bytes]:
         """The chunks that are copied of a row group."""
         with self._sources.open(self.path, self.size_bytes) as file:
-            for start, end in _joined(group.ranges[leaf] for leaf in self.kept_leaves()):
+            for start, end in _joined((chunk.start, chunk.end) for chunk in group.chunks):
                 file.seek(start)
                 left = end - start
                 while left:
@@ -279,12 +318,13 @@ def _read_footer(
 ) -> tuple[dict[int, Value], pq.FileMetaData]:
     """The fields of a footer, and the footer as pyarrow has it."""
     end = size_bytes - _LENGTH_BYTES - len(_MAGIC)
+    most = max(_FOOTER_BYTES, size_bytes // _FOOTER_SHARE)
     with sources.open(path, size_bytes) as file:
         start = max(0, end - _FOOTER_BYTES)
         file.seek(start)
         tail = file.read(size_bytes - start)
         length = int.from_bytes(tail[end - start : -len(_MAGIC)], "little")
-        if not tail.endswith(_MAGIC) or not 0 < length <= min(end, _MAX_FOOTER_BYTES):
+        if not tail.endswith(_MAGIC) or not 0 < length <= min(end, most):
             raise ValueError("the file has no footer, an encrypted one, or a very long one")
         footer = tail[: -_LENGTH_BYTES - len(_MAGIC)][-length:]
         if len(footer) < length:
@@ -298,28 +338,40 @@ def _metadata(footer: bytes) -> pq.FileMetaData:
     return pq.read_metadata(pa.BufferReader(_MAGIC + footer + length + _MAGIC))
 
 
+def _kept_fields(footer: Mapping[int, Value]) -> dict[int, Value]:
+    """The writer, because what readers know of it holds for most chunks; and the key without which
+    Spark may read old dates of the copied columns in another calendar.
+    """
+    pairs = read_list(footer[_KEY_VALUES]) if _KEY_VALUES in footer else []
+    pairs = [each for each in pairs if read_binary(read_struct(each).get(_KEY)) == _CALENDAR_KEY]
+    fields = {_CREATED_BY: footer[_CREATED_BY]} if _CREATED_BY in footer else {}
+    return fields | ({_KEY_VALUES: write_list(pairs)} if pairs else {})
+
+
 def _groups(
-    footer: Mapping[int, Value], metadata: pq.FileMetaData, size_bytes: int
-) -> Iterator[_Group]:
-    """The row groups of a file, of which all chunks are inside the file and not encrypted."""
-    leaves = range(metadata.num_columns)
-    require_sound_chunks(metadata, range(metadata.num_row_groups), leaves)
+    footer: Mapping[int, Value], metadata: pq.FileMetaData, leaves: Sequence[int]
+) -> tuple[_Group, ...]:
+    """The row groups of a file, with the chunks of some leaves."""
+    require_sound_chunks(metadata, range(metadata.num_row_groups), range(metadata.num_columns))
+    found = []
     for number, encoded in enumerate(read_list(footer[_GROUPS])):
-        group = metadata.row_group(number)
-        chunks = tuple(read_list(read_struct(encoded)[_CHUNKS]))
-        ranges = tuple(chunk_range(group.column(leaf)) for leaf in leaves)
-        if (
-            len(chunks) != len(leaves)
-            or group.num_rows < 1
-            or any(not len(_MAGIC) <= start < end < size_bytes for start, end in ranges)
-            or any(
-                start > group.column(leaf).data_page_offset
-                for leaf, (start, _) in enumerate(ranges)
-            )
-            or any(_ELSEWHERE & read_struct(chunk).keys() for chunk in chunks)
-        ):
-            raise ValueError("a row group is empty, encrypted, or not inside the file")
-        yield _Group(group.num_rows, chunks, ranges)
+        num_rows = metadata.row_group(number).num_rows
+        chunks = read_list(read_struct(encoded)[_CHUNKS])
+        if len(chunks) != metadata.num_columns or num_rows < 1:
+            raise ValueError("a row group is empty, or lacks chunks")
+        found.append(_Group(num_rows, tuple(_Chunk.of(chunks[leaf]) for leaf in leaves)))
+    if sum(group.num_rows for group in found) != metadata.num_rows:
+        raise ValueError("row groups have other rows than the file")
+    return tuple(found)
+
+
+def _require_apart(groups: Iterable[_Group], size_bytes: int) -> None:
+    """Refuse chunks that overlap, or are not inside the file."""
+    last = len(_MAGIC)
+    for start, end in sorted((c.start, c.end) for group in groups for c in group.chunks):
+        if not last <= start < end < size_bytes:
+            raise ValueError("column chunks overlap, or are not inside the file")
+        last = end
 
 
 def _memory_bytes(metadata: pq.FileMetaData, number: int, leaves: Sequence[int]) -> int:
@@ -364,27 +416,32 @@ class ParquetCopy:
 
     def write(self, rows: pa.Table) -> None:
         """Append the next row group: the new columns of its rows."""
-        source = self._source
-        group = source.groups[len(self._groups)]
+        group = self._source.groups[len(self._groups)]
         self._stats.see(rows)
-        encoded, footer = self._encode(rows)
+        encoded, new = self._encode(rows)
         if not self._groups:
             self._upload.write(_MAGIC)
         start = at = self._upload.tell()
         chunks = []
-        for leaf in source.kept_leaves():
-            first, last = group.ranges[leaf]
-            chunks.append(_moved(group.chunks[leaf], at - first))
-            at += last - first
-        for piece in source.kept_bytes(group):
+        for chunk in group.chunks:
+            chunks.append(chunk.moved(at))
+            at += chunk.end - chunk.start
+        for piece in self._source.kept_bytes(group):
             self._upload.write(piece)
         self._upload.write(encoded[len(_MAGIC) :])
-        (new,) = read_list(footer[_GROUPS])
-        chunks += [_moved(each, at - len(_MAGIC)) for each in read_list(read_struct(new)[_CHUNKS])]
-        self._groups.append(_row_group(chunks, rows.num_rows, start))
+        chunks += [chunk.moved(chunk.start + at - len(_MAGIC)) for chunk in new]
+        both = [*group.chunks, *new]
+        fields = {
+            _CHUNKS: write_list(chunks),
+            _TOTAL_BYTES: write_number(sum(chunk.uncompressed_bytes for chunk in both)),
+            _GROUP_ROWS: write_number(rows.num_rows),
+            _GROUP_OFFSET: write_number(start),
+            _COMPRESSED_BYTES: write_number(sum(chunk.end - chunk.start for chunk in both)),
+        }
+        self._groups.append(write_struct(fields))
 
-    def _encode(self, rows: pa.Table) -> tuple[memoryview, dict[int, Value]]:
-        """The new columns of a row group as a file without its footer, and the footer."""
+    def _encode(self, rows: pa.Table) -> tuple[memoryview, list[_Chunk]]:
+        """The new columns of a row group as a file without its footer, and their chunks."""
         sink = pa.BufferOutputStream()
         with _writer(sink, rows, self._codec, self._footers) as writer:
             writer.write_table(rows, row_group_size=rows.num_rows)
@@ -393,12 +450,20 @@ class ParquetCopy:
         end = tail - int.from_bytes(encoded[tail : tail + _LENGTH_BYTES], "little")
         footer = read_struct(bytes(encoded[end:tail]))
         self._new = self._new or footer
-        return encoded[:end], footer
+        (group,) = read_list(footer[_GROUPS])
+        return encoded[:end], [_Chunk.of(each) for each in read_list(read_struct(group)[_CHUNKS])]
 
     def close(self) -> str:
         """Make the file appear, after its last row group; gives its statistics as JSON."""
         footer = self._footer()
-        _metadata(footer)  # raises if it is not valid
+        try:
+            _metadata(footer)
+        except (pa.ArrowException, OSError) as cause:
+            raise CorruptionError(
+                "columns of a data file cannot be copied, because its footer is damaged",
+                path=self._source.path,
+                hint="restore the file from a copy",
+            ) from cause
         self._upload.write(footer + len(footer).to_bytes(_LENGTH_BYTES, "little") + _MAGIC)
         self._upload.close()
         first, *others = self._footers
@@ -409,59 +474,23 @@ class ParquetCopy:
 
     def _footer(self) -> bytes:
         """The footer: the copied columns, and the new ones behind them."""
-        old, new, kept = self._source.footer, self._new, self._source.kept
+        source, new = self._source, self._new
         root, *elements = read_list(new[_SCHEMA])
-        copied = [*chain.from_iterable(column.elements for column in kept)]
-        width = len(kept) + read_number(read_struct(root)[_NUM_CHILDREN])
+        copied = chain.from_iterable(column.elements for column in source.kept)
+        width = len(source.kept) + read_number(read_struct(root)[_NUM_CHILDREN])
         root = write_struct(read_struct(root) | {_NUM_CHILDREN: write_number(width, _I32)})
         fields = {
             _VERSION: new[_VERSION],
             _SCHEMA: write_list([root, *copied, *elements]),
-            _NUM_ROWS: old[_NUM_ROWS],
+            _NUM_ROWS: write_number(sum(group.num_rows for group in source.groups)),
             _GROUPS: write_list(self._groups),
+            **source.footer,
         }
-        if _CREATED_BY in old:  # what readers know of its writer holds for most chunks
-            fields[_CREATED_BY] = old[_CREATED_BY]
-        keys = [
-            pair
-            for pair in (read_list(old[_KEY_VALUES]) if _KEY_VALUES in old else [])
-            if read_binary(read_struct(pair).get(_KEY)) == _CALENDAR_KEY
-        ]
-        if keys:
-            fields[_KEY_VALUES] = write_list(keys)
-        if _COLUMN_ORDERS in old:
-            orders = read_list(old[_COLUMN_ORDERS])
-            orders = [orders[leaf] for leaf in self._source.kept_leaves()]
-            fields[_COLUMN_ORDERS] = write_list([*orders, *read_list(new[_COLUMN_ORDERS])])
+        if source.orders is not None:
+            orders = [*source.orders, *read_list(new[_COLUMN_ORDERS])]
+            fields[_COLUMN_ORDERS] = write_list(orders)
         return write_struct(fields)
 
     def abandon(self) -> None:
         """Leave nothing behind; after `close` it does nothing."""
         self._upload.abandon()
-
-
-def _moved(chunk: bytes, by: int) -> bytes:
-    """A column chunk whose pages are so many bytes further on, without indexes."""
-    metadata = read_struct(read_struct(chunk)[_CHUNK_METADATA].data)
-    for offset in _PAGE_OFFSETS:
-        if read_number(metadata.get(offset)) > 0:  # some writers have 0 for no such page
-            metadata[offset] = write_number(read_number(metadata[offset]) + by)
-    kept = {number: value for number, value in metadata.items() if number not in _BLOOM_FILTER}
-    return write_struct(
-        {_CHUNK_OFFSET: write_number(0), _CHUNK_METADATA: Value(STRUCT, write_struct(kept))}
-    )
-
-
-def _row_group(chunks: Sequence[bytes], rows: int, start: int) -> bytes:
-    metadata = [read_struct(read_struct(chunk)[_CHUNK_METADATA].data) for chunk in chunks]
-    fields = {
-        _CHUNKS: write_list(chunks),
-        _GROUP_ROWS: write_number(rows),
-        _GROUP_OFFSET: write_number(start),
-    }
-    for total, own in (
-        (_TOTAL_BYTES, _UNCOMPRESSED_SIZE),
-        (_COMPRESSED_BYTES, _COMPRESSED_SIZE),
-    ):
-        fields[total] = write_number(sum(read_number(each.get(own)) for each in metadata))
-    return write_struct(fields)

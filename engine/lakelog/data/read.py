@@ -18,9 +18,9 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
@@ -74,7 +74,7 @@ def read_files(
     batch_rows: int = BATCH_ROWS,
     positions: bool = False,
     only: Sequence[Vector | None] | None = None,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """The rows of data files, without those that deletion vectors delete.
 
     Args:
@@ -131,8 +131,17 @@ def read_files(
     schema = plan.arrow_schema
     for column in _POSITIONS if positions else ():
         schema = schema.append(column)
-    batches = (batch.select(schema.names) for batch in reading.batches())
-    return _gathered(batches, schema, batch_rows)
+    return _selected(reading, schema, batch_rows)
+
+
+def _selected(
+    reading: _Reading, schema: pa.Schema, batch_rows: int
+) -> Generator[pa.RecordBatch, None, None]:
+    # Threads that read ahead end when this is closed, and not when garbage is collected: that may
+    # happen in a thread that is about to start, which would wait for itself.
+    with closing(reading.batches()) as batches:
+        selected = (batch.select(schema.names) for batch in batches)
+        yield from _gathered(selected, schema, batch_rows)
 
 
 @dataclass(frozen=True)
@@ -233,7 +242,7 @@ class _Reading:
         self._predicate = predicate
         self._roots = roots
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """The rows, file by file, read ahead by threads."""
         is_local = self._sources.is_local
         threads = _LOCAL_THREADS if is_local else _REMOTE_THREADS

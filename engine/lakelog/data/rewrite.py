@@ -5,7 +5,8 @@ Source: Delta protocol, Add File and Remove File; Deletion Vectors; Add CDC File
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,7 @@ _TOUCHED_BYTES = 64  # of memory for each row of a group, most of it for a momen
 _WRITER_SHARE, _BATCH_SHARE = 4, 16
 _IN_MEMORY = 4  # bytes of rows for one in the file
 _ROW_BITS = 40
-_COPIED_BYTES = 1 << 20  # smaller files are joined
+_COPIED_BYTES, _COPIED_CHUNKS = 1 << 20, 64  # smaller files are joined, shorter chunks decoded
 _OPENERS = 8
 _TIGHT_BOUNDS = '"tightBounds"'
 
@@ -277,10 +278,11 @@ class Rewriter:
         vectors = self._commit.vector_writer()
         marking = _Marking(self._snapshot, files, vectors, self._store)
         waiting = _Waiting(None, self._batch_bytes)
-        for rows in touched_rows(plan, files, self._change, self._store):
-            marking.take(rows)
-            mask = np.ones(rows.num_rows, bool)
-            self._put(waiting, rows.drop_columns([FILE_INDEX, ROW_INDEX]), mask)
+        with closing(touched_rows(plan, files, self._change, self._store)) as batches:
+            for rows in batches:
+                marking.take(rows)
+                mask = np.ones(rows.num_rows, bool)
+                self._put(waiting, rows.drop_columns([FILE_INDEX, ROW_INDEX]), mask)
         self._write_waiting(waiting)
         targets, self._again = marking.finish()
         self._gone.append(targets.files)
@@ -303,20 +305,24 @@ class Rewriter:
             self._copy_stretch(stretch, _Waiting(lane, self._batch_bytes // lanes))
             for lane, stretch in zip(numbers, stretches, strict=True)
         ]
-        while copying:
-            copying = [each for each in copying if next(each, None) is not None]
+        with ExitStack() as stack:
+            for each in copying:
+                stack.enter_context(closing(each))
+            while copying:
+                copying = [each for each in copying if next(each, None) is not None]
 
-    def _copy_stretch(self, files: pl.DataFrame, waiting: _Waiting) -> Iterator[int]:
+    def _copy_stretch(self, files: pl.DataFrame, waiting: _Waiting) -> Generator[int, None, None]:
         """Copy files; yields the number of rows after each batch."""
         for group in files.partition_by(_GROUP, maintain_order=True, include_key=False):
-            for rows, mask in self._copied_rows(group, waiting.most_bytes):
-                self._put(waiting, rows, mask)
-                yield rows.num_rows
+            with closing(self._copied_rows(group, waiting.most_bytes)) as batches:
+                for rows, mask in batches:
+                    self._put(waiting, rows, mask)
+                    yield rows.num_rows
         self._write_waiting(waiting)
 
     def _copied_rows(
         self, files: pl.DataFrame, batch_bytes: int
-    ) -> Iterator[tuple[pa.Table, NDArray[np.bool_]]]:
+    ) -> Generator[tuple[pa.Table, NDArray[np.bool_]], None, None]:
         """The rows of the files that have some that change, and which do."""
         plan = ReadPlan.of(self._snapshot, self._change.columns)
         found = [_places(rows) for rows in touched_rows(plan, files, self._change, self._store)]
@@ -362,14 +368,16 @@ class Rewriter:
             writer = self._planned().with_row_ids(plan.row_ids).of_columns(written)
             self._copies = self._writer(writer)
         touched = touched[np.isin(touched >> _ROW_BITS, numbers)]
-        batches = read_files(plan, files[numbers], store=self._store, positions=True)
-        rows = _Rows(batches)
-        for source in sources.values():
-            groups = (
-                self._changed(*_with_mask(rows.take(group.num_rows), numbers, touched))[0]
-                for group in source.groups
-            )
-            self._copies.copy_file(source, groups)
+        with closing(
+            read_files(plan, files[numbers], store=self._store, positions=True)
+        ) as batches:
+            rows = _Rows(batches)
+            for source in sources.values():
+                groups = (
+                    self._changed(*_with_mask(rows.take(group.num_rows), numbers, touched))[0]
+                    for group in source.groups
+                )
+                self._copies.copy_file(source, groups)
         return numbers
 
     def _copy_sources(self, files: pl.DataFrame, hit: NDArray[np.intp]) -> dict[int, CopySource]:
@@ -392,8 +400,15 @@ class Rewriter:
         sources = Sources(ReadPlan.of(self._snapshot, ()).reach, self._store)
 
         def source(file: Mapping[str, Any]) -> CopySource | None:
-            group_bytes = self._memory_bytes // 2
-            return CopySource.of(file, sources, kept, read, plan.mapping, group_bytes)
+            return CopySource.of(
+                file,
+                sources,
+                kept,
+                read,
+                plan.mapping,
+                group_bytes=self._memory_bytes // 2,
+                chunk_bytes=_COPIED_BYTES // _COPIED_CHUNKS,
+            )
 
         with Pool(_OPENERS, thread_name_prefix="lakelog-footers") as pool:
             found = pool.map(source, files[numbers].iter_rows(named=True))

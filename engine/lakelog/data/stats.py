@@ -242,35 +242,34 @@ class _Number(str):
 
 def joined_statistics(old: str | None, kept: Collection[str], new: str) -> str:
     """The statistics of a file with some columns of another one: those of its `kept` columns by
-    physical name, with numbers as they are spelled in `old`; others are in `new`.
+    physical name, with numbers as they are spelled in `old`; others are in `new`. If `old` is
+    malformed, they are left out.
     """
     try:
-        found = json.loads(
-            old or "{}", parse_int=_Number, parse_float=_Number, parse_constant=_refuse_constant
-        )
-    except (ValueError, RecursionError):
-        found = {}
-    own = json.loads(new, parse_int=_Number, parse_float=_Number)
-    if not isinstance(found, dict):
-        found = {}
-    for section in ("minValues", "maxValues", "nullCount"):
-        theirs = found.get(section)
-        if isinstance(theirs, dict):
-            known = {name: value for name, value in theirs.items() if name in kept}
-            own[section] = known | own.get(section, {})
-    own["tightBounds"] = found.get("tightBounds") is not False
-    return _spelled(own)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not JSON")
+        orjson.loads(old or "{}")  # stricter than the other parser
+        found = json.loads(old or "{}", parse_int=_Number, parse_float=_Number)
+        own = json.loads(new, parse_int=_Number, parse_float=_Number)
+        for section in ("minValues", "maxValues", "nullCount"):
+            theirs = found.get(section)
+            if isinstance(theirs, dict):
+                known = {name: value for name, value in theirs.items() if name in kept}
+                own[section] = known | own.get(section, {})
+        own["tightBounds"] = found.get("tightBounds") is not False
+        return _spelled(own)
+    except (ValueError, AttributeError, RecursionError):
+        return new
 
 
 def _spelled(value: Any) -> str:
-    if isinstance(value, dict):
-        members = (f"{json.dumps(name)}:{_spelled(each)}" for name, each in value.items())
-        return "{" + ",".join(members) + "}"
-    return str(value) if isinstance(value, _Number) else json.dumps(value)
+    match value:
+        case dict():
+            members = (f"{json.dumps(name)}:{_spelled(each)}" for name, each in value.items())
+            return "{" + ",".join(members) + "}"
+        case list():
+            return "[" + ",".join(map(_spelled, value)) + "]"
+        case _Number():
+            return str(value)
+    return json.dumps(value)
 
 
 _FIRST_EVEN_DAY = (dt.date(1600, 1, 1) - dt.date(1970, 1, 1)).days

@@ -10,7 +10,7 @@ Source: Delta protocol, Per-file Statistics; Deletion Vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -99,7 +99,7 @@ def _read_targets(
 
 def touched_rows(
     plan: ReadPlan, files: pl.DataFrame, selection: Selection, store: LogStore
-) -> Iterator[pa.Table]:
+) -> Generator[pa.Table, None, None]:
     """The rows that change, with their positions."""
     for batch in read_files(plan, files, predicate=selection.where, store=store, positions=True):
         rows = pa.Table.from_batches([batch])
