@@ -567,23 +567,36 @@ def _updated(rows: pa.Table, positions: NDArray[np.intp], outcomes: Sequence[Out
     that change. A column without new values is not copied.
     """
     for index, own in enumerate(rows.schema):
-        chunks = rows.column(index).chunks
-        order: NDArray[np.int64] | None = None
-        end = rows.num_rows
+        changed = []
         for outcome in outcomes:
             assert outcome.after is not None
             before, after = outcome.before.column(index), outcome.after.column(index)
-            if _is_same(before, after):
-                continue
-            if order is None:
-                order = np.arange(rows.num_rows)
-            order[positions[outcome.rows]] = np.arange(end, end + len(after))
-            chunks += after.cast(own.type).chunks  # strings may have come as large ones
-            end += len(after)
-        if order is not None:
-            placed = pa.concat_arrays(chunks).take(pa.array(order))
-            rows = rows.set_column(index, own, placed)
+            if not _is_same(before, after):  # strings may have come as large ones
+                changed.append((positions[outcome.rows], after.cast(own.type)))
+        if changed:
+            rows = rows.set_column(index, own, _placed(rows.column(index), changed))
     return rows
+
+
+def _placed(
+    column: pa.ChunkedArray, changed: Sequence[tuple[NDArray[np.intp], pa.ChunkedArray]]
+) -> pa.Array:
+    """A column with new values in some places."""
+    parts = [column, *(values for _, values in changed)]
+    is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
+    if is_number and not any(part.null_count for part in parts):
+        numbers = np.concatenate([chunk.to_numpy() for chunk in column.chunks])
+        for places, values in changed:
+            numbers[places] = values.to_numpy()
+        return pa.array(numbers, column.type)
+    order = np.arange(len(column))
+    end = len(column)
+    for places, values in changed:
+        order[places] = np.arange(end, end + len(values))
+        end += len(values)
+    return pa.concat_arrays([chunk for part in parts for chunk in part.chunks]).take(
+        pa.array(order)
+    )
 
 
 def _is_same(column: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
