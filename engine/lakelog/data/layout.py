@@ -32,6 +32,9 @@ SIZE_PROPERTY = "delta.targetFileSize"
 _TARGET_FILE_BYTES = 128 << 20
 """Length of a data file that writers aim at, unless the table or the caller says otherwise."""
 
+IN_MEMORY = 4
+"""Bytes of rows in memory for one in a file, as an estimate."""
+
 _MOST_NAME_BYTES = 255  # of a folder's name, on every filesystem in use
 _SIZE = re.compile(r"([0-9]+)\s*([kmgtp]?)i?b?", re.ASCII)
 _UNITS = {unit: 1 << 10 * power for power, unit in enumerate(("", "k", "m", "g", "t", "p"))}

@@ -55,7 +55,6 @@ _LENGTH_BYTES = 4
 _FOOTER_BYTES = 1 << 16  # what is read at first
 _FOOTER_SHARE = 16  # of the file: a longer footer is decoded by pyarrow alone
 _PIECE_BYTES = 8 << 20  # of chunks that are copied
-_IN_MEMORY = 4  # bytes of texts for one in the file
 _VALUE_BYTES, _POSITION_BYTES = 8, 24  # of a value, or its offset, and of a row's position
 
 # Field ids of parquet.thrift.
@@ -249,7 +248,8 @@ class CopySource:
             damaged, which is an error where it is read.
         """
         with suppress(*_READ_ERRORS):
-            footer, metadata = _read_footer(sources, file["path"], file["size"])
+            encoded = _read_footer(sources, file["path"], file["size"])
+            metadata = _metadata(encoded)
             schema = metadata.schema.to_arrow_schema()
             count = metadata.num_row_groups
             decoded = Columns.of(schema, read, mapping).leaves
@@ -258,8 +258,11 @@ class CopySource:
                 memory_bytes > group_bytes
                 or count * metadata.num_columns * chunk_bytes > file["size"]
                 or Calendar.of(metadata.metadata).is_old
-                or _ENCRYPTION & footer.keys()
-                or _OLD_WRITER.match(read_binary(footer.get(_CREATED_BY)))
+            ):
+                return None
+            footer = read_struct(encoded)  # takes longer than what pyarrow does
+            if _ENCRYPTION & footer.keys() or _OLD_WRITER.match(
+                read_binary(footer.get(_CREATED_BY))
             ):
                 return None
             columns = Columns.of(schema, kept, mapping)
@@ -313,10 +316,8 @@ def _joined(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     return found
 
 
-def _read_footer(
-    sources: Sources, path: str, size_bytes: int
-) -> tuple[dict[int, Value], pq.FileMetaData]:
-    """The fields of a footer, and the footer as pyarrow has it."""
+def _read_footer(sources: Sources, path: str, size_bytes: int) -> bytes:
+    """The footer of a file, encoded."""
     end = size_bytes - _LENGTH_BYTES - len(_MAGIC)
     most = max(_FOOTER_BYTES, size_bytes // _FOOTER_SHARE)
     with sources.open(path, size_bytes) as file:
@@ -330,7 +331,7 @@ def _read_footer(
         if len(footer) < length:
             file.seek(end - length)
             footer = file.read(length)
-    return read_struct(footer), _metadata(footer)
+    return footer
 
 
 def _metadata(footer: bytes) -> pq.FileMetaData:
@@ -380,7 +381,7 @@ def _memory_bytes(metadata: pq.FileMetaData, number: int, leaves: Sequence[int])
     size_bytes = group.num_rows * _POSITION_BYTES
     for chunk in map(group.column, leaves):
         if chunk.physical_type == "BYTE_ARRAY":
-            encoded = chunk.total_uncompressed_size, _IN_MEMORY * chunk.total_compressed_size
+            encoded = chunk.total_uncompressed_size, layout.IN_MEMORY * chunk.total_compressed_size
             size_bytes += max(encoded)
         size_bytes += _VALUE_BYTES * chunk.num_values
     return int(size_bytes)

@@ -19,6 +19,7 @@ from lakelog.data.conform import Conform
 from lakelog.data.deletion_vectors import Vector, VectorReader, VectorWriter
 from lakelog.data.file_opening import Sources
 from lakelog.data.files import ReadPlan, row_id_columns
+from lakelog.data.layout import IN_MEMORY
 from lakelog.data.parquet_file import CopySource
 from lakelog.data.read import BATCH_ROWS, FILE_INDEX, ROW_INDEX, read_files
 from lakelog.data.row_commit import RowCommit, WriteReport
@@ -39,7 +40,6 @@ _LANE, _GROUP, _GROUP_ROWS = "\x00lane", "\x00group", 4_000_000
 _MEMORY_BYTES, _LEAST_BYTES = 256 << 20, 4 << 20
 _TOUCHED_BYTES = 64  # of memory for each row of a group, most of it for a moment
 _WRITER_SHARE, _BATCH_SHARE = 4, 16
-_IN_MEMORY = 4  # bytes of rows for one in the file
 _ROW_BITS = 40
 _COPIED_BYTES, _COPIED_CHUNKS = 1 << 20, 64  # smaller files are joined, shorter chunks decoded
 _OPENERS = 8
@@ -291,7 +291,7 @@ class Rewriter:
         """Copy files, several stretches of them by turns, each to files of its own."""
         rows = num_records(files["stats"]).fill_null(_GROUP_ROWS)
         before = rows.cum_sum() - rows
-        size_bytes = _IN_MEMORY * int(files["size"].sum())
+        size_bytes = IN_MEMORY * int(files["size"].sum())
         lanes = self._data_writer().open_lanes(int(rows.sum()), size_bytes)
         most = min(_GROUP_ROWS, self._memory_bytes // _TOUCHED_BYTES) // lanes
         # The positions of a group's rows are in memory, and its pages still in the disk's cache.
@@ -558,7 +558,7 @@ def _with_mask(
 def _batch_rows(files: pl.DataFrame, batch_bytes: int) -> int:
     """Rows that are read at once, all columns of them."""
     rows = max(1, int(num_records(files["stats"]).sum() or 0))
-    row_bytes = max(1, _IN_MEMORY * int(files["size"].sum()) // rows)
+    row_bytes = max(1, IN_MEMORY * int(files["size"].sum()) // rows)
     return max(1, min(BATCH_ROWS, batch_bytes // row_bytes))
 
 

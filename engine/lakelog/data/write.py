@@ -53,7 +53,6 @@ _REMOTE_OPEN_FILES = 16
 # Files that are finished at the same time: they wait for the disk or for requests, not the core.
 _FINISHERS, _REMOTE_FINISHERS = 4, 8
 
-_IN_MEMORY = 4  # bytes of rows for one in the file, by custom
 _ROW_GROUP_BYTES = 64 << 20  # of rows in memory
 _ROW_GROUP_ROWS = 1 << 20
 _SPLIT_ROWS, _SPLIT_BYTES = 1 << 20, 64 << 20
@@ -384,7 +383,7 @@ class DataFileWriter:
             return
         row_bytes = max(1, rows.nbytes // rows.num_rows)
         # A file ends between row groups: where it is to be short, so are they.
-        group_bytes = min(self._row_group_bytes, _IN_MEMORY * self._plan.target_file_bytes)
+        group_bytes = min(self._row_group_bytes, layout.IN_MEMORY * self._plan.target_file_bytes)
         step = min(_ROW_GROUP_ROWS, max(1, group_bytes // row_bytes))
         step = math.ceil(rows.num_rows / max(1, round(rows.num_rows / step)))  # of equal length
         for start in range(0, rows.num_rows, step):
