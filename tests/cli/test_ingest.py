@@ -103,36 +103,41 @@ def test_parquet_is_continued_by_row(
     assert ids(events) == list(range(10))
 
 
+@pytest.mark.parametrize(
+    ("text", "reason", "kept", "rejected"),
+    [
+        ("id,day\n1,2026-01-05\n2,soon\n3,\n", "'day'", [1, 3], {"column": ["day"]}),
+        (
+            'id,name\n1,"a\nb"\n2\n\n3,c,d\n4,e\n',
+            "rows have more or fewer values than the header",
+            [1, 4],
+            {"row": ["2", "3,c,d"]},
+        ),
+    ],
+    ids=["value", "number of values"],
+)
 def test_a_bad_row_ends_the_command_or_is_diverted(
-    lakelog: Any, events: library.Table, tmp_path: Path
+    lakelog: Any,
+    events: library.Table,
+    tmp_path: Path,
+    text: str,
+    reason: str,
+    kept: list[int],
+    rejected: dict[str, list[str]],
 ) -> None:
-    (tmp_path / "a.csv").write_text("id,day\n1,2026-01-05\n2,soon\n3,\n")
+    (tmp_path / "a.csv").write_text(text)
     refused = lakelog("ingest", "events", "a.csv")
     assert refused.code == 2
-    assert "'day'" in refused.errors
+    assert reason in refused.errors
     assert "--on-bad-row divert" in refused.errors
     assert ids(events) == []
     diverted = lakelog("ingest", "events", "a.csv", "--on-bad-row", "divert")
     assert diverted.code == 1
-    assert "1 row" in diverted.text
-    assert ids(events) == [1, 3]
+    ((column, values),) = rejected.items()
+    assert f"{len(values)} row" in diverted.text
+    assert ids(events) == kept
     (folder,) = (tmp_path / "lakelog-ingest").iterdir()
-    assert pl.read_ndjson(folder / "rejected.ndjson")["column"].to_list() == ["day"]
-
-
-def test_csv_rows_with_too_few_or_too_many_values_are_bad_rows(
-    lakelog: Any, events: library.Table, tmp_path: Path
-) -> None:
-    (tmp_path / "a.csv").write_text('id,name\n1,"a\nb"\n2\n\n3,c,d\n4,e\n')
-    refused = lakelog("ingest", "events", "a.csv")
-    assert refused.code == 2
-    assert "rows have more or fewer values than the header" in refused.errors
-    assert ids(events) == []
-    diverted = lakelog("ingest", "events", "a.csv", "--on-bad-row", "divert")
-    assert diverted.code == 1
-    assert ids(events) == [1, 4]
-    (folder,) = (tmp_path / "lakelog-ingest").iterdir()
-    assert pl.read_ndjson(folder / "rejected.ndjson")["row"].to_list() == ["2", "3,c,d"]
+    assert pl.read_ndjson(folder / "rejected.ndjson")[column].to_list() == values
 
 
 def test_csv_with_blank_lines_is_continued_without_repeated_rows(

@@ -237,7 +237,7 @@ def test_whoever_is_overtaken_by_cleanup_looks_again(
     made: Made, tmp_path: Path, call: Callable[[Table, Made], None], step: int
 ) -> None:
     with warnings.catch_warnings():
-        # That commits are no longer on disk is told, and so it is.
+        # Commits that are no longer on disk are reported by a warning.
         warnings.simplefilter("ignore", LakelogWarning)
         sweep(made, tmp_path, call, step, 2)  # the first operation is the first look
 

@@ -125,7 +125,7 @@ def with_properties(action: Action, **properties: str) -> Action:
     return changed(action, configuration={**before, **own})
 
 
-def told(mine: PendingCommit, won: Winner) -> tuple[str | None, Any]:
+def conflict_of(mine: PendingCommit, won: Winner) -> tuple[str | None, Any]:
     """The rule by which one conflicts with the other, and what its error names, if any."""
     error = find_conflict(mine, won)
     if error is None:
@@ -136,7 +136,7 @@ def told(mine: PendingCommit, won: Winner) -> tuple[str | None, Any]:
 
 def rule_of(mine: PendingCommit, won: Winner) -> str | None:
     """The rule by which one conflicts with the other, if any."""
-    return told(mine, won)[0]
+    return conflict_of(mine, won)[0]
 
 
 def txn(app_id: str, version: int = 1) -> Action:

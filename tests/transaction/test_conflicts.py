@@ -30,6 +30,7 @@ from tests.transaction.conflict_cases import (
     at,
     bounds,
     changed,
+    conflict_of,
     domain,
     listing,
     metadata_of,
@@ -37,7 +38,6 @@ from tests.transaction.conflict_cases import (
     pending,
     protocol_of,
     rule_of,
-    told,
     txn,
     winner,
     with_properties,
@@ -138,7 +138,7 @@ def test_a_file_removed_by_both_conflicts_whatever_was_read() -> None:
 
 def test_paths_are_compared_decoded() -> None:
     mine = pending(remove("p=a%2520b/%C3%BC%20%3D"))
-    assert told(mine, winner(remove("p=a%2520b/ü =")))[1] == "p=a%20b/ü ="
+    assert conflict_of(mine, winner(remove("p=a%2520b/ü =")))[1] == "p=a%20b/ü ="
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,10 @@ def test_another_deletion_vector_for_a_path_conflicts_even_where_none_is_removed
 def test_the_same_path_added_by_both_conflicts() -> None:
     for isolation in (WRITE_SERIALIZABLE, SERIALIZABLE):
         mine = pending(add("f", **at("a")), isolation=isolation)
-        assert told(mine, winner(BLIND, add("f", **at("a")))) == ("file_added_by_both", "f")
+        assert conflict_of(mine, winner(BLIND, add("f", **at("a")))) == (
+            "file_added_by_both",
+            "f",
+        )
 
 
 def test_a_removed_file_is_not_brought_back() -> None:
@@ -176,7 +179,7 @@ def test_a_removed_file_is_not_brought_back() -> None:
 def test_a_removed_file_that_was_read_conflicts() -> None:
     won = winner(info("DELETE"), remove("f", **at("a"), **bounds(1, 5)))
     for where in (p == "a", x < 2, (p == "a") & (x > 4)):
-        assert told(pending(add("g"), where=[where]), won) == ("read_files_deleted", "f")
+        assert conflict_of(pending(add("g"), where=[where]), won) == ("read_files_deleted", "f")
     for where in (p == "b", x > 5, (p == "a") & (x > 5)):
         assert rule_of(pending(add("g"), where=[where]), won) is None
 
@@ -311,7 +314,7 @@ def test_files_are_judged_without_a_loop_over_rows() -> None:
 
         def both() -> None:
             assert rule_of(mine, theirs) is None
-            assert told(last, theirs)[1] == f"p=b/{count - 1}"
+            assert conflict_of(last, theirs)[1] == f"p=b/{count - 1}"
 
         return both
 

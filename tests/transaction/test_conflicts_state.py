@@ -13,12 +13,12 @@ from tests.transaction.conflict_cases import (
     METADATA,
     at,
     changed,
+    conflict_of,
     domain,
     listing,
     p,
     pending,
     rule_of,
-    told,
     txn,
     winner,
     with_properties,
@@ -28,12 +28,12 @@ from tests.transaction.conflict_cases import (
 def test_an_application_that_was_read_or_is_written_conflicts() -> None:
     won = winner(info("STREAMING UPDATE"), txn("app", 5))
     for mine in (pending(add("f"), app_ids=["app"]), pending(txn("app", 6), add("f"))):
-        assert told(mine, won) == ("app_id_written", "app")
+        assert conflict_of(mine, won) == ("app_id_written", "app")
     assert rule_of(pending(txn("App"), app_ids=["other"]), won) is None
 
 
 def test_a_domain_written_by_both_conflicts_unless_row_tracking_assigns_it_anew() -> None:
-    assert told(pending(domain("mine")), winner(domain("mine"), domain("d"))) == (
+    assert conflict_of(pending(domain("mine")), winner(domain("mine"), domain("d"))) == (
         "domain_written_by_both",
         "mine",
     )
@@ -62,14 +62,17 @@ def test_skips_of_the_same_file_do_not_conflict() -> None:
 def test_changed_metadata_conflicts_with_a_transaction_that_read_nothing() -> None:
     mine = pending(add("f"))
     wider = metadata(*COLUMNS, field("new"), partitioned=("p", "q"))
-    assert told(mine, winner(info("ADD COLUMNS"), wider)) == ("metadata_changed", "schemaString")
+    assert conflict_of(mine, winner(info("ADD COLUMNS"), wider)) == (
+        "metadata_changed",
+        "schemaString",
+    )
     for new, found in (
         (changed(METADATA, name="n"), "name"),
         (changed(METADATA, id="other", description="d"), "description, id"),
         (metadata(*COLUMNS, partitioned=("q", "p")), "partitionColumns"),
         (with_properties(METADATA, delta__appendOnly="true"), "configuration.delta.appendOnly"),
     ):
-        assert told(mine, winner(new))[1] == found
+        assert conflict_of(mine, winner(new))[1] == found
 
 
 def test_metadata_written_by_both_conflicts_even_if_nothing_in_it_changed() -> None:
@@ -169,7 +172,7 @@ def test_the_registry_of_document_mappings_may_grow_under_way() -> None:
     ],
 )
 def test_metadata_that_speaks_of_every_file_conflicts_with_a_file_added_unseen(new: Action) -> None:
-    assert told(pending(new), winner(BLIND, add("f"))) == ("all_files_appended", "f")
+    assert conflict_of(pending(new), winner(BLIND, add("f"))) == ("all_files_appended", "f")
     assert rule_of(pending(new), winner(info("DELETE"), remove("f"))) is None
 
 
@@ -185,11 +188,14 @@ def test_a_protocol_written_by_both_conflicts() -> None:
 
 def test_a_dropped_feature_conflicts_even_with_a_blind_append() -> None:
     mine = pending(add("f"), read_protocol=listing("appendOnly", "deletionVectors"))
-    assert told(mine, winner(listing("appendOnly"))) == ("feature_dropped", "deletionVectors")
+    assert conflict_of(mine, winner(listing("appendOnly"))) == (
+        "feature_dropped",
+        "deletionVectors",
+    )
 
 
 def test_a_legacy_versions_features_are_dropped_when_lists_leave_them_out() -> None:
-    assert told(pending(add("f")), winner(listing("invariants"))) == (
+    assert conflict_of(pending(add("f")), winner(listing("invariants"))) == (
         "feature_dropped",
         "appendOnly",
     )
@@ -206,7 +212,7 @@ def test_a_feature_that_binds_nobody_yet_may_be_added_under_way(feature: str) ->
 @pytest.mark.parametrize("feature", ["checkConstraints", "clustering", "ofTheFuture"])
 def test_a_feature_that_may_bind_writers_at_once_conflicts(feature: str) -> None:
     won = winner(listing("appendOnly", "invariants", feature))
-    assert told(pending(add("f")), won) == ("feature_added", feature)
+    assert conflict_of(pending(add("f")), won) == ("feature_added", feature)
 
 
 def test_legacy_versions_and_unknown_versions_stand_for_what_they_imply() -> None:
@@ -217,7 +223,7 @@ def test_legacy_versions_and_unknown_versions_stand_for_what_they_imply() -> Non
         (protocol(1, 5), "checkConstraints, generatedColumns"),
         (protocol(3, 8, writerFeatures=["appendOnly", "invariants"]), "minWriterVersion 8"),
     ):
-        assert told(mine, winner(new)) == ("feature_added", found)
+        assert conflict_of(mine, winner(new)) == ("feature_added", found)
 
 
 def test_a_legacy_version_implies_column_mapping_only_where_readers_know_it_too() -> None:
@@ -241,5 +247,5 @@ def test_every_version_of_the_other_dialect_counts() -> None:
 def test_a_drop_of_a_feature_conflicts_with_whatever_may_use_it() -> None:
     mine = pending(listing("appendOnly"), read_protocol=listing("appendOnly", "deletionVectors"))
     for used in (add("f"), remove("f"), METADATA, domain("d")):
-        assert told(mine, winner(used)) == ("feature_drop_overtaken", "deletionVectors")
+        assert conflict_of(mine, winner(used)) == ("feature_drop_overtaken", "deletionVectors")
     assert rule_of(mine, winner(txn("app"))) is None
