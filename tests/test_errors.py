@@ -45,7 +45,7 @@ def test_kinds_are_unique_and_never_change() -> None:
         "CheckpointError": "checkpoint",
         "CheckpointCorruptionError": "checkpoint_corruption",
         "CheckpointValidationError": "checkpoint_validation",
-        "UnsoundRepairError": "unsound_repair",
+        "UnrepairableError": "unrepairable",
         "InvalidActionError": "invalid_action",
         "LogGapError": "log_gap",
         "MissingActionError": "missing_action",

@@ -265,12 +265,12 @@ class CheckpointValidationError(CheckpointError, CorruptionError):
     kind = "checkpoint_validation"
 
 
-class UnsoundRepairError(CorruptionError):
+class UnrepairableError(CorruptionError):
     """The damage cannot be repaired from the remaining files; ``hint`` lists the files to restore.
     Nothing was changed.
     """
 
-    kind = "unsound_repair"
+    kind = "unrepairable"
 
 
 class InvalidActionError(CorruptionError):

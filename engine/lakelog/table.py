@@ -1387,7 +1387,7 @@ class Table:
             progress: Called with ``(step, done, total)``; the step is ``verify``.
 
         Raises:
-            UnsoundRepairError: With `strict`, a problem cannot be repaired from the remaining
+            UnrepairableError: With `strict`, a problem cannot be repaired from the remaining
                 files.
             UnsupportedStoreError: A repair is needed, and the store is read-only.
             TableNotFoundError: The log has no commit and no complete checkpoint.

@@ -85,4 +85,4 @@ def test_statistics_without_a_typed_copy_make_nothing_wrong(
     texts = lakelog.open(tmp_path / "t").snapshot().files().collect()["stats"]
     if json_text:
         assert [json.loads(text) for text in texts] == [stats] * 3
-    assert table.repair().is_sound
+    assert table.repair().is_clean

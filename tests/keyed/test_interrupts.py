@@ -12,23 +12,23 @@ import pytest
 from lakelog.errors import InvalidInputError
 from lakelog.keyed import sorted_file
 from lakelog.keyed.memtable import Memtable
-from lakelog.keyed.store import KeyedStore, Latch
+from lakelog.keyed.store import KeyedStore, SharedLock
 
 
 def test_one_who_is_interrupted_while_it_waits_to_close_a_latch_opens_it_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    latch = Latch()
+    lock = SharedLock()
 
     def interrupted() -> bool:
         raise KeyboardInterrupt
 
-    with latch.passing():
-        monkeypatch.setattr(latch._changed, "wait", interrupted)
-        with pytest.raises(KeyboardInterrupt), latch.closed():
+    with lock.shared():
+        monkeypatch.setattr(lock._changed, "wait", interrupted)
+        with pytest.raises(KeyboardInterrupt), lock.exclusive():
             pass
         monkeypatch.undo()
-    passed = threading.Thread(target=lambda: latch.passing().__enter__(), daemon=True)
+    passed = threading.Thread(target=lambda: lock.shared().__enter__(), daemon=True)
     passed.start()
     passed.join(120)
     assert not passed.is_alive()

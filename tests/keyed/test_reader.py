@@ -209,7 +209,7 @@ def test_a_reader_gives_up_on_a_store_that_never_holds_still(
     with KeyedStore(PATH, disk=disk) as store:
         store.put("a", "1")
         store.flush()
-        room = store._room
+        room = store._files_directory
         monkeypatch.setattr("lakelog.keyed.opening._ATTEMPTS", 3)
 
         def write(operation: Operation) -> None:

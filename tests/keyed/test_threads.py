@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from lakelog.keyed.store import KeyedStore, Latch
+from lakelog.keyed.store import KeyedStore, SharedLock
 from lakelog.wal.frames import Op
 from lakelog.wal.log import WriteAheadLog
 
@@ -117,7 +117,7 @@ def test_a_put_during_a_flush_lands_above_it(
 ) -> None:
     store = KeyedStore(tmp_path)
     store.put("a", "old")
-    write = store._room.write
+    write = store._files_directory.write
 
     def writing(chunks: Any) -> Any:
         store.put("a", "new")
@@ -126,7 +126,7 @@ def test_a_put_during_a_flush_lands_above_it(
         assert store.scan()["value"].to_list() == [b"new"]
         return write(chunks)
 
-    monkeypatch.setattr(store._room, "write", writing)
+    monkeypatch.setattr(store._files_directory, "write", writing)
     report = store.flush()
     assert report is not None
     assert (report.rows, report.flushed_seq_num) == (1, 1)
@@ -137,20 +137,20 @@ def test_a_put_during_a_flush_lands_above_it(
 
 
 def test_a_latch_lets_nobody_in_while_it_is_closed() -> None:
-    latch = Latch()
+    lock = SharedLock()
     inside = 0
     worst: list[int] = []
 
     def pass_through() -> None:
         nonlocal inside
         for _ in range(300):
-            with latch.passing():
+            with lock.shared():
                 inside += 1
                 inside -= 1
 
     def close() -> None:
         for _ in range(100):
-            with latch.closed():
+            with lock.exclusive():
                 worst.append(inside)
 
     together(pass_through, pass_through, close, close)

@@ -16,7 +16,7 @@ import pytest
 from deltalake import DeltaTable
 
 import lakelog
-from lakelog import LakelogWarning, Table, UnavailableError, UnsoundRepairError
+from lakelog import LakelogWarning, Table, UnavailableError, UnrepairableError
 from lakelog.maintenance.repair import RepairPlan, RepairReport
 from lakelog.storage import open_store
 from lakelog.testing import Fault, InjectingStore, Kind, Rule
@@ -103,7 +103,7 @@ def pointer(where: Path) -> Path:
 def test_a_sound_table_needs_nothing(tmp_path: Path) -> None:
     where = tmp_path / "table"
     plan = plan_of(checkpointed(where))
-    assert plan.is_sound
+    assert plan.is_clean
     assert plan.findings.height == 0
     assert "nothing" in str(plan)
     report = repaired(lakelog.open(str(where)))
@@ -136,7 +136,7 @@ def test_a_broken_or_wrong_checkpoint_is_written_anew(
     (kept,) = where.rglob(f".lakelog-quarantine/{report.quarantine}/*checkpoint*")
     assert kept.read_bytes() == broken
     assert table.quarantines()["by"].to_list() == ["repair"]
-    assert plan_of(table).is_sound
+    assert plan_of(table).is_clean
 
 
 def test_a_missing_sidecar_is_mended(tmp_path: Path) -> None:
@@ -162,7 +162,7 @@ def test_indextables_checkpoints_are_mended(tmp_path: Path, layout: str) -> None
     assert told(plan_of(table)) == [("checkpoint", "write")]
     assert repaired(table).left.height == 0
     assert state(where).equals(expected)
-    assert plan_of(table).is_sound
+    assert plan_of(table).is_clean
 
 
 def test_a_pointer_to_what_other_readers_do_not_know_is_moved_to_what_they_do(
@@ -175,12 +175,12 @@ def test_a_pointer_to_what_other_readers_do_not_know_is_moved_to_what_they_do(
         tx.add(path="late", size=1)
     table.checkpoint(layout="flattened")
     assert json.loads(pointer.read_bytes())["version"] == 8
-    assert plan_of(table).is_sound
+    assert plan_of(table).is_clean
     pointer.write_text('{"version": 9}')
     assert told(plan_of(table)) == [("pointer", "write")]
     assert repaired(table).left.height == 0
     assert json.loads(pointer.read_bytes())["version"] == 8
-    assert plan_of(table).is_sound
+    assert plan_of(table).is_clean
 
 
 def test_one_that_cannot_be_made_again_is_refused_with_the_reason(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_one_that_cannot_be_made_again_is_refused_with_the_reason(tmp_path: Path
     assert refused["action"].to_list() == ["refuse"]
     assert "commits that are needed to replay it are missing" in refused["why"][0]
     before = {f: f.read_bytes() for f in where.rglob("*") if f.is_file()}
-    with pytest.raises(UnsoundRepairError, match="cannot be repaired") as raised:
+    with pytest.raises(UnrepairableError, match="cannot be repaired") as raised:
         repaired(table, strict=True)
     assert (
         "commits that are needed to replay it are missing" in (raised.value.hint or "")
@@ -240,7 +240,7 @@ def test_a_pointer_that_is_torn_dangling_or_behind_is_mended(
     body = json.loads(pointer(where).read_text())
     assert (body["version"], body["numOfAddFiles"]) == (8, 6)
     assert DeltaTable(str(where)).version() == 8
-    assert plan_of(table).is_sound
+    assert plan_of(table).is_clean
 
 
 def test_a_pointer_that_is_gone_is_written(tmp_path: Path) -> None:
@@ -249,7 +249,7 @@ def test_a_pointer_that_is_gone_is_written(tmp_path: Path) -> None:
     pointer(where).unlink()
     assert told(plan_of(table)) == [("pointer", "write")]
     repaired(table)
-    assert plan_of(table).is_sound
+    assert plan_of(table).is_clean
 
 
 def test_a_pointer_without_any_checkpoint_is_deleted(tmp_path: Path) -> None:
@@ -272,7 +272,7 @@ def test_a_checksum_that_lies_is_written_anew(tmp_path: Path) -> None:
         assert told(plan_of(table)) == [("checksum", "write")]
         assert repaired(table).left.height == 0
         assert json.loads(path.read_text())["tableSizeBytes"] == 1 + 3 + 4 + 5 + 7 + 8
-        assert plan_of(table).is_sound
+        assert plan_of(table).is_clean
 
 
 def test_live_files_that_are_gone_are_told_and_removed_on_request_only(tmp_path: Path) -> None:
@@ -281,9 +281,9 @@ def test_live_files_that_are_gone_are_told_and_removed_on_request_only(tmp_path:
     live = paths(table)
     for name in live[1:]:
         (where / name).touch()
-    assert plan_of(table).is_sound
+    assert plan_of(table).is_clean
     plan = plan_of(table, check_files=True)
-    assert not plan.is_sound
+    assert not plan.is_clean
     (row,) = plan.findings.rows(named=True)
     assert (row["kind"], row["path"], row["action"]) == ("data", live[0], "refuse")
     assert "restore it" in row["why"]
@@ -338,7 +338,7 @@ def test_whatever_fails_the_table_is_readable_and_a_second_repair_ends_well(
             assert paths(lakelog.open(str(where))) == expected, nth
         again = repaired(lakelog.open(str(where)))
         assert again.left.height == 0, nth
-        assert plan_of(lakelog.open(str(where))).is_sound, nth
+        assert plan_of(lakelog.open(str(where))).is_clean, nth
         if outcome is not None and outcome.left.height == 0 and again.repaired.height == 0:
             break
     else:

@@ -22,7 +22,7 @@ from lakelog.dialects.delta.paths import decode_path, encode_path
 from lakelog.errors import InvalidInputError, LakelogError, UnsupportedFeatureError
 from lakelog.log.files import file_columns, tombstone_columns
 from lakelog.model import contract
-from lakelog.spark.checkpoint_rows import decoded_path, decoded_sound_path, encoded_path
+from lakelog.spark.checkpoint_rows import decoded_path, decoded_valid_path, encoded_path
 from lakelog.spark.replay import plan_replay
 from lakelog.spark.shuffle_replay import LogSplit, TableLocation, replay_in_partitions
 from lakelog.spark.sql_functions import functions_of
@@ -53,15 +53,15 @@ def test_sound_paths_are_decoded_as_lakelog_does_and_others_refused(spark: Any) 
     assert min(len(sound), len(odd)) > 500
 
     frame = spark.createDataFrame(pa.table({"path": pa.array([*sound, None])}))
-    found = frame.selectExpr("path", f"{decoded_sound_path('path')} AS decoded").toArrow()
+    found = frame.selectExpr("path", f"{decoded_valid_path('path')} AS decoded").toArrow()
     assert found["decoded"].to_pylist() == [*map(decode_path, sound), None]
 
     frame = spark.createDataFrame(pa.table({"path": pa.array(odd)}))
-    rule = decoded_sound_path("path").replace("raise_error", "concat")  # to see each refusal
+    rule = decoded_valid_path("path").replace("raise_error", "concat")  # to see each refusal
     refused = frame.selectExpr(f"{rule} AS decoded").toArrow()["decoded"].to_pylist()
     assert {"unusual percent-encoding" in text for text in refused} == {True}
     with pytest.raises(Exception, match="use strategy hash"):
-        frame.selectExpr(decoded_sound_path("path")).toArrow()
+        frame.selectExpr(decoded_valid_path("path")).toArrow()
 
 
 def _is_sound(text: str) -> bool:

@@ -134,15 +134,15 @@ class LeavesTheFirstFile(DictStore):
 @pytest.mark.parametrize(
     ("broken", "test"),
     [
-        (TakesEveryName, "the_first_writer_of_a_name_wins_and_its_content_stays"),
-        (TakesEveryName, "an_empty_file_is_not_created"),
-        (TakesEveryName, "threads_share_a_store_and_one_of_them_wins_each_name"),
-        (ListsInAnyOrder, "a_listing_is_in_the_order_of_code_points_without_folders"),
-        (StartsAfterTheName, "a_listing_starts_at_a_name_included"),
-        (SkipsMissingFiles, "a_missing_one_of_many_is_an_error_and_nothing_comes_after_it"),
-        (RaisesItsOwnErrors, "delete_is_the_same_the_second_time"),
-        (FailsToMoveToTheSameName, "a_file_moved_to_its_own_name_stays"),
-        (LeavesTheFirstFile, "a_name_is_uploaded_moved_walked_and_deleted_as_it_is_spelled"),
+        (TakesEveryName, "create_fails_if_the_name_exists_and_keeps_the_first_content"),
+        (TakesEveryName, "create_rejects_empty_content"),
+        (TakesEveryName, "one_of_several_threads_creates_each_name"),
+        (ListsInAnyOrder, "listing_is_in_code_point_order_without_folders"),
+        (StartsAfterTheName, "listing_start_is_inclusive"),
+        (SkipsMissingFiles, "read_many_stops_at_a_missing_file"),
+        (RaisesItsOwnErrors, "delete_is_idempotent"),
+        (FailsToMoveToTheSameName, "move_to_the_same_name_keeps_the_file"),
+        (LeavesTheFirstFile, "upload_move_walk_and_delete_keep_the_spelling_of_a_name"),
     ],
 )
 def test_a_store_that_breaks_a_promise_fails_the_contract(
@@ -167,5 +167,5 @@ def test_an_error_of_a_looping_test_names_its_case() -> None:
             return SkipsMissingFiles()
 
     with pytest.raises((AssertionError, NotFoundError)) as caught:
-        Contract().test_a_missing_one_of_many_is_an_error_and_nothing_comes_after_it()
+        Contract().test_read_many_stops_at_a_missing_file()
     assert caught.value.__notes__ == ["case: 0"]

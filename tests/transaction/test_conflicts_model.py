@@ -256,7 +256,7 @@ def test_the_rules_that_break_are_those_of_the_plain_model(
         return
     assert error is not None
     assert (error.rule, type(error).__name__) == (expected[0], model.ERRORS[expected[0]])
-    if RULES[expected[0]].says.startswith(("added a file", "removed a file", "added again")):
+    if RULES[expected[0]].reason.startswith(("added a file", "removed a file", "added again")):
         assert error.found in PATHS
 
 

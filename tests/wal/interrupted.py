@@ -61,7 +61,7 @@ def interrupted(name: str, at: int) -> bool:
             return
         for thread in threads:
             thread.start()
-        while len(log._turns._waiting) < FOLLOWERS:
+        while len(log._queue._waiting) < FOLLOWERS:
             time.sleep(0.0001)
 
     disk.watch = wait_for_them

@@ -1,4 +1,4 @@
-"""Turns of writing: each caller is served once, in order, by one thread at a time."""
+"""CommitQueue of writing: each caller is served once, in order, by one thread at a time."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from lakelog.errors import InvalidInputError
-from lakelog.wal.group_commit import Turn, Turns
+from lakelog.wal.group_commit import CommitQueue, QueuedRequest
 from tests.wal.interrupts import Interrupts
 
 
-class Work(Turn):
+class Work(QueuedRequest):
     def __init__(self, name: Any) -> None:
         self.name = name
         self.by: int | None = None
@@ -28,7 +28,7 @@ class Bench:
         self.seconds = seconds
         self.serving = 0
         self.serving_as = self.serve
-        self.turns: Turns[Work] = Turns(self.served)
+        self.requests: CommitQueue[Work] = CommitQueue(self.served)
 
     def served(self, works: Sequence[Work]) -> None:
         self.serving_as(works)
@@ -52,7 +52,7 @@ def run(bench: Bench, threads: int, each: int) -> list[Work]:
         barrier.wait()
         for n in range(each):
             mine = Work((thread, n))
-            bench.turns.take(mine)
+            bench.requests.take(mine)
             assert mine.by is not None
             done.append(mine)
 
@@ -85,7 +85,7 @@ def test_all_are_served_once_and_share(seconds: float) -> None:
 def test_who_waits_is_served_by_another_thread_or_leads() -> None:
     bench = Bench(0.002)
     done = run(bench, 6, 10)
-    # Nobody leads for ever: a millisecond is over with each turn here.
+    # Nobody leads for ever: a millisecond is over with each request here.
     assert len({work.by for work in done}) > 1
 
 
@@ -96,13 +96,13 @@ def test_who_writes_does_not_wait_for_himself() -> None:
 
     def again(works: Sequence[Work]) -> None:
         with pytest.raises(InvalidInputError, match="already uses"):
-            bench.turns.take(Work("in between"))
+            bench.requests.take(Work("in between"))
         serve(works)
 
     bench.serving_as = again
-    bench.turns.take(Work("first"))
+    bench.requests.take(Work("first"))
     bench.serving_as = serve
-    bench.turns.take(Work("last"))
+    bench.requests.take(Work("last"))
     assert bench.groups == [["first"], ["last"]]
 
 
@@ -116,7 +116,7 @@ def test_an_interrupt_of_who_writes_lets_the_others_go_on() -> None:
             raise KeyboardInterrupt
 
     bench.serving_as = interrupted
-    others = [threading.Thread(target=bench.turns.take, args=(Work(n),)) for n in range(3)]
+    others = [threading.Thread(target=bench.requests.take, args=(Work(n),)) for n in range(3)]
 
     def begin() -> None:
         for thread in others:
@@ -125,19 +125,19 @@ def test_an_interrupt_of_who_writes_lets_the_others_go_on() -> None:
     starter = threading.Timer(0.003, begin)
     starter.start()
     with pytest.raises(KeyboardInterrupt):
-        bench.turns.take(Work("first"))
+        bench.requests.take(Work("first"))
     starter.join()
     for thread in others:
         thread.join(120)
         assert not thread.is_alive()
-    bench.turns.take(Work("last"))
+    bench.requests.take(Work("last"))
     assert sorted(map(str, (n for group in bench.groups for n in group))) == [
         *("0", "1", "2", "first", "last")
     ]
 
 
 class Impatient(threading.Thread):
-    """Waits for its turn, or has it, and is interrupted at the n-th place of that."""
+    """Waits for its request, or has it, and is interrupted at the n-th place of that."""
 
     def __init__(self, bench: Bench, at: int) -> None:
         super().__init__(daemon=True)
@@ -146,14 +146,14 @@ class Impatient(threading.Thread):
 
     def run(self) -> None:
         with self.interrupts:
-            self.bench.turns.take(Work("impatient"))
+            self.bench.requests.take(Work("impatient"))
 
 
 def test_an_interrupt_of_who_waits_leaves_no_gap() -> None:
     for at in range(1, 10_000):
         bench = Bench()
         impatient = Impatient(bench, at)
-        after = threading.Thread(target=bench.turns.take, args=(Work("after"),), daemon=True)
+        after = threading.Thread(target=bench.requests.take, args=(Work("after"),), daemon=True)
         if not served_beside(bench, impatient, after):
             return
     pytest.fail("it never ends")
@@ -171,11 +171,11 @@ def served_beside(bench: Bench, impatient: Impatient, after: threading.Thread) -
         serve(works)
 
     bench.serving_as = slowly
-    bench.turns.take(Work("first"))
+    bench.requests.take(Work("first"))
     for thread in (impatient, after):
         thread.join(120)
         assert not thread.is_alive(), f"waits for ever, interrupted at {impatient.interrupts.at}"
-    bench.turns.take(Work("last"))
+    bench.requests.take(Work("last"))
     served = [name for group in bench.groups for name in group]
     assert {"first", "last"} <= set(served)
     assert len(served) == len(set(served))

@@ -216,7 +216,7 @@ def _listed_sizes(log: Log) -> dict[str, int]:
     return {f"{SIDECAR_FOLDER}/{each.name}": each.size_bytes for each in listed}
 
 
-def _look_into(
+def _inspect_sidecars(
     log: Log,
     known: Sequence[tuple[SidecarFile, Fingerprint]],
     keys: pl.DataFrame,
@@ -245,7 +245,7 @@ def _look_into(
         check_inspection(found, file, recorded)
         # Without a recorded digest of the filters, they are not used.
         paths = found.filter if recorded.filters else None
-        suspects = _suspects(paths, keys, hashes)
+        suspects = _keys_that_may_be_in(paths, keys, hashes)
         superseded = 0
         if suspects.height:
             for frame in _read_sidecar(log, file, actions.KEY):
@@ -258,7 +258,9 @@ def _look_into(
     return at_once(look, known)
 
 
-def _suspects(paths: PathFilter | None, keys: pl.DataFrame, hashes: Hashes | None) -> pl.DataFrame:
+def _keys_that_may_be_in(
+    paths: PathFilter | None, keys: pl.DataFrame, hashes: Hashes | None
+) -> pl.DataFrame:
     """The `keys` that a sidecar may contain."""
     if hashes is None or paths is None:
         return keys
@@ -344,7 +346,7 @@ def plan_incremental(
         if isinstance(known, str):
             return Unfit(known)
         candidates = state.base.choose(path_condition(keys["path"])).chosen
-        seen = _look_into(log, known, keys, minimum, candidates)
+        seen = _inspect_sidecars(log, known, keys, minimum, candidates)
     adds = state.layers.live("add")
     removes = retained_tombstones(state.layers.live("remove"), minimum)
     incoming = {"add": adds, "remove": removes}

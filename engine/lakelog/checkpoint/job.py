@@ -345,10 +345,10 @@ def _remove_replaced(
     file that could not be deleted.
     """
     taken = {file.target for file in staged.files}
-    gone = [path for c in replaced for path in c.paths if path not in taken]
+    deletable = [path for c in replaced for path in c.paths if path not in taken]
     return [
         f"an invalid checkpoint could not be deleted: {error}"
-        for error in (log.store.delete_many(gone) if gone else ())
+        for error in (log.store.delete_many(deletable) if deletable else ())
     ]
 
 

@@ -66,7 +66,7 @@ def publish(
         try:
             _give_name(store, file)
         except LakelogError as cause:
-            _take_back(store, [f for f in staged.files[:number] if f.target in fresh])
+            _delete_renamed(store, [f for f in staged.files[:number] if f.target in fresh])
             raise CheckpointWriteError(
                 f"a file of the checkpoint could not be renamed into place: {cause.message}",
                 path=file.target,
@@ -87,7 +87,7 @@ def move_pointer(store: LogStore, dialect: Dialect, staged: StagedCheckpoint) ->
     path, content = staged.pointer
     version = staged.checkpoint.version
     try:
-        if _names_later(store, dialect, path, version):
+        if _points_to_later(store, dialect, path, version):
             return Published(False)
         return Published(_put(store, path, content))
     except LakelogError as error:
@@ -100,7 +100,7 @@ def point_at(log: Log, checkpoint: Checkpoint) -> bool:
     return pointer is not None and _put(log.store, *pointer)
 
 
-def _names_later(store: LogStore, dialect: Dialect, path: str, version: int) -> bool:
+def _points_to_later(store: LogStore, dialect: Dialect, path: str, version: int) -> bool:
     """Whether the pointer refers to a later version, or is malformed while a later checkpoint
     exists.
     """
@@ -120,7 +120,7 @@ def _put(store: LogStore, path: str, content: bytes) -> bool:
             store.put(path, content)
         except OutcomeUnknownError:
             # Another process may have written it since; its pointer is as valid.
-            if _is(store, path, content):
+            if _has_content(store, path, content):
                 return True
             continue
         return True
@@ -128,7 +128,7 @@ def _put(store: LogStore, path: str, content: bytes) -> bool:
     return True
 
 
-def _is(store: LogStore, path: str, content: bytes) -> bool:
+def _has_content(store: LogStore, path: str, content: bytes) -> bool:
     try:
         return store.read(path) == content
     except LakelogError:
@@ -174,7 +174,7 @@ def _has_arrived(store: LogStore, file: StagedFile) -> bool:
         return False  # unknown: assume that it was not renamed
 
 
-def _take_back(store: LogStore, files: Iterable[StagedFile]) -> None:
+def _delete_renamed(store: LogStore, files: Iterable[StagedFile]) -> None:
     """Delete renamed files of an incomplete checkpoint, ignoring errors: the first error is
     raised.
     """

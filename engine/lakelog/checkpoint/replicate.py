@@ -168,7 +168,7 @@ def _copy(source: LogStore, target: LogStore, path: str) -> tuple[bool, int]:
     if entry is not None and there is not None and there.size_bytes == entry.size_bytes:
         with source.open(path) as original:
             wanted, length = _hash(original)
-        if _is(target, path, wanted):
+        if _has_content(target, path, wanted):
             return False, length
     folder, _, _ = path.rpartition("/")
     hidden = f"{folder}/.lakelog-{secrets.token_hex(16)}.tmp"
@@ -185,7 +185,7 @@ def _copy(source: LogStore, target: LogStore, path: str) -> tuple[bool, int]:
 
 
 def _require_same(store: LogStore, hidden: str, wanted: str, path: str) -> None:
-    if not _is(store, hidden, wanted):
+    if not _has_content(store, hidden, wanted):
         raise CheckpointValidationError(
             "a copied file differs from its source",
             path=path,
@@ -194,7 +194,7 @@ def _require_same(store: LogStore, hidden: str, wanted: str, path: str) -> None:
         )
 
 
-def _is(store: LogStore, path: str, wanted: str) -> bool:
+def _has_content(store: LogStore, path: str, wanted: str) -> bool:
     if store.stat(path) is None:
         return False
     with store.open(path) as file:

@@ -239,12 +239,12 @@ class StateSource:
         with (
             Repeats(self._budget.hashes) as seen,
             Spill(above.partitions, flush) as below,
-            Spill(1, flush) as gone,
+            Spill(1, flush) as kept_tombstones,
         ):
 
             def settle(rows: pl.DataFrame) -> pl.DataFrame:
                 removed = rows.filter(pl.col("actionType") == "remove")
-                gone.append(retained_tombstones(removed, minimum_ms))
+                kept_tombstones.append(retained_tombstones(removed, minimum_ms))
                 return rows.filter(pl.col("actionType") == "add")
 
             wanted = [c for c in (*adds, "deletionTimestamp") if c != PATH_TEXT]
@@ -260,7 +260,7 @@ class StateSource:
                 if rows.height:
                     rows = self._resolved(settle(reconcile_files(rows)), adds)
                     yield "add", with_path_texts(rows, texts)
-            for frame in gone.frames(0):
+            for frame in kept_tombstones.frames(0):
                 yield "remove", with_path_texts(self._resolved(frame, removes), texts)
             self._refuse_repeats(seen)
 

@@ -301,8 +301,8 @@ class _Proof:
                     return replace(report, verdict="unprovable", reason=error.message)
                 try:
                     other = fall_back(other, error)
-                except LakelogError as unsound:
-                    return replace(report, verdict="unprovable", reason=unsound.message)
+                except LakelogError as failure:
+                    return replace(report, verdict="unprovable", reason=failure.message)
             except (CorruptionError, NotFoundError) as error:
                 return replace(
                     report,

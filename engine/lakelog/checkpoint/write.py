@@ -227,12 +227,12 @@ class _LocalPartWriter:
             with self._writing():
                 writer.write_files(frame)
             written += frame.height
-            self._tell("write", written, None)
+            self._report_progress("write", written, None)
         with self._writing():
             staged = writer.finish()
         expected += self._expected if self._incremental is None else self._incremental.expected
         if self._counts is not None:
-            self._state.hold_against_checksum(
+            self._state.compare_with_checksum(
                 numFiles=self._counts.files, tableSizeBytes=self._counts.size_bytes
             )
         return StagedParts(staged, expected, self.plan.kept, len(self.plan.kept))
@@ -350,7 +350,7 @@ class _LocalPartWriter:
                 read = self._read_files(reader)
                 for frame, each in prefetch(read, is_large=lambda found: _is_large(found[0])):
                     found += each
-                    self._tell("verify", found.total, parts.expected.total)
+                    self._report_progress("verify", found.total, parts.expected.total)
                     self._require_unchanging(frame, parts)
             return ReadBack(found, self._check_files(parts))
         except CheckpointValidationError:
@@ -433,7 +433,7 @@ class _LocalPartWriter:
             return (f"{found.path} differs from replay, and was not changed",)
         return ()
 
-    def _tell(self, step: str, done: int, total: int | None) -> None:
+    def _report_progress(self, step: str, done: int, total: int | None) -> None:
         if self._progress is not None:
             self._progress(step, done, total)
 

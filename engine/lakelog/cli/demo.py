@@ -64,7 +64,7 @@ def _make(show: _Show, path: str, commits: int, seed: int) -> None:
     log = Path(path, "_delta_log")
     actions = sum(file.read_bytes().count(b"\n") for file in log.glob("*.json"))
     size_bytes = sum(file.stat().st_size for file in log.iterdir())
-    show.say(
+    show.print_paragraph(
         f"Seed {seed}: {count(commits, 'commit')} with {actions:,} actions and a checkpoint at "
         f"{plan(commits).checkpoint_version}, {size_text(size_bytes)}. "
         "Its data files do not exist, because reading a log does not need them."
@@ -78,7 +78,7 @@ def _open(show: _Show, table: Table) -> Snapshot:
     provenance = snapshot.provenance
     assert provenance.checkpoint is not None
     committed = time_text(snapshot.facts()["timestamp"])
-    show.say(
+    show.print_paragraph(
         f"Version {snapshot.version}, committed {committed}: {count(files, 'live file')}, "
         f"{size_text(size_bytes)}; from the checkpoint at {provenance.checkpoint.version} and "
         f"{count(len(provenance.commits), 'commit')} above it."
@@ -92,7 +92,7 @@ def _prune(show: _Show, snapshot: Snapshot) -> None:
     code = f'lakelog files {snapshot.path} --where "{condition}"'
     with show.step("Ask which files may hold rows", code):
         kept = snapshot.files(where=condition).select("path", "size", "version").collect()
-    show.say(
+    show.print_paragraph(
         f"{kept.height:,} of {count(snapshot.num_files(), 'file')}, by partition value and by "
         "statistics; the largest:"
     )
@@ -114,7 +114,7 @@ def _measure(show: _Show, snapshot: Snapshot) -> None:
             .sort("region")
             .collect()
         )
-    show.say("The values of the table, without opening a data file:")
+    show.print_paragraph("The values of the table, without opening a data file:")
     show.rows(by_region)
 
 
@@ -126,7 +126,7 @@ def _history(show: _Show, table: Table) -> None:
         .agg(pl.len().alias("commits"), pl.col("version").max().alias("last version"))
         .sort("commits", "operation", descending=[True, False])
     )
-    show.say(f"Operations and users of {count(history.height, 'commit')}:")
+    show.print_paragraph(f"Operations and users of {count(history.height, 'commit')}:")
     show.rows(by_operation)
 
 
@@ -137,7 +137,7 @@ def _differ(show: _Show, table: Table, mistake: int) -> str:
         changes = table.diff(before, mistake)
     removed = changes.filter((pl.col("kind") == "file") & (pl.col("change") == "removed"))
     added = changes.filter((pl.col("kind") == "file") & (pl.col("change") == "added"))
-    show.say(
+    show.print_paragraph(
         f"A mistaken deletion removed {count(removed.height, 'file')} and wrote the remaining rows "
         f"to {count(added.height, 'file')}."
     )
@@ -152,7 +152,7 @@ def _travel(show: _Show, table: Table, mistake: int) -> None:
         by_version = table.snapshot(version=mistake - 1)
         counts = early.num_files(), by_version.num_files()
     _agree("files by timestamp and by version", *counts)
-    show.say(
+    show.print_paragraph(
         f"A millisecond before that deletion the table was at version {early.version}, with "
         f"{count(counts[0], 'file')}; by timestamp and by version alike."
     )
@@ -163,7 +163,7 @@ def _blame(show: _Show, table: Table, path: str) -> None:
         "Follow one file's life", f'table.blame("{rendering.clip(path, 40, middle=True)}")'
     ):
         life = table.blame(path)
-    show.say("Added, deleted by mistake, restored:")
+    show.print_paragraph("Added, deleted by mistake, restored:")
     show.rows(life.select("version", "timestamp", "actionType", "operation", "userName", "size"))
 
 
@@ -174,7 +174,7 @@ def _update(show: _Show, snapshot: Snapshot, path: str, seed: int) -> Snapshot:
     with show.step("Keep up after one more commit", "snapshot = snapshot.update()"):
         later = snapshot.update()
     _agree("files after the update", later.num_files(), files + added)
-    show.say(
+    show.print_paragraph(
         f"Version {later.version} has {count(added, 'file')} more. An update costs the new "
         "commits, not the table."
     )
@@ -201,7 +201,7 @@ def _commit(show: _Show, table: Table, snapshot: Snapshot) -> Snapshot:
             )
         later = snapshot.update()
     _agree("files after the merge", later.num_files(), snapshot.num_files() - many + 1)
-    show.say(
+    show.print_paragraph(
         f"Version {tx.version} has {count(many, 'file')} of {day}, {region} merged into one. "
         "A slower writer that started before, and removes one of them, gets a conflict:"
     )
@@ -209,7 +209,7 @@ def _commit(show: _Show, table: Table, snapshot: Snapshot) -> Snapshot:
     try:
         slow.commit()
     except ConflictError as conflict:
-        show.say(f"{type(conflict).__name__}: {conflict.message}")
+        show.print_paragraph(f"{type(conflict).__name__}: {conflict.message}")
     else:
         raise InternalError("the demonstration's second writer met no conflict")
     return later
@@ -222,7 +222,7 @@ def _checkpoint(show: _Show, table: Table, snapshot: Snapshot) -> None:
     _agree("the checkpoint", (report.verified, report.num_adds), (True, files))
     before, now = snapshot.provenance.commits, open_metered(Target(snapshot.path, {}))[0].snapshot()
     _agree("files from the checkpoint", now.num_files(), files)
-    show.say(
+    show.print_paragraph(
         f"Version {report.version}, {report.layout}: {count(files, 'live file')} in "
         f"{size_text(report.size_bytes)}, read back and compared with replay in "
         f"{seconds_text(report.verify_seconds)} before publication. Opening the table read "
@@ -234,9 +234,9 @@ def _cleanup(show: _Show, table: Table) -> None:
     with show.step("Plan a cleanup of the log", "plan = table.cleanup()"):
         plan = table.cleanup()
     if plan.files.is_empty():
-        show.say("No file can be deleted: the table's retention keeps every version.")
+        show.print_paragraph("No file can be deleted: the table's retention keeps every version.")
         return
-    show.say(
+    show.print_paragraph(
         f"{count(plan.files.height, 'file')}, {size_text(plan.size_bytes)}, can be deleted: the "
         f"table's retention keeps versions from {plan.oldest_promised} on, and the checkpoint at "
         f"{plan.checkpoint_version} replaces the older files. plan.apply() verifies that "
@@ -257,7 +257,7 @@ def _cleanup(show: _Show, table: Table) -> None:
 def _replay(show: _Show, snapshot: Snapshot, path: str) -> None:
     with show.step("Write the state as Parquet", f"snapshot.write_parquet({path!r})"):
         manifest = snapshot.write_parquet(path, _PART_BYTES)
-    show.say(
+    show.print_paragraph(
         f"{count(manifest.num_rows, 'row')}: {count(manifest.num_files, 'live file')}, "
         f"{count(manifest.num_tombstones, 'tombstone')} and the rest of the state, in "
         f"{count(len(manifest.parts), 'part')}, "
@@ -279,7 +279,7 @@ def _read_back(show: _Show, snapshot: Snapshot, path: str) -> None:
         written.filter(pl.col("actionType") == "remove").height,
         tombstones,
     )
-    show.say(
+    show.print_paragraph(
         f"The same {count(adds.height, 'file')}, {size_text(int(adds['size'].sum()))} and "
         f"{count(tombstones, 'tombstone')}. DuckDB and Spark read the folder directly, too."
     )
@@ -319,7 +319,7 @@ class _Show:
     def _read(self) -> tuple[int, int]:
         return (self.meter.files, self.meter.size_bytes) if self.meter else (0, 0)
 
-    def say(self, text: str) -> None:
+    def print_paragraph(self, text: str) -> None:
         """Print the result of a step."""
         self._print(Padding(Text(text), (0, 0, 0, 4)))
 

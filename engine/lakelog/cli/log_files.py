@@ -223,11 +223,11 @@ def repair(
         )
     columns: tuple[str, ...] = ("action", "kind", "path", "version", "problem", "why")
     if isinstance(found, RepairPlan):
-        is_sound = found.is_sound
-        summary = ["no problem was found" if is_sound else PLANNED]
+        is_clean = found.is_clean
+        summary = ["no problem was found" if is_clean else PLANNED]
         rows = found.findings
     else:
-        is_sound = not found.left.height
+        is_clean = not found.left.height
         rows = pl.concat(
             [
                 found.repaired.with_columns(outcome=pl.lit("repaired")),
@@ -241,7 +241,7 @@ def repair(
         if found.version is not None:
             summary.append(f"missing files removed in version {found.version}")
     emit(rows.lazy(), output, View("finding", columns, (), lambda _: summary))
-    return GOOD if is_sound else FINDINGS
+    return GOOD if is_clean else FINDINGS
 
 
 @click.command(

@@ -462,12 +462,12 @@ def truncate(directory: str, up_to_seq: int, apply: bool, output: Output) -> Non
         )
     if apply:
         with WriteAheadLog(directory) as log:
-            gone = set(log.truncate(up_to_seq).removed)
+            deleted_paths = set(log.truncate(up_to_seq).removed)
         after = inspect_log(directory)
         summary = [f"void up to {after.truncated_to}", count(after.records, "record") + " left"]
         outcome = "removed"
     else:
-        gone = {
+        deleted_paths = {
             segment.path
             for segment in before.segments
             if segment.last_seq is not None and segment.last_seq <= up_to_seq
@@ -475,7 +475,7 @@ def truncate(directory: str, up_to_seq: int, apply: bool, output: Output) -> Non
         void = max(up_to_seq - before.truncated_to, 0)
         summary = [f"{count(min(void, before.records), 'record')} would be void", PLANNED]
         outcome = "would be removed"
-    rows = _segments(before).filter(pl.col("path").is_in(sorted(gone)))
+    rows = _segments(before).filter(pl.col("path").is_in(sorted(deleted_paths)))
     rows = rows.with_columns(outcome=pl.lit(outcome)).drop("problem", "findings", "doubts")
     columns = ("outcome", "path", "size_bytes", "records", "first_seq", "last_seq")
     emit(rows.lazy(), output, View("file", columns, (), lambda _: summary))

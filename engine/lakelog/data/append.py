@@ -273,9 +273,9 @@ class _Write:
         commit, tx = self._commit, self._commit.tx
         row_ids = row_id_columns(commit.snapshot) if replacing.keeps_rows else None
         data = commit.writer(plan.with_row_ids(row_ids))
-        gone = replacing.files
+        removed_files = replacing.files
         changed: DataFileWriter | None = None
-        if records and (gone.height or commit.joins):
+        if records and (removed_files.height or commit.joins):
             changed = commit.writer(plan.of_changes())
         conform, adds_columns = commit.conform(plan), self._options.schema_mode is not None
         for lane, table in _conformed(
@@ -293,18 +293,18 @@ class _Write:
                 changed.copy(marked(batch, "delete"))
             tx.cdc(changed.finish())
         commit.put_files(files)
-        if gone.height:
-            commit.remove_files(gone)
+        if removed_files.height:
+            commit.remove_files(removed_files)
         report = WriteReport(
             None,
             num_rows=given,
             num_files=files.height,
             num_bytes=int(files["size"].sum()),
-            num_removed_files=gone.height,
+            num_removed_files=removed_files.height,
             num_copied_rows=data.num_rows - given,
             num_deleted_rows=replacing.rows_deleted,
         )
-        commit.metrics |= _metrics(report, gone)
+        commit.metrics |= _metrics(report, removed_files)
         return report
 
 
@@ -421,17 +421,17 @@ def _changed(before: Metadata, after: Metadata) -> dict[str, str | None]:
     return {k: v for k, v in after.configuration.items() if k not in old or old[k] != v}
 
 
-def _metrics(report: WriteReport, gone: pl.DataFrame) -> Mapping[str, int]:
+def _metrics(report: WriteReport, removed_files: pl.DataFrame) -> Mapping[str, int]:
     """Metrics by the names that Delta gives them."""
     found = {
         "numFiles": report.num_files,
         "numOutputRows": report.num_rows,
         "numOutputBytes": report.num_bytes,
     }
-    if gone.height:
+    if removed_files.height:
         found |= {
             "numRemovedFiles": report.num_removed_files,
-            "numRemovedBytes": int(gone["size"].sum()),
+            "numRemovedBytes": int(removed_files["size"].sum()),
         }
     if report.num_copied_rows or report.num_deleted_rows:
         found |= {

@@ -375,14 +375,14 @@ def _vector_changes(
     Statistics are those of the side on which the rows are visible: the other side may bound the
     rest of the rows only.
     """
-    for mine, theirs, kind in ((adds, removes, _INSERT), (removes, adds, _DELETE)):
+    for near, theirs, kind in ((adds, removes, _INSERT), (removes, adds, _DELETE)):
         others = theirs.select(
             *key,
             pl.col("dvId").alias("otherId"),
             pl.col("partitionValues").alias("otherValues"),
             *(pl.col(name).alias(_OTHER_VECTOR + name) for name in _VECTOR),
         )
-        both = mine.join(others, on=key, how="inner", maintain_order="left")
+        both = near.join(others, on=key, how="inner", maintain_order="left")
         # Without a vector on the other side, all of its rows were visible there.
         changed = both.filter(pl.col("otherId").is_not_null(), pl.col("otherId").ne_missing("dvId"))
         yield changed.with_columns(

@@ -293,7 +293,7 @@ class _Round:
     rows: Mapping[int, int]
 
     @property
-    def gone(self) -> pl.DataFrame:
+    def removed_files(self) -> pl.DataFrame:
         """The files that new ones replace."""
         read = self.files.filter(~pl.col("path").is_in(self.unread["path"].implode()))
         return read.filter(pl.col(_BIN).is_in(list(self.rows)))
@@ -467,7 +467,7 @@ def _counted(made: _Round) -> _Round:
     could lose rows.
     """
     left = pl.col("numRecords") - pl.col("dvCardinality").fill_null(0)
-    recorded = made.gone.group_by(_BIN).agg(
+    recorded = made.removed_files.group_by(_BIN).agg(
         pl.when(left.is_null().any()).then(None).otherwise(left.sum()).alias("recorded")
     )
     found = pl.DataFrame(
@@ -478,7 +478,7 @@ def _counted(made: _Round) -> _Round:
     if not wrong.height:
         return made
     reason = pl.format("{} rows in its group of files, {} by the statistics", "found", "recorded")
-    unread = made.gone.join(wrong, on=_BIN).select(
+    unread = made.removed_files.join(wrong, on=_BIN).select(
         "path", reason.alias("reason"), pl.lit(value=False).alias("lasting")
     )
     rows = {n: rows for n, rows in made.rows.items() if n not in wrong[_BIN]}
@@ -503,7 +503,7 @@ def _committed(
     total.skips |= dict(zip(left["path"], left["reason"], strict=True))
     first, version = made, made.snapshot.version
     for _ in range(_ATTEMPTS):
-        if not made.gone.height and not made.marked.height:
+        if not made.removed_files.height and not made.marked.height:
             break
         try:
             total.version = _commit(log, begin, made, version, asked, target_bytes)
@@ -519,7 +519,7 @@ def _committed(
         total.rows += sum(made.rows.values())
         total.files += made.new.height
         total.bytes += int(made.new["size"].sum())
-        total.removed += made.gone.height
+        total.removed += made.removed_files.height
         lasting = made.unread.filter("lasting")
         total.skips |= dict(zip(lasting["path"], lasting["reason"], strict=True))
         _discard(log, first, made)
@@ -535,7 +535,7 @@ def _commit(
     asked: Compaction,
     target_bytes: int,
 ) -> int | None:
-    gone, new, marked = made.gone, made.new, made.marked
+    removed_files, new, marked = made.removed_files, made.new, made.marked
     order = asked.order
     predicate = None if asked.where is None else sql_text(asked.where)
     parameters = {
@@ -551,11 +551,11 @@ def _commit(
         **{"operation": "OPTIMIZE", **asked.commit},
         version=version,
         parameters=parameters,
-        metrics=_metrics(new, gone),
+        metrics=_metrics(new, removed_files),
     ) as tx:
-        if gone.height:
-            tx.remove(_plain(gone), dataChange=False)
-            tx.declare_row_ids_kept(gone["path"].to_list())
+        if removed_files.height:
+            tx.remove(_plain(removed_files), dataChange=False)
+            tx.declare_row_ids_kept(removed_files["path"].to_list())
         if new.height:
             tx.add(new.drop(_BIN, "dataChange"), dataChange=False, tags=tags)
         if marked.height:
@@ -591,12 +591,13 @@ def _discard(log: Log, first: _Round, kept: _Round | None) -> None:
         discard_unnamed(log, adds["path"].to_list(), first.snapshot.version)
 
 
-def _metrics(adds: pl.DataFrame, gone: pl.DataFrame) -> dict[str, Any]:
+def _metrics(adds: pl.DataFrame, removed_files: pl.DataFrame) -> dict[str, Any]:
     """Operation metrics, as Delta's OPTIMIZE reports them."""
     found = {
-        "numRemovedFiles": gone.height,
-        "numRemovedBytes": int(gone["size"].sum()),
-        "numDeletionVectorsRemoved": gone.height - gone["dvStorageType"].null_count(),
+        "numRemovedFiles": removed_files.height,
+        "numRemovedBytes": int(removed_files["size"].sum()),
+        "numDeletionVectorsRemoved": removed_files.height
+        - removed_files["dvStorageType"].null_count(),
         "numAddedFiles": adds.height,
         "numAddedBytes": int(adds["size"].sum()),
     }

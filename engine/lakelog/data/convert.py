@@ -30,7 +30,7 @@ from lakelog.data.files import location_reach
 from lakelog.data.layout import partition_texts
 from lakelog.data.stats import StatsPlan, footer_statistics, logical_type
 from lakelog.dialects.base import Dialect
-from lakelog.dialects.parquet_footers import require_sound_chunks
+from lakelog.dialects.parquet_footers import require_valid_chunks
 from lakelog.display import Displayed, size_text
 from lakelog.errors import (
     CorruptionError,
@@ -211,7 +211,7 @@ def _footers(
 def _footer(path: str, file: pq.ParquetFile, configuration: Mapping[str, str | None]) -> _Footer:
     footer = file.metadata
     leaves = range(footer.num_columns)
-    require_sound_chunks(footer, range(footer.num_row_groups), leaves)
+    require_valid_chunks(footer, range(footer.num_row_groups), leaves)
     parquet = [footer.schema.column(number) for number in leaves]
     for column in parquet:
         if logical_type(column).get("timeUnit") == "nanoseconds":

@@ -374,8 +374,8 @@ def _decode_container(cursor: _Cursor, size: int, is_run: bool) -> Rows:
         pairs = cursor.array("<u2", 2 * cursor.number("<H")).astype(np.int64)
         starts, lengths = pairs[::2], pairs[1::2] + 1
         ends = starts + lengths
-        sound = bool((starts[1:] >= ends[:-1]).all() and (ends <= 1 << 16).all())
-        if not sound:
+        is_valid = bool((starts[1:] >= ends[:-1]).all() and (ends <= 1 << 16).all())
+        if not is_valid:
             raise _wrong("a bitmap's runs overlap", None, at, "ascending runs", "others")
         before = np.cumsum(lengths) - lengths
         # At most 65,536, as the runs do not overlap.

@@ -36,7 +36,7 @@ from lakelog.data.thrift_compact import (
     write_number,
     write_struct,
 )
-from lakelog.dialects.parquet_footers import require_sound_chunks
+from lakelog.dialects.parquet_footers import require_valid_chunks
 from lakelog.errors import CorruptionError, LakelogError
 from lakelog.model import contract
 from lakelog.storage import LogStore
@@ -353,7 +353,7 @@ def _groups(
     footer: Mapping[int, Value], metadata: pq.FileMetaData, leaves: Sequence[int]
 ) -> tuple[_Group, ...]:
     """The row groups of a file, with the chunks of some leaves."""
-    require_sound_chunks(metadata, range(metadata.num_row_groups), range(metadata.num_columns))
+    require_valid_chunks(metadata, range(metadata.num_row_groups), range(metadata.num_columns))
     found = []
     for number, encoded in enumerate(read_list(footer[_GROUPS])):
         num_rows = metadata.row_group(number).num_rows

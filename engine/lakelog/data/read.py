@@ -33,7 +33,7 @@ from lakelog.data.columns import Columns, require_values
 from lakelog.data.deletion_vectors import Vector, VectorReader
 from lakelog.data.file_opening import Sources, raise_explained, require_contents
 from lakelog.data.files import ReadPlan
-from lakelog.dialects.parquet_footers import require_sound_chunks
+from lakelog.dialects.parquet_footers import require_valid_chunks
 from lakelog.errors import CorruptionError, InvalidInputError, LakelogError
 from lakelog.model import contract
 from lakelog.skipping.prune import keep_mask, referenced_columns
@@ -705,7 +705,7 @@ def row_groups(
     }
     if not known:
         return [True] * count
-    require_sound_chunks(metadata, range(count), list(known.values()))
+    require_valid_chunks(metadata, range(count), list(known.values()))
     rows: list[dict[str, Any]] = []
     for number in range(count):
         group = metadata.row_group(number)

@@ -228,7 +228,7 @@ class Rewriter:
         self._data: DataFileWriter | None = None
         self._copies: DataFileWriter | None = None
         self._changes: DataFileWriter | None = None
-        self._gone: list[pl.DataFrame] = []
+        self._removed_files: list[pl.DataFrame] = []
         self._again = pl.DataFrame()
         self._deleted = self._updated = self._copied = self._inserted = 0
 
@@ -240,7 +240,7 @@ class Rewriter:
         """
         if not files.height:
             return
-        self._gone.append(files)
+        self._removed_files.append(files)
         counts = num_records(files["stats"]) - files["dvCardinality"].fill_null(0)
         self._deleted += int(counts.sum())
         if self._changes is not None or (self._commit.joins and self._commit.keeps_changes):
@@ -285,7 +285,7 @@ class Rewriter:
                 self._put(waiting, rows.drop_columns([FILE_INDEX, ROW_INDEX]), mask)
         self._write_waiting(waiting)
         targets, self._again = marking.finish()
-        self._gone.append(targets.files)
+        self._removed_files.append(targets.files)
 
     def _copy(self, files: pl.DataFrame) -> None:
         """Copy files, several stretches of them by turns, each to files of its own."""
@@ -330,7 +330,7 @@ class Rewriter:
         counts = np.bincount(touched >> _ROW_BITS, minlength=files.height)
         hit = np.flatnonzero(counts)
         is_whole = counts[hit] == live_rows(self._snapshot, files[hit], self._store).to_numpy()
-        self._gone.append(files[hit])
+        self._removed_files.append(files[hit])
         if not self._change.updates and not self._commit.keeps_changes:
             self._deleted += int(counts[hit][is_whole].sum())
             hit = hit[~is_whole]
@@ -503,11 +503,11 @@ class Rewriter:
         writers = [each for each in (self._data, self._copies) if each is not None]
         files = pl.concat([each.finish() for each in writers]) if writers else pl.DataFrame()
         changes = pl.DataFrame() if self._changes is None else self._changes.finish()
-        gone = pl.concat(self._gone) if self._gone else pl.DataFrame()
+        removed_files = pl.concat(self._removed_files) if self._removed_files else pl.DataFrame()
         for frame, put in (
             (files, self._commit.put_files),
             (self._again, self._commit.put_files),
-            (gone, self._commit.remove_files),
+            (removed_files, self._commit.remove_files),
             (changes, tx.cdc),
         ):
             if frame.height:
@@ -515,7 +515,7 @@ class Rewriter:
         return Rewritten(
             files,
             changes,
-            gone,
+            removed_files,
             self._again,
             deleted=self._deleted,
             updated=self._updated,
@@ -623,7 +623,7 @@ class Rewritten:
     Attributes:
         files: New data files.
         changes: New files of change data.
-        gone: Files that are removed, those with a new deletion vector included.
+        removed_files: Files that are removed, those with a new deletion vector included.
         again: Files with a new deletion vector.
         deleted: Rows that are deleted.
         updated: Rows that are updated.
@@ -633,7 +633,7 @@ class Rewritten:
 
     files: pl.DataFrame
     changes: pl.DataFrame
-    gone: pl.DataFrame
+    removed_files: pl.DataFrame
     again: pl.DataFrame
     deleted: int
     updated: int
@@ -643,12 +643,12 @@ class Rewritten:
     @property
     def is_nothing(self) -> bool:
         """Whether no action was put into the transaction."""
-        return not self.files.height and not self.gone.height
+        return not self.files.height and not self.removed_files.height
 
     @property
     def num_removed_files(self) -> int:
         """Data files none of whose rows are left in them."""
-        return self.gone.height - self.again.height
+        return self.removed_files.height - self.again.height
 
     def report(self) -> WriteReport:
         """The report, before the commit."""
@@ -667,9 +667,9 @@ class Rewritten:
     @property
     def vectors(self) -> tuple[int, int, int]:
         """How many deletion vectors are added, removed, and replaced by another one."""
-        if not self.gone.height:
+        if not self.removed_files.height:
             return 0, 0, 0
-        had = self.gone.filter(pl.col("dvStorageType").is_not_null())["path"]
+        had = self.removed_files.filter(pl.col("dvStorageType").is_not_null())["path"]
         again = self.again["path"] if self.again.height else had.clear()
         return len(again), len(had), int(had.is_in(again.implode()).sum())
 
@@ -680,7 +680,7 @@ class Rewritten:
             "numAddedFiles": self.files.height,
             "numRemovedFiles": self.num_removed_files,
             "numAddedBytes": _bytes(self.files),
-            "numRemovedBytes": _bytes(self.gone) - _bytes(self.again),
+            "numRemovedBytes": _bytes(self.removed_files) - _bytes(self.again),
             "numAddedChangeFiles": self.changes.height,
             "numCopiedRows": self.copied,
             "numDeletionVectorsAdded": added,

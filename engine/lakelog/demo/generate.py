@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.demo import schedule
-from lakelog.demo.schedule import Calendar, append_files, commit_ms, file_lives
+from lakelog.demo.schedule import Calendar, append_files, commit_ms, file_lifetimes
 from lakelog.dialects.delta.checkpoint_manifest import FileActionCounts, pointer_bytes
 from lakelog.dialects.delta.checkpoint_rows import action_rows, encoded
 from lakelog.dialects.delta.checkpoint_schema import classic_schema, file_columns
@@ -47,10 +47,10 @@ def _build_checkpoint(
     meta = decode_lines([Blob(None, name, lines)], Wire.of("delta")).meta
     kinds = meta["actionType"].unique(maintain_order=True)
     tables = [action_rows(meta.filter(pl.col("actionType") == k), k, SCHEMA) for k in kinds]
-    gone = removes.with_columns(pl.lit(value=True).alias("extendedFileMetadata"))
+    removed_files = removes.with_columns(pl.lit(value=True).alias("extendedFileMetadata"))
     tables += [
         action_rows(encoded(_with_partitions(files)), kind, SCHEMA)
-        for kind, files in (("add", adds), ("remove", gone))
+        for kind, files in (("add", adds), ("remove", removed_files))
     ]
     table = pa.concat_tables(tables)
     buffer = io.BytesIO()
@@ -177,7 +177,7 @@ def build_log(commits: int = 300, seed: int = 7) -> DemoLog:
     Memory: the whole log, about a kilobyte per action.
     """
     calendar = schedule.plan(commits)
-    files = _with_stats(file_lives(calendar, seed), calendar.schema_version)
+    files = _with_stats(file_lifetimes(calendar, seed), calendar.schema_version)
     adds, removes = _file_actions(files, calendar)
     lines = _joined(adds, removes)
     metrics = _metrics(adds, removes)
@@ -263,8 +263,8 @@ def _file_actions(files: pl.DataFrame, calendar: Calendar) -> tuple[pl.DataFrame
     born = files.with_columns(version="added")
     again = files.filter(pl.col("restored").is_not_null()).with_columns(version="restored")
     adds = pl.concat([born, again]).with_columns(dataChange=changes)
-    gone = files.filter(pl.col("removed").is_not_null()).with_columns(version="removed")
-    removes = gone.with_columns(dataChange=changes)
+    removed_files = files.filter(pl.col("removed").is_not_null()).with_columns(version="removed")
+    removes = removed_files.with_columns(dataChange=changes)
     return (
         adds.select(*common, _add_line(pl.col("dataChange"))),
         removes.select(*common, _remove_line()),
@@ -421,7 +421,7 @@ def _checkpoint(files: pl.DataFrame, calendar: Calendar) -> tuple[bytes, bytes]:
         (pl.col(c) <= version).fill_null(False) for c in ("added", "removed", "restored")
     )
     live = files.filter(added & (~removed | restored))
-    gone = files.filter(removed & ~restored).with_columns(deletionTimestamp=_deleted_ms())
+    removed_files = files.filter(removed & ~restored).with_columns(deletionTimestamp=_deleted_ms())
     streamed = calendar.versions(schedule.STREAM).filter(pl.col("version") <= version)
     state = [
         {"protocol": _PROTOCOL},
@@ -433,5 +433,5 @@ def _checkpoint(files: pl.DataFrame, calendar: Calendar) -> tuple[bytes, bytes]:
         version,
         state,
         live.select(*columns, "modificationTime", "stats"),
-        gone.select(*columns, "deletionTimestamp"),
+        removed_files.select(*columns, "deletionTimestamp"),
     )

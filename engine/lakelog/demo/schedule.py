@@ -118,14 +118,14 @@ _REWRITTEN = 0.6  # share of those whose other rows are written again
 _BYTES_PER_ROW = 38
 _FILE_OVERHEAD_BYTES = 4_096
 
-_LIVES = (
+_LIFETIMES = (
     "path day region size modificationTime numRecords firstId lastId minAmount maxAmount "
     "maxQuantity firstCustomer lastCustomer firstTime lastTime added removed restored"
 ).split()
-"""Columns of `file_lives`."""
+"""Columns of `file_lifetimes`."""
 
 
-def file_lives(calendar: Calendar, seed: int) -> pl.DataFrame:
+def file_lifetimes(calendar: Calendar, seed: int) -> pl.DataFrame:
     """All data files, including removed ones."""
     random = np.random.default_rng(seed)
     appended = append_files(calendar.versions(STREAM, BATCH), calendar, random)
@@ -141,8 +141,8 @@ def file_lives(calendar: Calendar, seed: int) -> pl.DataFrame:
     stays = pl.concat([appended, merged], how="diagonal").with_columns(restored)
     return pl.concat(
         [
-            stays.select(_LIVES),
-            rewritten.with_columns(restored=pl.lit(None, pl.Int64)).select(_LIVES),
+            stays.select(_LIFETIMES),
+            rewritten.with_columns(restored=pl.lit(None, pl.Int64)).select(_LIFETIMES),
         ]
     ).sort("added", "path")
 

@@ -229,9 +229,9 @@ def unreadable_is_malformed(path: str, version: int) -> Iterator[None]:
         ValueError,
         MemoryError,
     ) as cause:
-        said = next(iter(str(cause).splitlines()), type(cause).__name__)
+        reason = next(iter(str(cause).splitlines()), type(cause).__name__)
         raise MalformedLogError(
-            f"the checkpoint cannot be read: {said[:200].rstrip('.')}",
+            f"the checkpoint cannot be read: {reason[:200].rstrip('.')}",
             path=path,
             version=version,
             expected="whole Parquet",

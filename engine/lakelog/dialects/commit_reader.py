@@ -29,7 +29,9 @@ def read_commits(
             data = next(contents)
         except NotFoundError as cause:
             # The store reads ahead: the missing file may be that of a later commit.
-            raise _gone(next((c for c in commits if c.path == cause.path), commit)) from cause
+            raise _missing_commit(
+                next((c for c in commits if c.path == cause.path), commit)
+            ) from cause
         if unframe is not None:
             data = unframe(data, commit)
         yield Blob(commit.version, commit.path, data)
@@ -65,10 +67,10 @@ class Counts:
     def learn(self, decoded: Actions) -> Actions:
         """Remove the numbers from commitInfos, because no other code needs them."""
         for info in decoded.commit_infos:
-            said = info.body.pop(ACTIONS, None)
-            if info.version is not None and type(said) is int and said >= 0:
-                own = 1 if self._info_own_line or not said else 0
-                self._expected[info.version] = (said, said + own)
+            recorded = info.body.pop(ACTIONS, None)
+            if info.version is not None and type(recorded) is int and recorded >= 0:
+                own = 1 if self._info_own_line or not recorded else 0
+                self._expected[info.version] = (recorded, recorded + own)
         return decoded
 
     def check(self, commits: Sequence[CommitFile]) -> None:
@@ -122,7 +124,7 @@ def _cut(store: LogStore, commit: CommitFile, piece_bytes: int) -> Iterator[Blob
     try:
         source = store.open(commit.path)
     except NotFoundError as cause:
-        raise _gone(commit) from cause
+        raise _missing_commit(commit) from cause
     with closing(source):
         while True:
             read = _read(source, piece_bytes, commit)
@@ -149,7 +151,7 @@ def _read(source: BinaryIO, size: int, commit: CommitFile) -> bytes:
         raise UnavailableError(f"the commit cannot be read: {cause}", path=commit.path) from cause
 
 
-def _gone(commit: CommitFile) -> MalformedLogError:
+def _missing_commit(commit: CommitFile) -> MalformedLogError:
     return MalformedLogError(
         "a commit was deleted while the log was being read",
         path=commit.path,

@@ -330,10 +330,10 @@ def _conformed(series: pl.Series, kind: str) -> pl.Series:
     absent = _absent(kind).get(series.name)
     if absent is None or series.dtype.is_nested():
         return series
-    stands_for_null = series == absent[0]
-    if not stands_for_null.any():
+    is_null = series == absent[0]
+    if not is_null.any():
         return series
-    return series.to_frame().select(pl.when(~stands_for_null).then(series.name)).to_series()
+    return series.to_frame().select(pl.when(~is_null).then(series.name)).to_series()
 
 
 @cache

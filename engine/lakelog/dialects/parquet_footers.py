@@ -66,7 +66,7 @@ _LONGEST_BYTES = 1 << 62
 _MOST_BYTES = 1 << 30
 
 
-def require_sound_chunks(
+def require_valid_chunks(
     metadata: pq.FileMetaData, groups: Iterable[int], leaves: Sequence[int]
 ) -> None:
     """Raise if a row group's column chunks contradict the schema; reads nothing of the file."""
@@ -98,7 +98,7 @@ def chunk_ranges(
     prefixes = tuple(f"{field}." for field in fields)
     paths = (metadata.schema.column(i).path for i in range(metadata.num_columns))
     leaves = [i for i, path in enumerate(paths) if f"{path}.".startswith(prefixes)]
-    require_sound_chunks(metadata, groups, leaves)
+    require_valid_chunks(metadata, groups, leaves)
     for group in map(metadata.row_group, groups):
         yield from (chunk_range(group.column(leaf)) for leaf in leaves)
 
@@ -109,7 +109,7 @@ def data_end(metadata: pq.FileMetaData) -> int:
     if last < 0:
         return len(_MAGIC)
     leaves = range(metadata.num_columns)
-    require_sound_chunks(metadata, [last], leaves)
+    require_valid_chunks(metadata, [last], leaves)
     return max(chunk_range(metadata.row_group(last).column(leaf))[1] for leaf in leaves)
 
 

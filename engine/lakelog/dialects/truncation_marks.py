@@ -50,8 +50,8 @@ def without_closing_line(data: bytes, path: str) -> bytes:
         raise MalformedLogError(
             "the log compaction's content differs from its checksum",
             path=path,
-            expected=_said(expected),
-            found=_said(found),
+            expected=_described(expected),
+            found=_described(found),
         )
     return rest
 
@@ -103,7 +103,7 @@ def unmark(data: bytes, path: str, name: str, version: int) -> tuple[Blob, ...] 
     found = (data.count(b"\n"), crc)
     expected = (int(end[1]), int(end[2]))
     if found != expected:
-        raise _damaged(path, version, _said(expected), _said(found))
+        raise _damaged(path, version, _described(expected), _described(found))
     return tuple(_pieces(data, begin.end(), start, last, path, version))
 
 
@@ -126,7 +126,7 @@ def _pieces(
     yield Blob(version, path, last, data.count(b"\n") - 1, start, whole=False)
 
 
-def _said(of: tuple[int, int]) -> str:
+def _described(of: tuple[int, int]) -> str:
     return f"{of[0]} lines with the CRC-32 {of[1]}"
 
 

@@ -114,11 +114,11 @@ def _activity(log: Log, listing: LogListing, snapshot: LogSnapshot) -> Activity:
             total, ("net_files", "net_bytes"), ("files", "size_bytes"), strict=True
         )
     )
-    who = commits.select("version", "timestamp", "userName", "operation")
+    users = commits.select("version", "timestamp", "userName", "operation")
     schemas = _schema_changes(rows.filter(pl.col("actionType") == "metaData"))
     return Activity(
         commits.drop("net_files", "net_bytes"),
-        schemas.join(who, on="version", how="left", maintain_order="left"),
+        schemas.join(users, on="version", how="left", maintain_order="left"),
     )
 
 

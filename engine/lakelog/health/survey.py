@@ -27,7 +27,7 @@ from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.version_checksum import compare_checksum_file
 from lakelog.maintenance.cleanup import Request, plan_cleanup
-from lakelog.maintenance.diagnose import REFUSE, look_at_pointer
+from lakelog.maintenance.diagnose import REFUSE, diagnose_pointer
 from lakelog.maintenance.vacuum import Vacuum
 
 PARTITION = "partition."
@@ -191,7 +191,7 @@ def _of_pointer(log: Log, *, is_damaged: bool) -> Iterator[Damage]:
     a damage that was found before.
     """
     try:
-        for found in look_at_pointer(log, log.list_all(), (), ()):
+        for found in diagnose_pointer(log, log.list_all(), (), ()):
             why = found.why if found.action == REFUSE else None
             yield Damage("pointer", f"{found.path}: {found.problem}", why)
     except LakelogError as error:

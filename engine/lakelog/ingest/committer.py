@@ -438,15 +438,17 @@ def merge_changes(
     where they are null.
     """
     source = pl.col("source").struct.field
-    gone = source(deleted)
+    is_deleted = source(deleted)
     identities = () if state.rules is None else state.rules.identities
     columns = {each.column for each in identities}
-    merge = target.merge(changes, list(state.key)).when_matched_delete(gone)
+    merge = target.merge(changes, list(state.key)).when_matched_delete(is_deleted)
     merge.when_matched_update_all(except_cols=[deleted, *columns])
     chosen = [each.column for each in identities if each.allows_values]
     for count in range(len(chosen), -1, -1):
         for given in itertools.combinations(chosen, count):
-            predicate = pl.all_horizontal(~gone, *(source(name).is_not_null() for name in given))
+            predicate = pl.all_horizontal(
+                ~is_deleted, *(source(name).is_not_null() for name in given)
+            )
             left_out = [deleted, *columns.difference(given)]
             merge.when_not_matched_insert_all(predicate, except_cols=left_out)
     merge.execute()

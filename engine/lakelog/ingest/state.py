@@ -345,8 +345,8 @@ class TableView:
         table_id: ``id`` of its metadata.
         version: The version.
         txn: The ``txn`` version of the directory's application id; None if there is none.
-        forgets: Whether the table has ``delta.setTransactionRetentionDuration``, so that the txn
-            may have expired.
+        txn_expires: Whether the table has ``delta.setTransactionRetentionDuration``, so that
+            the txn may have expired.
         find: Whether a commit after a version, up to this one, has the application id and the text
             of an attempt: its id. None if commits are no longer in the log.
     """
@@ -355,7 +355,7 @@ class TableView:
     table_id: str | None
     version: int
     txn: int | None
-    forgets: bool
+    txn_expires: bool
     find: Callable[[Attempt], bool | None]
 
 
@@ -397,12 +397,12 @@ def committed_seq(
             raise _fenced(view, attempt.seq)
         return attempt.seq, attempt.seq
     if found == before:
-        if attempt is None or found or not view.forgets:
+        if attempt is None or found or not view.txn_expires:
             return max(truncated_to, before), before
     elif found > before:
         raise _fenced(view, before)
     # The txn expired, or the table is an older copy of itself.
-    if view.txn is None and view.forgets:
+    if view.txn is None and view.txn_expires:
         if attempt is None:
             return max(truncated_to, before), before
         was_written = view.find(attempt)

@@ -5,7 +5,7 @@ The manifest is one small JSON file. Its first field is the CRC-32C of the file 
 digits as zeros (`schemas/keyed.md`). Files that are not in it are not part of the store.
 
 Every file is written under a temporary name, fsynced, renamed, and its directory fsynced. A crash
-leaves a temporary file or a file that is in no manifest; `FileRoom.take_over` deletes them.
+leaves a temporary file or a file that is in no manifest; `StoreDirectory.take_over` deletes them.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ _Made = TypeVar("_Made")
 _TEMPORARY = re.compile(r"(\d{20})\.tmp")
 
 
-class FileRoom:
+class StoreDirectory:
     """The directory of a store's files. Used by one thread at a time, which holds the
     store's log.
     """

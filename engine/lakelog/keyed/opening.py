@@ -15,7 +15,7 @@ import polars as pl
 
 from lakelog.errors import CorruptionError, InvalidInputError, NotFoundError, UnavailableError
 from lakelog.keyed import manifest, rows
-from lakelog.keyed.manifest import FileRoom, StoreManifest
+from lakelog.keyed.manifest import StoreDirectory, StoreManifest
 from lakelog.keyed.memtable import Memtable
 from lakelog.keyed.sorted_file import SortedFile
 from lakelog.wal.disk import Disk
@@ -85,39 +85,41 @@ def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bo
         raise NotFoundError("keyed store not found", path=directory)
 
 
-def look(room: FileRoom, log: WriteAheadLog, known: Iterable[SortedFile] = ()) -> View:
-    """The complete state of a store that no process changes. Changes nothing."""
-    return _view(room.manifest(), room, log, known)
-
-
-def look_beside_a_writer(
-    room: FileRoom, log: WriteAheadLog, known: Iterable[SortedFile] = ()
+def read_view(
+    directory: StoreDirectory, log: WriteAheadLog, known: Iterable[SortedFile] = ()
 ) -> View:
-    """As `look`, while another process may write."""
+    """The complete state of a store that no process changes. Changes nothing."""
+    return _view(directory.manifest(), directory, log, known)
+
+
+def read_during_writes(
+    directory: StoreDirectory, log: WriteAheadLog, known: Iterable[SortedFile] = ()
+) -> View:
+    """As `read_view`, while another process may write."""
     known = tuple(known)
-    found = room.manifest()
+    found = directory.manifest()
     for _ in range(_ATTEMPTS):
         try:
-            return _view(found, room, log, known)
+            return _view(found, directory, log, known)
         except CorruptionError:
-            before, found = found, room.manifest()
+            before, found = found, directory.manifest()
             if found == before:
                 raise
     raise UnavailableError(
         "The keyed store changes too fast to be opened for reading.",
-        path=room.manifest_path,
+        path=directory.manifest_path,
         hint="try again",
     )
 
 
 def _view(
-    found: StoreManifest, room: FileRoom, log: WriteAheadLog, known: Iterable[SortedFile]
+    found: StoreManifest, directory: StoreDirectory, log: WriteAheadLog, known: Iterable[SortedFile]
 ) -> View:
-    files = room.opened(found, known)
+    files = directory.opened(found, known)
     active = Memtable()
     active.add_replayed(log.replay(after_seq=found.flushed_seq_num).table)
     # After the replay: if the log is not truncated further now, it was not during the replay.
-    _check_log(found, room.manifest_path, log)
+    _check_log(found, directory.manifest_path, log)
     return View(active, (), found.flushed_seq_num, files, found)
 
 

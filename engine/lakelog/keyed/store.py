@@ -33,7 +33,7 @@ from lakelog.errors import (
 )
 from lakelog.input_validation import require_bool, require_int
 from lakelog.keyed import opening, rows, sorted_file
-from lakelog.keyed.manifest import FileRoom, store_errors
+from lakelog.keyed.manifest import StoreDirectory, store_errors
 from lakelog.keyed.memtable import Memtable
 from lakelog.keyed.sorted_file import GroupCache, SortedFile
 from lakelog.wal.disk import Access, Closing, Disk, LocalDisk, local_directory
@@ -41,7 +41,7 @@ from lakelog.wal.log import WriteAheadLog
 from lakelog.wal.records import data_of
 
 
-class Latch:
+class SharedLock:
     """A lock that writers share, and that a flush takes exclusively while it replaces the memtable.
 
     Between append and insertion, a record is only in the log. A flush that replaced the memtable
@@ -55,7 +55,7 @@ class Latch:
         self._closing = False
 
     @contextmanager
-    def passing(self) -> Iterator[None]:
+    def shared(self) -> Iterator[None]:
         """Held by a writer from before its append until its record is in the memtable."""
         with self._changed:
             while self._closing:
@@ -70,7 +70,7 @@ class Latch:
                     self._changed.notify_all()
 
     @contextmanager
-    def closed(self) -> Iterator[None]:
+    def exclusive(self) -> Iterator[None]:
         """Held exclusively, without writers."""
         with self._changed:
             while self._closing:
@@ -170,19 +170,19 @@ class KeyedStore(Closing):
         # The log's lock is the store's: it is acquired before reading anything that another writer
         # may change.
         self._wal = WriteAheadLog(log_directory, sync=sync, read_only=read_only, disk=disk)
-        self._latch = Latch()
+        self._memtable_lock = SharedLock()
         self._upkeep = threading.Lock()
         self._access = Access("keyed store", self._directory, read_only, os.getpid())
         self._upkeep_error: LakelogError | None = None
         self._truncated_seq_num = 0
         self._log_may_have_more = False
-        self._room = FileRoom(self._directory, disk, GroupCache(_CACHE_BYTES))
+        self._files_directory = StoreDirectory(self._directory, disk, GroupCache(_CACHE_BYTES))
         try:
             if read_only:
-                self._view = opening.look_beside_a_writer(self._room, self._wal)
+                self._view = opening.read_during_writes(self._files_directory, self._wal)
             else:
-                self._view = opening.look(self._room, self._wal)
-                self._room.take_over(self._view.manifest)
+                self._view = opening.read_view(self._files_directory, self._wal)
+                self._files_directory.take_over(self._view.manifest)
                 self._truncated_seq_num = self._wal.truncated_to
         except BaseException:
             self._wal.close()
@@ -385,7 +385,9 @@ class KeyedStore(Closing):
         with self._upkeep:
             self._access.check()
             if self._access.is_read_only:
-                self._view = opening.look_beside_a_writer(self._room, self._wal, self._view.files)
+                self._view = opening.read_during_writes(
+                    self._files_directory, self._wal, self._view.files
+                )
 
     def flush(self) -> FileReport | None:
         """Write the unflushed records as a sorted file, and truncate the log.
@@ -430,7 +432,7 @@ class KeyedStore(Closing):
         if self._access.is_elsewhere:
             self._access.is_closed = True
             return
-        with self._upkeep, self._latch.closed():
+        with self._upkeep, self._memtable_lock.exclusive():
             if not self._access.is_closed:
                 self._access.is_closed = True
                 self._wal.close()
@@ -458,7 +460,7 @@ class KeyedStore(Closing):
     @contextmanager
     def _writing(self) -> Iterator[None]:
         """Held from before an append until its records are in the memtable."""
-        with self._latch.passing():
+        with self._memtable_lock.shared():
             self._access.check(to_write=True)
             try:
                 yield
@@ -507,7 +509,7 @@ class KeyedStore(Closing):
         if view.frozen:
             # Otherwise a crash could leave the log behind the manifest, and hide its next records.
             self._wal.sync()
-            made = self._room.write([rows.newest(part.newest() for part in view.frozen)])
+            made = self._files_directory.write([rows.newest(part.newest() for part in view.frozen)])
             assert made is not None, "a memtable that was frozen has records"
             self._publish((*view.files, made), view.frozen_seq_num, frozen=())
             telemetry.event(
@@ -519,12 +521,12 @@ class KeyedStore(Closing):
         if self._truncated_seq_num < self._view.manifest.flushed_seq_num:
             self._wal.truncate(self._view.manifest.flushed_seq_num)
             self._truncated_seq_num = self._view.manifest.flushed_seq_num
-        self._room.remove(())
+        self._files_directory.remove(())
         return None if made is None else self._report(made)
 
     def _freeze(self) -> None:
         """Replace the memtable, at a sequence number that no write spans."""
-        with self._latch.closed():
+        with self._memtable_lock.exclusive():
             view = self._view
             active = view.active
             if self._log_may_have_more:
@@ -543,7 +545,7 @@ class KeyedStore(Closing):
         """Merge the files from an index on into one."""
         view = self._view
         stay, go = view.files[:first], view.files[first:]
-        made = self._room.write(_merged(go, oldest=not stay))
+        made = self._files_directory.write(_merged(go, oldest=not stay))
         files = stay if made is None else (*stay, made)
         self._publish(files, view.manifest.flushed_seq_num, frozen=view.frozen)
         telemetry.event(
@@ -552,12 +554,12 @@ class KeyedStore(Closing):
             rows=made.facts.rows if made else 0,
             size_bytes=made.facts.size_bytes if made else 0,
         )
-        self._room.remove(go)
+        self._files_directory.remove(go)
 
     def _publish(
         self, files: tuple[SortedFile, ...], flushed_seq_num: int, *, frozen: tuple[Memtable, ...]
     ) -> None:
-        manifest = self._room.publish(flushed_seq_num, files)
+        manifest = self._files_directory.publish(flushed_seq_num, files)
         self._view = replace(self._view, files=files, manifest=manifest, frozen=frozen)
 
     def _report(self, file: SortedFile) -> FileReport:

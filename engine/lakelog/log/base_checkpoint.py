@@ -38,7 +38,7 @@ from lakelog.threads import Pool
 
 if TYPE_CHECKING:
     from lakelog.log.disk_cache import CachedColumns
-    from lakelog.log.repeated_files import Settled
+    from lakelog.log.repeated_files import ResolvedFiles
 
 
 Transform = Callable[[pl.DataFrame], pl.DataFrame]
@@ -83,7 +83,7 @@ class Tally:
         return bool(self.hashes["one"].is_in(hash_identities(keys).implode()).any())
 
 
-def may_meet(hashes: Sequence[pl.Series], others: pl.Series) -> bool:
+def may_overlap(hashes: Sequence[pl.Series], others: pl.Series) -> bool:
     """Whether one of the hashed files may be among `others`; False is certain."""
     if not hashes or not len(others):
         return False
@@ -235,7 +235,7 @@ class Base:
         self.checkpoint = reader.checkpoint
         self.projections: Projections | None = None
         self.disk: CachedColumns | None = None
-        self.settled: Settled | None = None
+        self.settled: ResolvedFiles | None = None
 
     def iter_files(self, columns: Sequence[str], kinds: tuple[str, ...]) -> Iterable[pl.DataFrame]:
         """File actions in batches, as `CheckpointReader.iter_files`, or from the cache."""
@@ -385,10 +385,12 @@ class Base:
         removed = self.removed
         if not removed.height:
             return removed
-        gone = self.removed_hashes.unique().implode()
+        removed_once = self.removed_hashes.unique().implode()
         with broken_checkpoint(self.checkpoint):
             added = [
-                actions.conform(frame.filter(hash_identities(frame).is_in(gone)), actions.KEY)
+                actions.conform(
+                    frame.filter(hash_identities(frame).is_in(removed_once)), actions.KEY
+                )
                 for frame in self.read_files(actions.KEY, ("add",))
             ]
         both = pl.concat([removed, *(f.unique() for f in added)])

@@ -61,9 +61,9 @@ def blame(
         )
     names = _spellings(log, path)
     latest = LogSnapshot.open(log) if open_latest is None else open_latest()
-    rows = with_stable_listing(log, lambda listing: _life(log, listing, names))
+    rows = with_stable_listing(log, lambda listing: _commits_of_file(log, listing, names))
     if not rows.height:
-        rows = _remembered(latest, names)
+        rows = _in_checkpoint(latest, names)
     if not rows.height:
         raise NotFoundError(
             "the log does not contain this file",
@@ -79,7 +79,7 @@ def _spellings(log: Log, path: str) -> list[str]:
     return sorted({path, relative, log.dialect.decode_path(relative)})
 
 
-def _life(log: Log, listing: LogListing, names: Sequence[str]) -> pl.DataFrame:
+def _commits_of_file(log: Log, listing: LogListing, names: Sequence[str]) -> pl.DataFrame:
     found: list[pl.DataFrame] = []
     for chunk in by_size(listing.commits):
         files = log.dialect.decode(log.store, chunk).files
@@ -88,7 +88,7 @@ def _life(log: Log, listing: LogListing, names: Sequence[str]) -> pl.DataFrame:
     return actions.concat(found)
 
 
-def _remembered(snapshot: LogSnapshot, names: Sequence[str]) -> pl.DataFrame:
+def _in_checkpoint(snapshot: LogSnapshot, names: Sequence[str]) -> pl.DataFrame:
     """The actions of a file that only the checkpoint contains."""
     wanted = ("path", *(c for c in BLAME_SCHEMA if c in actions.schema()))
 

@@ -54,7 +54,7 @@ _COARSE_TICK_MS = 3_000
 _INFO_BYTES = 1 << 10  # approximate size of a parsed commitInfo
 _COMMIT_BYTES = 1 << 8  # approximate size of a commit's name, length and time
 _READER_BYTES = 64 << 20  # size of a remote checkpoint's files, which its reader keeps in memory
-_RESTS_ON_COMMITS = ("json", "json-multipart", "avro-state")
+_NEEDS_COMMITS = ("json", "json-multipart", "avro-state")
 """Layouts that may lack protocol and metadata: the commits below them are then read."""
 
 _CACHES = ("protocol", "metadata", "versions", "files", "versions_list", "disk")
@@ -124,7 +124,7 @@ class CacheStats:
 
 
 @dataclass(frozen=True)
-class _Look:
+class _ListedVersion:
     """The files of a version in a listing: segment, notes, length and time of checkpoint and
     compaction files (`marks`), and the commits that the checkpoint may depend on (`below`; None:
     not listed).
@@ -144,10 +144,10 @@ class _Look:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _CachedState:
     """A state, and the listing that it was read from."""
 
-    look: _Look
+    listed: _ListedVersion
     state: weakref.ref[State]
     born_s: float
 
@@ -173,7 +173,7 @@ class StateCache:
         self._clock = clock
         self._lock = threading.Lock()  # protects the attributes below
         self._looking = threading.Lock()  # taken while the store is asked for the latest version
-        self._held: OrderedDict[int, _Held] = OrderedDict()
+        self._held: OrderedDict[int, _CachedState] = OrderedDict()
         self._strong: dict[int, State] = {}
         self._looked: dict[int | None, tuple[float, weakref.ref[State]]] = {}
         self._committed_s = float("-inf")
@@ -261,12 +261,12 @@ class StateCache:
             looking = replace(self._log, store=seen)
             hint = version is None and not self._needs_whole
             listing, segment = choose(looking, version, hint=hint)
-            look = self._describe(listing, segment, seen, now, hint=hint)
+            listed = self._describe(listing, segment, seen, now, hint=hint)
             with self._lock:
                 held = [(each, state) for each in self._held.values() if (state := each.state())]
             known = [pair for pair in held if began_s - pair[0].born_s < self._ttl_s]
             known.sort(key=lambda pair: -pair[1].version)
-            return self._resolve(look, known, began_s)
+            return self._resolve(listed, known, began_s)
 
         state = list_again(
             attempt, lambda error: segment is not None and is_outdated(self._log, segment, error)
@@ -280,13 +280,13 @@ class StateCache:
 
     def _describe(
         self, listing: LogListing, segment: LogSegment, seen: _Seen, now: int, *, hint: bool
-    ) -> _Look:
+    ) -> _ListedVersion:
         checkpoint = segment.checkpoint
         paths = [c.path for c in listing.compactions]
         below: tuple[CommitFile, ...] | None = ()
         if checkpoint is not None:
             paths += checkpoint.paths
-            if checkpoint.layout in _RESTS_ON_COMMITS:
+            if checkpoint.layout in _NEEDS_COMMITS:
                 # A first call reads the table as usual; from the second call on, the whole log is
                 # listed.
                 self._needs_whole = True
@@ -294,40 +294,44 @@ class StateCache:
                 below += listing.apart
                 below = None if hint else below
         marks = {path: seen.entry(path) for path in paths}
-        return _Look(segment, listing.notes, marks, below, now)
+        return _ListedVersion(segment, listing.notes, marks, below, now)
 
-    def _on_disk(self, checkpoint: Checkpoint, look: _Look) -> CachedColumns | None:
+    def _on_disk(self, checkpoint: Checkpoint, listed: _ListedVersion) -> CachedColumns | None:
         """The disk cache's entry of a checkpoint whose length and times identify its content."""
-        marks = [look.marks.get(path) for path in checkpoint.paths]
-        if self._disk is None or not look.is_settled(m.modified_ms for m in marks if m is not None):
+        marks = [listed.marks.get(path) for path in checkpoint.paths]
+        if self._disk is None or not listed.is_settled(
+            m.modified_ms for m in marks if m is not None
+        ):
             return None
         from lakelog.log.disk_cache import columns_of
 
         table = self._log.table
         table = os.path.abspath(table) if on_local_disk(self._log.store) else table
         return columns_of(
-            self._disk, table, checkpoint, look.marks, lambda hit: self._count("disk", hit=hit)
+            self._disk, table, checkpoint, listed.marks, lambda hit: self._count("disk", hit=hit)
         )
 
-    def _resolve(self, look: _Look, known: Iterable[tuple[_Held, State]], began_s: float) -> State:
+    def _resolve(
+        self, listed: _ListedVersion, known: Iterable[tuple[_CachedState, State]], began_s: float
+    ) -> State:
         """The state for a check, based on cached states if their files still exist."""
-        alike = [pair for pair in known if _same_checkpoint(pair[0].look, look)]
-        best = next((pair for pair in alike if _is_below(*pair, look)), None)
-        commits = look.segment.commits
+        alike = [pair for pair in known if _same_checkpoint(pair[0].listed, listed)]
+        best = next((pair for pair in alike if _is_below(*pair, listed)), None)
+        commits = listed.segment.commits
         if best is None:
             sharing = min(alike, key=lambda pair: pair[0].born_s, default=None)
             shared = sharing[1].base if sharing is not None else None
             born_s = sharing[0].born_s if sharing is not None and shared is not None else began_s
-            state = open_segment(self._log, look.segment, look.notes, shared)
+            state = open_segment(self._log, listed.segment, listed.notes, shared)
             for cache, times in (("protocol", 1), ("metadata", 1), ("versions", len(commits))):
                 self._count(cache, hit=False, times=times)
             if state.base is not None:
                 state.base.projections = self._projections
-                state.base.disk = self._on_disk(state.base.checkpoint, look)
-            self._keep(look, state, born_s, began_s)
+                state.base.disk = self._on_disk(state.base.checkpoint, listed)
+            self._keep(listed, state, born_s, began_s)
             return state
         held, state = best
-        kept = len(held.look.segment.commits)
+        kept = len(held.listed.segment.commits)
         if kept == len(commits):
             with self._lock:
                 if state.version in self._held:
@@ -336,14 +340,14 @@ class StateCache:
             state = extend_state(state, commits[kept:])
             if state.is_cheap:
                 state.ensure_readable()
-            self._keep(look, state, held.born_s, began_s)
+            self._keep(listed, state, held.born_s, began_s)
         self._count_state(state, kept, read=len(commits) - kept)
         return state
 
-    def _keep(self, look: _Look, state: State, born_s: float, began_s: float) -> None:
+    def _keep(self, listed: _ListedVersion, state: State, born_s: float, began_s: float) -> None:
         if state.excluded:
             return  # a checkpoint was ignored, and the older files were not listed
-        held = _Held(look, weakref.ref(state), born_s)
+        held = _CachedState(listed, weakref.ref(state), born_s)
         with self._lock:
             self._held.pop(state.version, None)
             self._held[state.version] = held
@@ -411,7 +415,7 @@ class _Seen(StoreWrapper):
         return self._store.stat(path)
 
 
-def _same_checkpoint(one: _Look, other: _Look) -> bool:
+def _same_checkpoint(one: _ListedVersion, other: _ListedVersion) -> bool:
     """Whether two listings have the same checkpoint with the same content."""
     checkpoint = one.segment.checkpoint
     if checkpoint != other.segment.checkpoint or one.below is None or one.below != other.below:
@@ -429,16 +433,16 @@ def _paths(checkpoint: Checkpoint | None) -> tuple[str, ...]:
     return checkpoint.paths if checkpoint is not None else ()
 
 
-def _is_below(held: _Held, state: State, look: _Look) -> bool:
+def _is_below(held: _CachedState, state: State, listed: _ListedVersion) -> bool:
     """Whether exactly the commits that a state depends on exist, up to its version."""
-    own = held.look.segment.commits
+    own = held.listed.segment.commits
     past = state.past.compactions if state.past is not None else ()
-    marks = [(held.look.marks.get(c.path), c) for c in (*state.segment.compactions, *past)]
+    marks = [(held.listed.marks.get(c.path), c) for c in (*state.segment.compactions, *past)]
     return (
-        held.look.notes == look.notes
-        and own == look.segment.commits[: len(own)]
-        and all(mark is not None and mark == look.marks.get(c.path) for mark, c in marks)
-        and held.look.is_settled(
+        held.listed.notes == listed.notes
+        and own == listed.segment.commits[: len(own)]
+        and all(mark is not None and mark == listed.marks.get(c.path) for mark, c in marks)
+        and held.listed.is_settled(
             (*(c.modified_ms for c in own), *(m.modified_ms for m, _ in marks if m is not None))
         )
     )

@@ -33,21 +33,23 @@ _ADDED = ("numAddedFiles", "numTargetFilesAdded", "num_added_files", "numFiles")
 _REMOVED = ("numRemovedFiles", "numTargetFilesRemoved", "num_removed_files")
 
 
-def hold_against_checksum(state: State, found: Mapping[str, Any]) -> None:
+def compare_with_checksum(state: State, found: Mapping[str, Any]) -> None:
     """Compare the replayed state with the version checksum."""
     recorded = state.recorded
     if recorded is None:
         return
-    said = {name: value for name in found if (value := _said(recorded, name)) is not None}
-    differ = [name for name, value in said.items() if value != _plain(found[name])]
+    recorded_values = {
+        name: value for name in found if (value := _recorded_value(recorded, name)) is not None
+    }
+    differ = [name for name, value in recorded_values.items() if value != _plain(found[name])]
     if not differ or _is_of_another_commit(state, recorded):
         return
-    _refuse_cut(state, said, found)
+    _refuse_cut(state, recorded_values, found)
     path = state.log.dialect.checksum_path(state.version)
     name = differ[0]
     warnings.warn(
         f"{path} differs from the log in {', '.join(differ)} (for {name} the checksum "
-        f"has {said[name]!r:.100}, the log {_plain(found[name])!r:.100}); the checksum "
+        f"has {recorded_values[name]!r:.100}, the log {_plain(found[name])!r:.100}); the checksum "
         "was ignored. If a commit or checkpoint lost actions, restore it; else the "
         "checksum is wrong: repair the table",
         LakelogWarning,
@@ -61,7 +63,7 @@ def _is_of_another_commit(state: State, recorded: Mapping[str, Any]) -> bool:
     return theirs is not None and own is not None and theirs != own
 
 
-def _said(recorded: Mapping[str, Any], name: str) -> Any:
+def _recorded_value(recorded: Mapping[str, Any], name: str) -> Any:
     """The value of a field in the checksum, if it is valid."""
     value = recorded.get(name)
     if name != "metadata":
@@ -79,22 +81,22 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _refuse_cut(state: State, said: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+def _refuse_cut(state: State, recorded_values: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     commits = state.segment.commits
     if not commits:
         return
     decoded = state.log.dialect.decode(state.log.store, commits)
-    if "numFiles" in said:
+    if "numFiles" in recorded_values:
         cut, missing = _cut_by_metrics(decoded)
-        if cut is not None and said["numFiles"] - found["numFiles"] == missing:
+        if cut is not None and recorded_values["numFiles"] - found["numFiles"] == missing:
             raise _refusal(
                 state,
                 cut,
                 "the commit has fewer files than its metrics and the version checksum record",
-                f"{said['numFiles']} files in version {state.version}",
+                f"{recorded_values['numFiles']} files in version {state.version}",
                 f"{found['numFiles']} files",
             )
-    if "metadata" in said and said["metadata"] != _plain(found["metadata"]):
+    if "metadata" in recorded_values and recorded_values["metadata"] != _plain(found["metadata"]):
         last = commits[-1].version
         frames = [f for f in (decoded.files, decoded.meta, decoded.other) if f.height]
         if not sum(frame.filter(pl.col("version") == last).height for frame in frames):

@@ -134,11 +134,11 @@ def _files(older: LogSnapshot, newer: LogSnapshot, between: _Between) -> list[_D
     joined = before.join(
         after, on=key, how="full", suffix="_after", coalesce=True, nulls_equal=True
     ).join(by, on=key, how="left", nulls_equal=True)
-    gone = joined.filter(pl.col("size_after").is_null())
+    removed_files = joined.filter(pl.col("size_after").is_null())
     come = joined.filter(pl.col("size").is_null())
     same = joined.filter(pl.col("size").is_not_null() & pl.col("size_after").is_not_null())
     # A new deletion vector of the same data file is one change, not a removal and an addition.
-    swapped = gone.join(come, on="path", how="inner", suffix="_new")
+    swapped = removed_files.join(come, on="path", how="inner", suffix="_new")
     other = pl.any_horizontal(pl.col(c).ne_missing(pl.col(f"{c}_after")) for c in ("size", "facts"))
     return [
         *(
@@ -152,7 +152,7 @@ def _files(older: LogSnapshot, newer: LogSnapshot, between: _Between) -> list[_D
             )
             for row in swapped.iter_rows(named=True)
         ),
-        *_file_rows("removed", gone.join(swapped, on="path", how="anti")),
+        *_file_rows("removed", removed_files.join(swapped, on="path", how="anti")),
         *_file_rows("added", come.join(swapped, on="path", how="anti")),
         *_file_rows("changed", same.filter(other)),
     ]

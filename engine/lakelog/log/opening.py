@@ -27,7 +27,7 @@ from lakelog.errors import (
 )
 from lakelog.log.base_checkpoint import Base
 from lakelog.log.context import Log, list_again
-from lakelog.log.repeated_files import settle
+from lakelog.log.repeated_files import resolve_repeated_files
 from lakelog.log.replay import Layers, reconcile_meta
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import Past, State
@@ -139,13 +139,13 @@ def open_segment(
 
 
 def fall_back(state: State, error: CheckpointCorruptionError) -> State:
-    """The version without its damaged checkpoint, if provably correct, or with it if `settle`
-    decides its repeated files.
+    """The version without its damaged checkpoint, if provably correct, or with it if
+    `resolve_repeated_files` decides its repeated files.
 
     Correct means: commits are contiguous from 0 or from an older complete checkpoint, with one
     table id. Otherwise a truncated or dropped table could reappear.
     """
-    settled = None if state.settled.height else settle(state)
+    settled = None if state.settled.height else resolve_repeated_files(state)
     if settled is not None:
         warnings.warn(settled.note, LakelogWarning, stacklevel=2)
         past = state.past
@@ -308,7 +308,7 @@ def _agrees(state: State, checkpoint: Checkpoint) -> bool:
     under = [state.base.pair] if state.base is not None else []
     ours = reconcile_meta([*under, *past, own])
     for last in (last_protocol, last_metadata):
-        mine, other = last(ours), last(theirs)
-        if other is None or (mine is not None and mine != other):
+        our_last, other = last(ours), last(theirs)
+        if other is None or (our_last is not None and our_last != other):
             return False
     return True

@@ -35,7 +35,7 @@ _KEY = list(actions.KEY)
 _FIRST_COMMITS = 16
 
 
-class Settled(NamedTuple):
+class ResolvedFiles(NamedTuple):
     """The valid actions of files that a checkpoint contains repeatedly, as a layer above it, and a
     note about how they were decided.
     """
@@ -62,7 +62,7 @@ def repeat_error(checkpoint: Checkpoint, repeated: pl.DataFrame) -> InvalidActio
     )
 
 
-def settle(state: State) -> Settled | None:
+def resolve_repeated_files(state: State) -> ResolvedFiles | None:
     """Decide the valid actions of repeated files; None if there are none, if they cannot be
     decided, or if older files give the whole version. Memory: their rows, and the commits in
     pieces.
@@ -77,7 +77,7 @@ def settle(state: State) -> Settled | None:
     return base.settled
 
 
-def _decide(state: State) -> Settled | None:
+def _decide(state: State) -> ResolvedFiles | None:
     base = state.base
     assert base is not None
     clashes = base.clashes
@@ -114,7 +114,7 @@ def _decide(state: State) -> Settled | None:
         f"({', '.join(how) or 'all were removed'}); write the checkpoint again with "
         "checkpoint()"
     )
-    return Settled(Layers().push(kept), note)
+    return ResolvedFiles(Layers().push(kept), note)
 
 
 def _rows_of(state: State, keys: pl.DataFrame) -> pl.DataFrame:

@@ -37,12 +37,12 @@ from lakelog.log.base_checkpoint import (
     hash_identities,
     hash_paths,
     map_ahead,
-    may_meet,
+    may_overlap,
     may_repeat,
     path_condition,
     sum_sizes,
 )
-from lakelog.log.checksum_conflicts import hold_against_checksum, may_be_cut
+from lakelog.log.checksum_conflicts import compare_with_checksum, may_be_cut
 from lakelog.log.context import Log
 from lakelog.log.repeated_files import repeat_error
 from lakelog.log.replay import Layers, exclude, last_of, reconcile_files, reconcile_meta
@@ -156,7 +156,7 @@ class State:
         notes: list[str] = []
         waiting = list(self.segment.commits)
         for compaction in self.segment.compactions:
-            compacted, problem = self._sound_compaction(compaction)
+            compacted, problem = self._valid_compaction(compaction)
             if compacted is None:
                 notes.append(f"{compaction.path} was ignored: {problem}")
                 continue
@@ -187,7 +187,7 @@ class State:
         infos = tuple(info for info in part.commit_infos if info.version in versions)
         return Actions(files, meta, other, infos)
 
-    def _sound_compaction(self, compaction: CompactionFile) -> tuple[Actions | None, str]:
+    def _valid_compaction(self, compaction: CompactionFile) -> tuple[Actions | None, str]:
         """A compaction's actions, or the reason not to use it: some writers concatenate commits,
         newest first, which is visible as duplicate keys.
         """
@@ -259,7 +259,7 @@ class State:
     def _readable(self) -> bool:
         self._read_together()
         self.log.dialect.protocol_rules.check_readable(self._protocol, self.log.table)
-        self.hold_against_checksum(metadata=self._metadata)
+        self.compare_with_checksum(metadata=self._metadata)
         return True
 
     @cached_property
@@ -269,12 +269,12 @@ class State:
             return None
         return self.log.dialect.version_checksum(self.log.store, self.version)
 
-    def hold_against_checksum(self, **found: object) -> None:
+    def compare_with_checksum(self, **found: object) -> None:
         """Compare the replayed state with the version checksum, if any; each field once."""
         if self.segment.has_checksum and not found.keys() <= self._compared:
             self._compared.update(found)
             try:
-                hold_against_checksum(self, found)
+                compare_with_checksum(self, found)
             except BaseException:
                 self._compared.difference_update(found)
                 raise
@@ -546,7 +546,7 @@ class State:
 
         frames = list(self.iter_live(kind, wanted, transform, chosen, condition, seen))
         if base is not None and (
-            may_meet(identities, removes) or (kind == "remove" and len(removes))
+            may_overlap(identities, removes) or (kind == "remove" and len(removes))
         ):
             if self.log.dialect.reconciled_checkpoints:
                 self.require_settled()
@@ -554,13 +554,13 @@ class State:
                 return self._live_reconciled(kind, columns, transform, condition)
         if base is None or not may_repeat(hashes):
             if kind == "add" and chosen is None:
-                self.hold_against_checksum(numFiles=sum(counts))
+                self.compare_with_checksum(numFiles=sum(counts))
             elif (
                 base is not None
                 and not self.layers.height
                 and (recorded := base.recorded("adds")) is not None
             ):
-                self.hold_against_checksum(numFiles=recorded)
+                self.compare_with_checksum(numFiles=recorded)
             return frames
         if self.log.dialect.reconciled_checkpoints:
             self._refuse_repeats()
@@ -609,7 +609,7 @@ class State:
                 self.require_settled()
             below = tally.without(layers.keys())
             files, size = files + below[0], size + below[1]
-        self.hold_against_checksum(numFiles=files, tableSizeBytes=size)
+        self.compare_with_checksum(numFiles=files, tableSizeBytes=size)
         return files, size
 
     @property
@@ -621,7 +621,7 @@ class State:
         self.ensure_readable()
         if (found := base.recorded("adds")) is None:
             return self.totals[0]
-        self.hold_against_checksum(numFiles=found)
+        self.compare_with_checksum(numFiles=found)
         return found
 
     @property

@@ -264,8 +264,8 @@ def _bounds(histogram: Any) -> list[int] | None:
     bounds = _member(histogram, "sortedBinBoundaries")
     if not isinstance(bounds, list) or not all(type(b) is int for b in bounds):
         return None
-    sound = bounds[:1] == [0] and all(a < b < 1 << 63 for a, b in pairwise(bounds))
-    return bounds if sound else None
+    is_valid = bounds[:1] == [0] and all(a < b < 1 << 63 for a, b in pairwise(bounds))
+    return bounds if is_valid else None
 
 
 def _text(value: Any) -> str:

@@ -75,7 +75,7 @@ class Removal:
         self._request = request
         self._seen = seen
         self._notify = notify
-        self._gone: list[str] = []
+        self._removed: list[str] = []
 
     def remove(self, deletable: pl.DataFrame) -> None:
         """Remove files in the order of `_phases`."""
@@ -92,10 +92,10 @@ class Removal:
                 errors = self._remove(chunk)
                 failed = {error.path for error in errors}
                 done = [path for path in chunk if path not in failed]
-                self._gone += done
+                self._removed += done
                 self.size_bytes += sum(sizes[path] for path in done)
                 self.errors += errors
-                self._notify("delete", len(self._gone), total)
+                self._notify("delete", len(self._removed), total)
                 if errors and self._seen.policy == "fail":
                     raise errors[0]
             if self.errors:
@@ -103,9 +103,9 @@ class Removal:
                 # below them, a manifest before its sidecars.
                 return
 
-    def gone(self, deletable: pl.DataFrame) -> pl.DataFrame:
+    def removed_rows(self, deletable: pl.DataFrame) -> pl.DataFrame:
         """The rows of the removed files, in the order of removal."""
-        order = pl.DataFrame({"path": pl.Series(self._gone, dtype=pl.String)})
+        order = pl.DataFrame({"path": pl.Series(self._removed, dtype=pl.String)})
         rows = deletable.select("path", "kind", "version", "size_bytes")
         return order.join(rows, on="path", how="left", maintain_order="left")
 
@@ -267,7 +267,7 @@ class CleanupReport(Displayed):
         """Labels and values for display."""
         rows = [
             ("path", self.table),
-            ("gone", f"{self.files.height:,} files, {size_text(self.size_bytes)}"),
+            ("deleted", f"{self.files.height:,} files, {size_text(self.size_bytes)}"),
             ("oldest version promised", _or_nothing(self.oldest_promised)),
             ("covered by", f"{self.checkpoint or 'nothing'} ({self.verdict or 'not verified'})"),
             ("not deleted", f"{len(self.errors):,} files"),
@@ -382,7 +382,7 @@ def plan_cleanup(log: Log, request: Request) -> CleanupPlan:
             "unknown failure policy", expected=" or ".join(_POLICIES), found=request.failure_policy
         )
     with telemetry.span("cleanup.plan", format=log.dialect.name):
-        seen = _settled(log, lambda entries: _looked(log, request, entries))[0]
+        seen = _checked(log, lambda entries: _survey_once(log, request, entries))[0]
     horizon = seen.horizon
     ranges = rebuildable(seen.listing)
     chosen = horizon.checkpoints[-1].paths[0] if horizon.checkpoints else None
@@ -435,13 +435,13 @@ def _apply(plan: CleanupPlan, progress: Progress | None) -> CleanupReport:
         raise UnsupportedStoreError(log.store.refusal, path=log.table)
     start = time.perf_counter()
     with telemetry.span("cleanup.apply", format=log.dialect.name):
-        seen, deletable, verdict = _settled(log, lambda entries: _proved(plan, notify, entries))
+        seen, deletable, verdict = _checked(log, lambda entries: _proved(plan, notify, entries))
         removal = Removal(log, request, seen, notify)
         removal.remove(deletable)
     horizon = seen.horizon
     report = CleanupReport(
         table=log.table,
-        files=removal.gone(deletable),
+        files=removal.removed_rows(deletable),
         size_bytes=removal.size_bytes,
         checkpoint=horizon.checkpoints[-1].paths[0] if horizon.checkpoints else None,
         verdict=verdict,
@@ -457,7 +457,7 @@ def _apply(plan: CleanupPlan, progress: Progress | None) -> CleanupReport:
     return report
 
 
-class _Unsettled(Exception):  # noqa: N818 - it never leaves this module
+class _ConcurrentChangeError(Exception):
     """A check failed in a way that a concurrent cleanup can cause."""
 
     def __init__(self, seen: Survey, cause: LakelogError | None = None) -> None:
@@ -469,20 +469,22 @@ class _Unsettled(Exception):  # noqa: N818 - it never leaves this module
 _Found = tuple[Survey, pl.DataFrame, str | None]
 
 
-def _settled(log: Log, look: Callable[[list[FileEntry]], _Found]) -> _Found:
+def _checked(log: Log, check: Callable[[list[FileEntry]], _Found]) -> _Found:
     """The result of a check of log files, repeated if a concurrent cleanup was deleting them."""
     try:
-        return with_stable_files(log, look, (_Unsettled, CorruptionError, NotFoundError))
-    except _Unsettled as unsettled:
-        if unsettled.cause is not None:
-            raise unsettled.cause from unsettled.cause.__cause__
-        return unsettled.seen, unsettled.seen.deletable, None
+        return with_stable_files(
+            log, check, (_ConcurrentChangeError, CorruptionError, NotFoundError)
+        )
+    except _ConcurrentChangeError as change:
+        if change.cause is not None:
+            raise change.cause from change.cause.__cause__
+        return change.seen, change.seen.deletable, None
 
 
-def _looked(log: Log, request: Request, entries: list[FileEntry]) -> _Found:
+def _survey_once(log: Log, request: Request, entries: list[FileEntry]) -> _Found:
     seen = survey(log, request, entries=entries)
     if seen.horizon.gate in horizons.MUST_REFUSE:
-        raise _Unsettled(seen)
+        raise _ConcurrentChangeError(seen)
     return seen, seen.deletable, None
 
 
@@ -502,7 +504,7 @@ def _proved(plan: CleanupPlan, notify: Progress, entries: list[FileEntry]) -> _F
         notify("reopen", 0, None)
         check_reopens(seen.log, frozenset(deletable["path"]), seen.oldest_promised)
     except (UnsafeRetentionError, CorruptionError, NotFoundError) as error:
-        raise _Unsettled(seen, error) from error
+        raise _ConcurrentChangeError(seen, error) from error
     return seen, deletable, verdict
 
 

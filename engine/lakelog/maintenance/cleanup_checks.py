@@ -60,8 +60,8 @@ def whole_problem(log: Log, checkpoint: Checkpoint, sidecars: Collection[str]) -
     if missing:
         return f"it has no {' and no '.join(sorted(missing))}"
     named = [path for path in files if path.startswith(f"{SIDECAR_FOLDER}/")]
-    gone = [path for path in named if path not in sidecars]
-    return f"its sidecar {gone[0]} was not found" if gone else None
+    missing_sidecars = [path for path in named if path not in sidecars]
+    return f"its sidecar {missing_sidecars[0]} was not found" if missing_sidecars else None
 
 
 def prove_checkpoint(log: Log, horizon: Horizon) -> str:
@@ -158,12 +158,12 @@ def check_reopens(log: Log, hidden: frozenset[str], oldest: int) -> None:
     lost = first_gap(rebuildable(now), rebuildable(then), oldest)
     if lost is not None or not then.commits or latest_version(then, log.table) != latest:
         version = latest if lost is None else lost
-        raise _would_be_lost(log, version, "it could no longer be rebuilt")
+        raise _lost_version_error(log, version, "it could no longer be rebuilt")
     for version in sorted({oldest, latest}):
         try:
             left = open_state(after, version)
         except (VersionNotFoundError, CorruptionError) as error:
-            raise _would_be_lost(log, version, error.message) from error
+            raise _lost_version_error(log, version, error.message) from error
         held = open_state(log, version)
         now_ms = log.clock()
         found = _digest(LogSnapshot(left), now_ms)
@@ -174,10 +174,10 @@ def check_reopens(log: Log, hidden: frozenset[str], oldest: int) -> None:
         differences = _digest(LogSnapshot(held), now_ms).differences(found)
         if differences:
             what = ", ".join(f"{d.found} {d.action_type} of {d.expected}" for d in differences)
-            raise _would_be_lost(log, version, f"it would contain {what}")
+            raise _lost_version_error(log, version, f"it would contain {what}")
 
 
-def _would_be_lost(log: Log, version: int, why: str) -> UnsafeRetentionError:
+def _lost_version_error(log: Log, version: int, why: str) -> UnsafeRetentionError:
     return UnsafeRetentionError(
         "nothing was cleaned up: a version within the retention would be lost",
         path=log.table,

@@ -33,7 +33,7 @@ from lakelog.dialects.log_content import Checkpoint, LogListing
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnsupportedError
 from lakelog.log.context import Log
 from lakelog.log.opening import table_ids
-from lakelog.log.repeated_files import settle
+from lakelog.log.repeated_files import resolve_repeated_files
 from lakelog.log.segment import LogSegment, choose_segment, latest_version
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.state import State
@@ -62,7 +62,7 @@ class Finding(NamedTuple):
     checkpoint: Checkpoint | None = None
 
 
-def look_at_log(log: Log) -> Iterator[Finding]:
+def diagnose_log(log: Log) -> Iterator[Finding]:
     """Check that the latest version can be read."""
     try:
         LogSnapshot.open(log).num_files()
@@ -72,7 +72,7 @@ def look_at_log(log: Log) -> Iterator[Finding]:
         yield Finding("log", path, error.version, error.message, REFUSE, why)
 
 
-def look_at_checkpoints(log: Log, listing: LogListing, progress: Progress) -> Iterator[Finding]:
+def diagnose_checkpoints(log: Log, listing: LogListing, progress: Progress) -> Iterator[Finding]:
     """Verify every complete checkpoint, newest first."""
     count = len(listing.checkpoints)
     for done, checkpoint in enumerate(reversed(listing.checkpoints)):
@@ -85,21 +85,21 @@ def look_at_checkpoints(log: Log, listing: LogListing, progress: Progress) -> It
             yield Finding("checkpoint", path, version, reason, KEEP, why, checkpoint)
         elif report.verdict != "proved":
             problem = f"it is {report.verdict}: {reason}"
-            unsound = _why_unsound(log, report)
-            action = WRITE if unsound is None else REFUSE
-            why = unsound or "replay of older files rebuilds its version, with one table id"
+            invalid = _why_refused(log, report)
+            action = WRITE if invalid is None else REFUSE
+            why = invalid or "replay of older files rebuilds its version, with one table id"
             yield Finding("checkpoint", path, version, problem, action, why, checkpoint)
     progress("verify", count, count)
 
 
-def _why_unsound(log: Log, report: VerifyReport) -> str | None:
+def _why_refused(log: Log, report: VerifyReport) -> str | None:
     """Why a checkpoint cannot be written again from older files; None if it can."""
     if report.layout not in log.dialect.layouts:
         return f"lakelog does not write the layout {report.layout}"
     state = independent_state(log, report.version)
     if state is None:
         alone = LogSegment(report.version, report.checkpoint, ())
-        if settle(State.of(log, alone)) is not None:
+        if resolve_repeated_files(State.of(log, alone)) is not None:
             return None  # a checkpoint needs no older file to be verified against itself
         return "commits that are needed to replay it are missing; restore them, or the checkpoint"
     try:
@@ -119,23 +119,23 @@ def _why_unsound(log: Log, report: VerifyReport) -> str | None:
     return None
 
 
-def look_at_pointer(
+def diagnose_pointer(
     log: Log,
     listing: LogListing,
-    unsound: Collection[Checkpoint],
+    invalid: Collection[Checkpoint],
     wrong: Collection[Checkpoint],
 ) -> Iterator[Finding]:
     """Compare the pointer with the newest checkpoint that is valid, or will be after the repair."""
     path = log.dialect.pointer_path
-    sound = [c for c in listing.checkpoints if c not in unsound]
-    valid = [c for c in sound if c not in wrong]
-    newest = next((c for c in reversed(sound) if _may_be_named(log, c)), None)
+    readable = [c for c in listing.checkpoints if c not in invalid]
+    valid = [c for c in readable if c not in wrong]
+    newest = next((c for c in reversed(readable) if _may_be_named(log, c)), None)
     try:
         content: bytes | None = log.store.read(path)
     except NotFoundError:
         content = None
     pointed = None if content is None else log.dialect.pointed_version(content)
-    versions = {c.version for c in sound}
+    versions = {c.version for c in readable}
     if content is None:
         if newest is None:
             return
@@ -144,7 +144,7 @@ def look_at_pointer(
         problem = "it is damaged"
     elif pointed not in versions:
         problem = f"it names version {pointed}, which has no complete valid checkpoint"
-    elif not any(_may_be_named(log, c) for c in sound if c.version == pointed):
+    elif not any(_may_be_named(log, c) for c in readable if c.version == pointed):
         problem = (
             f"it names version {pointed}, whose checkpoint layout not all readers of the "
             "table support"
@@ -173,12 +173,12 @@ def look_at_pointer(
 
 
 def _contradiction(
-    log: Log, sound: Collection[Checkpoint], pointed: int, content: bytes
+    log: Log, readable: Collection[Checkpoint], pointed: int, content: bytes
 ) -> str | None:
     """The difference between the pointer and the checkpoints that it may refer to; None if they
     agree.
     """
-    named = (c for c in sound if c.version == pointed)
+    named = (c for c in readable if c.version == pointed)
     found = (log.dialect.pointer_contradiction(log.store, c, content) for c in named)
     return next((problem for problem in found if problem is not None), None)
 
@@ -202,8 +202,8 @@ def _may_be_named(log: Log, checkpoint: Checkpoint) -> bool:
         return False
 
 
-def look_at_checksums(
-    log: Log, listing: LogListing, unsound: Collection[Checkpoint]
+def diagnose_checksums(
+    log: Log, listing: LogListing, invalid: Collection[Checkpoint]
 ) -> Iterator[Finding]:
     """Compare the checksums of the latest version and of versions with checkpoints with replay."""
     if log.dialect.checksum_path(0) is None:
@@ -220,8 +220,8 @@ def look_at_checksums(
     for version in sorted(asked & recorded):
         path = f"{folder}/{version:020d}.crc"
         try:
-            segment = choose_segment(listing, version, table=log.table, excluded=unsound)
-            state = State.of(log, segment, excluded=tuple(unsound))
+            segment = choose_segment(listing, version, table=log.table, excluded=invalid)
+            state = State.of(log, segment, excluded=tuple(invalid))
             compared = compare_checksum_file(LogSnapshot(state))
         except LakelogError as error:
             why = f"the version cannot be read: {error.message}"
@@ -240,17 +240,17 @@ def look_at_checksums(
         )
 
 
-def look_at_files(log: Log, listed: pl.Series, *, remove: bool) -> Iterator[Finding]:
+def diagnose_files(log: Log, listed: pl.Series, *, remove: bool) -> Iterator[Finding]:
     """Live files that do not exist."""
     snapshot = LogSnapshot.open(log)
     live = snapshot.files().select("path").collect()["path"]
     relative = live.filter(~live.str.contains(ABSOLUTE))
-    gone = relative.filter(~relative.is_in(listed.implode())).sort()
+    missing_files = relative.filter(~relative.is_in(listed.implode())).sort()
     why = (
         "its rows are lost in any case; readers fail until it is removed"
         if remove
         else "restore it, or request its removal: its rows are then permanently lost"
     )
-    for path in gone:
+    for path in missing_files:
         action = REMOVE if remove else REFUSE
         yield Finding("data", path, snapshot.version, "a live file was not found", action, why)

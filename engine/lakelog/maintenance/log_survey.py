@@ -164,7 +164,7 @@ def survey(
                 snapshot.table_configuration, complete, pointed
             ),
         )
-    horizon = _looked_through(seen, files, horizon)
+    horizon = _with_complete_cut_off(seen, files, horizon)
     facts = Facts(
         now_ms,
         retention,
@@ -269,7 +269,7 @@ def _timed(
     return replace(commits, timed_from=since, in_commit_ms=at)
 
 
-def _looked_through(log: Log, files: pl.DataFrame, horizon: Horizon) -> Horizon:
+def _with_complete_cut_off(log: Log, files: pl.DataFrame, horizon: Horizon) -> Horizon:
     """The horizon, with a gate if the cut-off checkpoint is incomplete."""
     if horizon.gate is not None:
         return horizon

@@ -177,13 +177,13 @@ def undo(log: Log, quarantine: str) -> pl.DataFrame:
     folder = log.dialect.log_folder
     names = {f"{folder}/{e.name}" for batch in log.store.walk(folder) for e in batch}
     outcomes: dict[str, str] = {}
-    for phase in _back(files):
+    for phase in _restore_order(files):
         waiting = []
         for path in phase:
-            lies = held.place_of(path) in names
+            is_kept = held.place_of(path) in names
             if path in names:
-                outcomes[path] = "kept" if lies else "there"
-            elif lies:
+                outcomes[path] = "kept" if is_kept else "there"
+            elif is_kept:
                 waiting.append(path)
             else:
                 outcomes[path] = "missing"
@@ -204,7 +204,7 @@ def undo(log: Log, quarantine: str) -> pl.DataFrame:
     return files.select("path", "kind", "size_bytes").with_columns(outcome.alias("outcome"))
 
 
-def _back(files: pl.DataFrame) -> list[list[str]]:
+def _restore_order(files: pl.DataFrame) -> list[list[str]]:
     """Paths in the order of restoring; within a phase the order is free."""
     kind = pl.col("kind")
     is_checkpoint = kind == "checkpoint"
@@ -221,17 +221,17 @@ def _back(files: pl.DataFrame) -> list[list[str]]:
 
 def quarantines(log: Log) -> pl.DataFrame:
     """The quarantines of a table, oldest first, in `QUARANTINES_SCHEMA`, without empty ones."""
-    return _described(log, _lying(log))
+    return _described(log, _listed(log))
 
 
-def _described(log: Log, lying: Mapping[str, list[tuple[str, int]]]) -> pl.DataFrame:
+def _described(log: Log, listed: Mapping[str, list[tuple[str, int]]]) -> pl.DataFrame:
     rows = []
-    for id_, entries in lying.items():
+    for id_, entries in listed.items():
         created = _created(id_)
         commits = [int(m[1]) for e in entries if (m := _COMMIT.fullmatch(e[0]))]
         sizes = [size for _, size in entries]
         first, last = (min(commits), max(commits)) if commits else (None, None)
-        rows.append((id_, created, _maker(log, id_), len(entries), sum(sizes), first, last))
+        rows.append((id_, created, _creator(log, id_), len(entries), sum(sizes), first, last))
     rows.sort(key=lambda row: row[0])
     return pl.DataFrame(rows, schema=QUARANTINES_SCHEMA, orient="row")
 
@@ -246,7 +246,7 @@ def _created(quarantine: str) -> dt.datetime | None:
         return None
 
 
-def _maker(log: Log, quarantine: str) -> str | None:
+def _creator(log: Log, quarantine: str) -> str | None:
     """The operation that created a quarantine, from its record; None if unknown."""
     try:
         record = orjson.loads(log.store.read(f"{Quarantine(log, quarantine).folder}/{_RECORD}"))
@@ -256,7 +256,7 @@ def _maker(log: Log, quarantine: str) -> str | None:
     return by if isinstance(by, str) else None
 
 
-def _lying(log: Log) -> dict[str, list[tuple[str, int]]]:
+def _listed(log: Log) -> dict[str, list[tuple[str, int]]]:
     """Names and sizes of the files in each quarantine, without its record and temporary files."""
     found: dict[str, list[tuple[str, int]]] = {}
     abandoned_ms = log.clock() - _DAY_MS
@@ -285,11 +285,11 @@ def purge(log: Log, older_than_ms: int) -> pl.DataFrame:
             "an age must be a duration >= 0", expected=">= 0", found=older_than_ms
         )
     before_ms = log.clock() - older_than_ms
-    lying = _lying(log)  # listed once: another purge or undo may run at the same time
-    old = _described(log, lying).filter(pl.col("created").dt.epoch("ms") <= before_ms)
+    listed = _listed(log)  # listed once: another purge or undo may run at the same time
+    old = _described(log, listed).filter(pl.col("created").dt.epoch("ms") <= before_ms)
     for id_ in old["id"]:
         folder = Quarantine(log, id_).folder
-        errors = log.store.delete_many([f"{folder}/{name}" for name, _ in lying[id_]])
+        errors = log.store.delete_many([f"{folder}/{name}" for name, _ in listed[id_]])
         if errors:
             raise errors[0]
         log.store.delete(
@@ -320,13 +320,13 @@ def _recorded(log: Log, quarantine: object) -> pl.DataFrame:
         ) from cause
     except (ValueError, KeyError, TypeError, OverflowError, pl.exceptions.PolarsError) as cause:
         raise _malformed(path, str(cause)) from cause
-    wrong = files.filter(~_is_of_the_log(log).fill_null(value=False))
+    wrong = files.filter(~_is_log_path(log).fill_null(value=False))
     if wrong.height:
         raise _malformed(path, f"not a file of the log: {wrong['path'][0]}")
     return files
 
 
-def _is_of_the_log(log: Log) -> pl.Expr:
+def _is_log_path(log: Log) -> pl.Expr:
     """Whether a path is a valid log file: below the log folder, in normal form."""
     folder, path = log.dialect.log_folder, pl.col("path")
     return (

@@ -19,7 +19,7 @@ from lakelog.checkpoint.verify import independent_state
 from lakelog.checkpoint.version_checksum import write_checksum
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.display import Displayed
-from lakelog.errors import LakelogError, UnsoundRepairError, UnsupportedStoreError
+from lakelog.errors import LakelogError, UnrepairableError, UnsupportedStoreError
 from lakelog.log.context import Log
 from lakelog.maintenance.diagnose import (
     DELETE,
@@ -28,11 +28,11 @@ from lakelog.maintenance.diagnose import (
     REMOVE,
     WRITE,
     Finding,
-    look_at_checkpoints,
-    look_at_checksums,
-    look_at_files,
-    look_at_log,
-    look_at_pointer,
+    diagnose_checkpoints,
+    diagnose_checksums,
+    diagnose_files,
+    diagnose_log,
+    diagnose_pointer,
 )
 from lakelog.maintenance.inventory import inventory
 from lakelog.maintenance.quarantine import Quarantine
@@ -106,14 +106,14 @@ class RepairPlan(Displayed):
     _found: tuple[Finding, ...] = field(repr=False, compare=False, default=())
 
     @property
-    def is_sound(self) -> bool:
+    def is_clean(self) -> bool:
         """Whether there is nothing to repair."""
         return not self.findings.filter(pl.col("action") != KEEP).height
 
     def apply(self, *, strict: bool = False) -> RepairReport:
         """Diagnose again, then repair. A failed repair is reported, and the others continue.
 
-        With `strict`, UnsoundRepairError is raised before any change if a finding has no correct
+        With `strict`, UnrepairableError is raised before any change if a finding has no correct
         repair. UnsupportedStoreError is raised for a read-only store, UnavailableError if the
         diagnosis fails.
         """
@@ -150,17 +150,17 @@ class Repair:
 
     def _look(self) -> list[Finding]:
         notify = self.progress or (lambda _step, _done, _total: None)
-        found = list(look_at_log(self.log))
+        found = list(diagnose_log(self.log))
         listing = self.log.list_all()
-        checkpoints = list(look_at_checkpoints(self.log, listing, notify))
+        checkpoints = list(diagnose_checkpoints(self.log, listing, notify))
         lost = {f.checkpoint for f in checkpoints if f.action == REFUSE and f.checkpoint}
         found += checkpoints
         wrong = {f.checkpoint for f in checkpoints if f.action != KEEP and f.checkpoint}
-        found += look_at_pointer(self.log, listing, lost, wrong)
-        found += look_at_checksums(self.log, listing, wrong)
+        found += diagnose_pointer(self.log, listing, lost, wrong)
+        found += diagnose_checksums(self.log, listing, wrong)
         if (self.check_files or self.remove_missing) and not any(f.kind == "log" for f in found):
             listed = listed_files(self.log, self.files)
-            found += look_at_files(self.log, listed, remove=self.remove_missing)
+            found += diagnose_files(self.log, listed, remove=self.remove_missing)
         return found
 
     def apply(self, *, strict: bool) -> RepairReport:
@@ -172,7 +172,7 @@ class Repair:
         refused = [f for f in found if f.action == REFUSE]
         if strict and refused:
             first = refused[0]
-            raise UnsoundRepairError(
+            raise UnrepairableError(
                 f"{first.kind} cannot be repaired: {first.problem}",
                 path=first.path,
                 version=first.version,
@@ -212,10 +212,10 @@ class _Work:
     def quarantine_id(self) -> str | None:
         return self._quarantine.id if self._quarantine is not None else None
 
-    def attempt(self, finding: Finding, mend: Callable[[Finding], None]) -> None:
+    def attempt(self, finding: Finding, repair_one: Callable[[Finding], None]) -> None:
         """Run one repair; its error is recorded, and the next repair continues."""
         try:
-            mend(finding)
+            repair_one(finding)
         except LakelogError as error:
             self.failed.append(finding._replace(action=REFUSE, why=str(error)))
         else:

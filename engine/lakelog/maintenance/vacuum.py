@@ -290,9 +290,9 @@ class Vacuum:
             chosen = chunk.filter(~needed)
             failed = store.delete_many(chosen["path"].to_list())
             errors += failed
-            gone = chosen.filter(~chosen["path"].is_in([error.path for error in failed]))
-            deleted += gone.height
-            size_bytes += int(gone["size_bytes"].sum())
+            deleted_files = chosen.filter(~chosen["path"].is_in([error.path for error in failed]))
+            deleted += deleted_files.height
+            size_bytes += int(deleted_files["size_bytes"].sum())
             if progress is not None:
                 progress("delete", deleted + spared + len(errors), total)
         telemetry.event(

@@ -124,19 +124,19 @@ def decoded_path(path: str) -> str:
     guarded = f"regexp_replace(replace({path}, '+', '%2B'), '{_LONE_PERCENT}', '%25')"
     decoded = f"try_url_decode({guarded})"
     made = f"length({decoded}) - length(replace({decoded}, '{_REPLACEMENT}', ''))"
-    said = f"regexp_count({path}, '(?i)%EF%BF%BD|{_REPLACEMENT}')"
-    sound = f"CASE WHEN {made} = {said} THEN {decoded} ELSE {path} END"
-    return f"CASE WHEN contains({path}, '%') THEN {sound} ELSE {path} END"
+    escaped = f"regexp_count({path}, '(?i)%EF%BF%BD|{_REPLACEMENT}')"
+    valid = f"CASE WHEN {made} = {escaped} THEN {decoded} ELSE {path} END"
+    return f"CASE WHEN contains({path}, '%') THEN {valid} ELSE {path} END"
 
 
-def decoded_sound_path(path: str) -> str:
+def decoded_valid_path(path: str) -> str:
     """As `decoded_path`, but the query fails on malformed paths. Spark compiles a query into one
     method, which the handling of malformed paths would slow down for all rows.
     """
     decoded = f"CAST(url_decode(replace({path}, '+', '%2B')) AS STRING)"
     odd = _fail("a path has an unusual percent-encoding; use strategy hash")
-    sound = f"CASE WHEN {path} RLIKE '{_SOUND_PATH}' THEN {decoded} ELSE {odd} END"
-    return f"CASE WHEN contains({path}, '%') THEN {sound} ELSE {path} END"
+    valid = f"CASE WHEN {path} RLIKE '{_VALID_PATH}' THEN {decoded} ELSE {odd} END"
+    return f"CASE WHEN contains({path}, '%') THEN {valid} ELSE {path} END"
 
 
 def encoded_path(path: Any) -> Any:
@@ -170,7 +170,7 @@ _PLAIN_PATH = "^[A-Za-z0-9_./=-]*+$"
 _LONE_PERCENT = "%(?![0-9A-Fa-f]{2})"
 _REPLACEMENT = "�"
 _H, _NEXT = "[0-9A-Fa-f]", "%[89ABab][0-9A-Fa-f]"
-_SOUND_PATH = (
+_VALID_PATH = (
     f"^(?:[^%]++|%[0-7]{_H}|%(?:[Cc][2-9A-Fa-f]|[Dd]{_H}){_NEXT}"
     f"|%[Ee]0%[ABab]{_H}{_NEXT}|%[Ee][1-9A-Ca-cEFef]{_NEXT}{_NEXT}|%[Ee][Dd]%[89]{_H}{_NEXT}"
     f"|%[Ff]0%[9ABab]{_H}{_NEXT}{_NEXT}|%[Ff][1-3]{_NEXT}{_NEXT}{_NEXT}|%[Ff]4%8{_H}{_NEXT}{_NEXT})*+$"
@@ -191,7 +191,7 @@ def _delta(
     made = _Columns(footers)
     rows = _select(files.filter(made.is_file_action()), {n: made.column(n, sql) for n in columns})
     # In a separate step, because Spark would otherwise compute repeated expressions repeatedly.
-    decoded = decoded_path("path") if odd_paths else decoded_sound_path("path")
+    decoded = decoded_path("path") if odd_paths else decoded_valid_path("path")
     return rows.selectExpr(*(f"{decoded} AS path" if n == "path" else f"`{n}`" for n in columns))
 
 

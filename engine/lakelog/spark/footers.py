@@ -25,7 +25,7 @@ from lakelog.dialects.indextables.flattened_writer import FOOTER_KEY
 from lakelog.dialects.json_layout import Leaf, Node, Wire
 from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS, Checkpoint
 from lakelog.dialects.ndjson import Blob, decode_lines
-from lakelog.dialects.parquet_footers import child_type, require_sound_chunks
+from lakelog.dialects.parquet_footers import child_type, require_valid_chunks
 from lakelog.errors import (
     InternalError,
     InvalidActionError,
@@ -161,7 +161,7 @@ def _open_all(
         ):
             file = pq.ParquetFile(source)
             footer = file.metadata
-            require_sound_chunks(footer, range(footer.num_row_groups), range(footer.num_columns))
+            require_valid_chunks(footer, range(footer.num_row_groups), range(footer.num_columns))
             if path in sidecar_paths:
                 _refuse_other_actions(file, path)
             return _File(path, source.seek(0, os.SEEK_END), file.schema_arrow, footer)

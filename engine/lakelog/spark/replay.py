@@ -358,8 +358,8 @@ def _below(
         keys = keys.filter(pl.col("dvId").is_null()).select("path")
     if keys.height:
         rows = to_table(keys).rename_columns([f"gone_{name}" for name in keys.columns])
-        gone = sql.broadcast(spark.createDataFrame(rows))
-        base = base.join(gone, sql.expr(same), "left_anti")
+        excluded = sql.broadcast(spark.createDataFrame(rows))
+        base = base.join(excluded, sql.expr(same), "left_anti")
     return base if wanted == tuple(columns) else base.select(*columns)
 
 

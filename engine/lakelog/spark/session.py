@@ -126,9 +126,9 @@ def parallelism(spark: Any) -> int | None:
     if not is_connect(spark):
         return int(spark.sparkContext.defaultParallelism)
     for key in ("spark.sql.leafNodeDefaultParallelism", "spark.default.parallelism"):
-        said = spark.conf.get(key, None)
-        if said is not None:
-            return int(said)
+        value = spark.conf.get(key, None)
+        if value is not None:
+            return int(value)
     return None
 
 

@@ -66,7 +66,7 @@ def _created_with(options: Mapping[str, str]) -> dict[str, str]:
     return own | {"path": options["location"]}
 
 
-def _remember(schema: StructType, options: Mapping[str, str]) -> StructType:
+def _store_schema(schema: StructType, options: Mapping[str, str]) -> StructType:
     """A schema with options in the metadata of its columns."""
     text = json.dumps(dict(options), sort_keys=True)
     return StructType(
@@ -149,7 +149,7 @@ class LakelogDataSource(DataSource):
         given = dict(self.options)
         if _is_created(given):
             given = _created_with(given)
-            return _remember(schema_of(parse_options(given, "read"))[0], given)
+            return _store_schema(schema_of(parse_options(given, "read"))[0], given)
         schema, self.pinned = schema_of(parse_options(given))
         return schema
 

@@ -529,7 +529,7 @@ class StreamPlanner:
         elif tuple(metadata.partition_columns) != tuple(ours.partition_columns):
             what = "the partition columns changed"
         else:
-            what = _misfit(metadata.schema, ours.schema)
+            what = _type_mismatch(metadata.schema, ours.schema)
         if what is None:
             return
         if version > self.snapshot.version:
@@ -551,13 +551,15 @@ def _of(frame: pl.DataFrame, version: int) -> pl.DataFrame:
     return frame.filter(pl.col("version") == version) if frame.height else frame
 
 
-def _misfit(written: contract.DataType, read: contract.DataType, path: str = "") -> str | None:
+def _type_mismatch(
+    written: contract.DataType, read: contract.DataType, path: str = ""
+) -> str | None:
     """Why rows of one type cannot be read as another, or None. Added columns, wider types and
     nullability are compatible.
 
     >>> long, integer = contract.Primitive("long"), contract.Primitive("integer")
-    >>> _misfit(integer, long, "id")
-    >>> _misfit(long, integer, "id")
+    >>> _type_mismatch(integer, long, "id")
+    >>> _type_mismatch(long, integer, "id")
     'id is long, not integer'
     """
     match written, read:
@@ -569,14 +571,14 @@ def _misfit(written: contract.DataType, read: contract.DataType, path: str = "")
                     return f"it has a column {name}"
                 if field.nullable and not other.nullable:
                     return f"{name} may be null"
-                found = _misfit(field.type, other.type, name)
+                found = _type_mismatch(field.type, other.type, name)
                 if found is not None:
                     return found
             return None
         case contract.Array(element), contract.Array(other_element):
-            return _misfit(element, other_element, f"{path}.element")
+            return _type_mismatch(element, other_element, f"{path}.element")
         case contract.Map(key, value), contract.Map(other_key, other_value):
-            return _misfit(key, other_key, f"{path}.key") or _misfit(
+            return _type_mismatch(key, other_key, f"{path}.key") or _type_mismatch(
                 value, other_value, f"{path}.value"
             )
     before, after = contract.to_json(written), contract.to_json(read)

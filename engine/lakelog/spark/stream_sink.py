@@ -32,7 +32,7 @@ from lakelog.snapshot import Snapshot
 from lakelog.spark.error_display import readable
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.task_commit import (
-    Landed,
+    TaskResult,
     discard,
     kept_table,
     publish,
@@ -41,9 +41,9 @@ from lakelog.spark.task_commit import (
 )
 from lakelog.spark.writing import (
     Message,
-    landed_of,
     require_removable,
     task_number,
+    task_results,
     write_plan,
 )
 from lakelog.table import Table
@@ -113,12 +113,12 @@ class StreamWriter(DataSourceStreamArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Message:
         """In a task: write its rows to new files."""
         adds = write_task_files(self.plan, iterator, task_number())
-        return Message(Landed(self.version, adds, query_of_task()))
+        return Message(TaskResult(self.version, adds, query_of_task()))
 
     @readable
     def commit(self, messages: list[Message | None], batchId: int) -> None:
         """On the driver, after all tasks of a batch: one transaction with all their files."""
-        written = landed_of(messages)
+        written = task_results(messages)
         if not written:
             return  # no task, so no rows: a repeated batch would have none either
         adds = unpacked(written)
@@ -161,7 +161,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
             # A concurrent commit: this batch of this query, or an error.
             is_repetition(_recorded(table.snapshot()), app, query, batchId, table.path)
 
-    def _query(self, written: list[Landed]) -> str:
+    def _query(self, written: list[TaskResult]) -> str:
         for each in written:
             if each.query is not None:
                 return each.query
@@ -181,7 +181,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         """On the driver, after a task or `commit` failed; see
         `lakelog.spark.writing.BatchWriter.abort`.
         """
-        written = landed_of(messages)
+        written = task_results(messages)
         if None in messages and written:
             version = min(each.version for each in written)
             discard(kept_table(self.options), [unpacked(written)], version)

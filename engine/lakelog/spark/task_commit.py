@@ -1,8 +1,8 @@
 """Commits the files of many tasks as one version.
 
 Tasks write data files under unique names (`write_task_files`) and send the adds to the driver
-(`Landed`), which commits them in one transaction (`publish`) based on the version that they were
-prepared for. Files of repeated tasks are in no message; vacuum deletes them.
+(`TaskResult`), which commits them in one transaction (`publish`) based on the version that they
+were prepared for. Files of repeated tasks are in no message; vacuum deletes them.
 
 Files of a failed job are deleted only after the log was read again and no version refers to them,
 and never after a commit with an unknown outcome or a lost process, because the commit may still
@@ -59,7 +59,7 @@ def kept_table(options: SourceOptions) -> Table:
 
 
 @dataclass(frozen=True)
-class Landed:
+class TaskResult:
     """The result of one task: version that the files were prepared for, `adds` for
     `lakelog.Transaction.add` (Arrow IPC), and the streaming query if any.
     """
@@ -79,7 +79,7 @@ def write_task_files(plan: WritePlan, batches: Iterable[Rows], task: int) -> byt
         return serialize_frame(writer.finish())
 
 
-def unpacked(written: Sequence[Landed]) -> pl.DataFrame:
+def unpacked(written: Sequence[TaskResult]) -> pl.DataFrame:
     """The adds of all tasks, in the order of the tasks; without columns if no task wrote a file."""
     frames = [frame for each in written if (frame := unpack(each.adds)).height]
     return pl.concat(frames, how="diagonal_relaxed") if frames else pl.DataFrame()

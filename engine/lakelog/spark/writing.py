@@ -51,7 +51,7 @@ from lakelog.skipping.sql_predicate import condition
 from lakelog.spark.error_display import readable
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.task_commit import (
-    Landed,
+    TaskResult,
     discard,
     kept_table,
     publish,
@@ -73,7 +73,7 @@ if TYPE_CHECKING:
 class Message(WriterCommitMessage):
     """A task's report to the driver."""
 
-    written: Landed
+    written: TaskResult
 
 
 def write_plan(
@@ -121,7 +121,7 @@ def task_number() -> int:
     return 0 if context is None else int(context.partitionId())
 
 
-def landed_of(messages: Sequence[Message | None]) -> list[Landed]:
+def task_results(messages: Sequence[Message | None]) -> list[TaskResult]:
     """The results of the finished tasks."""
     return [message.written for message in messages if message is not None]
 
@@ -212,13 +212,13 @@ class BatchWriter(DataSourceArrowWriter):
             conform = Conform(plan.schema.fields, plan.partition_columns, plan.rules)
             batches = (_satisfying(conform.table(batch), where) for batch in iterator)
             plan = replace(plan, rules=None)  # these rows are checked
-        return Message(Landed(self.version, write_task_files(plan, batches, task_number())))
+        return Message(TaskResult(self.version, write_task_files(plan, batches, task_number())))
 
     @readable
     def commit(self, messages: list[Message | None]) -> None:
         """After all tasks: one transaction with all their files."""
         options = self.options
-        adds = unpacked(landed_of(messages))
+        adds = unpacked(task_results(messages))
         if self.definition is not None:
             self._create(self.definition, adds)
             return
@@ -294,7 +294,7 @@ class BatchWriter(DataSourceArrowWriter):
         tasks finished, because a commit may still succeed.
         """
         if None in messages:
-            adds = unpacked(landed_of(messages))
+            adds = unpacked(task_results(messages))
             if self.definition is None:
                 discard(kept_table(self.options), [adds], self.version)
             elif adds.height:

@@ -272,7 +272,7 @@ class DurableUpload(BufferedUpload):
             with _nothing_written(path):
                 self._file = os.open(self._temporary, _O_NEW | os.O_CREAT | os.O_EXCL, _MODE)
             self._is_open = True
-            stack.callback(self._let_go)
+            stack.callback(self._release)
             self._held = stack.pop_all()
 
     def _send(self, piece: bytes) -> None:
@@ -294,7 +294,7 @@ class DurableUpload(BufferedUpload):
     def _discard(self) -> None:
         self._held.close()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._is_open:
             self._is_open = False
             with contextlib.suppress(OSError):

@@ -50,7 +50,7 @@ class BufferedUpload(ClosedOrAbandoned):
     def write(self, data: bytes | memoryview) -> int:
         """Append; accepts any object with a buffer."""
         if self._failed:
-            raise self._gone()
+            raise self._lost_upload()
         if self._closed:
             raise InvalidInputError("the upload is closed", path=self._path)
         view = memoryview(data).cast("B")
@@ -79,7 +79,7 @@ class BufferedUpload(ClosedOrAbandoned):
         """Create the file; raises once if a write has failed."""
         if self._failed:
             self._failed = False
-            raise self._gone()
+            raise self._lost_upload()
         if self._closed:
             return
         self._closed = True
@@ -115,7 +115,7 @@ class BufferedUpload(ClosedOrAbandoned):
         """
         raise NotImplementedError
 
-    def _gone(self) -> UnavailableError:
+    def _lost_upload(self) -> UnavailableError:
         return UnavailableError(
             "nothing was written: an earlier write of the upload failed",
             path=self._path,

@@ -156,18 +156,18 @@ class StoreContract:
         """Number of names that exceed one page of the store's listing."""
         return self.page_names + self.page_names // 10
 
-    def test_the_store_can_create_and_has_no_refusal(self) -> None:
+    def test_store_supports_put_if_absent(self) -> None:
         store = self.make_store()
         assert store.refusal is None
 
-    def test_the_first_writer_of_a_name_wins_and_its_content_stays(self) -> None:
+    def test_create_fails_if_the_name_exists_and_keeps_the_first_content(self) -> None:
         store = self.make_store()
         assert store.put_if_absent("log/1", b"first") is True
         assert store.put_if_absent("log/1", b"second") is False
         assert store.put_if_absent("log/1", b"first") is False
         assert store.read("log/1") == b"first"
 
-    def test_a_name_is_taken_also_for_another_store_of_the_same_place(self) -> None:
+    def test_create_fails_if_another_store_object_created_the_name(self) -> None:
         store = self.make_store()
         other = self.reopen(store)
         assert other.list_from("log") == []
@@ -175,27 +175,27 @@ class StoreContract:
         assert other.put_if_absent("log/1", b"second") is False
         assert other.read("log/1") == b"first"
 
-    def test_a_name_that_was_put_is_taken(self) -> None:
+    def test_create_fails_after_put_of_the_same_name(self) -> None:
         store = self.make_store()
         store.put("log/1", b"put")
         assert store.put_if_absent("log/1", b"created") is False
         assert store.read("log/1") == b"put"
 
-    def test_a_name_is_free_again_once_its_file_is_deleted(self) -> None:
+    def test_name_can_be_created_again_after_delete(self) -> None:
         store = self.make_store()
         assert store.put_if_absent("log/1", b"first") is True
         store.delete("log/1")
         assert store.put_if_absent("log/1", b"second") is True
         assert store.read("log/1") == b"second"
 
-    def test_an_empty_file_is_not_created(self) -> None:
+    def test_create_rejects_empty_content(self) -> None:
         store = self.make_store()
         with _raises(InvalidInputError):
             store.put_if_absent("log/1", b"")
         assert store.stat("log/1") is None
         assert store.list_from("log") == []
 
-    def test_every_byte_comes_back(self) -> None:
+    def test_every_byte_value_is_read_back_unchanged(self) -> None:
         store = self.make_store()
         every = bytes(range(256)) * 3 + b"\r\n--==0==\r\n\x00"
         assert store.put_if_absent("log/created", every) is True
@@ -203,7 +203,7 @@ class StoreContract:
         assert store.read("log/created") == every
         assert store.read("log/put") == every
 
-    def test_a_file_of_eight_megabytes_is_created_once_and_whole(self) -> None:
+    def test_large_file_is_created_once_and_completely(self) -> None:
         store = self.make_store()
         large = os.urandom(_LARGE_BYTES)
         assert store.put_if_absent("log/large", large) is True
@@ -213,7 +213,7 @@ class StoreContract:
         assert found is not None
         assert found.size_bytes == _LARGE_BYTES
 
-    def test_folders_on_the_way_are_made(self) -> None:
+    def test_create_makes_missing_parent_folders(self) -> None:
         store = self.make_store()
         assert store.put_if_absent("a/b/c/d", b"x") is True
         assert store.list_folders("a/b") == ["c"]
@@ -230,7 +230,7 @@ class StoreContract:
         assert found.size_bytes == 5
         assert [(e.name, e.size_bytes) for e in store.list_from("log")] == [("_last", 5)]
 
-    def test_delete_is_the_same_the_second_time(self) -> None:
+    def test_delete_is_idempotent(self) -> None:
         store = self.make_store()
         store.put("log/1", b"x")
         store.put("log/2", b"y")
@@ -243,7 +243,7 @@ class StoreContract:
             store.read("log/1")
 
     @_each(_UPLOAD_SIZES)
-    def test_an_upload_is_seen_when_it_is_closed_and_not_before(self, size_bytes: int) -> None:
+    def test_upload_is_visible_only_after_close(self, size_bytes: int) -> None:
         store = self.make_store()
         content = os.urandom(size_bytes)
         upload = store.upload("new/part")
@@ -265,7 +265,7 @@ class StoreContract:
         assert _below(store) == ["new/part"]
 
     @_each([1, _LARGE_UPLOAD])
-    def test_an_upload_replaces_what_has_its_name(self, size_bytes: int) -> None:
+    def test_upload_replaces_an_existing_file(self, size_bytes: int) -> None:
         store = self.make_store()
         store.put("log/part", b"before")
         with store.upload("log/part") as upload:
@@ -290,7 +290,7 @@ class StoreContract:
         upload.close()  # does nothing
         assert _below(store) == ["log/other"]
 
-    def test_uploads_of_one_name_at_the_same_time_do_not_mix(self) -> None:
+    def test_concurrent_uploads_of_one_name_do_not_mix(self) -> None:
         store = self.make_store()
         one, other = store.upload("log/part"), store.upload("log/part")
         for upload, letter in ((one, b"a"), (other, b"b"), (one, b"a"), (other, b"b")):
@@ -303,7 +303,7 @@ class StoreContract:
         assert store.read("log/part") == closed[-1] * (_LARGE_UPLOAD // 2 * 2)
         assert _below(store) == ["log/part"]
 
-    def test_arrow_writes_a_parquet_file_into_an_upload(self) -> None:
+    def test_pyarrow_writes_parquet_to_an_upload(self) -> None:
         store = self.make_store()
         table = pa.table({"a": pa.array(range(50_000))})
         with store.upload("log/x.parquet") as upload, pq.ParquetWriter(upload, table.schema) as w:
@@ -312,7 +312,7 @@ class StoreContract:
         with store.open("log/x.parquet") as file:
             assert pq.ParquetFile(file).read().equals(table)
 
-    def test_a_moved_file_has_the_other_name_only(self) -> None:
+    def test_move_renames_the_file(self) -> None:
         store = self.make_store()
         store.put("log/a", b"content")
         store.move("log/a", "aside/2020/a")
@@ -321,7 +321,7 @@ class StoreContract:
         with _raises(NotFoundError):
             store.read("log/a")
 
-    def test_a_move_replaces_what_has_the_name(self) -> None:
+    def test_move_replaces_an_existing_file(self) -> None:
         store = self.make_store()
         store.put("log/a", b"new")
         store.put("log/b", b"old and longer")
@@ -329,14 +329,14 @@ class StoreContract:
         assert _below(store) == ["log/b"]
         assert store.read("log/b") == b"new"
 
-    def test_a_file_moved_to_its_own_name_stays(self) -> None:
+    def test_move_to_the_same_name_keeps_the_file(self) -> None:
         store = self.make_store()
         store.put("log/a", b"content")
         store.move("log/a", "log/a")
         assert store.read("log/a") == b"content"
 
     @_each(["log/b", "log", "nowhere/a"])
-    def test_what_is_not_there_cannot_be_moved(self, source: str) -> None:
+    def test_move_of_a_missing_file_raises_not_found(self, source: str) -> None:
         store = self.make_store()
         store.put("log/a", b"content")
         store.put("target", b"old")
@@ -347,23 +347,23 @@ class StoreContract:
         assert _below(store) == ["log/a", "target"]
         assert store.read("target") == b"old"
 
-    def test_a_large_file_is_moved_whole(self) -> None:
+    def test_large_file_is_moved_completely(self) -> None:
         store = self.make_store()
         content = os.urandom(_LARGE_BYTES)
         store.put("log/a", content)
         store.move("log/a", "log/b")
         assert store.read("log/b") == content
 
-    def test_many_are_deleted_at_once_and_the_missing_are_no_error(self) -> None:
+    def test_delete_many_ignores_missing_files(self) -> None:
         store = self.make_store()
         count = self._many_names
         self.seed(store, {f"log/{i}": b"x" for i in range(count)})
-        gone = [f"log/{i}" for i in range(count) if i % 100]
-        assert store.delete_many([*gone, "log/nothing", "nowhere/1", gone[0]]) == []
+        deleted = [f"log/{i}" for i in range(count) if i % 100]
+        assert store.delete_many([*deleted, "log/nothing", "nowhere/1", deleted[0]]) == []
         assert _below(store) == sorted(f"log/{i}" for i in range(0, count, 100))
         assert store.delete_many([]) == []
 
-    def test_a_walk_finds_every_file_however_deep(self) -> None:
+    def test_walk_finds_files_at_every_depth(self) -> None:
         store = self.make_store()
         written = ["a", "b/c", "b/d/e/f", "b2/g", "part=x y/é/h.parquet", "b/.hidden"]
         for name in written:
@@ -376,7 +376,7 @@ class StoreContract:
         assert found["b/d/e/f"].size_bytes == 7
         assert abs(found["a"].modified_ms - time.time() * 1000) < 60_000
 
-    def test_a_walk_of_several_pages_is_whole_and_no_batch_is_large(self) -> None:
+    def test_walk_of_several_pages_is_complete_and_in_small_batches(self) -> None:
         store = self.make_store()
         wanted = [f"log/{i % 7}/{i:05d}" for i in range(self._many_names)]
         self.seed(store, dict.fromkeys(wanted, b"x"))
@@ -387,7 +387,7 @@ class StoreContract:
         assert first
 
     @_each(_ODD_NAMES)
-    def test_a_name_is_uploaded_moved_walked_and_deleted_as_it_is_spelled(self, name: str) -> None:
+    def test_upload_move_walk_and_delete_keep_the_spelling_of_a_name(self, name: str) -> None:
         store = self.make_store()
         with store.upload(f"log/{name}") as upload:
             upload.write(name.encode())
@@ -399,7 +399,7 @@ class StoreContract:
         assert store.delete_many([f"log/{name}", f"{name}/x"]) == []
         assert _below(store) == []
 
-    def test_a_listing_is_in_the_order_of_code_points_without_folders(self) -> None:
+    def test_listing_is_in_code_point_order_without_folders(self) -> None:
         store = self.make_store()
         written = ["b", "a", "B", "é", "10", "9", "\ufb01", "\U0001f600", "deeper/x"]
         if not self.has_real_folders:
@@ -412,7 +412,7 @@ class StoreContract:
         ]
         assert {e.name: e.size_bytes for e in found}["\U0001f600"] == 4
 
-    def test_a_listing_starts_at_a_name_included(self) -> None:
+    def test_listing_start_is_inclusive(self) -> None:
         store = self.make_store()
         for name in ("1", "2", "2.a", "4", "é"):
             store.put(f"log/{name}", b"x")
@@ -425,7 +425,7 @@ class StoreContract:
         assert _names(store, "é") == ["é"]
         assert _names(store, "ê") == []
 
-    def test_a_listing_starts_the_same_wherever_versions_have_their_digits(self) -> None:
+    def test_listing_start_does_not_depend_on_the_number_of_digits(self) -> None:
         store = self.make_store()
         versions = [0, 9, 10, 99, 100, 101, 109, 110, 199, 200, 999, 1000]
         for version in versions:
@@ -435,7 +435,7 @@ class StoreContract:
             assert _names(store, f"{start:020d}") == wanted
             assert _names(store, f"{start:020d}.json") == wanted
 
-    def test_a_listing_shows_neither_neighbours_nor_what_is_deeper(self) -> None:
+    def test_listing_excludes_other_folders_and_subfolders(self) -> None:
         store = self.make_store()
         for name in ("log/1", "log/deep/2", "log2/3", "lo/4", "5"):
             store.put(name, b"x")
@@ -444,13 +444,13 @@ class StoreContract:
         assert store.list_folders("") == ["lo", "log", "log2"]
         assert store.list_folders("log") == ["deep"]
 
-    def test_a_folder_that_does_not_exist_is_empty(self) -> None:
+    def test_listing_of_a_missing_folder_is_empty(self) -> None:
         store = self.make_store()
         assert store.list_from("nowhere") == []
         assert store.list_from("nowhere", "5") == []
         assert store.list_folders("nowhere") == []
 
-    def test_a_listing_of_several_pages_is_whole_and_starts_anywhere(self) -> None:
+    def test_listing_of_several_pages_is_complete_from_any_start(self) -> None:
         store = self.make_store()
         page, many = self.page_names, self._many_names
         wanted = [f"{i:020d}.json" for i in range(many)]
@@ -460,7 +460,7 @@ class StoreContract:
             assert _names(store, wanted[first]) == wanted[first:]
         assert _names(store, f"{many:020d}") == []
 
-    def test_a_listing_sees_what_was_written_and_deleted_since_the_last(self) -> None:
+    def test_listing_sees_earlier_writes_and_deletes(self) -> None:
         store = self.make_store()
         other = self.reopen(store)
         for count in range(1, 4):
@@ -473,7 +473,7 @@ class StoreContract:
         assert other.list_folders("log") == ["deep"]
 
     @_each(_ODD_NAMES)
-    def test_a_name_is_taken_as_it_is_spelled(self, name: str) -> None:
+    def test_create_read_and_list_keep_the_spelling_of_a_name(self, name: str) -> None:
         store = self.make_store()
         content = name.encode()
         assert store.put_if_absent(f"log/{name}", content) is True
@@ -490,7 +490,7 @@ class StoreContract:
         store.delete(f"log/{name}")
         assert _names(store) == []
 
-    def test_many_files_are_read_in_the_order_asked_for(self) -> None:
+    def test_read_many_returns_files_in_the_given_order(self) -> None:
         store = self.make_store()
         count = 60
         for i in range(count):
@@ -500,7 +500,7 @@ class StoreContract:
         assert list(store.read_many([])) == []
 
     @_each([0, 1, 30, 59])
-    def test_a_missing_one_of_many_is_an_error_and_nothing_comes_after_it(self, at: int) -> None:
+    def test_read_many_stops_at_a_missing_file(self, at: int) -> None:
         store = self.make_store()
         self.seed(store, {f"log/{i}": b"%d" % i for i in range(60) if i != at})
         found: list[bytes] = []
@@ -510,7 +510,7 @@ class StoreContract:
         assert len(found) <= at
         assert caught.error.path == f"log/{at}"
 
-    def test_what_is_missing_is_not_found(self) -> None:
+    def test_missing_file_raises_not_found(self) -> None:
         store = self.make_store()
         store.put("log/1", b"x")
         assert store.stat("log/2") is None
@@ -523,7 +523,7 @@ class StoreContract:
         with _raises(NotFoundError):
             store.read("log/1/deeper")
 
-    def test_an_empty_file_reads_as_one(self) -> None:
+    def test_empty_file_is_read_as_empty(self) -> None:
         store = self.make_store()
         self.seed(store, {"log/empty": b"", "log/full": b"x"})
         assert store.read("log/empty") == b""
@@ -535,11 +535,11 @@ class StoreContract:
         assert found.size_bytes == 0
 
     @_each([False, True])
-    def test_a_file_is_read_from_anywhere(self, knows_size: bool) -> None:
+    def test_open_file_is_read_from_any_offset(self, size_is_known: bool) -> None:
         store = self.make_store()
         content = os.urandom(300_000)
         store.put("log/x.parquet", content)
-        size = len(content) if knows_size else None
+        size = len(content) if size_is_known else None
         with store.open("log/x.parquet", size) as file:
             assert file.seekable()
             assert file.readable()
@@ -554,7 +554,7 @@ class StoreContract:
             file.seek(0)
             assert file.read() == content
 
-    def test_a_file_is_of_its_size_and_of_now(self) -> None:
+    def test_info_returns_size_and_recent_modification_time(self) -> None:
         store = self.make_store()
         store.put_if_absent("log/1", b"12345")
         (listed,) = store.list_from("log")
@@ -566,7 +566,7 @@ class StoreContract:
         assert abs(listed.modified_ms - looked_at.modified_ms) < 1000
         assert abs(listed.modified_ms - time.time() * 1000) < 60_000
 
-    def test_threads_share_a_store_and_one_of_them_wins_each_name(self) -> None:
+    def test_one_of_several_threads_creates_each_name(self) -> None:
         store = self.make_store()
         rounds = 5
         barrier = threading.Barrier(_THREADS)

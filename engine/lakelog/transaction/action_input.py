@@ -358,9 +358,9 @@ def _read(table: Any, spelling: Spelling) -> pl.DataFrame:
         lazy = _to_polars(table).lazy()
     wanted: list[str] = []
     names = lazy.collect_schema().names()
-    stands = "version" in names and "version" not in spelling.names
+    is_commit_version = "version" in names and "version" not in spelling.names
     for name in names:
-        if name in spelling.names and not (stands and name == "dataChange"):
+        if name in spelling.names and not (is_commit_version and name == "dataChange"):
             wanted.append(name)
         elif name not in spelling.passed and name not in spelling.names:
             raise spelling.unknown(name)
@@ -446,8 +446,8 @@ def _conform(leaf: Leaf, series: pl.Series) -> pl.Series:
         try:
             return series.cast(target)
         except pl.exceptions.PolarsError as cause:
-            raise _misfit(series, target, str(cause).split("\n", 1)[0]) from cause
-    raise _misfit(series, target, str(dtype))
+            raise _type_mismatch(series, target, str(cause).split("\n", 1)[0]) from cause
+    raise _type_mismatch(series, target, str(dtype))
 
 
 def _is_whole(series: pl.Series) -> bool:
@@ -460,7 +460,7 @@ def _is_whole(series: pl.Series) -> bool:
     return bool((values == values.floor()).all()) and bool((values.abs() < 1 << 53).all())
 
 
-def _misfit(series: pl.Series, target: pl.DataType, found: str) -> InvalidInputError:
+def _type_mismatch(series: pl.Series, target: pl.DataType, found: str) -> InvalidInputError:
     return InvalidInputError(
         f"the column {series.name!r} has another type", expected=str(target), found=found
     )

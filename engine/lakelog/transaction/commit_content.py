@@ -192,8 +192,8 @@ def _keeps_row_ids(files: pl.DataFrame, known: Collection[str]) -> str:
     """Whether no row loses its row id; only the writer knows it of rows of removed files."""
     if not files.height:
         return "true"
-    gone = files["path"].filter(files["actionType"] == "remove")
-    return "true" if gone.is_in(list(known)).all() else "false"
+    removed_paths = files["path"].filter(files["actionType"] == "remove")
+    return "true" if removed_paths.is_in(list(known)).all() else "false"
 
 
 def _track_rows(

@@ -197,7 +197,7 @@ class CommitLoop:
             raise
         self._put_s = self._runtime.monotonic() - started_s
         if won:
-            self._won(CommitFile(version, path, len(data), 0), content)
+            self._committed(CommitFile(version, path, len(data), 0), content)
         return won
 
     def _encode(self) -> tuple[CommitContent, bytes]:
@@ -238,7 +238,7 @@ class CommitLoop:
         )
         return CommitBase(tail.version, tail.protocol, tail.metadata, meta, at, modified_ms)
 
-    def _won(self, commit: CommitFile, content: CommitContent) -> None:
+    def _committed(self, commit: CommitFile, content: CommitContent) -> None:
         self.outcome = Outcome(commit.version, size_bytes=commit.size_bytes)
         if self._tail is None:
             return
@@ -331,7 +331,7 @@ class CommitLoop:
             )
             return
         if ours:
-            self._won(CommitFile(version, path, len(data), 0), content)
+            self._committed(CommitFile(version, path, len(data), 0), content)
             interrupt.add_note(f"lakelog: the transaction was committed as version {version}")
         elif found is not None:
             interrupt.add_note("lakelog: the transaction was not committed")
@@ -355,10 +355,10 @@ class CommitLoop:
         before_s = self._runtime.monotonic()
         commits = commits_after(log, tail.version, confirmed=self._tails.is_recent())
         if commits is None or self._tails.has_states(new=True):
-            raise self._overtaken(tail, gone=commits is None)
+            raise self._overtaken(tail, cleaned_up=commits is None)
         if not commits:
             return
-        if self._passed_quickly(tail, commits, before_s):
+        if self._advanced_over_other_files(tail, commits, before_s):
             return
         try:
             decoded = self._dialect.decode(self._store, commits)
@@ -394,7 +394,7 @@ class CommitLoop:
         if changed:
             self._plan.check(self._pending)
 
-    def _passed_quickly(
+    def _advanced_over_other_files(
         self, tail: LogTail, commits: Sequence[CommitFile], before_s: float
     ) -> bool:
         """Advance over commits that only contain other files; False if they must be decoded."""
@@ -420,7 +420,7 @@ class CommitLoop:
         app_id, app_version = self._plan.app
         return any(row["txnVersion"] >= app_version for row in app_versions(meta, app_id))
 
-    def _overtaken(self, tail: LogTail, *, gone: bool = True) -> ConflictError:
+    def _overtaken(self, tail: LogTail, *, cleaned_up: bool = True) -> ConflictError:
         """The error if the commits since the log tail were removed, or another writer commits by
         Avro states, so conflicts cannot be checked.
         """
@@ -428,12 +428,12 @@ class CommitLoop:
         return ConflictError(
             f"some commits after version {tail.version} were removed, so conflicts with "
             "them cannot be checked"
-            if gone
+            if cleaned_up
             else f"another writer has committed by Avro states since version {tail.version}, "
             "and lakelog's commits cannot exclude those",
             path=self._plan.log.table,
             version=tail.version + 1,
-            rule="commits_cleaned_up" if gone else "avro_states",
+            rule="commits_cleaned_up" if cleaned_up else "avro_states",
             hint="read the table again, recompute the changes, and retry",
         )
 

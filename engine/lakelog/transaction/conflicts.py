@@ -258,7 +258,7 @@ class Rule(NamedTuple):
     """One rule: its error, the action of the other commit, and the hint."""
 
     error: type[ConflictError]
-    says: str
+    reason: str
     hint: str
 
 
@@ -425,11 +425,11 @@ def may_match(
 
 
 def _error(rule: str, found: str, winner: Winner) -> ConflictError:
-    error, says, hint = RULES[rule]
+    error, reason, hint = RULES[rule]
     operation = _operation(winner)
     name = "unknown operation" if operation is None else operation
     return error(
-        f"version {winner.version} ({name}) {says} (rule {rule})",
+        f"version {winner.version} ({name}) {reason} (rule {rule})",
         rule=rule,
         operation=operation,
         version=winner.version,

@@ -128,8 +128,8 @@ class _Rules:
             else:
                 self._check_new(field, here)
         if left and not self.mapped and not self.replaced:
-            gone = next(iter(left.values()))
-            same = next((f.name for f in new.fields if _alike(f, gone)), None)
+            dropped = next(iter(left.values()))
+            same = next((f.name for f in new.fields if _alike(f, dropped)), None)
             raise SchemaEvolutionError(
                 "the column was removed, and existing files contain it under its name"
                 if same is None
@@ -137,8 +137,8 @@ class _Rules:
                     "the column's name changed only in letter case, and existing files "
                     "contain the old name"
                 ),
-                column=".".join((*path, gone.name)),
-                expected=gone.name,
+                column=".".join((*path, dropped.name)),
+                expected=dropped.name,
                 found=same,
                 hint="renaming and dropping columns needs column mapping",
             )

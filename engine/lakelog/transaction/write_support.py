@@ -114,13 +114,13 @@ def check_actions(
     removes = _of(files, "remove")
     changing = _changes_data(files)
     new = adds & changing
-    gone = removes & changing
+    removes_data = removes & changing
     if configured.is_active("appendOnly"):
         # Removes need an add that only rearranges rows; otherwise they delete rows.
         moved = (adds & ~changing).any()
         _refuse_row(
             files,
-            gone if moved else removes,
+            removes_data if moved else removes,
             InvalidTransactionError,
             "the table is append-only, and the transaction removes data",
             table,
@@ -137,7 +137,7 @@ def check_actions(
     if partitioned and configured.supports("materializePartitionColumns") and not restored:
         what = "partition columns that must be stored in its files"
         _refuse_rows_unseen(adds, "materializePartitionColumns", what, table)
-    _check_change_data(configured, files, new, gone, table, rows_replaced=rows_replaced)
+    _check_change_data(configured, files, new, removes_data, table, rows_replaced=rows_replaced)
     _check_vectors(configured, files, table)
     _check_counts(configured, files, adds, table)
     if configured.supports("clustering"):
@@ -301,7 +301,7 @@ def _check_change_data(
     configured: TableConfiguration,
     files: pl.DataFrame,
     new: pl.Series,
-    gone: pl.Series,
+    removes_data: pl.Series,
     table: str,
     *,
     rows_replaced: bool,
@@ -319,7 +319,7 @@ def _check_change_data(
         return
     if not configured.is_active("changeDataFeed") or cdc.any():
         return
-    if new.any() and gone.any() and not rows_replaced:
+    if new.any() and removes_data.any() and not rows_replaced:
         raise UnsupportedFeatureError(
             "the table has a change data feed, and a commit that adds and removes data "
             "may have changed rows, which it would report as deleted and inserted",
@@ -331,7 +331,7 @@ def _check_change_data(
         )
     _refuse_row(
         files,
-        gone & ~_flagged(files, "extendedFileMetadata"),
+        removes_data & ~_flagged(files, "extendedFileMetadata"),
         InvalidTransactionError,
         "the table has a change data feed, and a removed file has no partition values "
         "and size, so its rows cannot be reported as deleted",

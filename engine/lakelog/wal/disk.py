@@ -428,14 +428,14 @@ class LocalLock:
 _held: weakref.WeakSet[LocalLock] = weakref.WeakSet()
 
 
-def _let_go() -> None:
+def _release_after_fork() -> None:
     """In a forked child: close its copies of the files, which does not release the locks."""
     for lock in list(_held):
         lock.release()
 
 
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=_let_go)
+    os.register_at_fork(after_in_child=_release_after_fork)
 
 _BUSY = frozenset((errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK, errno.EDEADLK))
 

@@ -177,7 +177,7 @@ def pack_columns(
     framing: Framing,
     *,
     commit: int | None = None,
-    goes_on: bool = False,
+    continues: bool = False,
     is_batch: bool = True,
 ) -> Iterator[tuple[list[Bytes], int]]:
     """Frames of many records, each in pieces, with its number of records."""
@@ -197,7 +197,7 @@ def pack_columns(
         validity = b""
         own = 0
         if is_batch:
-            own |= FLAG_BATCH | (FLAG_CONTINUES if goes_on or not is_last else 0)
+            own |= FLAG_BATCH | (FLAG_CONTINUES if continues or not is_last else 0)
         if ends or (valid is not None and not valid[low:high].all()):
             own |= FLAG_NULLS
             bits = np.zeros(count, dtype=bool)

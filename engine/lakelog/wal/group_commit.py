@@ -44,35 +44,35 @@ all. Otherwise a group of seven waits for the fsync of the first thread that cam
 """
 
 
-class Turn:
-    """A request that waits for its turn; used once."""
+class QueuedRequest:
+    """A request that waits until it is served; used once."""
 
-    # A class attribute, because most turns never wait.
+    # A class attribute, because most requests never wait.
     gate: threading.Lock | None = None
     is_done = False
     thread = 0
 
 
-T = TypeVar("T", bound=Turn)
+T = TypeVar("T", bound=QueuedRequest)
 
 
-class Turns(Generic[T]):
+class CommitQueue(Generic[T]):
     """The queue of requests."""
 
     def __init__(self, serve: Callable[[Sequence[T]], None]) -> None:
         self._serve = serve
         self._lock = threading.Lock()
-        self._leader: T | None = None  # the turn of the thread that writes, or will
+        self._leader: T | None = None  # the request of the thread that writes, or will
         self._waiting: list[T] = []
-        self._serving: list[T] = []  # the turns that the leader serves
+        self._serving: list[T] = []  # the requests that the leader serves
         self._served: set[int] = set()  # the threads that were served last
         self._served_s = self._served_at_s = 0.0
 
-    def take(self, turn: T) -> None:
+    def take(self, request: T) -> None:
         """Return once the work is done, by this thread or another."""
-        turn.thread = threading.get_ident()
+        request.thread = threading.get_ident()
         leader = self._leader
-        if leader is not None and leader.thread == turn.thread:
+        if leader is not None and leader.thread == request.thread:
             raise InvalidInputError(
                 "this thread already uses the log",
                 hint="in a signal handler only set a flag, and check it where the log is used",
@@ -80,34 +80,34 @@ class Turns(Generic[T]):
         try:
             with self._lock:
                 if self._leader is None:
-                    self._leader = turn
-                    self._serving = [turn]
+                    self._leader = request
+                    self._serving = [request]
                 else:
-                    turn.gate = threading.Lock()
-                    turn.gate.acquire()
-                    self._waiting.append(turn)
-            if turn.gate is None or not self._wait(turn, turn.gate):
-                self._lead(turn)
+                    request.gate = threading.Lock()
+                    request.gate.acquire()
+                    self._waiting.append(request)
+            if request.gate is None or not self._wait(request, request.gate):
+                self._lead(request)
         except BaseException:
-            self._give_up(turn)
+            self._give_up(request)
             raise
 
-    def _wait(self, turn: T, gate: threading.Lock) -> bool:
+    def _wait(self, request: T, gate: threading.Lock) -> bool:
         """Wait until the work is done (True), or this thread must lead (False)."""
         while True:
             gate.acquire()
-            if turn.is_done:
+            if request.is_done:
                 return True
             with self._lock:
-                if self._leader is turn:
-                    self._waiting.remove(turn)
-                    self._serving = [turn]
+                if self._leader is request:
+                    self._waiting.remove(request)
+                    self._serving = [request]
                     return False
 
-    def _lead(self, turn: T) -> None:
-        """Serve all waiting turns, until there are none or another thread leads."""
+    def _lead(self, request: T) -> None:
+        """Serve all waiting requests, until there are none or another thread leads."""
         until = time.perf_counter() + _LEADING_SECONDS
-        while self._leader is turn:
+        while self._leader is request:
             self._gather()
             with self._lock:
                 self._serving, self._waiting = [*self._serving, *self._waiting], []
@@ -116,9 +116,9 @@ class Turns(Generic[T]):
             self._served_at_s = time.perf_counter()
             self._served_s = self._served_at_s - begin_s
             self._served = {each.thread for each in self._serving}
-            self._let_go()
+            self._release()
             if self._served_at_s > until:
-                self._pass_on(turn)
+                self._pass_on(request)
                 return
             with self._lock:
                 self._serving = []
@@ -135,45 +135,45 @@ class Turns(Generic[T]):
         while time.perf_counter() < until and not coming <= {t.thread for t in self._waiting}:
             time.sleep(_STEP_SECONDS)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Wake the threads whose work is done."""
         for each in self._serving:
             each.is_done = True
-            _open(each)
+            _wake(each)
 
-    def _pass_on(self, turn: T) -> None:
+    def _pass_on(self, request: T) -> None:
         """Make the first waiting thread the leader, if this thread still leads."""
         with self._lock:
-            if self._leader is turn:
+            if self._leader is request:
                 self._serving = []
                 if self._waiting:
-                    _open(self._waiting[0])  # it wakes, and waits for the lock held here
+                    _wake(self._waiting[0])  # it wakes, and waits for the lock held here
                 self._leader = self._waiting[0] if self._waiting else None
 
-    def _give_up(self, turn: T) -> None:
+    def _give_up(self, request: T) -> None:
         """After an interrupt: withdraw a request that was not started, and stop waiting
         otherwise.
         """
         with self._lock:
-            if turn in self._waiting:
-                self._waiting.remove(turn)
-            is_leader = self._leader is turn
+            if request in self._waiting:
+                self._waiting.remove(request)
+            is_leader = self._leader is request
         if is_leader:
-            self._let_go()
-            self._pass_on(turn)
+            self._release()
+            self._pass_on(request)
 
 
-def _open(turn: Turn) -> None:
-    if turn.gate is not None and turn.gate.locked():
-        turn.gate.release()
+def _wake(request: QueuedRequest) -> None:
+    if request.gate is not None and request.gate.locked():
+        request.gate.release()
 
 
 _COMMIT = bytes((COMMIT,))
 
 
-class Entry(Turn):
+class Entry(QueuedRequest):
     """A request of one caller, with its result. It has records (`ops`, `keys`, `values`, or
-    `columns` for a batch) or an `action` to run in the writer's turn; `seq` is 0 until the outcome
+    `columns` for a batch) or an `action` that the writing thread runs; `seq` is 0 until the outcome
     is known; `changes`: the action modifies the log.
     """
 
@@ -220,7 +220,7 @@ class Entry(Turn):
 
     @classmethod
     def of_action(cls, action: Callable[[], object], *, changes: bool = True) -> Entry:
-        """An action to run in the writer's turn."""
+        """An action that the writing thread runs."""
         entry = cls()
         entry.action = action
         entry.changes = changes
@@ -432,7 +432,7 @@ class _Packer:
                 self._unsynced_bytes,
                 self._framing,
                 commit=COMMIT if is_last else None,
-                goes_on=not is_last,
+                continues=not is_last,
             ):
                 self._emit(pieces)
                 self.next_seq += records

@@ -30,7 +30,7 @@ from lakelog.wal.disk import (
 )
 from lakelog.wal.encode import RECORD_BYTES, Compression, check_columns, check_size, columns_of
 from lakelog.wal.frames import MAX_SEQ, Op
-from lakelog.wal.group_commit import Committer, Entry, Turns
+from lakelog.wal.group_commit import CommitQueue, Committer, Entry
 from lakelog.wal.opening import RecoveryReport, open_for_writing, report_of
 from lakelog.wal.reading import state_of, table_of, tables_of
 from lakelog.wal.records import (
@@ -190,7 +190,7 @@ class WriteAheadLog(Closing):
         self._found = opened.verdict if opened.verdict.damage is None else None
         every = {"sync": 1, "batch": batch_appends, "none": 0}[sync]
         self._committer = Committer(opened.writer, segment_bytes, every)
-        self._turns: Turns[Entry] = Turns(self._committer.serve)
+        self._queue: CommitQueue[Entry] = CommitQueue(self._committer.serve)
 
     @property
     def directory(self) -> str:
@@ -448,14 +448,14 @@ class WriteAheadLog(Closing):
     def _write(self, entry: Entry) -> int:
         self._writer()
         self._found = None
-        self._turns.take(entry)
+        self._queue.take(entry)
         seq: int = entry.outcome()
         return seq
 
     def _do(self, action: Callable[[], Any], *, changes: bool = True) -> Any:
         """Run an action in the writer's turn."""
         entry = Entry.of_action(action, changes=changes)
-        self._turns.take(entry)
+        self._queue.take(entry)
         return entry.outcome()
 
     def _verdict(self, after_seq: int) -> Verdict:

@@ -147,8 +147,8 @@ def open_for_writing(
             last = verdict.live[-1]
             _made_durable(disk, directory, last, Seal.of(log_id), again=True, cut=False).close()
         place, file, set_aside = _set_aside(disk, directory, verdict, log_id, clock(), names)
-        gone = {each.path for each in verdict.lost if not _keeps(verdict, each)}
-        places = [*(each for each in places if each.path not in gone), place]
+        unreadable = {each.path for each in verdict.lost if not _keeps(verdict, each)}
+        places = [*(each for each in places if each.path not in unreadable), place]
         end, next_seq = SEGMENT_HEADER_BYTES, place.first_seq
     else:
         if verdict.unborn is not None:

@@ -94,7 +94,7 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
     segments = list(segments)
     log_id = _id_of(segments)
     unborn, tail = None, None
-    if segments and segments[-1].header is None and _is_unborn(segments):
+    if segments and segments[-1].header is None and _is_unfinished_header(segments):
         unborn = segments.pop()
         tail = Tail(unborn.path, 0, unborn.data.size, 0, 0, "the segment has no header")
     if not segments:
@@ -108,7 +108,7 @@ def judge(segments: Sequence[Segment], after_seq: int = 0) -> Verdict:
     lost: list[Segment] = []
     damage = None
     for place, each in enumerate(kept):
-        damage = _misfit(live, each, log_id, max(truncated_to, after_seq))
+        damage = _header_problem(live, each, log_id, max(truncated_to, after_seq))
         if damage is not None:
             # Records that are missing between two segments may be in the first one's remaining
             # bytes.
@@ -152,7 +152,7 @@ def _id_of(segments: Sequence[Segment]) -> bytes | None:
     return ids.most_common(1)[0][0] if ids else None
 
 
-def _is_unborn(segments: Sequence[Segment]) -> bool:
+def _is_unfinished_header(segments: Sequence[Segment]) -> bool:
     """Whether the last segment, whose header cannot be read, was only being created."""
     last = segments[-1]
     if not last.is_blank:
@@ -207,7 +207,7 @@ def _records(frames: Frames, truncated_to: int) -> int:
     return int(np.maximum(frames.next_seq - first, 0).sum())
 
 
-def _misfit(
+def _header_problem(
     live: Sequence[Segment], each: Segment, log_id: bytes | None, done_seq: int
 ) -> WalCorruptionError | None:
     """The problem of a segment's header, or between it and the previous segment; None if there is
@@ -290,7 +290,7 @@ def _examine(
         if not unfinished:
             return each, None, tail
         at_byte = int(each.frames.offsets[len(complete)])
-        return _cut(each, complete), _endless(each, at_byte), tail
+        return _cut(each, complete), _missing_end(each, at_byte), tail
     seal = np.flatnonzero(each.frames.kinds == KIND_SEAL)
     if len(seal):
         offset = int(each.frames.offsets[seal[0]])
@@ -369,10 +369,10 @@ def _without_end(each: Segment) -> _Fault:
     if not wrong.any():
         return None
     at = int(wrong.argmax()) + 1
-    return at, _endless(each, int(each.frames.offsets[at]))
+    return at, _missing_end(each, int(each.frames.offsets[at]))
 
 
-def _endless(each: Segment, offset: int) -> WalCorruptionError:
+def _missing_end(each: Segment, offset: int) -> WalCorruptionError:
     return WalCorruptionError(
         "a batch is not continued at the expected position",
         path=each.path,
@@ -388,8 +388,8 @@ def _is_proved_durable(each: Segment) -> bool:
     """
     assert each.gap is not None
     after = each.followers
-    knew = (after.first_seq >= each.next_seq) & (after.durable_bytes > each.gap.offset)
-    return bool(knew.any())
+    was_recorded = (after.first_seq >= each.next_seq) & (after.durable_bytes > each.gap.offset)
+    return bool(was_recorded.any())
 
 
 def _complete(frames: Frames) -> Frames:

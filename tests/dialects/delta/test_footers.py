@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from lakelog.dialects.parquet_footers import require_sound_chunks
+from lakelog.dialects.parquet_footers import require_valid_chunks
 
 
 def _written() -> bytes:
@@ -21,7 +21,7 @@ def _written() -> bytes:
 
 def _look_at_all(metadata: pq.FileMetaData) -> int:
     groups, leaves = range(metadata.num_row_groups), range(metadata.num_columns)
-    require_sound_chunks(metadata, groups, leaves)
+    require_valid_chunks(metadata, groups, leaves)
     chunks = [metadata.row_group(group).column(leaf) for group in groups for leaf in leaves]
     for statistics in (chunk.statistics for chunk in chunks):
         assert statistics is None or isinstance(statistics.has_null_count, bool)
@@ -32,8 +32,8 @@ def _look_at_all(metadata: pq.FileMetaData) -> int:
 def test_a_sound_footer_is_passed() -> None:
     metadata = pq.ParquetFile(io.BytesIO(_written())).metadata
     assert _look_at_all(metadata) == 4
-    require_sound_chunks(metadata, [], [0])
-    require_sound_chunks(metadata, [0], [])
+    require_valid_chunks(metadata, [], [0])
+    require_valid_chunks(metadata, [0], [])
 
 
 @pytest.mark.parametrize("mask", [0x02, 0x04, 0xFF])

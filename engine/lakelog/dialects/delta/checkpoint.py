@@ -60,7 +60,7 @@ from lakelog.dialects.log_content import (
     RowGroups,
 )
 from lakelog.dialects.ndjson import Blob, decode_lines
-from lakelog.dialects.parquet_footers import Bound, child_type, require_sound_chunks
+from lakelog.dialects.parquet_footers import Bound, child_type, require_valid_chunks
 from lakelog.dialects.row_group_records import (
     RECORD_KEY,
     BoundsType,
@@ -135,7 +135,7 @@ def _require_actions(file: pq.ParquetFile, path: str) -> None:
     wanted = {f"{name}.{_FIELDS[name][0]}" for name in present}
     leaves = [i for i in range(len(file.schema)) if file.schema.column(i).path in wanted]
     groups = range(file.num_row_groups)
-    require_sound_chunks(file.metadata, groups, leaves)
+    require_valid_chunks(file.metadata, groups, leaves)
     held = 0
     for group in map(file.metadata.row_group, groups):
         for statistics in (group.column(leaf).statistics for leaf in leaves):

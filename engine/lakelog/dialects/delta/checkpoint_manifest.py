@@ -67,19 +67,19 @@ def require_whole(meta: pl.DataFrame, others: int, path: str, version: int) -> i
     held = int(rows.filter(pl.col("actionType") == "sidecar")["size"].sum())
     found = {ACTIONS_TAG: others, "sidecarSizeInBytes": held}
     for key, value in found.items():
-        said = tags.get(key) or ""
-        if said.isascii() and said.isdigit() and said.lstrip("0") != str(value).lstrip("0"):
+        text = tags.get(key) or ""
+        if text.isascii() and text.isdigit() and text.lstrip("0") != str(value).lstrip("0"):
             raise MalformedLogError(
                 "the manifest's content differs from its tags",
                 path=path,
                 version=version,
-                expected=f"{key} {said:.30}",
+                expected=f"{key} {text:.30}",
                 found=value,
                 hint="the file is truncated or damaged: restore it from a copy, or remove "
                 "the checkpoint's files if its commits exist",
             )
-    said = tags.get("sidecarNumActions") or ""
-    return int(said) if said.isascii() and said.isdigit() and len(said) < 19 else None
+    text = tags.get("sidecarNumActions") or ""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
 def sidecar_rows(sidecars: Sequence[SidecarFile]) -> pl.DataFrame:
@@ -170,29 +170,29 @@ def _repeated(
     meta: Sequence[pl.DataFrame],
 ) -> dict[str, Any]:
     """The content of the manifest, if it is small enough to be repeated."""
-    said: dict[str, Any] = {
+    content: dict[str, Any] = {
         "path": manifest.target.rsplit("/", 1)[-1],
         "sizeInBytes": manifest.size_bytes,
         "modificationTime": plan.created_ms,
     }
     if sum(rows.height for rows in meta) <= _MOST_REPEATED:
-        said["nonFileActions"] = _lines(meta)
+        content["nonFileActions"] = _lines(meta)
     if len(sidecars) <= _MOST_REPEATED:
         # Without tags: opening a table does not need them, and every reader reads the pointer.
         plain = [replace(sidecar, tags={}) for sidecar in sidecars]
         rows = [sidecar_rows(plain)] if plain else []
-        said["sidecarFiles"] = [line["sidecar"] for line in _lines(rows)]
-    return said
+        content["sidecarFiles"] = [line["sidecar"] for line in _lines(rows)]
+    return content
 
 
 def _lines(frames: Sequence[pl.DataFrame]) -> list[dict[str, Any]]:
-    said = []
+    content = []
     for frame in frames:
         own = frame["actionType"][0] == "checkpointMetadata"
         rows = frame if own else frame.drop("extra", strict=False)
         text = b"".join(encode_rows(rows, "delta", ahead=False))
-        said += [orjson.loads(line) for line in text.splitlines()]
-    return said
+        content += [orjson.loads(line) for line in text.splitlines()]
+    return content
 
 
 def _short(schema: pa.Schema) -> str:

@@ -31,7 +31,7 @@ from lakelog.dialects.parquet_footers import (
     chunk_range,
     chunk_ranges,
     data_end,
-    require_sound_chunks,
+    require_valid_chunks,
 )
 from lakelog.dialects.row_group_records import groups_of, groups_of_others
 from lakelog.errors import InvalidActionError
@@ -216,7 +216,7 @@ def groups_with(
     groups = range(file.num_row_groups)
     if len(groups) < 2 or not leaves:
         return list(groups)
-    require_sound_chunks(file.metadata, groups, leaves)
+    require_valid_chunks(file.metadata, groups, leaves)
     found = []
     for group in groups:
         chunks = file.metadata.row_group(group)
@@ -553,7 +553,7 @@ def find_rows(
         groups = groups_of_others(record)
     if prefetch is not None:
         looked_up = [index for kind in present for index in leaves[kind]]
-    require_sound_chunks(file.metadata, groups, looked_up)
+    require_valid_chunks(file.metadata, groups, looked_up)
     if prefetch is not None:
         every = (file.metadata.row_group(group).column(i) for group in groups for i in looked_up)
         prefetch(chunk_range(chunk) for chunk in every if not _holds_nulls_only(chunk))
@@ -579,7 +579,7 @@ def _filled(file: pq.ParquetFile, leaves: Sequence[str], group: int) -> list[str
     for index, column in enumerate(_columns(file)):
         fields.setdefault(_field_of(column.path), []).append(index)
     own = {field: fields[field] for field in map(_field_of, leaves)}
-    require_sound_chunks(file.metadata, [group], [leaf for found in own.values() for leaf in found])
+    require_valid_chunks(file.metadata, [group], [leaf for found in own.values() for leaf in found])
     chunks = file.metadata.row_group(group)
     filled = {
         field

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.dialects.delta.paths import encode_paths
-from lakelog.dialects.parquet_footers import require_sound_chunks
+from lakelog.dialects.parquet_footers import require_valid_chunks
 
 CAN_READ = hasattr(pq.ColumnChunkMetaData, "bloom_filter_offset")
 """Whether this pyarrow reports the offsets of the filters."""
@@ -142,7 +142,7 @@ def find_columns(
     schema = footer.schema
     named = {schema.column(leaf).path: leaf for leaf in range(len(schema))}
     leaves = {path: named[path] for path in paths if path in named}
-    require_sound_chunks(footer, range(footer.num_row_groups), list(leaves.values()))
+    require_valid_chunks(footer, range(footer.num_row_groups), list(leaves.values()))
     groups = (footer.row_group(number) for number in range(footer.num_row_groups))
     return [
         {path: group.column(leaf) for path, leaf in leaves.items()}

@@ -229,8 +229,8 @@ class Fingerprint:
             return None
         counted = tuple(found.digest.counts.get(kind, 0) for kind in FILE_ACTIONS)
         types = [type(value) for value in (found.adds, found.removes, found.shape, found.filters)]
-        sound = types == [int, int, str, str] and (found.adds, found.removes) == counted
-        return found if sound else None
+        is_valid = types == [int, int, str, str] and (found.adds, found.removes) == counted
+        return found if is_valid else None
 
 
 def shape_of(plan: CheckpointPlan, columns: Sequence[pa.Field]) -> str:

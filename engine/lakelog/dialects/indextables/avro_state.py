@@ -419,13 +419,13 @@ def _check_counts(state: StateManifest, entries: Sequence[pl.DataFrame]) -> None
     live_bytes = 0
     if both is not None:
         tombstones = pl.Series(sorted(state.tombstones), dtype=pl.String).implode()
-        gone = both.filter(pl.col("path").is_in(tombstones))
-        dead = gone.height
-        live_bytes = int(both["size"].sum()) - int(gone["size"].sum())
-        if gone["path"].n_unique() != dead:
+        removed_files = both.filter(pl.col("path").is_in(tombstones))
+        dead = removed_files.height
+        live_bytes = int(both["size"].sum()) - int(removed_files["size"].sum())
+        if removed_files["path"].n_unique() != dead:
             # The path may have been added again after its removal, or twice before; no file records
             # the order.
-            twice = gone.filter(pl.col("path").is_duplicated())["path"][0]
+            twice = removed_files.filter(pl.col("path").is_duplicated())["path"][0]
             raise CorruptionError(
                 "a removed path has two entries, so whether it is live is unknown",
                 path=state.path,

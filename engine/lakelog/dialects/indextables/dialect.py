@@ -43,8 +43,8 @@ from lakelog.dialects.indextables.protocol import (
     LISTS_FROM,
     OWN_FEATURE,
     STATE_PROTOCOL,
+    has_flattened_checkpoints,
     is_raised,
-    knows_flattened,
 )
 from lakelog.dialects.log_content import (
     PART_ACTIONS,
@@ -134,7 +134,7 @@ class IndexTablesDialect(Dialect):
             )
         if request.layout != AUTO:
             return request.known(request.layout, self)
-        own = knows_flattened(protocol.reader_features)
+        own = has_flattened_checkpoints(protocol.reader_features)
         if request.format == "parquet" or (own and request.format is None):
             return "flattened"
         if request.files + request.others < PART_ACTIONS:
@@ -154,7 +154,7 @@ class IndexTablesDialect(Dialect):
         """IndexTables' own readers read only JSON. They begin at the checkpoint in the pointer, and
         assume that every commit above it exists; without a pointer, they begin at the first commit.
         """
-        if table is not None and knows_flattened(table.protocol.reader_features):
+        if table is not None and has_flattened_checkpoints(table.protocol.reader_features):
             return None
         in_json = [c for c in checkpoints if c.layout in {"json", "json-multipart"}]
         if pointed not in {c.version for c in in_json}:
@@ -164,7 +164,7 @@ class IndexTablesDialect(Dialect):
     def may_be_pointed_to(self, checkpoint: Checkpoint, protocol: Protocol | None) -> bool:
         """A flattened checkpoint only if every reader supports it."""
         features = None if protocol is None else protocol.reader_features
-        return checkpoint.layout != "flattened" or knows_flattened(features)
+        return checkpoint.layout != "flattened" or has_flattened_checkpoints(features)
 
     def comparable(self, rows: pl.DataFrame) -> pl.DataFrame:
         """Document mappings parsed and normalised, without their registry."""
@@ -288,7 +288,9 @@ class IndexTablesDialect(Dialect):
         is_flattened = checkpoint.layout == "flattened"
         if any(version >= STATE_PROTOCOL for version in protocol["minReaderVersion"] if version):
             return None
-        if is_flattened and not any(map(knows_flattened, protocol["readerFeatures"].to_list())):
+        if is_flattened and not any(
+            map(has_flattened_checkpoints, protocol["readerFeatures"].to_list())
+        ):
             return None
         body: dict[str, Any] = {
             "version": checkpoint.version,

@@ -34,7 +34,7 @@ from lakelog.dialects.indextables.listing import (
     RANK,
     metadata_path,
 )
-from lakelog.dialects.indextables.protocol import STATE_PROTOCOL, knows_flattened
+from lakelog.dialects.indextables.protocol import STATE_PROTOCOL, has_flattened_checkpoints
 from lakelog.dialects.indextables.text_bounds import TextBoundsRecorder
 from lakelog.dialects.log_content import (
     CHECKPOINT_META,
@@ -142,7 +142,7 @@ class Staging:
         """
         if self._reader_version >= STATE_PROTOCOL or self._points_to_state():
             return None
-        if self.plan.layout == "flattened" and not knows_flattened(self._reader_features):
+        if self.plan.layout == "flattened" and not has_flattened_checkpoints(self._reader_features):
             return None
         body = {
             "version": self.plan.version,
@@ -385,7 +385,7 @@ class ParquetPart:
         """Write the buffered rows and the footer, and create the file."""
         self.flush()
         writer = self._started()
-        said = {
+        content = {
             "version": self.staging.plan.version,
             "part": self.number,
             "parts": self.count,
@@ -395,7 +395,7 @@ class ParquetPart:
         upload = self._sink.upload
         self.record = self._recorder.record(posixpath.basename(self.target), upload.tell())
         writer.add_key_value_metadata(
-            {FOOTER_KEY: orjson.dumps(said).decode(), RECORD_KEY: self.record}
+            {FOOTER_KEY: orjson.dumps(content).decode(), RECORD_KEY: self.record}
         )
         writer.close()
         staged = StagedFile(self._path, self.target, upload.tell(), self.num_actions)

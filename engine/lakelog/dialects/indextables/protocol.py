@@ -53,10 +53,10 @@ support flattened checkpoints.
 """
 
 
-def knows_flattened(reader_features: Collection[str] | None) -> bool:
+def has_flattened_checkpoints(reader_features: Collection[str] | None) -> bool:
     """Whether every reader of a table supports flattened checkpoints.
 
-    >>> knows_flattened(None), knows_flattened(["columnarCommits"])
+    >>> has_flattened_checkpoints(None), has_flattened_checkpoints(["columnarCommits"])
     (False, True)
     """
     return OWN_FEATURE in (reader_features or ())

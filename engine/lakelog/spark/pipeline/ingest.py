@@ -151,7 +151,7 @@ FILES = ("json", "csv", "xml", "parquet", "orc", "avro")
 
 _PATIENCE_S = 1
 _NEVER_S = 86_400.0
-_TOLD = ("parquet", "orc", "avro")
+_BATCH_ONLY = ("parquet", "orc", "avro")
 _RECORDS = ("csv", "xml")
 _HINTS = {
     "batch": "fix the line, or move the file away, and run the step again",
@@ -284,7 +284,7 @@ def _schema(table: Table | None, step: Ingest) -> Any | None:
     form = step.format.lower()
     if step.schema is not None:
         return _of_ddl(step.schema)
-    if form not in FILES or (form in _TOLD and step.mode == "batch"):
+    if form not in FILES or (form in _BATCH_ONLY and step.mode == "batch"):
         return None
     if table is None or step.select:
         raise InvalidInputError(

@@ -122,7 +122,7 @@ class Pipeline:
             CorruptionError, UnavailableError, UnsupportedError: The table cannot be opened.
         """
         steps = self.chosen(only)
-        (_there if "ingest" in steps else _opened)(self, None)
+        (_existing_table if "ingest" in steps else _opened)(self, None)
         return steps
 
     @staticmethod
@@ -268,7 +268,12 @@ def _step(
     if step == "ingest":
         assert pipeline.ingest is not None
         return ingest(
-            spark, _there(pipeline, clock), pipeline.ingest, target, pipeline.name, progress
+            spark,
+            _existing_table(pipeline, clock),
+            pipeline.ingest,
+            target,
+            pipeline.name,
+            progress,
         )
     table = _opened(pipeline, clock)
     if step == "compact":
@@ -296,7 +301,7 @@ def _opened(pipeline: Pipeline, clock: Callable[[], int] | None) -> Table:
     return table if clock is None else Table(replace(table.log, clock=clock))
 
 
-def _there(pipeline: Pipeline, clock: Callable[[], int] | None) -> Table | None:
+def _existing_table(pipeline: Pipeline, clock: Callable[[], int] | None) -> Table | None:
     """The table, or None if the pipeline will create it."""
     try:
         return _opened(pipeline, clock)
