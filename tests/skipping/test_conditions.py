@@ -76,18 +76,18 @@ def test_an_expression_is_written_as_sql_that_spark_parses(text: str) -> None:
         n.is_in(range(1001)),
     ],
 )
-def test_an_expression_without_a_counterpart_has_no_sql(where: pl.Expr) -> None:
+def test_expression_without_sql_counterpart_returns_none(where: pl.Expr) -> None:
     assert sql_text(where) is None
 
 
-def test_sql_text_of_a_caller_is_kept_with_its_names_in_backquotes() -> None:
+def test_sql_text_is_kept_with_its_names_in_backquotes() -> None:
     assert sql_text("region='eu'  and day > '2026-01-01'") == "region='eu'  and day > '2026-01-01'"
     assert sql_text('"re`g""n" = \'"eu"\'') == '`re``g"n` = \'"eu"\''
     assert sql_text("\"at\" < TIMESTAMP_NTZ '2026-01-01'") == "`at` < TIMESTAMP_NTZ '2026-01-01'"
 
 
 @pytest.mark.parametrize("text", ["1", "n", "n + 1", "s", "day"])
-def test_a_condition_that_is_neither_true_nor_false_is_refused(text: str) -> None:
+def test_condition_that_is_not_boolean_raises(text: str) -> None:
     with pytest.raises(InvalidInputError, match="where must be a condition"):
         condition(text, SCHEMA)
 
@@ -122,13 +122,13 @@ _conditions = st.recursive(
 def test_sql_of_an_expression_parses_to_the_same_condition(where: pl.Expr) -> None:
     text = sql_text(where)
     assert text is not None
-    # Python's SQL parser takes '' for a quote inside of a text, where Spark's takes \\'.
+    # The parser reads '' as a quote inside a string literal, where Spark reads \\'.
     again = condition(text.replace("\\'", "''"), SCHEMA)
     assert again is not None
     assert ROWS.filter(again).equals(ROWS.filter(where)), text
 
 
-def test_every_call_that_takes_a_condition_takes_sql_text(tmp_path: Path) -> None:
+def test_every_call_with_a_condition_accepts_sql_text(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path / "t", ROWS.schema, partition_by=["day"])
     table.append(ROWS)
     snapshot, text, where = table.snapshot(), "day = '2026-01-02'", day == dt.date(2026, 1, 2)
@@ -147,7 +147,7 @@ def test_every_call_that_takes_a_condition_takes_sql_text(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("text", ["nothing = 1", "n +", "n", "1", "2.5", "'x'", "sum(n) > 1"])
-def test_a_text_that_is_not_a_condition_of_the_table_is_refused(tmp_path: Path, text: str) -> None:
+def test_sql_text_that_is_not_a_valid_condition_raises(tmp_path: Path, text: str) -> None:
     table = lakelog.create(tmp_path / "t", ROWS.schema)
     table.append(ROWS)
     for call in (table.snapshot().files, table.snapshot().plan, table.snapshot().scan):

@@ -50,14 +50,14 @@ ALL = ["a", "S.x", "S.y z", "S.e.", "m", "when", "o`d,e.f.g"]
         ({"delta.dataSkippingStatsColumns": "s . y z"}, ["S.y z"]),
         ({"delta.dataSkippingStatsColumns": "`o``d,e`.`f.g`"}, ["o`d,e.f.g"]),
         ({"delta.dataSkippingStatsColumns": "s"}, ["S.x", "S.y z", "S.e."]),
-        ({"delta.dataSkippingStatsColumns": "s.x,s,nobody,a.b,p"}, ["S.x"]),
+        ({"delta.dataSkippingStatsColumns": "s.x,s,unknown,a.b,p"}, ["S.x"]),
         (
             {"delta.dataSkippingStatsColumns": "when", "delta.dataSkippingNumIndexedCols": "1"},
             ["when"],
         ),
     ],
 )
-def test_properties_say_which_columns_have_statistics(
+def test_properties_choose_the_columns_with_statistics(
     properties: dict[str, str | None], expected: list[str]
 ) -> None:
     assert leaves(indexed_columns(SCHEMA, ("P",), properties)) == expected
@@ -73,6 +73,6 @@ def test_properties_say_which_columns_have_statistics(
         {"delta.dataSkippingStatsColumns": "`a"},
     ],
 )
-def test_a_malformed_property_is_named(properties: dict[str, str | None]) -> None:
+def test_malformed_property_raises(properties: dict[str, str | None]) -> None:
     with pytest.raises(InvalidPropertyError, match=r"cannot be parsed|not an integer"):
         indexed_columns(SCHEMA, (), properties)

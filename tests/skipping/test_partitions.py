@@ -1,4 +1,4 @@
-"""Partition values: the value of each text under the current schema, and unknown ones."""
+"""Partition values: texts are parsed with the types of the schema; invalid ones are unknown."""
 
 from __future__ import annotations
 
@@ -97,11 +97,11 @@ def test_an_empty_or_null_text_is_a_known_null_for_every_type(type_: str, text: 
         ("decimal(12,2)", "1e999999999"),
     ],
 )
-def test_a_text_that_the_type_does_not_admit_is_unknown_and_not_null(type_: str, text: str) -> None:
+def test_text_invalid_for_its_type_is_unknown_and_not_null(type_: str, text: str) -> None:
     assert one(type_, text) == (None, False)
 
 
-def test_bytes_are_the_utf_8_bytes_of_their_text() -> None:
+def test_binary_value_is_the_utf_8_encoding_of_its_text() -> None:
     assert one("binary", "é\\u0041") == (b"\xc3\xa9\\u0041", True)
 
 
@@ -134,14 +134,14 @@ def test_physical_names_are_used_only_where_columns_are_mapped() -> None:
     assert typed_partitions(rows, schema, ["a"]).values.item() == 2
 
 
-def test_only_indextables_spells_null_as_hive_does() -> None:
+def test_hive_null_text_is_null_only_with_hive_null() -> None:
     hive = "__HIVE_DEFAULT_PARTITION__"
     assert one("string", hive, hive_null=True) == (None, True)
     assert one("integer", hive, hive_null=True) == (None, True)
     assert one("string", hive) == (hive, True)
 
 
-def test_without_partition_columns_the_frames_still_count_the_files() -> None:
+def test_frames_without_partition_columns_have_one_row_per_file() -> None:
     values, known = typed_partitions(maps({}, {}), table(a="long"), [])
     assert (values.shape, known.shape) == ((2, 0), (2, 0))
 
@@ -152,7 +152,7 @@ def test_no_files_give_empty_typed_columns() -> None:
     assert known.schema == {"partition.a": pl.Boolean()}
 
 
-def test_epoch_microseconds_are_read_only_where_asked_for() -> None:
+def test_epoch_microseconds_are_read_only_if_requested() -> None:
     timestamp = contract.Primitive("timestamp")
     texts = pl.Series(["1000", "1970-01-01T00:00:00.002Z"])
     assert parse_text(texts, timestamp, epoch_us=True).to_physical().to_list() == [1000, 2000]

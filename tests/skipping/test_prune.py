@@ -58,7 +58,7 @@ ROWS = pl.Schema({f.name: contract.to_polars(f.type) for f in SCHEMA.fields})
 i, s, f, g, t, d, m, b, p, q = (pl.col(c) for c in "isfgtdmbpq")
 x = pl.col("n").struct.field("x")
 
-# Few distinct values, so that predicates meet the edges of files.
+# Few distinct values, so that predicates often hit the bounds of files.
 long_text = st.sampled_from(
     ["k" * 31, "k" * 32, "k" * 33, "k" * 32 + "z", "k" * 31 + "😈", "k" * 40]
 )
@@ -112,7 +112,7 @@ def bound(column: str, values: Sequence[Any], pick: Any) -> Any:
 
 
 def spark_stats(rows: Sequence[dict[str, Any]], leave_out: str, tight: bool) -> str:
-    """Statistics as Spark writes them; wide bounds spoil null counts other than 0 and all."""
+    """Statistics as Spark writes them; wide bounds make null counts other than 0 and all wrong."""
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, Any] = {}
@@ -120,12 +120,12 @@ def spark_stats(rows: Sequence[dict[str, Any]], leave_out: str, tight: bool) -> 
         if column in leave_out:
             continue
         values = [r["n"]["x"] if column == "x" else r[column] for r in rows]
-        there = [v for v in values if v is not None]
-        count = len(values) - len(there)
+        present = [v for v in values if v is not None]
+        count = len(values) - len(present)
         if not tight and 0 < count < len(rows):
             count = len(rows) - 1 if len(rows) > 1 else count
         for target, pick in ((low, min), (high, max)):
-            if there and (found := bound(column, there, pick)) is not None:
+            if present and (found := bound(column, present, pick)) is not None:
                 target[column] = found
         nulls[column] = count
     for target in (low, high, nulls):
@@ -147,10 +147,10 @@ def files(
     drawn = draw(st.lists(row, min_size=1, max_size=4))
     rows = [{**r, "n": {"x": r.get("x")}, "l": [1], **partition} for r in drawn]
     frame = pl.DataFrame(rows, schema=ROWS)
-    # Statistics are of the values as the file holds them: single precision is rounded.
-    held = frame.to_dicts()
+    # Statistics describe the stored values: single precision is rounded.
+    stored = frame.to_dicts()
     left_out = draw(st.text(COLUMNS, max_size=2)) if damaged else ""
-    stats = spark_stats(held, left_out, draw(st.booleans()))
+    stats = spark_stats(stored, left_out, draw(st.booleans()))
     text: str | None = stats
     match draw(st.sampled_from(["", "", "", "", "missing", "cut", "null"])) if damaged else "":
         case "missing":
@@ -246,7 +246,9 @@ def keep(
 Written = tuple[pl.DataFrame, dict[str, str | None], str | None]
 
 
-def check(written: Sequence[Written], asked: Sequence[pl.Expr]) -> None:
+def assert_files_with_matching_rows_are_kept(
+    written: Sequence[Written], asked: Sequence[pl.Expr]
+) -> None:
     frames, partitions, texts = zip(*written, strict=True)
     for where in asked:
         kept = keep(where, partitions, texts)
@@ -260,7 +262,7 @@ def check(written: Sequence[Written], asked: Sequence[pl.Expr]) -> None:
 def test_a_file_with_a_matching_row_is_always_kept(
     written: list[Written], asked: list[pl.Expr]
 ) -> None:
-    check(written, asked)
+    assert_files_with_matching_rows_are_kept(written, asked)
 
 
 @pytest.mark.sampled(4)
@@ -270,13 +272,13 @@ def test_a_file_with_a_matching_row_is_always_kept(
 def test_a_file_with_a_matching_row_in_one_column_is_always_kept(
     column: str, data: st.DataObject
 ) -> None:
-    # One column at a time, so that the edges of its bounds are met often.
+    # One column at a time, so that values at its bounds are drawn often.
     written = data.draw(st.lists(files(column, damaged=False), min_size=8, max_size=16))
     asked = data.draw(st.lists(predicates(column, 2), min_size=6, max_size=12))
-    check(written, asked)
+    assert_files_with_matching_rows_are_kept(written, asked)
 
 
-def text_of(**columns: tuple[Any, Any, Any]) -> str:
+def stats_text(**columns: tuple[Any, Any, Any]) -> str:
     return json.dumps(
         {
             "numRecords": 10,
@@ -288,7 +290,7 @@ def text_of(**columns: tuple[Any, Any, Any]) -> str:
 
 
 TEXTS = [
-    text_of(
+    stats_text(
         i=(0, 9, 0),
         s=("a", "az", 0),
         f=(0.0, 1.0, 0),
@@ -298,7 +300,7 @@ TEXTS = [
         b=(False, False, 0),
         n=({"x": 0}, {"x": 1}, {"x": 0}),
     ),
-    text_of(
+    stats_text(
         i=(10, 19, 3),
         s=("b", "b" * 32, 0),
         f=(2.0, 3.0, 0),
@@ -309,7 +311,7 @@ TEXTS = [
         n=({"x": 5}, {"x": 6}, {"x": 10}),
     ),
 ]
-VALUES_OF: list[dict[str, str | None]] = [
+PARTITION_VALUES: list[dict[str, str | None]] = [
     {"p": "2024-01-01", "q": "1"},
     {"p": "2025-01-01", "q": ""},
 ]
@@ -367,13 +369,13 @@ VALUES_OF: list[dict[str, str | None]] = [
     ids=str,
 )
 def test_simple_predicates_prune(where: pl.Expr, first: bool, second: bool) -> None:
-    assert keep(where, VALUES_OF, TEXTS) == [first, second]
+    assert keep(where, PARTITION_VALUES, TEXTS) == [first, second]
 
 
 @pytest.mark.parametrize(
     "where",
     [
-        f > 100,  # a row may be NaN, which is above all
+        f > 100,  # a row may be NaN, which is greater than any number
         f != 0.5,
         s > "b" * 32,  # cut, not incremented
         t > datetime(2024, 1, 2, 23, 0, 0, 500, tzinfo=UTC),  # cut to milliseconds
@@ -385,8 +387,8 @@ def test_simple_predicates_prune(where: pl.Expr, first: bool, second: bool) -> N
     ],
     ids=str,
 )
-def test_what_the_bounds_cannot_tell_never_prunes(where: pl.Expr) -> None:
-    assert keep(where, VALUES_OF, TEXTS)[1]
+def test_predicate_that_the_bounds_cannot_decide_never_prunes(where: pl.Expr) -> None:
+    assert keep(where, PARTITION_VALUES, TEXTS)[1]
 
 
 @pytest.mark.parametrize(
@@ -405,7 +407,7 @@ def test_an_unknown_partition_value_never_prunes_and_a_null_one_does() -> None:
     assert keep(p.is_null(), rows, [None] * 4) == [True, True, True, True]
 
 
-def test_an_expression_that_a_partition_value_breaks_never_prunes() -> None:
+def test_expression_that_fails_on_a_partition_value_never_prunes() -> None:
     schema = contract.Struct((contract.Field("k", contract.Primitive("string")),))
     partitions = typed_partitions(pl.Series([{"k": "7"}, {"k": "seven"}], dtype=MAP), schema, ["k"])
     where = pl.col("k").cast(pl.Int64) == 1
@@ -414,13 +416,13 @@ def test_an_expression_that_a_partition_value_breaks_never_prunes() -> None:
 
 
 def test_partitions_alone_prune_without_statistics() -> None:
-    partitions = typed_partitions(pl.Series(VALUES_OF, dtype=MAP), SCHEMA, PARTITIONS)
+    partitions = typed_partitions(pl.Series(PARTITION_VALUES, dtype=MAP), SCHEMA, PARTITIONS)
     where = (q == 1) & (i > 5)
     mask = keep_mask(where, schema=SCHEMA, partition_columns=PARTITIONS, partitions=partitions)
     assert mask.to_list() == [True, False]
 
 
-def test_a_table_without_partitions_or_files_gives_a_mask_of_its_height() -> None:
+def test_mask_of_a_table_without_files_is_empty() -> None:
     none = TypedPartitions(pl.DataFrame(height=0), pl.DataFrame(height=0))
     stats = stats_from_json(pl.Series([], dtype=pl.String), SCHEMA)
     mask = keep_mask(i > 5, schema=SCHEMA, partition_columns=(), partitions=none, stats=stats)
@@ -428,15 +430,15 @@ def test_a_table_without_partitions_or_files_gives_a_mask_of_its_height() -> Non
     assert mask.len() == 0
 
 
-def test_an_exact_single_precision_value_is_found_by_its_double_literal() -> None:
-    text = text_of(g=(0.1, 0.1, 0))
+def test_single_precision_value_is_found_by_its_double_literal() -> None:
+    text = stats_text(g=(0.1, 0.1, 0))
     assert keep(g == 0.1, [{}], [text]) == [True]
     assert keep(g == 0.2, [{}], [text]) == [False]
 
 
 @pytest.mark.parametrize("value", [0.1, 0.3, 0.7, -0.1, 1e-40, 3.4e38, 0.5])
 @pytest.mark.parametrize("nested", [False, True], ids=["column", "struct field"])
-def test_a_value_that_was_a_float_is_found_after_its_column_became_a_double(
+def test_float_value_is_found_after_its_column_was_widened_to_double(
     value: float, nested: bool
 ) -> None:
     changes = {"delta.typeChanges": [{"fromType": "float", "toType": "double"}]}
@@ -445,7 +447,7 @@ def test_a_value_that_was_a_float_is_found_after_its_column_became_a_double(
     schema = contract.Struct((outer if nested else inner,))
     column = pl.col("s").struct.field("v") if nested else pl.col("v")
     row = pl.Series([value], dtype=pl.Float32).cast(pl.Float64).item()
-    # Spark spells a float as briefly as it can, and a double is read from that.
+    # Spark writes the shortest text of a float, and the text is parsed as a double.
     stats: dict[str, Any] = {"numRecords": 1}
     for name in ("minValues", "maxValues"):
         stats[name] = {"s": {"v": value}} if nested else {"v": value}
@@ -486,12 +488,12 @@ def test_a_value_that_was_a_float_is_found_after_its_column_became_a_double(
     ],
     ids=str,
 )
-def test_what_looks_beyond_a_row_is_refused(where: pl.Expr) -> None:
+def test_predicate_that_depends_on_other_rows_raises(where: pl.Expr) -> None:
     with pytest.raises(InvalidInputError, match="row by row"):
         referenced_columns(where, SCHEMA)
 
 
-def test_an_unknown_column_is_refused_with_the_closest_names() -> None:
+def test_unknown_column_raises_with_the_closest_names() -> None:
     schema = contract.Struct(
         tuple(contract.Field(n, contract.Primitive("long")) for n in ("event_id", "user_id"))
     )
@@ -502,7 +504,7 @@ def test_an_unknown_column_is_refused_with_the_closest_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("where", "says"),
+    ("where", "message"),
     [
         (i + 1, "Boolean"),
         (i > "x", "schema"),
@@ -513,11 +515,11 @@ def test_an_unknown_column_is_refused_with_the_closest_names() -> None:
     ],
     ids=str,
 )
-def test_what_is_no_predicate_over_the_schema_is_refused(where: Any, says: str) -> None:
-    with pytest.raises(InvalidInputError, match=says):
+def test_invalid_predicate_raises(where: Any, message: str) -> None:
+    with pytest.raises(InvalidInputError, match=message):
         referenced_columns(where, SCHEMA)
 
 
-def test_referenced_columns_come_in_schema_order_once() -> None:
+def test_referenced_columns_are_in_schema_order_without_duplicates() -> None:
     where = functools.reduce(operator.and_, [x > 1, i > 1, p.is_null(), i < 9])
     assert referenced_columns(where, SCHEMA) == ("p", "i", "n")

@@ -1,4 +1,4 @@
-"""Times in the usual spelling: the fast way equals the general one."""
+"""Timestamps in the usual format: the fast path returns the values of the general parser."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ ODD = [
 ]
 
 
-def both(texts: list[str | None], monkeypatch: pytest.MonkeyPatch) -> None:
+def assert_fast_path_equals_parser(
+    texts: list[str | None], monkeypatch: pytest.MonkeyPatch
+) -> None:
     column = pl.Series("t", texts, dtype=pl.String)
     fast = values.parse_text(column, TIMESTAMP)
     with monkeypatch.context() as patch:
@@ -43,20 +45,20 @@ def both(texts: list[str | None], monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("text", ODD)
-def test_an_odd_spelling_is_read_as_the_parsers_read_it(
+def test_unusual_text_is_read_like_the_general_parser_reads_it(
     text: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    both([text], monkeypatch)
-    both([USUAL, text, None], monkeypatch)
+    assert_fast_path_equals_parser([text], monkeypatch)
+    assert_fast_path_equals_parser([USUAL, text, None], monkeypatch)
 
 
-def test_a_column_of_usual_times_is_read_whole() -> None:
+def test_column_of_usual_timestamps_uses_the_fast_path() -> None:
     assert values._usual_times(pl.Series([USUAL, None, USUAL])) is not None
     assert values._usual_times(pl.Series([None], dtype=pl.String)) is None
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_characters_changed_at_random_are_read_as_the_parsers_read_them(
+def test_randomly_changed_text_is_read_like_the_general_parser_reads_it(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rng = rng_of(f"{seed}")
@@ -64,4 +66,4 @@ def test_characters_changed_at_random_are_read_as_the_parsers_read_them(
         text = list(USUAL)
         for _ in range(rng.randint(1, 3)):
             text[rng.randrange(len(text))] = rng.choice("0123456789-:TZ. +z")
-        both(["".join(text)], monkeypatch)
+        assert_fast_path_equals_parser(["".join(text)], monkeypatch)

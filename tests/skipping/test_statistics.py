@@ -66,7 +66,7 @@ def minimum(type_: Any, value: str) -> Any:
     return stats_from_json(texts, schema(field("c", type_)))["min"].struct.field("c").item()
 
 
-def test_the_shape_mirrors_the_logical_schema_whatever_the_text() -> None:
+def test_typed_statistics_have_the_shape_of_the_logical_schema() -> None:
     frame = stats_from_json(pl.Series([None], dtype=pl.String), WIDE)
     assert frame.columns == ["numRecords", "tightBounds", "min", "max", "nullCount"]
     bounds, counts = frame.schema["min"], frame.schema["nullCount"]
@@ -164,7 +164,7 @@ GOOD = '{"numRecords":7,"tightBounds":false,"minValues":{"l":1},"nullCount":{"l"
         '{"x":' + "[" * 3000 + "}",
     ],
 )
-def test_a_bad_text_gives_nulls_and_leaves_its_neighbours_alone(bad: str | None) -> None:
+def test_invalid_json_gives_nulls_in_its_own_row_only(bad: str | None) -> None:
     frame = stats_from_json(pl.Series([GOOD, bad, GOOD], dtype=pl.String), WIDE)
     assert frame["numRecords"].to_list() == [7, None, 7]
     assert frame["tightBounds"].to_list() == [False, None, False]
@@ -179,7 +179,7 @@ def test_pretty_printed_and_padded_texts_are_read() -> None:
     assert frame["nullCount"].struct.field("n").struct.field("x").to_list() == [3, 3, 3]
 
 
-def test_one_value_of_another_type_nulls_only_itself() -> None:
+def test_value_of_the_wrong_type_is_null_and_the_others_are_read() -> None:
     text = '{"numRecords":1,"minValues":{"l":"x","i":4},"maxValues":5,"nullCount":{"n":1,"i":0}}'
     frame = stats_from_json(pl.Series([text]), WIDE)
     assert frame["numRecords"].item() == 1
@@ -188,7 +188,7 @@ def test_one_value_of_another_type_nulls_only_itself() -> None:
     assert (frame["nullCount"].item()["n"]["x"], frame["nullCount"].item()["i"]) == (None, 0)
 
 
-def test_columns_limit_what_is_converted() -> None:
+def test_only_the_requested_columns_are_converted() -> None:
     frame = stats_from_json(pl.Series([GOOD]), WIDE, columns=["l"])
     assert frame["min"].struct.fields == ["l"]
     none = stats_from_json(pl.Series([GOOD]), WIDE, columns=[])
@@ -203,14 +203,14 @@ def test_the_bounds_of_a_collated_string_are_not_kept() -> None:
     assert frame["nullCount"].struct.fields == ["c", "v"]
 
 
-def test_physical_names_lead_to_logical_ones_at_every_depth() -> None:
+def test_physical_names_are_mapped_to_logical_names_at_every_depth() -> None:
     mapped = schema(field("a", struct(field("b", "long", "col-2")), "col-1"))
     texts = pl.Series(['{"minValues":{"col-1":{"col-2":5},"a":{"b":6}}}'])
     assert stats_from_json(texts, mapped, mapping="name")["min"].item() == {"a": {"b": 5}}
     assert stats_from_json(texts, mapped)["min"].item() == {"a": {"b": 6}}
 
 
-def test_rows_keep_their_places_across_chunks_and_damage() -> None:
+def test_rows_keep_their_order_across_chunks_and_invalid_texts() -> None:
     seed = random.Random().randrange(1 << 32)
     print("seed", seed)
     pick = random.Random(seed)
@@ -290,7 +290,7 @@ def test_a_checkpoint_struct_is_widened_to_the_current_schema() -> None:
     assert frame["max"][0]["i"] is None
 
 
-def test_a_struct_value_that_would_lose_digits_or_order_is_null() -> None:
+def test_struct_value_that_cannot_be_cast_exactly_is_null() -> None:
     parsed = pl.Series(
         [{"minValues": {"m": Decimal("1.00001"), "l": 1.5, "w": datetime(2024, 1, 1, tzinfo=UTC)}}]
     )
@@ -325,7 +325,7 @@ def test_indextables_maps_are_read_by_schema_type() -> None:
     assert frame["nullCount"].struct.field("i").to_list() == [None, None]
 
 
-def test_a_struct_is_written_as_spark_writes_its_text() -> None:
+def test_statistics_text_of_a_struct_equals_the_text_of_spark() -> None:
     parsed = pl.Series(
         [
             {
@@ -386,7 +386,7 @@ def encode(value: Any) -> str:
 
 @settings(max_examples=share_of(60))
 @given(st.lists(row, min_size=1, max_size=6))
-def test_typed_statistics_survive_being_text_again(rows: list[dict[str, Any]]) -> None:
+def test_typed_statistics_survive_a_round_trip_through_json(rows: list[dict[str, Any]]) -> None:
     texts = pl.Series([encode(r) for r in rows])
     typed = stats_from_json(texts, WIDE)
     for found, wrote in zip(typed["min"], rows, strict=True):
@@ -420,7 +420,7 @@ def test_maps_of_text_agree_with_the_json(rows: list[dict[str, Any]], nested: bo
 
 
 @pytest.mark.parametrize("bad", [None, "", "null", "{", "[1]", '{"minValues":3}', "{}{}"])
-def test_a_bad_text_gives_null_maps_and_leaves_its_neighbours_alone(bad: str | None) -> None:
+def test_invalid_json_gives_null_maps_in_its_own_row_only(bad: str | None) -> None:
     frame = map_stats(pl.Series([GOOD, bad, GOOD], dtype=pl.String))
     assert frame["minValues"].to_list() == [{"l": "1"}, None, {"l": "1"}]
     assert frame["nullCount"].to_list()[2] == {"l": "2", "n": '{"x":3}'}
@@ -437,7 +437,7 @@ def test_maps_keep_text_that_looks_like_a_date_or_a_number() -> None:
     assert map_stats(easy)["minValues"].to_list() == [{**expected, "t": "x"}] * 2
 
 
-def test_maps_follow_columns_that_appear_in_a_later_chunk() -> None:
+def test_maps_include_columns_that_first_appear_in_a_later_chunk() -> None:
     texts: list[str | None] = ['{"numRecords":1,"minValues":{"a":1}}'] * CHUNK_ROWS
     texts += ['{"numRecords":2,"minValues":{"b":"2024-01-01"},"tightBounds":true}', None]
     frame = map_stats(pl.Series(texts))

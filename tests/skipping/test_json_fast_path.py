@@ -1,4 +1,4 @@
-"""Texts spelled alike: the pattern and the parser read the same values."""
+"""Statistics in JSON texts of one shape: the pattern and the parser read the same values."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ FULL = {
 
 
 @pytest.fixture(autouse=True)
-def _few_rows_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
+def _pattern_is_used_for_two_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(json_texts, "_LEAST_ROWS", 2)
 
 
@@ -63,15 +63,15 @@ def compact(value: Any, separators: tuple[str, str] = COMPACT) -> str:
     return json.dumps(value, separators=separators, ensure_ascii=False)
 
 
-def both(texts: list[str | None], schema: pa.Schema = SCHEMA) -> pl.DataFrame:
+def decoded_both_ways(texts: list[str | None], schema: pa.Schema = SCHEMA) -> pl.DataFrame:
     column = pl.Series(texts, dtype=pl.String)
     general = json_texts._parsed(column, schema)
     fast = json_texts.decode(column, schema)
     assert fast.schema == general.schema
     assert fast.height == general.height
     for name in schema.names:
-        for here, there in zip(leaves(fast[name]), leaves(general[name]), strict=True):
-            assert here.to_list() == there.to_list(), (name, here.name, texts)
+        for actual, expected in zip(leaves(fast[name]), leaves(general[name]), strict=True):
+            assert actual.to_list() == expected.to_list(), (name, actual.name, texts)
     return fast
 
 
@@ -125,8 +125,8 @@ def texts_of_one_shape(draw: st.DrawFn) -> list[str | None]:
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(texts=texts_of_one_shape())
-def test_the_pattern_and_the_parser_read_the_same(texts: list[str | None]) -> None:
-    both(texts)
+def test_pattern_and_parser_read_the_same_values(texts: list[str | None]) -> None:
+    decoded_both_ways(texts)
 
 
 @settings(
@@ -138,17 +138,17 @@ def test_the_pattern_and_the_parser_read_the_same(texts: list[str | None]) -> No
     texts=texts_of_one_shape(),
     asked=st.sets(st.sampled_from(["id", "na me", "flag", "in"]), min_size=1),
 )
-def test_the_beginning_of_a_valid_text_is_read_as_the_whole_is(
+def test_prefix_of_a_valid_text_gives_the_values_of_the_whole_text(
     texts: list[str | None], asked: set[str]
 ) -> None:
     schema = pa.schema({"minValues": pa.struct([f for f in BOUNDS if f.name in asked])})
     column = pl.Series(texts, dtype=pl.String)
     whole = json_texts._parsed(column, schema)["minValues"]
-    begun = json_texts.decode(column, schema, to_end=False)["minValues"]
-    for here, there in zip(leaves(begun), leaves(whole), strict=True):
-        for text, found, expected in zip(texts, here, there, strict=True):
+    prefix = json_texts.decode(column, schema, to_end=False)["minValues"]
+    for prefix_leaf, whole_leaf in zip(leaves(prefix), leaves(whole), strict=True):
+        for text, found, expected in zip(texts, prefix_leaf, whole_leaf, strict=True):
             if expected is not None or (text is not None and is_valid(text)):
-                assert found == expected, (here.name, text)
+                assert found == expected, (prefix_leaf.name, text)
 
 
 def is_valid(text: str) -> bool:
@@ -159,7 +159,7 @@ def is_valid(text: str) -> bool:
     return True
 
 
-def test_a_text_that_breaks_off_later_has_its_beginning() -> None:
+def test_values_before_the_end_of_a_truncated_text_are_read() -> None:
     texts = pl.Series([compact(FULL | {"numRecords": n}) for n in range(3)])
     torn = pl.concat([texts, pl.Series([texts[0][:40], texts[0][:-20]])])
     asked = pa.schema({"minValues": pa.struct({"id": pa.int64()})})
@@ -174,22 +174,22 @@ def test_rows_of_one_shape_never_reach_the_parser(
     monkeypatch: pytest.MonkeyPatch, separators: tuple[str, str]
 ) -> None:
     texts = [compact(FULL | {"numRecords": n}, separators) for n in range(10)]
-    expected = both(list(texts))
+    expected = decoded_both_ways(list(texts))
     monkeypatch.setattr(json_texts, "_parsed", lambda *_: pytest.fail("parsed"))
     assert json_texts.decode(pl.Series(texts), SCHEMA).equals(expected)
     assert expected["numRecords"].to_list() == list(range(10))
     assert expected["minValues"].struct.field("small").null_count() == 10
 
 
-def test_a_few_shapes_keep_their_rows_places() -> None:
+def test_rows_of_several_shapes_keep_their_order() -> None:
     short = {"numRecords": 1, "minValues": {"id": 4}}
     other = {"numRecords": 2, "nullCount": {"id": 4}}
     texts = [compact(shape) for shape in (FULL, short, other, short, FULL, FULL, short, other)]
-    found = both([*texts, None, "garbage", compact(FULL)])
+    found = decoded_both_ways([*texts, None, "garbage", compact(FULL)])
     assert found["numRecords"].to_list() == [3, 1, 2, 1, 3, 3, 1, 2, None, None, 3]
 
 
-def test_more_groups_than_one_pattern_holds_are_read_in_turn() -> None:
+def test_columns_beyond_the_group_limit_of_one_pattern_are_read() -> None:
     names = [f"c{n}" for n in range(40)]
     schema = pa.schema(
         {"numRecords": pa.int64(), "minValues": pa.struct(dict.fromkeys(names, pa.int64()))}
@@ -204,20 +204,20 @@ def test_more_groups_than_one_pattern_holds_are_read_in_turn() -> None:
 
 
 @pytest.mark.parametrize("value", ["[1]", "{}", '"\\u0041"', "01", "1.5", "true", "99999999999"])
-def test_a_value_that_the_field_cannot_have_is_left_to_the_parser(value: str) -> None:
+def test_value_invalid_for_its_field_is_left_to_the_parser(value: str) -> None:
     usual = compact(FULL)
-    both([usual, usual.replace('"x":1', f'"x":{value}'), usual])
+    decoded_both_ways([usual, usual.replace('"x":1', f'"x":{value}'), usual])
 
 
 @pytest.mark.parametrize(
     "type_", [pa.decimal128(10, 2), pa.list_(pa.int64()), pa.timestamp("us")], ids=str
 )
-def test_types_without_a_grammar_are_left_to_the_parser(type_: pa.DataType) -> None:
+def test_types_without_a_pattern_are_left_to_the_parser(type_: pa.DataType) -> None:
     texts = pl.Series(['{"a":1}'] * 4)
     assert decode_alike(texts, pa.schema({"a": type_})) is None
 
 
-def test_unlike_texts_are_left_to_the_parser() -> None:
+def test_texts_of_different_shapes_are_left_to_the_parser() -> None:
     texts = pl.Series([compact({f"k{n}": n}) for n in range(40)])
     assert decode_alike(texts, SCHEMA) is None
     assert decode_alike(pl.Series([None] * 4, dtype=pl.String), SCHEMA) is None
