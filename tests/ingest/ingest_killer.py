@@ -1,6 +1,6 @@
-"""Runs Ingestors that die: one order per line of JSON on standard input. A process is a fork of
-this one, which has imported everything and opened nothing. Events are written to standard output,
-one per line: ``wrote <id>`` after a write returned, ``ended <code>``.
+"""Runs Ingestors in processes that are killed: one order per line of JSON on standard input. A
+process is a fork of this one, which has imported everything and opened nothing. Events are written
+to standard output, one per line: ``wrote <id>`` after a write returned, ``ended <code>``.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ def write(order: dict[str, Any], opened: int) -> None:
 
 
 def work(ingestor: lakelog.Ingestor, writer: str, key: str | None) -> None:
-    """Write endlessly: single rows, batches, and rejected rows; with a key, also rows that were
-    written before.
+    """Write until the process is killed: single rows, batches, and rejected rows; with a key, also
+    rows that were written before.
     """
     rng = random.Random(writer)
     number = 0

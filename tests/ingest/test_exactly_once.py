@@ -36,8 +36,8 @@ def store() -> LogStore:
     return store
 
 
-class Life:
-    """The acknowledged rows of writers, across Ingestors of one directory."""
+class Workload:
+    """Rows written through successive Ingestors of one directory, and the acknowledged ones."""
 
     def __init__(self, store: LogStore, *, key: str | None = None) -> None:
         self.store, self.key = store, key
@@ -45,7 +45,7 @@ class Life:
         self.attempted: list[int] = []
         self.faulty = InjectingStore(store)
 
-    def opened(self, disk: CrashDisk, *rules: Rule) -> lakelog.Ingestor:
+    def open(self, disk: CrashDisk, *rules: Rule) -> lakelog.Ingestor:
         self.faulty = InjectingStore(self.store, rules)
         table = lakelog.open(store=self.faulty, upkeep=False)
         return lakelog.Ingestor(table, DIRECTORY, disk=disk, max_seconds=3600, key=self.key)
@@ -65,7 +65,7 @@ class Life:
         self.acknowledged += own
 
     def run(self, ingestor: lakelog.Ingestor) -> None:
-        """A few rounds; failed commits are left to the next one."""
+        """Write and flush a few times; rows of a failed commit are committed by a later one."""
         for rows in (1, 3, 1, 2):
             self.write(ingestor)
             self.write(ingestor, rows)
@@ -75,18 +75,18 @@ class Life:
     def check(self) -> None:
         table = lakelog.open(store=self.store, upkeep=False)
         found = table.to_polars()["id"].to_list()
-        assert len(found) == len(set(found)), "a row is there twice"
+        assert len(found) == len(set(found)), "a row is duplicated"
         assert set(self.acknowledged) <= set(found), "an acknowledged row is missing"
-        assert set(found) <= set(self.attempted), "a refused row is there"
+        assert set(found) <= set(self.attempted), "a rejected row is in the table"
 
 
-def finished(life: Life, disk: CrashDisk) -> None:
-    """The next process commits the rest."""
-    with life.opened(disk) as ingestor:
+def commit_rest_and_check(workload: Workload, disk: CrashDisk) -> None:
+    """Commit the pending rows as the next process does, and check the table."""
+    with workload.open(disk) as ingestor:
         pending = ingestor.read_your_writes().select("id").collect()["id"].to_list()
         assert len(pending) == len(set(pending))
-        assert set(life.acknowledged) <= set(pending)
-    life.check()
+        assert set(workload.acknowledged) <= set(pending)
+    workload.check()
 
 
 def operations_of_store() -> list[tuple[str, str]]:
@@ -96,7 +96,7 @@ def operations_of_store() -> list[tuple[str, str]]:
     table = lakelog.open(store=counting, upkeep=False)
     disk = CrashDisk()
     with lakelog.Ingestor(table, DIRECTORY, disk=disk, max_seconds=3600) as ingestor:
-        Life(store).run(ingestor)
+        Workload(store).run(ingestor)
     return list(counting.operations)
 
 
@@ -104,44 +104,44 @@ STORE_POINTS = points(operations_of_store(), share=8)
 
 
 @pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "late", "lost_taken"])
-def test_each_operation_of_the_store_may_fail(fault: Any) -> None:
+def test_rows_are_committed_once_after_a_failure_of_any_store_operation(fault: Any) -> None:
     for nth in STORE_POINTS:
         store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")
         lakelog.create(None, SCHEMA, store=store, upkeep=False)
-        life, disk = Life(store), CrashDisk()
+        workload, disk = Workload(store), CrashDisk()
         try:
-            with life.opened(disk, Rule(fault, nth=nth)) as ingestor:
-                life.run(ingestor)
-                life.faulty.arrive()
+            with workload.open(disk, Rule(fault, nth=nth)) as ingestor:
+                workload.run(ingestor)
+                workload.faulty.arrive()
         except LakelogError:
             disk.unlock()
-        finished(life, disk)
+        commit_rest_and_check(workload, disk)
 
 
 @pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "late"])
-def test_the_machine_may_stop_when_the_store_fails(fault: Any) -> None:
-    """The disk is in the state after a crash; a late request arrives during the next process."""
+def test_rows_are_committed_once_after_a_store_failure_and_a_crash(fault: Any) -> None:
+    """The second process starts from the disk after a crash; a late request arrives meanwhile."""
     for nth in STORE_POINTS:
         rng = rng_of(f"{fault} {nth}")
         store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")
         lakelog.create(None, SCHEMA, store=store, upkeep=False)
-        life, disk = Life(store), CrashDisk()
+        workload, disk = Workload(store), CrashDisk()
         with suppress(LakelogError):
-            ingestor = life.opened(disk, Rule(fault, nth=nth))
-            life.write(ingestor, 3)
+            ingestor = workload.open(disk, Rule(fault, nth=nth))
+            workload.write(ingestor, 3)
             ingestor.flush()
-            life.write(ingestor)
-            life.write(ingestor, 2)
+            workload.write(ingestor)
+            workload.write(ingestor, 2)
             ingestor.flush()
-        clone, late = disk.clone(rng), life.faulty
+        clone, late = disk.clone(rng), workload.faulty
         with suppress(LakelogError):
-            second = life.opened(clone)
+            second = workload.open(clone)
             late.arrive()
-            life.write(second)
+            workload.write(second)
             second.flush()
             second.close()
         clone.unlock()
-        finished(life, clone)
+        commit_rest_and_check(workload, clone)
 
 
 def operations_of_disk(key: str | None = None) -> list[tuple[str, str]]:
@@ -154,9 +154,9 @@ def operations_of_disk(key: str | None = None) -> list[tuple[str, str]]:
         if operation.kind in counting.kinds:
             seen.append((operation.kind, operation.path))
 
-    life = Life(store, key=key)
-    with life.opened(CrashDisk(watch=watch)) as ingestor:
-        life.run(ingestor)
+    workload = Workload(store, key=key)
+    with workload.open(CrashDisk(watch=watch)) as ingestor:
+        workload.run(ingestor)
     return seen
 
 
@@ -164,17 +164,17 @@ DISK_POINTS = points(operations_of_disk(), share=8)
 
 
 @pytest.mark.parametrize("key", [None, "id"])
-def test_the_machine_may_stop_at_each_operation_of_the_disk(key: str | None) -> None:
+def test_rows_are_committed_once_after_a_crash_at_any_disk_operation(key: str | None) -> None:
     for nth in DISK_POINTS:
         for seed in range(SEEDS):
             rng = random.Random(f"{nth} {seed}")
             store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")
             lakelog.create(None, SCHEMA, store=store, upkeep=False)
-            life, disk = Life(store, key=key), CrashDisk(watch=Counting(nth, crash))
-            with suppress(Crash, LakelogError), life.opened(disk) as ingestor:
-                life.run(ingestor)
+            workload, disk = Workload(store, key=key), CrashDisk(watch=Counting(nth, crash))
+            with suppress(Crash, LakelogError), workload.open(disk) as ingestor:
+                workload.run(ingestor)
             disk.watch = lambda _: None
-            finished(life, disk.clone(rng if seed else None))
+            commit_rest_and_check(workload, disk.clone(rng if seed else None))
 
 
 ERRORS = [errno.ENOSPC, errno.EIO]
@@ -182,40 +182,42 @@ ERRORS = [errno.ENOSPC, errno.EIO]
 
 @pytest.mark.parametrize("error", ERRORS, ids=["full", "broken"])
 @pytest.mark.parametrize("times", [1, 1000])
-def test_each_operation_of_the_disk_may_fail(error: int, times: int) -> None:
+def test_rows_are_committed_once_after_a_failure_of_any_disk_operation(
+    error: int, times: int
+) -> None:
     for nth in DISK_POINTS[:: 1 if times == 1 else 2]:
         store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")
         lakelog.create(None, SCHEMA, store=store, upkeep=False)
-        life = Life(store)
+        workload = Workload(store)
         disk = CrashDisk(watch=Counting(nth, fail(error, share=0.5), times=times))
-        with suppress(LakelogError), life.opened(disk) as ingestor:
+        with suppress(LakelogError), workload.open(disk) as ingestor:
             for _ in range(2):
                 with suppress(LakelogError):
-                    life.run(ingestor)
+                    workload.run(ingestor)
         disk.unlock()
         disk.watch = lambda _: None
-        finished(life, disk)
+        commit_rest_and_check(workload, disk)
 
 
-def test_a_full_disk_refuses_rows_and_accepts_them_when_there_is_room(store: LogStore) -> None:
-    life, disk = Life(store), CrashDisk()
-    with life.opened(disk) as ingestor:
-        life.write(ingestor)
+def test_full_disk_rejects_rows_until_there_is_space(store: LogStore) -> None:
+    workload, disk = Workload(store), CrashDisk()
+    with workload.open(disk) as ingestor:
+        workload.write(ingestor)
         disk.watch = Counting(
             1, fail(errno.ENOSPC, share=0.5), times=1 << 30, kinds=frozenset(("write", "create"))
         )
         for _ in range(3):
             with pytest.raises(UnavailableError):
-                life.write(ingestor)
+                workload.write(ingestor)
         assert ingestor.status().durable_seq == 1
         disk.watch = lambda _: None
-        life.write(ingestor)
-    life.check()
-    assert life.acknowledged == life.attempted == [0, 1]
+        workload.write(ingestor)
+    workload.check()
+    assert workload.acknowledged == workload.attempted == [0, 1]
 
 
 class SmallDisk(LocalDisk):
-    """Files of a folder, which have a limited size together."""
+    """A folder whose files have a limited total size."""
 
     def __init__(self, folder: Path, most_bytes: int) -> None:
         self.folder, self.most_bytes = folder, most_bytes
@@ -236,10 +238,8 @@ class SmallDisk(LocalDisk):
         return Limited()
 
 
-def test_rows_that_fill_the_disk_are_committed_nevertheless(
-    store: LogStore, tmp_path: Path
-) -> None:
-    """A commit has to write a little itself, before it can free the space of its rows."""
+def test_rows_that_fill_the_disk_are_committed(store: LogStore, tmp_path: Path) -> None:
+    """A commit writes a few bytes itself before it can free the space of its rows."""
     table = lakelog.open(store=store, upkeep=False)
     disk = SmallDisk(tmp_path, 400_000)
     acknowledged: list[int] = []
@@ -252,7 +252,7 @@ def test_rows_that_fill_the_disk_are_committed_nevertheless(
                 acknowledged.append(number)
 
         for _ in range(3):
-            for size in (20_000, 1_000, 1):  # nothing is left on the disk
+            for size in (20_000, 1_000, 1):  # until no byte is free
                 with pytest.raises(UnavailableError):
                     fill(size)
             ingestor.flush()
@@ -260,48 +260,48 @@ def test_rows_that_fill_the_disk_are_committed_nevertheless(
     assert table.to_polars()["id"].sort().to_list() == acknowledged
 
 
-# --- what the table shows --------------------------------------------------------------------
+# --- state of the table ----------------------------------------------------------------------
 
 
-def test_a_txn_that_expired_is_not_a_reason_to_repeat_rows(store: LogStore) -> None:
+def test_rows_are_not_committed_again_after_their_txn_expired(store: LogStore) -> None:
     """The property drops the txn from checkpoints; the truncation point of the log is enough."""
-    life, disk = Life(store), CrashDisk()
+    workload, disk = Workload(store), CrashDisk()
     table = lakelog.open(store=store, upkeep=False)
     table.alter.set_properties({"delta.setTransactionRetentionDuration": "interval 0 seconds"})
     for _ in range(2):
-        with life.opened(disk) as ingestor:
-            life.write(ingestor)
+        with workload.open(disk) as ingestor:
+            workload.write(ingestor)
             ingestor.flush()
-            life.write(ingestor)
+            workload.write(ingestor)
             table.checkpoint()
-    life.check()
+    workload.check()
 
 
 @pytest.mark.parametrize("keeps_commits", [True, False])
-def test_an_attempt_whose_txn_expired_is_decided_by_the_commits_or_not_at_all(
+def test_attempt_with_expired_txn_is_decided_by_the_commits_or_raises(
     store: LogStore, keeps_commits: bool
 ) -> None:
-    life, disk = Life(store), CrashDisk()
+    workload, disk = Workload(store), CrashDisk()
     table = lakelog.open(store=store, upkeep=False)
     table.alter.set_properties({"delta.setTransactionRetentionDuration": "interval 0 seconds"})
-    ingestor = life.opened(disk)
-    life.write(ingestor)
+    ingestor = workload.open(disk)
+    workload.write(ingestor)
     disk.watch = crash_when_truncating
     with suppress(Crash):
         ingestor.flush()
     disk.watch = lambda _: None
     left = disk.clone(None)
     table.append(pl.DataFrame({"id": [1000], "name": ["other"]}))
-    life.attempted.append(1000)
+    workload.attempted.append(1000)
     table.checkpoint()
     assert table.snapshot().transactions().collect().height == 0
     if keeps_commits:
-        finished(life, left)
+        commit_rest_and_check(workload, left)
         return
     for version in range(table.version()):
         store.delete(f"_delta_log/{version:020}.json")
     with pytest.raises(StreamMismatchError, match="cannot be decided"):
-        life.opened(left)
+        workload.open(left)
     assert table.to_polars()["id"].to_list().count(0) == 1
 
 
@@ -310,26 +310,26 @@ def crash_when_truncating(operation: Operation) -> None:
         raise Crash
 
 
-def test_a_table_that_is_an_older_copy_is_refused_and_can_be_accepted(store: LogStore) -> None:
-    life, disk = Life(store), CrashDisk()
-    with life.opened(disk) as ingestor:
-        life.write(ingestor)
+def test_older_copy_of_the_table_raises_unless_rollback_is_accepted(store: LogStore) -> None:
+    workload, disk = Workload(store), CrashDisk()
+    with workload.open(disk) as ingestor:
+        workload.write(ingestor)
         ingestor.flush()
-        life.write(ingestor)
+        workload.write(ingestor)
         ingestor.flush()
-        life.write(ingestor)
+        workload.write(ingestor)
         ingestor.close(flush=False)
     store.delete("_delta_log/00000000000000000002.json")
     with pytest.raises(StreamMismatchError, match="older copy") as caught:
-        life.opened(disk)
+        workload.open(disk)
     assert (caught.value.expected, caught.value.found) == ("txn version 2", 1)
     disk.unlock()
     table = lakelog.open(store=store, upkeep=False)
     with lakelog.Ingestor(table, DIRECTORY, disk=disk, accept_rollback=True, max_seconds=3600) as i:
-        life.write(i)
+        workload.write(i)
     assert sorted(table.to_polars()["id"]) == [0, 2, 3]
     finished_ids = sorted(table.to_polars()["id"])
-    with life.opened(disk):
+    with workload.open(disk):
         pass
     assert sorted(table.to_polars()["id"]) == finished_ids
 
@@ -337,7 +337,7 @@ def test_a_table_that_is_an_older_copy_is_refused_and_can_be_accepted(store: Log
 A, B = Attempt(9, 5, "id"), Attempt(7, 5, "id")
 
 DECISIONS: list[tuple[str, int, Attempt | None, int, int | None, bool, bool | None, Any]] = [
-    # name, committed, attempt, truncated to, txn, forgets, found, outcome
+    # name, committed, attempt, truncated to, txn, txn can expire, attempt's commit found, outcome
     ("new", 0, None, 0, None, False, None, (0, 0)),
     ("first attempt failed", 0, A, 0, None, False, None, (0, 0)),
     ("first attempt succeeded", 0, A, 0, 9, False, True, (9, 9)),
@@ -361,10 +361,10 @@ DECISIONS: list[tuple[str, int, Attempt | None, int, int | None, bool, bool | No
 
 
 @pytest.mark.parametrize("case", DECISIONS, ids=[case[0] for case in DECISIONS])
-def test_the_txn_of_the_table_decides_which_records_are_committed(case: Any) -> None:
-    _, committed, attempt, truncated_to, txn, forgets, found, outcome = case
+def test_txn_of_the_table_determines_which_records_are_committed(case: Any) -> None:
+    _, committed, attempt, truncated_to, txn, can_expire, found, outcome = case
     state = IngestState("app", "t", (), lakelog.model.contract.Struct(()), (), committed, attempt)
-    view = TableView("table", "t", 6, txn, forgets, lambda _: found)
+    view = TableView("table", "t", 6, txn, can_expire, lambda _: found)
     if isinstance(outcome, str):
         with pytest.raises(LakelogError, match=outcome):
             committed_seq(state, truncated_to, view)

@@ -76,7 +76,7 @@ def test_csv_is_read_and_continued_after_any_batch(
             assert num_bad([*batches[:number], *rest]) == ragged, text
 
 
-def test_a_row_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unterminated_row_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakelog.ingest.files._BATCH_BYTES", 100)
     monkeypatch.setattr("lakelog.ingest.files._MAX_ROW_BYTES", 1_000)
     path = tmp_path / "a.csv"

@@ -39,7 +39,7 @@ def directory(tmp_path: Path) -> Path:
 
 
 def quiet(table: lakelog.Table, directory: Path, **options: Any) -> lakelog.Ingestor:
-    """Commits only on request."""
+    """An Ingestor that commits only on request."""
     return lakelog.Ingestor(table, directory, **{"max_seconds": 3600, "sync": "none", **options})
 
 
@@ -77,7 +77,7 @@ def test_rows_of_every_form_are_committed_in_one_file(
     assert table.snapshot().num_files() == 1
 
 
-def test_a_commit_follows_after_max_seconds_without_a_call(
+def test_rows_are_committed_after_max_seconds_without_another_call(
     table: lakelog.Table, directory: Path
 ) -> None:
     with lakelog.Ingestor(table, directory, max_seconds=0.05) as ingestor:
@@ -88,7 +88,9 @@ def test_a_commit_follows_after_max_seconds_without_a_call(
         assert ingestor.status().lag_seconds == 0.0
 
 
-def test_a_commit_follows_when_max_rows_wait(table: lakelog.Table, directory: Path) -> None:
+def test_rows_are_committed_when_max_rows_are_pending(
+    table: lakelog.Table, directory: Path
+) -> None:
     with quiet(table, directory, max_rows=3) as ingestor:
         for number in range(7):
             ingestor.write({"id": number})
@@ -114,7 +116,7 @@ def test_readers_see_rows_before_and_after_their_commit_once(
         assert ids(rows.filter(pl.col("id") == 2)) == [2]
 
 
-def test_readers_next_to_commits_see_every_row_once(table: lakelog.Table, directory: Path) -> None:
+def test_readers_see_every_row_once_during_commits(table: lakelog.Table, directory: Path) -> None:
     with quiet(table, directory, max_rows=5, max_seconds=0.0) as ingestor:
         written: list[int] = []
 
@@ -189,7 +191,7 @@ BAD: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("rows", "reason"), BAD, ids=[str(n) for n in range(len(BAD))])
-def test_a_row_that_does_not_fit_is_refused_to_its_writer(
+def test_invalid_row_raises_in_write_and_is_not_logged(
     tmp_path: Path, directory: Path, rows: Any, reason: str
 ) -> None:
     schema = pa.schema(
@@ -261,7 +263,7 @@ def test_values_of_every_type_survive_the_log(tmp_path: Path, directory: Path) -
         assert all(found[name] is None for name in found if name not in row and name != "n")
 
 
-def test_a_column_with_a_default_gets_it_when_a_row_lacks_it(
+def test_missing_value_is_replaced_by_the_default_of_its_column(
     tmp_path: Path, directory: Path
 ) -> None:
     field = {"type": "string", "nullable": True, "metadata": {"CURRENT_DEFAULT": "'new'"}}
@@ -284,12 +286,14 @@ def test_a_column_with_a_default_gets_it_when_a_row_lacks_it(
 # --- the directory ---------------------------------------------------------------------------
 
 
-def test_one_process_uses_a_directory(table: lakelog.Table, directory: Path) -> None:
+def test_second_ingestor_of_a_directory_raises_log_locked_error(
+    table: lakelog.Table, directory: Path
+) -> None:
     with quiet(table, directory), pytest.raises(LogLockedError, match="close the other Ingestor"):
         quiet(table, directory)
 
 
-def test_a_directory_belongs_to_one_table(
+def test_directory_of_another_table_or_key_raises(
     table: lakelog.Table, directory: Path, tmp_path: Path
 ) -> None:
     quiet(table, directory).close()
@@ -301,7 +305,9 @@ def test_a_directory_belongs_to_one_table(
     quiet(table, directory).close()
 
 
-def test_a_directory_without_its_state_is_refused(table: lakelog.Table, directory: Path) -> None:
+def test_missing_or_damaged_state_file_raises_corruption_error(
+    table: lakelog.Table, directory: Path
+) -> None:
     with quiet(table, directory) as ingestor:
         ingestor.write({"id": 1})
     state = directory / "ingest.json"
@@ -316,7 +322,7 @@ def test_a_directory_without_its_state_is_refused(table: lakelog.Table, director
     quiet(table, directory).close()
 
 
-def test_a_table_that_cannot_take_rows_is_refused_before_the_first_row(tmp_path: Path) -> None:
+def test_unsupported_table_raises_when_the_ingestor_is_opened(tmp_path: Path) -> None:
     other = lakelog.create(tmp_path / "x", SCHEMA, format="indextables", upkeep=False)
     with pytest.raises(UnsupportedFeatureError):
         quiet(other, tmp_path / "ingest")
@@ -326,7 +332,7 @@ def test_a_table_that_cannot_take_rows_is_refused_before_the_first_row(tmp_path:
         quiet(ruled, tmp_path / "ingest")
 
 
-def test_a_closed_ingestor_is_refused(table: lakelog.Table, directory: Path) -> None:
+def test_calls_of_a_closed_ingestor_raise(table: lakelog.Table, directory: Path) -> None:
     ingestor = quiet(table, directory)
     ingestor.close()
     ingestor.close()
@@ -341,21 +347,23 @@ def test_a_closed_ingestor_is_refused(table: lakelog.Table, directory: Path) -> 
             call()
 
 
-def test_a_directory_inside_the_table_is_refused(table: lakelog.Table, tmp_path: Path) -> None:
+def test_directory_inside_the_table_raises(table: lakelog.Table, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="vacuum"):
         quiet(table, tmp_path / "table" / "ingest")
 
 
 @pytest.mark.parametrize("seconds", [None, True, -1, float("nan"), "10"])
-def test_max_seconds_is_a_number(table: lakelog.Table, directory: Path, seconds: Any) -> None:
+def test_invalid_max_seconds_raises(table: lakelog.Table, directory: Path, seconds: Any) -> None:
     with pytest.raises(InvalidInputError, match="max_seconds"):
         quiet(table, directory, max_seconds=seconds)
 
 
-def test_rows_wait_without_limit(table: lakelog.Table, directory: Path) -> None:
+def test_rows_are_committed_at_max_rows_with_infinite_max_seconds(
+    table: lakelog.Table, directory: Path
+) -> None:
     with quiet(table, directory, max_seconds=float("inf"), max_rows=2) as ingestor:
         ingestor.write({"id": 1})
-        ingestor.write({"id": 2})  # the thread that commits has not ended
+        ingestor.write({"id": 2})  # the committing thread still runs
         with ingestor._changed:
             assert ingestor._changed.wait_for(lambda: ingestor._rows_committed == 2, 30)
 
@@ -419,19 +427,17 @@ def test_diverted_rows_are_appended_after_a_torn_line(
         assert ingestor.rejected()["row"].to_list() == ['{"id":"x"}', '{"id":"x"}', '{"id":"z"}']
 
 
-# --- the table changes -----------------------------------------------------------------------
+# --- changes of the table --------------------------------------------------------------------
 
 
-def test_a_column_name_that_is_not_unicode_is_refused(
-    table: lakelog.Table, directory: Path
-) -> None:
+def test_column_name_that_is_not_unicode_raises(table: lakelog.Table, directory: Path) -> None:
     with lakelog.Ingestor(table, directory, key="id") as ingestor:
         for call in (ingestor.write, ingestor.delete):
             with pytest.raises(InvalidInputError, match="cannot be encoded as text"):
                 call({"\ud800": "x"})
 
 
-def test_a_column_that_was_added_is_followed(table: lakelog.Table, directory: Path) -> None:
+def test_added_column_is_written_by_an_open_ingestor(table: lakelog.Table, directory: Path) -> None:
     with quiet(table, directory) as ingestor:
         ingestor.write({"id": 1})
         table.alter.add_columns({"size": pl.Int64})
@@ -443,9 +449,7 @@ def test_a_column_that_was_added_is_followed(table: lakelog.Table, directory: Pa
     assert table.to_polars().sort("id")["size"].to_list() == [None, 20, None]
 
 
-def test_a_column_that_was_dropped_is_refused_by_name_until_it_is_back(
-    tmp_path: Path, directory: Path
-) -> None:
+def test_dropped_column_raises_until_it_is_restored(tmp_path: Path, directory: Path) -> None:
     table = lakelog.create(
         tmp_path / "mapped",
         SCHEMA,
@@ -470,9 +474,7 @@ def test_a_column_that_was_dropped_is_refused_by_name_until_it_is_back(
     assert ids(table.scan()) == [1, 2]
 
 
-def test_a_schema_that_changed_while_the_log_was_empty_is_adopted(
-    tmp_path: Path, directory: Path
-) -> None:
+def test_schema_change_while_the_log_is_empty_is_adopted(tmp_path: Path, directory: Path) -> None:
     table = lakelog.create(
         tmp_path / "mapped",
         SCHEMA,
@@ -511,12 +513,12 @@ def test_rows_are_committed_next_to_other_writers(table: lakelog.Table, director
 # --- back-pressure ---------------------------------------------------------------------------
 
 
-def test_writes_continue_while_the_table_cannot_be_reached(
+def test_writes_continue_while_the_table_is_unavailable(
     table: lakelog.Table, directory: Path
 ) -> None:
-    far = FailingTable(table)
-    with quiet(far.table, directory, max_backlog_bytes=500, write_timeout=0.05) as ingestor:
-        far.fails = True
+    failing = FailingTable(table)
+    with quiet(failing.table, directory, max_backlog_bytes=500, write_timeout=0.05) as ingestor:
+        failing.fails = True
         with pytest.raises(UnavailableError):
             ingestor.flush()
         accepted: list[int] = []
@@ -533,14 +535,14 @@ def test_writes_continue_while_the_table_cannot_be_reached(
         assert ingestor.status().error is not None
         with pytest.raises(UnavailableError):
             ingestor.read_your_writes()
-        far.fails = False
+        failing.fails = False
         ingestor.flush()
         assert ingestor.status().error is None
         accepted.append(ingestor.write({"id": 100}) and 100)
     assert ids(table.scan()) == accepted
 
 
-def test_a_writer_waits_for_room_in_the_backlog(table: lakelog.Table, directory: Path) -> None:
+def test_writer_waits_for_space_in_the_backlog(table: lakelog.Table, directory: Path) -> None:
     with lakelog.Ingestor(
         table, directory, max_seconds=0.0, max_backlog_bytes=200, sync="none"
     ) as ingestor:
@@ -550,21 +552,21 @@ def test_a_writer_waits_for_room_in_the_backlog(table: lakelog.Table, directory:
     assert ids(table.scan()) == list(range(60))
 
 
-def test_an_ingestor_opens_while_the_table_cannot_be_reached(
+def test_ingestor_opens_while_the_table_is_unavailable(
     table: lakelog.Table, directory: Path
 ) -> None:
-    far = FailingTable(table)
-    with quiet(far.table, directory) as ingestor:
+    failing = FailingTable(table)
+    with quiet(failing.table, directory) as ingestor:
         ingestor.write({"id": 1})
         ingestor.close(flush=False)
-    far.fails = True
-    with quiet(far.table, directory) as ingestor:
+    failing.fails = True
+    with quiet(failing.table, directory) as ingestor:
         ingestor.write({"id": 2})
-        far.fails = False
+        failing.fails = False
     assert ids(table.scan()) == [1, 2]
 
 
-def test_small_files_are_compacted_when_the_table_is_quiet(
+def test_small_files_are_compacted_when_the_table_is_idle(
     table: lakelog.Table, directory: Path
 ) -> None:
     with quiet(table, directory, compact_after_seconds=0.0) as ingestor:
@@ -577,17 +579,17 @@ def test_small_files_are_compacted_when_the_table_is_quiet(
     assert ids(table.scan()) == [0, 1, 2]
 
 
-def test_commits_and_failures_are_log_lines(
+def test_commits_and_failures_are_logged(
     table: lakelog.Table, directory: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="lakelog")
-    far = FailingTable(table)
-    with quiet(far.table, directory) as ingestor:
+    failing = FailingTable(table)
+    with quiet(failing.table, directory) as ingestor:
         ingestor.write([{"id": 1}, {"id": 2}])
-        far.fails = True
+        failing.fails = True
         with pytest.raises(UnavailableError):
             ingestor.flush()
-        far.fails = False
+        failing.fails = False
     lines: dict[str, dict[str, Any]] = {
         record.event: record.fields  # type: ignore[attr-defined]
         for record in caplog.records
@@ -613,7 +615,7 @@ def keyed_rows(rows: pl.LazyFrame | pl.DataFrame) -> dict[int, str]:
     return dict(frame.rows())
 
 
-def test_the_last_change_of_a_key_wins(table: lakelog.Table, directory: Path) -> None:
+def test_last_change_of_a_key_is_committed(table: lakelog.Table, directory: Path) -> None:
     with quiet(table, directory, key="id") as ingestor:
         ingestor.write([{"id": 1, "name": "a"}, {"id": 2, "name": "b"}, {"id": 1, "name": "c"}])
         ingestor.delete({"id": 2})
@@ -635,7 +637,9 @@ def test_the_last_change_of_a_key_wins(table: lakelog.Table, directory: Path) ->
     assert keyed_rows(table.scan()) == {**expected, 5: "g"}
 
 
-def test_keys_are_required(table: lakelog.Table, directory: Path, tmp_path: Path) -> None:
+def test_missing_or_invalid_key_raises(
+    table: lakelog.Table, directory: Path, tmp_path: Path
+) -> None:
     with quiet(table, directory, key=["id"]) as ingestor:
         for call, row, reason in (
             (ingestor.write, {"id": None, "name": "a"}, "key column 'id'"),
@@ -656,7 +660,7 @@ def test_keys_are_required(table: lakelog.Table, directory: Path, tmp_path: Path
         quiet(table, tmp_path / "d", key="id")
 
 
-# --- who has the directory -------------------------------------------------------------------
+# --- copies of the directory -----------------------------------------------------------------
 
 
 def test_a_copied_directory_is_detected(
@@ -688,7 +692,7 @@ def test_a_copied_directory_is_detected(
 # --- asyncio ---------------------------------------------------------------------------------
 
 
-def test_coroutines_write_rows_that_are_durable_when_they_return(
+def test_rows_of_asynchronous_writes_are_durable_when_they_return(
     table: lakelog.Table, directory: Path
 ) -> None:
     async def main() -> list[int]:

@@ -39,7 +39,7 @@ def run() -> Iterator[Run]:
                 if events[-1][0] == "ended":
                     assert events[-1][1] == "-9"
                     return events
-            raise AssertionError("the killer itself has died")
+            raise AssertionError("the killer process exited")
 
         yield run_order
 
@@ -62,24 +62,24 @@ def test_acknowledged_rows_of_killed_processes_are_in_the_table_once(
         acknowledged.update(event[1] for event in events if event[0] == "wrote")
         if number % 10 == 9 or number == ROUNDS - 1:
             with lakelog.Ingestor(table, directory, key=key, max_seconds=3600) as ingestor:
-                check(ingestor.read_your_writes().collect(), acknowledged, key)
-            check(table.to_polars(), acknowledged, key)
+                check_rows(ingestor.read_your_writes().collect(), acknowledged, key)
+            check_rows(table.to_polars(), acknowledged, key)
             table.compact()
             table.checkpoint()
     assert acknowledged
 
 
-def check(rows: pl.DataFrame, acknowledged: set[str], key: str | None) -> None:
+def check_rows(rows: pl.DataFrame, acknowledged: set[str], key: str | None) -> None:
     names = rows["id"]
-    assert names.is_unique().all(), "a row is there twice"
+    assert names.is_unique().all(), "a row is duplicated"
     assert acknowledged <= set(names), "an acknowledged row is missing"
-    assert not names.str.starts_with("refused").any(), "a refused row is there"
+    assert not names.str.starts_with("refused").any(), "a rejected row is in the table"
     if key is not None:
         last = rows.filter(pl.col("id").is_in(list(acknowledged)))["value"]
-        assert (last == 2).all(), "an older change of a key is there"
+        assert (last == 2).all(), "a key has an older value"
 
 
-def test_a_table_that_others_change_meanwhile_gets_each_row_once(tmp_path: Path) -> None:
+def test_rows_are_inserted_once_while_other_writers_change_the_table(tmp_path: Path) -> None:
     schema = {"id": pl.Int64, "day": pl.Int64}
     table = lakelog.create(tmp_path / "table", schema, upkeep=False)
     table.append(pl.DataFrame({"id": [-1], "day": [0]}))

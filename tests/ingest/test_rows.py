@@ -51,7 +51,7 @@ ROWS = st.lists(
 
 
 def as_records(records: list[Record]) -> Records:
-    """What a log would return."""
+    """The records as a log returns them."""
     op = pa.DictionaryArray.from_arrays(pa.array([0] * len(records), pa.int8()), ["PUT"])
     return Records(
         pa.table(
@@ -72,25 +72,25 @@ def decoded(codec: RowCodec, records: list[Record]) -> pa.Table:
     return table.take(pa.array(numbers.argsort(kind="stable"))).combine_chunks()
 
 
-def same(a: pa.Table, b: pa.Table) -> bool:
+def is_equal(a: pa.Table, b: pa.Table) -> bool:
     return repr(a.to_pylist()) == repr(b.to_pylist())  # NaN equals itself
 
 
 @settings(deadline=None, max_examples=60)
 @given(ROWS)
-def test_rows_of_plain_values_are_the_same_as_in_columns(rows: list[dict[str, Any]]) -> None:
+def test_fast_path_of_scalar_rows_equals_the_column_path(rows: list[dict[str, Any]]) -> None:
     codec = RowCodec(SCHEMA)
     one_by_one = [record for row in rows for record in codec.records([row])]
     general = pa.concat_tables(table for row in rows for table in codec.tables([row]))
-    assert same(decoded(codec, one_by_one), general)
+    assert is_equal(decoded(codec, one_by_one), general)
     together = list(codec.records(rows))
     assert sum(record.rows for record in together) == len(rows)
-    assert same(decoded(codec, together), general)
+    assert is_equal(decoded(codec, together), general)
 
 
 @settings(deadline=None, max_examples=30)
 @given(ROWS, st.booleans())
-def test_a_table_of_the_right_types_is_the_same_as_a_converted_one(
+def test_table_with_matching_types_is_encoded_like_a_converted_one(
     rows: list[dict[str, Any]], wide: bool
 ) -> None:
     codec = RowCodec(SCHEMA)
@@ -99,10 +99,10 @@ def test_a_table_of_the_right_types_is_the_same_as_a_converted_one(
         table = table.cast(codec.empty().schema)
     assert next(codec.tables(table)) is table
     converted = RowCodec(SCHEMA)._fitted(table)
-    assert same(decoded(codec, list(codec.records(table))), converted)
+    assert is_equal(decoded(codec, list(codec.records(table))), converted)
 
 
-def test_a_table_of_the_right_types_with_a_null_in_a_required_column_is_refused() -> None:
+def test_null_in_a_required_column_of_a_table_with_matching_types_raises() -> None:
     good = pa.table({"id": [1]}, schema=pa.schema([("id", pa.int64())]))
     codec = RowCodec(Struct(SCHEMA.fields[:1]))
     assert list(codec.records(good))
@@ -110,13 +110,13 @@ def test_a_table_of_the_right_types_with_a_null_in_a_required_column_is_refused(
         list(codec.records(pa.table({"id": pa.array([None], pa.int64())})))
 
 
-def test_an_unknown_form_is_reported() -> None:
+def test_unknown_record_form_raises_malformed_log_error() -> None:
     record = Record(b"\x07\x01\x00\x00\x00", b"", 1)
     with pytest.raises(MalformedLogError, match="unknown form"):
         RowCodec(SCHEMA).decode(as_records([record]))
 
 
-def test_lines_and_mappings_are_batches() -> None:
+def test_json_lines_and_mappings_are_split_into_batches() -> None:
     assert list(batches_of(b'{"a": 1}\n \n{"a": 2}')) == [[b'{"a": 1}', b'{"a": 2}']]
     assert list(batches_of([])) == []
     assert list(batches_of({"a": 1})) == [[{"a": 1}]]
@@ -140,11 +140,11 @@ def schema(*fields: tuple[str, Any]) -> Struct:
         ([("a", pa.date32())], [("a", pa.timestamp("us"))], "a"),
     ],
 )
-def test_a_schema_is_followed_if_it_holds_all_values(old: Any, new: Any, lost: str | None) -> None:
+def test_schema_is_followed_if_it_can_hold_all_values(old: Any, new: Any, lost: str | None) -> None:
     assert follows(schema(*old).fields, schema(*new)) == lost
 
 
-def test_a_column_that_was_dropped_and_added_again_is_another_one() -> None:
+def test_column_dropped_and_added_again_is_a_different_column() -> None:
     fields = to_json(schema(("a", pa.int64())))
     texts = []
     for number in (1, 2):

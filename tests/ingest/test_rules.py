@@ -26,7 +26,7 @@ LONG, STRING, TIMESTAMP = Primitive("long"), Primitive("string"), Primitive("tim
 DOUBLED = Field("doubled", LONG, metadata={"delta.generationExpression": "id * 2"})
 
 
-def made(path: Path, *fields: Field, **configuration: str) -> lakelog.Table:
+def new_table(path: Path, *fields: Field, **configuration: str) -> lakelog.Table:
     return lakelog.create(path, Struct(fields), configuration=configuration, upkeep=False)
 
 
@@ -42,7 +42,7 @@ def numbered(*, by_default: bool = False) -> Field:
 @pytest.fixture
 def checked(tmp_path: Path) -> lakelog.Table:
     rule = {"delta.constraints.positive": "id > 0"}
-    return made(tmp_path / "table", Field("id", LONG), Field("name", STRING), **rule)
+    return new_table(tmp_path / "table", Field("id", LONG), Field("name", STRING), **rule)
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ FORMS: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_a_row_that_violates_a_constraint_is_refused_to_its_writer_or_diverted(
+def test_row_that_violates_a_constraint_raises_in_write_or_is_diverted(
     checked: lakelog.Table, directory: Path, form: str
 ) -> None:
     with quiet(checked, directory) as ingestor:
@@ -74,7 +74,7 @@ def test_a_row_that_violates_a_constraint_is_refused_to_its_writer_or_diverted(
     assert ids(checked.scan()) == [1, 2, 3, 4]
 
 
-def test_a_single_row_that_violates_a_constraint_is_refused(
+def test_single_row_that_violates_a_constraint_raises(
     checked: lakelog.Table, directory: Path
 ) -> None:
     with quiet(checked, directory) as ingestor:
@@ -84,17 +84,17 @@ def test_a_single_row_that_violates_a_constraint_is_refused(
         assert ingestor.write({"id": 1}) == 1
 
 
-def test_rules_are_checked_while_the_table_cannot_be_reached(
+def test_constraints_are_checked_while_the_table_is_unavailable(
     checked: lakelog.Table, directory: Path
 ) -> None:
-    far = FailingTable(checked)
-    quiet(far.table, directory).close()
-    far.fails = True
-    ingestor = quiet(far.table, directory)
+    failing = FailingTable(checked)
+    quiet(failing.table, directory).close()
+    failing.fails = True
+    ingestor = quiet(failing.table, directory)
     with pytest.raises(ConstraintViolationError):
         ingestor.write({"id": 0})
     ingestor.write({"id": 1})
-    far.fails = False
+    failing.fails = False
     ingestor.close()
     assert ids(checked.scan()) == [1]
 
@@ -106,7 +106,7 @@ def test_generated_and_default_values_are_computed_when_a_row_is_written(
     state = Field("state", STRING, metadata={"CURRENT_DEFAULT": "'new'"})
     at = Field("at", TIMESTAMP, metadata={"CURRENT_DEFAULT": "current_timestamp()"})
     features = {"delta.feature.allowColumnDefaults": "supported"}
-    table = made(tmp_path / "table", Field("id", LONG), DOUBLED, state, at, **features)
+    table = new_table(tmp_path / "table", Field("id", LONG), DOUBLED, state, at, **features)
     with quiet(table, directory, key=key) as ingestor:
         opened = dt.datetime.now(dt.UTC)
         ingestor.write({"id": 1})
@@ -127,7 +127,7 @@ def test_a_constraint_on_the_time_uses_the_time_of_the_write(
     tmp_path: Path, directory: Path
 ) -> None:
     rule = {"delta.constraints.past": "at <= current_timestamp()"}
-    table = made(tmp_path / "table", Field("at", TIMESTAMP), **rule)
+    table = new_table(tmp_path / "table", Field("at", TIMESTAMP), **rule)
     with quiet(table, directory) as ingestor:
         now = dt.datetime.now(dt.UTC)
         ingestor.write({"at": now})
@@ -139,7 +139,7 @@ def test_a_constraint_on_the_time_uses_the_time_of_the_write(
 def test_identity_values_are_assigned_on_commit(tmp_path: Path, directory: Path) -> None:
     after = Field("after", LONG, metadata={"delta.generationExpression": "number + id"})
     rule = {"delta.constraints.positive": "id > 0"}
-    table = made(tmp_path / "table", numbered(), Field("id", LONG), after, **rule)
+    table = new_table(tmp_path / "table", numbered(), Field("id", LONG), after, **rule)
     with quiet(table, directory) as ingestor:
         ingestor.write({"id": 1})
         ingestor.write(pl.DataFrame({"id": [2, 3]}))
@@ -161,8 +161,8 @@ def test_identity_values_are_assigned_on_commit(tmp_path: Path, directory: Path)
     assert rows["after"].to_list() == [11, 17, 23, 29, 35]
 
 
-def test_given_identity_values_are_kept(tmp_path: Path, directory: Path) -> None:
-    table = made(tmp_path / "table", numbered(by_default=True), Field("id", LONG))
+def test_explicit_identity_values_are_kept(tmp_path: Path, directory: Path) -> None:
+    table = new_table(tmp_path / "table", numbered(by_default=True), Field("id", LONG))
     with quiet(table, directory) as ingestor:
         ingestor.write([{"id": 1}, {"id": 2, "number": 7}, {"id": 3}])
         ingestor.write(b'{"id": 4, "number": 8}\n{"id": 5}')
@@ -175,10 +175,10 @@ def test_given_identity_values_are_kept(tmp_path: Path, directory: Path) -> None
     }
 
 
-def test_rows_that_replace_others_keep_their_identity_values(
+def test_rows_that_replace_existing_rows_keep_their_identity_values(
     tmp_path: Path, directory: Path
 ) -> None:
-    table = made(
+    table = new_table(
         tmp_path / "table", numbered(by_default=True), Field("id", LONG), Field("name", STRING)
     )
     with quiet(table, directory, key="id") as ingestor:
@@ -193,24 +193,22 @@ def test_rows_that_replace_others_keep_their_identity_values(
     assert sorted(table.to_polars()["id"]) == [1, 30]
 
 
-def test_a_generated_key_is_refused_where_no_row_can_have_it(
-    tmp_path: Path, directory: Path
-) -> None:
-    table = made(tmp_path / "table", numbered(), Field("id", LONG))
+def test_key_on_an_always_generated_identity_column_raises(tmp_path: Path, directory: Path) -> None:
+    table = new_table(tmp_path / "table", numbered(), Field("id", LONG))
     with pytest.raises(InvalidInputError, match="always generated"):
         quiet(table, directory, key="number")
 
 
 @pytest.mark.parametrize("text", ["id > 0 AND number > 0", "after > 0"])
-def test_a_constraint_on_values_that_a_commit_generates_is_refused(
+def test_constraint_on_an_identity_column_raises(
     tmp_path: Path, directory: Path, text: str
 ) -> None:
     after = Field("after", LONG, metadata={"delta.generationExpression": "number + id"})
     rule = {"delta.constraints.c": text}
     fields = (numbered(), Field("id", LONG), after)
     with pytest.raises(UnsupportedFeatureError, match="'c' depends on an identity column"):
-        quiet(made(tmp_path / "table", *fields, **rule), directory)
-    table = made(tmp_path / "later", *fields)
+        quiet(new_table(tmp_path / "table", *fields, **rule), directory)
+    table = new_table(tmp_path / "later", *fields)
     ingestor = quiet(table, tmp_path / "other")
     ingestor.write({"id": -100})
     table.alter.add_constraint("c", text)
@@ -223,14 +221,14 @@ def test_a_constraint_on_values_that_a_commit_generates_is_refused(
     assert table.to_polars()["id"].to_list() == [-100]
 
 
-# --- rules that are added meanwhile ----------------------------------------------------------
+# --- constraints and columns changed while rows are pending ----------------------------------
 
 
 @pytest.mark.parametrize("key", [None, "id"])
-def test_durable_rows_that_violate_a_new_constraint_wait_or_are_diverted(
+def test_durable_rows_that_violate_a_new_constraint_stay_pending_or_are_diverted(
     tmp_path: Path, directory: Path, key: str | None
 ) -> None:
-    table = made(tmp_path / "table", Field("id", LONG), Field("name", STRING))
+    table = new_table(tmp_path / "table", Field("id", LONG), Field("name", STRING))
     ingestor = quiet(table, directory, key=key)
     for number in range(6):
         ingestor.write({"id": number})
@@ -257,7 +255,7 @@ def test_durable_rows_that_violate_a_new_constraint_wait_or_are_diverted(
     assert ids(table.scan()) == [*range(1, 8), 9]
 
 
-def test_rows_are_diverted_once_when_a_commit_is_repeated(tmp_path: Path, directory: Path) -> None:
+def test_rows_are_diverted_once_when_a_commit_is_retried(tmp_path: Path, directory: Path) -> None:
     class Store(InjectingStore):
         fails = False
 
@@ -266,7 +264,7 @@ def test_rows_are_diverted_once_when_a_commit_is_repeated(tmp_path: Path, direct
                 raise UnavailableError("the store is down")
             return super().put_if_absent(path, data)
 
-    table = made(tmp_path / "table", Field("id", LONG))
+    table = new_table(tmp_path / "table", Field("id", LONG))
     store = Store(table.log.store)
     with quiet(lakelog.open(store=store, upkeep=False), directory, on_bad_row="divert") as ingestor:
         ingestor.write([{"id": 1}, {"id": -1}])
@@ -282,10 +280,8 @@ def test_rows_are_diverted_once_when_a_commit_is_repeated(tmp_path: Path, direct
     assert ids(table.scan()) == [1]
 
 
-def test_a_commit_all_of_whose_rows_are_diverted_writes_no_version(
-    tmp_path: Path, directory: Path
-) -> None:
-    table = made(tmp_path / "table", Field("id", LONG))
+def test_flush_of_diverted_rows_only_writes_no_version(tmp_path: Path, directory: Path) -> None:
+    table = new_table(tmp_path / "table", Field("id", LONG))
     with quiet(table, directory, on_bad_row="divert") as ingestor:
         ingestor.write({"id": -1}, source="s", offset=3)
         table.alter.add_constraint("positive", "id > 0")
@@ -299,8 +295,10 @@ def test_a_commit_all_of_whose_rows_are_diverted_writes_no_version(
         assert ids(ingestor.read_your_writes()) == []
 
 
-def test_rows_wait_until_a_constraint_is_dropped(tmp_path: Path, directory: Path) -> None:
-    table = made(tmp_path / "table", Field("id", LONG))
+def test_rows_stay_pending_until_a_violated_constraint_is_dropped(
+    tmp_path: Path, directory: Path
+) -> None:
+    table = new_table(tmp_path / "table", Field("id", LONG))
     with quiet(table, directory) as ingestor:
         ingestor.write({"id": -1})
         table.alter.add_constraint("positive", "id > 0")
@@ -312,10 +310,10 @@ def test_rows_wait_until_a_constraint_is_dropped(tmp_path: Path, directory: Path
     assert ids(table.scan()) == [-2, -1]
 
 
-def test_rows_written_before_a_column_was_generated_get_its_values(
+def test_rows_written_before_a_column_became_generated_get_its_values(
     tmp_path: Path, directory: Path
 ) -> None:
-    table = made(tmp_path / "table", Field("id", LONG))
+    table = new_table(tmp_path / "table", Field("id", LONG))
     with quiet(table, directory) as ingestor:
         ingestor.write({"id": 1})
         ingestor.write(pl.DataFrame({"id": [2]}))
