@@ -337,7 +337,7 @@ def test_older_copy_of_the_table_raises_unless_rollback_is_accepted(store: LogSt
 A, B = Attempt(9, 5, "id"), Attempt(7, 5, "id")
 
 DECISIONS: list[tuple[str, int, Attempt | None, int, int | None, bool, bool | None, Any]] = [
-    # name, committed, attempt, truncated to, txn, txn can expire, attempt's commit found, outcome
+    # name, committed, attempt, truncated to, txn, txn expires, attempt's commit found, outcome
     ("new", 0, None, 0, None, False, None, (0, 0)),
     ("first attempt failed", 0, A, 0, None, False, None, (0, 0)),
     ("first attempt succeeded", 0, A, 0, 9, False, True, (9, 9)),
@@ -362,9 +362,9 @@ DECISIONS: list[tuple[str, int, Attempt | None, int, int | None, bool, bool | No
 
 @pytest.mark.parametrize("case", DECISIONS, ids=[case[0] for case in DECISIONS])
 def test_txn_of_the_table_determines_which_records_are_committed(case: Any) -> None:
-    _, committed, attempt, truncated_to, txn, can_expire, found, outcome = case
+    _, committed, attempt, truncated_to, txn, txn_expires, found, outcome = case
     state = IngestState("app", "t", (), lakelog.model.contract.Struct(()), (), committed, attempt)
-    view = TableView("table", "t", 6, txn, can_expire, lambda _: found)
+    view = TableView("table", "t", 6, txn, txn_expires, lambda _: found)
     if isinstance(outcome, str):
         with pytest.raises(LakelogError, match=outcome):
             committed_seq(state, truncated_to, view)

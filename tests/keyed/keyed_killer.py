@@ -19,7 +19,7 @@ from tests.faults.killers import tell
 
 
 def write(directory: str, first: int) -> None:
-    """Write without end: each number under two keys, in one batch."""
+    """Write until the process is killed: each number under two keys, in one batch."""
     with KeyedStore(directory, memtable_bytes=400) as store:
         tell("opened")
         for number in count(first):
@@ -28,7 +28,7 @@ def write(directory: str, first: int) -> None:
             tell("wrote", number)
             if number % 97 == 0:
                 store.compact()
-            time.sleep(0.0005)  # the other side is to see more than the end
+            time.sleep(0.0005)  # the parent process is to read intermediate states
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""A keyed store whose disk operations each fail in turn, or are the last one of its process."""
+"""A keyed store after a failure of each disk operation, and after a crash at each of them."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def apply(state: State, step: Step) -> State:
     return state
 
 
-def do(store: KeyedStore, step: Step) -> None:
+def run_step(store: KeyedStore, step: Step) -> None:
     name, *arguments = step
     getattr(store, name)(*arguments)
 
@@ -76,7 +76,7 @@ def contents(store: KeyedStore) -> State:
     return state
 
 
-def check_without_manifest(disk: CrashDisk, told: str) -> None:
+def check_without_manifest(disk: CrashDisk, description: str) -> None:
     """Verify that a reader of all files finds at least the content of the manifest's files."""
     files = {os.path.basename(name): data for name, data in disk.contents().items()}
     current = manifest.StoreManifest()
@@ -84,7 +84,7 @@ def check_without_manifest(disk: CrashDisk, told: str) -> None:
         current = manifest.decode(files[manifest.NAME], manifest.NAME)
     named = {name for name, _ in current.files}
     every = {name for name in files if name.endswith(".parquet")}
-    assert named <= every, told
+    assert named <= every, description
     if named == every:
         return
 
@@ -94,53 +94,55 @@ def check_without_manifest(disk: CrashDisk, told: str) -> None:
         rows = rows.sort("seqNum").unique("key", keep="last").filter(pl.col("op") == "PUT")
         return rows.select("key", "value").sort("key").rows()
 
-    assert view(every) == (view(named) if named else []), told
+    assert view(every) == (view(named) if named else []), description
 
 
-def check_reopened(disk: CrashDisk, allowed: Sequence[State], told: str) -> None:
+def check_reopened(disk: CrashDisk, allowed: Sequence[State], description: str) -> None:
     """Open the files that remain, verify their content, and verify that the store can continue."""
-    check_without_manifest(disk, told)
+    check_without_manifest(disk, description)
     with KeyedStore(PATH, disk=disk) as store:
         found = contents(store)
-        assert found in allowed, told
+        assert found in allowed, description
         named = {os.path.basename(file.path) for file in store.files}
-        left = {os.path.basename(name) for name in disk.contents() if name.count("/") == 1}
-        assert left - {manifest.NAME} == named, f"{told}: leftovers"
+        remaining = {os.path.basename(name) for name in disk.contents() if name.count("/") == 1}
+        assert remaining - {manifest.NAME} == named, f"{description}: leftovers"
         store.put(b"z", b"new")
         store.flush()
     with KeyedStore(PATH, disk=disk) as store:
-        assert contents(store) == found | {b"z": b"new"}, told
+        assert contents(store) == found | {b"z": b"new"}, description
         store.compact()
-        assert contents(store) == found | {b"z": b"new"}, told
+        assert contents(store) == found | {b"z": b"new"}, description
 
 
 @dataclass(frozen=True)
-class Left:
+class CrashState:
     """The files that remain of a run that ended before an operation.
 
     Attributes:
         disk: The disk after a crash; a seed decides which unsynced writes survive.
         allowed: The contents that the store may have then.
-        told: A description of that operation.
+        description: The operation and the crash mode, for the messages of assertions.
     """
 
     disk: CrashDisk
     allowed: Sequence[State]
-    told: str
+    description: str
 
 
-Ways = Sequence[Callable[[CrashDisk, Operation], CrashDisk]]
+CrashModes = Sequence[Callable[[CrashDisk, Operation], CrashDisk]]
 
 
-def crashes(ways: Callable[[int], Ways], sync: Literal["sync", "none"] = "sync") -> list[Left]:
-    """All steps, and a crash before each operation of the disk, in ways that depend on its number.
+def crashes(
+    crash_modes: Callable[[int], CrashModes], sync: Literal["sync", "none"] = "sync"
+) -> list[CrashState]:
+    """All steps, and a crash before each disk operation, in modes that depend on its number.
 
     A state that occurred before with the same allowed contents is skipped.
     """
     disk = CrashDisk()
     states: list[State] = [{}]
     step: Step = ("open",)
-    found: list[Left] = []
+    found: list[CrashState] = []
     number = 0
     seen = set()
 
@@ -148,19 +150,21 @@ def crashes(ways: Callable[[int], Ways], sync: Literal["sync", "none"] = "sync")
         nonlocal number
         number += 1
         allowed = [*states, apply(states[-1], step)]
-        for n, way in enumerate(ways(number)):
-            left = way(disk, operation)
-            told = f"seed {SEED}, killed at operation {number}, {operation.kind} in {step}, way {n}"
-            key = repr((sorted(left.contents().items()), allowed))
+        for n, mode in enumerate(crash_modes(number)):
+            crashed = mode(disk, operation)
+            description = (
+                f"seed {SEED}, killed at operation {number}, {operation.kind} in {step}, mode {n}"
+            )
+            key = repr((sorted(crashed.contents().items()), allowed))
             if key not in seen:
                 seen.add(key)
-                found.append(Left(left, allowed, told))
+                found.append(CrashState(crashed, allowed, description))
 
     disk.watch = stop
     store = KeyedStore(PATH, disk=disk, sync=sync)
     for each in STEPS:
         step = each
-        do(store, step)
+        run_step(store, step)
         states.append(apply(states[-1], step))
         if sync == "sync" or step[0] in {"flush", "compact"}:
             del states[:-1]
@@ -170,8 +174,8 @@ def crashes(ways: Callable[[int], Ways], sync: Literal["sync", "none"] = "sync")
     return found
 
 
-def ways_of(rng: random.Random, random_ways: int) -> Callable[[int], Ways]:
-    """Ways to crash: all writes survive, only synced ones, or a random part, in turns."""
+def crash_modes_of(rng: random.Random, random_modes: int) -> Callable[[int], CrashModes]:
+    """Crash modes in rotation: all writes survive, only synced ones, or a random part."""
 
     def synced(disk: CrashDisk, operation: Operation) -> CrashDisk:
         return disk.clone(None)
@@ -179,11 +183,11 @@ def ways_of(rng: random.Random, random_ways: int) -> Callable[[int], Ways]:
     def some(disk: CrashDisk, operation: Operation) -> CrashDisk:
         return disk.clone(rng)
 
-    return lambda number: [(CrashDisk.killed, synced, some)[number % 3], *[some] * random_ways]
+    return lambda number: [(CrashDisk.killed, synced, some)[number % 3], *[some] * random_modes]
 
 
-def share_of_all(found: list[Left]) -> list[Left]:
-    """One crash in three, from a start that changes every day."""
+def daily_sample(found: list[CrashState]) -> list[CrashState]:
+    """One crash in three; the first one changes every day."""
     return found if IS_WHOLE else found[seed_of("crashes") % 3 :: 3]
 
 
@@ -192,51 +196,51 @@ def interrupted(operation: Operation) -> None:
 
 
 FAILURES = {"EIO": fail(errno.EIO, 0.5), "ENOSPC": fail(errno.ENOSPC, 0.5), "Ctrl-C": interrupted}
-EVERY = CHANGES | {"list", "read", "lock"}
+ALL_KINDS = CHANGES | {"list", "read", "lock"}
 
 
-def test_killed_at_any_operation_every_acknowledged_key_is_there() -> None:
-    for each in share_of_all(crashes(ways_of(random.Random(SEED), ROUNDS))):
-        check_reopened(each.disk, each.allowed, each.told)
+def test_acknowledged_keys_survive_a_kill_at_any_operation() -> None:
+    for each in daily_sample(crashes(crash_modes_of(random.Random(SEED), ROUNDS))):
+        check_reopened(each.disk, each.allowed, each.description)
 
 
-def test_without_syncs_a_crash_takes_the_last_records_and_nothing_that_was_flushed() -> None:
-    for each in share_of_all(crashes(ways_of(random.Random(SEED), 0), "none")):
-        check_reopened(each.disk, each.allowed, each.told)
+def test_crash_without_syncs_loses_only_records_after_the_last_flush() -> None:
+    for each in daily_sample(crashes(crash_modes_of(random.Random(SEED), 0), "none")):
+        check_reopened(each.disk, each.allowed, each.description)
 
 
-def test_killed_again_while_it_opens_after_a_crash() -> None:
+def test_acknowledged_keys_survive_a_second_crash_while_opening() -> None:
     rng = random.Random(SEED)
-    some = ways_of(rng, 1)
-    for each in share_of_all(crashes(lambda number: some(number)[1:] if number % 17 == 0 else ())):
+    some = crash_modes_of(rng, 1)
+    for each in daily_sample(crashes(lambda number: some(number)[1:] if number % 17 == 0 else ())):
         disk = each.disk
-        again: list[CrashDisk] = []
-        disk.watch = lambda operation: again.append(disk.clone(rng))  # noqa: B023 - used before the next turn
+        second_crashes: list[CrashDisk] = []
+        disk.watch = lambda operation: second_crashes.append(disk.clone(rng))  # noqa: B023 - called in this iteration
         KeyedStore(PATH, disk=disk).close()
-        assert len(again) > 5
-        for second, left in enumerate(again):
-            check_reopened(left, each.allowed, f"{each.told}, then at {second} of opening")
+        assert len(second_crashes) > 5
+        for number, second in enumerate(second_crashes):
+            check_reopened(second, each.allowed, f"{each.description}, then at {number} of opening")
 
 
 @pytest.mark.parametrize("turn", range(min(ROUNDS, len(FAILURES))))
-def test_failing_or_interrupted_at_any_operation_it_loses_nothing_and_says_so(turn: int) -> None:
+def test_failure_or_interrupt_at_any_operation_raises_and_loses_no_data(turn: int) -> None:
     operations: list[tuple[str, str]] = []
-    calm = CrashDisk(watch=lambda operation: operations.append((operation.kind, "")))
-    run_past_failures(calm, "calm")
+    faultless = CrashDisk(watch=lambda operation: operations.append((operation.kind, "")))
+    run_steps_with_retry(faultless, "without faults")
     failed = True
     for number in points(operations):
         name = list(FAILURES)[(number + turn) % len(FAILURES)]
-        disk = CrashDisk(watch=Counting(number, FAILURES[name], kinds=EVERY))
-        told = f"operation {number} failed with {name}"
-        state, failed = run_past_failures(disk, told)
+        disk = CrashDisk(watch=Counting(number, FAILURES[name], kinds=ALL_KINDS))
+        description = f"operation {number} failed with {name}"
+        state, failed = run_steps_with_retry(disk, description)
         disk.watch = quiet
-        (way,) = ways_of(random.Random(SEED), 0)(number)
-        check_reopened(way(disk, Operation("end", "")), [state], told)
+        (mode,) = crash_modes_of(random.Random(SEED), 0)(number)
+        check_reopened(mode(disk, Operation("end", "")), [state], description)
     assert not failed
     assert len(operations) > 100
 
 
-def run_past_failures(disk: CrashDisk, told: str) -> tuple[State, bool]:
+def run_steps_with_retry(disk: CrashDisk, description: str) -> tuple[State, bool]:
     """Run all steps, retrying the failed one once; a poisoned log is opened again.
 
     Returns:
@@ -249,21 +253,21 @@ def run_past_failures(disk: CrashDisk, told: str) -> tuple[State, bool]:
         for _ in range(2):
             try:
                 store = store or KeyedStore(PATH, disk=disk)
-                do(store, step)
+                run_step(store, step)
                 break
             except (LakelogError, KeyboardInterrupt) as error:
                 failures.append(error)
             if store is not None:
-                # What is in memory is still right, whatever the disk did.
-                assert contents(store) == state, told
+                # The contents in memory are correct after any failure of the disk.
+                assert contents(store) == state, description
                 store = reopened_if_poisoned(store, disk)
-                assert contents(store) in (state, apply(state, step)), told
+                assert contents(store) in (state, apply(state, step)), description
         else:
-            pytest.fail(f"{told}: {step} failed twice")
+            pytest.fail(f"{description}: {step} failed twice")
         state = apply(state, step)
-    assert len(failures) <= 1, told
+    assert len(failures) <= 1, description
     expected = UnavailableError | OutcomeUnknownError | KeyboardInterrupt
-    assert all(isinstance(error, expected) for error in failures), told
+    assert all(isinstance(error, expected) for error in failures), description
     return state, bool(failures)
 
 
@@ -276,7 +280,7 @@ def reopened_if_poisoned(store: KeyedStore, disk: CrashDisk) -> KeyedStore:
     return store
 
 
-def test_a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_there_is_room() -> None:
+def test_full_disk_keeps_acknowledged_keys_and_flushes_once_there_is_space() -> None:
     disk = CrashDisk()
     store = KeyedStore(PATH, disk=disk, memtable_bytes=300)
 
@@ -287,7 +291,7 @@ def test_a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_there_is_room(
         if number == 5:
             disk.watch = full
         expected[b"%02d" % number] = b"v" * 40
-        store.put(b"%02d" % number, b"v" * 40)  # done, though it cannot flush
+        store.put(b"%02d" % number, b"v" * 40)  # acknowledged, although the flush fails
     assert isinstance(store.upkeep_error, UnavailableError)
     with pytest.raises(UnavailableError, match="sorted file"):
         store.flush()
@@ -297,8 +301,8 @@ def test_a_full_disk_keeps_what_was_acknowledged_and_goes_on_when_there_is_room(
     report = store.flush()
     assert report is not None
     store.put(b"99", b"v" * 400)
-    told: LakelogError | None = store.upkeep_error
-    assert told is None
+    upkeep_error: LakelogError | None = store.upkeep_error
+    assert upkeep_error is None
     store.close()
     with KeyedStore(PATH, disk=disk) as again:
         assert again.scan()["key"].to_list() == [*expected, b"99"]
@@ -314,7 +318,7 @@ def flushed_disk() -> CrashDisk:
     return disk
 
 
-def test_a_missing_manifest_a_missing_file_and_an_older_log_are_found_out() -> None:
+def test_missing_manifest_missing_file_and_older_log_raise_corruption_error() -> None:
     disk = flushed_disk()
     (name, *_) = sorted(name for name in disk.contents() if name.endswith(".parquet"))
     disk.put(name, None)
@@ -329,7 +333,7 @@ def test_a_missing_manifest_a_missing_file_and_an_older_log_are_found_out() -> N
     before = disk.contents()
     with pytest.raises(CorruptionError, match="log of the keyed store is missing"):
         KeyedStore(PATH, disk=disk)
-    assert disk.contents() == before, "the log is not made anew, nor are files taken for leftovers"
+    assert disk.contents() == before, "opening must not create a log or delete files as leftovers"
     disk.put(f"{PATH}/{manifest.NAME}", None)
     with pytest.raises(CorruptionError, match="log of the keyed store is missing"):
         KeyedStore(PATH, disk=disk)
@@ -348,11 +352,11 @@ def test_a_missing_manifest_a_missing_file_and_an_older_log_are_found_out() -> N
     before = disk.contents()
     with pytest.raises(CorruptionError, match="manifest of the keyed store is"):
         KeyedStore(PATH, disk=disk)
-    left = disk.contents()
-    assert all(left[name] == data for name, data in before.items() if "/wal/" not in name)
+    remaining = disk.contents()
+    assert all(remaining[name] == data for name, data in before.items() if "/wal/" not in name)
 
 
-def test_a_flush_truncates_what_a_crash_kept_the_one_before_from_truncating() -> None:
+def test_flush_truncates_the_log_after_a_crashed_flush_did_not() -> None:
     number = 0
     truncated = 0
     while number < 60:
@@ -360,7 +364,7 @@ def test_a_flush_truncates_what_a_crash_kept_the_one_before_from_truncating() ->
         disk = CrashDisk()
         with KeyedStore(PATH, disk=disk) as store:
             store.put(b"k", b"v" * 5000)
-            disk.watch = Counting(number, crash, kinds=EVERY)
+            disk.watch = Counting(number, crash, kinds=ALL_KINDS)
             try:
                 store.flush()
                 break
@@ -369,13 +373,13 @@ def test_a_flush_truncates_what_a_crash_kept_the_one_before_from_truncating() ->
         disk = CrashDisk(disk.contents())
         with KeyedStore(PATH, disk=disk) as store:
             store.flush()
-            left = [data for name, data in disk.contents().items() if "/wal/" in name]
-            assert sum(map(len, left)) < 1000
+            remaining = [data for name, data in disk.contents().items() if "/wal/" in name]
+            assert sum(map(len, remaining)) < 1000
             truncated += 1
     assert truncated > 10
 
 
-def test_an_older_manifest_is_found_out() -> None:
+def test_older_manifest_raises_corruption_error() -> None:
     disk = flushed_disk()
     older = disk.contents()[f"{PATH}/{manifest.NAME}"]
     with KeyedStore(PATH, disk=disk) as store:
@@ -385,7 +389,7 @@ def test_an_older_manifest_is_found_out() -> None:
         KeyedStore(PATH, disk=disk)
 
 
-def test_a_damaged_file_is_an_error_where_it_is_read_and_stays_as_it_is() -> None:
+def test_damaged_file_raises_when_it_is_read_and_is_not_modified() -> None:
     disk = flushed_disk()
     name = min(name for name in disk.contents() if name.endswith(".parquet"))
     data = bytearray(disk.contents()[name])
@@ -398,8 +402,8 @@ def test_a_damaged_file_is_an_error_where_it_is_read_and_stays_as_it_is() -> Non
                 read()
             assert caught.value.path == name
             assert caught.value.byte_offset == 4
-        left = {path for path in disk.contents() if path.count("/") == 1}
-        assert left == {file.path for file in store.files} | {f"{PATH}/{manifest.NAME}"}
+        remaining = {path for path in disk.contents() if path.count("/") == 1}
+        assert remaining == {file.path for file in store.files} | {f"{PATH}/{manifest.NAME}"}
         store.put(b"k0", b"again")
         assert store.get(b"k0") == b"again"
     assert disk.contents()[name] == bytes(data)

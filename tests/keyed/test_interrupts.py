@@ -15,7 +15,7 @@ from lakelog.keyed.memtable import Memtable
 from lakelog.keyed.store import KeyedStore, SharedLock
 
 
-def test_one_who_is_interrupted_while_it_waits_to_close_a_latch_opens_it_again(
+def test_lock_is_free_after_an_interrupt_while_waiting_for_exclusive_access(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     lock = SharedLock()
@@ -35,7 +35,7 @@ def test_one_who_is_interrupted_while_it_waits_to_close_a_latch_opens_it_again(
 
 
 @pytest.mark.parametrize("flushed_before", [False, True])
-def test_a_flush_takes_along_what_an_interrupt_left_in_the_log_alone(
+def test_flush_includes_records_that_an_interrupt_kept_out_of_the_memtable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flushed_before: bool
 ) -> None:
     def interrupted(self: Memtable, *record: object) -> None:
@@ -64,9 +64,7 @@ def test_a_flush_takes_along_what_an_interrupt_left_in_the_log_alone(
         assert found["seqNum"].to_list() == [1, 2, 3, 5]
 
 
-def test_what_fails_halfway_through_a_file_leaves_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_interrupted_flush_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(*_: object) -> None:
         raise KeyboardInterrupt
 
@@ -81,7 +79,9 @@ def test_what_fails_halfway_through_a_file_leaves_none(
         assert store.flush() is not None
 
 
-def test_a_fork_has_no_part_in_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_process_cannot_use_the_store_but_can_close_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with KeyedStore(tmp_path) as store:
         for number in range(2):
             store.put("a", str(number))
@@ -98,7 +98,7 @@ def test_a_fork_has_no_part_in_a_store(tmp_path: Path, monkeypatch: pytest.Monke
             "_upkeep": threading.Lock(),
             "_access": replace(store._access),
         }
-        fork._upkeep.acquire()  # as a thread of the parent may have held it
+        fork._upkeep.acquire()  # a thread of the parent may have held the lock
         with monkeypatch.context() as patch:
             patch.setattr(os, "getpid", lambda: 1)
             fork.close()

@@ -1,4 +1,4 @@
-"""The manifest reads as it was written, and is refused if one of its bytes changes."""
+"""The manifest of a keyed store: it is read back as written, and damage raises an error."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ def example() -> StoreManifest:
 
 @given(st.integers(0, 2**60), st.binary())
 def test_a_manifest_is_read_as_it_was_written(generation: int, key: bytes) -> None:
-    told = StoreManifest(generation, 9, ((manifest.data_name(1), facts(1, 5, key)),))
-    assert manifest.decode(told.encode(), "m") == told
+    written = StoreManifest(generation, 9, ((manifest.data_name(1), facts(1, 5, key)),))
+    assert manifest.decode(written.encode(), "m") == written
 
 
-def test_it_is_json_whose_first_field_checks_the_rest() -> None:
+def test_first_field_of_the_json_is_the_checksum_of_the_rest() -> None:
     data = example().encode()
-    told = json.loads(data)
-    assert list(told)[:3] == ["crc32c", "format", "version"]
-    assert [file["name"] for file in told["files"]] == [n for n, _ in example().files]
-    zeros = data.replace(told["crc32c"].encode(), b"00000000", 1)
-    assert f"{google_crc32c.value(zeros):08x}" == told["crc32c"]
+    document = json.loads(data)
+    assert list(document)[:3] == ["crc32c", "format", "version"]
+    assert [file["name"] for file in document["files"]] == [n for n, _ in example().files]
+    zeros = data.replace(document["crc32c"].encode(), b"00000000", 1)
+    assert f"{google_crc32c.value(zeros):08x}" == document["crc32c"]
 
 
-def test_every_flipped_bit_and_every_cut_is_found_out() -> None:
+def test_flipped_bit_or_truncation_raises_corruption_error() -> None:
     data = example().encode()
     for offset in range(len(data)):
         for bit in range(8):
@@ -51,7 +51,7 @@ def test_every_flipped_bit_and_every_cut_is_found_out() -> None:
             manifest.decode(data[:offset], "m")
 
 
-def test_a_later_format_is_refused_as_such() -> None:
+def test_later_format_version_raises_unsupported_error() -> None:
     data = example().encode().replace(b'"version":1', b'"version":2')
     zeros = manifest._ZEROS + data[len(manifest._ZEROS) :]
     data = zeros.replace(b"00000000", b"%08x" % google_crc32c.value(zeros), 1)
@@ -59,7 +59,7 @@ def test_a_later_format_is_refused_as_such() -> None:
         manifest.decode(data, "m")
 
 
-def test_files_out_of_order_are_refused() -> None:
+def test_files_out_of_order_raise_corruption_error() -> None:
     first, second = example().files
     with pytest.raises(CorruptionError, match=f"{first[0]} after {second[0]}"):
         manifest.decode(StoreManifest(1, 9, (second, first)).encode(), "m")

@@ -1,4 +1,4 @@
-"""The memtable against a dictionary, and when it sorts."""
+"""The memtable: comparison with a dictionary, and when it sorts its records."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def replayed(records: list[tuple[bytes, bytes | None]], first: int) -> pa.Table:
 
 @settings(max_examples=share_of(150))
 @given(STEPS, st.booleans())
-def test_a_memtable_holds_what_a_dictionary_holds(
+def test_memtable_equals_a_dictionary_after_any_steps(
     steps: list[tuple[str, list[tuple[bytes, bytes | None]]]], eager: bool
 ) -> None:
     memtable = Memtable()
@@ -80,7 +80,7 @@ def as_dict(found: pl.DataFrame) -> dict[bytes, tuple[int, bytes | None]]:
     return {key: (seq_num, value) for seq_num, key, value in found.iter_rows()}
 
 
-def test_a_record_that_comes_late_does_not_hide_a_newer_one() -> None:
+def test_older_record_that_is_added_later_does_not_replace_a_newer_one() -> None:
     memtable = Memtable()
     memtable.put(6, b"k", b"new")
     memtable.put(5, b"k", b"old")
@@ -91,7 +91,7 @@ def test_a_record_that_comes_late_does_not_hide_a_newer_one() -> None:
     assert memtable.newest()["value"].to_list() == [b"newest"]
 
 
-def test_what_is_replayed_is_not_sorted_before_it_was_looked_through_often(
+def test_replayed_records_are_sorted_once_after_many_gets(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     sorts = []
@@ -112,7 +112,9 @@ def test_what_is_replayed_is_not_sorted_before_it_was_looked_through_often(
     assert len(sorts) == 1
 
 
-def test_many_threads_put_get_and_sort_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_puts_gets_and_sorts_return_the_newest_value(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr("lakelog.keyed.memtable._FOLD_RECORDS", 16)
     monkeypatch.setattr("lakelog.keyed.memtable._PATIENCE", 1)
     memtable = Memtable()

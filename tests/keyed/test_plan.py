@@ -33,7 +33,7 @@ GROUPS = st.lists(
 
 
 @given(GROUPS, st.integers(1, 12), st.integers(1, 30))
-def test_ranges_touch_and_hold_few_rows_and_bytes(
+def test_ranges_are_contiguous_and_bounded_in_rows_and_bytes(
     files: list[dict[bytes, tuple[int, int]]], rows: int, size_bytes: int
 ) -> None:
     groups = [[(key, *size) for key, size in sorted(file.items())] for file in files]
@@ -53,16 +53,16 @@ def test_ranges_touch_and_hold_few_rows_and_bytes(
         ]
         if len({key for key, _, _ in within}) > 1:
             assert sum(count for _, count, _ in within) <= rows
-            assert sum(held for _, _, held in within) <= size_bytes
+            assert sum(size for _, _, size in within) <= size_bytes
 
 
-def test_few_files_stay_as_they_are() -> None:
+def test_few_files_are_not_compacted() -> None:
     assert sorted_file.compaction([]) is None
     assert sorted_file.compaction([5] * sorted_file.MOST_FILES) is None
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=30), st.integers(1, 8))
-def test_a_compaction_leaves_few_files_and_a_much_larger_one_alone(
+def test_compaction_leaves_few_files_and_skips_a_much_larger_one(
     sizes: list[int], most: int
 ) -> None:
     first = sorted_file.compaction(sizes, most)
@@ -75,7 +75,7 @@ def test_a_compaction_leaves_few_files_and_a_much_larger_one_alone(
         assert first == 0 or sizes[first - 1] > 2 * sum(sizes[first:])
 
 
-def test_flushes_of_one_size_rewrite_a_byte_seldom() -> None:
+def test_flushes_of_equal_size_have_a_write_amplification_below_8() -> None:
     sizes: list[int] = []
     written = 0
     for _ in range(1000):

@@ -33,13 +33,13 @@ def state(store: KeyedStore) -> State:
     return dict(zip(found["key"], found["value"], strict=True))
 
 
-def test_a_reader_sees_the_moment_it_was_opened_or_refreshed(tmp_path: Path) -> None:
+def test_reader_sees_the_state_of_its_opening_or_last_refresh(tmp_path: Path) -> None:
     with KeyedStore(tmp_path) as store:
         store.put("a", "1")
         with KeyedStore(tmp_path, read_only=True) as reader:
             assert state(reader) == {b"a": b"1"}
             assert reader.files == []
-            moments: list[State] = [{b"a": b"1"}]
+            snapshots: list[State] = [{b"a": b"1"}]
             for step in (
                 lambda: store.put("b", "2"),
                 store.flush,
@@ -50,18 +50,18 @@ def test_a_reader_sees_the_moment_it_was_opened_or_refreshed(tmp_path: Path) -> 
                 store.compact,
             ):
                 step()
-                assert state(reader) == moments[-1], "also of files that are gone"
-                assert reader.get("a") == moments[-1].get(b"a")
+                assert state(reader) == snapshots[-1], "deleted files must still be read"
+                assert reader.get("a") == snapshots[-1].get(b"a")
                 reader.refresh()
-                moments.append(state(store))
-                assert state(reader) == moments[-1]
+                snapshots.append(state(store))
+                assert state(reader) == snapshots[-1]
                 assert reader.files == store.files
-            assert moments[-1] == {}
+            assert snapshots[-1] == {}
             store.refresh()
             assert state(store) == {}
 
 
-def test_a_reader_keeps_open_the_files_that_stay(tmp_path: Path) -> None:
+def test_refresh_reuses_open_files_that_are_still_current(tmp_path: Path) -> None:
     with KeyedStore(tmp_path) as store:
         store.put("a", "1")
         store.flush()
@@ -80,7 +80,7 @@ def test_a_reader_writes_nothing() -> None:
         store.put("a", "1")
         store.flush()
         store.put("b", "2")
-    disk.put(f"{PATH}/{7:020}.tmp", disk.contents()[f"{PATH}/manifest.json"])  # of a crash
+    disk.put(f"{PATH}/{7:020}.tmp", disk.contents()[f"{PATH}/manifest.json"])  # left by a crash
     before = disk.contents()
 
     def watch(operation: Operation) -> None:
@@ -104,18 +104,18 @@ def test_a_reader_writes_nothing() -> None:
     assert disk.contents() == before
 
 
-def test_where_no_store_is_none_is_made(tmp_path: Path) -> None:
-    for place in (tmp_path / "nowhere", tmp_path):
+def test_reader_of_a_missing_store_raises_and_creates_nothing(tmp_path: Path) -> None:
+    for directory in (tmp_path / "missing", tmp_path):
         with pytest.raises(NotFoundError, match="keyed store not found"):
-            KeyedStore(place, read_only=True)
+            KeyedStore(directory, read_only=True)
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "wal").mkdir()
     with pytest.raises(NotFoundError, match="keyed store not found"):
         KeyedStore(tmp_path, read_only=True)
 
 
-def test_what_is_missing_or_damaged_is_told_to_a_reader_as_to_a_writer() -> None:
-    for lost, told in (
+def test_missing_files_raise_the_same_error_for_readers_and_writers() -> None:
+    for lost, message in (
         (manifest.NAME, "manifest of the keyed store is missing"),
         (f"{1:020}.parquet", "sorted file of the keyed store is missing"),
         ("wal", "log of the keyed store is missing"),
@@ -128,7 +128,7 @@ def test_what_is_missing_or_damaged_is_told_to_a_reader_as_to_a_writer() -> None
             if name.startswith(f"{PATH}/{lost}"):
                 disk.put(name, None)
         for read_only in (True, False):
-            with pytest.raises(CorruptionError, match=told):
+            with pytest.raises(CorruptionError, match=message):
                 KeyedStore(PATH, read_only=read_only, disk=disk)
 
 
@@ -143,40 +143,40 @@ STEPS: tuple[Callable[[KeyedStore], object], ...] = (
 )
 
 
-def test_a_reader_that_opens_while_the_writer_is_at_any_operation() -> None:
+def test_reader_opened_at_any_operation_of_the_writer_sees_an_acknowledged_state() -> None:
     disk = CrashDisk()
     acknowledged: list[State] = [{}]
     seen: list[State] = []
 
-    def look(operation: Operation) -> None:
+    def read(operation: Operation) -> None:
         disk.watch = quiet
         with KeyedStore(PATH, read_only=True, disk=disk) as reader:
             seen.append(state(reader))
-        disk.watch = look
+        disk.watch = read
 
     with KeyedStore(PATH, disk=disk) as store:
         for step in STEPS:
             seen.clear()
-            disk.watch = look
+            disk.watch = read
             step(store)
             disk.watch = quiet
             acknowledged.append(state(store))
             assert seen
             assert all(each in acknowledged[-2:] for each in seen)
             order = [acknowledged.index(each) for each in seen]
-            assert order == sorted(order), "what was seen once stays"
+            assert order == sorted(order), "a later reader must not see an older state"
 
 
-def seen_while(disk: CrashDisk, store: KeyedStore, at: set[int]) -> tuple[State, int]:
-    """The state that a reader sees while a writer overtakes it; the number of its operations."""
-    turns = 0
+def state_read_during_writes(disk: CrashDisk, store: KeyedStore, at: set[int]) -> tuple[State, int]:
+    """The state read while the writer changes the store, and the reader's number of operations."""
+    operations = 0
 
     def write(operation: Operation) -> None:
-        nonlocal turns
-        turns += 1
-        if turns in at:
+        nonlocal operations
+        operations += 1
+        if operations in at:
             disk.watch = quiet
-            store.put("d", str(turns))
+            store.put("d", str(operations))
             store.compact()
             disk.watch = write
 
@@ -184,12 +184,12 @@ def seen_while(disk: CrashDisk, store: KeyedStore, at: set[int]) -> tuple[State,
     with KeyedStore(PATH, read_only=True, disk=disk) as reader:
         found = state(reader)
     disk.watch = quiet
-    return found, turns
+    return found, operations
 
 
-def test_a_writer_that_flushes_and_merges_while_a_reader_opens() -> None:
-    number = turns = 0
-    while number <= turns:
+def test_reader_opened_during_a_flush_and_a_merge_sees_a_consistent_state() -> None:
+    number = operations = 0
+    while number <= operations:
         number += 1
         disk = CrashDisk()
         with KeyedStore(PATH, disk=disk) as store:
@@ -197,25 +197,25 @@ def test_a_writer_that_flushes_and_merges_while_a_reader_opens() -> None:
                 step(store)
             before = state(store)
             at = {number, number + 5}
-            found, turns = seen_while(disk, store, at)
+            found, operations = state_read_during_writes(disk, store, at)
             assert found in [before, *(before | {b"d": b"%d" % n} for n in at)]
     assert number > 8
 
 
-def test_a_reader_gives_up_on_a_store_that_never_holds_still(
+def test_reader_raises_if_the_store_changes_during_every_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     disk = CrashDisk()
     with KeyedStore(PATH, disk=disk) as store:
         store.put("a", "1")
         store.flush()
-        room = store._files_directory
+        files_directory = store._files_directory
         monkeypatch.setattr("lakelog.keyed.opening._ATTEMPTS", 3)
 
         def write(operation: Operation) -> None:
             disk.watch = quiet
             if operation.kind == "read":
-                room.publish(1, store._view.files)
+                files_directory.publish(1, store._view.files)
                 for path in list(disk.contents()):
                     if path.endswith(".parquet"):
                         disk.put(path, b"another one")
@@ -229,7 +229,9 @@ def test_a_reader_gives_up_on_a_store_that_never_holds_still(
 
 @pytest.mark.timeout(300)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_another_process_is_read_while_it_writes_and_is_killed(tmp_path: Path) -> None:
+def test_store_of_another_process_is_read_while_it_writes_and_after_its_kill(
+    tmp_path: Path,
+) -> None:
     """The process puts every number under two keys in one batch, prints it, flushes and merges."""
     rounds = max(2, int(os.environ.get("LAKELOG_ROUNDS", "0")))
     acknowledged = 0
@@ -243,10 +245,10 @@ def test_another_process_is_read_while_it_writes_and_is_killed(tmp_path: Path) -
                     KeyedStore(tmp_path)
                 last = acknowledged
                 for _ in range(40):
-                    acknowledged = told(answers, "wrote")
+                    acknowledged = number_of_event(answers, "wrote")
                     reader.refresh()
                     found = state(reader)
-                    last = check(found, at_least=max(last, acknowledged))
+                    last = check_numbers(found, at_least=max(last, acknowledged))
                     assert reader.get(b"b/%06d" % last) == b"%d" % last
                     generations.add(reader._view.manifest.generation)
             ask({"kill": True})
@@ -257,18 +259,18 @@ def test_another_process_is_read_while_it_writes_and_is_killed(tmp_path: Path) -
                 acknowledged = int(number)
             assert int(number) == -signal.SIGKILL
             with KeyedStore(tmp_path) as store:
-                acknowledged = check(state(store), at_least=acknowledged)
+                acknowledged = check_numbers(state(store), at_least=acknowledged)
     assert len(generations) > 3
 
 
-def told(answers: Any, expected: str) -> int:
+def number_of_event(answers: Any, expected: str) -> int:
     word, number = answers.readline().split()
     assert word == expected
     return int(number)
 
 
-def check(found: State, at_least: int) -> int:
-    """Assert that all numbers up to one exist, under both keys and no others."""
+def check_numbers(found: State, at_least: int) -> int:
+    """Check that the store has each number up to the last under both keys; return the last."""
     last = len(found) // 2
     expected = {
         b"%s/%06d" % (lane, n): b"%d" % n for lane in (b"a", b"b") for n in range(1, last + 1)

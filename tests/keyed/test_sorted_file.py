@@ -1,4 +1,4 @@
-"""Sorted files: written data is read back, by key and by range, and damage never becomes data."""
+"""Sorted files: written data is read back by key and by range, and damage raises an error."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def small_groups(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @settings(max_examples=share_of(80))
 @given(CONTENTS, st.integers(0, 30), st.binary(max_size=3), st.binary(max_size=3))
-def test_what_is_written_is_read_back(
+def test_written_rows_are_read_back(
     contents: dict[bytes, bytes | None], cut: int, start: bytes, end: bytes
 ) -> None:
     whole = frame(contents)
@@ -72,13 +72,13 @@ def test_what_is_written_is_read_back(
         assert file.get(key) == expected
 
 
-def test_nothing_is_written_of_no_rows() -> None:
+def test_nothing_is_written_without_rows() -> None:
     sink = io.BytesIO()
     assert sorted_file.write(sink, [rows.empty(), rows.empty()]) is None
     assert sink.getvalue() == b""
 
 
-def test_a_get_decodes_one_row_group_and_then_none(
+def test_get_decodes_one_row_group_and_later_uses_the_cache(
     small_groups: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = opened(*written(frame({b"%03d" % n: b"v" for n in range(100)})))
@@ -99,7 +99,7 @@ def test_a_get_decodes_one_row_group_and_then_none(
     assert decoded == [(10, 11), (2, 4)]
 
 
-def test_the_cache_keeps_within_its_bound() -> None:
+def test_cache_size_is_bounded() -> None:
     cache = GroupCache(1000)
     frames = [pl.DataFrame({"key": ["x" * 400]}) for _ in range(5)]
     for n, one in enumerate(frames):
@@ -112,7 +112,7 @@ def test_the_cache_keeps_within_its_bound() -> None:
     assert cache._held_bytes <= 1000
 
 
-def test_keys_and_values_beyond_every_limit_of_statistics() -> None:
+def test_keys_and_values_longer_than_any_statistics_are_found() -> None:
     contents: dict[bytes, bytes | None] = {b"k" * 5000 + b"%d" % n: b"v" * 100 for n in range(9)}
     contents[b"large"] = b"x" * (sorted_file.GROUP_BYTES + 1)
     file = opened(*written(frame(contents)))
@@ -130,7 +130,7 @@ def test_keys_and_values_beyond_every_limit_of_statistics() -> None:
         [b"k" * 5000 + b"%d" % n for n in range(6)],
         [b"\0", b"\0\0", b"\x7f", b"\x80", b"\x80\0", b"\xc3\x28", b"abc", b"abc\0d"],
     ],
-    ids=["long", "alike", "binary"],
+    ids=["long", "common prefix", "binary"],
 )
 def test_no_engine_skips_a_row_group_that_has_the_key(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: list[bytes]
@@ -141,38 +141,38 @@ def test_no_engine_skips_a_row_group_that_has_the_key(
     path = tmp_path / "file.parquet"
     path.write_bytes(data)
     for place, key in enumerate(keys):
-        for condition, sought, expected in (
+        for condition, predicate, expected in (
             ("= ?", pl.col("key") == pl.lit(key), 1),
             (">= ?", pl.col("key") >= pl.lit(key), len(keys) - place),
             ("< ?", pl.col("key") < pl.lit(key), place),
         ):
             query = f"SELECT count(*) FROM '{path}' WHERE key {condition}"
             assert duckdb.execute(query, [key]).fetchall() == [(expected,)]
-            assert pl.scan_parquet(path).filter(sought).collect().height == expected
+            assert pl.scan_parquet(path).filter(predicate).collect().height == expected
 
 
-def test_every_flipped_byte_is_found_out(small_groups: None) -> None:
+def test_flipped_byte_raises_corruption_error(small_groups: None) -> None:
     contents: dict[bytes, bytes | None] = {b"%d" % n: b"value %d" % n for n in range(10, 18)}
     data, facts = written(frame(contents))
-    found_out = 0
+    located = 0
     for offset in range(4, len(data)):
         damaged = data[:offset] + bytes([data[offset] ^ 0x10]) + data[offset + 1 :]
         with pytest.raises(CorruptionError) as caught:
             opened(damaged, facts).between(None, None)
         assert caught.value.path == "store/1"
         assert caught.value.byte_offset is not None
-        found_out += caught.value.byte_offset <= offset
-    assert found_out == len(data) - 4
+        located += caught.value.byte_offset <= offset
+    assert located == len(data) - 4
 
 
 @pytest.mark.parametrize("change", [lambda d: d[:-1], lambda d: d + b"\0", lambda d: b""])
-def test_a_file_of_another_size_is_found_out(change: Callable[[bytes], bytes]) -> None:
+def test_file_of_a_wrong_size_raises_corruption_error(change: Callable[[bytes], bytes]) -> None:
     data, facts = written(frame({b"a": b"1"}))
     with pytest.raises(CorruptionError, match="size"):
         opened(change(data), facts)
 
 
-def test_another_file_of_the_same_size_is_found_out() -> None:
+def test_different_file_of_the_same_size_raises_corruption_error() -> None:
     data, facts = written(frame({b"a": b"1"}))
     other, _ = written(frame({b"b": b"1"}))
     assert len(data) == len(other)
@@ -183,7 +183,7 @@ def test_another_file_of_the_same_size_is_found_out() -> None:
         opened(b"abc", tiny)
 
 
-def test_an_intact_row_group_is_read_beside_a_damaged_one(small_groups: None) -> None:
+def test_intact_row_group_is_read_next_to_a_damaged_one(small_groups: None) -> None:
     data, facts = written(frame({b"%d" % n: b"v" for n in range(10, 18)}))
     damaged = data[:10] + bytes([data[10] ^ 1]) + data[11:]
     file = opened(damaged, facts)
@@ -192,17 +192,17 @@ def test_an_intact_row_group_is_read_beside_a_damaged_one(small_groups: None) ->
         file.get(b"10")
 
 
-def test_a_sink_that_fails_is_left_at_once_and_without_a_word() -> None:
+def test_failed_sink_raises_and_leaves_no_open_writer() -> None:
     class Full(io.BytesIO):
         def write(self, data: object) -> int:
             raise OSError(28, "No space left on device")
 
     with pytest.raises(OSError, match="No space"):
         sorted_file.write(Full(), [frame({b"a": b"1"})])
-    gc.collect()  # a writer that was not closed would complain now
+    gc.collect()  # a writer that was not closed would warn now
 
 
-def test_engines_read_a_file_as_it_is(tmp_path: object, small_groups: None) -> None:
+def test_duckdb_polars_and_pyarrow_read_a_sorted_file(tmp_path: object, small_groups: None) -> None:
     contents = {b"\xff": b"", b"a": None, b"b": b"2", b"\0": b"0"}
     data, _ = written(frame(contents))
     path = f"{tmp_path}/file.parquet"

@@ -47,7 +47,7 @@ class Store(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model)
     @rule(data=st.data())
-    def delete_one_that_is_there(self, data: st.DataObject) -> None:
+    def delete_existing_key(self, data: st.DataObject) -> None:
         self.delete(data.draw(st.sampled_from(sorted(self.model))))
 
     @rule()
@@ -85,9 +85,9 @@ class Store(RuleBasedStateMachine):
         assert found.select("key", "value").rows() == expected
 
     @invariant()
-    def all_is_there(self) -> None:
+    def upkeep_has_not_failed(self) -> None:
         assert self.store.upkeep_error is None
 
 
 Store.TestCase.settings = settings(max_examples=share_of(60), stateful_step_count=30, deadline=None)
-test_a_store_is_a_dictionary_that_survives = Store.TestCase
+test_store_equals_a_dictionary_after_any_steps = Store.TestCase

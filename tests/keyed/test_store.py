@@ -22,7 +22,7 @@ def state(store: KeyedStore) -> dict[bytes, bytes]:
     return dict(zip(found["key"], found["value"], strict=True))
 
 
-def test_it_is_exported_and_usable_as_a_context_manager(tmp_path: Path) -> None:
+def test_keyed_store_is_exported_and_is_a_context_manager(tmp_path: Path) -> None:
     assert lakelog.KeyedStore is KeyedStore
     with lakelog.KeyedStore(tmp_path / "deep" / "store") as store:
         store.put("k", "v")
@@ -35,14 +35,14 @@ def test_it_is_exported_and_usable_as_a_context_manager(tmp_path: Path) -> None:
         store.flush()
 
 
-def test_a_store_says_where_it_is_and_where_none_is(tmp_path: Path) -> None:
+def test_repr_names_the_directory_and_missing_store_raises(tmp_path: Path) -> None:
     with KeyedStore(tmp_path / "kept") as store:
         assert repr(store) == f"KeyedStore({str(tmp_path / 'kept')!r})"
     with pytest.raises(NotFoundError, match=r"^keyed store not found"):
         KeyedStore(tmp_path / "none", read_only=True)
 
 
-def test_a_relative_directory_stays_where_it_is(
+def test_relative_directory_is_resolved_when_the_store_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "elsewhere").mkdir()
@@ -58,7 +58,7 @@ def test_a_relative_directory_stays_where_it_is(
 
 
 @pytest.mark.parametrize("end", ["memory", "log", "file", "merged"])
-def test_a_key_is_got_scanned_overwritten_and_deleted_wherever_it_stands(
+def test_key_is_read_overwritten_and_deleted_in_memory_log_and_files(
     tmp_path: Path, end: str
 ) -> None:
     def settle(store: KeyedStore) -> KeyedStore:
@@ -80,7 +80,7 @@ def test_a_key_is_got_scanned_overwritten_and_deleted_wherever_it_stands(
     assert state(store) == {b"a": b"1", b"b": b"", "ü".encode(): b"2"}
     store.put("a", "3")
     store.delete("ü")
-    store.delete("never there")
+    store.delete("missing")
     store = settle(store)
     assert [store.get(k) for k in ("a", b"b", "ü")] == [b"3", b"", None]
     assert state(store) == {b"a": b"3", b"b": b""}
@@ -91,15 +91,15 @@ def test_a_key_is_got_scanned_overwritten_and_deleted_wherever_it_stands(
     store.close()
 
 
-def test_an_empty_value_is_a_value_and_no_tombstone(tmp_path: Path) -> None:
+def test_empty_value_is_not_a_tombstone(tmp_path: Path) -> None:
     with KeyedStore(tmp_path) as store:
         store.put("empty", "")
-        store.put("gone", "")
-        store.delete("gone")
+        store.put("deleted", "")
+        store.delete("deleted")
         for settle in (lambda: None, store.flush, store.compact):
             settle()
             assert store.get("empty") == b""
-            assert store.get("gone") is None
+            assert store.get("deleted") is None
     with KeyedStore(tmp_path) as store:
         assert state(store) == {b"empty": b""}
 
@@ -133,16 +133,16 @@ def test_a_prefix_selects_the_keys_that_begin_with_it(tmp_path: Path) -> None:
                 store.scan(prefix="a", **bounds)
 
 
-def test_a_store_is_asked_for_many_keys_and_iterated_like_a_mapping(tmp_path: Path) -> None:
+def test_store_has_get_many_and_the_methods_of_a_mapping(tmp_path: Path) -> None:
     with KeyedStore(tmp_path) as store:
         store.put_many({"b": "2", "a": "1", "empty": ""})
-        store.put("gone", "x")
+        store.put("deleted", "x")
         store.flush()
-        store.delete("gone")
-        asked: list[bytes | str] = ["a", "gone", b"b", "never", "a", "empty"]
-        assert store.get_many(asked) == [b"1", None, b"2", None, b"1", b""]
+        store.delete("deleted")
+        keys: list[bytes | str] = ["a", "deleted", b"b", "missing", "a", "empty"]
+        assert store.get_many(keys) == [b"1", None, b"2", None, b"1", b""]
         assert store.get_many([]) == []
-        assert [key in store for key in ("a", b"empty", "gone", "never")] == [
+        assert [key in store for key in ("a", b"empty", "deleted", "missing")] == [
             True,
             True,
             False,
@@ -155,7 +155,7 @@ def test_a_store_is_asked_for_many_keys_and_iterated_like_a_mapping(tmp_path: Pa
         store["new"] = "5"
         assert store["new"] == b"5"
         del store["new"]
-        for key in ("gone", b"new"):
+        for key in ("deleted", b"new"):
             with pytest.raises(KeyError, match="key not found") as missing:
                 store[key]
             assert isinstance(missing.value, KeyNotFoundError)
@@ -163,15 +163,15 @@ def test_a_store_is_asked_for_many_keys_and_iterated_like_a_mapping(tmp_path: Pa
                 del store[key]
         with pytest.raises(InvalidInputError, match="a key must be bytes or text"):
             store.get_many([5])  # type: ignore[list-item]
-        no_lists: list[Any] = ["ab", b"ab", 5, None]
-        for each in no_lists:
+        not_lists: list[Any] = ["ab", b"ab", 5, None]
+        for each in not_lists:
             with pytest.raises(InvalidInputError, match="must be a list"):
                 store.get_many(each)
     with pytest.raises(InvalidInputError):
         store.get_many(["a"])
 
 
-def test_a_scan_says_its_schema_also_where_nothing_is(tmp_path: Path) -> None:
+def test_scan_has_the_same_schema_with_and_without_rows(tmp_path: Path) -> None:
     schema = {"key": pl.Binary, "value": pl.Binary, "seqNum": pl.Int64}
     with KeyedStore(tmp_path) as store:
         assert store.scan().schema == schema
@@ -182,7 +182,7 @@ def test_a_scan_says_its_schema_also_where_nothing_is(tmp_path: Path) -> None:
         assert store.scan("b").schema == schema
 
 
-def test_sequence_numbers_go_on_through_flush_and_reopening(tmp_path: Path) -> None:
+def test_sequence_numbers_increase_across_flushes_and_reopening(tmp_path: Path) -> None:
     numbers = []
     for _ in range(3):
         with KeyedStore(tmp_path) as store:
@@ -211,7 +211,7 @@ def test_tables_are_batches_with_puts_and_deletes(tmp_path: Path) -> None:
         assert store.get("a") == b"3"
 
 
-def test_what_is_no_key_or_value_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_invalid_key_or_value_raises_and_nothing_is_written(tmp_path: Path) -> None:
     with KeyedStore(tmp_path) as store:
         for key, value in ((1, b""), (b"", None), (None, b""), ("\ud800", b""), (b"", 1.5)):
             with pytest.raises(InvalidInputError):
@@ -238,13 +238,13 @@ def test_what_is_no_key_or_value_is_refused_and_nothing_is_written(tmp_path: Pat
         KeyedStore(tmp_path, memtable_bytes=0)
 
 
-def test_one_process_has_the_store_at_a_time(tmp_path: Path) -> None:
+def test_second_open_for_writing_raises_log_locked_error(tmp_path: Path) -> None:
     with KeyedStore(tmp_path), pytest.raises(LogLockedError):
         KeyedStore(tmp_path)
     KeyedStore(tmp_path).close()
 
 
-def test_a_full_memtable_flushes_by_itself_and_files_stay_few(tmp_path: Path) -> None:
+def test_full_memtable_is_flushed_and_files_are_compacted_automatically(tmp_path: Path) -> None:
     expected: dict[bytes, bytes] = {}
     with KeyedStore(tmp_path, memtable_bytes=1000, sync="none") as store:
         for number in range(600):
@@ -269,7 +269,7 @@ def test_a_full_memtable_flushes_by_itself_and_files_stay_few(tmp_path: Path) ->
         assert store.compact() == report
 
 
-def test_flushing_frees_the_log_and_reports(tmp_path: Path) -> None:
+def test_flush_truncates_the_log_and_returns_a_report(tmp_path: Path) -> None:
     with KeyedStore(tmp_path) as store:
         store.put_many({b"%05d" % n: b"v" * 100 for n in range(2000)})
         store.delete(b"00001")
@@ -283,7 +283,7 @@ def test_flushing_frees_the_log_and_reports(tmp_path: Path) -> None:
         assert store.flush() is None
 
 
-def test_deleting_everything_leaves_no_file(tmp_path: Path) -> None:
+def test_compaction_after_deleting_every_key_leaves_no_file(tmp_path: Path) -> None:
     with KeyedStore(tmp_path) as store:
         assert store.compact() is None
         store.put("a", "1")
@@ -314,7 +314,7 @@ def test_a_merge_works_range_by_range(tmp_path: Path, monkeypatch: pytest.Monkey
         assert state(store) == expected
 
 
-def test_a_merge_beside_an_older_file_keeps_the_tombstones(
+def test_merge_without_the_oldest_file_keeps_tombstones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sorted_file.compaction, "__defaults__", (3,))
@@ -336,7 +336,7 @@ def test_a_merge_beside_an_older_file_keeps_the_tombstones(
         assert store.scan("0006", "0009")["key"].to_list() == [b"0006", b"0008"]
 
 
-def test_a_merge_holds_few_bytes_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_a_merge_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sorted_file.groups, "__defaults__", (sorted_file.GROUP_ROWS, 2_000))
     monkeypatch.setattr(sorted_file.ranges, "__defaults__", (sorted_file.MERGE_ROWS, 10_000))
     held: list[int] = []
@@ -359,7 +359,7 @@ def test_a_merge_holds_few_bytes_at_a_time(tmp_path: Path, monkeypatch: pytest.M
         assert max(held) < 20_000
 
 
-def test_no_manifest_names_a_file_by_the_name_of_an_earlier_one(tmp_path: Path) -> None:
+def test_file_names_are_never_reused(tmp_path: Path) -> None:
     names: list[str] = []
     for turn in range(4):
         with KeyedStore(tmp_path) as store:
@@ -372,7 +372,7 @@ def test_no_manifest_names_a_file_by_the_name_of_an_earlier_one(tmp_path: Path) 
     assert names == sorted(set(names))
 
 
-def test_readers_keep_what_they_have_open_while_files_are_merged_away(tmp_path: Path) -> None:
+def test_open_files_stay_readable_after_a_merge_deletes_them(tmp_path: Path) -> None:
     with KeyedStore(tmp_path) as store:
         for key in "abc":
             store.put(key, key)
@@ -382,9 +382,9 @@ def test_readers_keep_what_they_have_open_while_files_are_merged_away(tmp_path: 
         assert [file.get(b"a") is not None for file in before.files] == [True, False, False]
 
 
-def test_other_files_of_the_directory_are_left_alone(tmp_path: Path) -> None:
-    for name in ("notes.txt", "mine.parquet", "1.tmp"):
-        (tmp_path / name).write_text("mine")
+def test_foreign_files_in_the_directory_are_not_deleted(tmp_path: Path) -> None:
+    for name in ("notes.txt", "user.parquet", "1.tmp"):
+        (tmp_path / name).write_text("user data")
     KeyedStore(tmp_path).close()
     (tmp_path / f"{7:020}.tmp").write_text("left by a crash")
     (tmp_path / f"{5:020}.parquet").write_text("left by a crash")
@@ -394,10 +394,10 @@ def test_other_files_of_the_directory_are_left_alone(tmp_path: Path) -> None:
         assert report is not None
         assert Path(report.path).name == f"{8:020}.parquet", "no name is used twice"
     found = {path.name for path in tmp_path.iterdir() if path.is_file()}
-    assert found == {"notes.txt", "mine.parquet", "1.tmp", "manifest.json", f"{8:020}.parquet"}
+    assert found == {"notes.txt", "user.parquet", "1.tmp", "manifest.json", f"{8:020}.parquet"}
 
 
-def test_a_delete_of_a_table_deletes_whatever_its_value(tmp_path: Path) -> None:
+def test_delete_in_a_table_ignores_the_value_of_its_row(tmp_path: Path) -> None:
     with KeyedStore(tmp_path) as store:
         store.put_many({"a": "1", "b": "2"})
         store.put_table(pl.DataFrame({"key": ["a"], "value": ["old"], "op": ["DELETE"]}))
@@ -409,7 +409,7 @@ def test_a_delete_of_a_table_deletes_whatever_its_value(tmp_path: Path) -> None:
             assert (store.get("a"), state(store)) == (None, {b"b": b"2"})
 
 
-def test_duckdb_and_polars_read_the_files_as_the_page_says(tmp_path: Path) -> None:
+def test_documented_duckdb_and_polars_queries_return_the_contents(tmp_path: Path) -> None:
     with KeyedStore(tmp_path) as store:
         store.put_many({"a": "1", "b": "", "c": "3"})
         store.flush()
@@ -431,7 +431,7 @@ def test_duckdb_and_polars_read_the_files_as_the_page_says(tmp_path: Path) -> No
         assert plain == expected
 
 
-def test_a_log_by_itself_is_no_store_and_none_is_made_in_it(tmp_path: Path) -> None:
+def test_directory_of_a_log_raises_and_is_not_modified(tmp_path: Path) -> None:
     with KeyedStore(tmp_path / "store") as store:
         store.put("a", "1")
     with lakelog.WriteAheadLog(tmp_path / "log") as log:
@@ -446,7 +446,7 @@ def test_a_log_by_itself_is_no_store_and_none_is_made_in_it(tmp_path: Path) -> N
         assert sorted(directory.iterdir()) == before
 
 
-def test_any_table_of_columns_can_be_put(tmp_path: Path) -> None:
+def test_put_table_accepts_arrow_polars_and_pandas_tables(tmp_path: Path) -> None:
     table = pl.DataFrame({"key": ["a", "b"], "value": ["1", None], "op": ["PUT", "DELETE"]})
     coded = table.with_columns(pl.col("key", "op").cast(pl.Categorical))
     arrow = table.to_arrow()

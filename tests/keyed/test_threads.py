@@ -1,4 +1,4 @@
-"""Writers, readers and flushes at once."""
+"""Concurrent writers, readers and flushes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from lakelog.wal.frames import Op
 from lakelog.wal.log import WriteAheadLog
 
 
-def together(*workers: Callable[[], None]) -> None:
+def run_concurrently(*workers: Callable[[], None]) -> None:
     errors: list[BaseException] = []
 
     def guarded(worker: Callable[[], None]) -> None:
         try:
             worker()
-        except BaseException as error:  # noqa: BLE001 - raised again by the one who waits
+        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
             errors.append(error)
 
     threads = [threading.Thread(target=guarded, args=(worker,)) for worker in workers]
@@ -33,7 +33,7 @@ def together(*workers: Callable[[], None]) -> None:
         raise errors[0]
 
 
-def test_puts_gets_scans_flushes_and_merges_at_once(tmp_path: Path) -> None:
+def test_concurrent_puts_gets_scans_flushes_and_merges(tmp_path: Path) -> None:
     store = KeyedStore(tmp_path, sync="none", memtable_bytes=6_000)
     done = threading.Event()
 
@@ -48,7 +48,7 @@ def test_puts_gets_scans_flushes_and_merges_at_once(tmp_path: Path) -> None:
                 assert store.get(key) == b"%d" % n
 
     def writers() -> None:
-        together(*(lambda lane=lane: write(lane) for lane in range(4)))
+        run_concurrently(*(lambda lane=lane: write(lane) for lane in range(4)))
         done.set()
 
     def maintain() -> None:
@@ -62,7 +62,7 @@ def test_puts_gets_scans_flushes_and_merges_at_once(tmp_path: Path) -> None:
             assert found["key"].is_sorted()
             assert found["key"].n_unique() == found.height
 
-    together(writers, maintain, read)
+    run_concurrently(writers, maintain, read)
     expected = {}
     for lane in range(4):
         for n in range(400):
@@ -82,14 +82,14 @@ def test_puts_gets_scans_flushes_and_merges_at_once(tmp_path: Path) -> None:
 def test_a_flush_waits_for_a_record_between_the_log_and_the_memtable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    appended, go_on = threading.Event(), threading.Event()
+    appended, resume = threading.Event(), threading.Event()
     append = WriteAheadLog.append
 
     def slow(self: WriteAheadLog, op: Op, key: bytes, value: bytes | None = None) -> int:
         seq_num = append(self, op, key, value)
         if key == b"slow":
             appended.set()
-            assert go_on.wait(60)
+            assert resume.wait(60)
         return seq_num
 
     monkeypatch.setattr(WriteAheadLog, "append", slow)
@@ -103,7 +103,7 @@ def test_a_flush_waits_for_a_record_between_the_log_and_the_memtable(
     time.sleep(0.05)
     assert flusher.is_alive()
     assert store.files == []
-    go_on.set()
+    resume.set()
     writer.join()
     flusher.join()
     assert [file.rows for file in store.files] == [2]
@@ -112,7 +112,7 @@ def test_a_flush_waits_for_a_record_between_the_log_and_the_memtable(
         assert again.get("slow") == b"2"
 
 
-def test_a_put_during_a_flush_lands_above_it(
+def test_put_during_a_flush_stays_in_the_memtable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = KeyedStore(tmp_path)
@@ -136,22 +136,22 @@ def test_a_put_during_a_flush_lands_above_it(
         assert again.get("a") == b"new"
 
 
-def test_a_latch_lets_nobody_in_while_it_is_closed() -> None:
+def test_exclusive_lock_excludes_other_threads() -> None:
     lock = SharedLock()
     inside = 0
-    worst: list[int] = []
+    counts: list[int] = []
 
-    def pass_through() -> None:
+    def hold_shared() -> None:
         nonlocal inside
         for _ in range(300):
             with lock.shared():
                 inside += 1
                 inside -= 1
 
-    def close() -> None:
+    def hold_exclusive() -> None:
         for _ in range(100):
             with lock.exclusive():
-                worst.append(inside)
+                counts.append(inside)
 
-    together(pass_through, pass_through, close, close)
-    assert set(worst) == {0}
+    run_concurrently(hold_shared, hold_shared, hold_exclusive, hold_exclusive)
+    assert set(counts) == {0}
