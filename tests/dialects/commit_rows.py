@@ -96,8 +96,8 @@ def kinds_of(kinds: Sequence[str], dialect: str) -> st.SearchStrategy[list[Row]]
 
 def frame(found: Sequence[Row]) -> pl.DataFrame:
     """Rows as a narrow flattened frame."""
-    there = {name for row in found for name in row}
-    schema = {name: dtype for name, dtype in actions.schema().items() if name in there}
+    present = {name for row in found for name in row}
+    schema = {name: dtype for name, dtype in actions.schema().items() if name in present}
     return pl.DataFrame(found, schema=schema, orient="row") if found else actions.concat([])
 
 

@@ -25,7 +25,7 @@ def from_parquet(texts: list[str | None]) -> pl.Series:
 
 @settings(max_examples=share_of(60))
 @given(TEXTS, st.integers(0, 20), st.integers(0, 20), st.booleans(), st.data())
-def test_a_column_comes_out_as_it_was(
+def test_column_is_converted_without_change(
     texts: list[str | None], start: int, length: int, long: bool, data: st.DataObject
 ) -> None:
     if long:
@@ -38,7 +38,7 @@ def test_a_column_comes_out_as_it_was(
         assert text_bytes(series) == joined.encode()
 
 
-def test_texts_that_stand_together_are_shared() -> None:
+def test_contiguous_texts_are_shared_without_a_copy() -> None:
     column = from_parquet([f"a long text, number {n}" for n in range(1000)])
     whole, part = text_array(column), text_array(column[200:700])
     data = column.to_arrow(compat_level=pl.CompatLevel.newest()).buffers()[2]
@@ -48,7 +48,7 @@ def test_texts_that_stand_together_are_shared() -> None:
     part.validate(full=True)
 
 
-@pytest.mark.parametrize("taken", [[0, 2], [2, 1]])
-def test_texts_with_gaps_between_them_are_copied(taken: list[int]) -> None:
-    column = from_parquet([f"a long text, number {n}" for n in range(3)])[taken]
+@pytest.mark.parametrize("rows", [[0, 2], [2, 1]])
+def test_texts_with_gaps_between_them_are_copied(rows: list[int]) -> None:
+    column = from_parquet([f"a long text, number {n}" for n in range(3)])[rows]
     assert text_array(column).to_pylist() == column.to_list()

@@ -1,4 +1,4 @@
-"""Chunks contain every file once and in order; lines parsed together equal those parsed singly."""
+"""Chunks contain every file once, in order; lines parsed together equal lines parsed one by one."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
-def spelled(value: Any) -> bytes:
+def encoded(value: Any) -> bytes:
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 LINES = st.one_of(
-    st.dictionaries(KEYS, VALUES, max_size=3).map(spelled),
+    st.dictionaries(KEYS, VALUES, max_size=3).map(encoded),
     VALUES.map(lambda value: json.dumps(value).encode()),
     st.sampled_from(
         [
@@ -42,20 +42,20 @@ LINES = st.one_of(
 
 
 @given(st.lists(LINES, min_size=1, max_size=4))
-def test_lines_that_are_parsed_together_are_what_each_gives_alone(texts: list[bytes]) -> None:
+def test_lines_parsed_together_equal_lines_parsed_one_by_one(texts: list[bytes]) -> None:
     together = parse_objects(texts)
     if together is None:
         return
     assert together == [parse_object(Line(text, "p", 1, 0, 0)) for text in texts]
 
 
-def test_the_usual_lines_are_parsed_together() -> None:
-    usual = [spelled({"commitInfo": {"operation": "é", "n": n, "m": {"a": "b"}}}) for n in range(3)]
+def test_usual_lines_are_parsed_together() -> None:
+    usual = [encoded({"commitInfo": {"operation": "é", "n": n, "m": {"a": "b"}}}) for n in range(3)]
     assert parse_objects(usual) is not None
     assert parse_objects([]) == []
 
 
-def test_a_line_that_cannot_be_parsed_alone_is_not_parsed_together() -> None:
+def test_lines_are_not_parsed_together_if_one_is_invalid() -> None:
     for text in (b'{"a":1,"a":1}', b'{"a":' * 201 + b"1" + b"}" * 201, b"[]", b"{"):
         try:
             parse_object(Line(text, "p", 1, 0, 0))
@@ -65,7 +65,7 @@ def test_a_line_that_cannot_be_parsed_alone_is_not_parsed_together() -> None:
             raise AssertionError(text)
 
 
-def test_chunks_double_until_they_are_large_and_hold_every_file_in_order() -> None:
+def test_chunk_sizes_double_up_to_a_limit_and_keep_every_file_in_order() -> None:
     data = b"{}\n" * (1 << 17)
     blobs = [Blob(number, f"{number}", data) for number in range(60)]
     cut = list(commit_chunks.chunked(blobs))

@@ -26,7 +26,7 @@ def row(body: dict[str, Any]) -> dict[str, Any]:
 def test_known_fields_have_their_columns() -> None:
     body = {
         "operation": "MERGE",
-        "operationParameters": {"predicate": "[]", "matched": 5, "gone": None},
+        "operationParameters": {"predicate": "[]", "matched": 5, "absent": None},
         "operationMetrics": {"n": "1"},
         "userName": "u",
         "engineInfo": "e",
@@ -36,7 +36,7 @@ def test_known_fields_have_their_columns() -> None:
     }
     found = row(body)
     assert (found["version"], found["position"], found["actionType"]) == (3, 1, "commitInfo")
-    assert found["operationParameters"] == {"gone": None, "matched": "5", "predicate": "[]"}
+    assert found["operationParameters"] == {"absent": None, "matched": "5", "predicate": "[]"}
     assert found["operationMetrics"] == {"n": "1"}
     assert (found["isBlindAppend"], found["inCommitTimestamp"]) == (False, 5)
     assert found["extra"] is None
@@ -60,13 +60,13 @@ def test_unknown_fields_are_kept_and_nulls_are_not() -> None:
         ("operationMetrics", "x"),
     ],
 )
-def test_a_known_field_of_another_type_is_kept_as_an_unknown_one(field: str, value: object) -> None:
+def test_known_field_of_a_wrong_type_is_kept_as_unknown(field: str, value: object) -> None:
     found = row({field: value})
     assert json.loads(found["extra"]) == {field: value}
     assert found[field] is None
 
 
-def test_nothing_gives_no_rows_and_every_column() -> None:
+def test_no_commit_info_gives_no_rows_but_every_column() -> None:
     frame = flatten_commit_infos([], DELTA)
     assert frame.height == 0
     assert {"version", "operation", "operationParameters", "extra"} <= set(frame.columns)
@@ -78,7 +78,7 @@ MAPS = st.none() | st.dictionaries(
 
 
 @given(st.lists(st.tuples(MAPS, MAPS), max_size=6))
-def test_maps_come_out_as_they_went_in(values: list[tuple[Any, Any]]) -> None:
+def test_map_values_are_kept_as_text(values: list[tuple[Any, Any]]) -> None:
     bodies = [{"operationParameters": p, "operationMetrics": m} for p, m in values]
     infos = [CommitInfo(n, 0, body) for n, body in enumerate(bodies)]
     frame = flatten_commit_infos(infos, DELTA)
@@ -96,8 +96,6 @@ def test_maps_come_out_as_they_went_in(values: list[tuple[Any, Any]]) -> None:
     ("value", "timestamp_ms"),
     [(5, 5), (0, 0), (-5, -5), (2**63 - 1, 2**63 - 1), (2**63, None), ("5", None), (True, None)],
 )
-def test_an_in_commit_timestamp_is_a_whole_number_of_64_bits(
-    value: object, timestamp_ms: int | None
-) -> None:
+def test_in_commit_timestamp_is_a_64_bit_integer(value: object, timestamp_ms: int | None) -> None:
     assert in_commit_timestamp(CommitInfo(0, 0, {"inCommitTimestamp": value})) == timestamp_ms
     assert in_commit_timestamp(CommitInfo(0, 0, {})) is None

@@ -65,7 +65,7 @@ _rows = st.fixed_dictionaries(
 def _canonical(row: dict[str, Any]) -> str:
     known = {k: v for k, v in row.items() if v is not None}
     if row["actionType"] == "add" and not row["partitionValues"]:
-        known.pop("partitionValues", None)  # the contract takes {} for absent
+        known.pop("partitionValues", None)  # the contract treats {} as absent
     if row["partitionValues"]:
         known["partitionValues"] = dict(sorted(row["partitionValues"].items()))
     return repr(sorted(known.items()))
@@ -82,7 +82,7 @@ def test_digests_are_equal_exactly_for_equal_multisets(
 
 @settings(max_examples=share_of(60), deadline=None)
 @given(st.lists(_rows, min_size=1, max_size=8), st.randoms(use_true_random=False), st.data())
-def test_neither_order_nor_batches_nor_entry_order_nor_null_columns_count(
+def test_digest_ignores_row_order_batches_map_order_and_null_columns(
     rows: list[dict[str, Any]], rng: Any, data: st.DataObject
 ) -> None:
     whole = digest(frame(*rows))
@@ -125,7 +125,7 @@ def test_a_change_of_any_field_changes_the_digest(column: str) -> None:
         assert digest(frame({**ADD, column: other})) != found, other
 
 
-def test_values_that_change_places_change_the_digest() -> None:
+def test_swapped_values_change_the_digest() -> None:
     one = frame({"actionType": "add", "path": "a", "size": 1}, {**ADD, "path": "b", "size": 2})
     swapped = one.with_columns(size=pl.col("size").reverse())
     assert digest(one) != digest(swapped)
@@ -134,20 +134,20 @@ def test_values_that_change_places_change_the_digest() -> None:
     )
 
 
-def test_keys_and_values_of_maps_that_change_places_change_the_digest() -> None:
+def test_swapped_keys_or_values_of_maps_change_the_digest() -> None:
     one = frame({**ADD, "tags": {"a": "1", "b": "2"}})
     assert digest(one) != digest(frame({**ADD, "tags": {"a": "2", "b": "1"}}))
     assert digest(one) != digest(frame({**ADD, "tags": {"1": "a", "2": "b"}}))
 
 
-def test_an_empty_map_is_null_only_where_the_contract_says_so() -> None:
+def test_empty_map_equals_null_only_where_the_contract_defines_it() -> None:
     assert digest(frame({**ADD, "partitionValues": {}})) == digest(
         frame({**ADD, "partitionValues": None})
     )
     assert digest(frame({**ADD, "tags": {}})) != digest(frame({**ADD, "tags": None}))
 
 
-def test_what_the_contract_writes_for_absent_is_the_same_as_absent() -> None:
+def test_default_values_of_the_contract_equal_absent_fields() -> None:
     bare = {"actionType": "metaData", "metadataId": "m"}
     full = {
         **bare,
@@ -160,14 +160,14 @@ def test_what_the_contract_writes_for_absent_is_the_same_as_absent() -> None:
     assert digest(frame(bare)) != digest(frame({**full, "formatProvider": "orc"}))
 
 
-def test_where_an_action_came_from_does_not_count_unless_it_is_named() -> None:
+def test_origin_of_an_action_is_ignored_unless_requested() -> None:
     here = frame({**ADD, "version": 1, "position": 2, "timestamp": 3, "dataChange": True})
     assert digest(here) == digest(frame(ADD))
     assert digest(here, ["path", "version"]) != digest(frame({**ADD, "version": 2}), ["path"])
     assert digest(here, ["path", "dataChange"]) == digest(here, ["path"])
 
 
-def test_a_remove_counts_without_statistics_and_tags() -> None:
+def test_statistics_and_tags_of_a_remove_are_ignored() -> None:
     remove = {"actionType": "remove", "path": "a", "deletionTimestamp": 5}
     found = digest(frame({**remove, "stats": "{}", "tags": {"a": "b"}}))
     assert found == digest(frame(remove))
@@ -184,7 +184,7 @@ def test_columns_may_be_given_by_action_type() -> None:
     assert digest(rows) != digest(changed)
 
 
-def test_typed_columns_count_by_their_bits() -> None:
+def test_typed_columns_are_compared_by_their_bits() -> None:
     def typed(value: float, day: int) -> Digest:
         struct = pl.DataFrame({"x": [value], "d": pl.Series([day]).cast(pl.Date)}).to_struct("min")
         rows = pl.DataFrame([pl.Series("actionType", ["add"]), struct])
@@ -209,7 +209,7 @@ def test_decimals_binaries_and_lists_of_structs_can_be_hashed() -> None:
     assert digest(rows, ["a", "b"]) == digest(changed, ["a", "b"])
 
 
-def test_sums_and_differences_of_digests_follow_their_collections() -> None:
+def test_sums_and_differences_of_digests_match_their_rows() -> None:
     rows = [{**ADD, "path": str(n)} for n in range(5)]
     left, right = digest(frame(*rows[:2])), digest(frame(*rows[2:]))
     whole = digest(frame(*rows))
@@ -229,13 +229,13 @@ def test_differences_name_the_type_and_both_counts() -> None:
     assert expected.differences(expected) == []
 
 
-def test_a_digest_survives_as_text() -> None:
+def test_digest_is_read_back_from_its_text() -> None:
     found = digest(frame(ADD, {"actionType": "remove", "path": "c"}))
     assert Digest.of_text(found.to_text()) == found
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"algorithm":1,"add":3}', '{"add":[1,"x"]}'])
-def test_a_text_that_is_no_digest_is_refused(text: str) -> None:
+def test_text_that_is_not_a_digest_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError):
         Digest.of_text(text)
 

@@ -1,4 +1,4 @@
-"""Encoded rows decode to the same rows, and equal the output of a plain encoder."""
+"""Encoded rows decode to the same rows, and equal the output of the model's encoder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.model import encode as model
 DIALECTS: dict[str, Dialect] = {"delta": DELTA, "indextables": INDEXTABLES}
 INFO = {"operation": "WRITE", "txnId": "t", "operationParameters": {"mode": '"é"'}}
 MAP = pl.Map(pl.String, pl.String)
-both = pytest.mark.parametrize("name", DIALECTS)
+for_each_dialect = pytest.mark.parametrize("name", DIALECTS)
 
 
 def parsed(data: bytes) -> list[dict[str, Any]]:
@@ -39,10 +39,10 @@ def parsed(data: bytes) -> list[dict[str, Any]]:
     return [json.loads(line) for line in data[:-1].split(b"\n")]
 
 
-@both
+@for_each_dialect
 @settings(max_examples=share_of(60), deadline=None)
 @given(data=st.data())
-def test_random_commits_are_spelled_as_the_plain_encoder_does_and_read_back(
+def test_random_commits_equal_the_model_encoder_and_are_read_back(
     name: str, data: st.DataObject
 ) -> None:
     meta = data.draw(making.kinds_of(META_KINDS[name], name), "meta")
@@ -72,8 +72,8 @@ def test_random_commits_are_spelled_as_the_plain_encoder_does_and_read_back(
         assert actions.conform(a).to_dicts() == actions.conform(b).to_dicts()
 
 
-@both
-def test_many_rows_are_spelled_in_order_over_several_slices(
+@for_each_dialect
+def test_many_rows_are_encoded_in_order_over_several_slices(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(encode_module, "SLICE_ROWS", 7)
@@ -87,7 +87,7 @@ def test_many_rows_are_spelled_in_order_over_several_slices(
     assert parsed(encoded) == model.encode(INFO, [], files, name)
 
 
-def test_fields_stand_in_the_order_of_the_contract_and_commit_info_first() -> None:
+def test_fields_have_the_order_of_the_contract_and_commit_info_is_first() -> None:
     add = {
         "actionType": "add",
         "baseRowId": 4,
@@ -124,7 +124,7 @@ def test_indextables_puts_commit_info_on_the_line_of_the_first_action() -> None:
     assert INDEXTABLES.encode(content({"txnId": "t"}, [], [])) == b'{"commitInfo":{"txnId":"t"}}\n'
 
 
-def test_an_unknown_field_returns_to_the_level_where_it_stood() -> None:
+def test_unknown_fields_are_written_back_at_their_level() -> None:
     line = (
         b'{"add":{"path":"p","partitionValues":{},"size":1,"dataChange":true,'
         b'"deletionVector":{"storageType":"u","pathOrInlineDv":"x","future":[1]},"more":{"a":null}}}\n'
@@ -133,7 +133,7 @@ def test_an_unknown_field_returns_to_the_level_where_it_stood() -> None:
     assert DELTA.encode(CommitContent({}, found.meta, found.files)) == line
 
 
-def test_nulls_inside_partition_values_are_spelled_and_others_left_out() -> None:
+def test_nulls_in_partition_values_are_written_and_other_nulls_omitted() -> None:
     files = pl.DataFrame(
         {
             "actionType": ["add", "add"],
@@ -148,8 +148,8 @@ def test_nulls_inside_partition_values_are_spelled_and_others_left_out() -> None
     assert "stats" not in second["add"]
 
 
-@both
-def test_columns_that_other_things_tell_are_not_written(name: str) -> None:
+@for_each_dialect
+def test_derived_columns_are_not_written(name: str) -> None:
     files = frame([{"actionType": "add", "path": "p", "size": 1}]).with_columns(
         version=pl.lit(3), position=pl.lit(1, pl.Int32), dvId=pl.lit("u"), timestamp=pl.lit(9)
     )
@@ -166,8 +166,8 @@ REFUSED: dict[str, tuple[CommitContent, str]] = {
     "no size": (one(size=None), "required"),
     "no type": (one(actionType=None), "no action type"),
     "a column of another action": (one(schemaString="{}"), "no field"),
-    "extra that is no JSON": (one(extra="{"), "not valid JSON"),
-    "extra that is no object": (one(extra="[1]"), "not an object"),
+    "extra that is not JSON": (one(extra="{"), "not valid JSON"),
+    "extra that is not an object": (one(extra="[1]"), "not an object"),
     "extra with a known field": (one(extra='{"stats":"{}"}'), "own column"),
     "extra with a known inner field": (one(extra='{"deletionVector":{"offset":1}}'), "own column"),
     "extra in place of an inner object": (one(extra='{"deletionVector":1}'), "not an object"),
@@ -186,7 +186,7 @@ REFUSED: dict[str, tuple[CommitContent, str]] = {
         CommitContent({}, files=one().files.with_columns(pl.lit("x").alias("size"))),
         "type",
     ),
-    "info that is no JSON": (CommitContent({"a": object()}), "not valid JSON"),
+    "info that is not JSON": (CommitContent({"a": object()}), "not valid JSON"),
     "info with a lone surrogate": (CommitContent({"a": "\ud800"}), "not valid JSON"),
     "info with a number beyond 64 bits": (CommitContent({"a": 2**64}), "not valid JSON"),
     "a key twice": (
@@ -202,19 +202,19 @@ REFUSED: dict[str, tuple[CommitContent, str]] = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_could_not_be_read_back_is_refused(case: str) -> None:
+def test_content_that_cannot_be_read_back_is_refused(case: str) -> None:
     refused, message = REFUSED[case]
     with pytest.raises(InvalidTransactionError, match=message):
         DELTA.encode(refused)
 
 
-def test_the_other_dialects_actions_are_refused() -> None:
+def test_actions_of_the_other_dialect_are_refused() -> None:
     txn = frame([{"actionType": "txn", "appId": "a", "txnVersion": 1}])
     with pytest.raises(InvalidTransactionError, match="cannot store"):
         INDEXTABLES.encode(CommitContent({}, meta=txn))
 
 
-def test_a_lone_surrogate_never_becomes_a_column() -> None:
+def test_polars_refuses_a_lone_surrogate() -> None:
     with pytest.raises((UnicodeEncodeError, pl.exceptions.PolarsError)):
         pl.Series(["\ud800"])
 

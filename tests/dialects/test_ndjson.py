@@ -62,7 +62,7 @@ def _few_lines_are_decoded_by_columns() -> Iterator[None]:
 
 
 @pytest.fixture
-def handed_over(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def delegated(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """One entry per chunk that was delegated to the line-by-line decoder."""
     seen: list[int] = []
 
@@ -176,7 +176,7 @@ INDEXTABLES_FIELDS = st.fixed_dictionaries(
 
 
 @st.composite
-def sound_actions(draw: st.DrawFn) -> dict[str, Any]:
+def valid_actions(draw: st.DrawFn) -> dict[str, Any]:
     wrapper = draw(st.sampled_from(["add", "add", "remove", *BODIES]))
     body = draw(BODIES[wrapper])
     if wrapper == "add" and draw(st.integers(0, 3)) == 0:
@@ -188,7 +188,7 @@ def sound_actions(draw: st.DrawFn) -> dict[str, Any]:
 def odd_actions(draw: st.DrawFn) -> dict[str, Any]:
     """Several actions on a line, null actions, and values of wrong types."""
     line: dict[str, Any] = {}
-    for action in draw(st.lists(sound_actions(), min_size=1, max_size=3)):
+    for action in draw(st.lists(valid_actions(), min_size=1, max_size=3)):
         line |= action
     match draw(st.integers(0, 5)):
         case 0:
@@ -202,13 +202,13 @@ def odd_actions(draw: st.DrawFn) -> dict[str, Any]:
     return line
 
 
-def spelled(action: Any, compact: bool, ascii_only: bool) -> bytes:
+def encoded(action: Any, compact: bool, ascii_only: bool) -> bytes:
     separators = (",", ":") if compact else (" ,\t", " : ")
     return json.dumps(action, separators=separators, ensure_ascii=ascii_only).encode()
 
 
-SPELLED = st.builds(spelled, sound_actions(), st.booleans(), st.booleans())
-SPELLED_ODDLY = st.builds(spelled, odd_actions(), st.booleans(), st.booleans())
+ENCODED = st.builds(encoded, valid_actions(), st.booleans(), st.booleans())
+ENCODED_ODD = st.builds(encoded, odd_actions(), st.booleans(), st.booleans())
 BLANKS = st.sampled_from([b"", b" ", b"\t\r", b"{}"])
 DAMAGED = st.sampled_from(
     [
@@ -285,8 +285,8 @@ CHUNKS = st.sampled_from([8 << 20, 300, 60, 1])
 WIRES = st.sampled_from(["delta", "indextables"])
 
 
-def both(log: list[Blob], wire: str, chunk_bytes: int) -> None:
-    # A file that is cut is not known to be whole: only one of megabytes ever is.
+def assert_decoders_agree(log: list[Blob], wire: str, chunk_bytes: int) -> None:
+    # Only files of several megabytes are cut, and a piece is not known to be a whole file.
     log = [b._replace(whole=chunk_bytes > 1000) for b in log]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks_module, "CHUNK_BYTES", chunk_bytes)
@@ -295,51 +295,49 @@ def both(log: list[Blob], wire: str, chunk_bytes: int) -> None:
 
 
 @settings(max_examples=share_of(150))
-@given(log=blobs(SPELLED), wire=WIRES, chunk_bytes=CHUNKS)
-def test_both_decoders_give_equal_frames_for_sound_logs(
+@given(log=blobs(ENCODED), wire=WIRES, chunk_bytes=CHUNKS)
+def test_both_decoders_give_equal_frames_for_valid_logs(
     log: list[Blob], wire: str, chunk_bytes: int
 ) -> None:
-    both(log, wire, chunk_bytes)
+    assert_decoders_agree(log, wire, chunk_bytes)
 
 
 @settings(max_examples=share_of(150))
-@given(
-    log=blobs(st.one_of(SPELLED, SPELLED, SPELLED_ODDLY, BLANKS)), wire=WIRES, chunk_bytes=CHUNKS
-)
+@given(log=blobs(st.one_of(ENCODED, ENCODED, ENCODED_ODD, BLANKS)), wire=WIRES, chunk_bytes=CHUNKS)
 def test_both_decoders_agree_on_odd_lines(log: list[Blob], wire: str, chunk_bytes: int) -> None:
-    both(log, wire, chunk_bytes)
+    assert_decoders_agree(log, wire, chunk_bytes)
 
 
 @settings(max_examples=share_of(150))
-@given(log=blobs(st.one_of(SPELLED, SPELLED, DAMAGED)), wire=WIRES, chunk_bytes=CHUNKS)
+@given(log=blobs(st.one_of(ENCODED, ENCODED, DAMAGED)), wire=WIRES, chunk_bytes=CHUNKS)
 def test_both_decoders_agree_on_damage(log: list[Blob], wire: str, chunk_bytes: int) -> None:
-    both(log, wire, chunk_bytes)
+    assert_decoders_agree(log, wire, chunk_bytes)
 
 
 @settings(max_examples=share_of(100))
 @given(
-    log=blobs(st.one_of(SPELLED, SPELLED, SPELLED, SPELLED_ODDLY, BLANKS, DAMAGED)),
+    log=blobs(st.one_of(ENCODED, ENCODED, ENCODED, ENCODED_ODD, BLANKS, DAMAGED)),
     wire=WIRES,
     chunk_bytes=CHUNKS,
 )
-def test_leaving_the_files_out_gives_the_rest_unchanged(
+def test_decoding_without_files_leaves_the_other_actions_unchanged(
     log: list[Blob], wire: str, chunk_bytes: int
 ) -> None:
-    spelling = Wire.of(wire)
+    layout = Wire.of(wire)
     try:
-        whole = decode_exact(log, spelling)
+        whole = decode_exact(log, layout)
     except LakelogError:
-        return  # only what decodes has a rest
+        return  # only a valid log can be compared
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks_module, "CHUNK_BYTES", chunk_bytes)
-        rest = decode_lines(log, spelling, files=False)
+        rest = decode_lines(log, layout, files=False)
     assert rest.files.height == rest.other.height == 0
     assert rows(rest.meta) == rows(whole.meta)
     assert rest.commit_infos == whole.commit_infos
 
 
 @settings(max_examples=share_of(100))
-@given(lines=st.lists(st.one_of(SPELLED, SPELLED, SPELLED_ODDLY), min_size=1), wire=WIRES)
+@given(lines=st.lists(st.one_of(ENCODED, ENCODED, ENCODED_ODD), min_size=1), wire=WIRES)
 def test_a_file_without_a_version_gives_the_same_rows_of_each_type_in_order(
     lines: list[bytes], wire: str
 ) -> None:
@@ -357,9 +355,9 @@ def test_a_file_without_a_version_gives_the_same_rows_of_each_type_in_order(
     assert decoded(decode_lines) == decoded(decode_exact)
 
 
-# --- what the columnar parse proves by itself ----------------------------------------------------
+# --- lines that the columnar decoder decodes by itself -------------------------------------------
 
-PROVEN = {
+COLUMNAR = {
     "a usual commit": [
         INFO,
         b'{"protocol":{"minReaderVersion":3,"minWriterVersion":7,"readerFeatures":["deletionVectors"]}}',
@@ -377,8 +375,8 @@ PROVEN = {
     "spaces within a line": [ADD, b'{ "add" : { "path" : "a" , "size" : 1 } } '],
     "an unknown field": [b'{"add":{"path":"a","size":1,"x":{"y":[1]}}}', ADD],
     "an unknown action": [b'{"newAction":{"x":1}}', ADD],
-    "a map whose key is always there": [b'{"add":{"path":"a","size":1,"tags":{"k":"v"}}}'],
-    "a map whose key is absent at times": [
+    "a map whose key is always present": [b'{"add":{"path":"a","size":1,"tags":{"k":"v"}}}'],
+    "a map whose key is sometimes absent": [
         b'{"add":{"path":"a","size":1,"tags":{"k":"v"}}}',
         b'{"add":{"path":"a","size":1,"tags":{"j":"v"}}}',
         b'{"add":{"path":"a","size":1,"tags":{}}}',
@@ -390,7 +388,7 @@ PROVEN = {
         b'{"add":{"path":"a","size":1,"tags":{"k":"v"}}}',
     ],
     "text beyond ASCII": ['{"add":{"path":"é😀","size":1,"tags":{"ü":"ß"}}}'.encode()],
-    "a schema that is long": [
+    "a long schema": [
         json.dumps(
             {
                 "metaData": {
@@ -403,18 +401,18 @@ PROVEN = {
 }
 
 
-@pytest.mark.parametrize("lines", PROVEN.values(), ids=PROVEN)
-def test_the_columnar_parse_proves(lines: list[bytes], handed_over: list[int]) -> None:
+@pytest.mark.parametrize("lines", COLUMNAR.values(), ids=COLUMNAR)
+def test_columnar_decoder_decodes_by_itself(lines: list[bytes], delegated: list[int]) -> None:
     log = [blob(*lines)]
     assert plain(decode_lines(log, DELTA)) == plain(decode_exact(log, DELTA))
-    assert handed_over == []
+    assert delegated == []
 
 
 def deep(levels: int) -> bytes:
     return b'{"add":{"path":"a","size":1,"x":' + b"[" * levels + b"]" * levels + b"}}"
 
 
-HANDED_OVER = {
+DELEGATED = {
     "a blank first line": [b"", ADD],
     "a blank line": [ADD, b"", ADD],
     "a space before the object": [b" " + ADD],
@@ -422,7 +420,7 @@ HANDED_OVER = {
     "a null action": [ADD, b'{"add":null}'],
     "two actions on a line": [b'{"txn":{"appId":"x","version":1},"add":{"path":"a","size":1}}'],
     "an add and a remove on a line": [b'{"remove":{"path":"a"},"add":{"path":"a","size":1}}'],
-    "an action beside the commitInfo": [b'{"commitInfo":{},"add":{"path":"a","size":1}}'],
+    "an action next to the commitInfo": [b'{"commitInfo":{},"add":{"path":"a","size":1}}'],
     "an unknown field of two types": [
         b'{"add":{"path":"a","size":1,"x":1}}',
         b'{"add":{"path":"a","size":1,"x":"1"}}',
@@ -438,11 +436,11 @@ HANDED_OVER = {
         b'{"add":{"path":"a","size":1,"stats":null,"tags":{"stats":null}}}',
         b'{"add":{"path":"a","size":1,"tags":{"stats":"v"}}}',
     ],
-    "a key of nulls that may be spelled in two ways": [
+    "a key of nulls that may be encoded in two ways": [
         '{"add":{"path":"a","size":1,"tags":{"é":null}}}'.encode(),
         '{"add":{"path":"a","size":1,"tags":{"é":"v"}}}'.encode(),
     ],
-    "a key of nulls beside an escape": [
+    "a key of nulls next to an escape": [
         b'{"add":{"path":"a","size":1,"tags":{"\\u006b":null}}}',
         b'{"add":{"path":"a","size":1,"tags":{"k":"v"}}}',
     ],
@@ -466,15 +464,15 @@ HANDED_OVER = {
         ).encode()
     ],
     "an unknown list that begins with a null": [ADD, b'{"newAction":{"x":[null,true]}}'],
-    "an unknown list that is nested as deep as may be": [deep(197)],
+    "an unknown list that is nested to the limit": [deep(197)],
 }
 
 
-@pytest.mark.parametrize("lines", HANDED_OVER.values(), ids=HANDED_OVER)
-def test_the_exact_decoder_decides_on(lines: list[bytes], handed_over: list[int]) -> None:
+@pytest.mark.parametrize("lines", DELEGATED.values(), ids=DELEGATED)
+def test_line_by_line_decoder_decodes(lines: list[bytes], delegated: list[int]) -> None:
     log = [blob(*lines)]
     assert plain(decode_lines(log, DELTA)) == plain(decode_exact(log, DELTA))
-    assert handed_over == [1]
+    assert delegated == [1]
 
 
 REFUSED = {
@@ -482,7 +480,7 @@ REFUSED = {
     "bytes of NUL after the last line": [ADD, b"\0" * 8],
     "invalid UTF-8": [b'{"add":{"path":"\xff","size":1}}'],
     "an encoded surrogate": [b'{"add":{"path":"\xed\xa0\x80","size":1}}'],
-    "an escaped surrogate that stands alone": [b'{"add":{"path":"\\ud800","size":1}}'],
+    "an escaped lone surrogate": [b'{"add":{"path":"\\ud800","size":1}}'],
     "a byte order mark": [b"\xef\xbb\xbf" + ADD],
     "a null row": [ADD, b"null"],
     "a null row first": [b"null", ADD],
@@ -501,17 +499,17 @@ REFUSED = {
     "a number for a text": [b'{"add":{"path":1,"size":1}}'],
     "a list for a map": [b'{"add":{"path":"a","size":1,"tags":[]}}'],
     "a text for an object": [b'{"add":{"path":"a","size":1,"deletionVector":"u"}}'],
-    "an action that is no object": [b'{"add":1}'],
+    "an action that is not an object": [b'{"add":1}'],
     "an add without a path": [ADD, b'{"add":{"size":1}}'],
     "an add without a size": [ADD, b'{"add":{"path":"a"}}'],
     "a number beyond 32 bits": [b'{"protocol":{"minReaderVersion":2147483648}}'],
     "nesting that is too deep": [deep(199)],
-    "nesting that no stack can hold": [deep(100_000)],
-    "nesting that no stack can hold, in a map": [
+    "nesting beyond any stack": [deep(100_000)],
+    "nesting beyond any stack, in a map": [
         b'{"add":{"path":"a","size":1,"tags":{"k":' + b'{"":' * 50_000 + b"1" + b"}" * 50_003
     ],
-    "a commitInfo that is no object": [b'{"commitInfo":7}', ADD],
-    "a commitInfo that is no object, amid other lines": [ADD, b'{"commitInfo" : []}', ADD],
+    "a commitInfo that is not an object": [b'{"commitInfo":7}', ADD],
+    "a commitInfo that is not an object, between other lines": [ADD, b'{"commitInfo" : []}', ADD],
     "a commitInfo that is torn": [ADD, b'{"commitInfo":{"a":1}'],
     "a commitInfo with a key twice": [b'{"commitInfo":{"a":1,"a":2}}', ADD],
     "a file of blanks": [b" ", b"\r"],
@@ -520,7 +518,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("lines", REFUSED.values(), ids=REFUSED)
-def test_damage_is_refused_with_its_place(lines: list[bytes]) -> None:
+def test_damage_is_refused_with_its_position(lines: list[bytes]) -> None:
     with pytest.raises((MalformedLogError, InvalidActionError)) as exact:
         decode_exact([blob(*lines)], DELTA)
     with pytest.raises(type(exact.value)) as fast:
@@ -561,7 +559,9 @@ def test_a_large_file_is_decoded_in_parallel(monkeypatch: pytest.MonkeyPatch) ->
     assert len(list(chunks_module.chunked([blob(INFO, *lines[:8_000])]))) == 1
 
 
-def test_damage_in_a_later_piece_is_placed_in_its_file(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_in_a_later_piece_has_its_position_in_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     lines = [INFO, *[ADD] * 30, b'{"add":{"path":"a","size":"torn"}}', ADD]
     with pytest.raises(InvalidActionError) as exact:
         decode_exact([blob(*lines)], DELTA)
@@ -573,36 +573,36 @@ def test_damage_in_a_later_piece_is_placed_in_its_file(monkeypatch: pytest.Monke
     assert cut.value.byte_offset == len(INFO) + 1 + 30 * (len(ADD) + 1)
 
 
-def test_a_large_file_of_blanks_is_as_torn_as_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_file_of_blanks_is_refused_like_a_small_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks_module, "CHUNK_BYTES", 4)
     with pytest.raises(MalformedLogError, match="contains no action"):
         decode_lines([Blob(0, "0.json", b" \n" * 10)], DELTA)
 
 
-def test_nothing_decodes_to_nothing() -> None:
+def test_no_file_decodes_to_no_row() -> None:
     assert plain(decode_lines([], DELTA)) == ([], [], [], ())
 
 
-def test_keys_that_another_thread_learns_meanwhile_are_still_read_as_texts(
+def test_values_of_keys_added_by_another_thread_meanwhile_are_read_as_text(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # Arrow takes a text for a time where no type is declared, and would respell it.
+    # Arrow parses a text as a time if no type is declared, and would change it.
     line = b'{"add":{"path":"a","size":1,"partitionValues":{"p":"2020-01-01T00:00:00"}}}'
     parse = arrow_json.parse
     keys: arrow_json.Keys = {}
 
-    def overtaken(text: bytes, schema: Any, unexpected: str) -> Any:
+    def parse_while_keys_are_added(text: bytes, schema: Any, unexpected: str) -> Any:
         table = parse(text, schema, unexpected)
         keys.update({(): {"add"}, ("add",): {"path", "size", "partitionValues"}})
         keys["add", "partitionValues"] = {"p"}
         return table
 
-    monkeypatch.setattr(arrow_json, "parse", overtaken)
+    monkeypatch.setattr(arrow_json, "parse", parse_while_keys_are_added)
     table = arrow_json.parse_with_keys(line, DELTA, keys)
     assert table.to_pylist()[0]["add"]["partitionValues"] == {"p": "2020-01-01T00:00:00"}
 
 
-def test_many_chunks_decode_to_the_order_of_their_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_chunks_are_decoded_in_version_order(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = 20
     rng = random.Random(seed)
     log = [

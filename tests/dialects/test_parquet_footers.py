@@ -25,13 +25,13 @@ _ROWS = 6 * _GROUP_ROWS
 
 
 def _repeat(path: Path, row: int, copies: int) -> None:
-    """Write a file again with one of its rows `copies` times more, at the end."""
+    """Rewrite a file with one of its rows repeated `copies` times at the end."""
     table = pq.read_table(path)
-    often = table.slice(row, 1).take(pa.array(np.zeros(_GROUP_ROWS, np.int64)))
+    repeated = table.slice(row, 1).take(pa.array(np.zeros(_GROUP_ROWS, np.int64)))
     with pq.ParquetWriter(path, table.schema, compression="zstd") as writer:
         writer.write_table(table)
         for _ in range(-(-copies // _GROUP_ROWS)):
-            writer.write_table(often, row_group_size=_GROUP_ROWS)
+            writer.write_table(repeated, row_group_size=_GROUP_ROWS)
 
 
 def _delta(root: Path) -> Handmade:
@@ -95,17 +95,17 @@ BOMBS: dict[str, Callable[[Path], None]] = {
 }
 
 
-def test_a_file_whose_rows_repeat_is_refused_in_little_memory(tmp_path: Path) -> None:
+def test_file_of_repeated_rows_is_refused_with_little_memory(tmp_path: Path) -> None:
     for name, write in BOMBS.items():
         write(tmp_path / name)
     found = outcomes({name: tmp_path / name for name in BOMBS}, mebibytes=500)
     expected = dict.fromkeys(BOMBS, "CheckpointCorruptionError")
-    expected["flattened"] = "0"  # the commit that it covers is there
+    expected["flattened"] = "0"  # the covered commit is present
     expected["a columnar commit"] = "MalformedLogError"
     assert found == expected
 
 
-def test_a_checkpoint_of_paths_that_count_upwards_is_read(tmp_path: Path) -> None:
+def test_checkpoint_of_ascending_paths_is_read(tmp_path: Path) -> None:
     """Ascending paths need the fewest bytes: far fewer than one per path, without other columns."""
     made = _delta(tmp_path / "t")
     path = made.checkpoint(1, protocol(), metadata(), add("b"))
@@ -148,7 +148,7 @@ def test_the_memory_of_file_actions_is_bounded(
         made.table.snapshot().files().collect()
 
 
-def test_more_rows_than_a_file_can_hold_are_refused_unread(tmp_path: Path) -> None:
+def test_impossible_row_count_is_refused_without_reading(tmp_path: Path) -> None:
     path = tmp_path / "f.parquet"
     pq.write_table(pa.table({"a": pa.nulls(10_000_000, pa.int8())}), path)
     with pytest.raises(ValueError, match="declare 10000000 rows"):

@@ -28,7 +28,7 @@ from tests.handmade import Handmade, add, metadata, protocol, remove, vector
 UUID = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5"
 META = (protocol(), metadata(properties={"k": "v"}), {"txn": {"appId": "x", "version": 4}})
 FILES = (add("a%20b", 1, tags={"t": None}), add("b", 2, **vector("v")), remove("z"))
-SAID = {"checkpointMetadata": {"version": 5}}
+CHECKPOINT_METADATA = {"checkpointMetadata": {"version": 5}}
 
 
 @pytest.fixture
@@ -58,15 +58,15 @@ def write(made: Handmade, layout: str) -> None:
             for n, part in enumerate([(*META, FILES[0]), FILES[1:]], 1):
                 made.checkpoint(5, *part, suffix=f".{n:010d}.{2:010d}")
         case "v2-parquet":
-            made.checkpoint(5, SAID, *META, *sidecars(), suffix=f".{UUID}")
+            made.checkpoint(5, CHECKPOINT_METADATA, *META, *sidecars(), suffix=f".{UUID}")
         case "v2-parquet inline":
-            made.checkpoint(5, SAID, *META, *FILES, suffix=f".{UUID}")
+            made.checkpoint(5, CHECKPOINT_METADATA, *META, *FILES, suffix=f".{UUID}")
         case "v2-json":
-            json_manifest(made, SAID, *META, *sidecars())
+            json_manifest(made, CHECKPOINT_METADATA, *META, *sidecars())
         case "v2-json inline":
-            json_manifest(made, SAID, *META, *FILES)
+            json_manifest(made, CHECKPOINT_METADATA, *META, *FILES)
         case "classic with sidecars":
-            made.checkpoint(5, SAID, *META, *sidecars())
+            made.checkpoint(5, CHECKPOINT_METADATA, *META, *sidecars())
 
 
 KINDS = ("add", "remove")
@@ -98,7 +98,7 @@ def test_every_layout_gives_the_same_rows(made: Handmade, layout: str) -> None:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_one_kind_of_file_or_of_meta_comes_alone(made: Handmade, layout: str) -> None:
+def test_one_action_type_is_read_alone(made: Handmade, layout: str) -> None:
     write(made, layout)
     assert files_of(made, ["size"], "remove")["path"].to_list() == ["z"]
     assert sorted(files_of(made, ["size"], "add")["path"]) == ["a b", "b"]
@@ -106,7 +106,7 @@ def test_one_kind_of_file_or_of_meta_comes_alone(made: Handmade, layout: str) ->
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_the_files_that_an_answer_rests_on_are_named(made: Handmade, layout: str) -> None:
+def test_files_read_are_all_files_of_the_checkpoint(made: Handmade, layout: str) -> None:
     write(made, layout)
     named = reader(made).files_read()
     on_disk = [p for p in made.log.rglob("*") if p.is_file()]
@@ -130,7 +130,7 @@ def test_a_projection_reads_only_its_leaves(
     assert {s for s in seen if not s.startswith("add.deletionVector")} == {"add.path", "add.size"}
 
 
-def test_statistics_come_as_text_or_struct_as_they_are_asked_for(made: Handmade) -> None:
+def test_statistics_are_read_as_text_or_struct_as_requested(made: Handmade) -> None:
     bounds = {"minValues": {"id": 1}, "maxValues": {"id": 2}, "nullCount": {"id": 0}}
     made.checkpoint(
         5, *META, add("a", stats="{}"), add("b", stats_parsed={"numRecords": 3, **bounds})
@@ -145,12 +145,12 @@ def test_statistics_come_as_text_or_struct_as_they_are_asked_for(made: Handmade)
     assert pa.types.is_struct(type_)
 
 
-def test_times_far_off_are_read_as_spark_writes_them(made: Handmade) -> None:
+def test_int96_times_outside_the_nanosecond_range_are_read(made: Handmade) -> None:
     times = [datetime(9999, 12, 31, tzinfo=UTC), datetime(1, 1, 1, tzinfo=UTC)]
     type_ = pa.struct({"minValues": pa.struct({"t": pa.timestamp("us", "UTC")})})
-    said = pa.array([{"minValues": {"t": time}} for time in times], type_)
+    structs = pa.array([{"minValues": {"t": time}} for time in times], type_)
     add_type = pa.struct({"path": pa.string(), "size": pa.int64(), STRUCT_STATISTICS: type_})
-    children = [pa.array(["a", "b"]), pa.array([1, 2]), said]
+    children = [pa.array(["a", "b"]), pa.array([1, 2]), structs]
     path = Path(made.root) / "_delta_log" / f"{5:020d}.checkpoint.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
     column = pa.StructArray.from_arrays(children, fields=list(add_type))
@@ -165,14 +165,14 @@ def test_without_struct_statistics_there_is_no_type(made: Handmade) -> None:
     assert reader(made).struct_statistics() is None
 
 
-def test_columns_that_a_checkpoint_lacks_are_left_out(made: Handmade) -> None:
+def test_columns_missing_in_the_checkpoint_are_omitted(made: Handmade) -> None:
     lacking = ["stats", "tags", "deletionVector", "partitionValues", "dataChange"]
     made.checkpoint(5, *META, add("a"), without=lacking)
     found = files_of(made, ["size", "dvId", *lacking[:2]], "add")
     assert set(found.columns) == {"actionType", "path", "size"}
 
 
-def test_a_metadata_of_nulls_is_still_one_row(made: Handmade) -> None:
+def test_metadata_of_nulls_is_one_row(made: Handmade) -> None:
     made.checkpoint(5, protocol(), {"metaData": {}}, *FILES)
     meta = reader(made).read_meta()
     assert meta.filter(pl.col("actionType") == "metaData").height == 1
@@ -180,7 +180,7 @@ def test_a_metadata_of_nulls_is_still_one_row(made: Handmade) -> None:
     assert meta.schema.get("extra", pl.String) == pl.String
 
 
-def test_fields_that_nobody_knows_are_kept_in_extra(made: Handmade) -> None:
+def test_unknown_fields_are_kept_in_extra(made: Handmade) -> None:
     def rows(path: str, body: dict[str, Any]) -> dict[str, Any]:
         return {"add": {"path": path, "size": 1, "deletionVector": None, "odd": None, **body}}
 
@@ -206,7 +206,7 @@ def test_fields_that_nobody_knows_are_kept_in_extra(made: Handmade) -> None:
     assert "extra" not in files_of(made, ("path",), "add").columns
 
 
-def test_a_checkpoint_of_many_batches_is_read_whole(
+def test_checkpoint_of_many_batches_is_read_completely(
     made: Handmade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "_BATCH_ROWS", 7)
@@ -217,7 +217,7 @@ def test_a_checkpoint_of_many_batches_is_read_whole(
 
 
 @pytest.mark.parametrize("statistics", [True, False, ["remove.path"]], ids=["all", "none", "one"])
-def test_row_groups_without_a_kind_are_left_out_where_all_statistics_say_so(
+def test_row_groups_without_an_action_type_are_skipped_if_all_have_statistics(
     made: Handmade, statistics: bool | list[str]
 ) -> None:
     files = [
@@ -238,7 +238,7 @@ def test_row_groups_without_a_kind_are_left_out_where_all_statistics_say_so(
         assert_frame_equal(files_of(made, ["size", "deletionTimestamp"], kind), plain[kind])
 
 
-def test_a_file_of_few_rows_is_read_without_threads_as_a_large_one_is_with_them(
+def test_small_file_is_read_without_threads_and_with_the_same_rows(
     made: Handmade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "_BATCH_ROWS", 7)
@@ -250,7 +250,7 @@ def test_a_file_of_few_rows_is_read_without_threads_as_a_large_one_is_with_them(
 
     class NoThreads:
         def __init__(self, *_: object) -> None:
-            raise AssertionError("a thread was begun")
+            raise AssertionError("a thread was started")
 
     with monkeypatch.context() as alone:
         alone.setattr(threading, "Thread", NoThreads)
@@ -263,7 +263,7 @@ def test_a_file_of_few_rows_is_read_without_threads_as_a_large_one_is_with_them(
         assert_frame_equal(one, other, check_column_order=False)
 
 
-def test_a_file_is_not_closed_while_a_thread_reads_it(
+def test_file_is_not_closed_while_a_thread_reads_it(
     made: Handmade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parquet, "_BATCH_ROWS", 7)
@@ -304,7 +304,7 @@ def read_all(made: Handmade) -> None:
 
 
 @pytest.mark.parametrize("keep", [0.1, 0.5, 0.9, 0.99])
-def test_a_parquet_file_that_is_cut_short_is_refused(made: Handmade, keep: float) -> None:
+def test_truncated_parquet_file_is_refused(made: Handmade, keep: float) -> None:
     path = made.checkpoint(5, *META, *FILES)
     path.write_bytes(path.read_bytes()[: int(path.stat().st_size * keep)])
     with pytest.raises(MalformedLogError, match="cannot be read") as refused:
@@ -313,13 +313,13 @@ def test_a_parquet_file_that_is_cut_short_is_refused(made: Handmade, keep: float
 
 
 @pytest.mark.parametrize("data", [b"x", b"PAR1", b"PAR1PAR1", b"\0" * 100])
-def test_bytes_that_are_no_parquet_are_refused(made: Handmade, data: bytes) -> None:
+def test_bytes_that_are_not_parquet_are_refused(made: Handmade, data: bytes) -> None:
     made.checkpoint(5, *META).write_bytes(data)
     with pytest.raises(MalformedLogError):
         read_all(made)
 
 
-def test_a_sidecar_that_is_gone_is_named(made: Handmade) -> None:
+def test_missing_sidecar_is_named_in_the_error(made: Handmade) -> None:
     write(made, "v2-json")
     (made.log / "_sidecars" / "2.parquet").unlink()
     with pytest.raises(MalformedLogError, match="was not found") as refused:
@@ -328,18 +328,18 @@ def test_a_sidecar_that_is_gone_is_named(made: Handmade) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
-    [(), (SAID, SAID), ({"checkpointMetadata": {"version": 4}},)],
-    ids=["not at all", "twice", "of another version"],
+    "recorded",
+    [(), (CHECKPOINT_METADATA, CHECKPOINT_METADATA), ({"checkpointMetadata": {"version": 4}},)],
+    ids=["missing", "twice", "of another version"],
 )
 @pytest.mark.parametrize("form", ["json", "parquet"])
-def test_a_manifest_that_does_not_say_its_version_once_is_refused(
-    made: Handmade, said: tuple[dict[str, Any], ...], form: str
+def test_manifest_that_does_not_record_its_version_once_is_refused(
+    made: Handmade, recorded: tuple[dict[str, Any], ...], form: str
 ) -> None:
     if form == "json":
-        json_manifest(made, *said, *META)
+        json_manifest(made, *recorded, *META)
     else:
-        made.checkpoint(5, *said, *META, suffix=f".{UUID}")
+        made.checkpoint(5, *recorded, *META, suffix=f".{UUID}")
     with pytest.raises(MalformedLogError, match="does not record its version"):
         read_all(made)
 
@@ -359,7 +359,7 @@ def test_a_manifest_that_does_not_say_its_version_once_is_refused(
     ids=[
         "a text for a size",
         "a fraction for a size",
-        "a truth for a size",
+        "a boolean for a size",
         "a number for a path",
         "a list for a path",
         "no path",
@@ -367,7 +367,7 @@ def test_a_manifest_that_does_not_say_its_version_once_is_refused(
         "no column of sizes",
     ],
 )
-def test_a_column_that_cannot_be_right_is_refused(
+def test_column_of_a_wrong_type_or_without_a_required_value_is_refused(
     made: Handmade, rows: dict[str, pa.Array]
 ) -> None:
     struct = pa.StructArray.from_arrays(list(rows.values()), list(rows))
@@ -378,7 +378,7 @@ def test_a_column_that_cannot_be_right_is_refused(
 
 @pytest.mark.parametrize("type_", [pa.int8(), pa.uint32(), pa.int32(), pa.int64()], ids=str)
 @pytest.mark.parametrize("text", [pa.string(), pa.large_string(), pa.binary()], ids=str)
-def test_a_value_may_stand_in_another_width(
+def test_integers_and_strings_of_other_arrow_types_are_read(
     made: Handmade, type_: pa.DataType, text: pa.DataType
 ) -> None:
     arrays = [pa.array([b"a%20b"], pa.binary()).cast(text), pa.array([7], type_)]
@@ -387,21 +387,23 @@ def test_a_value_may_stand_in_another_width(
     assert files_of(made, ["size"]).select("path", "size").rows() == [("a b", 7)]
 
 
-def in_layout(type_: pa.DataType, text: pa.DataType) -> pa.DataType:
-    """A type with every text in another layout, except map keys, for which Arrow has no other."""
+def with_string_type(type_: pa.DataType, text: pa.DataType) -> pa.DataType:
+    """The type with another string type, except for map keys, which have one type in Arrow."""
     if pa.types.is_struct(type_):
-        return pa.struct([f.with_type(in_layout(f.type, text)) for f in type_])
+        return pa.struct([f.with_type(with_string_type(f.type, text)) for f in type_])
     if pa.types.is_map(type_):
-        return pa.map_(type_.key_type, in_layout(type_.item_type, text))
+        return pa.map_(type_.key_type, with_string_type(type_.item_type, text))
     if pa.types.is_list(type_):
-        return pa.list_(in_layout(type_.value_type, text))
+        return pa.list_(with_string_type(type_.value_type, text))
     return text if pa.types.is_string(type_) else type_
 
 
 @pytest.mark.parametrize(
     "text", [pa.string_view(), pa.dictionary(pa.int32(), pa.string())], ids=["view", "dictionary"]
 )
-def test_text_may_stand_in_the_layout_of_its_writer(made: Handmade, text: pa.DataType) -> None:
+def test_string_view_and_dictionary_columns_are_read_as_strings(
+    made: Handmade, text: pa.DataType
+) -> None:
     bounds = {"id": 1, "name": "n"}
     parsed = {"numRecords": 1, "minValues": bounds, "maxValues": bounds, "nullCount": None}
     rows = (*META, add("a%20b", 1, tags={"t": None}, stats_parsed=parsed), *FILES[1:])
@@ -409,7 +411,7 @@ def test_text_may_stand_in_the_layout_of_its_writer(made: Handmade, text: pa.Dat
     columns = (STRUCT_STATISTICS, *actions.schema())
     plain = files_of(made, columns), reader(made).read_meta(), reader(made).struct_statistics()
     table = pq.read_table(path)
-    types = [in_layout(column.type, text) for column in table.columns]
+    types = [with_string_type(column.type, text) for column in table.columns]
     arrays = [
         pa.array(column.to_pylist(), type_)
         for column, type_ in zip(table.columns, types, strict=True)
@@ -422,7 +424,7 @@ def test_text_may_stand_in_the_layout_of_its_writer(made: Handmade, text: pa.Dat
     assert found[2] == plain[2]
 
 
-def test_an_action_that_is_no_struct_is_refused(made: Handmade) -> None:
+def test_action_column_that_is_not_a_struct_is_refused(made: Handmade) -> None:
     pq.write_table(pa.table({"protocol": [1]}), made.log / f"{5:020d}.checkpoint.parquet")
     with pytest.raises(InvalidActionError):
         read_all(made)
@@ -442,34 +444,36 @@ def test_a_deletion_vector_without_its_path_is_refused(made: Handmade) -> None:
         files_of(made, ["size", "dvId"])
 
 
-def test_a_sidecar_lies_in_the_tables_own_folder_whatever_its_path(made: Handmade) -> None:
+def test_sidecar_is_read_from_the_sidecar_folder_of_the_table_whatever_its_path(
+    made: Handmade,
+) -> None:
     made.sidecar("s%20.parquet", *FILES)
     (made.log / "_sidecars" / "s%20.parquet").rename(made.log / "_sidecars" / "s .parquet")
     for path in ("s%20.parquet", "_delta_log/_sidecars/s%20.parquet", "s3://b/t/s%20.parquet"):
         sidecar = {"sidecar": {"path": path, "sizeInBytes": 1, "modificationTime": 1}}
-        json_manifest(made, SAID, *META, sidecar)
+        json_manifest(made, CHECKPOINT_METADATA, *META, sidecar)
         assert files_of(made, ["size"]).height == 3
 
 
-def test_a_checkpoint_reader_reads_nothing_when_it_is_made(made: Handmade) -> None:
-    gone = Checkpoint(5, "classic", 0, ("_delta_log/gone.parquet",))
-    found = DeltaCheckpointReader(open_store(made.root), gone)
+def test_checkpoint_reader_reads_no_file_when_created(made: Handmade) -> None:
+    missing = Checkpoint(5, "classic", 0, ("_delta_log/missing.parquet",))
+    found = DeltaCheckpointReader(open_store(made.root), missing)
     with pytest.raises(MalformedLogError, match="was not found"):
         found.read_meta()
 
 
 @pytest.mark.parametrize(
-    ("cause", "said"),
+    ("cause", "expected"),
     [
         (NotFoundError("gone"), "a file of the checkpoint was not found"),
         (OSError("first\nsecond"), "the checkpoint cannot be read: first"),
         (MemoryError(), "the checkpoint cannot be read: MemoryError"),
     ],
 )
-def test_whatever_reading_raises_says_which_file_of_which_version(
-    cause: Exception, said: str
+def test_every_read_error_is_reported_with_file_and_version(
+    cause: Exception, expected: str
 ) -> None:
     with pytest.raises(MalformedLogError) as caught, unreadable_is_malformed("part", 7):
         raise cause
-    assert (caught.value.message, caught.value.path, caught.value.version) == (said, "part", 7)
+    assert (caught.value.message, caught.value.path, caught.value.version) == (expected, "part", 7)
     assert caught.value.__cause__ is cause

@@ -53,9 +53,9 @@ def rename(path: Path, name: str) -> None:
     """Rename a column everywhere in the footer."""
     data = path.read_bytes()
     length = int.from_bytes(data[-8:-4], "little") + 8
-    said = bytes([len(name)]) + name.encode()
-    assert said in data[-length:]
-    footer = data[-length:].replace(said, said[:-1] + b"~")
+    encoded = bytes([len(name)]) + name.encode()
+    assert encoded in data[-length:]
+    footer = data[-length:].replace(encoded, encoded[:-1] + b"~")
     path.write_bytes(data[:-length] + footer)
 
 
@@ -88,7 +88,7 @@ def state(root: Path) -> tuple[object, ...]:
 
 @pytest.mark.sampled(4, keep=("name",))
 @pytest.mark.parametrize(("layout", "name"), CASES)
-def test_a_renamed_column_is_passed_over_or_refused(
+def test_checkpoint_with_a_renamed_column_is_ignored_or_refused(
     tables: dict[str, Path], tmp_path: Path, layout: str, name: str
 ) -> None:
     root = tmp_path / "t"
@@ -96,17 +96,17 @@ def test_a_renamed_column_is_passed_over_or_refused(
     expected = state(root)
     (file,) = (root / "_delta_log").glob(LAYOUTS[layout][1])
     rename(file, name)
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert state(root) == expected
-    assert any(w.category is LakelogWarning for w in told)
+    assert any(w.category is LakelogWarning for w in caught)
     for version in (0, 1):
         (root / "_delta_log" / f"{version:020d}.json").unlink()
     with pytest.raises((CheckpointCorruptionError, CorruptionError)):
         state(root)
 
 
-def test_a_reader_of_sidecars_alone_demands_what_the_metadata_needs(
+def test_sidecar_without_partition_values_of_a_partitioned_table_is_refused(
     tables: dict[str, Path], tmp_path: Path
 ) -> None:
     root = tmp_path / "t"
@@ -120,7 +120,7 @@ def test_a_reader_of_sidecars_alone_demands_what_the_metadata_needs(
         list(reader.iter_files(("path",)))
 
 
-def test_what_real_writers_leave_out_is_no_damage(tmp_path: Path) -> None:
+def test_columns_that_real_writers_omit_are_optional(tmp_path: Path) -> None:
     log = Handmade(tmp_path / "t")
     log.checkpoint(
         1,
@@ -140,28 +140,28 @@ def without_one_row(table: pa.Table) -> pa.Table:
     return table.slice(0, len(table) - 1)
 
 
-def of_other_columns(table: pa.Table) -> pa.Table:
+def other_columns(table: pa.Table) -> pa.Table:
     return pa.table({"id": range(len(table))})
 
 
-def of_nulls(table: pa.Table) -> pa.Table:
+def all_nulls(table: pa.Table) -> pa.Table:
     return pa.table([pa.nulls(len(table), field.type) for field in table.schema], table.schema)
 
 
-def of_null_removes(table: pa.Table) -> pa.Table:
-    return of_nulls(table).select(["remove"])
+def only_null_removes(table: pa.Table) -> pa.Table:
+    return all_nulls(table).select(["remove"])
 
 
 REPLACED: list[tuple[str, Callable[[pa.Table], pa.Table]]] = [
-    *(("multipart", change) for change in (of_other_columns, of_nulls, of_null_removes)),
-    *(("v2-json", change) for change in (of_other_columns, of_nulls, of_null_removes)),
+    *(("multipart", change) for change in (other_columns, all_nulls, only_null_removes)),
+    *(("v2-json", change) for change in (other_columns, all_nulls, only_null_removes)),
     *(("v2-json", change) for change in (without_rows, without_one_row)),
 ]
-"""Only for sidecars is the number of rows recorded."""
+"""The number of rows is recorded only for sidecars."""
 
 
 @pytest.mark.parametrize(("layout", "replaced"), REPLACED)
-def test_a_file_of_a_checkpoint_that_lost_its_actions_is_not_used(
+def test_checkpoint_with_a_file_that_lost_its_actions_is_not_used(
     tmp_path: Path, layout: str, replaced: Callable[[pa.Table], pa.Table]
 ) -> None:
     policy = {"delta.checkpointPolicy": "v2"} if layout == "v2-json" else {}

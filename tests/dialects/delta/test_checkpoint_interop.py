@@ -39,7 +39,7 @@ def stats(number: int) -> str:
 @pytest.mark.parametrize("typed", [False, True])
 @pytest.mark.parametrize("compression", ["zstd", "snappy"])
 @pytest.mark.parametrize("layout", ["classic", "multipart", "v2-json", "v2-parquet"])
-def test_deltalake_sees_the_same_files(
+def test_deltalake_reads_the_same_files(
     tmp_path: Path, layout: str, compression: str, typed: bool
 ) -> None:
     features = ["v2Checkpoint"] if layout.startswith("v2") else []
@@ -74,7 +74,7 @@ def test_deltalake_sees_the_same_files(
         }
         for n in range(COUNT)
     ]
-    gone = [{"actionType": "remove", "path": "gone", "deletionTimestamp": 10**15}]
+    removed = [{"actionType": "remove", "path": "removed", "deletionTimestamp": 10**15}]
     store = open_store(str(tmp_path))
     plan = CheckpointPlan(
         5,
@@ -89,7 +89,7 @@ def test_deltalake_sees_the_same_files(
     )
     writer = DIALECT.checkpoint_writer(store, plan)
     writer.write_meta(pl.DataFrame(meta, schema=actions.schema()))
-    for rows in (files, gone):
+    for rows in (files, removed):
         writer.write_files(pl.DataFrame(rows, schema=actions.schema()))
     staged = writer.finish()
     for file in staged.files:

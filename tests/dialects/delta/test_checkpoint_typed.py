@@ -71,13 +71,13 @@ def test_types_follow_from_the_schema() -> None:
     assert typed.partitions == pa.struct({"p": pa.int32()})
 
 
-def test_without_columns_only_the_count_of_records_is_typed() -> None:
+def test_statistics_of_a_table_without_columns_have_only_the_record_count() -> None:
     typed = TypedCopies.of(plan(contract.Struct(()), partition_columns=()))
     assert typed.statistics == pa.struct({"numRecords": pa.int64()})
     assert typed.partitions is None
 
 
-def test_physical_names_stand_in_a_checkpoint() -> None:
+def test_typed_copies_use_physical_column_names() -> None:
     name = "delta.columnMapping.physicalName"
     mapped = schema(
         field("a", struct(field("b", "long", **{name: "c2"})), **{name: "c1"}),
@@ -90,9 +90,9 @@ def test_physical_names_stand_in_a_checkpoint() -> None:
         schema_overrides={"partitionValues": actions.schema()["partitionValues"]},
     )
     found = typed.columns(files)
-    (said,) = found[STRUCT_STATISTICS].to_pylist()
-    assert said["minValues"] == {"c1": {"c2": 5}}
-    assert said["nullCount"] == {"c1": {"c2": 0}}
+    (statistics,) = found[STRUCT_STATISTICS].to_pylist()
+    assert statistics["minValues"] == {"c1": {"c2": 5}}
+    assert statistics["nullCount"] == {"c1": {"c2": 0}}
     assert found["partitionValues_parsed"].to_pylist() == [{"c3": "q"}]
 
 
@@ -104,7 +104,7 @@ TEXTS = [
 ]
 
 
-def test_statistics_that_came_typed_are_taken_over_and_the_others_read() -> None:
+def test_typed_statistics_are_copied_and_json_statistics_are_parsed() -> None:
     typed = TypedCopies.of(plan())
     whole = pl.DataFrame({"path": list("abcd"), "stats": TEXTS})
     expected = typed.columns(whole)[STRUCT_STATISTICS]
@@ -125,7 +125,7 @@ def test_statistics_that_came_typed_are_taken_over_and_the_others_read() -> None
         assert typed.columns(partly)[STRUCT_STATISTICS].to_pylist() == expected.to_pylist()
 
 
-def test_statistics_that_were_read_before_are_taken_over() -> None:
+def test_parsed_statistics_are_not_parsed_again() -> None:
     typed = TypedCopies.of(plan())
     files = pl.DataFrame({"actionType": ["add"] * 4, "path": list("abcd"), "stats": TEXTS})
     parsed = stats_from_json(files["stats"], typed.indexed)
@@ -133,10 +133,10 @@ def test_statistics_that_were_read_before_are_taken_over() -> None:
     assert typed.columns(read.reverse()) == typed.columns(files.reverse())
     garbled = read.with_columns(stats=pl.lit("garbage"))
     found = typed.columns(garbled)[STRUCT_STATISTICS]
-    assert found[0] == typed.columns(files)[STRUCT_STATISTICS][0], "a text was read again"
+    assert found[0] == typed.columns(files)[STRUCT_STATISTICS][0], "a text was parsed again"
 
 
-def test_texts_are_made_where_statistics_came_typed_alone() -> None:
+def test_json_text_is_made_for_statistics_that_are_only_typed() -> None:
     typed = TypedCopies.of(plan())
     files = pl.DataFrame({"path": list("abcd"), "stats": TEXTS})
     structs = pl.Series(STRUCT_STATISTICS, typed.columns(files)[STRUCT_STATISTICS])
@@ -148,14 +148,17 @@ def test_texts_are_made_where_statistics_came_typed_alone() -> None:
     assert alone[1] is None
 
 
-def test_a_partition_column_of_an_unknown_type_has_no_typed_copy() -> None:
+def test_partition_column_of_an_unknown_type_has_no_typed_copy() -> None:
     odd = schema(field("p", "interval second"), field("q", "date"))
-    typed = TypedCopies.of(plan(odd, partition_columns=("p", "q", "gone")))
-    assert typed.partitions == pa.struct({"q": pa.date32(), "gone": pa.string()})
+    typed = TypedCopies.of(plan(odd, partition_columns=("p", "q", "absent")))
+    assert typed.partitions == pa.struct({"q": pa.date32(), "absent": pa.string()})
     files = pl.DataFrame(
-        {"path": ["a", "b"], "partitionValues": [{"p": "1", "q": "2024-01-01", "gone": "x"}, None]},
+        {
+            "path": ["a", "b"],
+            "partitionValues": [{"p": "1", "q": "2024-01-01", "absent": "x"}, None],
+        },
         schema_overrides={"partitionValues": actions.schema()["partitionValues"]},
     )
     found = typed.columns(files)["partitionValues_parsed"].to_pylist()
     assert [str(row["q"]) for row in found] == ["2024-01-01", "None"]
-    assert [row["gone"] for row in found] == ["x", None]
+    assert [row["absent"] for row in found] == ["x", None]

@@ -1,4 +1,4 @@
-"""Checkpoints are written, and read again."""
+"""Checkpoints that lakelog writes are read back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ LAYOUTS = {
     "v2-parquet inline": {"parts": 0},
     "classic-v2 inline": {"parts": 0},
 }
-KEPT_NOWHERE = ("version", "position", "timestamp", "dataChange", "extra")
+NOT_COMPARED = ("version", "position", "timestamp", "dataChange", "extra")
 """Columns of a row that no checkpoint keeps, or that it replaces."""
 
 
@@ -89,7 +89,7 @@ def publish(store: LogStore, staged: StagedCheckpoint) -> None:
 
 def as_rows(frames: Iterable[pl.DataFrame], removes_lack: tuple[str, ...] = ()) -> list[str]:
     """Rows and maps in canonical order, absent columns as nulls."""
-    whole = actions.conform(actions.concat(frames)).drop(KEPT_NOWHERE)
+    whole = actions.conform(actions.concat(frames)).drop(NOT_COMPARED)
     rows = []
     for found in whole.iter_rows(named=True):
         lacking = removes_lack if found["actionType"] == "remove" else ()
@@ -98,7 +98,7 @@ def as_rows(frames: Iterable[pl.DataFrame], removes_lack: tuple[str, ...] = ()) 
     return sorted(rows)
 
 
-def held(reader: DeltaCheckpointReader) -> tuple[list[str], list[str]]:
+def rows_read(reader: DeltaCheckpointReader) -> tuple[list[str], list[str]]:
     columns = tuple(actions.schema())
     return as_rows([reader.read_meta()]), as_rows(reader.iter_files(columns))
 
@@ -115,7 +115,7 @@ def given_rows(state: replay.State) -> tuple[list[str], list[str]]:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @given(seed=st.integers(0, 10**6), group=st.sampled_from([1, 4, 50_000]))
 @settings(max_examples=share_of(8), deadline=None)
-def test_what_is_written_is_read(
+def test_written_checkpoint_is_read_back(
     tmp_path_factory: pytest.TempPathFactory, layout: str, seed: int, group: int
 ) -> None:
     root = loggen.generate(
@@ -125,14 +125,14 @@ def test_what_is_written_is_read(
     store = open_store(str(root))
     staged = write(store, state, plan_of(state.version, layout, row_group_rows=group))
 
-    assert held(DIALECT.open_checkpoint(store, staged.checkpoint)) == given_rows(state)
+    assert rows_read(DIALECT.open_checkpoint(store, staged.checkpoint)) == given_rows(state)
     assert DIALECT.list_log(store, hint=False).checkpoints == ()
     publish(store, staged)
     (listed,) = DIALECT.list_log(store).checkpoints
     assert listed.version == state.version
     assert listed.layout == staged.checkpoint.layout
     assert listed.rank == staged.checkpoint.rank
-    assert held(DIALECT.open_checkpoint(store, listed)) == given_rows(state)
+    assert rows_read(DIALECT.open_checkpoint(store, listed)) == given_rows(state)
     assert read_last_checkpoint(store).version == state.version
     assert staged.pointer is not None
     pointer = json.loads(staged.pointer[1])
@@ -144,14 +144,14 @@ def test_an_unknown_layout_is_refused(tmp_path: Path) -> None:
         DIALECT.checkpoint_writer(open_store(str(tmp_path)), plan_of(1, "flattened"))
 
 
-def test_an_action_that_no_checkpoint_holds_is_refused(tmp_path: Path) -> None:
+def test_action_that_checkpoints_do_not_contain_is_refused(tmp_path: Path) -> None:
     writer = DIALECT.checkpoint_writer(open_store(str(tmp_path)), plan_of(1))
     with pytest.raises(InvalidInputError, match="cannot contain this action"):
         writer.write_meta(frame_of([{"actionType": "mergeskip", "path": "a"}]))
     writer.abandon()
 
 
-def test_what_is_abandoned_is_gone(tmp_path: Path) -> None:
+def test_abandon_deletes_all_files(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     writer = DIALECT.checkpoint_writer(store, plan_of(1, row_group_rows=1))
     writer.write_meta(META)
@@ -160,7 +160,7 @@ def test_what_is_abandoned_is_gone(tmp_path: Path) -> None:
     assert not [entry for batch in store.walk() for entry in batch]
 
 
-def test_paths_are_encoded_and_files_change_no_data(tmp_path: Path) -> None:
+def test_paths_are_encoded_and_data_change_is_false(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     writer = DIALECT.checkpoint_writer(store, plan_of(1))
     writer.write_meta(META)
@@ -185,7 +185,7 @@ def begin(tmp_path: Path, plan: CheckpointPlan) -> tuple[LogStore, DeltaCheckpoi
     return store, writer
 
 
-def test_row_groups_have_the_rows_that_were_asked_for(tmp_path: Path) -> None:
+def test_row_groups_have_the_requested_number_of_rows(tmp_path: Path) -> None:
     _, writer = begin(tmp_path, plan_of(1, row_group_rows=10))
     for batch in adds(35).iter_slices(7):
         writer.write_files(batch)
@@ -196,7 +196,7 @@ def test_row_groups_have_the_rows_that_were_asked_for(tmp_path: Path) -> None:
     assert file.num_actions == 37
 
 
-def test_sidecars_are_cut_by_count_in_the_order_given(tmp_path: Path) -> None:
+def test_sidecars_are_split_by_action_count_in_the_given_order(tmp_path: Path) -> None:
     store, writer = begin(tmp_path, plan_of(1, "v2-json", part_actions=10, created_ms=17))
     for batch in adds(25).iter_slices(7):
         writer.write_files(batch)
@@ -213,13 +213,13 @@ def test_sidecars_are_cut_by_count_in_the_order_given(tmp_path: Path) -> None:
     ]
     assert found == [f"{n:05}" for n in range(25)] + ["z"]
 
-    said = [json.loads(line) for line in (tmp_path / manifest.path).read_text().splitlines()]
-    assert list(said[0]) == ["checkpointMetadata"]
-    assert said[0]["checkpointMetadata"]["version"] == 1
-    tags = said[0]["checkpointMetadata"]["tags"]
+    lines = [json.loads(line) for line in (tmp_path / manifest.path).read_text().splitlines()]
+    assert list(lines[0]) == ["checkpointMetadata"]
+    assert lines[0]["checkpointMetadata"]["version"] == 1
+    tags = lines[0]["checkpointMetadata"]["tags"]
     assert (tags["sidecarNumActions"], tags["numOfAddFiles"]) == ("26", "25")
     assert tags["sidecarSizeInBytes"] == str(sum(file.size_bytes for file in sidecars))
-    named = [line["sidecar"] for line in said if "sidecar" in line]
+    named = [line["sidecar"] for line in lines if "sidecar" in line]
     assert [(s["sizeInBytes"], s["modificationTime"]) for s in named] == [
         (file.size_bytes, 17) for file in sidecars
     ]
@@ -267,7 +267,7 @@ def test_kept_sidecars_are_named_and_counted(tmp_path: Path, recorded: bool) -> 
     assert left == {file.path.rpartition("/")[2] for file in kept}
 
 
-def test_parts_are_dealt_by_path_and_vector(tmp_path: Path) -> None:
+def test_files_are_assigned_to_parts_by_path_and_deletion_vector(tmp_path: Path) -> None:
     vector = {"dvStorageType": "u", "dvPathOrInline": "ab", "dvSizeInBytes": 1, "dvCardinality": 1}
     files = adds(300, **vector).with_columns(dvId=pl.format("uab@{}", pl.col("size")))
     files = files.with_columns(dvOffset=pl.col("size").cast(pl.Int32))
@@ -288,7 +288,7 @@ def test_parts_are_dealt_by_path_and_vector(tmp_path: Path) -> None:
         assert len(others) == (number == part_of_others(3))
 
 
-def test_what_only_spark_knows_of_a_vector_is_kept(tmp_path: Path) -> None:
+def test_max_row_index_of_a_deletion_vector_is_kept(tmp_path: Path) -> None:
     vector = {"dvStorageType": "u", "dvPathOrInline": "ab", "dvSizeInBytes": 1, "dvCardinality": 1}
     extra = [None, '{"deletionVector":{"maxRowIndex":7},"x":1}', '{"maxRowIndex":3}']
     _, writer = begin(tmp_path, plan_of(1))
@@ -298,7 +298,7 @@ def test_what_only_spark_knows_of_a_vector_is_kept(tmp_path: Path) -> None:
     assert [row["deletionVector"]["maxRowIndex"] for row in found] == [None, 7, None]
 
 
-def test_texts_longer_than_an_array_holds_are_sliced(
+def test_texts_larger_than_an_arrow_array_are_sliced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lakelog.dialects.delta.checkpoint_files._MOST_TEXT_BYTES", 100)
@@ -312,7 +312,7 @@ def test_texts_longer_than_an_array_holds_are_sliced(
 
 @pytest.mark.parametrize("fault", ["fail", "lost"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_store_that_fails_leaves_nothing(tmp_path: Path, layout: str, fault: Fault) -> None:
+def test_failed_writer_leaves_no_file(tmp_path: Path, layout: str, fault: Fault) -> None:
     for nth in range(1, 20):
         below = open_store(str(tmp_path / str(nth)))
         store = InjectingStore(below, [Rule(fault, "upload", nth=nth)])
@@ -329,7 +329,7 @@ def test_a_store_that_fails_leaves_nothing(tmp_path: Path, layout: str, fault: F
         else:
             assert nth > 1
             return
-    pytest.fail("it never succeeds")
+    pytest.fail("the writer never succeeds")
 
 
 @pytest.mark.parametrize(
@@ -340,7 +340,7 @@ def test_a_store_that_fails_leaves_nothing(tmp_path: Path, layout: str, fault: F
         ("classic", {"kept": (SidecarFile("a", 1, 1),)}, "only V2"),
     ],
 )
-def test_a_plan_that_makes_no_sense_is_refused(
+def test_invalid_plan_is_refused(
     tmp_path: Path, layout: str, more: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):

@@ -29,7 +29,7 @@ def commits_listed(made: Handmade, **how: Any) -> list[int]:
     return [c.version for c in listing.commits]
 
 
-def test_the_pointer_shortens_the_listing_and_nothing_else_does(made: Handmade) -> None:
+def test_listing_starts_at_the_checkpoint_of_the_pointer(made: Handmade) -> None:
     assert commits_listed(made) == list(range(12))
     made.write("_last_checkpoint", b'{"version":5}')
     assert commits_listed(made) == list(range(5, 12))
@@ -38,7 +38,9 @@ def test_the_pointer_shortens_the_listing_and_nothing_else_does(made: Handmade) 
 
 
 @pytest.mark.parametrize("version", [3, 6, 99])
-def test_a_pointer_to_no_checkpoint_lists_all(made: Handmade, version: int) -> None:
+def test_pointer_to_a_missing_checkpoint_finds_another_or_lists_everything(
+    made: Handmade, version: int
+) -> None:
     made.write("_last_checkpoint", b'{"version":%d}' % version)
     listed = commits_listed(made)
     assert listed == (list(range(3, 12)) if version == 3 else list(range(12)))
@@ -58,7 +60,7 @@ def test_commits_decode_to_rows_with_decoded_paths_and_identities(made: Handmade
     assert [i.version for i in decoded.commit_infos] == list(range(12))
 
 
-def test_without_files_only_the_rest_is_decoded(made: Handmade) -> None:
+def test_decoding_without_files_reads_only_meta_actions_and_commit_info(made: Handmade) -> None:
     log = made.context()
     decoded = DIALECT.decode(log.store, log.list_all().commits, files=False)
     assert decoded.files.height == decoded.other.height == 0
@@ -67,17 +69,15 @@ def test_without_files_only_the_rest_is_decoded(made: Handmade) -> None:
 
 
 @pytest.mark.parametrize("place", [0, 2, 12])
-def test_a_commit_that_vanishes_between_listing_and_reading_is_named(
-    made: Handmade, place: int
-) -> None:
+def test_commit_deleted_between_listing_and_reading_is_named(made: Handmade, place: int) -> None:
     commits = list(made.context().list_all().commits)
-    commits.insert(place, CommitFile(99, "_delta_log/gone.json", 1, 1))
+    commits.insert(place, CommitFile(99, "_delta_log/missing.json", 1, 1))
     with pytest.raises(MalformedLogError, match="deleted while") as refused:
         DIALECT.decode(made.context().store, commits)
-    assert (refused.value.path, refused.value.version) == ("_delta_log/gone.json", 99)
+    assert (refused.value.path, refused.value.version) == ("_delta_log/missing.json", 99)
 
 
-def test_a_compactions_rows_have_no_place(made: Handmade) -> None:
+def test_rows_of_a_compaction_have_no_position(made: Handmade) -> None:
     made.compaction(1, 2, add("f1"), add("f2%20x"))
     log = made.context()
     (compaction,) = log.list_all().compactions

@@ -18,7 +18,7 @@ def test_each_known_feature_is_read(feature: str) -> None:
     check_readable(3, [feature], "t")
 
 
-def test_no_features_at_all_are_read() -> None:
+def test_empty_feature_list_is_read() -> None:
     check_readable(3, [], "t")
 
 
@@ -30,7 +30,7 @@ def test_each_other_feature_is_refused_by_name(feature: str) -> None:
     assert repr(feature) in refused.value.message
 
 
-def test_a_feature_that_is_refused_says_why() -> None:
+def test_refused_feature_is_reported_with_reason_and_hint() -> None:
     with pytest.raises(UnsupportedFeatureError, match="catalog knows which commits") as refused:
         check_readable(3, ["catalogManaged"], "t")
     assert "catalog" in str(refused.value.hint)
@@ -43,7 +43,7 @@ def test_a_reader_version_out_of_range_is_refused(version: int) -> None:
     assert refused.value.found == version
 
 
-def test_version_three_without_a_list_is_damage() -> None:
+def test_version_3_without_a_feature_list_raises_corruption_error() -> None:
     with pytest.raises(CorruptionError, match="but no"):
         check_readable(3, None, "t")
 

@@ -62,10 +62,10 @@ def write_sidecar(
 ) -> SidecarFile:
     """A sidecar of paths, percent-encoded by every writer in the same way."""
     removes = removes or []
-    gone: list[None] = [None]
-    add = pa.array([{"path": encode_path(p)} for p in adds] + gone * len(removes), ADD)
-    dead = [{"path": encode_path(p), "deletionTimestamp": deleted_ms} for p in removes]
-    remove = pa.array(gone * len(adds) + dead, REMOVE)
+    nulls: list[None] = [None]
+    add = pa.array([{"path": encode_path(p)} for p in adds] + nulls * len(removes), ADD)
+    tombstones = [{"path": encode_path(p), "deletionTimestamp": deleted_ms} for p in removes]
+    remove = pa.array(nulls * len(adds) + tombstones, REMOVE)
     sink = pa.BufferOutputStream()
     options = filter_options(row_group_rows) if filters else {}
     table = pa.table({"add": add, "remove": remove})
@@ -76,8 +76,8 @@ def write_sidecar(
     return SidecarFile(SIDECAR, len(data), 0)
 
 
-SHAPE = "as it looks"
-HELD = Digest({"add": 2, "remove": 1}, {"add": 5, "remove": 6})
+SHAPE = "shape"
+DIGEST = Digest({"add": 2, "remove": 1}, {"add": 5, "remove": 6})
 ADD = pa.struct({"path": pa.string()})
 REMOVE = pa.struct({"path": pa.string(), "deletionTimestamp": pa.int64()})
 
@@ -102,7 +102,7 @@ def test_xxh64_gives_the_published_hashes(text: bytes, expected: int) -> None:
 
 @given(st.lists(st.binary(max_size=100), max_size=20))
 @settings(max_examples=share_of(50), deadline=None)
-def test_hashing_many_slices_at_once_is_hashing_each(slices: list[bytes]) -> None:
+def test_hashing_many_slices_together_equals_hashing_each(slices: list[bytes]) -> None:
     lengths = [len(s) for s in slices]
     starts = np.cumsum([0, *lengths])[:-1].tolist() if slices else []
     together = xxh64(np.frombuffer(b"".join(slices), np.uint8), starts, lengths)
@@ -111,7 +111,7 @@ def test_hashing_many_slices_at_once_is_hashing_each(slices: list[bytes]) -> Non
 
 @given(st.lists(st.text(max_size=70), max_size=40, unique=True), st.integers(1, 17))
 @settings(max_examples=share_of(40), deadline=None)
-def test_a_filter_that_arrow_wrote_knows_every_path(paths: list[str], group: int) -> None:
+def test_filter_written_by_arrow_contains_every_path(paths: list[str], group: int) -> None:
     store = open_store("memory://filters")
     half = len(paths) // 2
     write_sidecar(store, paths[:half], paths[half:], row_group_rows=group)
@@ -121,7 +121,7 @@ def test_a_filter_that_arrow_wrote_knows_every_path(paths: list[str], group: int
     assert found.filter.may_hold(hash_paths(pl.Series(paths, dtype=pl.String))).all()
 
 
-def test_a_filter_knows_few_other_paths(store: LogStore) -> None:
+def test_filter_has_few_false_positives(store: LogStore) -> None:
     paths = [f"day={i % 7}/part-{i:05d}.parquet" for i in range(5000)]
     write_sidecar(store, paths, row_group_rows=5000)
     others = pl.Series([f"day={i % 7}/other-{i:05d}.parquet" for i in range(50_000)])
@@ -141,11 +141,11 @@ def test_paths_are_hashed_as_they_are_written() -> None:
     assert hash_paths(pl.Series([], dtype=pl.String)).tolist() == []
 
 
-def test_spelling_of_paths_is_part_of_the_format() -> None:
+def test_path_encoding_is_part_of_the_format() -> None:
     """A change of `encode_paths` must increase `FORMAT`, because old filters use the old
     encoding.
     """
-    spelled = {
+    encoded = {
         "a b": "a%20b",
         "é": "é",
         "p=1/x+y": "p=1/x+y",
@@ -154,19 +154,19 @@ def test_spelling_of_paths_is_part_of_the_format() -> None:
         "x:y/z": "x%3Ay/z",
         "\u00a0[]": "%C2%A0%5B%5D",
     }
-    assert {path: encode_path(path) for path in spelled} == spelled
+    assert {path: encode_path(path) for path in encoded} == encoded
     assert sidecar_fingerprints.FORMAT == 1
 
 
-def test_a_fingerprint_comes_back_from_its_tags(store: LogStore) -> None:
+def test_fingerprint_is_read_back_from_its_tags(store: LogStore) -> None:
     file = write_sidecar(store, ["a", "b"], ["c"])
-    taken = take_fingerprint(store, file, HELD, SHAPE)
-    assert (taken.adds, taken.removes, taken.digest) == (2, 1, HELD)
+    taken = take_fingerprint(store, file, DIGEST, SHAPE)
+    assert (taken.adds, taken.removes, taken.digest) == (2, 1, DIGEST)
     assert taken.filters
     assert Fingerprint.of_tags({"other": "x", **taken.to_tags()}) == taken
 
 
-def test_a_record_digests_what_is_written(store: LogStore) -> None:
+def test_record_digests_the_written_rows(store: LogStore) -> None:
     file = write_sidecar(store, ["a", "b"], ["c"])
     record = SidecarRecord(SHAPE, digest)
     for kind, paths in (("add", ["a"]), ("remove", ["c"]), ("add", ["b"])):
@@ -181,15 +181,15 @@ def test_a_record_digests_what_is_written(store: LogStore) -> None:
     assert total_of_tags({TOTAL_TAG: "{}"}) is None
 
 
-def test_a_sidecar_that_lost_a_row_on_the_way_is_not_recorded(store: LogStore) -> None:
+def test_sidecar_that_lost_a_row_is_not_recorded(store: LogStore) -> None:
     file = write_sidecar(store, ["a"], ["c"])
     with pytest.raises(MalformedLogError, match="differs from its manifest: rows"):
-        take_fingerprint(store, file, HELD, "")
+        take_fingerprint(store, file, DIGEST, "")
 
 
-def test_a_sidecar_with_other_paths_is_not_the_one_recorded(store: LogStore) -> None:
+def test_sidecar_with_other_paths_differs_from_its_record(store: LogStore) -> None:
     file = write_sidecar(store, ["a", "b"], ["c"])
-    recorded = take_fingerprint(store, file, HELD, "")
+    recorded = take_fingerprint(store, file, DIGEST, "")
     other = write_sidecar(store, ["a", "b"], ["d"])
     with pytest.raises(MalformedLogError, match="path filters"):
         check_inspection(inspect_sidecar(store, SIDECAR), other, recorded)
@@ -217,14 +217,14 @@ def test_a_sidecar_with_other_paths_is_not_the_one_recorded(store: LogStore) -> 
         None,
     ],
 )
-def test_what_another_version_recorded_is_no_fingerprint(change: dict[str, object] | None) -> None:
-    body = orjson.loads(Fingerprint(2, 1, HELD, "s").to_tags()[FINGERPRINT_TAG])
+def test_fingerprint_of_another_format_is_ignored(change: dict[str, object] | None) -> None:
+    body = orjson.loads(Fingerprint(2, 1, DIGEST, "s").to_tags()[FINGERPRINT_TAG])
     text = orjson.dumps(body | change).decode() if change is not None else "[]"
     assert Fingerprint.of_tags({FINGERPRINT_TAG: text}) is None
 
 
-def test_a_footer_is_recorded_in_a_form_that_comes_back() -> None:
-    body = orjson.loads(Fingerprint(2, 1, HELD, "s").to_tags()[FINGERPRINT_TAG])
+def test_footer_is_recorded_and_read_back() -> None:
+    body = orjson.loads(Fingerprint(2, 1, DIGEST, "s").to_tags()[FINGERPRINT_TAG])
     assert "footer" not in body
     text = orjson.dumps(body | {"footer": FOOTER}).decode()
     found = Fingerprint.of_tags({FINGERPRINT_TAG: text})
@@ -235,9 +235,7 @@ def test_a_footer_is_recorded_in_a_form_that_comes_back() -> None:
 
 
 @pytest.mark.parametrize("filters", [True, False])
-def test_a_sidecar_that_is_recognised_says_what_its_inspection_says(
-    store: LogStore, filters: bool
-) -> None:
+def test_recognised_sidecar_equals_its_inspection(store: LogStore, filters: bool) -> None:
     file = write_sidecar(store, ["a", "b"], ["c"], filters=filters, deleted_ms=99)
     inspected = inspect_sidecar(store, SIDECAR)
     found = recognise_sidecar(store, SIDECAR, file.size_bytes, (2, 1), inspected.footer)
@@ -249,29 +247,29 @@ def test_a_sidecar_that_is_recognised_says_what_its_inspection_says(
     assert replace(found, filter=None) == replace(inspected, filter=None)
 
 
-def test_a_sidecar_whose_end_has_changed_is_not_recognised(store: LogStore) -> None:
+def test_sidecar_with_a_changed_footer_is_not_recognised(store: LogStore) -> None:
     file = write_sidecar(store, ["a", "b"], ["c"])
     footer = inspect_sidecar(store, SIDECAR).footer
     data = store.read(SIDECAR)
 
-    def known(content: bytes, size: int = file.size_bytes) -> bool:
+    def is_recognised(content: bytes, size: int = file.size_bytes) -> bool:
         store.put(SIDECAR, content)
         return recognise_sidecar(store, SIDECAR, size, (2, 1), footer) is not None
 
-    assert known(data)
+    assert is_recognised(data)
     for place in range(len(data) - footer.length, len(data)):
-        assert not known(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-    assert not known(data[:-1])
-    assert not known(data, file.size_bytes + 1)
-    assert not known(b"")
+        assert not is_recognised(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+    assert not is_recognised(data[:-1])
+    assert not is_recognised(data, file.size_bytes + 1)
+    assert not is_recognised(b"")
 
 
 @pytest.mark.parametrize("tags", [None, {}, {FINGERPRINT_TAG: None}, {FINGERPRINT_TAG: "{"}])
-def test_tags_of_others_hold_no_fingerprint(tags: dict[str, str | None] | None) -> None:
+def test_tags_of_other_writers_contain_no_fingerprint(tags: dict[str, str | None] | None) -> None:
     assert Fingerprint.of_tags(tags) is None
 
 
-def test_a_sidecar_without_filters_says_so(store: LogStore) -> None:
+def test_sidecar_without_filters_is_inspected_without_a_filter(store: LogStore) -> None:
     write_sidecar(store, ["a"], filters=False)
     found = inspect_sidecar(store, SIDECAR)
     assert found.filter is None
@@ -292,7 +290,7 @@ def test_every_changed_byte_of_the_filters_changes_their_checksum(store: LogStor
         assert after is None or after.checksum != before.checksum
 
 
-def test_two_sidecars_with_as_many_paths_have_other_filters(store: LogStore) -> None:
+def test_sidecars_with_equal_path_counts_have_different_filters(store: LogStore) -> None:
     checksums = set()
     for name in "ab":
         write_sidecar(store, [f"{name}{i}" for i in range(100)])
@@ -303,7 +301,7 @@ def test_two_sidecars_with_as_many_paths_have_other_filters(store: LogStore) -> 
 
 
 @pytest.mark.parametrize("keep", [0, 3, 100, -1])
-def test_a_sidecar_that_is_cut_short_is_damage(store: LogStore, keep: int) -> None:
+def test_truncated_sidecar_raises_malformed_log_error(store: LogStore, keep: int) -> None:
     write_sidecar(store, ["a", "b"])
     store.put(SIDECAR, store.read(SIDECAR)[:keep])
     with pytest.raises(MalformedLogError) as caught:
@@ -311,12 +309,12 @@ def test_a_sidecar_that_is_cut_short_is_damage(store: LogStore, keep: int) -> No
     assert caught.value.path == SIDECAR
 
 
-def test_a_sidecar_that_is_gone_is_damage(store: LogStore) -> None:
+def test_missing_sidecar_raises_malformed_log_error(store: LogStore) -> None:
     with pytest.raises(MalformedLogError, match="not found"):
         inspect_sidecar(store, SIDECAR)
 
 
-def test_the_latest_deletion_is_known_from_the_footer(store: LogStore) -> None:
+def test_latest_deletion_time_is_read_from_the_footer(store: LogStore) -> None:
     write_sidecar(store, ["a"], ["b", "c"], deleted_ms=99)
     assert inspect_sidecar(store, SIDECAR).last_deletion_ms == 99
     write_sidecar(store, ["a"])
@@ -328,7 +326,7 @@ def shape(plan: CheckpointPlan, **configuration: str) -> str:
     return shape_of(plan, file_action_columns(plan)[0])
 
 
-def test_the_shape_follows_what_decides_the_columns_and_what_they_mean() -> None:
+def test_shape_depends_on_everything_that_determines_the_columns() -> None:
     other = contract.parse_schema('{"type":"struct","fields":[]}')
     typed = replace(PLAN, stats_as_struct=True)
     shapes = [

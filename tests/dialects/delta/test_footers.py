@@ -19,7 +19,7 @@ def _written() -> bytes:
     return file.getvalue()
 
 
-def _look_at_all(metadata: pq.FileMetaData) -> int:
+def _read_all_statistics(metadata: pq.FileMetaData) -> int:
     groups, leaves = range(metadata.num_row_groups), range(metadata.num_columns)
     require_valid_chunks(metadata, groups, leaves)
     chunks = [metadata.row_group(group).column(leaf) for group in groups for leaf in leaves]
@@ -29,15 +29,15 @@ def _look_at_all(metadata: pq.FileMetaData) -> int:
     return sum(chunk.num_values for chunk in chunks)
 
 
-def test_a_sound_footer_is_passed() -> None:
+def test_valid_footer_is_accepted() -> None:
     metadata = pq.ParquetFile(io.BytesIO(_written())).metadata
-    assert _look_at_all(metadata) == 4
+    assert _read_all_statistics(metadata) == 4
     require_valid_chunks(metadata, [], [0])
     require_valid_chunks(metadata, [0], [])
 
 
 @pytest.mark.parametrize("mask", [0x02, 0x04, 0xFF])
-def test_whichever_byte_of_a_footer_is_flipped_the_process_lives(mask: int) -> None:
+def test_process_survives_any_flipped_byte_of_a_footer(mask: int) -> None:
     data = _written()
     start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
     refused: list[str] = []
@@ -48,7 +48,7 @@ def test_whichever_byte_of_a_footer_is_flipped_the_process_lives(mask: int) -> N
         except (pa.ArrowException, OSError, ValueError):
             continue
         try:
-            _look_at_all(metadata)
+            _read_all_statistics(metadata)
         except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
             refused.append(str(error))
     if mask == 0x02:  # an optional field that has become a required one

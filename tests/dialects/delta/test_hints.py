@@ -13,6 +13,6 @@ from tests.budget import share_of
 
 @given(st.text(max_size=30), st.text(max_size=30))
 @settings(max_examples=share_of(200), deadline=None)
-def test_texts_are_quoted_as_uris_are(key: str, value: str) -> None:
-    spelled = [quote(text, safe="-._~") for text in (key, value)]
-    assert canonical({key: value}) == f'"{spelled[0]}"="{spelled[1]}"'
+def test_texts_are_percent_encoded_like_uris(key: str, value: str) -> None:
+    encoded = [quote(text, safe="-._~") for text in (key, value)]
+    assert canonical({key: value}) == f'"{encoded[0]}"="{encoded[1]}"'

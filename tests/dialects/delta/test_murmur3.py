@@ -51,12 +51,12 @@ def plain_row(texts: Sequence[str | None]) -> int:
 @pytest.mark.parametrize(
     ("text", "expected"), [("ABC", -757602832), ("Spark", 228093765), ("", 142593372)]
 )
-def test_values_that_spark_is_known_to_give(text: str, expected: int) -> None:
+def test_hash_equals_known_values_of_spark(text: str, expected: int) -> None:
     assert hash_columns(pl.Series([text])).to_list() == [expected]
 
 
 @given(st.lists(st.tuples(TEXT, TEXT), max_size=30), st.integers(0, 3))
-def test_whole_columns_hash_as_texts_one_by_one(
+def test_column_hash_equals_the_hashes_of_single_rows(
     rows: list[tuple[str | None, str | None]], start: int
 ) -> None:
     first, second = (pl.Series([row[n] for row in rows], dtype=pl.String)[start:] for n in (0, 1))

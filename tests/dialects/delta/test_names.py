@@ -23,7 +23,7 @@ def test_commits_are_sorted_by_version() -> None:
     assert (found.commits[0].size_bytes, found.commits[0].modified_ms) == (1, 5)
 
 
-def test_a_number_that_is_no_long_names_no_version() -> None:
+def test_number_beyond_64_bits_is_not_a_version() -> None:
     last, beyond = (1 << 63) - 1, 1 << 63
     suffixes = ("json", "checkpoint.parquet", f"checkpoint.{UUID}.json")
     found = listing(*(f"{v:020d}.{suffix}" for v in (last, beyond) for suffix in suffixes))
@@ -48,12 +48,12 @@ def test_checkpoints_of_one_version_rank_v2_above_parts_above_classic() -> None:
     assert [int(p.split(".")[2]) for p in parts] == [1, 2, 3]
 
 
-def test_a_newer_version_stands_above_any_layout() -> None:
+def test_newer_version_ranks_above_any_layout() -> None:
     found = listing(f"{V}.checkpoint.{UUID}.json", f"{8:020d}.checkpoint.parquet")
     assert [(c.version, c.layout) for c in found.checkpoints] == [(7, "v2-json"), (8, "classic")]
 
 
-def test_a_checkpoint_that_lacks_a_part_does_not_exist_and_is_noted() -> None:
+def test_checkpoint_with_a_missing_part_is_ignored_with_a_note() -> None:
     found = listing(f"{V}.checkpoint.{1:010d}.{2:010d}.parquet")
     assert found.checkpoints == ()
     assert found.notes == ("the checkpoint of version 7 in 2 parts has only 1 and was ignored",)
@@ -62,7 +62,7 @@ def test_a_checkpoint_that_lacks_a_part_does_not_exist_and_is_noted() -> None:
 @pytest.mark.parametrize(
     "name", [f"{V}.checkpoint.parquet", f"{V}.checkpoint.{UUID}.json"], ids=["classic", "v2"]
 )
-def test_an_empty_checkpoint_does_not_exist_and_is_noted(name: str) -> None:
+def test_empty_checkpoint_is_ignored_with_a_note(name: str) -> None:
     found = listing(name, size_bytes=0)
     assert found.checkpoints == ()
     assert "is empty" in found.notes[0]
@@ -108,5 +108,5 @@ def test_compactions_span_two_versions_or_more() -> None:
         "00000000000000000007.00000000000000000009.compacted.json.tmp",
     ],
 )
-def test_a_name_that_is_not_exact_is_not_ours(name: str) -> None:
+def test_inexact_name_is_ignored(name: str) -> None:
     assert listing(name) == LogListing()

@@ -40,13 +40,13 @@ CASES = {
 }
 
 
-def both(spell: Callable[[pl.Series], pl.Series], paths: pl.Series) -> pl.Series:
-    """A column encoded by queries, as long ones are, and one by one, as short ones are."""
+def both(convert: Callable[[pl.Series], pl.Series], paths: pl.Series) -> pl.Series:
+    """Convert by queries, as for long columns, and one by one, as for short ones."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lakelog.dialects.delta.paths._FEW", -1)
-        found = spell(paths)
+        found = convert(paths)
         patch.setattr("lakelog.dialects.delta.paths._FEW", len(paths))
-        assert_series_equal(spell(paths), found)
+        assert_series_equal(convert(paths), found)
     return found
 
 
@@ -55,13 +55,13 @@ def test_a_path_is_decoded_exactly_once(encoded: str, decoded: str) -> None:
     assert decode_path(encoded) == decoded
 
 
-def test_a_column_is_decoded_as_its_paths_are_and_nulls_stay() -> None:
+def test_column_is_decoded_like_single_paths_and_nulls_stay_null() -> None:
     found = both(decode_paths, pl.Series("path", [*CASES, None]))
     assert found.to_list() == [*CASES.values(), None]
 
 
 @given(st.lists(st.none() | st.text("%0123456789abcdefABCDEF/+ é", max_size=12)))
-def test_the_column_and_the_path_agree_on_any_text(paths: list[str | None]) -> None:
+def test_column_and_single_path_decode_any_text_alike(paths: list[str | None]) -> None:
     found = both(decode_paths, pl.Series("path", paths, dtype=pl.String)).to_list()
     assert found == [None if p is None else decode_path(p) for p in paths]
 
@@ -72,7 +72,7 @@ def test_decoding_undoes_encoding(path: str) -> None:
     assert both(decode_paths, pl.Series([quote(path)])).to_list() == [path]
 
 
-def test_a_column_without_escapes_is_the_same_column() -> None:
+def test_column_without_escapes_is_returned_unchanged() -> None:
     paths = pl.Series("path", ["a", "b"])
     assert decode_paths(paths) is paths
     assert both(decode_paths, paths) is paths
@@ -94,12 +94,12 @@ def test_an_identity_is_storage_path_and_offset() -> None:
     assert found["dvId"].to_list() == ["uab@1", "uab", "ix@0", None]
 
 
-def test_without_a_column_of_offsets_there_is_none() -> None:
+def test_identity_without_an_offset_column_has_no_offset() -> None:
     found = with_dv_id(files(dvStorageType=["u"], dvPathOrInline=["ab"]))
     assert found["dvId"].to_list() == ["uab"]
 
 
-def test_files_without_deletion_vectors_come_back_as_they_are() -> None:
+def test_files_without_deletion_vectors_are_returned_unchanged() -> None:
     frame = files(size=[1, 2])
     assert with_dv_id(frame) is frame
 
@@ -124,7 +124,7 @@ def test_a_deletion_vector_without_its_identity_is_refused(
     assert refused.value.found == "f0"
 
 
-SPELLED = {
+ENCODED = {
     "plain/a-b_c.d!e~f*g'h(i)": "plain/a-b_c.d!e~f*g'h(i)",
     "p=a b/x+y@z&w;v,u$": "p=a%20b/x+y@z&w;v,u$",
     "100%/%41": "100%25/%2541",
@@ -140,10 +140,10 @@ SPELLED = {
 }
 
 
-@pytest.mark.parametrize(("path", "spelled"), SPELLED.items())
-def test_a_path_is_spelled_as_spark_does(path: str, spelled: str) -> None:
-    assert encode_path(path) == spelled
-    assert both(encode_paths, pl.Series([path])).to_list() == [spelled]
+@pytest.mark.parametrize(("path", "encoded"), ENCODED.items())
+def test_path_is_encoded_as_spark_does(path: str, encoded: str) -> None:
+    assert encode_path(path) == encoded
+    assert both(encode_paths, pl.Series([path])).to_list() == [encoded]
 
 
 PATHS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.text(
@@ -152,7 +152,7 @@ PATHS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.text
 
 
 @given(st.lists(st.none() | PATHS, max_size=8))
-def test_every_path_comes_back_from_its_spelling(paths: list[str | None]) -> None:
+def test_every_path_is_decoded_from_its_encoding(paths: list[str | None]) -> None:
     column = pl.Series("path", paths, dtype=pl.String)
     encoded = both(encode_paths, column)
     assert encoded.to_list() == [None if p is None else spell_path(p) for p in paths]

@@ -1,15 +1,15 @@
-"""A client of IndexTables' own transaction log, and what it and lakelog are compared by.
+"""A client of IndexTables' own transaction log, and the comparison of its state with lakelog's.
 
 LAKELOG_INDEXTABLES_BUILD names a folder that holds IndexTables, compiled (``src/target/classes``),
-the jars that it needs (``classpath``, one line), and a driver (``oracle``) that takes one command a
-line as JSON from standard input and answers each with one line, ``{"ok": ...}`` or ``{"error":
+the jars that it needs (``classpath``, one line), and a driver (``oracle``) that reads one command
+per line as JSON from standard input and answers each with one line, ``{"ok": ...}`` or ``{"error":
 ..., "message": ...}``. None of it is part of lakelog.
 
-What the reference is known to answer differently, and is not compared: it forgets skips at
-checkpoints and states; it makes up the feature ``avroState`` for a state; it merges the properties
-of later metadata over those of its checkpoint, so that a removed one comes back; it prefers the
-protocol of the commits to that of a JSON checkpoint; version 0.5.3 does not list JSON commits above
-an Avro state, not even its own, while its native successor and lakelog do.
+Known differences of the reference, which are not compared: it drops skips at checkpoints and
+states; it adds the feature ``avroState`` for a state; it merges the properties of later metadata
+into those of its checkpoint, so that a removed property reappears; it prefers the protocol of the
+commits to that of a JSON checkpoint; version 0.5.3 does not list JSON commits above an Avro state,
+not even its own, while its native successor and lakelog do.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Reference:
     def _answer(self) -> Any:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
-        assert line, "the reference has ended; its standard error says why"
+        assert line, "the reference process has ended; see its standard error"
         return json.loads(line)
 
     def __call__(

@@ -56,7 +56,7 @@ def _state(log: Log, **fields: Any) -> CheckpointReader:
     return log.checkpoint(1)
 
 
-def test_a_state_hands_out_no_removes(log: Log) -> None:
+def test_state_returns_no_removes(log: Log) -> None:
     reader = _state(log, tombstones=["b"], numFiles=2)
     assert read_files(reader, kinds=["remove"]).is_empty()
 
@@ -66,18 +66,22 @@ def test_a_state_hands_out_no_removes(log: Log) -> None:
     [
         pytest.param({"tombstones": ["b"], "numFiles": 2}, "ac", id="a tombstone hides its entry"),
         # Writers count a tombstone without an entry, too.
-        pytest.param({"tombstones": ["b", "ended long ago"], "numFiles": 1}, "ac", id="no entry"),
-        pytest.param({"totalBytes": 31}, "abc", id="too many bytes, until a writer compacts"),
+        pytest.param(
+            {"tombstones": ["b", "ended long ago"], "numFiles": 1},
+            "ac",
+            id="a tombstone without an entry",
+        ),
+        pytest.param({"totalBytes": 31}, "abc", id="too many bytes until compaction"),
     ],
 )
-def test_the_live_files_of_a_state(log: Log, fields: dict[str, Any], live: str) -> None:
+def test_live_files_of_a_state(log: Log, fields: dict[str, Any], live: str) -> None:
     assert paths(read_files(_state(log, **fields))) == [*live]
 
 
 @pytest.mark.parametrize(
     "fields", [{"numFiles": 2}, {"numFiles": 4}, {"totalBytes": 29}, {"tombstones": ["b"]}]
 )
-def test_counts_that_do_not_fit_are_corruption(log: Log, fields: dict[str, Any]) -> None:
+def test_wrong_counts_raise_corruption_error(log: Log, fields: dict[str, Any]) -> None:
     if "tombstones" in fields:
         fields |= {"numFiles": 3}
     reader = _state(log, **fields)
@@ -86,7 +90,7 @@ def test_counts_that_do_not_fit_are_corruption(log: Log, fields: dict[str, Any])
     assert caught.value.path == f"_transaction_log/state-v{1:020d}/_manifest.avro"
 
 
-def test_a_manifest_with_other_entries_than_counted_is_corruption(log: Log) -> None:
+def test_manifest_with_a_wrong_entry_count_raises_corruption_error(log: Log) -> None:
     log.manifest(_SHARED, _entries("a", "b"))
     log.state(1, {_SHARED: 3}, numFiles=2)
     with pytest.raises(CorruptionError) as caught:
@@ -103,7 +107,7 @@ def test_a_manifest_outside_the_log_folder_is_not_read(log: Log, name: str) -> N
     assert caught.value.found == name
 
 
-def test_a_path_in_two_manifests_counts_once_as_it_stands_last(log: Log) -> None:
+def test_path_in_two_manifests_counts_once_with_its_last_entry(log: Log) -> None:
     log.manifest(_SHARED, _entries("a", "b"))
     log.manifest(_SECOND, _entries("a", size=99))
     log.state(1, {_SHARED: 2, _SECOND: 1}, totalBytes=119)
@@ -111,7 +115,7 @@ def test_a_path_in_two_manifests_counts_once_as_it_stands_last(log: Log) -> None
     assert files.select("path", "size").rows() == [("a", 99), ("b", 10)]
 
 
-def test_a_removed_path_with_two_entries_cannot_be_told(log: Log) -> None:
+def test_removed_path_with_two_entries_raises_corruption_error(log: Log) -> None:
     log.manifest(_SHARED, _entries("a", "b"))
     log.manifest(_SECOND, _entries("a"))
     log.state(1, {_SHARED: 2, _SECOND: 1}, tombstones=["a"], numFiles=2)
@@ -120,7 +124,7 @@ def test_a_removed_path_with_two_entries_cannot_be_told(log: Log) -> None:
     assert caught.value.found == "a"
 
 
-def test_manifest_paths_are_resolved_as_each_generation_wrote_them(log: Log) -> None:
+def test_manifest_paths_of_every_generation_are_resolved(log: Log) -> None:
     own = f"state-v{2:020d}/manifest-own.avro"
     older = f"state-v{1:020d}/manifest-old.avro"
     for name, file in ((_SHARED, "shared"), (older, "older"), (own, "own")):
@@ -145,7 +149,7 @@ def test_an_empty_manifest_is_allowed(log: Log) -> None:
     assert paths(read_files(log.checkpoint(1), ["path", "numRecords"])) == ["a"]
 
 
-def test_the_version_of_a_file_is_not_guessed_and_what_was_written_is_kept(log: Log) -> None:
+def test_version_and_time_of_a_file_are_kept_in_extra_and_not_guessed(log: Log) -> None:
     log.manifest(_SHARED, _entries("a", addedAtVersion=1))
     log.state(1, {_SHARED: 1})
     (row,) = read_files(log.checkpoint(1), ["version", "timestamp", "extra"]).to_dicts()
@@ -161,13 +165,13 @@ def test_unknown_entry_fields_are_kept(log: Log) -> None:
     assert json.loads(row["extra"])["colour"] == "red"
 
 
-def test_only_the_wanted_columns_come(log: Log) -> None:
+def test_only_requested_columns_are_returned(log: Log) -> None:
     (frame,) = _state(log).iter_files(["numRecords", "dvId"])
     assert set(frame.columns) == {"actionType", "path", "numRecords"}
 
 
 @pytest.mark.parametrize("prefix", ["", "docMappingSchema."])
-def test_references_resolve_through_either_kind_of_registry(log: Log, prefix: str) -> None:
+def test_references_are_resolved_with_either_form_of_registry_key(log: Log, prefix: str) -> None:
     log.manifest(_SHARED, [*_entries("a", docMappingRef="h"), *_entries("b", docMappingRef="x")])
     log.state(1, {_SHARED: 2}, schemaRegistry={f"{prefix}h": "mapping"})
     files = read_files(log.checkpoint(1), ["path", "docMappingJson"]).sort("path")
@@ -177,7 +181,7 @@ def test_references_resolve_through_either_kind_of_registry(log: Log, prefix: st
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
-def test_cached_metadata_wins_over_the_commits_with_or_without_its_wrapper(
+def test_cached_metadata_takes_precedence_over_commits_with_or_without_wrapper(
     log: Log, wrapped: bool
 ) -> None:
     cached = metadata(id="cached", configuration={"k": "v"})
@@ -187,7 +191,7 @@ def test_cached_metadata_wins_over_the_commits_with_or_without_its_wrapper(
     assert (row["metadataId"], row["configuration"]) == ("cached", {"k": "v"})
 
 
-def test_uncached_metadata_is_the_last_of_the_commits_at_or_below(log: Log) -> None:
+def test_metadata_that_is_not_cached_is_the_last_of_the_commits_up_to_the_state(log: Log) -> None:
     log.commit(1, [metadata(id="second")])
     log.commit(4, [metadata(id="later"), {"protocol": {"minReaderVersion": 4}}])
     log.state(3, {})
@@ -198,7 +202,7 @@ def test_uncached_metadata_is_the_last_of_the_commits_at_or_below(log: Log) -> N
 
 
 @pytest.mark.parametrize(("state", "expected"), [(1, (2, 2)), (4, (4, 4))])
-def test_the_protocol_is_the_higher_of_the_commits_and_the_states(
+def test_protocol_is_the_higher_of_commits_and_state(
     log: Log, state: int, expected: tuple[int, int]
 ) -> None:
     meta = _state(log, protocolVersion=state).read_meta(("protocol",))
@@ -209,7 +213,7 @@ def test_the_protocol_is_the_higher_of_the_commits_and_the_states(
     assert meta.select("minReaderVersion", "minWriterVersion").rows() == [(state, state)]
 
 
-def test_skips_come_from_the_commits_that_the_state_covers_and_from_those_numbered_apart(
+def test_skips_are_read_from_covered_commits_and_separately_numbered_commits(
     log: Log,
 ) -> None:
     log.commit(1, [skip("a"), skip("a", skipCount=2)])
@@ -235,7 +239,7 @@ def _refusal(log: Log, version: int) -> UnsupportedError:
     return caught.value
 
 
-def test_states_that_were_begun_without_the_files_of_the_commits_are_refused(log: Log) -> None:
+def test_states_that_omit_the_files_of_earlier_commits_are_refused(log: Log) -> None:
     for version in (1, 2):
         log.commit(version, [add(f"f{version}")])
     _first_state(log, "new")
@@ -248,14 +252,14 @@ def test_states_that_were_begun_without_the_files_of_the_commits_are_refused(log
         assert "spark.indextables.state.format" in str(error.hint)
 
 
-def test_a_first_state_that_adds_a_file_again_is_not_mixed_with_later_commits(log: Log) -> None:
+def test_first_state_that_adds_a_committed_file_again_is_refused(log: Log) -> None:
     for version in (1, 2):
         log.commit(version, [add(f"f{version}")])
     _first_state(log, "f1", "new")
     _refusal(log, 1)
 
 
-def test_a_first_state_beside_later_commits_without_files_below_it_is_refused(log: Log) -> None:
+def test_first_state_below_commits_with_files_is_refused(log: Log) -> None:
     log.commit(1, [metadata()])
     log.commit(2, [add("f2")])
     _first_state(log, "new")
@@ -274,7 +278,7 @@ def test_a_first_state_beside_later_commits_without_files_below_it_is_refused(lo
         ([], False),
     ],
 )
-def test_a_state_that_a_later_json_checkpoint_of_a_lower_version_replaced_is_refused(
+def test_state_replaced_by_a_later_json_checkpoint_of_a_lower_version_is_refused(
     log: Log, pointer: object, refused: bool
 ) -> None:
     _first_state(log, "a", createdAt=50)
@@ -305,7 +309,7 @@ def test_states_above_a_checkpoint_of_version_0_cover_it(log: Log) -> None:
     assert paths(read_files(log.checkpoint(1))) == ["c"]
 
 
-def test_skips_beside_the_first_state_are_no_second_history(log: Log) -> None:
+def test_skips_with_the_versions_of_states_are_not_a_second_history(log: Log) -> None:
     for version in (1, 2, 3):
         log.commit(version, [skip("a")])
     _first_state(log, "a")
@@ -330,16 +334,14 @@ def test_a_state_of_another_version_is_refused(log: Log) -> None:
 
 
 @pytest.mark.parametrize("depth", [None, 300, 1_000, 100_000])
-def test_cached_metadata_that_is_torn_or_nests_deep_is_malformed(
-    log: Log, depth: int | None
-) -> None:
+def test_torn_or_deeply_nested_cached_metadata_is_refused(log: Log, depth: int | None) -> None:
     nested = '{"metaData":{"x":' + "[" * (depth or 0) + "]" * (depth or 0) + "}}"
     with pytest.raises(MalformedLogError):
         _state(log, metadata="{" if depth is None else nested).read_meta()
 
 
 @pytest.mark.parametrize("name", [_SHARED, f"state-v{1:020d}/_manifest.avro"])
-def test_a_file_of_the_state_that_is_gone_is_named(log: Log, name: str) -> None:
+def test_missing_file_of_a_state_is_named_in_the_error(log: Log, name: str) -> None:
     _state(log)
     listed = log.checkpoint(1)
     (log.folder / name).unlink()
@@ -383,7 +385,7 @@ def test_every_common_codec_is_read(log: Log, codec: str) -> None:
     assert paths(read_files(log.checkpoint(1))) == ["a"]
 
 
-def test_without_fastavro_the_command_that_installs_it_is_named(
+def test_error_without_fastavro_names_the_install_command(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = _state(log)
@@ -400,7 +402,7 @@ def test_without_fastavro_the_command_that_installs_it_is_named(
     assert caught.value.hint == "pip install 'lakelog[avro]'"
 
 
-def test_without_the_codec_the_command_that_installs_it_is_named(
+def test_error_without_zstandard_names_the_install_command(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reader = _state(log)
@@ -419,7 +421,7 @@ def test_a_reader_parses_its_state_manifest_once(log: Log) -> None:
     assert len(reader.files_read()) == 3
 
 
-def test_a_state_tells_when_it_was_made(log: Log) -> None:
+def test_state_returns_its_creation_time(log: Log) -> None:
     reader = _state(log, createdAt=1_775_007_203_644)
     assert isinstance(reader, AvroStateReader)
     assert reader.created_ms() == 1_775_007_203_644

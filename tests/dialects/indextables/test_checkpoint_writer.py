@@ -1,4 +1,4 @@
-"""IndexTables checkpoints: the read content equals the written one, and is not visible early."""
+"""IndexTables checkpoints are read back as written, and are not visible before publication."""
 
 from __future__ import annotations
 
@@ -88,11 +88,11 @@ META: list[dict[str, Any]] = [
         "position": 0,
     },
 ]
-OWN: list[dict[str, Any]] = [
+LAKELOG_ONLY: list[dict[str, Any]] = [
     META[0] | {"readerFeatures": ["multiPartCheckpoint", "columnarCommits"]},
     *META[1:],
 ]
-"""The same for a table that only lakelog reads."""
+"""The same rows for a table that only lakelog reads."""
 FILES: list[dict[str, Any]] = [
     {
         "actionType": "add",
@@ -148,8 +148,8 @@ def ids(seed: int = 0) -> Callable[[], uuid.UUID]:
 def batches(files: pl.DataFrame, rows: int = 2) -> Iterator[pl.DataFrame]:
     """The rows for a checkpoint: adds, then removes; narrow."""
     for kind in actions.FILE_ACTIONS:
-        mine = files.filter(pl.col("actionType") == kind)
-        for part in mine.iter_slices(rows) if mine.height else ():
+        selected = files.filter(pl.col("actionType") == kind)
+        for part in selected.iter_slices(rows) if selected.height else ():
             yield part.select(c for c in part.columns if part[c].null_count() < part.height)
 
 
@@ -188,7 +188,7 @@ def publish(store: LogStore, staged: StagedCheckpoint) -> None:
 def rows_of(frame: pl.DataFrame, origin: bool) -> list[dict[str, Any]]:
     columns = [c for c in actions.schema() if origin or c not in actions.ORDER]
     rows = actions.conform(frame, columns).to_dicts()
-    # As dicts, because the order of a map's keys means nothing.
+    # As dicts, because the order of a map's keys is not significant.
     return sorted(rows, key=lambda row: (row["actionType"], row["path"] or ""))
 
 
@@ -212,9 +212,9 @@ def assert_read_back(
     flat = staged.checkpoint.layout == "flattened"
     columns = [c for c in actions.schema() if c != "actionType"]
     wanted = expected_files(files, filled=not flat)
-    publish_later = [staged.checkpoint]
+    current = [staged.checkpoint]
     for round_ in range(2):
-        reader = DIALECT.open_checkpoint(store, publish_later[0])
+        reader = DIALECT.open_checkpoint(store, current[0])
         assert rows_of(read_files(reader, columns), flat) == rows_of(wanted, flat)
         found = reader.read_meta(CHECKPOINT_META)
         assert rows_of(found, flat) == rows_of(flat_rows(meta), flat)
@@ -223,7 +223,7 @@ def assert_read_back(
             publish(store, staged)
             (listed,) = DIALECT.list_log(store).checkpoints
             assert (listed.version, listed.layout) == (VERSION, staged.checkpoint.layout)
-            publish_later = [listed]
+            current = [listed]
 
 
 @pytest.fixture
@@ -232,7 +232,7 @@ def store(tmp_path: Path) -> LogStore:
 
 
 @pytest.mark.parametrize("layout", PLANS)
-def test_a_checkpoint_reads_back_staged_and_published(store: LogStore, layout: str) -> None:
+def test_checkpoint_is_read_back_both_staged_and_published(store: LogStore, layout: str) -> None:
     assert_read_back(store, stage(store, layout), META, FILES)
 
 
@@ -285,7 +285,7 @@ _states = st.tuples(
 
 @settings(max_examples=share_of(40), deadline=None)
 @given(_states, st.sampled_from(sorted(PLANS)), st.integers(0, 2**32))
-def test_any_state_reads_back(
+def test_any_state_is_read_back(
     state: tuple[dict[str, Any], dict[str, Any], dict[str, str]], layout: str, seed: int
 ) -> None:
     files = [row | {"path": path} for path, row in state[0].items()]
@@ -299,7 +299,7 @@ def test_any_state_reads_back(
     assert_read_back(memory, stage(memory, layout, meta=meta, files=files, seed=seed), meta, files)
 
 
-def test_json_holds_the_lines_of_a_commit(store: LogStore) -> None:
+def test_json_checkpoint_contains_the_lines_of_a_commit(store: LogStore) -> None:
     staged = stage(store)
     (file,) = staged.files
     assert file.target == f"{FOLDER}/{NAME}.checkpoint.json"
@@ -316,7 +316,7 @@ def test_json_holds_the_lines_of_a_commit(store: LogStore) -> None:
     assert file.size_bytes == len(store.read(file.path))
 
 
-def test_parts_are_named_by_a_manifest_that_comes_last(store: LogStore) -> None:
+def test_manifest_is_the_last_file_and_names_all_parts(store: LogStore) -> None:
     staged = stage(store, "json-multipart")
     *parts, manifest = staged.files
     assert manifest.target == f"{FOLDER}/{NAME}.checkpoint.json"
@@ -361,7 +361,7 @@ def test_staged_names_begin_with_a_dot(store: LogStore, layout: str) -> None:
         assert len(name) == len(".lakelog-.tmp") + 32
 
 
-def test_a_part_is_closed_before_it_is_too_large_to_unpack(
+def test_part_is_closed_before_it_is_too_large_to_decompress(
     store: LogStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lakelog.dialects.indextables.checkpoint_writer._PART_BYTES", 700)
@@ -395,7 +395,7 @@ def test_a_part_is_closed_before_it_is_too_large_to_unpack(
         ),
     ],
 )
-def test_json_is_compressed_as_the_properties_ask(
+def test_json_checkpoint_is_compressed_according_to_the_properties(
     store: LogStore, layout: str, properties: dict[str, str], head: bytes
 ) -> None:
     meta = [META[0], META[1] | {"configuration": CONFIGURATION | properties}, META[2]]
@@ -404,7 +404,7 @@ def test_json_is_compressed_as_the_properties_ask(
     assert_read_back(store, staged, meta, FILES)
 
 
-def test_a_compressed_file_that_nobody_would_unpack_is_refused(
+def test_compressed_file_above_the_decompression_limit_is_refused(
     store: LogStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(framing, "MAX_DECOMPRESSED_BYTES", 600)
@@ -419,10 +419,10 @@ def test_a_compressed_file_that_nobody_would_unpack_is_refused(
 
 
 @pytest.mark.parametrize("layout", PLANS)
-def test_the_pointer_tells_what_the_readers_of_the_format_look_for(
+def test_pointer_has_the_fields_that_readers_of_the_format_use(
     store: LogStore, layout: str
 ) -> None:
-    staged = stage(store, layout, meta=OWN if layout.startswith("flattened") else META)
+    staged = stage(store, layout, meta=LAKELOG_ONLY if layout.startswith("flattened") else META)
     assert staged.pointer is not None
     path, data = staged.pointer
     assert path == f"{FOLDER}/_last_checkpoint"
@@ -444,9 +444,7 @@ def test_the_pointer_tells_what_the_readers_of_the_format_look_for(
 
 
 @pytest.mark.parametrize("layout", PLANS)
-def test_a_table_that_commits_by_avro_states_keeps_its_pointer(
-    store: LogStore, layout: str
-) -> None:
+def test_pointer_of_a_table_with_avro_states_is_not_replaced(store: LogStore, layout: str) -> None:
     meta = [META[0] | {"minReaderVersion": 4}, *META[1:]]
     assert stage(store, layout, meta=meta).pointer is None
     old = orjson.dumps({"version": 3, "format": "avro-state", "stateDir": "state-v3"})
@@ -455,29 +453,29 @@ def test_a_table_that_commits_by_avro_states_keeps_its_pointer(
     unread = InjectingStore(store, [Rule("fail", "read")])
     assert stage(unread, layout).pointer is None
     store.put(f"{FOLDER}/_last_checkpoint", b"torn")
-    assert stage(store, layout, meta=OWN).pointer is not None
+    assert stage(store, layout, meta=LAKELOG_ONLY).pointer is not None
 
 
 @pytest.mark.parametrize("layout", PLANS)
-def test_the_pointer_never_names_what_other_readers_of_the_table_do_not_know(
+def test_pointer_never_names_a_layout_that_other_readers_of_the_table_cannot_read(
     store: LogStore, layout: str
 ) -> None:
     staged = stage(store, layout)
     assert (staged.pointer is None) == layout.startswith("flattened")
-    assert stage(store, layout, meta=OWN).pointer is not None
+    assert stage(store, layout, meta=LAKELOG_ONLY).pointer is not None
 
 
-@pytest.mark.parametrize("own", [True, False])
+@pytest.mark.parametrize("lakelog_only", [True, False])
 @pytest.mark.parametrize("layout", PLANS)
-def test_the_pointer_to_a_checkpoint_that_stands_is_the_one_that_its_writer_gives(
-    store: LogStore, layout: str, own: bool
+def test_pointer_to_an_existing_checkpoint_equals_the_pointer_of_its_writer(
+    store: LogStore, layout: str, lakelog_only: bool
 ) -> None:
-    staged = stage(store, layout, meta=OWN if own else META)
+    staged = stage(store, layout, meta=LAKELOG_ONLY if lakelog_only else META)
     for file in staged.files:
         if file.path != file.target:
             store.move(file.path, file.target)
-    (standing,) = DIALECT.list_log(store).checkpoints
-    later = DIALECT.pointer_to(store, standing, 1_234)
+    (existing,) = DIALECT.list_log(store).checkpoints
+    later = DIALECT.pointer_to(store, existing, 1_234)
     if staged.pointer is None:
         assert later is None
     else:
@@ -485,9 +483,9 @@ def test_the_pointer_to_a_checkpoint_that_stands_is_the_one_that_its_writer_give
         assert orjson.loads(later[1]) == orjson.loads(staged.pointer[1])
 
 
-def test_flattened_files_have_the_contract_s_schema(store: LogStore) -> None:
+def test_flattened_files_have_the_schema_of_the_contract(store: LogStore) -> None:
     staged = stage(store, "flattened in parts")
-    beside, *parts = staged.files
+    manifest, *parts = staged.files
     for number, part in enumerate(parts, 1):
         with store.open(part.path) as source:
             file = pq.ParquetFile(source)
@@ -505,15 +503,15 @@ def test_flattened_files_have_the_contract_s_schema(store: LogStore) -> None:
                 set(file.read_row_group(group, columns=["actionType"])["actionType"].to_pylist())
                 for group in range(file.num_row_groups)
             ]
-        # Rows that are no files are in groups of their own, and a group of files holds one kind.
+        # Rows of other actions have separate row groups; a row group of file actions has one type.
         types = {"add", "remove"}
         assert all(len(group) == 1 for group in kinds if group & types)
         assert any(not group & types for group in kinds) == (number == 1)
         assert part.target == (
             f"{FOLDER}/_checkpoints/{NAME}.checkpoint.{number:010d}.{3:010d}.parquet"
         )
-    assert beside.target == f"{FOLDER}/_checkpoints/{NAME}.checkpoint.json"
-    described = orjson.loads(store.read(beside.path))
+    assert manifest.target == f"{FOLDER}/_checkpoints/{NAME}.checkpoint.json"
+    described = orjson.loads(store.read(manifest.path))
     files = described.pop("lakelog.files")
     assert [each["sizeInBytes"] for each in files] == [part.size_bytes for part in parts]
     assert described == {
@@ -526,7 +524,7 @@ def test_flattened_files_have_the_contract_s_schema(store: LogStore) -> None:
     }
 
 
-def test_a_mixture_of_two_writers_parts_is_the_same_checkpoint(store: LogStore) -> None:
+def test_parts_of_two_writers_can_be_mixed(store: LogStore) -> None:
     files: list[dict[str, Any]] = [
         {"actionType": "add", "path": f"f{n}", "size": n} for n in range(40)
     ]
@@ -542,7 +540,9 @@ def test_a_mixture_of_two_writers_parts_is_the_same_checkpoint(store: LogStore) 
 
 @settings(max_examples=share_of(15), deadline=None)
 @given(st.permutations([0] * 4 + [1] * 4), st.sampled_from(sorted(PLANS)))
-def test_readers_between_two_writers_see_nothing_or_all(turns: list[int], layout: str) -> None:
+def test_readers_see_all_or_nothing_while_two_writers_publish(
+    turns: list[int], layout: str
+) -> None:
     store = open_store(f"memory://checkpoints-{uuid.uuid4().hex}")
     other = FILES[::-1]
     writers = [stage(store, layout, seed=1), stage(store, layout, files=other, seed=2)]
@@ -571,14 +571,14 @@ def test_flattened_files_have_the_codec_of_the_plan(store: LogStore, codec: str)
     assert_read_back(store, staged, META, FILES)
 
 
-def test_a_checkpoint_of_no_files_is_one_all_the_same(store: LogStore) -> None:
+def test_checkpoint_without_files_is_read_back(store: LogStore) -> None:
     for layout in PLANS:
         target = open_store(f"{store.root}/{layout.replace(' ', '-')}")
         assert_read_back(target, stage(target, layout, files=[]), META, [])
 
 
 @pytest.mark.parametrize("layout", PLANS)
-def test_an_abandoned_checkpoint_leaves_nothing(store: LogStore, layout: str) -> None:
+def test_abandoned_checkpoint_leaves_no_file(store: LogStore, layout: str) -> None:
     writer = checkpoint_writer(store, plan(**PLANS[layout]), ids())
     fill(writer, flat_rows(META), flat_rows(FILES))
     writer.abandon()
@@ -592,9 +592,7 @@ def test_an_abandoned_checkpoint_leaves_nothing(store: LogStore, layout: str) ->
 
 @pytest.mark.parametrize("fault", ["fail", "unknown", "lost"])
 @pytest.mark.parametrize("layout", PLANS)
-def test_a_store_that_fails_at_any_write_leaves_nothing(
-    store: LogStore, layout: str, fault: Fault
-) -> None:
+def test_failure_at_any_write_leaves_no_file(store: LogStore, layout: str, fault: Fault) -> None:
     for nth in range(1, 100):
         flaky = InjectingStore(store, [Rule(fault, ("upload", "put"), nth=nth)])
         writer = checkpoint_writer(flaky, plan(**PLANS[layout]), ids(nth))
@@ -629,7 +627,7 @@ def test_actions_of_another_format_are_refused(store: LogStore, layout: str) -> 
     writer.abandon()
 
 
-def test_many_parts_take_the_memory_of_some_rows(
+def test_parts_are_flushed_at_the_limit_of_pending_rows(
     store: LogStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lakelog.dialects.indextables.flattened_writer._PENDING_ROWS", 5)
@@ -638,7 +636,7 @@ def test_many_parts_take_the_memory_of_some_rows(
     assert_read_back(store, staged, META, files)
 
 
-def test_what_the_scala_writer_spells_with_nulls_reads_back_through_every_layout(
+def test_explicit_nulls_of_the_scala_writer_are_read_back_from_every_layout(
     tmp_path: Path,
 ) -> None:
     absent = dict.fromkeys(
@@ -657,10 +655,12 @@ def test_what_the_scala_writer_spells_with_nulls_reads_back_through_every_layout
     log.commit(0, rows)
     commits = DIALECT.list_log(log.store, hint=False).commits
     decoded = DIALECT.decode(log.store, commits)
-    through_every_layout(tmp_path, decoded.meta, decoded.files)
+    assert_read_back_from_every_layout(tmp_path, decoded.meta, decoded.files)
 
 
-def through_every_layout(folder: Path, meta: pl.DataFrame, files: pl.DataFrame) -> None:
+def assert_read_back_from_every_layout(
+    folder: Path, meta: pl.DataFrame, files: pl.DataFrame
+) -> None:
     columns = [c for c in actions.schema() if c not in {"actionType", "dataChange"}]
     for layout, settings_ in PLANS.items():
         store = open_store(str(folder / layout.replace(" ", "-")))
@@ -684,13 +684,11 @@ def _corpus_tables() -> list[Any]:
 @pytest.mark.corpus
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", _corpus_tables())
-def test_a_real_table_reads_back_through_every_layout(
-    corpus: Path, tmp_path: Path, name: str
-) -> None:
+def test_real_table_is_read_back_from_every_layout(corpus: Path, tmp_path: Path, name: str) -> None:
     store = open_store(str(corpus / "indextables" / name))
     listed = DIALECT.list_log(store).checkpoints
     if not listed:
         pytest.skip("the table has no state")
     reader = DIALECT.open_checkpoint(store, listed[-1])
     columns = [c for c in actions.schema() if c != "actionType"]
-    through_every_layout(tmp_path, reader.read_meta(), read_files(reader, columns))
+    assert_read_back_from_every_layout(tmp_path, reader.read_meta(), read_files(reader, columns))

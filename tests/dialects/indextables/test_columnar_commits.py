@@ -68,7 +68,7 @@ def rows(found: Actions) -> list[Any]:
 
 @settings(max_examples=share_of(60), deadline=None)
 @given(data=st.data())
-def test_a_columnar_commit_holds_what_the_lines_hold(data: st.DataObject) -> None:
+def test_columnar_commit_has_the_content_of_the_json_commit(data: st.DataObject) -> None:
     meta = data.draw(making.kinds_of(META_KINDS["indextables"], "indextables"), "meta")
     files = data.draw(making.kinds_of(FILE_KINDS["indextables"], "indextables"), "files")
     commit = content(INFO, meta, files)
@@ -76,8 +76,8 @@ def test_a_columnar_commit_holds_what_the_lines_hold(data: st.DataObject) -> Non
     encoded = DIALECT.encode(commit, columnar_above=0)
     assert encoded.startswith(b"PAR1")
     assert rows(decode(DIALECT, encoded)) == rows(decode(DIALECT, lines))
-    without, plainly = (decode(DIALECT, d, files=False) for d in (encoded, lines))
-    assert rows(without) == rows(plainly)
+    without, from_lines = (decode(DIALECT, d, files=False) for d in (encoded, lines))
+    assert rows(without) == rows(from_lines)
     assert without.files.is_empty()
 
 
@@ -122,7 +122,7 @@ def test_lines_and_columnar_commits_mix_in_one_log(tmp_path: Path) -> None:
     assert_frame_equal(found.files, found.files.sort(actions.ORDER))
 
 
-def test_other_engines_read_the_file_whose_pages_have_statistics(tmp_path: Path) -> None:
+def test_pyarrow_and_duckdb_read_a_columnar_commit_with_statistics(tmp_path: Path) -> None:
     path = tmp_path / "commit.parquet"
     path.write_bytes(DIALECT.encode(adds(40), columnar_above=0))
     table = pq.read_table(path, page_checksum_verification=True)
@@ -146,7 +146,7 @@ def test_a_truncated_commit_is_refused_at_every_length() -> None:
             decode(DIALECT, encoded[:length])
 
 
-def test_a_flipped_bit_is_refused_wherever_it_is() -> None:
+def test_any_flipped_bit_is_refused() -> None:
     encoded = DIALECT.encode(adds(30), columnar_above=0)
     seed = random.randrange(1 << 32)
     rng = random.Random(seed)
@@ -164,7 +164,7 @@ def test_a_flipped_bit_is_refused_wherever_it_is() -> None:
     assert read == [], f"seed {seed}"
 
 
-def test_bytes_that_follow_are_refused() -> None:
+def test_trailing_bytes_are_refused() -> None:
     encoded = DIALECT.encode(adds(3), columnar_above=0)
     for more in (b"\n", b"PAR1", encoded):
         with pytest.raises(MalformedLogError) as caught:
@@ -213,7 +213,9 @@ def test_a_column_of_a_later_contract_is_kept_in_extra() -> None:
         ({"actionType": ["commitInfo"], "extra": ["[1]"]}, "no body"),
     ],
 )
-def test_rows_that_are_no_actions_are_refused(columns: dict[str, list[Any]], message: str) -> None:
+def test_rows_that_are_not_valid_actions_are_refused(
+    columns: dict[str, list[Any]], message: str
+) -> None:
     with pytest.raises(InvalidActionError, match=message):
         decode(DIALECT, sealed(pa.table(columns)))
 
@@ -226,13 +228,13 @@ def test_a_file_without_actions_is_refused(table: pa.Table) -> None:
         decode(DIALECT, sealed(table))
 
 
-def test_extra_that_is_no_json_is_refused_before_it_is_written() -> None:
+def test_extra_that_is_not_json_is_refused_before_writing() -> None:
     files = adds(3).files.with_columns(pl.Series("extra", [None, "{}", "{"]))
     with pytest.raises(InvalidTransactionError, match="not valid JSON"):
         DIALECT.encode(CommitContent({}, files=files), columnar_above=0)
 
 
-def test_bodies_that_are_no_json_are_refused() -> None:
+def test_bodies_that_are_not_json_are_refused() -> None:
     table = pa.table({"actionType": ["commitInfo"], "extra": ["{"]})
     with pytest.raises(CorruptionError):
         decode(DIALECT, sealed(table))

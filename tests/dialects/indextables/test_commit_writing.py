@@ -21,38 +21,38 @@ COMMIT = content({"txnId": "t"}, [], [ADD, ADD | {"path": "q"}])
 REFERENCE = ("protocol", "metaData", "add", "remove", "mergeskip")
 
 
-def test_every_line_has_one_action_that_the_reference_knows() -> None:
+def test_every_line_has_exactly_one_action_of_the_reference() -> None:
     for commit in (COMMIT, content({"txnId": "t"}, [], [ADD])):
         for line in DIALECT.encode(commit).splitlines():
             assert len(set(REFERENCE) & json.loads(line).keys()) == 1
 
 
-def test_paths_are_written_as_they_are() -> None:
+def test_paths_are_written_unchanged() -> None:
     assert [row["path"] for row in decode(DIALECT, DIALECT.encode(COMMIT)).files.to_dicts()] == [
         "p=a%20b/x é",
         "q",
     ]
 
 
-def test_the_first_line_is_decoded_with_the_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    def hand_over(*_: object, **__: object) -> None:
-        pytest.fail("the chunk went to the decoder of lines")
+def test_first_line_does_not_need_the_line_by_line_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail_if_called(*_: object, **__: object) -> None:
+        pytest.fail("the chunk was passed to the line-by-line decoder")
 
     monkeypatch.setattr(ndjson, "_FEW_BYTES", 0)
-    monkeypatch.setattr(ndjson, "decode_exact", hand_over)
+    monkeypatch.setattr(ndjson, "decode_exact", fail_if_called)
     found = decode(DIALECT, DIALECT.encode(COMMIT))
     assert found.files["position"].to_list() == [0, 1]
     assert [(info.position, info.body) for info in found.commit_infos] == [(0, {"txnId": "t"})]
 
 
-def test_a_key_twice_on_the_first_line_is_refused() -> None:
+def test_duplicate_key_on_the_first_line_is_refused() -> None:
     body = b'{"path":"a","size":1}'
     line = b'{"commitInfo":{},"add":' + body + b',"add":' + body + b"}\n"
     with pytest.raises(MalformedLogError, match="twice"):
         decode(DIALECT, line)
 
 
-def test_damage_below_the_first_line_is_located(tmp_path: Path) -> None:
+def test_error_below_the_first_line_has_its_position(tmp_path: Path) -> None:
     log = Log(tmp_path / "t")
     encoded = DIALECT.encode(COMMIT)
     log.write(f"{5:020}.json", encoded[:-3])
@@ -71,7 +71,7 @@ def test_a_torn_first_line_is_refused(body: bytes) -> None:
         decode(DIALECT, body)
 
 
-def test_compression_is_what_the_properties_ask_for() -> None:
+def test_commit_is_compressed_according_to_the_properties() -> None:
     plain = DIALECT.encode(COMMIT)
     assert plain.startswith(b'{"commitInfo"')
     encoded = DIALECT.encode(
@@ -85,25 +85,25 @@ def test_compression_is_what_the_properties_ask_for() -> None:
 @pytest.mark.parametrize(
     "configuration", [{}, {"enabled": "false"}, {"enabled": "true", "codec": "none"}]
 )
-def test_without_compression_a_commit_is_plain(configuration: dict[str, str]) -> None:
+def test_commit_without_compression_is_plain(configuration: dict[str, str]) -> None:
     properties = {PREFIX + name: value for name, value in configuration.items()}
     assert DIALECT.encode(COMMIT, configuration=properties) == DIALECT.encode(COMMIT)
 
 
-def test_a_commit_that_would_be_refused_on_reading_is_not_compressed(
+def test_commit_above_the_decompression_limit_is_not_compressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plain = DIALECT.encode(COMMIT)
     properties = {PREFIX + "enabled": "true"}
-    for room, compressed in ((len(plain), True), (len(plain) - 1, False)):
-        monkeypatch.setattr(framing, "MAX_DECOMPRESSED_BYTES", room)
+    for limit, compressed in ((len(plain), True), (len(plain) - 1, False)):
+        monkeypatch.setattr(framing, "MAX_DECOMPRESSED_BYTES", limit)
         encoded = DIALECT.encode(COMMIT, configuration=properties)
         assert (encoded != plain) is compressed
         assert decode(DIALECT, encoded).files.equals(decode(DIALECT, plain).files)
 
 
 @pytest.mark.parametrize("wrong", [{"codec": "lz4"}, {"gzip.level": "10"}])
-def test_a_compression_that_does_not_exist_is_refused(wrong: dict[str, str]) -> None:
+def test_unknown_compression_is_refused(wrong: dict[str, str]) -> None:
     properties = {PREFIX + name: value for name, value in wrong.items()}
     with pytest.raises(InvalidPropertyError):
         DIALECT.encode(COMMIT, configuration=properties)

@@ -103,7 +103,7 @@ def test_defaults_of_skips_do_not_leak_into_other_rows(log: Log) -> None:
     assert row["skipOperation"] is None
 
 
-def test_explicit_nulls_are_the_same_as_absence(tmp_path: Path) -> None:
+def test_explicit_nulls_equal_absent_fields(tmp_path: Path) -> None:
     nulls = dict.fromkeys((*_EXTENDED, "timeRangeStart", "dataChange"))
     with_nulls, without = Log(tmp_path / "scala"), Log(tmp_path / "rust")
     skip_nulls: dict[str, Any] = dict.fromkeys(
@@ -143,7 +143,7 @@ def test_null_partition_values_stay_null(log: Log) -> None:
 
 
 @pytest.mark.parametrize("path", ["p=a%20b/x.split", "p=100%25/x", "s3://b/t/ü x.split", "a+b"])
-def test_paths_are_taken_as_they_are(log: Log, path: str) -> None:
+def test_paths_are_not_decoded(log: Log, path: str) -> None:
     log.commit(0, [add(path), remove(path)])
     assert _decode(log).files["path"].to_list() == [path, path]
 
@@ -158,7 +158,7 @@ def test_unknown_fields_and_actions_are_kept(log: Log) -> None:
     assert json.loads(other["extra"]) == {"k": 1}
 
 
-def test_a_commit_info_line_is_kept_whole(log: Log) -> None:
+def test_commit_info_line_is_kept_completely(log: Log) -> None:
     log.commit(4, [PROTOCOL, {"commitInfo": {"operation": "WRITE", "n": 1}}])
     (row,) = DIALECT.decode_commit_infos(_decode(log).commit_infos).to_dicts()
     assert (row["version"], row["position"], row["actionType"]) == (4, 1, "commitInfo")
@@ -169,7 +169,7 @@ def test_no_commit_infos_give_no_rows() -> None:
     assert DIALECT.decode_commit_infos(()).is_empty()
 
 
-def test_without_files_only_the_other_actions_come(log: Log) -> None:
+def test_decoding_without_files_returns_only_other_actions(log: Log) -> None:
     for version, rows in enumerate(_ROWS):
         log.commit(version, rows)
     decoded = _decode(log, files=False)
@@ -179,7 +179,7 @@ def test_without_files_only_the_other_actions_come(log: Log) -> None:
     )
 
 
-def test_references_resolve_through_table_properties(log: Log) -> None:
+def test_references_are_resolved_with_table_properties(log: Log) -> None:
     mapping = '[{"name":"id"}]'
     ref = doc_mapping_hash(mapping)
     log.commit(0, [metadata(configuration={f"docMappingSchema.{ref}": mapping})])
@@ -189,7 +189,7 @@ def test_references_resolve_through_table_properties(log: Log) -> None:
     assert files["docMappingRef"].to_list() == [ref, "unregistered", None]
 
 
-def test_bad_json_is_located(log: Log) -> None:
+def test_error_of_invalid_json_has_path_version_and_line(log: Log) -> None:
     log.commit(0, [PROTOCOL])
     log.write("00000000000000000001.json", b'{"add":{"path":"a"\n')
     with pytest.raises(MalformedLogError) as caught:
@@ -198,14 +198,14 @@ def test_bad_json_is_located(log: Log) -> None:
     assert (caught.value.version, caught.value.line) == (1, 1)
 
 
-def test_a_required_field_that_is_missing_is_named(log: Log) -> None:
+def test_missing_required_field_is_named_in_the_error(log: Log) -> None:
     log.commit(0, [{"add": {"size": 1}}])
     with pytest.raises(InvalidActionError) as caught:
         _decode(log)
     assert caught.value.expected == "path"
 
 
-def test_a_broken_gzip_commit_names_its_version(log: Log) -> None:
+def test_error_of_a_truncated_gzip_commit_has_its_version(log: Log) -> None:
     target = log.commit(3, [PROTOCOL], "scala")
     target.write_bytes(target.read_bytes()[:-5])
     with pytest.raises(MalformedLogError) as caught:
@@ -213,7 +213,7 @@ def test_a_broken_gzip_commit_names_its_version(log: Log) -> None:
     assert caught.value.version == 3
 
 
-def test_a_commit_deleted_after_the_listing_is_told(log: Log) -> None:
+def test_commit_deleted_after_the_listing_raises_malformed_log_error(log: Log) -> None:
     target = log.commit(0, [PROTOCOL])
     listing = DIALECT.list_log(log.store)
     target.unlink()

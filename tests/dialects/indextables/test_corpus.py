@@ -48,7 +48,7 @@ def test_listing_finds_every_version_with_and_without_the_hint(
     assert bool(listing.notes) == (name in _LATE_STATES)
 
 
-def test_version_0_comes_from_its_commit_and_never_from_a_late_state(
+def test_version_0_is_read_from_its_commit_and_never_from_a_late_state(
     table: tuple[LogStore, Any, str],
 ) -> None:
     store, manifest, _ = table

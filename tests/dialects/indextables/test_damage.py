@@ -77,11 +77,11 @@ def _check(log: Log, whole: pl.DataFrame, change: str) -> None:
         found = _read(log)
     except (CorruptionError, UnsupportedError) as error:
         if error.path is None:
-            pytest.fail(f"{change}: the refusal names no file")
+            pytest.fail(f"{change}: the error names no file")
         return
     if found.height == whole.height:
         return
-    # A checkpoint that is told to be incomplete is no state at all.
+    # A checkpoint that is reported as incomplete is not read.
     if DIALECT.list_log(log.store, hint=False).notes:
         assert not found.height, change
         return
@@ -95,7 +95,7 @@ def damaged(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Log, list[P
     return log, _write(log, request.param)
 
 
-def test_a_truncated_file_is_refused_or_reads_the_same(damaged: tuple[Log, list[Path]]) -> None:
+def test_truncated_file_is_refused_or_gives_the_same_rows(damaged: tuple[Log, list[Path]]) -> None:
     log, files = damaged
     whole = _read(log)
     assert whole.height > len(_ADDS)
@@ -107,7 +107,7 @@ def test_a_truncated_file_is_refused_or_reads_the_same(damaged: tuple[Log, list[
         target.write_bytes(data)
 
 
-def test_flipped_bytes_never_lose_a_row_in_silence(damaged: tuple[Log, list[Path]]) -> None:
+def test_flipped_bytes_never_lose_a_row_silently(damaged: tuple[Log, list[Path]]) -> None:
     log, files = damaged
     whole = _read(log)
     rng = random.Random(_SEED)

@@ -35,7 +35,7 @@ def test_hash_ignores_key_order_field_order_and_white_space() -> None:
     assert doc_mapping_hash(json.dumps(shuffled, indent=2)) == doc_mapping_hash(_MAPPING)
 
 
-def test_order_of_unnamed_elements_counts() -> None:
+def test_hash_depends_on_the_order_of_unnamed_elements() -> None:
     assert doc_mapping_hash("[1,2]") != doc_mapping_hash("[2,1]")
     assert doc_mapping_hash('[{"name":"a"},2]') != doc_mapping_hash('[2,{"name":"a"}]')
 
@@ -58,7 +58,7 @@ def test_hash_does_not_depend_on_key_order(value: object, seed: int) -> None:
     assert doc_mapping_hash(json.dumps(shuffle(value))) == doc_mapping_hash(json.dumps(value))
 
 
-def test_references_resolve_where_registered_and_stay_where_not() -> None:
+def test_registered_references_are_resolved_and_others_are_kept() -> None:
     files = pl.DataFrame(
         {
             "docMappingRef": ["known", "unknown", None, "known"],
@@ -70,7 +70,7 @@ def test_references_resolve_where_registered_and_stay_where_not() -> None:
     assert resolved["docMappingRef"].to_list() == ["known", "unknown", None, "known"]
 
 
-def test_the_dialect_resolves_through_table_properties() -> None:
+def test_dialect_resolves_references_with_table_properties() -> None:
     configuration = pl.Series(
         "configuration",
         [{"docMappingSchema.h": "text", "other": "x"}, None],

@@ -1,4 +1,4 @@
-"""A state reads back as the same rows from every form of checkpoint."""
+"""The same rows are read from every checkpoint layout."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _read(log: Log) -> pl.DataFrame:
 
 @settings(max_examples=share_of(25))
 @given(_states)
-def test_every_checkpoint_form_reads_as_the_commit_does(state: dict[str, JsonObject]) -> None:
+def test_every_checkpoint_layout_gives_the_rows_of_the_commit(state: dict[str, JsonObject]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         logs = _write_all(Path(folder), state)
         expected = flat_rows([{"actionType": "add"} | row["add"] for row in _rows(state)])
@@ -111,5 +111,5 @@ def test_every_checkpoint_form_reads_as_the_commit_does(state: dict[str, JsonObj
                 assert not state, name
                 continue
             shown = found.select(_COLUMNS if name != "commit" else found.columns).sort("path")
-            # As dicts, because the order of a map's keys means nothing.
+            # As dicts, because the order of a map's keys is not significant.
             assert shown.to_dicts() == expected.select(shown.columns).sort("path").to_dicts(), name

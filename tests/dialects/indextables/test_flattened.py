@@ -36,7 +36,7 @@ def log(tmp_path: Path) -> Log:
     return Log(tmp_path / "t")
 
 
-def _own_rows() -> pl.DataFrame:
+def _lakelog_rows() -> pl.DataFrame:
     return flat_rows(
         [
             {"actionType": "protocol", "minReaderVersion": 4, "minWriterVersion": 4},
@@ -94,13 +94,13 @@ def _spec_rows() -> pl.DataFrame:
     return pl.DataFrame(rows, schema=schema, orient="row")
 
 
-def test_own_rows_come_back_as_they_were_written(log: Log) -> None:
-    log.flattened(_SINGLE, _own_rows())
+def test_rows_written_by_lakelog_are_read_back(log: Log) -> None:
+    log.flattened(_SINGLE, _lakelog_rows())
     reader = log.checkpoint(_VERSION)
     assert isinstance(reader, FlattenedReader)
     columns = [c for c in actions.schema() if c != "actionType"]
     files = read_files(reader, columns)
-    expected = _own_rows().filter(pl.col("actionType").is_in(["add", "remove"]))
+    expected = _lakelog_rows().filter(pl.col("actionType").is_in(["add", "remove"]))
     assert actions.conform(files).drop("docMappingJson").equals(expected.drop("docMappingJson"))
     assert files["docMappingJson"].to_list() == ["mapping", None, None]
     meta = reader.read_meta()
@@ -110,13 +110,13 @@ def test_own_rows_come_back_as_they_were_written(log: Log) -> None:
     assert reader.struct_statistics() is None
 
 
-def test_own_rows_are_complete_so_no_commit_below_is_read(log: Log) -> None:
+def test_rows_written_by_lakelog_need_no_earlier_commit(log: Log) -> None:
     log.write(f"{3:020d}.json", b"damaged")
-    log.flattened(_SINGLE, _own_rows())
+    log.flattened(_SINGLE, _lakelog_rows())
     assert log.checkpoint(_VERSION).read_meta().height == 3
 
 
-def test_spec_entries_are_read_and_completed_from_the_commits(log: Log) -> None:
+def test_entries_of_the_specification_are_completed_from_the_commits(log: Log) -> None:
     log.commit(0, [PROTOCOL, metadata(id="old")])
     log.commit(2, [skip("s")])
     log.flattened(_SINGLE, _spec_rows())
@@ -139,14 +139,14 @@ def test_spec_entries_are_read_and_completed_from_the_commits(log: Log) -> None:
     assert reader.files_read() == (*reader.checkpoint.paths, *below)
 
 
-def test_spec_entries_alone_mean_protocol_1(log: Log) -> None:
+def test_protocol_defaults_to_1_without_commits(log: Log) -> None:
     log.flattened(_SINGLE, _spec_rows())
     meta = log.checkpoint(_VERSION).read_meta(("protocol",))
     assert meta.select("minReaderVersion", "minWriterVersion").rows() == [(1, 1)]
 
 
 def test_parts_are_one_checkpoint(log: Log) -> None:
-    rows = _own_rows()
+    rows = _lakelog_rows()
     for number, part in enumerate((rows[:2], rows[2:4], rows[4:]), 1):
         log.flattened(_PART.format(number, 3), part)
     log.write(f"_checkpoints/{_VERSION:020d}.checkpoint.json", b'{"version":10,"parts":3}')
@@ -157,18 +157,18 @@ def test_parts_are_one_checkpoint(log: Log) -> None:
 
 
 def test_metadata_is_found_in_any_row_group(log: Log) -> None:
-    target = log.flattened(_SINGLE, _own_rows())
+    target = log.flattened(_SINGLE, _lakelog_rows())
     adds = flat_rows([{"actionType": "add", "path": str(n), "size": n} for n in range(50)])
-    pl.concat([adds, _own_rows(), adds.with_columns(path="path" + pl.col("path"))]).write_parquet(
-        target, row_group_size=7
-    )
+    pl.concat(
+        [adds, _lakelog_rows(), adds.with_columns(path="path" + pl.col("path"))]
+    ).write_parquet(target, row_group_size=7)
     reader = log.checkpoint(_VERSION)
     assert reader.read_meta().height == 3
     assert read_files(reader).height == 103
 
 
-def test_only_the_wanted_columns_and_kinds_come(log: Log) -> None:
-    log.flattened(_SINGLE, _own_rows())
+def test_only_requested_columns_and_action_types_are_returned(log: Log) -> None:
+    log.flattened(_SINGLE, _lakelog_rows())
     (frame,) = log.checkpoint(_VERSION).iter_files(["size", "docMappingJson"], ["add"])
     assert set(frame.columns) == {"actionType", "path", "size", "docMappingJson"}
     assert paths(frame) == ["a", "b"]
@@ -194,7 +194,7 @@ def test_narrower_integers_are_widened(log: Log) -> None:
         pl.DataFrame({"actionType": ["aed"], "path": ["a"], "size": [1]}),
     ],
 )
-def test_rows_that_break_the_contract_are_refused(log: Log, frame: pl.DataFrame) -> None:
+def test_rows_that_violate_the_contract_are_refused(log: Log, frame: pl.DataFrame) -> None:
     log.flattened(_SINGLE, frame)
     reader = log.checkpoint(_VERSION)
     with pytest.raises(InvalidActionError) as caught:
@@ -210,8 +210,8 @@ def test_text_that_is_not_utf8_is_refused(log: Log) -> None:
         read_files(log.checkpoint(_VERSION))
 
 
-def test_a_part_that_is_gone_is_named(log: Log) -> None:
-    target = log.flattened(_SINGLE, _own_rows())
+def test_missing_part_is_named_in_the_error(log: Log) -> None:
+    target = log.flattened(_SINGLE, _lakelog_rows())
     reader = log.checkpoint(_VERSION)
     target.unlink()
     reads: list[Callable[[], object]] = [reader.read_meta, lambda: read_files(reader)]

@@ -47,13 +47,13 @@ def test_bytes_after_the_gzip_stream_are_refused() -> None:
 @pytest.mark.parametrize(
     "data", [b"\x01", b"\x01\x02" + gzip.compress(_TEXT)], ids=["alone", "before-gzip"]
 )
-def test_an_unknown_codec_is_refused_by_its_number(data: bytes) -> None:
+def test_unknown_codec_is_refused_with_its_number(data: bytes) -> None:
     with pytest.raises(MalformedLogError) as caught:
         unframe(data, "f")
     assert caught.value.found in {"end of file", "02"}
 
 
-def test_decompression_stops_at_the_cap(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompression_stops_at_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert framing.MAX_DECOMPRESSED_BYTES == 512 * 1024 * 1024
     monkeypatch.setattr(framing, "MAX_DECOMPRESSED_BYTES", 1000)
     assert unframe(gzip.compress(b" " * 1000), "f") == b" " * 1000

@@ -50,7 +50,7 @@ def write_json_checkpoint(
     if form == "lines":
         return [log.write(f"{base}.json", frame_bytes(lines(rows), framing))]
     if form == "parts":
-        # The head and the first add, then two adds a part, as the writer fills parts in order.
+        # The head and the first add, then two adds per part, as the writer fills parts in order.
         head = next((n for n, row in enumerate(rows) if "add" in row), len(rows) - 1) + 1
         cuts = [0, *range(head, len(rows), 2), len(rows)]
         names = [f"{base}.0123456789ab.{n:05d}.json" for n in range(1, len(cuts))]
@@ -91,21 +91,21 @@ def test_every_form_and_framing_gives_the_same_state(log: Log, form: str, framin
     assert reader.struct_statistics() is None
 
 
-class Sweeping(StoreWrapper):
+class CleanupAfterListing(StoreWrapper):
     """A store that deletes some listed commits after each listing."""
 
-    def __init__(self, store: LogStore, doomed: list[list[Path]]) -> None:
+    def __init__(self, store: LogStore, to_delete: list[list[Path]]) -> None:
         super().__init__(store)
-        self._doomed = doomed
+        self._to_delete = to_delete
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
         entries = super().list_from(folder, start)
-        for path in self._doomed.pop() if self._doomed else ():
+        for path in self._to_delete.pop() if self._to_delete else ():
             path.unlink()
         return entries
 
 
-class Listing(StoreWrapper):
+class ListsMissingCommit(StoreWrapper):
     """A store that lists a commit that does not exist."""
 
     def __init__(self, store: LogStore, version: int) -> None:
@@ -116,25 +116,27 @@ class Listing(StoreWrapper):
         return sorted([*super().list_from(folder, start), self._entry], key=lambda e: e.name)
 
 
-@pytest.mark.parametrize("taken", [{0}, {0, 1}, {0, 1, 2}, {1}, {2}])
-def test_a_cleanup_of_the_commits_below_is_not_noticed(log: Log, taken: set[int]) -> None:
+@pytest.mark.parametrize("deleted", [{0}, {0, 1}, {0, 1, 2}, {1}, {2}])
+def test_cleanup_of_covered_commits_during_the_read_is_not_an_error(
+    log: Log, deleted: set[int]
+) -> None:
     write_json_checkpoint(log, _VERSION, "lines", [PROTOCOL, _METADATA, *_ADDS])
     commits = [log.commit(version, [skip(str(version))]) for version in range(3)]
     (checkpoint,) = log.checkpoints()
-    store = Sweeping(log.store, [[commits[version] for version in taken]])
+    store = CleanupAfterListing(log.store, [[commits[version] for version in deleted]])
     meta = DIALECT.open_checkpoint(store, checkpoint).read_meta(["mergeskip"])
-    assert (paths(meta) if meta.height else []) == [str(v) for v in range(3) if v not in taken]
+    assert (paths(meta) if meta.height else []) == [str(v) for v in range(3) if v not in deleted]
 
 
-def test_a_commit_below_that_is_listed_and_not_there_is_damage(log: Log) -> None:
+def test_listed_but_missing_covered_commit_raises_malformed_log_error(log: Log) -> None:
     write_json_checkpoint(log, _VERSION, "lines", [PROTOCOL, _METADATA, *_ADDS])
     (checkpoint,) = log.checkpoints()
-    reader = DIALECT.open_checkpoint(Listing(log.store, 3), checkpoint)
+    reader = DIALECT.open_checkpoint(ListsMissingCommit(log.store, 3), checkpoint)
     with pytest.raises(MalformedLogError, match="was deleted while"):
         reader.read_meta()
 
 
-def test_only_the_wanted_columns_and_kinds_come(log: Log) -> None:
+def test_only_requested_columns_and_action_types_are_returned(log: Log) -> None:
     rows = [PROTOCOL, _METADATA, *_ADDS, remove("gone")]
     write_json_checkpoint(log, _VERSION, "lines", rows)
     reader = log.checkpoint(_VERSION)
@@ -146,7 +148,7 @@ def test_only_the_wanted_columns_and_kinds_come(log: Log) -> None:
 
 
 @pytest.mark.parametrize("form", _FORMS)
-def test_a_path_that_stands_twice_counts_once_as_it_stands_last(log: Log, form: str) -> None:
+def test_duplicate_path_counts_once_with_its_last_entry(log: Log, form: str) -> None:
     rows = [PROTOCOL, metadata(), add("a", size=1), add("b", size=2), add("c"), add("a", size=9)]
     write_json_checkpoint(log, _VERSION, form, rows)
     files = read_files(log.checkpoint(_VERSION))
@@ -154,12 +156,12 @@ def test_a_path_that_stands_twice_counts_once_as_it_stands_last(log: Log, form: 
 
 
 @pytest.mark.parametrize("form", _FORMS)
-def test_a_state_without_files_has_none(log: Log, form: str) -> None:
+def test_checkpoint_without_files_is_empty(log: Log, form: str) -> None:
     write_json_checkpoint(log, _VERSION, form, [PROTOCOL, metadata()])
     assert read_files(log.checkpoint(_VERSION)).is_empty()
 
 
-def test_skips_that_the_checkpoint_leaves_out_come_from_the_commits_it_covers(log: Log) -> None:
+def test_skips_missing_in_the_checkpoint_are_read_from_the_covered_commits(log: Log) -> None:
     log.commit(0, [PROTOCOL, metadata()])
     log.commit(3, [skip("a"), skip("b", skipCount=1)])
     log.commit(5, [skip("b", skipCount=2)])
@@ -172,21 +174,21 @@ def test_skips_that_the_checkpoint_leaves_out_come_from_the_commits_it_covers(lo
     assert meta["metadataId"].drop_nulls().to_list() == ["own"]
 
 
-def test_skips_in_the_checkpoint_win(log: Log) -> None:
+def test_skips_in_the_checkpoint_take_precedence_over_commits(log: Log) -> None:
     log.commit(3, [skip("a"), skip("b")])
     write_json_checkpoint(log, _VERSION, "lines", [PROTOCOL, metadata(), skip("a", skipCount=7)])
     skips = log.checkpoint(_VERSION).read_meta(("mergeskip",))
     assert skips.select("path", "skipCount").rows() == [("a", 7), ("b", 1)]
 
 
-def test_a_checkpoint_without_protocol_takes_it_from_the_commits_else_1(log: Log) -> None:
+def test_missing_protocol_is_read_from_the_commits_and_defaults_to_1(log: Log) -> None:
     write_json_checkpoint(log, _VERSION, "lines", [metadata(), add("a")])
     assert log.checkpoint(_VERSION).read_meta(("protocol",))["minReaderVersion"].to_list() == [1]
     log.commit(4, [PROTOCOL])
     assert log.checkpoint(_VERSION).read_meta(("protocol",))["minReaderVersion"].to_list() == [2]
 
 
-def test_commits_below_are_not_read_where_the_checkpoint_is_enough(log: Log) -> None:
+def test_covered_commits_are_not_read_if_the_checkpoint_suffices(log: Log) -> None:
     log.write(f"{3:020d}.json", b"damaged")
     write_json_checkpoint(log, _VERSION, "lines", [PROTOCOL, metadata(), add("a")])
     reader = log.checkpoint(_VERSION)
@@ -211,20 +213,20 @@ def _manifest(log: Log, **fields: Any) -> None:
         {"parts": [1]},
     ],
 )
-def test_a_manifest_that_contradicts_itself_is_corrupt(log: Log, fields: Any) -> None:
+def test_inconsistent_manifest_raises_corruption_error(log: Log, fields: Any) -> None:
     _manifest(log, **fields)
     with pytest.raises(CorruptionError):
         read_files(log.checkpoint(_VERSION))
 
 
-def test_parts_of_another_format_are_not_guessed_at(log: Log) -> None:
+def test_parts_of_an_unknown_format_are_refused(log: Log) -> None:
     _manifest(log, format="msgpack")
     with pytest.raises(UnsupportedError) as caught:
         log.checkpoint(_VERSION).read_meta()
     assert caught.value.found == "msgpack"
 
 
-def test_a_part_that_is_gone_is_named(log: Log) -> None:
+def test_missing_part_is_named_in_the_error(log: Log) -> None:
     _, first, *_ = write_json_checkpoint(log, _VERSION, "parts", [PROTOCOL, metadata(), *_ADDS])
     reader = log.checkpoint(_VERSION)
     first.unlink()
@@ -233,7 +235,7 @@ def test_a_part_that_is_gone_is_named(log: Log) -> None:
     assert caught.value.path == f"_transaction_log/{first.name}"
 
 
-def test_a_manifest_whose_parts_are_all_gone_is_refused_when_opened(log: Log) -> None:
+def test_manifest_without_any_of_its_parts_is_refused_when_opened(log: Log) -> None:
     _, *parts = write_json_checkpoint(log, _VERSION, "parts", [PROTOCOL, metadata(), *_ADDS])
     for part in parts:
         part.unlink()
@@ -241,7 +243,7 @@ def test_a_manifest_whose_parts_are_all_gone_is_refused_when_opened(log: Log) ->
         read_files(log.checkpoint(_VERSION))
 
 
-def test_a_manifest_found_only_when_opened_is_followed(log: Log) -> None:
+def test_parts_are_read_if_the_manifest_is_recognised_only_when_opened(log: Log) -> None:
     made = write_json_checkpoint(log, _VERSION, "parts", [PROTOCOL, metadata(), *_ADDS])
     path = f"_transaction_log/{made[0].name}"
     reader = DIALECT.open_checkpoint(log.store, Checkpoint(_VERSION, "json", 1, (path,)))

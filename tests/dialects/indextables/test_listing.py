@@ -46,13 +46,13 @@ def test_other_files_are_ignored(log: Log) -> None:
     assert listing.notes == ("state-v00000000000000000004 has no _manifest.avro: not committed",)
 
 
-def test_a_folder_that_is_not_there_lists_empty(tmp_path: Path) -> None:
+def test_missing_folder_is_listed_as_empty(tmp_path: Path) -> None:
     log = Log(tmp_path / "t")
     log.folder.rmdir()
     assert DIALECT.list_log(log.store).commits == ()
 
 
-def test_commits_carry_path_size_and_time(log: Log) -> None:
+def test_commits_have_path_size_and_time(log: Log) -> None:
     target = log.commit(7, [PROTOCOL])
     (commit,) = DIALECT.list_log(log.store).commits
     assert commit.path == "_transaction_log/00000000000000000007.json"
@@ -60,7 +60,7 @@ def test_commits_carry_path_size_and_time(log: Log) -> None:
     assert commit.modified_ms == target.stat().st_mtime_ns // 1_000_000
 
 
-def test_the_best_checkpoint_of_a_version_comes_last(log: Log) -> None:
+def test_best_checkpoint_of_a_version_is_listed_last(log: Log) -> None:
     log.commit(3, [PROTOCOL])
     log.state(3, {})
     log.write("00000000000000000003.checkpoint.json", lines([PROTOCOL]))
@@ -70,7 +70,7 @@ def test_the_best_checkpoint_of_a_version_comes_last(log: Log) -> None:
     assert _layouts(log) == [(3, "avro-state"), (3, "json"), (3, "flattened"), (4, "avro-state")]
 
 
-def test_a_state_that_was_written_after_later_ones_is_left_out(log: Log) -> None:
+def test_state_written_after_later_states_is_ignored(log: Log) -> None:
     log.commit(0, [PROTOCOL])
     log.commit(2, [skip("a")])
     for version, created in ((2, 60), (3, 70), (4, 40), (5, 50)):
@@ -79,7 +79,9 @@ def test_a_state_that_was_written_after_later_ones_is_left_out(log: Log) -> None
     assert len(DIALECT.list_log(log.store).notes) == 2
 
 
-def test_a_state_numbered_like_the_last_commit_counts_if_later_states_are_younger(log: Log) -> None:
+def test_state_with_the_version_of_the_last_commit_is_listed_if_later_states_are_newer(
+    log: Log,
+) -> None:
     for version in range(5):
         log.commit(version, [skip(f"f{version}") if version else PROTOCOL])
     for version in range(1, 6):
@@ -88,13 +90,13 @@ def test_a_state_numbered_like_the_last_commit_counts_if_later_states_are_younge
     assert DIALECT.list_log(log.store).notes == ()
 
 
-def test_a_late_state_0_is_left_out_even_when_commit_0_is_gone(log: Log) -> None:
+def test_late_state_0_is_ignored_even_if_commit_0_is_missing(log: Log) -> None:
     log.state(0, {}, createdAt=2)
     log.state(1, {}, createdAt=1)
     assert _layouts(log) == [(1, "avro-state")]
 
 
-def test_skips_at_the_end_of_a_log_with_states_make_no_versions(log: Log) -> None:
+def test_skips_at_the_end_of_a_log_with_states_are_not_versions(log: Log) -> None:
     log.commit(0, [PROTOCOL])
     for version in range(1, 5):
         log.commit(version, [skip(f"s{version}")], framing=("plain", "scala", "rust")[version % 3])
@@ -116,7 +118,7 @@ def test_skips_below_another_commit_are_versions(log: Log) -> None:
     assert [c.version for c in listing.apart] == [4]
 
 
-def test_skips_above_a_checkpoint_that_is_no_state_are_versions(log: Log) -> None:
+def test_skips_above_a_json_checkpoint_are_versions(log: Log) -> None:
     log.state(1, {})
     log.write("00000000000000000002.checkpoint.json", lines([PROTOCOL]))
     log.commit(3, [skip("s")])
@@ -126,13 +128,13 @@ def test_skips_above_a_checkpoint_that_is_no_state_are_versions(log: Log) -> Non
 
 
 @pytest.mark.parametrize("data", [b"", b"\n", b"{", b"[]", b'{"mergeskip":{}}\n{"add":{}}'])
-def test_a_commit_that_may_hold_more_than_skips_stays_a_version(log: Log, data: bytes) -> None:
+def test_commit_that_may_contain_more_than_skips_is_a_version(log: Log, data: bytes) -> None:
     log.state(1, {})
     log.write("00000000000000000002.json", data)
     assert [c.version for c in DIALECT.list_log(log.store).commits] == [2]
 
 
-def test_a_lone_state_of_the_last_commit_counts(log: Log) -> None:
+def test_only_state_at_the_version_of_the_last_commit_is_listed(log: Log) -> None:
     log.commit(0, [PROTOCOL, metadata()])
     log.state(0, {})
     assert _layouts(log) == [(0, "avro-state")]
@@ -156,7 +158,7 @@ def test_multipart_json_needs_every_part_that_its_manifest_names(log: Log) -> No
     assert names[1] in listing.notes[0]
 
 
-def test_parts_without_a_manifest_are_no_checkpoint(log: Log) -> None:
+def test_parts_without_a_manifest_are_not_a_checkpoint(log: Log) -> None:
     log.write("00000000000000000009.checkpoint.0123456789ab.00001.json", lines([PROTOCOL]))
     assert log.checkpoints() == ()
 
@@ -171,7 +173,7 @@ def test_flattened_parts_are_complete_only_together(log: Log) -> None:
     assert [p.rsplit("/", 1)[1] for p in checkpoint.paths] == [name.format(1), name.format(2)]
 
 
-def test_a_spark_folder_is_a_checkpoint_once_it_holds_success(log: Log) -> None:
+def test_spark_folder_is_a_checkpoint_once_it_contains_success(log: Log) -> None:
     folder = "00000000000000000005.checkpoint.parquet"
     log.flattened(f"{folder}/part-00000-x.snappy.parquet", flat_rows([]))
     log.flattened(f"{folder}/part-00001-x.snappy.parquet", flat_rows([]))
@@ -181,14 +183,14 @@ def test_a_spark_folder_is_a_checkpoint_once_it_holds_success(log: Log) -> None:
     assert len(checkpoint.paths) == 2
 
 
-def _near(log: Log) -> None:
+def _log_of_six_commits(log: Log) -> None:
     for version in range(6):
         log.commit(version, [add(f"f{version}")])
     log.write("00000000000000000003.checkpoint.json", lines([PROTOCOL]))
 
 
-def test_the_hint_starts_the_listing_at_its_checkpoint(log: Log) -> None:
-    _near(log)
+def test_listing_starts_at_the_checkpoint_of_the_hint(log: Log) -> None:
+    _log_of_six_commits(log)
     log.write("_last_checkpoint", _pointer(3))
     listing = DIALECT.list_log(log.store)
     assert [c.version for c in listing.commits] == [3, 4, 5]
@@ -202,20 +204,20 @@ def test_the_hint_starts_the_listing_at_its_checkpoint(log: Log) -> None:
         *(_pointer(version) for version in (4, 99, "3", -1, 2**70)),
     ],
 )
-def test_a_wrong_hint_costs_nothing_but_time(log: Log, pointer: bytes) -> None:
-    _near(log)
+def test_wrong_hint_does_not_change_the_listing(log: Log, pointer: bytes) -> None:
+    _log_of_six_commits(log)
     log.write("_last_checkpoint", pointer)
     assert DIALECT.list_log(log.store) == DIALECT.list_log(log.store, hint=False)
 
 
-def test_start_leaves_out_what_is_below(log: Log) -> None:
-    _near(log)
+def test_start_excludes_earlier_versions(log: Log) -> None:
+    _log_of_six_commits(log)
     log.state(2, {})
     listing = DIALECT.list_log(log.store, hint=False, start=4)
     assert [c.version for c in listing.commits] == [4, 5]
     assert listing.checkpoints == ()
 
 
-def test_there_are_no_compaction_files(log: Log) -> None:
+def test_compaction_files_are_not_supported(log: Log) -> None:
     with pytest.raises(InternalError):
         DIALECT.decode_compaction(log.store, CompactionFile(0, 1, "x", 1))

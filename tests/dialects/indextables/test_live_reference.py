@@ -50,7 +50,7 @@ def _created(root: str) -> lakelog.Table:
     return lakelog.create(root, SCHEMA, format="indextables", upkeep=False)
 
 
-def _agree(real: Reference, root: str, *handles: lakelog.Table) -> None:
+def _assert_equal_states(real: Reference, root: str, *handles: lakelog.Table) -> None:
     answer = real("state", root)
     for table in (lakelog.open(root, upkeep=False), *handles):
         assert differences(answer, table.snapshot()) == []
@@ -65,9 +65,7 @@ def _commit(table: lakelog.Table, adds: list[str], removes: list[str]) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_writers_that_take_turns_by_json_commits_agree(
-    real: Reference, root: str, seed: int
-) -> None:
+def test_alternating_writers_of_json_commits_agree(real: Reference, root: str, seed: int) -> None:
     rng = random.Random(seed)
     print(f"seed {seed}")
     table = _created(root)
@@ -76,25 +74,29 @@ def test_writers_that_take_turns_by_json_commits_agree(
     held = table.snapshot()
     for number in range(_STEPS):
         adds = [f"{number}-{n}" for n in range(rng.randint(1, 3))]
-        gone = rng.sample(sorted(live), min(len(live), rng.randint(0, 2)))
+        removed = rng.sample(sorted(live), min(len(live), rng.randint(0, 2)))
         writer = rng.choice(("lakelog", "reference", "overwrite", "skip"))
         if writer == "lakelog":
-            _commit(table, adds, gone)
+            _commit(table, adds, removed)
         elif writer == "reference":
             real(
-                "merge", root, SHARED, removes=[remove(p) for p in gone], adds=list(map(add, adds))
+                "merge",
+                root,
+                SHARED,
+                removes=[remove(p) for p in removed],
+                adds=list(map(add, adds)),
             )
         elif writer == "overwrite":
             real("overwrite", root, SHARED, adds=list(map(add, adds)))
-            gone = sorted(live)
+            removed = sorted(live)
         else:
             real.skip(root, adds[0])
-            adds, gone = [], []
-        live = live - set(gone) | set(adds)
+            adds, removed = [], []
+        live = live - set(removed) | set(adds)
         history.append(set(live))
         if rng.random() < 0.2:
             table.checkpoint()
-        _agree(real, root, table)
+        _assert_equal_states(real, root, table)
         held = held.update()
         assert set(held.files().collect()["path"]) == live
     for version, files in enumerate(history):
@@ -113,22 +115,22 @@ def test_states_with_skips_between_them_agree(real: Reference, root: str, seed: 
     skips: set[str] = set()
     for number in range(_STEPS):
         adds = [f"{number}-{n}" for n in range(rng.randint(1, 3))]
-        gone = rng.sample(sorted(live), min(len(live), rng.randint(0, 2)))
+        removed = rng.sample(sorted(live), min(len(live), rng.randint(0, 2)))
         what = rng.choice(("merge", "merge", "skip", "overwrite"))
         if what == "skip":
             real.skip(root, adds[0])
             skips.add(adds[0])
         else:
             if what == "merge":
-                removes = [remove(p) for p in gone]
+                removes = [remove(p) for p in removed]
                 real("merge", root, removes=removes, adds=list(map(add, adds)))
             else:
                 real("overwrite", root, adds=list(map(add, adds)))
-                gone = sorted(live)
-            live = live - set(gone) | set(adds)
+                removed = sorted(live)
+            live = live - set(removed) | set(adds)
             history.append(set(live))
         if len(history) > 1:
-            _agree(real, root, table)
+            _assert_equal_states(real, root, table)
         held = held.update()
         assert set(held.files().collect()["path"]) == live
         assert set(held.skips().collect()["path"]) == skips
@@ -137,22 +139,22 @@ def test_states_with_skips_between_them_agree(real: Reference, root: str, seed: 
 
 
 @pytest.mark.parametrize("options", [{}, JSON], ids=["states", "json"])
-def test_what_the_reference_writes_alone_is_read_alike(
+def test_table_written_only_by_the_reference_is_read_alike(
     real: Reference, root: str, options: dict[str, str]
 ) -> None:
     real("init", root, options, schema=SCHEMA)
-    for number in range(12):  # with JSON, a checkpoint on the way
+    for number in range(12):  # with JSON, the reference writes a checkpoint
         fields = {
             "docMappingJson": '[ {"name": "a", "type": "text"}, {"name":"o","type":"object"}]'
         }
         real("add", root, options, adds=[add(f"f{number}", **fields)])
-        _agree(real, root)
+        _assert_equal_states(real, root)
     real("checkpoint", root, options)
     real("removeFile", root, options, path="f3")
-    _agree(real, root)
+    _assert_equal_states(real, root)
 
 
-def test_a_checkpoint_of_lakelogs_over_one_of_the_references_is_read_by_it(
+def test_reference_reads_a_lakelog_checkpoint_that_follows_its_own(
     real: Reference, root: str
 ) -> None:
     table = _created(root)
@@ -161,16 +163,14 @@ def test_a_checkpoint_of_lakelogs_over_one_of_the_references_is_read_by_it(
     real("checkpoint", root, JSON)
     assert lakelog.open(root, upkeep=False).verify().verdict == "proved"
     lakelog.open(root, upkeep=False).checkpoint()
-    _agree(real, root)
+    _assert_equal_states(real, root)
     real("add", root, SHARED, adds=[add("f3")])
     lakelog.open(root, upkeep=False).checkpoint()
     assert real("state", root)["checkpoint"] is not None
-    _agree(real, root)
+    _assert_equal_states(real, root)
 
 
-def test_a_table_after_a_cleanup_of_lakelogs_is_read_by_the_reference(
-    real: Reference, root: str
-) -> None:
+def test_reference_reads_a_table_after_cleanup_by_lakelog(real: Reference, root: str) -> None:
     table = _created(root)
     for number in range(6):
         if number % 2:
@@ -181,14 +181,14 @@ def test_a_table_after_a_cleanup_of_lakelogs_is_read_by_the_reference(
     before = sorted(os.listdir(f"{root}/_transaction_log"))
     table.cleanup(plan=False, retention="0 seconds", force=True)
     assert sorted(os.listdir(f"{root}/_transaction_log")) != before
-    _agree(real, root, table)
+    _assert_equal_states(real, root, table)
     real("add", root, SHARED, adds=[add("g")])
     _commit(table, ["h"], ["f1"])
-    _agree(real, root, table)
+    _assert_equal_states(real, root, table)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_writers_by_any_mixture_of_formats_agree_or_lakelog_refuses(
+def test_writers_of_mixed_formats_agree_or_lakelog_refuses_the_table(
     real: Reference, root: str, seed: int
 ) -> None:
     rng = random.Random(seed)

@@ -13,7 +13,7 @@ from lakelog.model.metadata import Protocol
 check_readable = DIALECT.protocol_rules.check_readable
 
 
-def test_a_log_without_a_protocol_is_1_1() -> None:
+def test_protocol_of_a_log_without_one_is_1_1() -> None:
     dialect: Dialect = DIALECT
     assert dialect.default_protocol == (1, 1)
 
@@ -44,6 +44,6 @@ def test_any_other_feature_is_refused_by_name(feature: str, version: int) -> Non
 
 
 @pytest.mark.parametrize("version", [None, 0, -1])
-def test_a_protocol_without_a_reader_version_is_corrupt(version: int | None) -> None:
+def test_protocol_without_a_reader_version_raises_corruption_error(version: int | None) -> None:
     with pytest.raises(CorruptionError):
         check_readable(Protocol.from_row({"minReaderVersion": version}), "t")

@@ -30,7 +30,7 @@ def _paths(snapshot: lakelog.Snapshot) -> list[str]:
     return sorted(snapshot.files().collect()["path"].to_list())
 
 
-def test_there_are_tables() -> None:
+def test_all_tables_are_present() -> None:
     assert len(_NAMES) == 7
 
 
@@ -45,7 +45,7 @@ def test_each_version_has_its_files_or_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(_NAMES) - {"forgotten_commits"}))
-def test_the_latest_version_is_what_the_reference_reads(name: str) -> None:
+def test_latest_version_equals_the_state_of_the_reference(name: str) -> None:
     expected, table = _expected(name), _open(name)
     snapshot = table.snapshot()
     assert differences(expected["real"], snapshot) == []
@@ -59,7 +59,7 @@ def test_a_json_checkpoint_of_the_reference_is_proved(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(_NAMES) - {"alternating_writers"}))
-def test_a_table_that_the_reference_may_commit_to_by_states_takes_no_commit(
+def test_commit_to_a_table_on_which_the_reference_may_use_states_is_refused(
     name: str, tmp_path: Path
 ) -> None:
     shutil.copytree(_TABLES / name, tmp_path / "t")
@@ -69,7 +69,7 @@ def test_a_table_that_the_reference_may_commit_to_by_states_takes_no_commit(
     assert sorted(path.name for path in (tmp_path / "t/_transaction_log").iterdir()) == before
 
 
-def test_a_table_of_json_commits_that_both_write_takes_commits_and_checkpoints(
+def test_table_of_json_commits_by_both_writers_accepts_commits_and_checkpoints(
     tmp_path: Path,
 ) -> None:
     shutil.copytree(_TABLES / "alternating_writers", tmp_path / "t")

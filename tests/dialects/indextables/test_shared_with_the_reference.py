@@ -52,9 +52,7 @@ def _paths(snapshot: lakelog.Snapshot) -> list[str]:
 
 
 @pytest.mark.parametrize("last", [3, 4])
-def test_a_table_that_is_committed_to_by_states_takes_no_commit_of_lakelogs(
-    tmp_path: Path, last: int
-) -> None:
+def test_commit_to_a_table_with_states_is_refused(tmp_path: Path, last: int) -> None:
     kept = _table(tmp_path / "t")
     _states(tmp_path / "t", 3, last)
     for table in (kept, lakelog.open(str(tmp_path / "t"), upkeep=False)):
@@ -77,7 +75,7 @@ def test_a_transaction_that_is_open_when_states_appear_is_refused(tmp_path: Path
     assert not (tmp_path / "t/_transaction_log" / f"{4:020d}.json").exists()
 
 
-def test_the_refusal_after_a_checkpoint_that_raised_the_protocol_names_its_cause(
+def test_error_after_a_checkpoint_that_raised_the_protocol_names_the_cause(
     tmp_path: Path,
 ) -> None:
     _table(tmp_path / "t", 1)
@@ -93,7 +91,7 @@ def test_the_refusal_after_a_checkpoint_that_raised_the_protocol_names_its_cause
     assert "spark.indextables.state.format" in message
 
 
-def test_skips_numbered_apart_from_the_states_change_no_version(tmp_path: Path) -> None:
+def test_separately_numbered_skips_do_not_change_the_version(tmp_path: Path) -> None:
     log = Log(tmp_path / "t")
     log.commit(0, [PROTOCOL, metadata()])
     names = [f"manifests/manifest-{n:08x}.avro" for n in range(1, 7)]
@@ -114,7 +112,7 @@ def test_skips_numbered_apart_from_the_states_change_no_version(tmp_path: Path) 
         assert (snapshot.version, snapshot.num_files()) == (6, 6)
 
 
-def test_an_update_over_a_state_holds_the_files_of_the_state(tmp_path: Path) -> None:
+def test_update_over_a_state_reads_the_files_of_the_state(tmp_path: Path) -> None:
     held = _table(tmp_path / "t").snapshot()
     log = Log.__new__(Log)
     log.root, log.folder = tmp_path / "t", tmp_path / "t/_transaction_log"
@@ -123,7 +121,7 @@ def test_an_update_over_a_state_holds_the_files_of_the_state(tmp_path: Path) -> 
     assert _paths(held.update()) == ["f1", "f2", "f3", "f4"]
 
 
-def test_states_that_forgot_the_commits_are_refused_and_not_mixed_with_them(tmp_path: Path) -> None:
+def test_states_that_omit_the_commits_are_refused(tmp_path: Path) -> None:
     table = _table(tmp_path / "t")
     log = Log.__new__(Log)
     log.root, log.folder = tmp_path / "t", tmp_path / "t/_transaction_log"
@@ -138,7 +136,7 @@ def test_states_that_forgot_the_commits_are_refused_and_not_mixed_with_them(tmp_
 
 
 _MAPPING = '[{"name":"a","type":"text"},{"name":"b","type":"u64"}]'
-_SPELLINGS = (
+_EQUAL_MAPPINGS = (
     '[ {"type": "u64", "name": "b"}, {"name": "a", "type": "text"} ]',
     '[{"name":"a","type":"text"},{"name":"b","type":"u64"},{"name":"o","type":"object"}]',
     '[{"name":"o","type":"object","field_mappings":[]},' + _MAPPING[1:],
@@ -153,11 +151,11 @@ def _checkpoint(log: Log, mapping: str | None, **fields: Any) -> lakelog.Table:
     return lakelog.open(str(log.root), upkeep=False)
 
 
-@pytest.mark.parametrize("spelling", _SPELLINGS)
-def test_a_checkpoint_with_another_spelling_of_a_document_mapping_is_proved(
-    tmp_path: Path, spelling: str
+@pytest.mark.parametrize("equal_mapping", _EQUAL_MAPPINGS)
+def test_checkpoint_with_an_equal_mapping_in_other_json_text_is_proved(
+    tmp_path: Path, equal_mapping: str
 ) -> None:
-    report = _checkpoint(Log(tmp_path / "t"), spelling, hasFooterOffsets=False).verify()
+    report = _checkpoint(Log(tmp_path / "t"), equal_mapping, hasFooterOffsets=False).verify()
     assert (report.verdict, report.reason) == ("proved", None)
 
 
@@ -172,7 +170,7 @@ def test_a_checkpoint_with_another_spelling_of_a_document_mapping_is_proved(
         "not valid JSON",
     ],
 )
-def test_a_checkpoint_with_another_document_mapping_is_wrong(
+def test_checkpoint_with_a_different_document_mapping_is_wrong(
     tmp_path: Path, mapping: str | None
 ) -> None:
     report = _checkpoint(Log(tmp_path / "t"), mapping).verify()
@@ -181,7 +179,7 @@ def test_a_checkpoint_with_another_document_mapping_is_wrong(
 
 
 def test_a_checkpoint_that_keeps_mappings_by_reference_is_proved(tmp_path: Path) -> None:
-    properties = {"docMappingSchema.h": _SPELLINGS[0], "own": "1"}
+    properties = {"docMappingSchema.h": _EQUAL_MAPPINGS[0], "own": "1"}
     rows = [
         {"protocol": {"minReaderVersion": 4, "minWriterVersion": 4}},
         metadata(configuration=properties),
@@ -213,7 +211,7 @@ def test_a_checkpoint_that_lost_a_registered_mapping_is_wrong(tmp_path: Path) ->
         {"minReaderVersion": 4, "minWriterVersion": 4, "readerFeatures": ["skippedFiles"]},
     ],
 )
-def test_a_checkpoint_whose_protocol_is_lower_or_another_is_wrong(
+def test_checkpoint_with_a_lower_or_different_protocol_is_wrong(
     tmp_path: Path, protocol: dict[str, Any]
 ) -> None:
     rows = [{"protocol": protocol}, metadata()]

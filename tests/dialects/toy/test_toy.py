@@ -43,7 +43,7 @@ def paths(opened: lakelog.Table, version: int | None = None) -> list[str]:
     return sorted(opened.snapshot(version).files().collect()["path"])
 
 
-def test_the_registry_knows_the_log_folder_of_every_dialect() -> None:
+def test_registry_lists_the_log_folder_of_every_dialect() -> None:
     assert registry.log_folders() == {d.name: d.log_folder for d in registry.registered()}
     assert list(registry.log_folders()) == ["delta", "indextables", "toy"]
 
@@ -122,7 +122,7 @@ def test_cleanup_removes_the_commits_below_an_old_checkpoint(tmp_path: Path) -> 
     ]
 
 
-def test_the_dialect_s_own_rules_for_features_and_properties_count(tmp_path: Path) -> None:
+def test_rules_of_the_dialect_for_features_and_properties_apply(tmp_path: Path) -> None:
     made = table(tmp_path)
     with made.transaction() as tx:
         tx.set_protocol(features=["shiny"])

@@ -21,7 +21,7 @@ def blob(*lines: str | bytes, version: int | None = 7) -> Blob:
     return Blob(version, "7.json", data)
 
 
-def test_rows_carry_their_version_and_the_line_they_stand_on() -> None:
+def test_rows_have_the_version_and_line_of_their_action() -> None:
     decoded = decode_exact([blob("", json.dumps(ADD), " \t\r", json.dumps(ADD))], DELTA)
     assert decoded.files.select("version", "position", "actionType", "path").rows() == [
         (7, 1, "add", "a%20b"),
@@ -29,12 +29,12 @@ def test_rows_carry_their_version_and_the_line_they_stand_on() -> None:
     ]
 
 
-def test_without_a_version_rows_have_no_place() -> None:
+def test_rows_without_a_version_have_no_position() -> None:
     decoded = decode_exact([blob(json.dumps(ADD), version=None)], DELTA)
     assert decoded.files.columns == ["actionType", "path", "size"]
 
 
-def test_every_action_goes_to_the_group_that_reads_it() -> None:
+def test_actions_are_grouped_into_files_meta_other_and_commit_info() -> None:
     lines = [
         {"commitInfo": {"x": 1}},
         {"protocol": {"minReaderVersion": 1}},
@@ -73,7 +73,7 @@ def test_maps_keep_null_values_sort_their_keys_and_take_any_json_as_text() -> No
     ]
 
 
-def test_statistics_that_are_an_object_are_taken_as_their_text() -> None:
+def test_statistics_given_as_an_object_are_read_as_json_text() -> None:
     line = '{"add":{"path":"a","size":1,"stats":{"numRecords":3}}}'
     assert decode_exact([blob(line)], DELTA).files["stats"].to_list() == ['{"numRecords":3}']
 
@@ -83,19 +83,19 @@ def test_skip_is_read_as_mergeskip() -> None:
     assert decoded.meta["actionType"].to_list() == ["mergeskip", "mergeskip"]
 
 
-def test_a_null_action_is_absent_but_a_file_of_them_is_torn() -> None:
+def test_null_actions_are_ignored_but_a_file_of_null_actions_is_torn() -> None:
     decoded = decode_exact([blob('{"add":null,"remove":{"path":"a"}}')], DELTA)
     assert decoded.files["actionType"].to_list() == ["remove"]
     with pytest.raises(MalformedLogError, match="contains no action"):
         decode_exact([blob('{"add":null}', "{}")], DELTA)
 
 
-def test_a_piece_of_a_file_may_be_without_an_action() -> None:
+def test_part_of_a_file_may_contain_no_action() -> None:
     decoded = decode_exact([Blob(7, "7.json", b"\n\n", whole=False)], DELTA)
     assert decoded.files.height == 0
 
 
-def test_the_place_of_an_error_counts_bytes_and_lines_of_the_file() -> None:
+def test_error_position_counts_bytes_and_lines_from_the_start_of_the_file() -> None:
     good = json.dumps({"add": {"path": "é", "size": 1}}, ensure_ascii=False)
     torn = '{"add":{"path":"é","size":!}}'
     piece = Blob(7, "7.json", f"{good}\n{torn}\n".encode(), first_line=10, offset=1000)
@@ -125,7 +125,7 @@ def test_the_place_of_an_error_counts_bytes_and_lines_of_the_file() -> None:
         ('{"txn":{"appId":"a"}}', "txnVersion"),
     ],
 )
-def test_a_field_of_the_wrong_type_or_missing_is_named(line: str, column: str) -> None:
+def test_wrong_or_missing_field_is_named_in_the_error(line: str, column: str) -> None:
     with pytest.raises(InvalidActionError) as refused:
         decode_exact([blob(json.dumps(ADD), line)], DELTA)
     assert str(refused.value.expected).startswith(column)
@@ -133,7 +133,7 @@ def test_a_field_of_the_wrong_type_or_missing_is_named(line: str, column: str) -
 
 
 @pytest.mark.parametrize("whole", [2**63 - 1, -(2**63), 0])
-def test_whole_numbers_reach_to_the_ends_of_their_type(whole: int) -> None:
+def test_integers_are_read_over_the_full_range_of_their_type(whole: int) -> None:
     line = json.dumps({"add": {"path": "a", "size": whole}})
     assert decode_exact([blob(line)], DELTA).files["size"].to_list() == [whole]
 
@@ -148,7 +148,7 @@ def test_whole_numbers_reach_to_the_ends_of_their_type(whole: int) -> None:
         '{ "a" : 1 , "a" : 2 }',
     ],
 )
-def test_a_key_that_stands_twice_is_refused_by_name(line: str) -> None:
+def test_duplicate_key_is_named_in_the_error(line: str) -> None:
     with pytest.raises(MalformedLogError, match="twice") as refused:
         parse_object(Line(line.encode(), "p", 1, 0, 0))
     assert refused.value.found in {"a", "b"}
@@ -165,11 +165,11 @@ def test_a_key_that_stands_twice_is_refused_by_name(line: str) -> None:
         '{"k":"{\\"a\\":1,\\"a\\":2}"}',
     ],
 )
-def test_texts_that_look_like_keys_are_no_keys(line: str) -> None:
+def test_text_that_looks_like_a_key_is_not_a_key(line: str) -> None:
     assert parse_object(Line(line.encode(), "p", 1, 0, 0)) == json.loads(line)
 
 
-def test_nesting_is_taken_to_its_limit_and_refused_beyond() -> None:
+def test_nesting_is_accepted_up_to_its_limit() -> None:
     def nested(depth: int) -> bytes:
         return b'{"a":' + b"[" * (depth - 1) + b"]" * (depth - 1) + b"}"
 
@@ -180,12 +180,12 @@ def test_nesting_is_taken_to_its_limit_and_refused_beyond() -> None:
 
 
 @pytest.mark.parametrize("line", [b"[]", b"1", b"null", b'"x"', b"", b"{", b"\xff", b"\0"])
-def test_a_line_that_is_no_object_is_refused(line: bytes) -> None:
+def test_line_that_is_not_an_object_is_refused(line: bytes) -> None:
     with pytest.raises(MalformedLogError):
         parse_object(Line(line, "p", 1, 0, 0))
 
 
-def test_the_text_of_a_value_is_itself_or_its_json() -> None:
+def test_text_of_a_value_is_the_string_itself_or_its_json() -> None:
     assert [text_of(v) for v in (None, "é", 1, True, [1], {"é": 1.0})] == [
         None,
         "é",

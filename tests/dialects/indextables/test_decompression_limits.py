@@ -1,4 +1,4 @@
-"""Small files of an IndexTables log that expand to much are rejected, with little memory."""
+"""Small IndexTables log files that decompress to too much are rejected, with little memory."""
 
 from __future__ import annotations
 
@@ -123,12 +123,14 @@ def manifests(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("name", MANIFESTS)
-def test_an_avro_manifest_that_expands_is_refused(manifests: dict[str, str], name: str) -> None:
+def test_avro_manifest_that_expands_too_much_is_refused(
+    manifests: dict[str, str], name: str
+) -> None:
     without_codec = {"MissingDependencyError"} if name == "snappy" else set()
     assert manifests[name] in {"CheckpointCorruptionError"} | without_codec
 
 
-def test_a_state_manifest_that_expands_is_refused(tmp_path: Path) -> None:
+def test_state_manifest_that_expands_too_much_is_refused(tmp_path: Path) -> None:
     log = Log(tmp_path / "t")
     log.commit(0, [PROTOCOL, metadata()])
     data = _container([{"name": "x", "type": "null"}], 100_000_000, b"")
@@ -152,7 +154,9 @@ def test_blocks_of_every_codec_are_read(codec: str, pack: Callable[[bytes], byte
     assert [[r["path"] for r in batch] for batch in container.batches()] == [["a", "b"]]
 
 
-def test_an_avro_file_is_bounded_by_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decompressed_size_of_an_avro_file_is_bounded_by_its_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(framing, "FREE_BYTES", 1_000)
     monkeypatch.setattr(framing, "MAX_RATIO", 20)
     record = _text(b"a" * 990) + b"\2\2"
@@ -191,14 +195,14 @@ def test_newlines_in_gzip_and_blank_lines_are_refused(tmp_path: Path) -> None:
     assert outcomes(roots, mebibytes=700) == dict.fromkeys(roots, "MalformedLogError")
 
 
-def test_some_blank_lines_change_nothing(tmp_path: Path) -> None:
+def test_few_blank_lines_are_ignored(tmp_path: Path) -> None:
     log = Log(tmp_path / "t")
     log.write(f"{0:020d}.json", lines([PROTOCOL, metadata()]) + b"\n \t\r\n" * 4_000)
     log.commit(1, [add("a")])
     assert outcomes({"blank": log.root}) == {"blank": "1"}
 
 
-def test_what_is_compressed_too_well_to_be_read_stays_plain(
+def test_data_above_the_decompression_ratio_is_not_compressed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(framing, "FREE_BYTES", 1_000)

@@ -11,7 +11,7 @@ DIALECTS = ["delta", "indextables"]
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_every_position_of_the_contract_is_a_leaf_and_nothing_else_is(dialect: str) -> None:
+def test_leaves_are_exactly_the_positions_of_the_contract(dialect: str) -> None:
     wire = Wire.of(dialect)
     found = {
         (".".join(path), leaf.column)
@@ -33,7 +33,7 @@ def test_nested_positions_are_nodes() -> None:
     assert vector.fields["offset"] == Leaf("dvOffset", contract.Primitive("integer"), False)
 
 
-def test_leaves_know_maps_and_leniency() -> None:
+def test_leaves_record_maps_and_leniency() -> None:
     add = Wire.of("delta").wrappers["add"]
     tags, stats, path = (add.fields[name] for name in ("tags", "stats", "path"))
     assert isinstance(tags, Leaf)
@@ -43,7 +43,7 @@ def test_leaves_know_maps_and_leniency() -> None:
     assert (stats.lenient, path.lenient) == (True, False)
 
 
-def test_what_an_action_must_carry_comes_from_the_contract() -> None:
+def test_required_fields_are_those_of_the_contract() -> None:
     required = Wire.of("delta").required
     assert set(required["add"]) == {"path", "size"}
     assert set(required["txn"]) == {"appId", "txnVersion"}
@@ -52,14 +52,14 @@ def test_what_an_action_must_carry_comes_from_the_contract() -> None:
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
-def test_names_hold_every_field_below_a_wrapper(dialect: str) -> None:
+def test_names_contain_every_field_below_a_wrapper(dialect: str) -> None:
     wire = Wire.of(dialect)
     assert {"path", "partitionValues", "minReaderVersion", "configuration"} <= wire.names
     assert "add" not in wire.names
     assert ("deletionVector" in wire.names) == (dialect == "delta")
 
 
-def test_a_dialect_is_spelled_once() -> None:
+def test_layout_of_a_dialect_is_built_once() -> None:
     assert Wire.of("delta") is Wire.of("delta")
 
 
@@ -70,6 +70,6 @@ def test_every_leaf_fills_a_column_of_the_flattened_table() -> None:
             assert {leaf.column for _, leaf in node.leaves()} <= set(full)
 
 
-def test_wrappers_are_of_files_or_of_meta_and_aliases_are_wrappers() -> None:
+def test_file_and_meta_wrappers_are_disjoint_and_aliases_are_meta_wrappers() -> None:
     assert not FILE_WRAPPERS & META_WRAPPERS
     assert set(ALIASES) | set(ALIASES.values()) <= META_WRAPPERS
