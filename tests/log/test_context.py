@@ -129,6 +129,15 @@ def test_file_times_stand_before_the_commit_that_turned_in_commit_ones_on(made: 
     assert shown.to_list() == [LATER + 3000, LATER + 2000, FIRST_MS + MINUTE_MS, FIRST_MS]
 
 
+def test_in_commit_timestamps_that_were_off_for_a_while_decide_after_it(made: Handmade) -> None:
+    made.commit(0, stamped(0), protocol(), metadata(properties=ENABLED))
+    for version in range(1, 10):
+        made.commit(version, info() if version == 6 else stamped(version), add(f"f{version}"))
+    log = made.context()
+    assert [version_at(log, LATER + ms) for ms in (7000, 8500, 9000)] == [7, 8, 9]
+    assert version_at(log, LATER + 6500) == 6
+
+
 @pytest.mark.parametrize("value", ["text", 1.5, None, True, 2**63])
 def test_an_in_commit_timestamp_that_is_no_time_is_none(made: Handmade, value: object) -> None:
     made.commit(0, info(inCommitTimestamp=value), protocol(), metadata())

@@ -190,11 +190,16 @@ def version_at(log: Log, timestamp_ms: int) -> int:
     times = state_times(log, listing)
     found: int | None = None
     enabled = _first_in_commit(log, commits) if commits else None
-    if enabled is not None:
+    while enabled is not None:
         at = _in_commit(log, commits[enabled])
-        if at is not None and timestamp_ms >= at:
-            return commits[_last_at_or_before(log, commits, enabled, timestamp_ms)].version
-        last = commits[enabled].version - 1
+        if at is None or timestamp_ms < at:
+            last = commits[enabled].version - 1
+            break
+        index, is_stamped = _last_at_or_before(log, commits, enabled, timestamp_ms)
+        if is_stamped:
+            return commits[index].version
+        # The table was without in-commit timestamps in between.
+        enabled = _first_in_commit(log, commits, index + 1)
     window = times.filter(pl.col("version").is_between(first, last))
     early = window.filter(pl.col("timestamp") <= timestamp_ms)
     if early.height:
@@ -253,13 +258,13 @@ def _in_commit(log: Log, commit: CommitFile) -> int | None:
     return in_commit_timestamp(infos[0]) if infos else None
 
 
-def _first_in_commit(log: Log, commits: Sequence[CommitFile]) -> int | None:
-    """Index of the first commit from which on all have in-commit timestamps, or None; by bisection,
-    because the feature has no gaps.
+def _first_in_commit(log: Log, commits: Sequence[CommitFile], low: int = 0) -> int | None:
+    """Index of the first commit from `low` on after which all have in-commit timestamps, or None;
+    by bisection, which may miss that they were off in between.
     """
     if _in_commit(log, commits[-1]) is None:
         return None
-    low, high = 0, len(commits) - 1
+    high = len(commits) - 1
     while low < high:
         middle = (low + high) // 2
         if _in_commit(log, commits[middle]) is None:
@@ -269,14 +274,20 @@ def _first_in_commit(log: Log, commits: Sequence[CommitFile]) -> int | None:
     return low
 
 
-def _last_at_or_before(log: Log, commits: Sequence[CommitFile], low: int, timestamp_ms: int) -> int:
-    """Index of the last commit from `low` on whose in-commit timestamp is not after a time."""
+def _last_at_or_before(
+    log: Log, commits: Sequence[CommitFile], low: int, timestamp_ms: int
+) -> tuple[int, bool]:
+    """Index of the last commit from `low` on whose in-commit timestamp is not after a time, and
+    True; or index of a commit without one, and False.
+    """
     high = len(commits) - 1
     while low < high:
         middle = (low + high + 1) // 2
         at = _in_commit(log, commits[middle])
-        if at is not None and at <= timestamp_ms:
+        if at is None:
+            return middle, False
+        if at <= timestamp_ms:
             low = middle
         else:
             high = middle - 1
-    return low
+    return low, True
