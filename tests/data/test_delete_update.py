@@ -332,6 +332,7 @@ def test_tables_that_keep_their_rows_are_refused(tmp_path: Path) -> None:
         ({"id": 1.5}, "without loss"),
         ({"id": pl.col("x")}, "without loss"),
         ({"id": None}, "NOT NULL"),
+        ({"id": "id * 9223372036854775807"}, "cannot be computed"),
     ],
 )
 def test_values_that_do_not_fit_are_refused_before_anything_is_written(

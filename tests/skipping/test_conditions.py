@@ -7,6 +7,7 @@ from decimal import Decimal
 from functools import reduce
 from pathlib import Path
 
+import duckdb
 import polars as pl
 import pytest
 from hypothesis import given
@@ -90,6 +91,64 @@ def test_sql_text_is_kept_with_its_names_in_backquotes() -> None:
 def test_condition_that_is_not_boolean_raises(text: str) -> None:
     with pytest.raises(InvalidInputError, match="where must be a condition"):
         condition(text, SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "b IS NOT TRUE",
+        "NOT b IS FALSE",
+        "n = 1 IS NOT TRUE AND s IS NOT NULL",
+        "b IS DISTINCT FROM true AND n > 0",
+        "n > 0 OR b IS NOT DISTINCT FROM NULL OR n = 0",
+        "n IS DISTINCT FROM 1 AND b",
+        "(b IS DISTINCT FROM (n > 0)) OR s = 'a IS TRUE or'",
+        "n IS DISTINCT FROM CASE WHEN b AND n = 0 THEN 0 END AND b IS NOT NULL",
+        "CASE WHEN n IS DISTINCT FROM 1 THEN b ELSE b AND n = 1 END",
+        "n NOT IN (1, NULL)",
+    ],
+)
+def test_null_is_compared_as_in_sql(text: str) -> None:
+    where = condition(text, SCHEMA)
+    assert where is not None
+    with duckdb.connect() as connection:
+        rows = connection.register("rows", ROWS.to_arrow())
+        expected = rows.sql(f"SELECT n, s, b FROM rows WHERE {text}").fetchall()
+    assert ROWS.filter(where).select("n", "s", "b").rows() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "matching"),
+    [
+        ("LENGTH(s) - 3 > 0", [1]),
+        ("-LENGTH(s) < 0", [0, 1]),
+        ("MONTH(day) * 100 + DAY(day) = 1231", [0]),
+        ('EXTRACT(day FROM day) - "day\'s" = 30', [0, 2]),
+        ("small * 2 > 150 AND day > '2025-01-01'", [0]),
+        ("- (small) > 100", [1]),
+        ("small * small = 10000", [0]),
+        ("t.small * 3 > 128 OR small + `t`.small < -128", [0, 1]),
+        ("CAST(small AS INT) + big > 0", [0, 2]),
+        ("small::bigint + 100 > 128", [0]),
+        ("EXTRACT(epoch FROM CAST(day AS TIMESTAMP)) + 0.5 > 0", [0, 1]),
+        ("CASE WHEN POSITION('b' IN s) - 2 < 0 THEN small + 1 > 100 ELSE true END", [0, 1]),
+        ("big * 2 > 0", [0, 2]),
+        ("small IN (100) AND 1 - small < 0", [0]),
+    ],
+)
+def test_arithmetic_of_whole_numbers_does_not_wrap_around(text: str, matching: list[int]) -> None:
+    rows = pl.DataFrame(
+        {
+            "small": pl.Series([100, -128, 1, None], dtype=pl.Int8),
+            "big": [2**62, -(2**62), 5, None],
+            "s": ["a", "abcd", "", None],
+            "day": [dt.date(2026, 12, 31), dt.date(2024, 1, 1), dt.date(1969, 1, 31), None],
+            "day's": pl.Series([1, 1, 1, 1], dtype=pl.Int16),
+        }
+    ).with_columns(t=pl.struct("small"))
+    where = condition(text, struct_of(rows.schema))
+    assert where is not None
+    assert rows.with_row_index().filter(where)["index"].to_list() == matching
 
 
 _numbers = st.sampled_from([n, n + 1, n * 2, -n, n.abs()])

@@ -25,7 +25,7 @@ from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.skipping.prune import row_wise
-from lakelog.skipping.sql_predicate import sql_text
+from lakelog.skipping.sql_predicate import parse_sql, sql_text
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.transaction import LogTransaction
 
@@ -147,7 +147,7 @@ class Assignments:
                     expected=", ".join(schema.names),
                     found=name,
                 )
-            expr = _expression(name, value)
+            expr = _expression(name, value, seen)
             dtype, roots = row_wise(expr, seen, f"the new value of {name!r}")
             if isinstance(value, str):
                 expr = _as_assigned(expr, dtype, fields[name].type)
@@ -200,12 +200,12 @@ class Assignments:
         return self._rules.recomputed(rows, self.names)
 
 
-def _expression(name: str, value: Any) -> pl.Expr:
+def _expression(name: str, value: Any, seen: contract.Struct) -> pl.Expr:
     if isinstance(value, pl.Expr):
         return value
     if isinstance(value, str):
         try:
-            return pl.sql_expr(value)
+            return parse_sql(value, seen)
         except (pl.exceptions.PolarsError, UnicodeEncodeError) as cause:
             raise InvalidInputError(
                 f"the new value of {name!r} is not a SQL expression: {str(cause).splitlines()[0]}",
@@ -228,6 +228,8 @@ def _as_assigned(expr: pl.Expr, dtype: pl.DataType, type_: contract.DataType) ->
     target = contract.to_polars(type_)
     if isinstance(dtype, pl.Decimal) and target.is_float():
         return expr.cast(target)
+    if dtype == pl.Int128:  # of `parse_sql`; larger numbers are refused
+        return expr.cast(pl.Int64)
     if dtype == pl.String and isinstance(target, pl.Datetime):
         return expr.str.to_datetime(time_unit="us", time_zone=target.time_zone)
     if dtype == pl.String and target == pl.Date:

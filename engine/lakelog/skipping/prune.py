@@ -27,6 +27,7 @@ _ORDERED = {"Lt": (False, True), "LtEq": (False, False), "Gt": (True, True), "Gt
 # Errors of Polars for an expression that it cannot type, evaluate or serialize.
 _REFUSALS = (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError)
 _CAST_TARGETS: dict[str, pl.DataType] = {
+    "Int128": pl.Int128(),
     "Int64": pl.Int64(),
     "Int32": pl.Int32(),
     "Float64": pl.Float64(),

@@ -22,10 +22,23 @@ from lakelog.model import contract
 from lakelog.skipping.prune import referenced_columns
 
 _HINT = "write a SQL condition over the table's columns, such as \"day >= '2026-01-05'\""
-_TIMESTAMP = re.compile(
-    r"""('(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`)|\bTIMESTAMP(?:_NTZ)?\s*(?=')""", re.IGNORECASE
-)
+_TEXT = r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`"""
+_TIMESTAMP = re.compile(rf"({_TEXT})|\bTIMESTAMP(?:_NTZ)?\s*(?=')", re.IGNORECASE)
 """A quoted text, or the word before a literal."""
+_TRUTH = re.compile(rf"{_TEXT}|\bIS\s+(NOT\s+)?(TRUE|FALSE)\b", re.IGNORECASE)
+_DISTINCT = re.compile(rf"{_TEXT}|\b(IS\s+(NOT\s+)?DISTINCT\s+FROM)\b", re.IGNORECASE)
+_WORD = re.compile(rf"{_TEXT}|\w+|[(),]")
+_NAME = r"""(?:[^\W\d]\w*|"(?:[^"]|"")*"|`[^`]*`)"""
+_TOKEN = re.compile(rf"'(?:[^']|'')*'|\d[\w.]*|({_NAME}(?:\s*\.\s*{_NAME})*)|::|\s+|.", re.DOTALL)
+"""A token of SQL text; group 1 is a name, with the names of fields."""
+_ARITHMETIC = re.compile(rf"{_TEXT}|([\w)\"`]\s*[-+*]|-\s*[^\s\d.])")
+_INTEGER_FUNCTIONS = frozenset(
+    """ARRAY_LENGTH BIT_COUNT BIT_LENGTH CHARACTER_LENGTH CHAR_LENGTH DATE_PART DAY DAYOFMONTH
+    DAYOFWEEK DAYOFYEAR EXTRACT HOUR LENGTH MINUTE MONTH OCTET_LENGTH POSITION QUARTER SECOND STRPOS
+    WEEK YEAR""".split()
+)
+_FRACTIONS = re.compile(r"\(\s*'?(?:epoch|milli|micro|nano|time)", re.IGNORECASE)
+_INTEGERS = frozenset(map(contract.Primitive, ("byte", "short", "integer", "long")))
 _NEVER = "\0never"
 _QUOTED = re.compile(r"""('(?:[^']|'')*'|`[^`]*`)|"((?:[^"]|"")*)\"""")
 """A string, or a name in backquotes or in double quotes."""
@@ -58,16 +71,103 @@ def sql_text(where: pl.Expr | str) -> str | None:
         return None
 
 
+def parse_sql(text: str, schema: contract.Struct) -> pl.Expr:
+    """The expression of SQL text. Sums, differences and products of whole numbers are `pl.Int128`.
+
+    >>> schema = contract.Struct((contract.Field("n", contract.Primitive("byte")),))
+    >>> for text in ("b IS NOT TRUE", "n IS DISTINCT FROM 1 OR b", "n + 2"):
+    ...     print(parse_sql(text, schema))
+    [([(col("b")) ==v (true)]) == (false)]
+    [([([(col("n")) ==v (dyn int: 1)]) == (false)]) | (col("b"))]
+    [(col("n").strict_cast(Int128)) + (dyn int: 2)]
+    """
+    return pl.sql_expr(_as_sql(text, schema))
+
+
 def _parsed_text(text: str, schema: contract.Struct) -> pl.Expr:
     refused: pl.exceptions.PolarsError | None = None
     # In Polars, such a literal has no time zone, and cannot be compared with a time that has one.
-    for sql in dict.fromkeys((text, _TIMESTAMP.sub(lambda found: found[1] or "", text))):
+    safe = _as_sql(text, schema)
+    for sql in dict.fromkeys((safe, _TIMESTAMP.sub(lambda found: found[1] or "", safe))):
         try:
             return _parsed(sql, schema)
         except pl.exceptions.PolarsError as cause:
             refused = refused or cause
     assert refused is not None, "all forms of the condition were rejected"
     raise _refusal(text, refused) from refused
+
+
+def _as_sql(text: str, schema: contract.Struct) -> str:
+    """The text, written so that Polars gives it the meaning that it has in SQL."""
+    text = _null_safe(text)
+    if not any(found[1] for found in _ARITHMETIC.finditer(text)):
+        return text
+    # Polars computes in the type of the operands, and wraps around: MONTH(d) * 100 has 8 bits.
+    parts: list[str] = []
+    brackets: list[str] = []  # what follows after each open bracket
+    closing, before = "", ""
+    for found in _TOKEN.finditer(text):
+        part, name, rest = found[0], found[1], text[found.end() :].lstrip()
+        is_used = before not in ("AS", "::") and not rest.upper().startswith("FROM ")
+        if part == "(":
+            brackets.append(closing)
+            closing = ""
+        elif part == ")" and brackets:
+            part += brackets.pop()
+        elif name and rest.startswith("("):
+            if part.upper() in _INTEGER_FUNCTIONS and not _FRACTIONS.match(rest):
+                part, closing = f"CAST({part}", " AS HUGEINT)"
+        elif name and is_used and _type_of(name, schema) in _INTEGERS:
+            part = f"CAST({part} AS HUGEINT)"
+        parts.append(part)
+        before = before if part.isspace() else part.upper()
+    return "".join(parts)
+
+
+def _type_of(name: str, schema: contract.Struct) -> contract.DataType | None:
+    """The type of a column, or of a field of one, as SQL text names it."""
+    type_: contract.DataType | None = schema
+    for part in re.findall(_NAME, name):
+        plain = part[1:-1].replace('""', '"') if part[0] in '"`' else part
+        field = type_.field(plain) if isinstance(type_, contract.Struct) else None
+        type_ = None if field is None else field.type
+    return type_
+
+
+def _null_safe(text: str) -> str:
+    """The text without the operators that Polars' parser misreads: ``IS TRUE`` is null for it where
+    the value is, and the operand after ``DISTINCT FROM`` extends over AND and OR.
+    """
+
+    def compared(found: re.Match[str]) -> str:
+        return f"<=> {found[2]}{' = FALSE' if found[1] else ''}" if found[2] else found[0]
+
+    text = _TRUTH.sub(compared, text)
+    position = 0
+    while found := _DISTINCT.search(text, position):
+        position = found.end()
+        end = _operand_end(text, position) if found[1] else None
+        if end is not None:
+            same = f"<=> ({text[position:end]}){'' if found[2] else ' = FALSE'} "
+            text = text[: found.start()] + same + text[end:]
+            position = found.start()
+    return text
+
+
+def _operand_end(text: str, start: int) -> int | None:
+    """Where the operand at `start` ends by an operator of lower rank; None if by anything else."""
+    depth = 0
+    for found in _WORD.finditer(text, start):
+        match found[0].upper():
+            case "(" | "CASE":
+                depth += 1
+            case ")" | "END" if depth:
+                depth -= 1
+            case "AND" | "OR" | "IS" if not depth:
+                return found.start()
+            case ")" | "," | "WHEN" | "THEN" | "ELSE" | "END" if not depth:
+                return None
+    return None
 
 
 def _parsed(sql: str, schema: contract.Struct) -> pl.Expr:
