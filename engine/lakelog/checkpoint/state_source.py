@@ -206,8 +206,12 @@ class StateSource:
         self, adds: Sequence[str], removes: Sequence[str]
     ) -> Iterator[tuple[str, pl.DataFrame]]:
         """The checkpoint's rows that no layer overrides, then those of the layers, kind by kind."""
-        sound = self._state.log.dialect.reconciled_checkpoints
-        if self.replay_mode is ReplayMode.FREE and not sound and not self._state.base_is_unique:
+        is_reconciled = self._state.log.dialect.reconciled_checkpoints
+        if (
+            self.replay_mode is ReplayMode.FREE
+            and not is_reconciled
+            and not self._state.base_is_unique
+        ):
             for kind, columns in (("add", adds), ("remove", removes)):
                 for frame in self._state.live(kind, columns):
                     yield kind, frame
@@ -218,7 +222,7 @@ class StateSource:
         with Repeats(None if self._budget is None else self._budget.hashes) as seen:
             for kind, columns in (("add", adds), ("remove", removes)):
                 for frame in self._read_base(columns, (kind,)):
-                    if sound:
+                    if is_reconciled:
                         seen.add(hashes_of(frame["path"]))
                     yield kind, exclude(frame, keys)
                 above = self._resolved(layers.live(kind, columns), columns)
@@ -235,14 +239,14 @@ class StateSource:
         above, _, mask = self._spilled
         texts = self._texts
         flush = self._budget.flush // 2
-        sound = self._state.log.dialect.reconciled_checkpoints
+        is_reconciled = self._state.log.dialect.reconciled_checkpoints
         with (
             Repeats(self._budget.hashes) as seen,
             Spill(above.partitions, flush) as below,
             Spill(1, flush) as kept_tombstones,
         ):
 
-            def settle(rows: pl.DataFrame) -> pl.DataFrame:
+            def without_tombstones(rows: pl.DataFrame) -> pl.DataFrame:
                 removed = rows.filter(pl.col("actionType") == "remove")
                 kept_tombstones.append(retained_tombstones(removed, minimum_ms))
                 return rows.filter(pl.col("actionType") == "add")
@@ -250,15 +254,15 @@ class StateSource:
             wanted = [c for c in (*adds, "deletionTimestamp") if c != PATH_TEXT]
             for frame in self._read_base(wanted, actions.FILE_ACTIONS):
                 hashes = hashes_of(frame["path"])
-                if sound:
+                if is_reconciled:
                     seen.add(hashes)
                 suspect = mask.may_hold(hashes)
                 below.append(frame.filter(suspect))
-                yield "add", with_path_texts(settle(frame.filter(~suspect)), texts)
+                yield "add", with_path_texts(without_tombstones(frame.filter(~suspect)), texts)
             for number in range(above.partitions):
                 rows = stack([*below.frames(number), *above.frames(number)])
                 if rows.height:
-                    rows = self._resolved(settle(reconcile_files(rows)), adds)
+                    rows = self._resolved(without_tombstones(reconcile_files(rows)), adds)
                     yield "add", with_path_texts(rows, texts)
             for frame in kept_tombstones.frames(0):
                 yield "remove", with_path_texts(self._resolved(frame, removes), texts)
