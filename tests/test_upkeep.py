@@ -15,7 +15,7 @@ import pytest
 import lakelog
 from lakelog import LakelogWarning, Table
 from lakelog.maintenance.cleanup import PAUSE_S, HourlyCleanup
-from tests.transaction.tables import new_table, over, paths
+from tests.transaction.tables import new_table, open_with_rules, paths
 
 DAY_S = 86_400
 
@@ -145,7 +145,7 @@ def test_a_table_that_keeps_its_history_is_not_cleaned_up(tmp_path: Path) -> Non
 
 def test_cleanup_comes_once_an_hour(tmp_path: Path) -> None:
     new_table(str(tmp_path / "table"))
-    table, store = over(str(tmp_path / "table"), "delta")
+    table, store = open_with_rules(str(tmp_path / "table"), "delta")
     now_s = [0.0]
     cleanup = HourlyCleanup(table.log, lambda: now_s[0])
     walks = []

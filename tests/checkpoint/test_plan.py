@@ -20,7 +20,7 @@ from lakelog.dialects.log_content import PART_ACTIONS, CheckpointPlan
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from lakelog.model.metadata import Protocol
-from tests.transaction import making
+from tests.transaction import builders
 
 V2 = Protocol(3, 7, ("v2Checkpoint",), ("v2Checkpoint",))
 POLICY = {"delta.checkpointPolicy": "v2"}
@@ -29,13 +29,13 @@ MAX_FILE = "spark.indextables.checkpoint.maxFileSize"
 NO_PARTS = {"spark.indextables.checkpoint.multiPart.enabled": "false"}
 
 
-def delta(protocol: Protocol = making.V12, **properties: str) -> TableConfiguration:
-    return TableConfiguration(DELTA, protocol, making.table(properties=dict(properties)))
+def delta(protocol: Protocol = builders.V12, **properties: str) -> TableConfiguration:
+    return TableConfiguration(DELTA, protocol, builders.table(properties=dict(properties)))
 
 
 def indextables(version: int = 2, *features: str, **properties: str) -> TableConfiguration:
     protocol = Protocol(version, version, features or None, features or None)
-    return TableConfiguration(INDEXTABLES, protocol, making.table(properties=dict(properties)))
+    return TableConfiguration(INDEXTABLES, protocol, builders.table(properties=dict(properties)))
 
 
 def plan(table: TableConfiguration, layout: str = "auto", **more: Any) -> CheckpointPlan:
@@ -58,7 +58,7 @@ def plan(table: TableConfiguration, layout: str = "auto", **more: Any) -> Checkp
         (delta(V2), 2, "classic"),
         (delta(V2, **POLICY), 2, "v2-json"),
         (delta(V2, **POLICY), 20_000, "v2-parquet"),
-        (delta(making.V12, **POLICY), 2, "classic"),
+        (delta(builders.V12, **POLICY), 2, "classic"),
         (indextables(), 2, "json"),
         (indextables(4), 2, "json"),
         (indextables(3, "columnarCommits"), 2, "flattened"),
@@ -115,12 +115,12 @@ def test_the_format_that_a_large_indextables_table_names_is_taken(
     [
         (delta(), 524_288, "classic", 1),
         (delta(), 524_289, "multipart", 2),
-        (delta(making.V12, **{MAX_FILE: "25600"}), 1_000, "multipart", 10),
+        (delta(builders.V12, **{MAX_FILE: "25600"}), 1_000, "multipart", 10),
         (delta(V2, **{MAX_FILE: "25600"}), 1_000, "v2-json", 10),
         (delta(V2, **{MAX_FILE: "25600"}), 100, "classic", 1),
-        (delta(making.V12, **{MAX_FILE: "25600"}, **NO_PARTS), 1_000, "classic", 1),
+        (delta(builders.V12, **{MAX_FILE: "25600"}, **NO_PARTS), 1_000, "classic", 1),
         (
-            delta(making.V12, **{"spark.indextables.checkpoint.actionsPerPart": "400"}),
+            delta(builders.V12, **{"spark.indextables.checkpoint.actionsPerPart": "400"}),
             1_000,
             "multipart",
             3,
@@ -211,7 +211,9 @@ def test_a_plan_says_what_the_table_says() -> None:
         "spark.indextables.checkpoint.compression": "snappy",
     }
     table = TableConfiguration(
-        DELTA, Protocol(3, 7, features, features), making.table(by=["name"], properties=properties)
+        DELTA,
+        Protocol(3, 7, features, features),
+        builders.table(by=["name"], properties=properties),
     )
     found = plan(table, now_ms=5)
     assert (found.version, found.created_ms, found.compression) == (7, 5, "snappy")
@@ -222,7 +224,7 @@ def test_a_plan_says_what_the_table_says() -> None:
 
 
 def test_a_table_without_a_schema_gets_no_typed_copies() -> None:
-    table = TableConfiguration(DELTA, making.V12, making.table(schema_string=None))
+    table = TableConfiguration(DELTA, builders.V12, builders.table(schema_string=None))
     found = plan(table)
     assert not found.stats_as_struct
     assert not found.schema.fields

@@ -30,7 +30,7 @@ from tests.checkpoint.tables import (
     log_at,
     make,
 )
-from tests.transaction import making
+from tests.transaction import builders
 
 
 def written(kind: Kind, tmp_path: Path) -> tuple[Path, Log, tuple[str, ...]]:
@@ -194,7 +194,7 @@ def test_empty_tags_are_none_at_all(tmp_path: Path) -> None:
     empty: dict[str, object] = {**row, "tags": {}}
     none: dict[str, object] = {**row, "tags": None}
     full = {**row, "tags": {"k": "v"}}
-    sums = [proof.digest(making.rows(each)) for each in (empty, none, full)]
+    sums = [proof.digest(builders.rows(each)) for each in (empty, none, full)]
     assert sums[0] == sums[1] != sums[2]
     assert verify_checkpoint(log).is_proved
 

@@ -21,7 +21,7 @@ from lakelog.maintenance.repair import RepairPlan, RepairReport
 from lakelog.storage import open_store
 from lakelog.testing import Fault, InjectingStore, Kind, Rule
 from tests.budget import points
-from tests.transaction.tables import new_table, over, paths
+from tests.transaction.tables import new_table, open_with_rules, paths
 
 LOG = {"delta": "_delta_log", "indextables": "_transaction_log"}
 V2 = {"delta.checkpointPolicy": "v2"}
@@ -323,13 +323,13 @@ def test_whatever_fails_the_table_is_readable_and_a_second_repair_ends_well(
     kinds: list[Kind] = ["upload", "move", "delete", "put", "put_if_absent"]
     calm = tmp_path / "calm"
     shutil.copytree(original, calm)
-    table, store = over(str(calm), "delta")
+    table, store = open_with_rules(str(calm), "delta")
     repaired(table)
     for nth in points(each for each in store.operations if each[0] in kinds):
         where = tmp_path / f"table-{nth}"
         shutil.copytree(original, where)
         rule = Rule(fault, kinds, nth=nth)
-        table, _ = over(str(where), "delta", [rule])
+        table, _ = open_with_rules(str(where), "delta", [rule])
         outcome: RepairReport | None = None
         with contextlib.suppress(UnavailableError):
             outcome = repaired(table)
@@ -355,7 +355,7 @@ def test_a_read_only_store_can_be_looked_at(tmp_path: Path) -> None:
         def refusal(self) -> str | None:
             return "this store is read only"
 
-    table, _ = over(str(where), "delta")
+    table, _ = open_with_rules(str(where), "delta")
     frozen = Table(type(table.log)(ReadOnly(open_store(str(where))), table.log.dialect))
     assert told(plan_of(frozen)) == [("checkpoint", "write")]
     with pytest.raises(lakelog.UnsupportedStoreError):

@@ -125,18 +125,18 @@ def with_properties(action: Action, **properties: str) -> Action:
     return changed(action, configuration={**before, **own})
 
 
-def conflict_of(mine: PendingCommit, won: Winner) -> tuple[str | None, Any]:
-    """The rule by which one conflicts with the other, and what its error names, if any."""
-    error = find_conflict(mine, won)
+def conflict_of(tx: PendingCommit, won: Winner) -> tuple[str | None, Any]:
+    """The rule by which `tx` conflicts with the winner, and what its error names, if any."""
+    error = find_conflict(tx, won)
     if error is None:
         return None, None
     assert type(error) is RULES[str(error.rule)].error
     return error.rule, error.found
 
 
-def rule_of(mine: PendingCommit, won: Winner) -> str | None:
-    """The rule by which one conflicts with the other, if any."""
-    return conflict_of(mine, won)[0]
+def rule_of(tx: PendingCommit, won: Winner) -> str | None:
+    """The rule by which `tx` conflicts with the winner, if any."""
+    return conflict_of(tx, won)[0]
 
 
 def txn(app_id: str, version: int = 1) -> Action:
@@ -148,7 +148,7 @@ def domain(name: str, configuration: str = "{}") -> Action:
     return {"domainMetadata": body}
 
 
-def listing(*features: str) -> Action:
+def listed_protocol(*features: str) -> Action:
     """A protocol that lists features for writers, and reader features for readers too."""
     readers = [f for f in features if f in {"deletionVectors", "columnMapping", "v2Checkpoint"}]
     return protocol(3, 7, readerFeatures=readers, writerFeatures=list(features))

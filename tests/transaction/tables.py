@@ -68,8 +68,10 @@ def new_table(
     )
 
 
-def over(where: str, form: str, rules: Iterable[Rule] = ()) -> tuple[Table, InjectingStore]:
-    """The table at a location, seen through a store that applies rules; each has its own head."""
+def open_with_rules(
+    where: str, form: str, rules: Iterable[Rule] = ()
+) -> tuple[Table, InjectingStore]:
+    """The table at a location, over a store that applies fault rules; each has its own log tail."""
     store = InjectingStore(open_store(where), rules)
     return Table(Log(store, DIALECTS[form]), runtime()), store
 

@@ -19,7 +19,7 @@ from lakelog.model.contract import fields_of
 from lakelog.model.metadata import Metadata
 from lakelog.transaction.metadata_changes import MAX_COLUMN_ID, assign
 from tests.budget import share_of
-from tests.transaction.making import column, mapped, struct, table
+from tests.transaction.builders import column, mapped, struct, table
 
 BY_NAME = {"delta.columnMapping.mode": "name"}
 
@@ -39,18 +39,19 @@ def mapping_of(metadata: Metadata) -> dict[str, tuple[Any, Any]]:
     }
 
 
-def test_columns_that_a_mode_had_not_named_keep_the_names_that_they_have_in_the_files() -> None:
-    before = table(column("a"), properties=BY_NAME)  # under a protocol that does not heed it
-    made = assigned(table(column("a"), column("b"), properties=BY_NAME), before)
-    assert mapping_of(made) == {"a": (1, "a"), "b": (2, "col-new0")}
+def test_columns_without_physical_names_keep_their_names_in_the_files() -> None:
+    # With a protocol that does not support the mapping mode.
+    before = table(column("a"), properties=BY_NAME)
+    result = assigned(table(column("a"), column("b"), properties=BY_NAME), before)
+    assert mapping_of(result) == {"a": (1, "a"), "b": (2, "col-new0")}
 
 
-def test_a_table_without_mapping_keeps_its_schema_as_it_is() -> None:
+def test_schema_without_mapping_is_not_changed() -> None:
     plain = table()
     assert assigned(plain) is plain
 
 
-def test_a_new_table_numbers_every_field_at_every_depth() -> None:
+def test_new_table_assigns_ids_to_fields_at_every_depth() -> None:
     inner = struct(column("x"), column("y"))
     listed = {"type": "array", "elementType": struct(column("e")), "containsNull": True}
     keyed = {
@@ -60,30 +61,32 @@ def test_a_new_table_numbers_every_field_at_every_depth() -> None:
         "valueContainsNull": True,
     }
     columns = (column("a"), column("s", inner), column("l", listed), column("m", keyed))
-    made = assigned(table(*columns, properties=BY_NAME))
-    found = mapping_of(made)
+    result = assigned(table(*columns, properties=BY_NAME))
+    found = mapping_of(result)
     assert list(found) == ["a", "s", "s.x", "s.y", "l", "l.element.e", "m", "m.key.k", "m.value.v"]
     assert [number for number, _ in found.values()] == list(range(1, 10))
     assert [name for _, name in found.values()] == [f"col-new{n}" for n in range(9)]
-    assert made.configuration[MAX_COLUMN_ID] == "9"
+    assert result.configuration[MAX_COLUMN_ID] == "9"
 
 
-def test_what_a_column_says_of_itself_stays() -> None:
-    made = assigned(table(mapped("a", 7, physical="old"), column("b"), properties=BY_NAME))
-    assert mapping_of(made) == {"a": (7, "old"), "b": (8, "col-new0")}
+def test_given_id_and_physical_name_are_kept() -> None:
+    result = assigned(table(mapped("a", 7, physical="old"), column("b"), properties=BY_NAME))
+    assert mapping_of(result) == {"a": (7, "old"), "b": (8, "col-new0")}
 
 
-def test_an_id_that_was_given_once_is_not_given_again() -> None:
+def test_ids_are_never_reused() -> None:
     before = table(mapped("a", 1), properties={**BY_NAME, MAX_COLUMN_ID: "40"})
-    made = assigned(table(column("a"), column("b"), properties=BY_NAME), before)
-    assert mapping_of(made)["b"][0] == 41
-    assert made.configuration[MAX_COLUMN_ID] == "41"
+    result = assigned(table(column("a"), column("b"), properties=BY_NAME), before)
+    assert mapping_of(result)["b"][0] == 41
+    assert result.configuration[MAX_COLUMN_ID] == "41"
 
 
-def test_turning_mapping_on_leaves_the_names_in_the_data_files() -> None:
+def test_enabling_mapping_keeps_the_names_in_the_data_files() -> None:
     before = table(column("a"), column("s", struct(column("x"))))
-    asked = table(column("a"), column("s", struct(column("x"))), column("b"), properties=BY_NAME)
-    assert mapping_of(assigned(asked, before)) == {
+    requested = table(
+        column("a"), column("s", struct(column("x"))), column("b"), properties=BY_NAME
+    )
+    assert mapping_of(assigned(requested, before)) == {
         "a": (1, "a"),
         "s": (2, "s"),
         "s.x": (3, "x"),
@@ -96,24 +99,24 @@ NAMES = st.lists(st.sampled_from("abcdefgh"), unique=True, min_size=1)
 
 @settings(max_examples=share_of(60))
 @given(st.lists(NAMES, min_size=1, max_size=6))
-def test_ids_are_unique_and_a_column_that_stays_keeps_its_own(schemas: list[list[str]]) -> None:
+def test_ids_are_unique_and_kept_columns_keep_their_ids(schemas: list[list[str]]) -> None:
     before: Metadata | None = None
     numbers = count()
     for names in schemas:
         configuration = before.configuration if before is not None else BY_NAME
-        asked = table(*map(column, names), properties=configuration)
-        made = assign(asked, before, lambda: str(next(numbers)))
-        found = mapping_of(made)
+        requested = table(*map(column, names), properties=configuration)
+        result = assign(requested, before, lambda: str(next(numbers)))
+        found = mapping_of(result)
         ids = [number for number, _ in found.values()]
         assert len(set(ids)) == len(ids)
-        assert max(ids) <= int(str(made.configuration[MAX_COLUMN_ID]))
+        assert max(ids) <= int(str(result.configuration[MAX_COLUMN_ID]))
         for name, mapping in mapping_of(before).items() if before is not None else ():
             assert found.get(name, mapping) == mapping
-        assert assign(made, before, lambda: "never") == made
-        before = made
+        assert assign(result, before, lambda: "never") == result
+        before = result
 
 
-def test_a_table_with_mapped_columns_is_made_and_grows(tmp_path: Path) -> None:
+def test_table_with_mapped_columns_is_created_and_evolved(tmp_path: Path) -> None:
     schema = {"a b": pl.Int64, "day": pl.Date, "s": pl.Struct({"x": pl.Int64})}
     t = lakelog.create(tmp_path / "t", schema, partition_by=["day"], configuration=BY_NAME)
     first = mapping_of(t.snapshot().metadata)
@@ -133,7 +136,7 @@ def test_a_table_with_mapped_columns_is_made_and_grows(tmp_path: Path) -> None:
     )
 
 
-def test_mapping_by_name_is_turned_on_and_by_id_is_not(tmp_path: Path) -> None:
+def test_mapping_by_name_can_be_enabled_and_by_id_cannot(tmp_path: Path) -> None:
     t = lakelog.create(tmp_path / "t", {"a": pl.Int64})
     with t.transaction() as tx:
         tx.add(path="f", size=1)

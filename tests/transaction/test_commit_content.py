@@ -1,4 +1,4 @@
-"""Finalise: only the fields of a commit that depend on its version change with it."""
+"""Content of a commit: the fields that depend on its version are set again for each attempt."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def base(version: int = 6, **more: Any) -> CommitBase:
     return CommitBase(version, PLAIN, metadata(), **more)
 
 
-def test_commit_info_says_what_delta_says() -> None:
+def test_commit_info_has_the_fields_of_delta() -> None:
     content = build_content(pending([add("a")]), DESCRIPTION, base(), NOW_MS)
     assert dict(content.info) == {
         "timestamp": NOW_MS,
@@ -88,18 +88,18 @@ def test_commit_info_says_what_delta_says() -> None:
 
 
 @given(st.integers(0, 2 * NOW_MS), st.integers(0, 2 * NOW_MS))
-def test_in_commit_timestamps_increase_whatever_the_clock_says(before: int, now: int) -> None:
+def test_in_commit_timestamps_increase_with_any_clock(before: int, now: int) -> None:
     timed = pending([add("a")], protocol=TIMED, before=metadata(**TIMES_ON))
     content = build_content(timed, DESCRIPTION, base(in_commit_timestamp=before), now)
     assert content.info["inCommitTimestamp"] == max(now, before + 1)
     assert next(iter(content.info)) == "inCommitTimestamp"
 
 
-def test_turning_in_commit_timestamps_on_is_noted_in_the_metadata_anew_at_every_attempt() -> None:
+def test_enablement_of_in_commit_timestamps_is_recorded_again_for_each_attempt() -> None:
     row = {"actionType": "metaData", **metadata_row(metadata(**TIMES_ON))}
-    turning = pending([], [row], protocol=TIMED)
+    enabling = pending([], [row], protocol=TIMED)
     for version, modified in ((6, NOW_MS + 9), (8, NOW_MS - 9)):
-        content = build_content(turning, DESCRIPTION, base(version, modified_ms=modified), NOW_MS)
+        content = build_content(enabling, DESCRIPTION, base(version, modified_ms=modified), NOW_MS)
         at = max(NOW_MS, modified + 1)
         assert content.info["inCommitTimestamp"] == at
         assert content.meta["configuration"].to_list() == [
@@ -111,7 +111,7 @@ def test_turning_in_commit_timestamps_on_is_noted_in_the_metadata_anew_at_every_
         ]
 
 
-def test_a_new_table_with_in_commit_timestamps_needs_no_note() -> None:
+def test_new_table_with_in_commit_timestamps_records_no_enablement() -> None:
     row = {"actionType": "metaData", **metadata_row(metadata(**TIMES_ON))}
     content = build_content(pending([], [row], protocol=TIMED), DESCRIPTION, CommitBase(), NOW_MS)
     assert content.info["inCommitTimestamp"] == NOW_MS
@@ -131,7 +131,7 @@ def mark_rows(mark: int | str) -> pl.DataFrame:
     )
 
 
-def test_row_ids_start_above_the_water_mark_and_are_assigned_anew_at_every_attempt() -> None:
+def test_row_ids_start_above_the_high_water_mark_and_are_assigned_again_for_each_attempt() -> None:
     tracked = pending([add("a", 3), add("b", 0), add("c", 2)], protocol=TRACKING)
     for version, mark in ((6, -1), (9, 99)):
         meta = mark_rows(mark) if mark >= 0 else actions.concat([])
@@ -143,7 +143,7 @@ def test_row_ids_start_above_the_water_mark_and_are_assigned_anew_at_every_attem
         assert content.info["tags"] == {"delta.rowTracking.preserved": "true"}
 
 
-def test_row_ids_that_come_along_are_kept_and_fresh_ones_lie_above_them() -> None:
+def test_given_row_ids_are_kept_and_new_ones_start_above_them() -> None:
     kept = add("a", 5, baseRowId=200, defaultRowCommitVersion=2)
     files = with_file_defaults(rows_frame([kept, add("b", 2)]), NOW_MS)
     assigned = assign(files, 7, 99)
@@ -152,9 +152,9 @@ def test_row_ids_that_come_along_are_kept_and_fresh_ones_lie_above_them() -> Non
     assert assigned.water_mark == 206
 
 
-def test_no_row_id_is_given_where_nothing_is_added_or_tracking_is_suspended() -> None:
-    gone = stage_one("delta", "remove", {"path": "a"})
-    content = build_content(pending([gone], protocol=TRACKING), DESCRIPTION, base(), NOW_MS)
+def test_row_ids_are_not_assigned_without_adds_or_while_tracking_is_suspended() -> None:
+    removed = stage_one("delta", "remove", {"path": "a"})
+    content = build_content(pending([removed], protocol=TRACKING), DESCRIPTION, base(), NOW_MS)
     assert "baseRowId" not in content.files.columns
     assert content.meta.height == 0
     assert content.info["tags"] == {"delta.rowTracking.preserved": "false"}
@@ -163,7 +163,7 @@ def test_no_row_id_is_given_where_nothing_is_added_or_tracking_is_suspended() ->
         (None, "false"),
         (metadata(**{"delta.enableRowTracking": "true"}), "true"),
     ):
-        tracked = pending([gone], protocol=TRACKING, before=before)
+        tracked = pending([removed], protocol=TRACKING, before=before)
         content = build_content(tracked, declared, base(), NOW_MS)
         assert content.info["tags"] == {"delta.rowTracking.preserved": kept}
     suspended = metadata(**{"delta.rowTrackingSuspended": "true"})
@@ -171,20 +171,20 @@ def test_no_row_id_is_given_where_nothing_is_added_or_tracking_is_suspended() ->
     assert "baseRowId" not in build_content(still, DESCRIPTION, base(), NOW_MS).files.columns
 
 
-def test_row_tracking_needs_the_number_of_records() -> None:
+def test_row_tracking_without_num_records_raises() -> None:
     with pytest.raises(InvalidTransactionError) as error:
         build_content(pending([add("a")], protocol=TRACKING), DESCRIPTION, base(), NOW_MS)
     assert error.value.path == "a"
 
 
 @pytest.mark.parametrize("text", ["", "{}", "x", '{"rowIdHighWaterMark":"1"}'])
-def test_a_water_mark_that_cannot_be_read_stops_the_commit(text: str) -> None:
+def test_invalid_high_water_mark_raises_corruption_error(text: str) -> None:
     with pytest.raises(CorruptionError):
         water_mark(mark_rows(text))
 
 
 @given(st.lists(st.none() | st.integers(0, 1 << 40), max_size=80), st.booleans())
-def test_the_number_of_records_is_found_wherever_it_stands(
+def test_num_records_is_read_at_any_position_in_the_statistics(
     counts: list[int | None], first: bool
 ) -> None:
     other = '"minValues":{"numRecords":7}'

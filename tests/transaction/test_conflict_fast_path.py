@@ -55,7 +55,7 @@ def written(lines: list[dict[str, Any]]) -> bytes:
     return b"".join(orjson.dumps(line) + b"\n" for line in lines)
 
 
-def own(paths: list[str], kind: str) -> PendingCommit:
+def transaction_of(paths: list[str], kind: str) -> PendingCommit:
     rows = {"actionType": [kind] * len(paths), "path": paths}
     metadata = Metadata(
         "i", None, None, "parquet", {}, '{"type":"struct","fields":[]}', (), {}, None
@@ -76,13 +76,13 @@ def own(paths: list[str], kind: str) -> PendingCommit:
     paths=st.lists(NAMES, max_size=3, unique=True),
     kind=st.sampled_from(["add", "remove"]),
 )
-def test_what_the_short_way_lets_pass_the_general_way_lets_pass(
+def test_commit_accepted_by_the_fast_path_is_accepted_by_the_general_path(
     form: str, lines: list[dict[str, Any]], paths: list[str], kind: str
 ) -> None:
     import fsspec
 
     if form == "indextables" and len(lines) > 1 and "commitInfo" not in lines[1]:
-        # The commitInfo stands beside the first action.
+        # The commitInfo is in the line of the first action.
         lines = [{"commitInfo": {"operation": "X"}} | lines[1], *lines[2:]]
     data = written(lines)
     commit = CommitFile(3, "_delta_log/3.json", len(data), 5)
@@ -98,10 +98,10 @@ def test_what_the_short_way_lets_pass_the_general_way_lets_pass(
     assert files_only.step.info == step.info
     assert files_only.step.meta.height == step.meta.height == 0
     assert files_only.paths == frozenset(decoded.files["path"] if decoded.files.height else ())
-    pending = own(paths, kind)
-    mine = own_paths(pending)
-    assert mine == frozenset(paths)
-    if mine.isdisjoint(files_only.paths):
+    pending = transaction_of(paths, kind)
+    pending_paths = own_paths(pending)
+    assert pending_paths == frozenset(paths)
+    if pending_paths.isdisjoint(files_only.paths):
         assert find_conflict(pending, Winner(3, decoded)) is None
 
 
@@ -119,16 +119,16 @@ def test_what_the_short_way_lets_pass_the_general_way_lets_pass(
         b'{"add":{"path":"' + b"x" * (1 << 15) + b'"}}\n',
     ],
 )
-def test_whatever_is_not_plain_goes_the_general_way(data: bytes) -> None:
+def test_unusual_commit_uses_the_general_path(data: bytes) -> None:
     assert parse_files_only(DELTA, CommitFile(1, "p", len(data), 0), data) is None
 
 
-def test_a_transaction_that_has_read_or_changes_the_table_itself_goes_the_general_way() -> None:
+def test_transaction_with_reads_metadata_or_many_files_uses_the_general_path() -> None:
     from dataclasses import replace
 
-    pending = own(["a"], "add")
+    pending = transaction_of(["a"], "add")
     assert own_paths(pending) == frozenset({"a"})
     assert own_paths(replace(pending, reads=Reads(whole_table=True))) is None
     meta = pl.DataFrame({"actionType": ["metaData"]})
     assert own_paths(replace(pending, meta=meta)) is None
-    assert own_paths(own([str(n) for n in range(300)], "add")) is None
+    assert own_paths(transaction_of([str(n) for n in range(300)], "add")) is None

@@ -1,4 +1,4 @@
-"""Which files of a commit a predicate may have read, and which evidence excludes it."""
+"""Which files of a commit may match a predicate that was read, and which values exclude them."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ from tests.transaction.conflict_cases import (
 
 
 @pytest.mark.parametrize("stats", [{}, {"stats": None}, {"stats": "{}"}, {"stats": '{"numRec'}])
-def test_missing_statistics_prove_nothing(stats: dict[str, Any]) -> None:
+def test_missing_statistics_exclude_no_file(stats: dict[str, Any]) -> None:
     won = winner(NOT_BLIND, add("f", **at("a"), **stats))
     assert rule_of(pending(remove("o"), where=[x > 100]), won) == "read_files_appended"
 
 
-def test_statistics_prove_a_file_away_only_beyond_both_bounds() -> None:
-    mine = pending(remove("o"), where=[x > 100])
-    assert rule_of(mine, winner(NOT_BLIND, add("f", **at("a"), **bounds(1, 100)))) is None
+def test_statistics_exclude_a_file_only_outside_both_bounds() -> None:
+    tx = pending(remove("o"), where=[x > 100])
+    assert rule_of(tx, winner(NOT_BLIND, add("f", **at("a"), **bounds(1, 100)))) is None
     for low, high in ((1, 101), (1, None)):
         won = winner(NOT_BLIND, add("f", **at("a"), **bounds(low, high)))
-        assert rule_of(mine, won) == "read_files_appended"
+        assert rule_of(tx, won) == "read_files_appended"
 
 
-def test_a_truncated_greatest_string_is_taken_as_a_prefix() -> None:
+def test_truncated_maximum_string_is_treated_as_a_prefix() -> None:
     read = metadata(*COLUMNS, field("s", "string"), partitioned=("p", "q"))
     cut = "k" * 32
     stats = json.dumps({"numRecords": 1, "minValues": {"s": "a"}, "maxValues": {"s": cut}})
     won = winner(NOT_BLIND, add("f", **at("a"), stats=stats))
     for bound, rule in ((cut + "zz", "read_files_appended"), ("l", None)):
-        mine = pending(remove("o"), where=[pl.col("s") >= bound], read_metadata=read)
-        assert rule_of(mine, won) == rule
+        tx = pending(remove("o"), where=[pl.col("s") >= bound], read_metadata=read)
+        assert rule_of(tx, won) == rule
 
 
 def test_null_partition_values_match_is_null_and_no_comparison() -> None:
@@ -68,24 +68,24 @@ def test_null_partition_values_match_is_null_and_no_comparison() -> None:
             assert rule_of(pending(remove("o"), where=[where]), won) == rule
 
 
-def test_partition_values_that_the_type_does_not_admit_match_everything() -> None:
+def test_invalid_partition_values_match_every_predicate() -> None:
     won = winner(NOT_BLIND, add("f", partitionValues={"p": "a", "q": "many"}))
     assert rule_of(pending(remove("o"), where=[q == 1]), won) == "read_files_appended"
     assert rule_of(pending(remove("o"), where=[(q == 1) & (p == "b")]), won) is None
 
 
 @pytest.mark.parametrize("name", ["a b", "ü=%20", "x.y", "back`tick", "日本", "Q"])
-def test_partition_columns_with_special_names_and_values_tell_files_apart(name: str) -> None:
+def test_partition_columns_with_special_names_and_values_exclude_files(name: str) -> None:
     read = metadata(field(name, "string"), field("x"), partitioned=(name,))
     values: dict[str, Any] = {"partitionValues": {name: "50% / ü=\n"}}
     won = winner(NOT_BLIND, add("f", **values))
     for value, rule in (("50% / ü=\n", "read_files_appended"), ("50%25 / ü=", None)):
-        mine = pending(remove("o"), where=[pl.col(name) == value], read_metadata=read)
-        assert rule_of(mine, won) == rule
+        tx = pending(remove("o"), where=[pl.col(name) == value], read_metadata=read)
+        assert rule_of(tx, won) == rule
 
 
 @pytest.mark.parametrize("mode", ["name", "id"])
-def test_mapped_columns_are_looked_up_by_their_physical_names(mode: str) -> None:
+def test_mapped_columns_are_read_by_their_physical_names(mode: str) -> None:
     def mapped(name: str, type_: str, identity: int) -> dict[str, Any]:
         key = "delta.columnMapping."
         return field(name, type_, **{f"{key}physicalName": f"col-{name}", f"{key}id": identity})
@@ -106,14 +106,14 @@ def test_mapped_columns_are_looked_up_by_their_physical_names(mode: str) -> None
         (x == 4, "read_files_appended"),
         (x > 4, None),
     ):
-        mine = pending(remove("o"), where=[where], read_protocol=protocol(2, 5), read_metadata=read)
-        assert rule_of(mine, won) == rule
+        tx = pending(remove("o"), where=[where], read_protocol=protocol(2, 5), read_metadata=read)
+        assert rule_of(tx, won) == rule
 
 
 @pytest.mark.parametrize("text", ["2024-01-31T10:20:30.456789Z", "2024-01-31 10:20:30.456789"])
 def test_timestamps_are_compared_as_times(text: str) -> None:
     read = metadata(field("t", "timestamp"), field("u", "timestamp"), partitioned=("t",))
-    # Statistics are cut to milliseconds, so the greatest may lie up to one above what they say.
+    # Statistics are truncated to milliseconds: the true maximum may be up to 1 ms higher.
     stats = json.dumps({"numRecords": 1, "maxValues": {"u": "2024-01-31T10:20:30.456Z"}})
     won = winner(NOT_BLIND, add("f", partitionValues={"t": text}, stats=stats))
     moment = datetime(2024, 1, 31, 10, 20, 30, 456789, tzinfo=UTC)
@@ -125,11 +125,11 @@ def test_timestamps_are_compared_as_times(text: str) -> None:
         (u == moment, "read_files_appended"),
         (u > after, None),
     ):
-        mine = pending(remove("o"), where=[where], read_metadata=read)
-        assert rule_of(mine, won) == rule
+        tx = pending(remove("o"), where=[where], read_metadata=read)
+        assert rule_of(tx, won) == rule
 
 
-def test_a_predicate_that_is_not_understood_matches_every_file() -> None:
+def test_unsupported_predicate_matches_every_file() -> None:
     hidden = x.map_batches(lambda values: values > 1_000, return_dtype=pl.Boolean)
     won = winner(NOT_BLIND, add("f", **at("a"), **bounds(1, 2)))
     for where in (hidden, hidden & (p == "b"), x * x > 1_000):
@@ -137,25 +137,25 @@ def test_a_predicate_that_is_not_understood_matches_every_file() -> None:
     assert rule_of(pending(remove("o"), where=[(x * x > 1_000) & (p == "b")]), won) is None
 
 
-def test_a_predicate_over_columns_that_are_not_there_is_refused() -> None:
-    with pytest.raises(InvalidInputError, match="column=nowhere"):
-        find_conflict(pending(add("g"), where=[pl.col("nowhere") == 1]), winner(add("f")))
+def test_predicate_over_a_missing_column_raises() -> None:
+    with pytest.raises(InvalidInputError, match="column=missing"):
+        find_conflict(pending(add("g"), where=[pl.col("missing") == 1]), winner(add("f")))
 
 
-def test_matching_may_be_left_to_the_caller_whose_unknown_matches() -> None:
-    mine = pending(remove("o"), where=[p == "b"])
+def test_caller_may_match_files_and_null_counts_as_a_match() -> None:
+    tx = pending(remove("o"), where=[p == "b"])
     won = winner(NOT_BLIND, add("f", **at("b")), add("g", **at("b")))
 
-    def answers(*given: bool | None) -> str | None:
-        error = find_conflict(mine, won, matches=lambda _files, _where: pl.Series(given))
+    def found_with(*given: bool | None) -> str | None:
+        error = find_conflict(tx, won, matches=lambda _files, _where: pl.Series(given))
         return None if error is None else str(error.found)
 
-    assert answers(False, False) is None
-    assert answers(False, True) == "g"
-    assert answers(None, True) == "f"
+    assert found_with(False, False) is None
+    assert found_with(False, True) == "g"
+    assert found_with(None, True) == "f"
 
 
-def test_the_matching_files_are_those_that_a_listing_by_predicate_keeps() -> None:
+def test_may_match_returns_the_files_that_any_predicate_may_match() -> None:
     files = decoded([add("f", **at("a"), **bounds(1, 2)), add("g", **at("b")), add("h")]).files
     table = TableConfiguration(DELTA, Protocol(1, 2), metadata_of(METADATA))
     for where, kept in (

@@ -28,7 +28,7 @@ X_VALUES = (0, 3, 5, 9)
 PATHS = ("f0", "p=a/f 1", "ü", "deep/er/f%2")
 WIRE_PATHS = ("f0", "p=a/f%201", "%C3%BC", "deep/er/f%252")
 
-# Every pair of them is a step that some writer may take.
+# A writer may replace any of them by any other.
 PROTOCOLS = (
     protocol(1, 2),
     protocol(2, 5),
@@ -74,7 +74,7 @@ def columns(*, mapped: bool, high_water_mark: int | None = None) -> list[dict[st
     ]
 
 
-def honours_mapping(protocol: dict[str, Any]) -> bool:
+def applies_mapping(protocol: dict[str, Any]) -> bool:
     """Whether readers apply a column mapping."""
     if protocol["minReaderVersion"] < 3:
         return bool(protocol["minReaderVersion"] == 2)
@@ -194,7 +194,7 @@ def as_expr(predicate: model.Predicate) -> pl.Expr:
 @pytest.mark.parametrize("isolation", ISOLATION_LEVELS)
 @settings(max_examples=share_of(200))
 @given(data=st.data(), mapped=st.booleans())
-def test_the_rules_that_break_are_those_of_the_plain_model(
+def test_broken_rules_equal_those_of_the_plain_model(
     isolation: str, data: st.DataObject, mapped: bool
 ) -> None:
     read = data.draw(metadatas(mapped=mapped), "metadata")
@@ -226,7 +226,7 @@ def test_the_rules_that_break_are_those_of_the_plain_model(
         *data.draw(other_actions(mapped=mapped, read=read), "their other actions"),
         *data.draw(file_actions(mapped=mapped, most=4), "their files"),
     ]
-    mine = pending(
+    tx = pending(
         *ours["actions"],
         where=[as_expr(p) for p in ours["predicates"]],
         whole=ours["whole"],
@@ -243,13 +243,13 @@ def test_the_rules_that_break_are_those_of_the_plain_model(
         },
         theirs,
         TYPES,
-        MAPPED if mapped and honours_mapping(ours["protocol"]["protocol"]) else PLAIN,
+        MAPPED if mapped and applies_mapping(ours["protocol"]["protocol"]) else PLAIN,
     )
     won = winner(*theirs)
 
-    assert [rule for rule, _ in broken_rules(mine, won)] == expected
+    assert [rule for rule, _ in broken_rules(tx, won)] == expected
 
-    error = find_conflict(mine, won)
+    error = find_conflict(tx, won)
     event(f"{expected[0] if expected else 'none'}")
     if not expected:
         assert error is None
@@ -260,5 +260,5 @@ def test_the_rules_that_break_are_those_of_the_plain_model(
         assert error.found in PATHS
 
 
-def test_the_model_names_the_rules_of_the_checker() -> None:
+def test_model_has_the_rules_of_the_checker() -> None:
     assert {name: rule.error.__name__ for name, rule in RULES.items()} == model.ERRORS

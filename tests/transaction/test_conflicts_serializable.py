@@ -136,7 +136,7 @@ class Run:
         return not self.where and not self.removed
 
     @property
-    def leaves_rows(self) -> bool:
+    def changes_no_rows(self) -> bool:
         wrote = bool(self.added or self.removed or self.txns)
         return not (wrote and (self.data_change or self.txns))
 
@@ -144,10 +144,12 @@ class Run:
         """The state after these actions; they must be valid in it."""
         files = dict(state.files)
         for path, file in self.removed:
-            assert path in files, f"{path} is removed, and not there"
-            assert files.pop(path).vector == file.vector, f"another {path} is removed"
+            assert path in files, f"{path} is removed but not in the table"
+            assert files.pop(path).vector == file.vector, (
+                f"{path} is removed with another deletion vector"
+            )
         for path, file in self.added:
-            assert path not in files, f"{path} is there twice"
+            assert path not in files, f"{path} is added twice"
             files[path] = file
         return State(files, {**state.txns, **self.txns})
 
@@ -269,7 +271,7 @@ transactions = st.builds(Transaction, bodies, statistics, st.sampled_from([True,
 
 def passes(run: Run, won: Run, isolation: str) -> bool:
     """Whether the checker allows `run` to be committed after `won`."""
-    mine = pending(
+    tx = pending(
         *run.actions(),
         where=[as_expr(p) for p in run.where],
         app_ids=run.app_ids,
@@ -277,13 +279,13 @@ def passes(run: Run, won: Run, isolation: str) -> bool:
         read_metadata=METADATA,
     )
     theirs = winner(info("WRITE", isBlindAppend=won.blind), *won.actions())
-    return find_conflict(mine, theirs) is None
+    return find_conflict(tx, theirs) is None
 
 
 @pytest.mark.parametrize("isolation", ISOLATION_LEVELS)
 @settings(max_examples=share_of(250))
 @given(start=states, first=transactions, second=transactions)
-def test_two_transactions_that_both_pass_are_as_if_run_in_turn(
+def test_two_transactions_without_conflict_are_equivalent_to_a_serial_execution(
     isolation: str, start: State, first: Transaction, second: Transaction
 ) -> None:
     won = first.run(start, "first")
@@ -294,11 +296,11 @@ def test_two_transactions_that_both_pass_are_as_if_run_in_turn(
         return
     after = ours.applied_to(between)
 
-    in_turn = second.run(between, "again").applied_to(between)
-    serial = [(in_turn.rows(), in_turn.txns)]
-    if ours.leaves_rows or (isolation == "WriteSerializable" and won.blind):
-        # A blind append may be put behind the transaction that did not see it, and anything behind
-        # one that leaves the rows as they are.
+    sequential = second.run(between, "again").applied_to(between)
+    serial = [(sequential.rows(), sequential.txns)]
+    if ours.changes_no_rows or (isolation == "WriteSerializable" and won.blind):
+        # A blind append may be ordered after the transaction that did not read it, and any
+        # transaction after one that changes no rows.
         before = ours.applied_to(start)
         last = first.run(before, "last").applied_to(before)
         serial.append((last.rows(), last.txns))
@@ -308,7 +310,7 @@ def test_two_transactions_that_both_pass_are_as_if_run_in_turn(
 
 @settings(max_examples=share_of(150))
 @given(start=states, winners=st.lists(transactions, max_size=3), last=transactions)
-def test_a_serializable_transaction_that_passes_all_winners_is_as_if_run_in_turn(
+def test_serializable_transaction_without_conflict_is_equivalent_to_a_serial_execution(
     start: State, winners: list[Transaction], last: Transaction
 ) -> None:
     ours = last.run(start, "ours")
@@ -319,9 +321,9 @@ def test_a_serializable_transaction_that_passes_all_winners_is_as_if_run_in_turn
             event("conflict")
             return
         state = won.applied_to(state)
-    in_turn = last.run(state, "again").applied_to(state)
+    sequential = last.run(state, "again").applied_to(state)
     after = ours.applied_to(state)
-    if ours.leaves_rows:
-        # It may be put first, and the winners come out the same behind it.
-        in_turn = state
-    assert (after.rows(), after.txns) == (in_turn.rows(), in_turn.txns)
+    if ours.changes_no_rows:
+        # It may be ordered first: the winners give the same result after it.
+        sequential = state
+    assert (after.rows(), after.txns) == (sequential.rows(), sequential.txns)

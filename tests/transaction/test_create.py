@@ -33,7 +33,7 @@ each_store = pytest.mark.parametrize("kind", ["local", "memory"])
 
 @each_store
 @each_format
-def test_a_new_table_has_what_it_was_given_and_no_files(
+def test_new_table_has_the_given_metadata_and_no_files(
     tmp_path: Path, kind: str, form: str
 ) -> None:
     where = location(kind, tmp_path)
@@ -79,7 +79,7 @@ SPARK = contract.Struct(
 )
 
 
-def test_every_kind_of_schema_gives_the_same_table() -> None:
+def test_every_form_of_a_schema_gives_the_same_struct() -> None:
     polars = {
         name: contract.to_polars(contract_field.type)
         for name, contract_field in zip(SPARK.names, SPARK.fields, strict=True)
@@ -114,14 +114,14 @@ def test_nullability_and_wide_types_of_arrow_are_kept() -> None:
 @pytest.mark.parametrize(
     "schema", [{"a": pl.Time}, {"a": pl.Duration}, pa.schema([("a", pa.uint64())]), 3, "x", ["a"]]
 )
-def test_a_schema_that_no_table_can_have_is_refused(schema: Any) -> None:
+def test_unsupported_schema_raises(schema: Any) -> None:
     with pytest.raises(InvalidInputError):
         struct_of(schema)
 
 
 @each_format
 @pytest.mark.parametrize("other", ["delta", "indextables"])
-def test_a_place_where_a_table_is_takes_no_other(tmp_path: Path, form: str, other: str) -> None:
+def test_create_over_an_existing_table_raises(tmp_path: Path, form: str, other: str) -> None:
     where = location("local", tmp_path)
     new_table(where, form)
     with pytest.raises(TableExistsError) as error:
@@ -131,13 +131,13 @@ def test_a_place_where_a_table_is_takes_no_other(tmp_path: Path, form: str, othe
     assert lakelog.open(where).format == form
 
 
-def test_an_empty_log_folder_is_no_table(tmp_path: Path) -> None:
+def test_table_is_created_over_an_empty_log_folder(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     (Path(where) / "_delta_log").mkdir(parents=True)
     assert new_table(where).version() == 0
 
 
-def test_the_log_folder_stands_for_its_table(tmp_path: Path) -> None:
+def test_path_of_the_log_folder_refers_to_its_table(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     new_table(where + "/_delta_log")
     assert lakelog.open(where).version() == 0
@@ -151,7 +151,7 @@ def test_the_log_folder_stands_for_its_table(tmp_path: Path) -> None:
         ({"delta.feature.vacuumProtocolCheck": "supported"}, {"vacuumProtocolCheck"}),
     ],
 )
-def test_the_protocol_is_the_least_that_the_properties_need(
+def test_protocol_has_the_features_that_the_properties_need(
     tmp_path: Path, configuration: dict[str, str], features: set[str]
 ) -> None:
     table = new_table(location("local", tmp_path), configuration=configuration)
@@ -159,7 +159,7 @@ def test_the_protocol_is_the_least_that_the_properties_need(
     assert append(table, app_id="a", app_version=1) == 1
 
 
-def test_metadata_that_no_table_may_have_creates_nothing(tmp_path: Path) -> None:
+def test_invalid_metadata_raises_and_creates_nothing(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     with pytest.raises(InvalidMetadataError):
         new_table(where, partition_by=["nope"])
@@ -174,7 +174,7 @@ def test_metadata_that_no_table_may_have_creates_nothing(tmp_path: Path) -> None
     assert not Path(where).exists()
 
 
-def test_a_store_that_cannot_commit_safely_is_refused(tmp_path: Path) -> None:
+def test_store_without_safe_commits_raises(tmp_path: Path) -> None:
     store = ReadOnly(open_store(location("local", tmp_path)))
     with pytest.raises(lakelog.UnsupportedStoreError):
         create_table(

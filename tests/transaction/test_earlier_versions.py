@@ -1,4 +1,4 @@
-"""Transactions that start from an earlier version: their work began there, in another process."""
+"""Transactions that start from an earlier version, for work that began in another process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def add(table: Table, path: str, version: int | None, **kwargs: Any) -> lakelog.
 
 
 @pytest.mark.parametrize("form", ["delta", "indextables"])
-def test_it_is_put_behind_what_came_since(tmp_path: Path, form: str) -> None:
+def test_transaction_from_an_earlier_version_is_rebased_on_later_commits(
+    tmp_path: Path, form: str
+) -> None:
     table = new_table(str(tmp_path), form)
     append(table, "a")
     append(table, "b")
@@ -39,7 +41,7 @@ def test_it_is_put_behind_what_came_since(tmp_path: Path, form: str) -> None:
     assert paths(table) == ["a", "b", "c"]
 
 
-def test_it_sees_the_version_and_conflicts_with_what_took_that_away(tmp_path: Path) -> None:
+def test_transaction_reads_its_version_and_conflicts_with_later_changes(tmp_path: Path) -> None:
     table = new_table(str(tmp_path))
     append(table, "a")
     append(table, "b")
@@ -58,7 +60,7 @@ def test_it_sees_the_version_and_conflicts_with_what_took_that_away(tmp_path: Pa
     assert table.version() == 4
 
 
-def test_what_its_application_wrote_since_is_not_written_again(tmp_path: Path) -> None:
+def test_later_commit_of_the_same_application_is_detected(tmp_path: Path) -> None:
     table = new_table(str(tmp_path))
     add(table, "a", None, app_id="x", app_version=5)
     again = add(table, "a2", 0, app_id="x", app_version=5)
@@ -69,7 +71,7 @@ def test_what_its_application_wrote_since_is_not_written_again(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("version", [-1, 1])
-def test_a_version_that_is_not_there_is_refused(tmp_path: Path, version: int) -> None:
+def test_missing_version_raises(tmp_path: Path, version: int) -> None:
     table = new_table(str(tmp_path))
     with pytest.raises(InvalidInputError, match=r"version not found|an int >= 0"):
         table.transaction(version=version)
@@ -80,18 +82,18 @@ class CleansUp(StoreWrapper):
 
     def __init__(self, inner: LogStore) -> None:
         super().__init__(inner)
-        self.asked: list[str] = []
+        self.requested: list[str] = []
 
     def stat(self, path: str) -> FileEntry | None:
         entry = super().stat(path)
-        if path.endswith("/" + "0" * 20 + ".json") and not self.asked:
+        if path.endswith("/" + "0" * 20 + ".json") and not self.requested:
             for version in range(2):
                 self.delete(f"_delta_log/{version:020}.json")
-        self.asked.append(path)
+        self.requested.append(path)
         return entry
 
 
-def test_commits_that_go_while_it_looks_are_not_taken_for_the_end_of_the_log(
+def test_concurrent_cleanup_is_not_mistaken_for_the_end_of_the_log(
     tmp_path: Path,
 ) -> None:
     table = new_table(str(tmp_path))
@@ -102,7 +104,7 @@ def test_commits_that_go_while_it_looks_are_not_taken_for_the_end_of_the_log(
     assert [c.version for c in log_tail._look(table.log, 2) or ()] == []
 
 
-def test_a_version_that_a_cleanup_removed_since_is_a_conflict(tmp_path: Path) -> None:
+def test_cleanup_of_later_commits_is_a_conflict(tmp_path: Path) -> None:
     table = new_table(str(tmp_path))
     append(table, "a")
     tx = lakelog.open(table.path).transaction()

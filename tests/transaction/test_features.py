@@ -16,7 +16,7 @@ from lakelog.dialects.indextables.protocol import READER_FEATURES
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import CorruptionError
 from lakelog.model.metadata import Protocol, honoured_mapping, mapping_mode
-from tests.transaction.making import column, table
+from tests.transaction.builders import column, table
 
 RULES = DELTA.protocol_rules
 INDEXTABLES_RULES = INDEXTABLES.protocol_rules
@@ -36,7 +36,7 @@ def test_every_indextables_reader_feature_that_can_be_read_is_known() -> None:
 @pytest.mark.parametrize(
     "feature", [*RULES.features.values(), *INDEXTABLES_RULES.features.values()]
 )
-def test_a_feature_rests_on_known_ones_and_says_why_it_stands_so(feature: Feature) -> None:
+def test_feature_depends_on_known_features_and_has_a_note(feature: Feature) -> None:
     assert RULES.features.keys() >= {*feature.requires, *feature.replaces}
     assert feature.note
     assert re.fullmatch(r"[A-Za-z0-9_-]+", feature.name)
@@ -65,18 +65,18 @@ def test_readers_of_version_one_do_not_map_columns() -> None:
     assert not TableConfiguration(DELTA, Protocol(2, 4), table()).supports("columnMapping")
 
 
-def test_a_feature_that_is_listed_at_an_old_version_still_counts() -> None:
+def test_feature_listed_with_an_old_version_is_supported() -> None:
     assert TableConfiguration(DELTA, Protocol(1, 2, None, ("rowTracking",)), table()).supports(
         "rowTracking"
     )
 
 
-def test_a_protocol_without_writer_version_is_damage() -> None:
+def test_protocol_without_writer_version_raises_corruption_error() -> None:
     with pytest.raises(CorruptionError, match="no minWriterVersion"):
         RULES.supported(Protocol(1, None))
 
 
-def test_indextables_versions_add_up() -> None:
+def test_indextables_version_has_the_features_of_lower_versions() -> None:
     second = INDEXTABLES_RULES.supported(Protocol(2, 2))
     assert "footerOffsets" in second
     assert "schemaDeduplication" not in second
@@ -84,19 +84,19 @@ def test_indextables_versions_add_up() -> None:
     assert "avroState" in INDEXTABLES_RULES.supported(Protocol(4, 4))
 
 
-def test_what_features_rest_on_is_found_at_any_remove() -> None:
+def test_required_features_are_found_transitively() -> None:
     needed = RULES.with_required(["icebergCompatV3", "fromTheFuture"])
     assert needed >= {"rowTracking", "domainMetadata", "columnMapping", "fromTheFuture"}
 
 
-def test_a_feature_is_active_only_where_supported_and_switched_on() -> None:
+def test_feature_is_active_only_if_supported_and_enabled() -> None:
     on = table(properties={"delta.appendOnly": "TRUE"})
     assert TableConfiguration(DELTA, Protocol(1, 2), on).is_active("appendOnly")
     assert not TableConfiguration(DELTA, Protocol(1, 1), on).is_active("appendOnly")
     assert not TableConfiguration(DELTA, Protocol(1, 2), table()).is_active("appendOnly")
 
 
-def test_a_mapping_mode_that_the_protocol_does_not_honour_is_none() -> None:
+def test_mapping_mode_that_the_protocol_does_not_support_is_none() -> None:
     metadata = table(properties={"delta.columnMapping.mode": "name"})
     assert mapping_mode(Protocol(1, 2), metadata) == "none"
     assert mapping_mode(Protocol(2, 5), metadata) == "name"
@@ -108,7 +108,7 @@ def test_a_mapping_mode_that_the_protocol_does_not_honour_is_none() -> None:
     st.sampled_from([None, (), ("columnMapping",)]),
     st.sampled_from([None, (), ("columnMapping",), ("appendOnly",)]),
 )
-def test_writers_map_columns_where_readers_do(
+def test_writers_and_readers_apply_the_same_mapping_mode(
     reader: int, writer: int, readers: tuple[str, ...] | None, writers: tuple[str, ...] | None
 ) -> None:
     metadata = table(properties={"delta.columnMapping.mode": "name"})
@@ -116,7 +116,7 @@ def test_writers_map_columns_where_readers_do(
     assert mapping_mode(protocol, metadata) == honoured_mapping(protocol, metadata)
 
 
-def test_a_key_in_a_nested_column_is_found_and_one_in_a_name_is_not() -> None:
+def test_field_key_is_found_in_nested_metadata_and_not_in_names() -> None:
     inner = column("x", meta={"delta.invariants": "{}"})
     nested = column("s", {"type": "array", "elementType": {"type": "struct", "fields": [inner]},
                           "containsNull": True})  # fmt: skip

@@ -45,7 +45,7 @@ def table_with_rows(where: str) -> Table:
     return table
 
 
-def test_deltalake_opens_what_lakelog_writes(tmp_path: Path) -> None:
+def test_deltalake_opens_a_table_of_lakelog(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     table = table_with_rows(where)
     with table.transaction() as tx:
@@ -71,11 +71,11 @@ def test_deltalake_opens_what_lakelog_writes(tmp_path: Path) -> None:
         tx.remove(tx.read(pl.col("day") == dt.date(2026, 1, 1)))
     theirs = DeltaTable(where)
     assert theirs.to_pyarrow_table()["day"].to_pylist() == [dt.date(2026, 1, 2)] * 3
-    told = ["DELETE", "SET TBLPROPERTIES", "WRITE", "CREATE TABLE"]
-    assert [entry["operation"] for entry in theirs.history()] == told
+    operations = ["DELETE", "SET TBLPROPERTIES", "WRITE", "CREATE TABLE"]
+    assert [entry["operation"] for entry in theirs.history()] == operations
 
 
-def test_each_writes_on_after_the_other(tmp_path: Path) -> None:
+def test_deltalake_and_lakelog_write_the_same_table_alternately(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     rows = pa.table({"id": pa.array([1, 2, 3], pa.int64())})
     write_deltalake(where, rows)
@@ -93,7 +93,7 @@ def test_each_writes_on_after_the_other(tmp_path: Path) -> None:
     assert DeltaTable(where).to_pyarrow_table().num_rows == 6
 
 
-def test_lakelog_writes_on_behind_a_checkpoint_of_deltalake(tmp_path: Path) -> None:
+def test_lakelog_commits_after_a_checkpoint_of_deltalake(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     table = table_with_rows(where)
     DeltaTable(where).create_checkpoint()

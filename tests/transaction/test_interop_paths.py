@@ -35,7 +35,7 @@ def paths_in(root: Path, version: int, kind: str) -> set[str]:
     return {action[kind]["path"] for action in map(json.loads, lines) if kind in action}
 
 
-def test_what_deltalake_overwrites_is_gone_for_every_engine(tmp_path: Path) -> None:
+def test_files_overwritten_by_deltalake_are_removed_for_both_engines(tmp_path: Path) -> None:
     table = partitioned_table(tmp_path)
     added = table.snapshot().version
     write_deltalake(tmp_path, LAST, mode="overwrite")
@@ -45,7 +45,7 @@ def test_what_deltalake_overwrites_is_gone_for_every_engine(tmp_path: Path) -> N
     assert lakelog.open(tmp_path).snapshot().scan().collect()["x"].to_list() == [9]
 
 
-def test_what_lakelog_overwrites_is_gone_for_deltalake(tmp_path: Path) -> None:
+def test_files_overwritten_by_lakelog_are_removed_for_deltalake(tmp_path: Path) -> None:
     rows = pa.table({"p": list(VALUES), "x": pa.array(range(len(VALUES)), pa.int64())})
     write_deltalake(tmp_path, rows, partition_by=["p"])
     table = lakelog.open(tmp_path)
@@ -55,7 +55,7 @@ def test_what_lakelog_overwrites_is_gone_for_deltalake(tmp_path: Path) -> None:
     assert pl.DataFrame(DeltaTable(tmp_path).to_pyarrow_table())["x"].to_list() == [9]
 
 
-def test_both_engines_name_the_folders_of_partitions_alike(tmp_path: Path) -> None:
+def test_both_engines_give_partition_folders_the_same_names(tmp_path: Path) -> None:
     partitioned_table(tmp_path / "ours")
     rows = pa.table({"p": list(VALUES), "x": pa.array(range(len(VALUES)), pa.int64())})
     write_deltalake(tmp_path / "theirs", rows, partition_by=["p"])
@@ -78,7 +78,7 @@ def test_files_of_any_name_that_lakelog_added_are_removed_by_deltalake(tmp_path:
 
 
 @pytest.mark.parametrize("layout", ["commits", "classic", "multipart", "v2-json", "v2-parquet"])
-def test_a_path_keeps_the_text_that_another_writer_gave_it(tmp_path: Path, layout: str) -> None:
+def test_path_keeps_the_spelling_of_its_writer(tmp_path: Path, layout: str) -> None:
     table = table_of_another_writer(tmp_path, *(["v2Checkpoint"] if "v2" in layout else []))
     if layout != "commits":
         table.checkpoint(layout=layout)
@@ -114,7 +114,7 @@ def test_a_checkpoint_within_a_memory_limit_keeps_the_texts_of_paths(tmp_path: P
     assert texts_in_checkpoint(tmp_path, "add") == sorted(TEXTS)
 
 
-def test_a_new_file_is_encoded_as_deltalake_encodes_it(tmp_path: Path) -> None:
+def test_path_of_a_new_file_is_encoded_like_a_path_of_deltalake(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, SCHEMA)
     with table.transaction() as tx:
         tx.add(path="é*(1) 😀.parquet", size=1, modificationTime=1)

@@ -60,12 +60,12 @@ BAD = [
 
 
 @pytest.mark.parametrize(("key", "value"), GOOD)
-def test_a_value_of_its_kind_is_taken(key: str, value: str | None) -> None:
+def test_valid_value_is_accepted(key: str, value: str | None) -> None:
     DELTA.properties.check({key: value})
 
 
 @pytest.mark.parametrize(("key", "value"), BAD)
-def test_a_value_of_another_kind_is_refused(key: str, value: str | None) -> None:
+def test_invalid_value_raises(key: str, value: str | None) -> None:
     with pytest.raises(InvalidPropertyError, match="invalid value") as refused:
         DELTA.properties.check({key: value})
     assert (refused.value.path, refused.value.found) == (key, value)
@@ -73,42 +73,42 @@ def test_a_value_of_another_kind_is_refused(key: str, value: str | None) -> None
 
 
 @pytest.mark.parametrize("key", ["delta.fromTheFuture", "delta.", "delta.liquid.clusteringColumns"])
-def test_an_unknown_key_of_delta_is_refused(key: str) -> None:
+def test_unknown_delta_key_raises(key: str) -> None:
     with pytest.raises(InvalidPropertyError, match="unknown"):
         DELTA.properties.check({key: "1"})
 
 
-def test_a_key_in_another_case_is_refused_with_its_spelling() -> None:
+def test_key_in_the_wrong_letter_case_raises_with_the_correct_spelling() -> None:
     with pytest.raises(InvalidPropertyError, match="letter case") as refused:
         DELTA.properties.check({"delta.appendonly": "true"})
     assert refused.value.expected == "delta.appendOnly"
 
 
 @pytest.mark.parametrize("key", ["delta.minReaderVersion", "delta.minWriterVersion"])
-def test_protocol_versions_are_no_properties(key: str) -> None:
+def test_protocol_version_as_a_property_raises(key: str) -> None:
     with pytest.raises(InvalidPropertyError, match="must not be stored") as refused:
         DELTA.properties.check({key: "7"})
     assert "protocol" in str(refused.value.hint)
 
 
-def test_a_request_for_an_unknown_feature_is_refused_by_name() -> None:
+def test_property_for_an_unknown_feature_raises() -> None:
     with pytest.raises(InvalidPropertyError, match="unknown feature") as refused:
         DELTA.properties.check({"delta.feature.fromTheFuture": "supported"})
     assert refused.value.found == "fromTheFuture"
 
 
-def test_row_tracking_is_not_on_and_suspended() -> None:
+def test_row_tracking_both_enabled_and_suspended_raises() -> None:
     both = {"delta.enableRowTracking": "true", "delta.rowTrackingSuspended": "true"}
     with pytest.raises(InvalidPropertyError, match="suspended"):
         DELTA.properties.check(both)
 
 
-def test_only_what_is_new_or_changed_counts() -> None:
+def test_changed_returns_new_and_changed_properties() -> None:
     assert changed({"a": "1", "b": "2", "c": "3"}, {"a": "1", "b": "x"}) == {"b": "2", "c": "3"}
 
 
 @pytest.mark.parametrize("key", DELTA_PROPERTIES)
-def test_every_delta_property_refuses_something_or_takes_any_text(key: str) -> None:
+def test_every_delta_property_rejects_a_missing_value(key: str) -> None:
     with pytest.raises(InvalidPropertyError):
         DELTA.properties.check({key: None})
 
@@ -124,7 +124,7 @@ def test_every_delta_property_refuses_something_or_takes_any_text(key: str) -> N
         ("docMappingSchema.abc", "{}"),
     ],
 )
-def test_an_indextables_property_is_taken(key: str, value: str) -> None:
+def test_valid_indextables_value_is_accepted(key: str, value: str) -> None:
     INDEXTABLES.properties.check({key: value})
 
 
@@ -137,13 +137,13 @@ def test_an_indextables_property_is_taken(key: str, value: str) -> None:
         ("spark.indextables.cleanup.failurePolicy", "ignore"),
     ],
 )
-def test_an_indextables_property_of_another_kind_is_refused(key: str, value: str) -> None:
+def test_invalid_indextables_value_raises(key: str, value: str) -> None:
     with pytest.raises(InvalidPropertyError, match="invalid value"):
         INDEXTABLES.properties.check({key: value})
 
 
 @pytest.mark.parametrize("family", ["transaction", "transaction.cache", "checkpoint", "cleanup"])
-def test_an_unknown_key_of_a_family_of_indextables_is_refused(family: str) -> None:
+def test_unknown_key_of_an_indextables_family_raises(family: str) -> None:
     with pytest.raises(InvalidPropertyError, match="unknown table property"):
         INDEXTABLES.properties.check({f"spark.indextables.{family}.nosuch": "1"})
 
@@ -154,18 +154,18 @@ def test_an_unknown_key_of_a_family_of_indextables_is_refused(family: str) -> No
     ["spark.indextables.aws.secretKey", "spark.indextables.azure.accountkey",
      "spark.indextables.iceberg.token"],
 )  # fmt: skip
-def test_a_credential_is_kept_out_of_the_log_and_out_of_the_error(key: str, format_: str) -> None:
+def test_credential_raises_and_is_not_in_the_error(key: str, format_: str) -> None:
     with pytest.raises(InvalidPropertyError, match="credential") as refused:
         named(format_).properties.check({key: "hunter2"})
     assert "hunter2" not in str(refused.value)
 
 
-def test_a_delta_property_on_an_indextables_table_is_refused() -> None:
+def test_delta_property_of_an_indextables_table_raises() -> None:
     with pytest.raises(InvalidPropertyError, match="have no effect"):
         INDEXTABLES.properties.check({"delta.appendOnly": "true"})
 
 
 @pytest.mark.parametrize("key", INDEXTABLES_PROPERTIES)
-def test_every_known_indextables_property_refuses_a_missing_value(key: str) -> None:
+def test_every_indextables_property_rejects_a_missing_value(key: str) -> None:
     with pytest.raises(InvalidPropertyError):
         INDEXTABLES.properties.check({key: None})

@@ -29,7 +29,7 @@ CASES = [
     for key, value, on_delta, on_indextables in ROWS
     for format, effect in (("delta", on_delta), ("indextables", on_indextables))
 ]
-OF_THE_SPECIFICATIONS = """
+SPECIFIED = """
 checkpoint.enabled checkpoint.interval checkpoint.parallelism checkpoint.read.timeoutSeconds
 checkpointRetention.duration cleanup.enabled cleanup.failurePolicy logRetention.duration
 transaction.useOptimized checkpoint.compression checkpoint.maxFileSize checkpoint.retention
@@ -66,7 +66,7 @@ def test_a_property_has_the_effect_that_the_page_states(
 ) -> None:
     configuration = {key: value}
 
-    def made() -> lakelog.Table:
+    def create() -> lakelog.Table:
         where = f"memory://{key}-{format}"
         schema = {"id": pl.Int64}
         return lakelog.create(
@@ -75,12 +75,12 @@ def test_a_property_has_the_effect_that_the_page_states(
 
     if effect == "refused":
         with pytest.raises(InvalidPropertyError) as refused:
-            made()
+            create()
         assert refused.value.path == key
         return
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", LakelogWarning)
-        table = made()
+        table = create()
     assert table.snapshot().metadata.configuration[key] == value
     named = [w for w in caught if issubclass(w.category, LakelogWarning) and key in str(w.message)]
     assert len(named) == (effect == "warned")
@@ -95,10 +95,10 @@ def test_a_property_has_the_effect_that_the_page_states(
 def test_the_page_lists_every_known_property_and_those_of_the_specifications() -> None:
     listed = {PREFIX + key for key, _, *effects in ROWS if "refused" not in effects}
     assert listed == set(INDEXTABLES_PROPERTIES)
-    assert listed >= {PREFIX + key for key in OF_THE_SPECIFICATIONS}
+    assert listed >= {PREFIX + key for key in SPECIFIED}
 
 
-def test_a_value_that_describes_what_lakelog_does_gives_no_warning(tmp_path: Path) -> None:
+def test_value_equal_to_the_behaviour_of_lakelog_gives_no_warning(tmp_path: Path) -> None:
     same = ("transaction.useOptimized", "protocol.checkEnabled", "skippedFiles.trackingEnabled")
     table = lakelog.create(
         tmp_path / "t", {"id": pl.Int64}, configuration={PREFIX + key: "TRUE" for key in same}
@@ -106,7 +106,7 @@ def test_a_value_that_describes_what_lakelog_does_gives_no_warning(tmp_path: Pat
     assert table.snapshot().version == 0
 
 
-def test_a_property_that_stays_as_it_is_gives_no_second_warning(tmp_path: Path) -> None:
+def test_unchanged_property_gives_no_second_warning(tmp_path: Path) -> None:
     key = PREFIX + "transaction.maxRetries"
     with pytest.warns(LakelogWarning, match=re.escape(key)):
         table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, configuration={key: "4"})

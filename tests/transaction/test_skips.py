@@ -1,4 +1,4 @@
-"""Skipped files: counted, not retried for a while, then tried again."""
+"""Skipped files: their count, their cooldown, and the retry after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lakelog.dialects.indextables import DIALECT
 from lakelog.log.context import Log
 from lakelog.storage import open_store
 from lakelog.transaction.action_buffer import COOLDOWN_PROPERTY, cooldown_ms
-from tests.transaction.tables import NOW_MS, append, location, new_table, over
+from tests.transaction.tables import NOW_MS, append, location, new_table, open_with_rules
 
 HOUR_MS = 3_600_000
 
@@ -43,9 +43,9 @@ def test_a_skip_is_recorded_with_reason_time_and_cooldown(table: Table) -> None:
     assert table.snapshot().num_files() == 2  # it stays in the table
 
 
-def test_each_further_skip_counts_up_even_when_another_writer_came_first(table: Table) -> None:
-    one, _ = over(table.path, "indextables")
-    other, _ = over(table.path, "indextables")
+def test_skip_count_increases_also_after_a_concurrent_skip(table: Table) -> None:
+    one, _ = open_with_rules(table.path, "indextables")
+    other, _ = open_with_rules(table.path, "indextables")
     first, second = one.transaction(), other.transaction()
     first.skip(path="a", reason="x")
     second.skip(pl.DataFrame({"path": ["a", "b"], "reason": ["y", "z"]}))
@@ -55,7 +55,7 @@ def test_each_further_skip_counts_up_even_when_another_writer_came_first(table: 
     assert skips["skipCount"].to_list() == [2, 1]
 
 
-def test_a_file_is_left_alone_until_its_cooldown_has_passed(table: Table) -> None:
+def test_file_is_excluded_until_its_cooldown_has_passed(table: Table) -> None:
     with at(table, NOW_MS).transaction() as tx:
         tx.skip(path="a", reason="x", cooldown=dt.timedelta(hours=2))
     for hours, cooling in ((0, True), (1, True), (2, False), (30, False)):
@@ -69,7 +69,7 @@ def test_a_file_is_left_alone_until_its_cooldown_has_passed(table: Table) -> Non
     assert left.rows() == [("z", 1), ("b", 3)]
 
 
-def test_the_tables_cooldown_is_in_hours_or_an_interval() -> None:
+def test_cooldown_property_is_in_hours_or_an_interval() -> None:
     assert cooldown_ms({}) == 24 * HOUR_MS
     assert cooldown_ms({COOLDOWN_PROPERTY: " 3 "}) == 3 * HOUR_MS
     assert cooldown_ms({COOLDOWN_PROPERTY: "interval 90 minutes"}) == HOUR_MS * 3 // 2
@@ -77,7 +77,7 @@ def test_the_tables_cooldown_is_in_hours_or_an_interval() -> None:
         cooldown_ms({COOLDOWN_PROPERTY: "soon"})
 
 
-def test_a_tables_own_cooldown_is_used(tmp_path: Path) -> None:
+def test_cooldown_property_of_the_table_is_used(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     table = new_table(where, "indextables", configuration={COOLDOWN_PROPERTY: "2"})
     with at(table, NOW_MS).transaction() as tx:
@@ -85,7 +85,7 @@ def test_a_tables_own_cooldown_is_used(tmp_path: Path) -> None:
     assert table.snapshot().skips().collect()["retryAfter"].to_list() == [NOW_MS + 2 * HOUR_MS]
 
 
-def test_a_skip_needs_a_path_and_a_reason(table: Table) -> None:
+def test_skip_without_path_or_reason_raises(table: Table) -> None:
     tx = table.transaction()
     with pytest.raises(InvalidInputError, match="lacks a required field"):
         tx.skip(path="a")
@@ -93,7 +93,7 @@ def test_a_skip_needs_a_path_and_a_reason(table: Table) -> None:
         tx.skip(reason="x")
 
 
-def test_a_delta_table_has_no_skips(tmp_path: Path) -> None:
+def test_skip_on_a_delta_table_raises(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
     with pytest.raises(UnsupportedFeatureError, match="skipped"), table.transaction() as tx:
         tx.skip(path="a", reason="x")

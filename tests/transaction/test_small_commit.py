@@ -60,7 +60,7 @@ def staged(kind: str, form: str = "delta", **fields: Any) -> dict[str, Any]:
 
 
 def plain_table(form: str = "delta", *partitions: str, nullable: bool = True) -> PlainTable:
-    """What the fast path knows of a table."""
+    """The facts of a table that the fast path uses."""
     table = metadata(*partitions, nullable=nullable)
     plain = PlainTable.of(TableConfiguration(named(form), PROTOCOLS[form], table))
     assert plain is not None
@@ -104,7 +104,7 @@ STATS = st.one_of(
     ),
 )
 WHOLE = st.sampled_from([0, 1, 1 << 40, 1 << 60, -1])
-TAME_VALUES: dict[str, st.SearchStrategy[str]] = {
+USUAL_VALUES: dict[str, st.SearchStrategy[str]] = {
     "string": st.text(max_size=4),
     "date": st.dates().map(str),
     "boolean": st.sampled_from(["true", "false"]),
@@ -143,10 +143,10 @@ INDEXTABLES_FIELDS = st.fixed_dictionaries(
 
 
 @st.composite
-def tame_rows_of(draw: st.DrawFn, partitions: tuple[str, ...], form: str) -> dict[str, Any]:
+def usual_rows_of(draw: st.DrawFn, partitions: tuple[str, ...], form: str) -> dict[str, Any]:
     """Usual rows."""
     kind = draw(st.sampled_from(["add", "add", "remove"]))
-    values = st.fixed_dictionaries({name: TAME_VALUES[name] | st.none() for name in partitions})
+    values = st.fixed_dictionaries({name: USUAL_VALUES[name] | st.none() for name in partitions})
     fields = draw(
         st.fixed_dictionaries(
             {
@@ -220,11 +220,11 @@ OTHERS = st.one_of(
 def transactions(
     draw: st.DrawFn, form: str
 ) -> tuple[Metadata, list[dict[str, Any]], list[dict[str, Any]]]:
-    is_tame = draw(st.integers(0, 3)) > 0
-    types = st.sampled_from(TYPES[:-2] if is_tame else TYPES)
+    is_usual = draw(st.integers(0, 3)) > 0
+    types = st.sampled_from(TYPES[:-2] if is_usual else TYPES)
     partitions = tuple(draw(st.lists(types, max_size=2, unique=True)))
-    table = metadata(*partitions, nullable=is_tame or draw(st.booleans()))
-    row = tame_rows_of(partitions, form) if is_tame else rows_of(partitions, form)
+    table = metadata(*partitions, nullable=is_usual or draw(st.booleans()))
+    row = usual_rows_of(partitions, form) if is_usual else rows_of(partitions, form)
     rows = draw(st.lists(row, min_size=1, max_size=3))
     return table, rows, draw(OTHERS) if form == "delta" else []
 
@@ -247,17 +247,17 @@ def intent_of(
 
 
 def no_files() -> Any:
-    raise AssertionError("nobody asked for the table's files")
+    raise AssertionError("the live files must not be listed")
 
 
 PLAIN = Protocol(1, 2)
 PROTOCOLS = {"delta": PLAIN, "indextables": Protocol(2, 2)}
-SAID = Description("WRITE", {}, {}, "id", "engine", True, 0, WRITE_SERIALIZABLE)
+DESCRIPTION = Description("WRITE", {}, {}, "id", "engine", True, 0, WRITE_SERIALIZABLE)
 
 
 @pytest.mark.parametrize("form", PROTOCOLS)
 @given(data=st.data())
-def test_what_the_short_way_takes_the_general_way_writes_alike(
+def test_fast_path_writes_the_same_bytes_as_the_general_path(
     form: str, data: st.DataObject
 ) -> None:
     table, rows, others = data.draw(transactions(form))
@@ -265,7 +265,7 @@ def test_what_the_short_way_takes_the_general_way_writes_alike(
     plain = PlainTable.of(TableConfiguration(named(form), protocol, table))
     assert (plain is None) is bool({"timestamp", "double"} & {*table.partition_columns})
     small = plain.take(rows, others) if plain is not None else None
-    event("short" if small is not None else "general")
+    event("fast" if small is not None else "general")
     if small is None:
         return
     pending = intent_of(rows, table, protocol, form, others)
@@ -276,9 +276,9 @@ def test_what_the_short_way_takes_the_general_way_writes_alike(
     assert encode(CommitContent(info, spelled=small.lines)) == general
     assert small.frame.equals(pending.files)
     assert small.meta.equals(pending.meta)
-    assert build_content(replace(pending, staged=small), SAID, CommitBase(), NOW_MS).info == (
-        build_content(pending, SAID, CommitBase(), NOW_MS).info
-    )
+    assert build_content(
+        replace(pending, staged=small), DESCRIPTION, CommitBase(), NOW_MS
+    ).info == (build_content(pending, DESCRIPTION, CommitBase(), NOW_MS).info)
     assert after(replace(pending, staged=small, meta=small.meta)) == after(pending)
     assert small.metrics() == operations.metrics(pending.files)
     assert small.operation(table) == operations.infer(
@@ -291,7 +291,7 @@ def test_what_the_short_way_takes_the_general_way_writes_alike(
 @pytest.mark.parametrize("form", PROTOCOLS)
 @pytest.mark.parametrize("type_", TYPES[:-2])
 @given(value=VALUES, nullable=st.booleans())
-def test_a_partition_value_that_is_plainly_right_is_right(
+def test_partition_value_accepted_by_the_fast_path_is_valid(
     type_: str, form: str, value: str | None, nullable: bool
 ) -> None:
     table = metadata(type_, nullable=nullable)
@@ -300,7 +300,7 @@ def test_a_partition_value_that_is_plainly_right_is_right(
     try:
         taken = plain.take(rows)
         pending = intent_of(rows, table, PROTOCOLS[form], form)
-    except InvalidInputError:  # half a surrogate pair
+    except InvalidInputError:  # an unpaired surrogate
         assert taken is None
         return
     if taken is not None:
@@ -317,12 +317,12 @@ def test_a_partition_value_that_is_plainly_right_is_right(
         staged("remove", path="a", size=1, partitionValues={}, dataChange=False),
     ],
 )
-def test_the_usual_action_goes_the_short_way(row: dict[str, Any]) -> None:
+def test_usual_action_uses_the_fast_path(row: dict[str, Any]) -> None:
     plain = plain_table()
     assert isinstance(plain.take([row]), SmallCommit)
 
 
-def test_the_usual_partition_value_goes_the_short_way() -> None:
+def test_usual_partition_value_uses_the_fast_path() -> None:
     plain = plain_table("delta", "date", "string", "integer", "boolean")
     values = {"date": "2024-02-29", "string": "é", "integer": 7, "boolean": True}
     assert plain.take([added(partitionValues=values)]) is not None
@@ -330,7 +330,7 @@ def test_the_usual_partition_value_goes_the_short_way() -> None:
     assert plain.take([added(partitionValues=values | {"integer": "x"})]) is None
 
 
-def test_a_version_of_an_application_goes_the_short_way() -> None:
+def test_application_version_uses_the_fast_path() -> None:
     plain = plain_table()
     small = plain.take([added()], [recorded("app", 3)])
     assert small is not None
@@ -340,7 +340,7 @@ def test_a_version_of_an_application_goes_the_short_way() -> None:
     assert plain.take([added()], [DOMAIN]) is None
 
 
-def test_many_actions_go_the_general_way() -> None:
+def test_many_actions_use_the_general_path() -> None:
     plain = plain_table()
     rows = [added(f"f{n}") for n in range(MOST_ROWS + 1)]
     assert plain.take(rows) is None
@@ -349,8 +349,8 @@ def test_many_actions_go_the_general_way() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(RULES.features))
-def test_a_feature_that_rules_over_files_closes_the_short_way(name: str) -> None:
-    # What a feature asks stands in the general way's checks; those that it looks at are here.
+def test_feature_with_rules_for_files_disables_the_fast_path(name: str) -> None:
+    # The features for which the general path checks files.
     ruling = {
         *("rowTracking", "clustering", "materializePartitionColumns"),
         *("appendOnly", "changeDataFeed", "inCommitTimestamp", "columnMapping"),
@@ -371,7 +371,7 @@ def test_a_feature_that_rules_over_files_closes_the_short_way(name: str) -> None
 
 @pytest.mark.parametrize("form", PROTOCOLS)
 @pytest.mark.parametrize("configuration", [{}, {f"{COMPRESSION}.enabled": "true"}])
-def test_the_short_way_and_the_general_way_leave_the_same_file(
+def test_fast_path_and_general_path_write_the_same_file(
     form: str, configuration: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app: dict[str, Any] = {"app_id": "é", "app_version": 4} if form == "delta" else {}
@@ -388,15 +388,13 @@ def test_the_short_way_and_the_general_way_leave_the_same_file(
             tx.remove(path="day=1/b", size=2, partitionValues={"day": "1"}, deletionTimestamp=4)
         return [log.store.read(log.dialect.commit_path(version)) for version in (1, 2)]
 
-    short = written(f"{tmp_path}/short")
+    fast = written(f"{tmp_path}/fast")
     monkeypatch.setattr(PlainTable, "of", lambda *_: None)
-    assert written(f"{tmp_path}/general") == short
+    assert written(f"{tmp_path}/general") == fast
 
 
 @pytest.mark.parametrize("spare", [{}, {"tags": {"a": "b"}}])
-def test_metrics_are_sums_that_64_bits_may_be_too_few_for(
-    tmp_path: Path, spare: dict[str, Any]
-) -> None:
+def test_metrics_may_exceed_64_bits(tmp_path: Path, spare: dict[str, Any]) -> None:
     table, most = new_table(location("local", tmp_path)), (1 << 63) - 1
     with table.transaction() as tx:
         for path in "abc":
@@ -411,13 +409,13 @@ def test_metrics_are_sums_that_64_bits_may_be_too_few_for(
     ]
 
 
-def test_an_indextables_table_whose_commits_may_be_columnar_has_no_short_way() -> None:
+def test_indextables_table_with_columnar_commits_has_no_fast_path() -> None:
     columnar = Protocol(3, 3, ("columnarCommits",), ("columnarCommits",))
     plain_table("indextables")
     assert PlainTable.of(TableConfiguration(INDEXTABLES, columnar, metadata())) is None
 
 
-def test_the_usual_split_goes_the_short_way() -> None:
+def test_usual_split_uses_the_fast_path() -> None:
     plain = plain_table("indextables", "string")
     split = {
         "path": "string=a%20b/s.split",
@@ -438,7 +436,7 @@ def test_the_usual_split_goes_the_short_way() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "rows"),
+    ("counts", "rows"),
     [
         ([{"numRecords": 3}] * 2, 6),
         ([{"stats": COUNT}] * 2, 6),
@@ -446,11 +444,11 @@ def test_the_usual_split_goes_the_short_way() -> None:
         ([{"stats": COUNT}, {"stats": COUNT, "numRecords": 3}], None),
     ],
 )
-def test_metrics_count_rows_where_each_split_tells_them_alike(
-    told: list[dict[str, Any]], rows: int | None
+def test_rows_are_counted_only_if_each_split_stores_the_count_in_one_way(
+    counts: list[dict[str, Any]], rows: int | None
 ) -> None:
     plain = plain_table("indextables")
-    splits = [staged("add", "indextables", path=f"{n}", size=1, **t) for n, t in enumerate(told)]
+    splits = [staged("add", "indextables", path=f"{n}", size=1, **t) for n, t in enumerate(counts)]
     small = plain.take(splits)
     assert small is not None
     assert small.metrics() == operations.metrics(small.frame)
@@ -458,7 +456,7 @@ def test_metrics_count_rows_where_each_split_tells_them_alike(
 
 
 @pytest.mark.parametrize("fields", [{"stats": "x"}, {"path": "../a"}, {"size": -1}, {"path": ""}])
-def test_what_is_wrong_is_refused_as_ever(tmp_path: Path, fields: dict[str, Any]) -> None:
+def test_invalid_add_raises_in_commit(tmp_path: Path, fields: dict[str, Any]) -> None:
     table = new_table(location("local", tmp_path))
     tx = table.transaction()
     tx.add(**({"path": "a", "size": 1} | fields))
@@ -467,7 +465,7 @@ def test_what_is_wrong_is_refused_as_ever(tmp_path: Path, fields: dict[str, Any]
     assert table.snapshot().version == 0
 
 
-def test_a_commit_by_the_short_way_is_rebased_behind_new_properties(tmp_path: Path) -> None:
+def test_fast_path_commit_is_rebased_on_changed_properties(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     table = new_table(where)
     tx = table.transaction()
@@ -479,7 +477,9 @@ def test_a_commit_by_the_short_way_is_rebased_behind_new_properties(tmp_path: Pa
     assert ["inCommitTimestamp" in info for info in infos(table)] == [False, True, True, True]
 
 
-def test_an_application_is_known_to_the_next_transaction_and_to_others(tmp_path: Path) -> None:
+def test_application_version_is_visible_to_later_transactions_and_other_writers(
+    tmp_path: Path,
+) -> None:
     where = location("local", tmp_path)
     table = new_table(where)
     assert append(table, "a", app_id="app", app_version=3) == 1
@@ -493,27 +493,29 @@ def test_an_application_is_known_to_the_next_transaction_and_to_others(tmp_path:
     assert (info["operation"], info["isBlindAppend"]) == ("WRITE", True)
 
 
-def test_an_application_by_the_short_way_meets_itself_in_another_writer(tmp_path: Path) -> None:
+def test_application_version_on_the_fast_path_conflicts_with_other_writers(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     table = new_table(where)
-    late, early, newer, beside = (lakelog.open(where) for _ in range(4))
+    late, early, newer, unrelated = (lakelog.open(where) for _ in range(4))
     waiting = [
         each.transaction(app_id="app", app_version=version)
         for each, version in ((late, 5), (early, 4), (newer, 6))
     ]
-    stranger = beside.transaction(app_id="other", app_version=5)
+    other_app = unrelated.transaction(app_id="other", app_version=5)
     assert append(table, "a", app_id="app", app_version=5) == 1
-    for tx in (*waiting, stranger):
+    for tx in (*waiting, other_app):
         tx.add(path=f"{tx.txn_id}.parquet", size=1)
     assert [tx.commit() for tx in waiting[:2]] == [None, None]
     assert [tx.duplicate for tx in waiting[:2]] == [True, True]
     with pytest.raises(ConcurrentTransactionError):
         waiting[2].commit()
-    assert stranger.commit() == 2
+    assert other_app.commit() == 2
     assert table.snapshot().version == 2
 
 
-def test_an_application_by_the_short_way_is_rebased_behind_new_properties(tmp_path: Path) -> None:
+def test_application_version_on_the_fast_path_is_rebased_on_changed_properties(
+    tmp_path: Path,
+) -> None:
     table = new_table(location("local", tmp_path))
     tx = table.transaction(app_id="app", app_version=1)
     tx.add(path="a", size=1)

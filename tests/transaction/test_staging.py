@@ -89,7 +89,7 @@ def test_keywords_and_tables_of_every_kind_stage_the_same_row() -> None:
         assert staged(table) == [ROW], type(table)
 
 
-def test_flattened_names_are_taken_for_one_action() -> None:
+def test_flattened_field_names_are_accepted_for_one_action() -> None:
     fields = {"path": "a", "dvStorageType": "i", "dvPathOrInline": "x", "dvSizeInBytes": 1}
     row = rows_frame([stage_one("delta", "remove", fields)])
     assert row["dvId"].to_list() == ["ix"]
@@ -106,7 +106,7 @@ def test_flattened_names_are_taken_for_one_action() -> None:
         ("add", "delta", "partition.day"),
     ],
 )
-def test_an_unknown_name_is_refused_by_name(kind: str, form: str, name: str) -> None:
+def test_unknown_field_raises_and_is_named(kind: str, form: str, name: str) -> None:
     with pytest.raises(InvalidInputError, match=f"'{name}'") as one:
         stage_one(form, kind, {name: 1})
     assert one.value.found == name
@@ -114,7 +114,7 @@ def test_an_unknown_name_is_refused_by_name(kind: str, form: str, name: str) -> 
         stage_table(form, kind, pl.DataFrame({"path": ["a"], name: [1]}))
 
 
-def test_an_unknown_field_of_a_nested_object_is_refused_by_name() -> None:
+def test_unknown_field_of_a_nested_object_raises_and_is_named() -> None:
     with pytest.raises(InvalidInputError, match="'size'"):
         stage_one("delta", "add", {"deletionVector": {"size": 1}})
     with pytest.raises(InvalidInputError, match="'size'"):
@@ -138,7 +138,7 @@ def test_an_unknown_field_of_a_nested_object_is_refused_by_name() -> None:
         ("stats", 3),
     ],
 )
-def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
+def test_value_of_the_wrong_type_raises(name: str, value: Any) -> None:
     with pytest.raises(InvalidInputError):
         stage_one("delta", "add", {"path": "a", name: value})
 
@@ -155,7 +155,7 @@ def test_a_value_of_another_type_is_refused(name: str, value: Any) -> None:
         ("deletionVector", ["x"]),
     ],
 )
-def test_a_column_of_another_type_is_refused(name: str, values: list[Any]) -> None:
+def test_column_of_the_wrong_type_raises(name: str, values: list[Any]) -> None:
     columns = {"path": ["a"]} | {name: values}
     if values == [1 << 64]:
         table = pl.DataFrame({"path": ["a"], "size": pl.Series([1 << 63], dtype=pl.UInt64)})
@@ -165,7 +165,7 @@ def test_a_column_of_another_type_is_refused(name: str, values: list[Any]) -> No
         staged(table)
 
 
-def test_narrower_and_pandas_numbers_are_taken_whole() -> None:
+def test_narrower_and_pandas_numbers_are_converted_exactly() -> None:
     small = pl.DataFrame({"path": ["a"], "size": pl.Series([7], dtype=pl.UInt8)})
     assert staged(small)[0][3] == 7
     holes = pd.DataFrame({"path": ["a", "b"], "size": [7, None]})
@@ -176,7 +176,7 @@ def test_narrower_and_pandas_numbers_are_taken_whole() -> None:
     assert stage_table("delta", "add", timed)["modificationTime"].to_list() == [86_400_000]
 
 
-def test_partition_values_get_the_protocols_texts() -> None:
+def test_partition_values_are_serialized_as_in_the_protocol() -> None:
     values = {
         "i": 1,
         "b": True,
@@ -202,7 +202,7 @@ def test_partition_values_get_the_protocols_texts() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        # Spark takes a year of three digits for no time at all.
+        # Spark reads a year of three digits as an invalid timestamp.
         (dt.datetime(999, 1, 1), "0999-01-01 00:00:00.000000"),
         (dt.datetime(1, 1, 1, tzinfo=dt.UTC), "0001-01-01T00:00:00.000000Z"),
         (pd.Timestamp("2024-01-01 00:00:00.123456789"), "2024-01-01 00:00:00.123456"),
@@ -211,18 +211,18 @@ def test_partition_values_get_the_protocols_texts() -> None:
         (Decimal("-0.10"), "-0.10"),
     ],
 )
-def test_a_single_value_has_the_text_that_it_has_in_a_table(value: Any, text: str | None) -> None:
+def test_partition_value_of_a_single_action_is_serialized(value: Any, text: str | None) -> None:
     row = stage_one("delta", "add", {"path": "a", "partitionValues": {"p": value}})
     assert row["partitionValues"] == {"p": text}
 
 
-def test_a_time_before_the_first_year_is_refused() -> None:
+def test_timestamp_before_the_year_1_raises() -> None:
     east = dt.timezone(dt.timedelta(hours=5))
     with pytest.raises(InvalidInputError, match="cannot be converted"):
         stage_one("delta", "add", {"partitionValues": {"p": dt.datetime(1, 1, 1, tzinfo=east)}})
 
 
-def test_nulls_of_a_struct_are_partition_values_but_no_tags() -> None:
+def test_nulls_of_a_struct_are_kept_in_partition_values_and_dropped_from_tags() -> None:
     frame = pl.DataFrame(
         {"path": ["a", "b"], "partitionValues": [{"x": None}] * 2, "tags": [{"x": None}, None]}
     )
@@ -238,7 +238,7 @@ def test_nulls_of_a_struct_are_partition_values_but_no_tags() -> None:
         max_size=8,
     )
 )
-def test_maps_come_through_lists_of_pairs_unchanged(
+def test_lists_of_pairs_are_converted_to_maps_without_change(
     maps: list[dict[str, str | None] | None],
 ) -> None:
     pairs = [None if m is None else [{"key": k, "value": v} for k, v in m.items()] for m in maps]
@@ -252,13 +252,13 @@ def test_maps_come_through_lists_of_pairs_unchanged(
     assert map_column(pl.Series(typed).alias("x"), keep_nulls=True).to_list() == maps
 
 
-def test_two_columns_of_one_field_are_refused() -> None:
+def test_two_columns_for_one_field_raise() -> None:
     frame = pl.DataFrame({"path": ["a"], "reason": ["x"], "skipReason": ["y"]})
     with pytest.raises(InvalidInputError, match="skipReason"):
         stage_table("indextables", "mergeskip", frame)
 
 
-def test_a_remove_takes_what_it_can_of_an_add_and_leaves_the_rest() -> None:
+def test_remove_of_a_live_file_drops_the_fields_of_an_add() -> None:
     live = pl.DataFrame(
         {
             "path": ["a"],
@@ -275,18 +275,18 @@ def test_a_remove_takes_what_it_can_of_an_add_and_leaves_the_rest() -> None:
     assert row.columns == ["actionType", "path", "size"]
 
 
-def test_what_holds_for_every_row_is_given_once() -> None:
+def test_keyword_value_applies_to_every_row() -> None:
     frame = stage_table("delta", "add", pl.DataFrame({"path": ["a", "b"]}), {"size": 4})
     assert frame["size"].to_list() == [4, 4]
 
 
-def test_a_table_that_is_none_is_refused() -> None:
+def test_invalid_table_of_actions_raises() -> None:
     for table in ([{"path": "a"}], Path("a"), 3):
         with pytest.raises(InvalidInputError, match="invalid table of actions"):
             stage_table("delta", "add", table)
 
 
-def test_an_action_that_a_format_lacks_is_refused() -> None:
+def test_action_that_the_format_lacks_raises() -> None:
     with pytest.raises(InvalidInputError, match="no mergeskip"):
         stage_one("delta", "mergeskip", {"path": "a"})
     with pytest.raises(InvalidInputError, match="no txn"):
@@ -315,17 +315,17 @@ def test_adds_are_staged_without_a_loop_over_rows() -> None:
         {"path": "a", "splitTags": ["\ud800"]},
     ],
 )
-def test_half_a_surrogate_pair_is_refused(row: dict[str, Any]) -> None:
+def test_unpaired_surrogate_raises(row: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match="has the wrong type"):
         rows_frame([{"actionType": "add", **row}])
 
 
-def test_statistics_that_json_cannot_hold_are_refused() -> None:
+def test_statistics_that_json_cannot_represent_raise() -> None:
     with pytest.raises(InvalidInputError, match="'stats' has the wrong type"):
         stage_one("delta", "add", {"path": "a", "stats": {"numRecords": {1}}})
 
 
-def test_a_count_of_rows_belongs_into_the_statistics() -> None:
+def test_num_records_outside_the_statistics_raises() -> None:
     with pytest.raises(InvalidInputError, match="it is a part of stats"):
         stage_one("delta", "add", {"path": "a", "numRecords": 3})
     row = stage_one("delta", "add", {"path": "a", "stats": {"numRecords": 3}})

@@ -1,6 +1,6 @@
-"""Writers that live longer than the commits that they have read, which cleanup deletes.
+"""Writers that stay open after cleanup deleted the commits that they have read.
 
-No commit is lost below the checkpoint, and a sound table does not look damaged.
+No commit is lost below the checkpoint, and a valid table is not reported as damaged.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def paths(table: Table) -> list[str]:
 
 
 def clean_up(where: str, tmp_path: Path) -> None:
-    """A checkpoint of the latest version, without the commits below it; older checkpoints stay."""
+    """Write a checkpoint of the latest version and delete the commits below it."""
     store = open_store(where)
     copy = tmp_path / uuid.uuid4().hex
     (copy / "_delta_log").mkdir(parents=True)
@@ -79,9 +79,7 @@ def table_and_clock(where: str) -> tuple[Table, Clock]:
     return Table(log, Runtime(lambda _: None, random.Random(1), clock)), clock
 
 
-def test_a_transaction_is_not_written_where_a_version_was_cleaned_up(
-    where: str, tmp_path: Path
-) -> None:
+def test_transaction_conflicts_if_cleanup_deleted_later_commits(where: str, tmp_path: Path) -> None:
     table, clock = table_and_clock(where)
     waiting = table.transaction()
     waiting.add(path="late", size=1)
@@ -89,7 +87,7 @@ def test_a_transaction_is_not_written_where_a_version_was_cleaned_up(
     for number in range(4):
         append(lakelog.open(where), f"other-{number}")
     clean_up(where, tmp_path)
-    # The same table has only just seen the end of the log: the transaction has not.
+    # The table has just read the end of the log; the transaction has not.
     assert append(table, "own") == 5
     with pytest.raises(ConflictError) as error:
         waiting.commit()
@@ -98,8 +96,7 @@ def test_a_transaction_is_not_written_where_a_version_was_cleaned_up(
     assert append(table, "late") == 6
 
 
-Ask = Callable[[Table], object]
-ASKS: dict[str, Ask] = {
+OPERATIONS: dict[str, Callable[[Table], object]] = {
     "read": lambda table: table.transaction().read().collect(),
     "files": lambda table: table.transaction().snapshot.files().collect(),
     "app": lambda table: table.transaction(app_id="a", app_version=0).duplicate,
@@ -107,9 +104,9 @@ ASKS: dict[str, Ask] = {
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-@pytest.mark.parametrize("asked", list(ASKS))
-def test_a_table_that_was_long_open_reads_what_clean_up_left(
-    where: str, tmp_path: Path, asked: str, checkpointed: bool
+@pytest.mark.parametrize("operation", list(OPERATIONS))
+def test_table_that_stays_open_reads_the_log_after_cleanup(
+    where: str, tmp_path: Path, operation: str, checkpointed: bool
 ) -> None:
     if checkpointed:
         clean_up(where, tmp_path)
@@ -118,7 +115,7 @@ def test_a_table_that_was_long_open_reads_what_clean_up_left(
         append(table, f"own-{number}")
     clock.now_s += A_WHILE_S
     clean_up(where, tmp_path)
-    ASKS[asked](table)
+    OPERATIONS[operation](table)
     with table.transaction() as tx:
         found = tx.read().select("path").collect()["path"]
         assert sorted(found) == ["own-0", "own-1", "own-2"]
@@ -127,7 +124,7 @@ def test_a_table_that_was_long_open_reads_what_clean_up_left(
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
-def test_a_writer_does_not_remember_every_commit_that_it_has_made(
+def test_writer_keeps_a_bounded_number_of_log_tails(
     is_stream: bool, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(log_tail, "MOST_STEPS", 5 * log_tail.META_STEPS if is_stream else 5)

@@ -1,6 +1,6 @@
 """A state machine of concurrent transactions, compared with the plain model of a table.
 
-It includes lost answers, checkpoints, cleanup, time travel and reopened tables.
+It includes lost responses, checkpoints, cleanup, time travel and reopened tables.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Session:
         self.snapshot: Snapshot = self.table.snapshot()
 
 
-class Held:
+class OpenTransaction:
     """An open transaction, in lakelog and in the model."""
 
     def __init__(self, session: Session, plain: model.Table, isolation: str, app: Any) -> None:
@@ -218,7 +218,7 @@ def vector(where: str) -> dict[str, Any]:
 
 
 class Transactions(RuleBasedStateMachine):
-    """Each rule does the same to lakelog and to the model, and the table must read the same."""
+    """Each rule applies an operation to lakelog and to the model; both must have the same state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -228,16 +228,16 @@ class Transactions(RuleBasedStateMachine):
         self.checkpoints: set[int] = set()
         self.first_commit = 0
         self.steps = 0
-        self.held: list[Held] = []
+        self.open_transactions: list[OpenTransaction] = []
         self.patch: Any = None
 
-    @initialize(near=st.booleans(), times=st.booleans())
-    def create(self, near: bool, times: bool) -> None:
-        if near:
-            # A store as near as local disk is looked at instead of listed.
+    @initialize(local=st.booleans(), timestamps=st.booleans())
+    def create(self, local: bool, timestamps: bool) -> None:
+        if local:
+            # On local disk, the next commits are read instead of listed.
             self.patch = mock.patch("lakelog.transaction.log_tail.on_local_disk", return_value=True)
             self.patch.start()
-        properties = PROPERTIES | ({"delta.enableInCommitTimestamps": "true"} if times else {})
+        properties = PROPERTIES | ({"delta.enableInCommitTimestamps": "true"} if timestamps else {})
         made = lakelog.create(self.root, SCHEMA, ["p"], configuration=properties)
         protocol, metadata = made.snapshot().protocol, made.snapshot().metadata
         self.plain = model.Table(
@@ -256,7 +256,7 @@ class Transactions(RuleBasedStateMachine):
             {"p": "p", "x": "x"},
         )
         self.sessions = [self.session() for _ in range(SESSIONS)]
-        first = Held(self.sessions[0], self.plain, "WriteSerializable", None)
+        first = OpenTransaction(self.sessions[0], self.plain, "WriteSerializable", None)
         for number in range(3):
             first.do("add", number, number)
         self.commit(first, None)
@@ -285,9 +285,9 @@ class Transactions(RuleBasedStateMachine):
         app=APP,
         others=st.lists(STEPS, max_size=2),
         fault=st.sampled_from(FAULTS),
-        hold=st.booleans(),
+        stays_open=st.booleans(),
     )
-    def transact(
+    def run_transaction(
         self,
         session: int,
         steps: list[Any],
@@ -295,64 +295,68 @@ class Transactions(RuleBasedStateMachine):
         app: Any,
         others: list[list[Any]],
         fault: Fault | None,
-        hold: bool,
+        stays_open: bool,
     ) -> None:
-        """One transaction, and others that are faster; it is committed now or much later."""
-        made = self.begin(session, steps, serializable, app)
+        """One transaction, and others that commit first; it is committed now or much later."""
+        transaction = self.begin(session, steps, serializable, app)
         for number, other in enumerate(others):
             self.commit(self.begin(number, other, serializable=False, app=None), None)
-        if hold:
-            self.held.append(made)
+        if stays_open:
+            self.open_transactions.append(transaction)
         else:
-            self.commit(made, fault)
+            self.commit(transaction, fault)
 
-    @precondition(lambda self: self.held)
+    @precondition(lambda self: self.open_transactions)
     @rule(number=st.integers(0, 100), fault=st.sampled_from(FAULTS), abandon=st.booleans())
     def finish(self, number: int, fault: Fault | None, abandon: bool) -> None:
         """End an open transaction; sometimes by an exception."""
-        held = self.held.pop(number % len(self.held))
+        transaction = self.open_transactions.pop(number % len(self.open_transactions))
         if abandon and number < 20:
-            with pytest.raises(KeyError), held.real:
+            with pytest.raises(KeyError), transaction.real:
                 raise KeyError
-            assert held.real.version is None
+            assert transaction.real.version is None
         else:
-            self.commit(held, fault)
+            self.commit(transaction, fault)
 
-    def begin(self, session: int, steps: list[Any], serializable: bool, app: Any) -> Held:
+    def begin(
+        self, session: int, steps: list[Any], serializable: bool, app: Any
+    ) -> OpenTransaction:
         isolation = "Serializable" if serializable else "WriteSerializable"
-        held = Held(self.sessions[session], self.plain, isolation, app)
+        transaction = OpenTransaction(self.sessions[session], self.plain, isolation, app)
         for step in steps:
-            held.do(*step)
-        return held
+            transaction.do(*step)
+        return transaction
 
-    def commit(self, held: Held, fault: Fault | None) -> None:
-        store = held.session.store
+    def commit(self, transaction: OpenTransaction, fault: Fault | None) -> None:
+        store = transaction.session.store
         store.armed = fault
         before = list(self.plain.commits)
-        verdict = self.plain.commit(held.pending)
+        verdict = self.plain.commit(transaction.pending)
         try:
-            answer: Any = held.real.commit()
+            answer: Any = transaction.real.commit()
         except ConflictError as conflict:
             answer = conflict
         except UnavailableError as failure:
             answer = failure
-        struck, store.armed = fault is not None and store.armed is None, None
+        injected, store.armed = fault is not None and store.armed is None, None
         event(f"{answer.kind if isinstance(answer, lakelog.LakelogError) else type(answer)}")
         if isinstance(answer, UnavailableError):
-            assert struck
+            assert injected
             assert fault == "fail"
             self.plain.commits = before
         elif getattr(answer, "rule", None) == "commits_cleaned_up":
-            assert held.pending.read_version < self.first_commit
+            assert transaction.pending.read_version < self.first_commit
             self.plain.commits = before
         elif isinstance(answer, ConflictError):
             assert answer.rule == verdict
             assert type(answer).__name__ == ERRORS[str(verdict)]
-            assert held.real.version is None
+            assert transaction.real.version is None
         else:
             assert answer == verdict
-            assert held.real.version == answer
-            assert held.real.duplicate == (answer is None and bool(held.pending.actions))
+            assert transaction.real.version == answer
+            assert transaction.real.duplicate == (
+                answer is None and bool(transaction.pending.actions)
+            )
         if isinstance(answer, int):
             self.check_commit(answer)
 
@@ -368,7 +372,7 @@ class Transactions(RuleBasedStateMachine):
         )
         assert sorted(map(brief, written[1:])) == sorted(map(brief, expected[1:]))
 
-    # --- what others do
+    # --- other clients
 
     @rule(
         what=st.sampled_from(("reopen", *LAYOUTS)),
@@ -412,8 +416,8 @@ class Transactions(RuleBasedStateMachine):
         return replay.list_log(self.root).rebuildable()
 
     @invariant()
-    def the_table_reads_as_the_model_says(self) -> None:
-        """Compares in turns, because an error in a log persists."""
+    def table_equals_the_model(self) -> None:
+        """Compares one of three views per step, because an error in a log persists."""
         self.steps += 1
         (self.check_latest, self.check_old, self.check_updated)[self.steps % 3]()
 
@@ -462,7 +466,7 @@ def brief(action: dict[str, Any]) -> str:
     return f"{kind} {file} {json.dumps([body.get(name) for name in names], sort_keys=True)}"
 
 
-def test_transactions_do_what_the_plain_model_does() -> None:
+def test_transactions_equal_the_plain_model() -> None:
     run_state_machine_as_test(
         Transactions, settings=settings(max_examples=EXAMPLES, stateful_step_count=25)
     )

@@ -26,7 +26,15 @@ from lakelog.dialects.delta import DIALECT
 from lakelog.log.context import Log
 from lakelog.storage import open_store
 from lakelog.storage.base import StoreWrapper
-from tests.transaction.tables import NOW_MS, append, infos, location, new_table, over, paths
+from tests.transaction.tables import (
+    NOW_MS,
+    append,
+    infos,
+    location,
+    new_table,
+    open_with_rules,
+    paths,
+)
 
 each_format = pytest.mark.parametrize("form", ["delta", "indextables"])
 each_store = pytest.mark.parametrize("kind", ["local", "memory"])
@@ -41,9 +49,7 @@ def only_file(table: Table) -> dict[str, Any]:
 
 @each_store
 @each_format
-def test_what_is_added_and_removed_is_what_readers_see(
-    tmp_path: Path, kind: str, form: str
-) -> None:
+def test_readers_see_added_and_removed_files(tmp_path: Path, kind: str, form: str) -> None:
     table = new_table(location(kind, tmp_path), form, partition_by=["day"])
     with table.transaction() as tx:
         assert "open" in repr(tx)
@@ -63,7 +69,7 @@ def test_what_is_added_and_removed_is_what_readers_see(
     assert table.versions() == [(0, 2)]
 
 
-def test_an_exception_commits_nothing(tmp_path: Path) -> None:
+def test_exception_in_the_block_commits_nothing(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
     with pytest.raises(ZeroDivisionError), table.transaction() as tx:  # noqa: PT012 - a block
         tx.add(path="a", size=1)
@@ -85,7 +91,7 @@ def test_an_empty_transaction_commits_nothing(tmp_path: Path, form: str) -> None
     assert table.version() == 0
 
 
-def test_a_transaction_that_is_over_takes_nothing_more(tmp_path: Path) -> None:
+def test_calls_of_an_ended_transaction_raise(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
     tx = table.transaction()
     tx.add(path="a", size=1)
@@ -109,7 +115,7 @@ def test_a_transaction_that_is_over_takes_nothing_more(tmp_path: Path) -> None:
     assert "version 1" in repr(tx)
 
 
-def test_a_commit_inside_the_block_is_the_only_one(tmp_path: Path) -> None:
+def test_explicit_commit_in_the_block_is_not_repeated(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
     with table.transaction() as tx:
         tx.add(path="a", size=1)
@@ -118,7 +124,7 @@ def test_a_commit_inside_the_block_is_the_only_one(tmp_path: Path) -> None:
     assert table.version() == 1
 
 
-def test_a_transaction_sees_the_version_that_was_the_latest_when_it_began(tmp_path: Path) -> None:
+def test_transaction_reads_the_version_that_was_the_latest_at_its_start(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     table = new_table(where)
     append(lakelog.open(where), "theirs")
@@ -129,7 +135,7 @@ def test_a_transaction_sees_the_version_that_was_the_latest_when_it_began(tmp_pa
     assert tx.read(pl.col("id") == 1).collect().height == 1
 
 
-def test_the_snapshot_of_a_transaction_has_rows_and_is_made_once(tmp_path: Path) -> None:
+def test_snapshot_of_a_transaction_has_rows_and_is_created_once(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path / "t", pa.schema([("id", pa.int64())]))
     table.append(pl.DataFrame({"id": [1, 2]}))
     tx = table.transaction()
@@ -137,7 +143,7 @@ def test_the_snapshot_of_a_transaction_has_rows_and_is_made_once(tmp_path: Path)
     assert sorted(tx.snapshot.scan().collect()["id"]) == [1, 2]
 
 
-def test_the_tables_own_snapshots_follow_what_it_writes(tmp_path: Path) -> None:
+def test_snapshots_of_a_table_include_its_own_commits(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
     for index in range(25):
         with table.transaction() as tx:
@@ -152,11 +158,11 @@ def test_the_tables_own_snapshots_follow_what_it_writes(tmp_path: Path) -> None:
     assert table.snapshot().metadata == table.transaction().snapshot.metadata
 
 
-# --- what a commit says ------------------------------------------------------------------------
+# --- commitInfo --------------------------------------------------------------------------------
 
 
 @each_format
-def test_a_commit_says_what_was_done(tmp_path: Path, form: str) -> None:
+def test_commit_info_describes_the_operation(tmp_path: Path, form: str) -> None:
     table = new_table(location("local", tmp_path), form, configuration={})
     append(table, "a", "b")
     with table.transaction() as tx:
@@ -191,7 +197,7 @@ def test_a_commit_says_what_was_done(tmp_path: Path, form: str) -> None:
     assert len({i["txnId"] for i in found}) == 7
 
 
-def test_rows_are_counted_where_every_file_tells_them(tmp_path: Path) -> None:
+def test_rows_are_counted_if_every_file_has_num_records(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
     with table.transaction() as tx:
         tx.add(path="a", size=1, stats={"numRecords": 3})
@@ -203,7 +209,7 @@ def test_rows_are_counted_where_every_file_tells_them(tmp_path: Path) -> None:
     assert "numOutputRows" not in infos(table)[2]["operationMetrics"]
 
 
-def test_defaults_are_the_present_and_a_change_of_data(tmp_path: Path) -> None:
+def test_default_time_is_now_and_default_data_change_is_true(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     new_table(where)
     table = Table(Log(open_store(where), DIALECT, clock=lambda: NOW_MS))
@@ -216,11 +222,11 @@ def test_defaults_are_the_present_and_a_change_of_data(tmp_path: Path) -> None:
     assert row["dataChange"] is True
 
 
-# --- files that go in as they came out ---------------------------------------------------------
+# --- files of a snapshot as input --------------------------------------------------------------
 
 
 @each_format
-def test_files_of_a_snapshot_are_removed_and_added_as_they_are(tmp_path: Path, form: str) -> None:
+def test_files_of_a_snapshot_are_removed_and_added_unchanged(tmp_path: Path, form: str) -> None:
     table = new_table(location("local", tmp_path), form, partition_by=["day"])
     frame = pl.DataFrame(
         {
@@ -240,7 +246,7 @@ def test_files_of_a_snapshot_are_removed_and_added_as_they_are(tmp_path: Path, f
     assert tombstones["partitionValues"].to_list() == [{"day": "x"}] * 2
     assert tombstones["extendedFileMetadata"].to_list() == [True, True]
     removed = table.actions(2).filter(pl.col("actionType") == "remove").collect()
-    assert removed["dataChange"].all(), "a state's false is no part of the removal"
+    assert removed["dataChange"].all(), "dataChange of the state must not be copied to the remove"
     old = table.snapshot(1).files()
     for source in (
         old,
@@ -278,7 +284,7 @@ def test_deletion_vectors_are_part_of_a_files_identity(tmp_path: Path) -> None:
     assert table.snapshot().num_files() == 1
 
 
-def test_a_million_files_are_one_call(tmp_path: Path) -> None:
+def test_many_files_are_added_in_one_call(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
     count = 200_000
     frame = pl.select(
@@ -289,11 +295,11 @@ def test_a_million_files_are_one_call(tmp_path: Path) -> None:
     assert table.snapshot().num_files() == count
 
 
-# --- metadata, protocol and the rest -----------------------------------------------------------
+# --- metadata, protocol and other actions ------------------------------------------------------
 
 
 @each_format
-def test_metadata_keeps_what_is_not_given(tmp_path: Path, form: str) -> None:
+def test_metadata_fields_that_are_not_given_are_kept(tmp_path: Path, form: str) -> None:
     table = new_table(
         location("local", tmp_path), form, partition_by=["day"], configuration={"a": "1"}
     )
@@ -310,7 +316,7 @@ def test_metadata_keeps_what_is_not_given(tmp_path: Path, form: str) -> None:
     assert (after.partition_columns, after.created_time) == (("day",), before.created_time)
 
 
-def test_metadata_is_taken_in_the_protocols_spelling_and_as_a_table(tmp_path: Path) -> None:
+def test_metadata_is_accepted_with_protocol_names_and_as_a_table(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
     text = (
         '{"type":"struct","fields":[{"name":"id","type":"long","nullable":true,"metadata":{}},'
@@ -331,7 +337,7 @@ def test_metadata_is_taken_in_the_protocols_spelling_and_as_a_table(tmp_path: Pa
         tx.set_metadata(pl.DataFrame({"name": ["b"]}), id="x")
 
 
-def test_the_protocol_follows_what_the_metadata_needs(tmp_path: Path) -> None:
+def test_protocol_is_upgraded_as_the_metadata_needs(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
     assert table.snapshot().protocol == lakelog.model.metadata.Protocol(1, 2)
     with table.transaction() as tx:
@@ -350,7 +356,9 @@ def test_the_protocol_follows_what_the_metadata_needs(tmp_path: Path) -> None:
         tx.set_protocol(features=["flux"])
 
 
-def test_a_schema_may_grow_and_may_not_change_under_its_files(tmp_path: Path) -> None:
+def test_schema_may_gain_columns_and_changes_types_only_if_all_files_are_replaced(
+    tmp_path: Path,
+) -> None:
     table = new_table(location("local", tmp_path))
     append(table, "a")
     with table.transaction() as tx:
@@ -366,7 +374,7 @@ def test_a_schema_may_grow_and_may_not_change_under_its_files(tmp_path: Path) ->
     assert paths(table) == ["b"]
 
 
-def test_a_schema_that_rests_on_there_being_no_other_file_conflicts_with_one(
+def test_incompatible_schema_conflicts_with_a_concurrently_added_file(
     tmp_path: Path,
 ) -> None:
     where = location("local", tmp_path)
@@ -380,7 +388,7 @@ def test_a_schema_that_rests_on_there_being_no_other_file_conflicts_with_one(
         tx.commit()
 
 
-def test_applications_versions_are_recorded(tmp_path: Path) -> None:
+def test_application_versions_are_recorded(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
     with table.transaction() as tx:
         tx.set_txn(appId="a", version=3)
@@ -397,7 +405,7 @@ def test_applications_versions_are_recorded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "match"),
+    ("options", "match"),
     [
         ({"user_metadata": {"a": 1}}, "user_metadata must be a string"),
         ({"operation": 5}, "operation must be a string"),
@@ -414,15 +422,15 @@ def test_applications_versions_are_recorded(tmp_path: Path) -> None:
         ({"max_attempts": 1.5}, "must be at least 1"),
     ],
 )
-def test_what_readers_could_not_take_in_is_refused_at_once(
-    told: dict[str, Any], match: str, tmp_path: Path
+def test_invalid_transaction_options_raise_immediately(
+    options: dict[str, Any], match: str, tmp_path: Path
 ) -> None:
     table = new_table(location("local", tmp_path))
     with pytest.raises(InvalidInputError, match=match):
-        table.transaction(**told)
+        table.transaction(**options)
 
 
-def test_an_application_version_that_is_there_commits_nothing(tmp_path: Path) -> None:
+def test_repeated_application_version_commits_nothing(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
     assert append(table, "a", app_id="app", app_version=3) == 1
     for version in (3, 2):
@@ -437,7 +445,7 @@ def test_an_application_version_that_is_there_commits_nothing(tmp_path: Path) ->
     assert paths(table) == ["a", "b", "d"]
 
 
-def test_an_identifier_that_has_expired_counts_no_more(tmp_path: Path) -> None:
+def test_expired_application_version_is_ignored(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     new_table(where, configuration={"delta.setTransactionRetentionDuration": "interval 1 hour"})
 
@@ -470,7 +478,7 @@ def test_domains_are_set_and_removed(tmp_path: Path) -> None:
         tx.set_domain(domain="delta.mine", configuration="")
 
 
-# --- features that lakelog carries -------------------------------------------------------------
+# --- row tracking and in-commit timestamps -----------------------------------------------------
 
 
 def test_row_ids_and_commit_versions_are_assigned_and_never_repeat(tmp_path: Path) -> None:
@@ -497,7 +505,7 @@ def test_row_ids_and_commit_versions_are_assigned_and_never_repeat(tmp_path: Pat
     assert domain["domainConfiguration"] == '{"rowIdHighWaterMark":44}'
 
 
-def test_row_tracking_is_turned_on_only_where_files_have_ids(tmp_path: Path) -> None:
+def test_row_tracking_can_be_enabled_only_if_files_have_row_ids(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path))
     with table.transaction() as tx:
         tx.add(path="a", size=1, stats={"numRecords": 1})
@@ -512,7 +520,7 @@ def test_row_tracking_is_turned_on_only_where_files_have_ids(tmp_path: Path) -> 
     assert only_file(table)["baseRowId"] == 0
 
 
-def test_in_commit_timestamps_come_first_and_increase(tmp_path: Path) -> None:
+def test_in_commit_timestamps_are_the_first_field_and_increase(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     new_table(where)
     clock = [NOW_MS]
@@ -536,23 +544,23 @@ def test_in_commit_timestamps_come_first_and_increase(tmp_path: Path) -> None:
     assert first.startswith(b'{"commitInfo":{"inCommitTimestamp":')
 
 
-# --- refusals ----------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------
 
 
-def refused(table: Table, error: type[Exception], **fields: Any) -> None:
+def assert_add_raises(table: Table, error: type[Exception], **fields: Any) -> None:
     before = table.version()
     with pytest.raises(error), table.transaction() as tx:
         tx.add(**{"path": "a", "size": 1, **fields})
     assert table.version() == before
 
 
-def test_what_would_leave_the_table_inconsistent_is_not_written(tmp_path: Path) -> None:
+def test_invalid_transaction_raises_and_writes_nothing(tmp_path: Path) -> None:
     table = new_table(location("local", tmp_path), partition_by=["day"])
     good = {"partitionValues": {"day": "x"}}
-    refused(table, PartitionMismatchError)
-    refused(table, PartitionMismatchError, partitionValues={"day": "x", "no": "y"})
-    refused(table, lakelog.InvalidPathError, path="../a", **good)
-    refused(table, InvalidTransactionError, size=-1, **good)
+    assert_add_raises(table, PartitionMismatchError)
+    assert_add_raises(table, PartitionMismatchError, partitionValues={"day": "x", "no": "y"})
+    assert_add_raises(table, lakelog.InvalidPathError, path="../a", **good)
+    assert_add_raises(table, InvalidTransactionError, size=-1, **good)
     with pytest.raises(lakelog.DuplicateFileError), table.transaction() as tx:  # noqa: PT012 - a block
         tx.add(path="a", size=1, **good)
         tx.add(path="a", size=1, **good)
@@ -573,7 +581,7 @@ class ReadOnly(StoreWrapper):
     refusal = "it has no conditional requests"
 
 
-def test_a_store_that_cannot_commit_safely_is_refused_when_the_transaction_begins(
+def test_store_without_safe_commits_raises_when_the_transaction_begins(
     tmp_path: Path,
 ) -> None:
     where = location("local", tmp_path)
@@ -583,12 +591,12 @@ def test_a_store_that_cannot_commit_safely_is_refused_when_the_transaction_begin
         Table(Log(store, DIALECT)).transaction()
 
 
-def test_a_transaction_over_a_failing_store_can_be_begun_again(tmp_path: Path) -> None:
+def test_transaction_can_be_repeated_after_a_store_failure(tmp_path: Path) -> None:
     from lakelog.testing import Rule
 
     where = location("local", tmp_path)
     new_table(where)
-    table, _ = over(where, "delta", [Rule("fail", "put_if_absent")])
+    table, _ = open_with_rules(where, "delta", [Rule("fail", "put_if_absent")])
     with pytest.raises(lakelog.UnavailableError):
         append(table, "a")
     assert append(table, "a") == 1

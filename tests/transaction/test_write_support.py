@@ -14,7 +14,7 @@ from lakelog.dialects.registry import named
 from lakelog.errors import CorruptionError, InvalidTransactionError, UnsupportedFeatureError
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.transaction.write_support import check_actions, check_writable
-from tests.transaction.making import V12, add, cdc, column, remove, rows, table, vector
+from tests.transaction.builders import V12, add, cdc, column, remove, rows, table, vector
 
 RULES = DELTA.protocol_rules
 INDEXTABLES_RULES = INDEXTABLES.protocol_rules
@@ -46,14 +46,14 @@ def featured(*names: str) -> Protocol:
 
 
 @pytest.mark.parametrize("version", range(1, 7))
-def test_tables_of_the_time_before_lists_are_written(version: int) -> None:
+def test_tables_with_legacy_versions_are_writable(version: int) -> None:
     writable(Protocol(1, version))
 
 
 @pytest.mark.parametrize(
     "name", sorted(f.name for f in RULES.features.values() if f.stance is not Stance.REFUSED)
 )
-def test_a_table_with_a_feature_that_is_honoured_is_written(name: str) -> None:
+def test_table_with_a_supported_feature_is_writable(name: str) -> None:
     writable(featured(name))
 
 
@@ -64,7 +64,7 @@ def test_a_table_with_a_feature_that_is_honoured_is_written(name: str) -> None:
         "fromTheFuture",
     ],
 )
-def test_a_table_with_another_feature_is_refused_by_name(name: str) -> None:
+def test_unsupported_feature_raises_and_is_named(name: str) -> None:
     readers = (name,) if name in RULES.features and RULES.features[name].reader else ()
     with pytest.raises(UnsupportedFeatureError) as refused:
         writable(Protocol(3, 7, readers, (name,)))
@@ -73,7 +73,7 @@ def test_a_table_with_another_feature_is_refused_by_name(name: str) -> None:
 
 
 @pytest.mark.parametrize("version", [0, 8, 99])
-def test_a_writer_version_out_of_range_is_refused(version: int) -> None:
+def test_writer_version_out_of_range_raises(version: int) -> None:
     with pytest.raises(UnsupportedFeatureError, match="newer writer"):
         writable(Protocol(1, version))
 
@@ -82,13 +82,13 @@ def test_a_writer_version_out_of_range_is_refused(version: int) -> None:
     "protocol",
     [Protocol(1, None), Protocol(1, 7), Protocol(3, 7, (), None), Protocol(3, 6, (), None)],
 )
-def test_a_protocol_that_lacks_what_writers_need_is_damage(protocol: Protocol) -> None:
+def test_incomplete_protocol_raises_corruption_error(protocol: Protocol) -> None:
     with pytest.raises(CorruptionError):
         writable(protocol)
 
 
 @pytest.mark.parametrize("number", ["1", "2"])
-def test_iceberg_compatibility_closes_a_table_only_while_it_is_on(number: str) -> None:
+def test_iceberg_compatibility_prevents_writes_only_while_enabled(number: str) -> None:
     protocol = featured(f"icebergCompatV{number}")
     writable(protocol)
     on = table(properties={f"delta.enableIcebergCompatV{number}": "true"})
@@ -97,19 +97,19 @@ def test_iceberg_compatibility_closes_a_table_only_while_it_is_on(number: str) -
 
 
 @pytest.mark.parametrize("protocol", [Protocol(1, 1), Protocol(2, 2), Protocol(3, 3)])
-def test_indextables_are_written_up_to_version_three(protocol: Protocol) -> None:
+def test_indextables_are_writable_up_to_version_3(protocol: Protocol) -> None:
     writable(protocol, format_="indextables")
     columnar = INDEXTABLES_RULES.upgrade(protocol, ["columnarCommits"])
     writable(columnar, format_="indextables")
 
 
-def test_tables_whose_writers_commit_by_state_directories_are_refused() -> None:
+def test_indextables_with_state_directories_raise() -> None:
     with pytest.raises(UnsupportedFeatureError, match="state directories") as refused:
         writable(Protocol(4, 4), format_="indextables")
     assert refused.value.found == "avroState"
 
 
-def test_an_unknown_feature_of_indextables_is_refused_by_name() -> None:
+def test_unknown_indextables_feature_raises_and_is_named() -> None:
     names = ("fromTheFuture",)
     for protocol in (Protocol(3, 3, names, names), Protocol(3, 3, None, names)):
         with pytest.raises(UnsupportedFeatureError) as refused:
@@ -120,7 +120,7 @@ def test_an_unknown_feature_of_indextables_is_refused_by_name() -> None:
 APPEND_ONLY = table(properties={"delta.appendOnly": "true"})
 
 
-def test_an_append_only_table_takes_adds_and_rearrangements() -> None:
+def test_append_only_table_accepts_adds_and_rearrangements() -> None:
     gate(add(), metadata=APPEND_ONLY)
     gate(add("b", dataChange=False), remove("a", dataChange=False), metadata=APPEND_ONLY)
 
@@ -136,13 +136,13 @@ def test_an_append_only_table_takes_adds_and_rearrangements() -> None:
         (add("c", dataChange=False), remove("b", dataChange=False), remove("a")),
     ],
 )
-def test_an_append_only_table_keeps_its_data(files: tuple[dict[str, Any], ...]) -> None:
+def test_remove_of_data_from_an_append_only_table_raises(files: tuple[dict[str, Any], ...]) -> None:
     with pytest.raises(InvalidTransactionError, match="append-only") as refused:
         gate(*files, metadata=APPEND_ONLY)
     assert refused.value.path == "t"
 
 
-def test_append_only_means_nothing_where_the_protocol_does_not_have_it() -> None:
+def test_append_only_is_ignored_if_the_protocol_lacks_it() -> None:
     gate(remove(), metadata=APPEND_ONLY, protocol=Protocol(1, 1))
     gate(remove(), metadata=APPEND_ONLY, protocol=Protocol(1, 7, None, ()))
 
@@ -156,7 +156,7 @@ RULED = {
 
 
 @pytest.mark.parametrize("name", RULED)
-def test_rows_that_nobody_has_checked_are_refused(name: str) -> None:
+def test_add_with_unchecked_rows_raises(name: str) -> None:
     with pytest.raises(UnsupportedFeatureError, match="cannot check the rows") as refused:
         gate(add(), metadata=RULED[name], protocol=featured(name))
     assert refused.value.found == name
@@ -170,7 +170,7 @@ def test_removes_rearrangements_and_metadata_pass_a_rule_on_rows(name: str) -> N
     gate(meta=({"actionType": "metaData"},), metadata=RULED[name], protocol=protocol)
 
 
-def test_materialised_partition_columns_close_a_partitioned_table_to_adds() -> None:
+def test_add_to_a_table_with_materialized_partition_columns_raises() -> None:
     protocol = featured("materializePartitionColumns")
     gate(add(), protocol=protocol)
     by_name = table(by=["name"])
@@ -192,24 +192,26 @@ EXTENDED = {"partitionValues": {}, "size": 1, "extendedFileMetadata": True}
         (add("b", dataChange=False), remove("a", dataChange=False)),
     ],
 )
-def test_a_feed_takes_what_it_can_report(files: tuple[dict[str, Any], ...]) -> None:
+def test_change_data_feed_accepts_changes_that_it_can_report(
+    files: tuple[dict[str, Any], ...],
+) -> None:
     gate(*files, metadata=CHANGES, protocol=Protocol(1, 4))
 
 
-def test_a_feed_refuses_changed_rows_without_their_changes() -> None:
+def test_change_data_feed_rejects_changed_rows_without_cdc_files() -> None:
     with pytest.raises(UnsupportedFeatureError, match="change data feed") as refused:
         gate(add("b"), remove("a"), metadata=CHANGES, protocol=Protocol(1, 4))
     assert refused.value.found == "changeDataFeed"
     gate(add("b"), remove("a"), metadata=table(), protocol=Protocol(1, 4))
 
 
-def test_a_feed_refuses_removed_files_that_it_could_not_report() -> None:
-    for told in (
+def test_change_data_feed_rejects_removes_without_extended_metadata() -> None:
+    for fields in (
         {},
         {"partitionValues": {}, "size": 1},
         EXTENDED | {"extendedFileMetadata": False},
     ):
-        files = (remove("a", **EXTENDED), remove("b", **told))
+        files = (remove("a", **EXTENDED), remove("b", **fields))
         with pytest.raises(InvalidTransactionError, match="change data feed") as refused:
             gate(*files, metadata=CHANGES, protocol=Protocol(1, 4))
         assert refused.value.found == {"row": 1, "path": "b"}
@@ -225,7 +227,7 @@ def test_change_data_files_need_the_feature() -> None:
 VECTORS = table(properties={"delta.enableDeletionVectors": "true"})
 
 
-def test_a_deletion_vector_is_taken_where_the_table_takes_them() -> None:
+def test_deletion_vector_is_accepted_if_enabled() -> None:
     gate(add(**vector(), **COUNTED), remove(), metadata=VECTORS,
          protocol=featured("deletionVectors"))  # fmt: skip
 
@@ -245,14 +247,14 @@ def test_a_new_deletion_vector_needs_the_property_and_an_old_one_does_not() -> N
 
 
 @pytest.mark.parametrize("stats", [None, "{}", '{"numRecords":-1}', '{"numRecords":"3"}', "x"])
-def test_a_file_with_a_deletion_vector_tells_its_records(stats: str | None) -> None:
+def test_deletion_vector_without_num_records_raises(stats: str | None) -> None:
     with pytest.raises(InvalidTransactionError, match="numRecords") as refused:
         gate(add("z", **COUNTED), add("a", **vector(), stats=stats), metadata=VECTORS,
              protocol=featured("deletionVectors"))  # fmt: skip
     assert refused.value.found == {"row": 1, "path": "a"}
 
 
-def test_tracked_rows_are_counted_or_have_their_ids() -> None:
+def test_row_tracking_requires_num_records_or_row_ids() -> None:
     protocol = featured("rowTracking")
     gate(add(**COUNTED), protocol=protocol)
     gate(add(baseRowId=0, defaultRowCommitVersion=0), protocol=protocol)
@@ -262,12 +264,12 @@ def test_tracked_rows_are_counted_or_have_their_ids() -> None:
             gate(row, protocol=protocol)
 
 
-def test_suspended_row_tracking_asks_for_nothing() -> None:
+def test_suspended_row_tracking_requires_nothing() -> None:
     gate(add(), protocol=featured("rowTracking"),
          metadata=table(properties={"delta.rowTrackingSuspended": "true"}))  # fmt: skip
 
 
-def test_a_clustered_table_asks_for_statistics() -> None:
+def test_clustered_table_requires_statistics() -> None:
     gate(add(**COUNTED, clusteringProvider="liquid"), protocol=featured("clustering"))
     gate(add(dataChange=False), protocol=featured("clustering"))
     with pytest.raises(InvalidTransactionError, match="no statistics"):
@@ -278,13 +280,13 @@ def domain(name: str) -> dict[str, Any]:
     return {"actionType": "domainMetadata", "domain": name, "domainConfiguration": "{}"}
 
 
-def test_a_users_domain_is_taken_where_the_table_has_domains() -> None:
+def test_user_domain_requires_the_domain_metadata_feature() -> None:
     gate(meta=(domain("com.example.jobs"),), protocol=featured("domainMetadata"))
     with pytest.raises(InvalidTransactionError, match="metadata domains"):
         gate(meta=(domain("com.example.jobs"),))
 
 
-def test_a_domain_of_the_system_is_not_the_users() -> None:
+def test_system_domain_raises() -> None:
     with pytest.raises(InvalidTransactionError, match="reserved for the system") as refused:
         gate(meta=(domain("a"), domain("delta.clustering")), protocol=featured("domainMetadata"))
     assert refused.value.found == "delta.clustering"
@@ -299,19 +301,19 @@ def test_a_domain_of_the_system_is_not_the_users() -> None:
         (domain("a"), domain("a")),
     ],
 )
-def test_two_actions_that_reconcile_do_not_stand_in_one_commit(
+def test_two_actions_with_the_same_reconciliation_key_raise(
     row: dict[str, Any], other: dict[str, Any]
 ) -> None:
     with pytest.raises(InvalidTransactionError, match="exclude each other"):
         gate(meta=(row, other), protocol=featured("domainMetadata"))
 
 
-def test_two_transactions_of_different_applications_stand_in_one_commit() -> None:
+def test_txn_actions_of_different_applications_are_valid_in_one_commit() -> None:
     txns = ({"actionType": "txn", "appId": "a"}, {"actionType": "txn", "appId": "b"})
     gate(meta=txns)
 
 
-def test_an_action_that_the_format_cannot_spell_is_refused() -> None:
+def test_action_that_the_format_lacks_raises() -> None:
     skip = {"actionType": "mergeskip", "path": "a"}
     gate(meta=(skip,), format_="indextables")
     with pytest.raises(InvalidTransactionError, match="mergeskip"):
@@ -322,7 +324,7 @@ def test_an_action_that_the_format_cannot_spell_is_refused() -> None:
         gate(meta=({"actionType": "commitInfo"},))
 
 
-def test_a_field_that_the_format_would_lose_is_refused() -> None:
+def test_field_that_the_format_lacks_raises() -> None:
     gate(add(footerStartOffset=5), format_="indextables")
     with pytest.raises(InvalidTransactionError, match="footerStartOffset"):
         gate(add(footerStartOffset=5))
@@ -331,5 +333,5 @@ def test_a_field_that_the_format_would_lose_is_refused() -> None:
     gate(add(footerStartOffset=None), remove("b", baseRowId=3))
 
 
-def test_a_commit_of_nothing_passes() -> None:
+def test_empty_commit_is_valid() -> None:
     gate()

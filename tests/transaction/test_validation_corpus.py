@@ -1,7 +1,6 @@
 """Commits that other engines wrote, checked by the rules for lakelog's commits.
 
-A rule that refuses what Delta on Spark commits every day would be wrong. Each exception here has
-its reason.
+A rule that rejects ordinary commits of Delta on Spark would be wrong. Each exception has a reason.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from lakelog.transaction.write_support import check_writable
 from tests.budget import IS_WHOLE, seed_of
 from tests.conftest import find_corpus, missing_corpus_reason
 
-REFUSED = {
+EXPECTED_ERRORS = {
     "invalid_metadata": {  # made by hand, without a schema
         "connectors-golden__delete-re-add-same-file-different-transactions",
         "connectors-golden__deltalog-getChanges",
@@ -41,7 +40,7 @@ REFUSED = {
         "delta-golden__canonicalized-paths-normal-b",
         "kernel-rs-golden__canonicalized-paths-normal-b",
     },
-    "invalid_property": {  # a template whose holes were never filled
+    "invalid_property": {  # a template whose placeholders were never filled
         f"trino__deltalake-write_stats_as_json_partition_column_mapping_{mode}"
         for mode in ("id", "name", "none")
     },
@@ -56,8 +55,8 @@ REFUSED = {
 """Kind of the error to the tables that have it, with the reason."""
 
 
-def judged(table: Path) -> Iterator[tuple[int, str]]:
-    """Versions that the rules refuse, with the kind of the error."""
+def violations(table: Path) -> Iterator[tuple[int, str]]:
+    """Versions that violate the rules, with the kind of the error."""
     actions = lakelog.open(str(table)).actions().collect()
     protocol: Protocol | None = None
     metadata: Metadata | None = None
@@ -82,14 +81,14 @@ def judged(table: Path) -> Iterator[tuple[int, str]]:
                 check_writable(configured, table.name)
                 rule()
             except UnsupportedError:
-                continue  # by name, for a feature that the table has or gets
+                continue  # names a feature that the table has or enables
             except LakelogError as error:
                 yield version, error.kind
 
 
 @pytest.mark.corpus
 @pytest.mark.filterwarnings("ignore::lakelog.errors.LakelogWarning")
-def test_what_other_engines_committed_is_consistent() -> None:
+def test_commits_of_other_engines_are_valid() -> None:
     root = find_corpus()
     if root is None:
         pytest.skip(missing_corpus_reason())
@@ -100,12 +99,12 @@ def test_what_other_engines_committed_is_consistent() -> None:
         folders = [table for table in folders if seed_of(table.name) % 3 == 0]
     for table in folders:
         try:
-            for _, kind in judged(table):
+            for _, kind in violations(table):
                 found.setdefault(kind, set()).add(table.name)
         except LakelogError:
             continue  # damaged on purpose
         tables += 1
     names = {table.name for table in folders}
-    refused = {kind: tables & names for kind, tables in REFUSED.items()}
-    assert found == {kind: tables for kind, tables in refused.items() if tables}
+    expected = {kind: tables & names for kind, tables in EXPECTED_ERRORS.items()}
+    assert found == {kind: tables for kind, tables in expected.items() if tables}
     assert tables > (200 if IS_WHOLE else 40)

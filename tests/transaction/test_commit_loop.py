@@ -1,4 +1,4 @@
-"""The commit loop: exactly once or not at all, with any answer of the store, and never a gap."""
+"""The commit loop: a commit is written once or not at all, whatever the store responds."""
 
 from __future__ import annotations
 
@@ -22,7 +22,15 @@ from lakelog import (
 from lakelog.storage import open_store
 from lakelog.testing import Fault, Rule
 from lakelog.transaction.commit_loop import Retry
-from tests.transaction.tables import append, infos, location, new_table, over, paths, runtime
+from tests.transaction.tables import (
+    append,
+    infos,
+    location,
+    new_table,
+    open_with_rules,
+    paths,
+    runtime,
+)
 
 FORMATS = ("delta", "indextables")
 STORES = ("local", "memory")
@@ -37,14 +45,14 @@ each_store = pytest.mark.parametrize("kind", STORES)
 @each_format
 @pytest.mark.parametrize("fault", ["lost", "unknown", "late"])
 @pytest.mark.parametrize("reads", [1, 3])
-def test_a_lost_answer_is_settled_even_if_reading_back_fails_at_first(
+def test_lost_response_is_resolved_even_if_the_first_read_fails(
     tmp_path: Path, form: str, fault: Fault, reads: int
 ) -> None:
     where = location("local", tmp_path)
     new_table(where, form)
     path = lakelog.open(where).log.dialect.commit_path(1)
     rules = [Rule(fault, "put_if_absent"), Rule("fail", "read", times=reads, path=path)]
-    table, store = over(where, form, rules)
+    table, store = open_with_rules(where, form, rules)
     assert append(table, "a") == 1
     store.arrive()
     assert paths(lakelog.open(where)) == ["a"]
@@ -52,14 +60,14 @@ def test_a_lost_answer_is_settled_even_if_reading_back_fails_at_first(
 
 @each_format
 @pytest.mark.parametrize("fault", ["lost", "unknown", "lost_taken"])
-def test_an_outcome_that_cannot_be_read_back_is_said_to_be_unknown(
+def test_outcome_that_cannot_be_read_back_is_reported_as_unknown(
     tmp_path: Path, form: str, fault: Fault
 ) -> None:
     where = location("local", tmp_path)
     new_table(where, form)
     path = lakelog.open(where).log.dialect.commit_path(1)
     rules = [Rule(fault, "put_if_absent"), Rule("fail", "read", times=None, path=path)]
-    table, _ = over(where, form, rules)
+    table, _ = open_with_rules(where, form, rules)
     tx = table.transaction()
     tx.add(path="a", size=1)
     with pytest.raises(CommitOutcomeUnknown) as error:
@@ -72,34 +80,34 @@ def test_an_outcome_that_cannot_be_read_back_is_said_to_be_unknown(
     assert lakelog.open(where).version() == (0 if fault == "unknown" else 1)
 
 
-def test_a_store_that_fails_after_a_lost_answer_leaves_the_outcome_unknown(tmp_path: Path) -> None:
+def test_outcome_is_unknown_if_the_store_fails_after_a_lost_response(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     new_table(where)
     rules = [Rule("late", "put_if_absent"), Rule("fail", "put_if_absent", nth=2)]
-    table, store = over(where, "delta", rules)
+    table, store = open_with_rules(where, "delta", rules)
     with pytest.raises(CommitOutcomeUnknown, match="version 1"):
         append(table, "a")
     store.arrive()
     assert paths(lakelog.open(where)) == ["a"]
 
 
-def test_a_store_that_never_answers_leaves_the_outcome_unknown(tmp_path: Path) -> None:
+def test_outcome_is_unknown_if_the_store_never_responds(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     new_table(where)
-    table, _ = over(where, "delta", [Rule("unknown", "put_if_absent", times=None)])
+    table, _ = open_with_rules(where, "delta", [Rule("unknown", "put_if_absent", times=None)])
     with pytest.raises(CommitOutcomeUnknown):
         append(table, "a")
 
 
 @each_format
-def test_a_lost_answer_behind_which_another_writer_won_is_no_commit_of_ours(
+def test_commit_of_another_writer_is_not_mistaken_for_ours_after_a_lost_response(
     tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = location("local", tmp_path)
     new_table(where, form)
-    table, store = over(where, form, [Rule("unknown", "put_if_absent")])
+    table, store = open_with_rules(where, form, [Rule("unknown", "put_if_absent")])
     tx = table.transaction()
-    tx.add(path="mine", size=1)
+    tx.add(path="ours", size=1)
     put = store.put_if_absent
 
     def raced(path: str, data: bytes) -> bool:
@@ -112,7 +120,7 @@ def test_a_lost_answer_behind_which_another_writer_won_is_no_commit_of_ours(
     monkeypatch.setattr(store, "put_if_absent", raced)
     assert tx.commit() == 2
     assert paths(lakelog.open(where), 1) == ["theirs"]
-    assert paths(lakelog.open(where)) == ["mine", "theirs"]
+    assert paths(lakelog.open(where)) == ["ours", "theirs"]
 
 
 # --- races -------------------------------------------------------------------------------------
@@ -120,11 +128,11 @@ def test_a_lost_answer_behind_which_another_writer_won_is_no_commit_of_ours(
 
 @each_store
 @each_format
-def test_two_appends_from_one_version_both_win(tmp_path: Path, kind: str, form: str) -> None:
+def test_two_appends_from_one_version_both_succeed(tmp_path: Path, kind: str, form: str) -> None:
     where = location(kind, tmp_path)
     new_table(where, form)
-    one, _ = over(where, form)
-    other, _ = over(where, form)
+    one, _ = open_with_rules(where, form)
+    other, _ = open_with_rules(where, form)
     first, second = one.transaction(), other.transaction()
     first.add(path="a", size=1)
     second.add(path="b", size=1)
@@ -135,13 +143,13 @@ def test_two_appends_from_one_version_both_win(tmp_path: Path, kind: str, form: 
 
 
 @each_format
-def test_however_many_others_came_first_two_attempts_are_enough(tmp_path: Path, form: str) -> None:
+def test_two_attempts_suffice_after_any_number_of_other_commits(tmp_path: Path, form: str) -> None:
     where = location("local", tmp_path)
     new_table(where, form)
-    table, store = over(where, form)
+    table, store = open_with_rules(where, form)
     tx = table.transaction()
-    tx.add(path="mine", size=1)
-    other, _ = over(where, form)
+    tx.add(path="ours", size=1)
+    other, _ = open_with_rules(where, form)
     for index in range(7):
         append(other, f"theirs-{index}")
     before = len(store.operations)
@@ -153,8 +161,8 @@ def test_however_many_others_came_first_two_attempts_are_enough(tmp_path: Path, 
 def test_writers_that_remove_the_same_file_conflict(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     append(new_table(where), "a")
-    one, _ = over(where, "delta")
-    other, _ = over(where, "delta")
+    one, _ = open_with_rules(where, "delta")
+    other, _ = open_with_rules(where, "delta")
     first, second = one.transaction(operation="CLEAN"), other.transaction()
     for tx in (first, second):
         tx.remove(path="a")
@@ -169,31 +177,31 @@ def test_writers_that_remove_the_same_file_conflict(tmp_path: Path) -> None:
     assert lakelog.open(where).version() == 2
 
 
-@pytest.mark.parametrize("mine", ["x", "y"])
-def test_a_declared_predicate_conflicts_only_with_what_it_may_hold(
-    tmp_path: Path, mine: str
-) -> None:
+@pytest.mark.parametrize("day", ["x", "y"])
+def test_read_predicate_conflicts_only_with_files_that_may_match(tmp_path: Path, day: str) -> None:
     where = location("local", tmp_path)
     new_table(where, partition_by=["day"])
-    one, _ = over(where, "delta")
-    other, _ = over(where, "delta")
+    one, _ = open_with_rules(where, "delta")
+    other, _ = open_with_rules(where, "delta")
     reader, writer = one.transaction(isolation="Serializable"), other.transaction()
-    reader.read(pl.col("day") == mine)
-    reader.add(path="r", size=1, partitionValues={"day": mine})
+    reader.read(pl.col("day") == day)
+    reader.add(path="r", size=1, partitionValues={"day": day})
     writer.add(path="w", size=1, partitionValues={"day": "y"})
     writer.commit()
-    if mine == "y":
+    if day == "y":
         with pytest.raises(ConcurrentAppendError):
             reader.commit()
     else:
         assert reader.commit() == 2
 
 
-def test_a_change_of_the_metadata_stops_who_was_prepared_under_the_old(tmp_path: Path) -> None:
+def test_metadata_change_conflicts_with_a_transaction_under_the_old_metadata(
+    tmp_path: Path,
+) -> None:
     where = location("local", tmp_path)
     new_table(where)
-    one, _ = over(where, "delta")
-    other, _ = over(where, "delta")
+    one, _ = open_with_rules(where, "delta")
+    other, _ = open_with_rules(where, "delta")
     appender, changer = one.transaction(), other.transaction()
     appender.add(path="a", size=1)
     changer.set_metadata(configuration={"delta.appendOnly": "true"})
@@ -203,11 +211,11 @@ def test_a_change_of_the_metadata_stops_who_was_prepared_under_the_old(tmp_path:
     assert append(one, "a") == 2
 
 
-def test_after_a_harmless_protocol_change_the_gates_are_asked_again(tmp_path: Path) -> None:
+def test_rebase_on_a_compatible_protocol_change_assigns_row_ids(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     new_table(where)
-    one, _ = over(where, "delta")
-    other, _ = over(where, "delta")
+    one, _ = open_with_rules(where, "delta")
+    other, _ = open_with_rules(where, "delta")
     appender = one.transaction()
     appender.add(path="a", size=1, stats={"numRecords": 4})
     with other.transaction() as tx:
@@ -220,30 +228,30 @@ def test_after_a_harmless_protocol_change_the_gates_are_asked_again(tmp_path: Pa
 # --- bounds ------------------------------------------------------------------------------------
 
 
-def test_attempts_are_bounded_and_each_wait_is_longer_at_most(
+def test_attempts_are_bounded_with_a_wait_between_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = location("local", tmp_path)
     new_table(where)
     waits: list[float] = []
-    table, store = over(where, "delta")
+    table, store = open_with_rules(where, "delta")
     table = Table(table.log, runtime(waits))
     put = store.put_if_absent
     other = lakelog.open(where)
 
-    def beaten(path: str, data: bytes) -> bool:
+    def put_after_another_commit(path: str, data: bytes) -> bool:
         append(other, f"theirs-{other.version()}")
         return put(path, data)
 
-    monkeypatch.setattr(store, "put_if_absent", beaten)
+    monkeypatch.setattr(store, "put_if_absent", put_after_another_commit)
     with pytest.raises(TooManyConflictsError) as error, table.transaction(max_attempts=4) as tx:
-        tx.add(path="mine", size=1)
+        tx.add(path="ours", size=1)
     assert error.value.version == 4
     assert len(waits) == 3
-    assert "mine" not in paths(other)
+    assert "ours" not in paths(other)
 
 
-def test_a_table_says_how_often_to_try() -> None:
+def test_retry_properties_of_the_table_are_used() -> None:
     prefix = "spark.indextables.transaction.retry."
     retry = Retry.of({prefix + "maxAttempts": "7", prefix + "baseDelayMs": "50"})
     assert (retry.attempts, retry.base_s, retry.cap_s) == (7, 0.05, 5.0)
@@ -253,10 +261,10 @@ def test_a_table_says_how_often_to_try() -> None:
             Retry.of({prefix + "maxAttempts": wrong})
 
 
-# --- stale heads -------------------------------------------------------------------------------
+# --- stale log tails ---------------------------------------------------------------------------
 
 
-def test_a_writer_whose_head_was_cleaned_away_does_not_fork_the_table(tmp_path: Path) -> None:
+def test_writer_with_a_cleaned_up_log_tail_does_not_fork_the_table(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     new_table(where)
     stale = lakelog.open(where)
@@ -276,7 +284,7 @@ def test_a_writer_whose_head_was_cleaned_away_does_not_fork_the_table(tmp_path: 
     assert len(paths(other)) == 8
 
 
-def test_a_head_that_only_a_checkpoint_holds_can_be_written_upon(tmp_path: Path) -> None:
+def test_table_with_only_a_checkpoint_accepts_commits(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     append(new_table(where), "a")
     DeltaTable(where).create_checkpoint()
@@ -288,10 +296,10 @@ def test_a_head_that_only_a_checkpoint_holds_can_be_written_upon(tmp_path: Path)
 
 
 @each_format
-def test_checkpoints_that_others_write_stop_nobody(tmp_path: Path, form: str) -> None:
+def test_concurrent_checkpoints_do_not_conflict(tmp_path: Path, form: str) -> None:
     where = location("local", tmp_path)
     new_table(where, form)
-    for table in (lakelog.open(where), over(where, form)[0]):
+    for table in (lakelog.open(where), open_with_rules(where, form)[0]):
         tx = table.transaction()
         tx.add(path=tx.txn_id, size=1)
         other = lakelog.open(where)
@@ -302,10 +310,10 @@ def test_checkpoints_that_others_write_stop_nobody(tmp_path: Path, form: str) ->
 
 
 @each_format
-def test_an_append_reads_nothing_of_what_it_knows(tmp_path: Path, form: str) -> None:
+def test_second_append_only_lists_and_writes(tmp_path: Path, form: str) -> None:
     where = location("local", tmp_path)
     new_table(where, form)
-    table, store = over(where, form)
+    table, store = open_with_rules(where, form)
     append(table, "a")
     before = len(store.operations)
     append(table, "b")

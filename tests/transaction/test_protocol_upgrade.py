@@ -17,7 +17,7 @@ from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.errors import InvalidProtocolError, UnsupportedFeatureError
 from lakelog.model.metadata import Protocol
 from tests.budget import share_of
-from tests.transaction.making import column, struct, table
+from tests.transaction.builders import column, struct, table
 
 RULES = DELTA.protocol_rules
 INDEXTABLES_RULES = INDEXTABLES.protocol_rules
@@ -36,43 +36,43 @@ def protocols(draw: st.DrawFn) -> Protocol:
 
 @settings(max_examples=share_of(150))
 @given(protocols(), features)
-def test_an_upgrade_supports_what_was_asked_and_loses_nothing(
-    old: Protocol, asked: set[str]
+def test_upgrade_adds_the_requested_features_and_drops_none(
+    old: Protocol, requested: set[str]
 ) -> None:
-    new = RULES.upgrade(old, asked)
-    there = RULES.supported(new)
-    assert RULES.supported(old) <= there
-    added = there - RULES.supported(old)
-    for name in asked | RULES.with_required(added):
-        assert name in there or there.intersection(RULES.features[name].replaces)
+    new = RULES.upgrade(old, requested)
+    supported = RULES.supported(new)
+    assert RULES.supported(old) <= supported
+    added = supported - RULES.supported(old)
+    for name in requested | RULES.with_required(added):
+        assert name in supported or supported.intersection(RULES.features[name].replaces)
     assert new.min_reader_version >= old.min_reader_version
     assert (new.min_writer_version or 0) >= (old.min_writer_version or 0)
 
 
 @settings(max_examples=share_of(150))
 @given(protocols(), features)
-def test_an_upgrade_is_legal_readable_and_done_once(old: Protocol, asked: set[str]) -> None:
-    new = RULES.upgrade(old, asked)
+def test_upgrade_is_valid_readable_and_idempotent(old: Protocol, requested: set[str]) -> None:
+    new = RULES.upgrade(old, requested)
     RULES.check_change(old, new)
     check_readable(new.min_reader_version, new.reader_features, "t")
-    assert RULES.upgrade(new, asked) is new
+    assert RULES.upgrade(new, requested) is new
     assert RULES.upgrade(new, ()) is new
 
 
 @settings(max_examples=share_of(100))
 @given(protocols(), features, features)
-def test_upgrades_in_two_steps_support_what_one_step_does(
+def test_upgrade_in_two_steps_supports_the_features_of_one_step(
     old: Protocol, first: set[str], second: set[str]
 ) -> None:
     stepped = RULES.upgrade(RULES.upgrade(old, first), second)
     at_once = RULES.upgrade(old, first | second)
-    # Of a feature and its earlier form, one may come first and make the other needless.
+    # Of a feature and its preview, the one that is added first makes the other unnecessary.
     forms = {name for f in RULES.features.values() if f.replaces for name in (f.name, *f.replaces)}
     assert RULES.supported(stepped) - forms >= RULES.supported(at_once) - forms
 
 
 @pytest.mark.parametrize(
-    ("asked", "versions"),
+    ("requested", "versions"),
     [
         (["appendOnly"], (1, 2)),
         (["checkConstraints"], (1, 3)),
@@ -82,60 +82,60 @@ def test_upgrades_in_two_steps_support_what_one_step_does(
         (["identityColumns", "columnMapping"], (2, 6)),
     ],
 )
-def test_features_of_the_time_before_lists_need_none(
-    asked: list[str], versions: tuple[int, int]
+def test_legacy_features_need_no_feature_list(
+    requested: list[str], versions: tuple[int, int]
 ) -> None:
-    assert RULES.upgrade(None, asked) == Protocol(*versions)
+    assert RULES.upgrade(None, requested) == Protocol(*versions)
 
 
-def test_the_first_listed_feature_lists_all_that_was_implied() -> None:
+def test_first_listed_feature_lists_the_implied_features_too() -> None:
     new = RULES.upgrade(Protocol(1, 4), ["domainMetadata"])
     implied = ("appendOnly", "changeDataFeed", "checkConstraints")
     assert new == Protocol(1, 7, None, (*implied, "domainMetadata", "generatedColumns",
                                         "invariants"))  # fmt: skip
 
 
-def test_a_writers_feature_leaves_readers_of_version_two_where_they_are() -> None:
+def test_writer_feature_does_not_change_reader_version_2() -> None:
     new = RULES.upgrade(Protocol(2, 5), ["domainMetadata"])
     assert (new.min_reader_version, new.reader_features) == (2, None)
     assert "columnMapping" in (new.writer_features or ())
 
 
-def test_a_readers_feature_lists_the_mapping_of_columns_for_readers_too() -> None:
+def test_reader_feature_lists_the_implied_column_mapping_for_readers_too() -> None:
     new = RULES.upgrade(Protocol(2, 5), ["deletionVectors"])
     assert new.reader_features == ("columnMapping", "deletionVectors")
 
 
-def test_readers_who_mapped_columns_by_version_alone_go_on_doing_so() -> None:
+def test_column_mapping_implied_by_the_reader_version_is_kept() -> None:
     assert "columnMapping" in (RULES.upgrade(Protocol(2, 3), ["v2Checkpoint"])
                                .reader_features or ())  # fmt: skip
 
 
-def test_what_a_feature_rests_on_comes_along() -> None:
+def test_required_features_are_added() -> None:
     writer = RULES.upgrade(None, ["rowTracking", "variantShredding"]).writer_features or ()
     assert {"domainMetadata", "variantType"} <= set(writer)
 
 
-def test_lists_keep_their_order_and_new_names_follow() -> None:
+def test_feature_lists_keep_their_order_and_new_names_are_appended() -> None:
     old = Protocol(1, 7, None, ("invariants", "appendOnly"))
     assert RULES.upgrade(old, ["rowTracking"]).writer_features == (
         "invariants", "appendOnly", "domainMetadata", "rowTracking",
     )  # fmt: skip
 
 
-def test_a_preview_makes_its_feature_needless() -> None:
+def test_feature_is_not_added_if_its_preview_is_supported() -> None:
     old = RULES.upgrade(None, ["typeWidening-preview"])
     assert RULES.upgrade(old, ["typeWidening"]) is old
 
 
 @pytest.mark.parametrize("name", [*REFUSED, "fromTheFuture", "", "AppendOnly"])
-def test_a_feature_that_lakelog_could_not_write_is_refused_by_name(name: str) -> None:
+def test_unsupported_feature_raises_and_is_named(name: str) -> None:
     with pytest.raises(UnsupportedFeatureError) as refused:
         RULES.upgrade(None, [name])
     assert refused.value.found == name
 
 
-def test_a_refused_feature_that_the_table_has_is_no_upgrade() -> None:
+def test_unsupported_feature_that_the_table_has_is_not_an_upgrade() -> None:
     old = Protocol(3, 7, ("catalogManaged",), ("catalogManaged",))
     assert RULES.upgrade(old, ["catalogManaged"]) is old
 
@@ -164,7 +164,7 @@ def test_a_refused_feature_that_the_table_has_is_no_upgrade() -> None:
          {"coordinatedCommits-preview"}),
     ],
 )  # fmt: skip
-def test_properties_switch_features_on(properties: dict[str, str], needed: set[str]) -> None:
+def test_properties_enable_features(properties: dict[str, str], needed: set[str]) -> None:
     assert RULES.needed(table(properties=properties)) == needed
 
 
@@ -181,7 +181,7 @@ def test_properties_switch_features_on(properties: dict[str, str], needed: set[s
         (column("x", "string", __COLLATIONS={"x": "icu.UNICODE"}), "collations"),
     ],
 )
-def test_the_schema_switches_features_on_at_any_depth(field: dict[str, Any], needed: str) -> None:
+def test_schema_enables_features_at_any_depth(field: dict[str, Any], needed: str) -> None:
     values = {"keyType": "string", "valueType": struct(field), "valueContainsNull": True}
     inside = column("s", {"type": "map", **values})
     assert RULES.needed(table(field)) == {needed}
@@ -205,7 +205,7 @@ def test_the_schema_switches_features_on_at_any_depth(field: dict[str, Any], nee
         (Protocol(1, 7, None, ("rowTracking",)), "depends on 'domainMetadata'"),
     ],
 )
-def test_a_protocol_that_contradicts_itself_is_refused(new: Protocol, why: str) -> None:
+def test_contradictory_protocol_raises(new: Protocol, why: str) -> None:
     with pytest.raises(InvalidProtocolError, match=why):
         RULES.check_change(None, new)
 
@@ -220,23 +220,23 @@ def test_a_protocol_that_contradicts_itself_is_refused(new: Protocol, why: str) 
          Protocol(1, 7, None, ("appendOnly",)), "lose the feature 'invariants'"),
     ],
 )  # fmt: skip
-def test_a_protocol_takes_nothing_back(old: Protocol, new: Protocol, why: str) -> None:
+def test_protocol_downgrade_raises(old: Protocol, new: Protocol, why: str) -> None:
     with pytest.raises(InvalidProtocolError, match=why):
         RULES.check_change(old, new)
 
 
 @pytest.mark.parametrize("new", [Protocol(4, 7, (), ()), Protocol(1, 8)])
-def test_a_version_from_the_future_is_refused(new: Protocol) -> None:
+def test_future_version_raises(new: Protocol) -> None:
     with pytest.raises(UnsupportedFeatureError, match="higher than"):
         RULES.check_change(None, new)
 
 
-def test_a_legal_mapping_without_reader_lists_passes() -> None:
+def test_column_mapping_without_reader_features_is_valid() -> None:
     new = Protocol(2, 7, None, ("appendOnly", "columnMapping", "invariants"))
     RULES.check_change(Protocol(1, 2), new)
 
 
-def test_indextables_upgrades_reach_the_version_that_brought_the_feature() -> None:
+def test_indextables_upgrade_uses_the_version_that_introduced_the_feature() -> None:
     assert INDEXTABLES_RULES.upgrade(None, []) == Protocol(2, 2)
     assert INDEXTABLES_RULES.upgrade(Protocol(1, 1), ["skippedFiles"]) == Protocol(2, 2)
     in_parts = INDEXTABLES_RULES.upgrade(None, ["multiPartCheckpoint"])
@@ -250,7 +250,7 @@ def test_indextables_upgrades_reach_the_version_that_brought_the_feature() -> No
 @pytest.mark.parametrize(
     "names", [[f] for f in INDEXTABLES_RULES.features] + [["columnarCommits", "checkpoint"]]
 )
-def test_indextables_upgrades_are_legal(names: list[str]) -> None:
+def test_indextables_upgrades_are_valid(names: list[str]) -> None:
     if "avroState" in names:
         with pytest.raises(UnsupportedFeatureError, match="state directories"):
             INDEXTABLES_RULES.upgrade(None, names)
@@ -268,9 +268,7 @@ def test_indextables_upgrades_are_legal(names: list[str]) -> None:
         (Protocol(3, 3, ("checkpoint",), ("checkpoint",)), "writer-only"),
     ],
 )
-def test_an_indextables_protocol_that_contradicts_itself_is_refused(
-    new: Protocol, why: str
-) -> None:
+def test_contradictory_indextables_protocol_raises(new: Protocol, why: str) -> None:
     with pytest.raises(InvalidProtocolError, match=why):
         INDEXTABLES_RULES.check_change(None, new)
 
@@ -293,7 +291,7 @@ PEER = [
 
 @pytest.mark.reference
 @pytest.mark.parametrize(("properties", "types"), PEER)
-def test_new_tables_get_the_versions_that_deltalake_gives_them(
+def test_new_tables_have_the_protocol_versions_of_deltalake(
     tmp_path: Path, properties: dict[str, str], types: tuple[str, ...]
 ) -> None:
     deltalake = pytest.importorskip("deltalake")
@@ -317,8 +315,8 @@ def test_new_tables_get_the_versions_that_deltalake_gives_them(
         theirs.min_reader_version,
         theirs.min_writer_version,
     )
-    # It lists variantType beside deletion vectors though no column asks for it, and leaves out
-    # with timestampNtz what version 2 implied.
+    # deltalake lists variantType with deletion vectors although no column needs it, and with
+    # timestampNtz it omits the features that version 2 implied.
     extra = listed(theirs) - {"variantType"}
     assert extra <= RULES.supported(ours)
     assert RULES.supported(ours) - RULES.supported(theirs) <= {"appendOnly", "invariants"}
@@ -330,7 +328,7 @@ def test_new_tables_get_the_versions_that_deltalake_gives_them(
     ["AppendOnly", "CheckConstraints", "ColumnMapping", "DeletionVectors", "DomainMetadata",
      "V2Checkpoint", "TimestampWithoutTimezone", "VariantType"],
 )  # fmt: skip
-def test_upgrades_support_what_deltalake_adds(tmp_path: Path, name: str) -> None:
+def test_upgrades_support_the_features_that_deltalake_adds(tmp_path: Path, name: str) -> None:
     deltalake = pytest.importorskip("deltalake")
     made = deltalake.DeltaTable.create(
         str(tmp_path), schema=deltalake.Schema([deltalake.Field("id", "long")])

@@ -32,7 +32,7 @@ from lakelog.transaction.validation import MATERIALIZED, check_files, check_meta
 from tests.budget import share_of
 from tests.model.consistency import problems
 from tests.steps import assert_columnar
-from tests.transaction.making import (
+from tests.transaction.builders import (
     V12,
     add,
     cdc,
@@ -54,13 +54,15 @@ def check(new: Metadata, old: Metadata | None = None, protocol: Protocol = V12) 
     check_metadata(TableConfiguration(DELTA, protocol, new), old)
 
 
-def refuse(new: Metadata, why: str, protocol: Protocol = V12) -> InvalidMetadataError:
+def assert_invalid(new: Metadata, why: str, protocol: Protocol = V12) -> InvalidMetadataError:
     with pytest.raises(InvalidMetadataError, match=why) as refused:
         check(new, None, protocol)
     return refused.value
 
 
-def files(*given_rows: dict[str, Any], metadata: Metadata | None = None, **more: Any) -> None:
+def check_actions(
+    *given_rows: dict[str, Any], metadata: Metadata | None = None, **more: Any
+) -> None:
     protocol = more.get("protocol", V12)
     check_files(
         rows(*given_rows),
@@ -69,25 +71,25 @@ def files(*given_rows: dict[str, Any], metadata: Metadata | None = None, **more:
 
 
 class TestMetadata:
-    def test_a_plain_table_passes(self) -> None:
+    def test_plain_table_is_valid(self) -> None:
         check(table())
         check(BY_DAY)
         check(table(schema_string='{"type":"struct","fields":[]}'))
         check(table(), table(properties={"owner": "us"}))
 
-    def test_the_id_is_there_and_stays(self) -> None:
-        refuse(table(id=None), "no table id")
+    def test_table_id_is_required_and_must_not_change(self) -> None:
+        assert_invalid(table(id=None), "no table id")
         with pytest.raises(InvalidMetadataError, match="id must not change") as refused:
             check(table(id="id-1"), table())
         assert (refused.value.expected, refused.value.found) == ("id-0", "id-1")
 
     @pytest.mark.parametrize("text", [None, "", "{", "[]", '{"type":"struct"}', '"long"'])
-    def test_the_schema_can_be_parsed(self, text: str | None) -> None:
-        assert refuse(table(schema_string=text), "schema").path == "schemaString"
+    def test_invalid_schema_text_raises(self, text: str | None) -> None:
+        assert assert_invalid(table(schema_string=text), "schema").path == "schemaString"
 
-    def test_the_provider_is_the_formats_or_the_one_that_was(self) -> None:
-        refuse(table(format_provider="orc"), "provider")
-        refuse(table(format_provider=None), "provider")
+    def test_format_provider_must_be_that_of_the_dialect_or_unchanged(self) -> None:
+        assert_invalid(table(format_provider="orc"), "provider")
+        assert_invalid(table(format_provider=None), "provider")
         check(table(format_provider="orc"), table(format_provider="orc"))
         check_metadata(
             TableConfiguration(INDEXTABLES, Protocol(2, 2), table(format_provider="indextables")),
@@ -107,40 +109,42 @@ class TestMetadata:
                           struct(column("x"), column("X")), "valueContainsNull": True}),),
         ],
     )  # fmt: skip
-    def test_names_are_unique_regardless_of_case(self, columns: tuple[dict[str, Any], ...]) -> None:
-        refuse(table(*columns), "two columns")
+    def test_column_names_that_differ_only_in_case_raise(
+        self, columns: tuple[dict[str, Any], ...]
+    ) -> None:
+        assert_invalid(table(*columns), "two columns")
 
-    def test_structs_side_by_side_may_use_the_same_names(self) -> None:
+    def test_different_structs_may_use_the_same_names(self) -> None:
         check(table(column("a", struct(column("x"))), column("b", struct(column("x")))))
 
     @pytest.mark.parametrize("character", list(" ,;{}()\n\t="))
-    def test_a_name_holds_no_character_that_parquet_refuses(self, character: str) -> None:
+    def test_column_name_with_a_character_invalid_in_parquet_raises(self, character: str) -> None:
         name = f"a{character}b"
-        assert refuse(table(column(name)), "Parquet does not allow").found == name
-        refuse(table(column("s", struct(column(name)))), "Parquet does not allow")
+        assert assert_invalid(table(column(name)), "Parquet does not allow").found == name
+        assert_invalid(table(column("s", struct(column(name)))), "Parquet does not allow")
         check(table(mapped(name, 1), properties=BY_NAME), None, MAPPED)
         check(table(column(name), column("more")), table(column(name)))
 
-    def test_a_column_has_a_name(self) -> None:
-        refuse(table(column("")), "no name")
+    def test_empty_column_name_raises(self) -> None:
+        assert_invalid(table(column("")), "no name")
 
     @pytest.mark.parametrize("type_", ["interval year", "char(3)", "decimal(39,1)", "decimal(4,5)"])
-    def test_a_type_is_one_of_the_formats(self, type_: str) -> None:
-        assert refuse(table(column("x", type_)), "type").column == "x"
+    def test_unknown_column_type_raises(self, type_: str) -> None:
+        assert assert_invalid(table(column("x", type_)), "type").column == "x"
         check(table(column("x", type_), column("y")), table(column("x", type_)))
 
-    def test_partition_columns_are_columns(self) -> None:
-        assert refuse(table(by=["day"]), "not in the schema").found == "day"
-        assert refuse(table(by=["NAME"]), "not in the schema").expected == "name"
-        refuse(table(by=["id", "id"]), "occurs twice")
-        refuse(table(by=["id", "name"]), "all columns")
+    def test_invalid_partition_columns_raise(self) -> None:
+        assert assert_invalid(table(by=["day"]), "not in the schema").found == "day"
+        assert assert_invalid(table(by=["NAME"]), "not in the schema").expected == "name"
+        assert_invalid(table(by=["id", "id"]), "occurs twice")
+        assert_invalid(table(by=["id", "name"]), "all columns")
 
     @pytest.mark.parametrize("type_", [struct(column("x")), "variant", "void"])
-    def test_values_of_a_partition_column_are_written_as_text(self, type_: Any) -> None:
+    def test_partition_column_of_a_type_without_text_form_raises(self, type_: Any) -> None:
         with pytest.raises(InvalidMetadataError, match="partitioned by"):
             check(table(column("id"), column("p", type_), by=["p"]))
 
-    def test_properties_count_where_they_are_new_or_changed(self) -> None:
+    def test_only_new_or_changed_properties_are_checked(self) -> None:
         unknown = {"delta.fromTheFuture": "1"}
         with pytest.raises(InvalidPropertyError):
             check(table(properties=unknown))
@@ -148,7 +152,7 @@ class TestMetadata:
         with pytest.raises(InvalidPropertyError):
             check(table(properties={"delta.fromTheFuture": "2"}), table(properties=unknown))
 
-    def test_the_protocol_supports_what_the_metadata_switches_on(self) -> None:
+    def test_enabled_feature_that_the_protocol_lacks_raises(self) -> None:
         feed = table(properties={"delta.enableChangeDataFeed": "true"})
         check(feed, None, Protocol(1, 4))
         with pytest.raises(InvalidProtocolError, match="changeDataFeed") as refused:
@@ -163,22 +167,22 @@ class TestMetadata:
         with pytest.raises(InvalidProtocolError, match="timestampNtz"):
             check(table(column("t", "timestamp_ntz")))
 
-    def test_a_preview_supports_what_its_feature_does(self) -> None:
+    def test_preview_feature_supports_the_property_of_its_feature(self) -> None:
         wide = table(properties={"delta.enableTypeWidening": "true"})
         check(wide, None, DELTA.protocol_rules.upgrade(None, ["typeWidening-preview"]))
 
-    def test_columns_of_the_change_data_feed_have_their_own_names(self) -> None:
+    def test_column_name_reserved_by_the_change_data_feed_raises(self) -> None:
         feed = {"delta.enableChangeDataFeed": "true"}
         columns = column("id"), column("_Commit_Version")
-        refuse(table(*columns, properties=feed), "change data feed", Protocol(1, 4))
+        assert_invalid(table(*columns, properties=feed), "change data feed", Protocol(1, 4))
         check(table(*columns), None, Protocol(1, 4))
 
-    def test_a_clustered_table_is_not_partitioned(self) -> None:
+    def test_clustered_and_partitioned_table_raises(self) -> None:
         clustered = DELTA.protocol_rules.upgrade(None, ["clustering"])
         check(table(), None, clustered)
-        refuse(BY_DAY, "clustered", clustered)
+        assert_invalid(BY_DAY, "clustered", clustered)
 
-    def test_a_constraint_is_added_by_who_sees_the_rows(self) -> None:
+    def test_constraint_added_without_reading_the_rows_raises(self) -> None:
         ruled = table(properties={"delta.constraints.positive": "id > 0"})
         check(ruled, None, Protocol(1, 3))
         check(table(properties={**ruled.configuration, "a": "b"}), ruled, Protocol(1, 3))
@@ -187,7 +191,7 @@ class TestMetadata:
             check(ruled, table(), Protocol(1, 3))
         check_metadata(TableConfiguration(DELTA, Protocol(1, 3), ruled), table(), replaced=True)
 
-    def test_evolution_is_judged_against_the_metadata_before(self) -> None:
+    def test_schema_evolution_is_checked_against_the_previous_metadata(self) -> None:
         with pytest.raises(SchemaEvolutionError):
             check(table(column("id")), table())
 
@@ -205,20 +209,20 @@ class TestMapping:
             ((mapped("a", 3),), "maxColumnId"),
         ],
     )
-    def test_a_mapped_column_has_an_id_and_a_physical_name(
+    def test_invalid_column_mapping_raises(
         self, columns: tuple[dict[str, Any], ...], why: str
     ) -> None:
-        refuse(table(*columns, properties=BY_NAME), why, MAPPED)
+        assert_invalid(table(*columns, properties=BY_NAME), why, MAPPED)
 
-    def test_a_mapped_table_passes_and_nested_names_stand_by_themselves(self) -> None:
+    def test_mapped_table_is_valid_and_nested_physical_names_are_independent(self) -> None:
         check(table(mapped("a", 1), mapped("b", 2), properties=BY_NAME), None, MAPPED)
         inner = struct(mapped("x", 2, physical="p"))
         nested = table(mapped("s", 1, inner, physical="p"), properties=BY_NAME)
         check(nested, None, MAPPED)
 
-    def test_the_greatest_id_is_kept_and_never_falls(self) -> None:
+    def test_max_column_id_is_required_and_must_not_decrease(self) -> None:
         without = {"delta.columnMapping.mode": "name"}
-        refuse(table(mapped("a", 1), properties=without), "maxColumnId", MAPPED)
+        assert_invalid(table(mapped("a", 1), properties=without), "maxColumnId", MAPPED)
         old = table(mapped("a", 1), properties={**BY_NAME, "delta.columnMapping.maxColumnId": "7"})
         with pytest.raises(InvalidMetadataError, match="decreases"):
             check(table(mapped("a", 1), properties=BY_NAME), old, MAPPED)
@@ -232,15 +236,17 @@ class TestRowTracking:
         MATERIALIZED[1]: "_row-version",
     }
 
-    def test_the_columns_that_keep_ids_have_names_of_their_own(self) -> None:
+    def test_materialized_column_names_are_required_and_unique(self) -> None:
         check(table(properties=self.ON), None, self.TRACKED)
-        refuse(table(properties={"delta.enableRowTracking": "true"}), "no name", self.TRACKED)
+        assert_invalid(
+            table(properties={"delta.enableRowTracking": "true"}), "no name", self.TRACKED
+        )
         taken = {**self.ON, MATERIALIZED[0]: "ID"}
-        refuse(table(properties=taken), "name of another", self.TRACKED)
+        assert_invalid(table(properties=taken), "name of another", self.TRACKED)
         same = {**self.ON, MATERIALIZED[0]: "_row-version"}
-        refuse(table(properties=same), "name of another", self.TRACKED)
+        assert_invalid(table(properties=same), "name of another", self.TRACKED)
 
-    def test_the_columns_that_keep_ids_keep_their_names(self) -> None:
+    def test_changed_materialized_column_name_raises(self) -> None:
         new = table(properties={**self.ON, MATERIALIZED[0]: "_other"})
         with pytest.raises(InvalidMetadataError, match="must not change"):
             check(new, table(properties=self.ON), self.TRACKED)
@@ -259,40 +265,40 @@ class TestFields:
             (cdc(size=None), "size"),
         ],
     )
-    def test_a_required_field_is_there(self, row: dict[str, Any], missing: str) -> None:
+    def test_missing_required_field_raises(self, row: dict[str, Any], missing: str) -> None:
         for frame in (rows(add("other"), row), rows(row).drop(missing)):
             with pytest.raises(InvalidTransactionError, match="lacks a required field") as refused:
                 check_files(frame, TableConfiguration(DELTA, V12, table()))
             assert refused.value.expected == missing
         with pytest.raises(InvalidTransactionError) as refused:
-            files(add("other"), row)
+            check_actions(add("other"), row)
         assert refused.value.found == {"row": 1}
 
     @pytest.mark.parametrize(
         "name",
         ["size", "modificationTime", "baseRowId", "defaultRowCommitVersion", "footerEndOffset"],
     )
-    def test_a_number_is_not_negative(self, name: str) -> None:
+    def test_negative_number_raises(self, name: str) -> None:
         with pytest.raises(
             InvalidTransactionError, match=f"{name} must not be negative"
         ) as refused:
-            files(add("a"), add("b", **{name: -1}))
+            check_actions(add("a"), add("b", **{name: -1}))
         assert refused.value.found == {"row": 1, name: -1}
         assert refused.value.path == "b"
 
-    def test_a_remove_needs_little(self) -> None:
-        files(remove("s3://elsewhere/a.parquet"), remove("/abs"), remove("_x/../y"))
+    def test_remove_with_only_a_path_is_valid(self) -> None:
+        check_actions(remove("s3://elsewhere/a.parquet"), remove("/abs"), remove("_x/../y"))
 
-    def test_change_data_files_change_no_data(self) -> None:
-        files(cdc())
+    def test_cdc_with_data_change_raises(self) -> None:
+        check_actions(cdc())
         with pytest.raises(InvalidTransactionError, match="must have dataChange false"):
-            files(cdc(dataChange=True))
+            check_actions(cdc(dataChange=True))
 
-    def test_other_actions_are_no_files(self) -> None:
+    def test_action_without_a_file_raises(self) -> None:
         with pytest.raises(InvalidTransactionError, match="not a file action"):
-            files({"actionType": "metaData", "path": "a"})
+            check_actions({"actionType": "metaData", "path": "a"})
 
-    def test_nothing_at_all_passes(self) -> None:
+    def test_empty_frame_is_valid(self) -> None:
         check_files(rows(), TableConfiguration(DELTA, V12, table()))
 
 
@@ -302,8 +308,8 @@ class TestPaths:
         ["a.parquet", "p=1/q=a b/x%2F.parquet", "..a", "a..", "a/.b/c", ".hidden.parquet",
          "_x.parquet", "p=12:00/x", "ü/é", "a/b:c"],
     )  # fmt: skip
-    def test_a_path_below_the_table_passes(self, path: str) -> None:
-        files(add(path))
+    def test_path_below_the_table_is_valid(self, path: str) -> None:
+        check_actions(add(path))
 
     @pytest.mark.parametrize(
         "path",
@@ -311,68 +317,65 @@ class TestPaths:
          "a//b", "a/", "a\x00b", "_delta_log/a", "_transaction_log/a", "_x/a", "p=1/_x/a",
          "_change_data/a"],
     )  # fmt: skip
-    def test_a_path_that_leaves_the_table_or_hides_is_refused(self, path: str) -> None:
+    def test_path_outside_the_table_or_hidden_raises(self, path: str) -> None:
         with pytest.raises(InvalidPathError) as refused:
-            files(add("fine"), add(path))
+            check_actions(add("fine"), add(path))
         assert refused.value.path == path
         assert refused.value.found == {"row": 1}
 
-    def test_the_folder_of_the_log_is_named(self) -> None:
+    def test_path_inside_the_log_folder_raises(self) -> None:
         with pytest.raises(InvalidPathError, match="inside the log folder"):
-            files(add("_delta_log/0.json"))
+            check_actions(add("_delta_log/0.json"))
 
-    def test_a_folder_of_a_partition_column_is_not_hidden(self) -> None:
+    def test_folder_of_a_partition_column_with_an_underscore_is_not_hidden(self) -> None:
         by = table(column("id"), column("_p.q"), by=["_p.q"])
-        files(add("_p.q=1/a", partitionValues={"_p.q": "1"}), metadata=by)
+        check_actions(add("_p.q=1/a", partitionValues={"_p.q": "1"}), metadata=by)
         with pytest.raises(InvalidPathError):
-            files(add("_pxq=1/a", partitionValues={"_p.q": "1"}), metadata=by)
+            check_actions(add("_pxq=1/a", partitionValues={"_p.q": "1"}), metadata=by)
 
-    def test_a_file_that_stands_elsewhere_is_added_only_anew(self) -> None:
+    def test_file_outside_the_table_is_valid_only_with_its_remove(self) -> None:
         clone = "s3://elsewhere/_x/a.parquet"
-        files(remove(clone), add(clone, **vector()))
+        check_actions(remove(clone), add(clone, **vector()))
         with pytest.raises(InvalidPathError, match="not relative"):
-            files(remove("other"), add(clone))
+            check_actions(remove("other"), add(clone))
 
 
 class TestIdentities:
-    def test_a_path_stands_once_among_the_actions_of_a_type(self) -> None:
+    def test_duplicate_path_in_actions_of_one_type_raises(self) -> None:
         for row in (add, remove, cdc):
+            paths = ["a/x", "a/y", "a/y"] if row is not cdc else ["_change_data/y"] * 2
             with pytest.raises(DuplicateFileError, match=r"two \w+ actions") as refused:
-                files(row("a/x"), row("a/y"), row("a/y")) if row is not cdc else files(
-                    cdc("_change_data/y"), cdc("_change_data/y")
-                )
+                check_actions(*map(row, paths))
             assert refused.value.path in {"a/y", "_change_data/y"}
         with pytest.raises(DuplicateFileError):
-            files(add("a"), add("a", **vector()))
+            check_actions(add("a"), add("a", **vector()))
 
-    def test_a_path_may_be_added_removed_and_changed_at_once(self) -> None:
-        files(remove("a"), add("a", **vector()), cdc("a"))
-        files(remove("a", **vector()), add("a", **vector(offset=None)))
+    def test_add_remove_and_cdc_of_one_path_are_valid(self) -> None:
+        check_actions(remove("a"), add("a", **vector()), cdc("a"))
+        check_actions(remove("a", **vector()), add("a", **vector(offset=None)))
 
-    def test_the_same_file_is_not_added_and_removed(self) -> None:
+    def test_add_and_remove_of_the_same_file_raise(self) -> None:
         with pytest.raises(DuplicateFileError, match="adds and removes the same") as refused:
-            files(add("b"), remove("a"), add("a"))
+            check_actions(add("b"), remove("a"), add("a"))
         assert (refused.value.path, refused.value.found) == ("a", {"row": 1})
         with pytest.raises(DuplicateFileError):
-            files(remove("a", **vector()), add("a", **vector()))
+            check_actions(remove("a", **vector()), add("a", **vector()))
 
 
 class TestPartitions:
     @pytest.mark.parametrize(
         "values", [{}, {"Day": "2024-01-01"}, {"day": "2024-01-01", "x": "1"}, {"x": "1"}]
     )
-    def test_values_are_given_for_each_partition_column_and_no_other(
-        self, values: dict[str, str]
-    ) -> None:
+    def test_missing_or_extra_partition_values_raise(self, values: dict[str, str]) -> None:
         with pytest.raises(PartitionMismatchError, match="do not match") as refused:
-            files(add("a", partitionValues=values), metadata=BY_DAY)
+            check_actions(add("a", partitionValues=values), metadata=BY_DAY)
         assert refused.value.expected == ["day"]
         assert refused.value.found == {"row": 0, "partitionValues": values}
 
-    def test_a_table_without_partitions_takes_no_values(self) -> None:
-        files(add())
+    def test_partition_values_of_an_unpartitioned_table_raise(self) -> None:
+        check_actions(add())
         with pytest.raises(PartitionMismatchError):
-            files(add(partitionValues={"day": "2024-01-01"}))
+            check_actions(add(partitionValues={"day": "2024-01-01"}))
 
     @pytest.mark.parametrize(
         ("type_", "good", "bad"),
@@ -388,42 +391,42 @@ class TestPartitions:
             ("binary", ["\u0001", "é"], []),
         ],
     )
-    def test_a_value_is_of_its_columns_type(
+    def test_partition_value_of_the_wrong_type_raises(
         self, type_: str, good: list[str | None], bad: list[str]
     ) -> None:
         by = table(column("id"), column("p", type_), by=["p"])
         for number, value in enumerate(good):
-            files(add(f"f{number}", partitionValues={"p": value}), metadata=by)
+            check_actions(add(f"f{number}", partitionValues={"p": value}), metadata=by)
         for value in bad:
             with pytest.raises(PartitionMismatchError, match="has the wrong type") as refused:
-                files(
-                    remove("gone"), add("a", partitionValues={"p": good[0]}),
+                check_actions(
+                    remove("removed"), add("a", partitionValues={"p": good[0]}),
                     add("b", partitionValues={"p": value}), metadata=by,
                 )  # fmt: skip
             assert refused.value.found == {"row": 2, "partitionValues": {"p": value}}
 
-    def test_null_is_refused_where_the_column_may_not_be_null(self) -> None:
+    def test_null_partition_value_of_a_not_null_column_raises(self) -> None:
         by = table(column("id"), column("p", nullable=False), by=["p"])
-        files(add(partitionValues={"p": "1"}), metadata=by)
+        check_actions(add(partitionValues={"p": "1"}), metadata=by)
         for value in (None, ""):
             with pytest.raises(PartitionMismatchError, match="is null"):
-                files(add(partitionValues={"p": value}), metadata=by)
+                check_actions(add(partitionValues={"p": value}), metadata=by)
 
-    def test_mapped_columns_go_by_their_physical_names(self) -> None:
+    def test_partition_values_of_mapped_columns_use_physical_names(self) -> None:
         by = table(mapped("id", 1), mapped("p", 2), properties=BY_NAME, by=["p"])
-        files(add(partitionValues={"col-2": "1"}), metadata=by, protocol=MAPPED)
+        check_actions(add(partitionValues={"col-2": "1"}), metadata=by, protocol=MAPPED)
         with pytest.raises(PartitionMismatchError) as refused:
-            files(add(partitionValues={"p": "1"}), metadata=by, protocol=MAPPED)
+            check_actions(add(partitionValues={"p": "1"}), metadata=by, protocol=MAPPED)
         assert refused.value.expected == ["col-2"]
 
-    def test_indextables_spell_null_their_own_way(self) -> None:
+    def test_hive_null_is_valid_only_for_indextables(self) -> None:
         null = {"day": "__HIVE_DEFAULT_PARTITION__"}
-        files(add(partitionValues=null), metadata=BY_DAY, format_="indextables")
+        check_actions(add(partitionValues=null), metadata=BY_DAY, format_="indextables")
         with pytest.raises(PartitionMismatchError):
-            files(add(partitionValues=null), metadata=BY_DAY)
+            check_actions(add(partitionValues=null), metadata=BY_DAY)
 
-    def test_removes_keep_the_values_that_they_had(self) -> None:
-        files(remove(partitionValues={"old": "1"}), metadata=BY_DAY)
+    def test_partition_values_of_removes_are_not_checked(self) -> None:
+        check_actions(remove(partitionValues={"old": "1"}), metadata=BY_DAY)
 
 
 USUAL = '{"numRecords":3,"minValues":{"id":1,"s":{"x":{"y":"é"}}},"nullCount":{"id":0}'
@@ -436,8 +439,8 @@ class TestStatistics:
          ' {"numRecords" : 1} ', '{"numRecords":null}', '{"a":[1]}',
          '{"numRecords":1,"x":"\\u00e9"}'],
     )  # fmt: skip
-    def test_a_json_object_passes(self, text: str | None) -> None:
-        files(add("a", stats=text), add("b", stats=None))
+    def test_json_object_is_valid(self, text: str | None) -> None:
+        check_actions(add("a", stats=text), add("b", stats=None))
 
     @pytest.mark.parametrize(
         "text",
@@ -447,11 +450,11 @@ class TestStatistics:
          '{"numRecords":9223372036854775808}', '{"numRecords":1,"numRecords":-1}',
          '{"numRecords":1,"minValues":{"a":"\n"}}', '{"numRecords":1,"tightBounds":1,}'],
     )  # fmt: skip
-    def test_anything_else_is_refused(self, text: str) -> None:
+    def test_invalid_statistics_raise(self, text: str) -> None:
         with pytest.raises(InvalidTransactionError, match=r"statistics|numRecords") as error:
-            files(add("a"), add("b", stats=text))
+            check_actions(add("a"), add("b", stats=text))
         assert error.value.found == {"row": 1, "stats": text}
-        files(remove("b", stats=text))
+        check_actions(remove("b", stats=text))
 
     @settings(max_examples=share_of(200))
     @given(st.recursive(
@@ -460,7 +463,7 @@ class TestStatistics:
         | st.dictionaries(st.sampled_from(["numRecords", "minValues", "a", 'q"\\', "é"]), inner),
         max_leaves=8,
     ), st.data())  # fmt: skip
-    def test_what_passes_at_a_glance_is_what_the_parser_takes(
+    def test_statistics_that_match_the_pattern_are_accepted_by_the_parser(
         self, value: Any, data: st.DataObject
     ) -> None:
         text = json.dumps(
@@ -470,8 +473,8 @@ class TestStatistics:
         )
         at = data.draw(st.integers(0, len(text)))
         text = text[:at] + data.draw(st.sampled_from(["", ",", "}", '"', "\\", "0"])) + text[at:]
-        glance = pl.Series([text]).str.contains(file_rules._USUAL_STATISTICS)[0]
-        assert not glance or file_rules.problem_of_statistics(text) is None
+        matches = pl.Series([text]).str.contains(file_rules._USUAL_STATISTICS)[0]
+        assert not matches or file_rules.problem_of_statistics(text) is None
 
 
 class TestVectors:
@@ -480,9 +483,9 @@ class TestVectors:
         [vector(), vector(offset=None), vector("xy" + "v" * 20), vector("/abs/dv.bin", "p"),
          vector("bytes", "i", None)],
     )  # fmt: skip
-    def test_a_whole_deletion_vector_passes(self, fields: dict[str, Any]) -> None:
-        files(add(**fields))
-        files(remove(**fields))
+    def test_complete_deletion_vector_is_valid(self, fields: dict[str, Any]) -> None:
+        check_actions(add(**fields))
+        check_actions(remove(**fields))
 
     @pytest.mark.parametrize(
         ("change", "why"),
@@ -499,10 +502,10 @@ class TestVectors:
             ({"dvCardinality": -1}, "negative"),
         ],
     )
-    def test_half_a_deletion_vector_is_refused(self, change: dict[str, Any], why: str) -> None:
+    def test_incomplete_deletion_vector_raises(self, change: dict[str, Any], why: str) -> None:
         for row in (add("b", **{**vector(), **change}), remove("b", **{**vector(), **change})):
             with pytest.raises(InvalidTransactionError, match=why) as refused:
-                files(add("a"), row)
+                check_actions(add("a"), row)
             assert refused.value.path == "b"
 
 
@@ -555,7 +558,7 @@ def verdict(given_rows: list[dict[str, Any]]) -> str | None:
 
 @settings(max_examples=share_of(400))
 @given(st.lists(actions_of_files(), max_size=6))
-def test_files_are_judged_as_a_plain_loop_judges_them(given_rows: list[dict[str, Any]]) -> None:
+def test_check_of_files_agrees_with_the_plain_model(given_rows: list[dict[str, Any]]) -> None:
     expected = problems(given_rows, PARTITIONS)
     found = verdict(given_rows)
     assert found in expected if found else not expected
