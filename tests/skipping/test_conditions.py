@@ -134,6 +134,13 @@ def test_null_is_compared_as_in_sql(text: str) -> None:
         ("CASE WHEN POSITION('b' IN s) - 2 < 0 THEN small + 1 > 100 ELSE true END", [0, 1]),
         ("big * 2 > 0", [0, 2]),
         ("small IN (100) AND 1 - small < 0", [0]),
+        ("t.`small` * 3 > 128", [0]),
+        ('"small" * 2 > 150', [0]),
+        ("CAST(small AS TINYINT) * 100 = 10000", [0]),
+        ("small::INT * 100000000 > 2147483647", [0]),
+        ("(CASE WHEN small > 0 THEN small ELSE 0 END) * 2 > 150 /* small - 1 */", [0]),
+        ("2 * -(small - 1) > 250", [1]),
+        ("100000 * 100000 = 10000000000 AND small > 1", [0]),
     ],
 )
 def test_arithmetic_of_whole_numbers_does_not_wrap_around(text: str, matching: list[int]) -> None:

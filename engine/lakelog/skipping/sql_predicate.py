@@ -10,9 +10,9 @@ import datetime as dt
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar, NamedTuple
 
 import polars as pl
 from polars.io.plugins import register_io_source
@@ -22,23 +22,20 @@ from lakelog.model import contract
 from lakelog.skipping.prune import referenced_columns
 
 _HINT = "write a SQL condition over the table's columns, such as \"day >= '2026-01-05'\""
-_TEXT = r"""'(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`"""
-_TIMESTAMP = re.compile(rf"({_TEXT})|\bTIMESTAMP(?:_NTZ)?\s*(?=')", re.IGNORECASE)
-"""A quoted text, or the word before a literal."""
-_TRUTH = re.compile(rf"{_TEXT}|\bIS\s+(NOT\s+)?(TRUE|FALSE)\b", re.IGNORECASE)
-_DISTINCT = re.compile(rf"{_TEXT}|\b(IS\s+(NOT\s+)?DISTINCT\s+FROM)\b", re.IGNORECASE)
-_WORD = re.compile(rf"{_TEXT}|\w+|[(),]")
-_NAME = r"""(?:[^\W\d]\w*|"(?:[^"]|"")*"|`[^`]*`)"""
-_TOKEN = re.compile(rf"'(?:[^']|'')*'|\d[\w.]*|({_NAME}(?:\s*\.\s*{_NAME})*)|::|\s+|.", re.DOTALL)
-"""A token of SQL text; group 1 is a name, with the names of fields."""
-_ARITHMETIC = re.compile(rf"{_TEXT}|([\w)\"`]\s*[-+*]|-\s*[^\s\d.])")
-_INTEGER_FUNCTIONS = frozenset(
-    """ARRAY_LENGTH BIT_COUNT BIT_LENGTH CHARACTER_LENGTH CHAR_LENGTH DATE_PART DAY DAYOFMONTH
-    DAYOFWEEK DAYOFYEAR EXTRACT HOUR LENGTH MINUTE MONTH OCTET_LENGTH POSITION QUARTER SECOND STRPOS
-    WEEK YEAR""".split()
+_TIMESTAMP = re.compile(
+    r"""('(?:[^']|'')*'|"(?:[^"]|"")*"|`[^`]*`)|\bTIMESTAMP(?:_NTZ)?\s*(?=')""", re.IGNORECASE
 )
-_FRACTIONS = re.compile(r"\(\s*'?(?:epoch|milli|micro|nano|time)", re.IGNORECASE)
-_INTEGERS = frozenset(map(contract.Primitive, ("byte", "short", "integer", "long")))
+"""A quoted text, or the word before a literal."""
+_STRING = re.compile("'(?:[^']|'')*'")
+_REWRITTEN = re.compile(
+    r"[+*]|-(?!\s*[\d.])|[^\s(,=<>]\s*-|\bIS\s+(?:NOT\s+)?(?:TRUE|FALSE|DISTINCT)\b", re.IGNORECASE
+)
+"""Found in every text that `_as_sql` may change, outside of strings."""
+_ARITHMETIC = frozenset({"PLUS", "DASH", "STAR"})
+_CLOSING = {"L_PAREN": "R_PAREN", "L_BRACKET": "R_BRACKET", "CASE": "END"}
+_OPENING = {closing: opening for opening, closing in _CLOSING.items()}
+_KEYWORDS = frozenset("AND OR NOT IN BETWEEN LIKE ILIKE RLIKE IS FROM CASE WHEN THEN ELSE".split())
+_AFTER_OPERAND = frozenset({"AND", "OR", "IS", "COMMA", "WHEN", "THEN", "ELSE"})
 _NEVER = "\0never"
 _QUOTED = re.compile(r"""('(?:[^']|'')*'|`[^`]*`)|"((?:[^"]|"")*)\"""")
 """A string, or a name in backquotes or in double quotes."""
@@ -97,77 +94,143 @@ def _parsed_text(text: str, schema: contract.Struct) -> pl.Expr:
     raise _refusal(text, refused) from refused
 
 
+class _Token(NamedTuple):
+    """A token of SQL text, and its place there."""
+
+    kind: str
+    start: int
+    end: int
+    is_word: bool
+
+
 def _as_sql(text: str, schema: contract.Struct) -> str:
-    """The text, written so that Polars gives it the meaning that it has in SQL."""
-    text = _null_safe(text)
-    if not any(found[1] for found in _ARITHMETIC.finditer(text)):
-        return text
-    # Polars computes in the type of the operands, and wraps around: MONTH(d) * 100 has 8 bits.
-    parts: list[str] = []
-    brackets: list[str] = []  # what follows after each open bracket
-    closing, before = "", ""
-    for found in _TOKEN.finditer(text):
-        part, name, rest = found[0], found[1], text[found.end() :].lstrip()
-        is_used = before not in ("AS", "::") and not rest.upper().startswith("FROM ")
-        if part == "(":
-            brackets.append(closing)
-            closing = ""
-        elif part == ")" and brackets:
-            part += brackets.pop()
-        elif name and rest.startswith("("):
-            if part.upper() in _INTEGER_FUNCTIONS and not _FRACTIONS.match(rest):
-                part, closing = f"CAST({part}", " AS HUGEINT)"
-        elif name and is_used and _type_of(name, schema) in _INTEGERS:
-            part = f"CAST({part} AS HUGEINT)"
-        parts.append(part)
-        before = before if part.isspace() else part.upper()
-    return "".join(parts)
+    """The text, written so that Polars gives it the meaning that it has in SQL.
 
-
-def _type_of(name: str, schema: contract.Struct) -> contract.DataType | None:
-    """The type of a column, or of a field of one, as SQL text names it."""
-    type_: contract.DataType | None = schema
-    for part in re.findall(_NAME, name):
-        plain = part[1:-1].replace('""', '"') if part[0] in '"`' else part
-        field = type_.field(plain) if isinstance(type_, contract.Struct) else None
-        type_ = None if field is None else field.type
-    return type_
-
-
-def _null_safe(text: str) -> str:
-    """The text without the operators that Polars' parser misreads: ``IS TRUE`` is null for it where
-    the value is, and the operand after ``DISTINCT FROM`` extends over AND and OR.
+    Polars computes in the type of the operands and wraps around (``MONTH(d) * 100`` has 8 bits),
+    reads ``IS TRUE`` as a comparison, and extends the operand after ``DISTINCT FROM`` over AND and
+    OR.
     """
-
-    def compared(found: re.Match[str]) -> str:
-        return f"<=> {found[2]}{' = FALSE' if found[1] else ''}" if found[2] else found[0]
-
-    text = _TRUTH.sub(compared, text)
-    position = 0
-    while found := _DISTINCT.search(text, position):
-        position = found.end()
-        end = _operand_end(text, position) if found[1] else None
-        if end is not None:
-            same = f"<=> ({text[position:end]}){'' if found[2] else ' = FALSE'} "
-            text = text[: found.start()] + same + text[end:]
-            position = found.start()
+    if not _REWRITTEN.search(_STRING.sub("''", text)):
+        return text
+    tokens = _tokens(text)
+    columns = {f.name: contract.to_polars(f.type) for f in schema.fields}
+    edits: list[tuple[int, int, str]] = []  # start, end, new text
+    operands: set[tuple[int, int]] = set()
+    for i, token in enumerate(tokens):
+        following = [each.kind for each in tokens[i + 1 : i + 4]]
+        negated = following[:1] == ["NOT"]
+        match token.kind, following[negated:]:
+            case "IS", ["TRUE" | "FALSE" as value, *_]:
+                end = tokens[i + 1 + negated].end
+                edits.append((token.start, end, f"<=> {value}{' = FALSE' if negated else ''}"))
+            case "IS", ["DISTINCT", "FROM", *_]:
+                first = i + 3 + negated
+                end = tokens[_last_of_comparison(tokens, first)].end
+                edits.append((token.start, tokens[first - 1].end, "<=> ("))
+                edits.append((end, end, ")" if negated else ") = FALSE"))
+            case kind, _ if kind in _ARITHMETIC:
+                operands |= {_operand_before(tokens, i), _operand_after(tokens, i)}
+    for first, last in operands:
+        if first > last:
+            continue
+        start, end = tokens[first].start, tokens[last].end
+        if _is_integer(text[start:end], columns):
+            edits += [(start, start, "CAST("), (end, end, " AS HUGEINT)")]
+    for start, end, new in sorted(edits, reverse=True):
+        text = text[:start] + new + text[end:]
     return text
 
 
-def _operand_end(text: str, start: int) -> int | None:
-    """Where the operand at `start` ends by an operator of lower rank; None if by anything else."""
+def _tokens(text: str) -> list[_Token]:
+    from sqlglot.errors import TokenError
+    from sqlglot.tokens import Tokenizer
+
+    class Names(Tokenizer):
+        IDENTIFIERS: ClassVar = ['"', "`"]
+
+    try:
+        found = Names().tokenize(text)
+    except TokenError:
+        return []  # Polars reports it
+    return [
+        _Token(
+            token.token_type.name,
+            token.start,
+            token.end + 1,
+            token.token_type.name == "IDENTIFIER" or text[token.start].isidentifier(),
+        )
+        for token in found
+    ]
+
+
+def _operand_before(tokens: Sequence[_Token], operator: int) -> tuple[int, int]:
+    """The first and last token of the operand on the left; the first is later if there is none."""
+    first = last = operator - 1
+    if first < 0 or tokens[first].kind in _KEYWORDS:
+        return operator, last
+    while True:
+        first = _matching(tokens, first, -1)
+        before = tokens[first - 1] if first else None
+        if before is None:
+            return first, last
+        called = before.is_word and before.kind not in _KEYWORDS
+        if tokens[first].kind == "L_BRACKET" or (tokens[first].kind == "L_PAREN" and called):
+            first -= 1
+        elif before.kind in {"DOT", "DCOLON"}:
+            first = max(first - 2, 0)
+        else:
+            return first, last
+
+
+def _operand_after(tokens: Sequence[_Token], operator: int) -> tuple[int, int]:
+    """The first and last token of the operand on the right, as `_operand_before`."""
+    first = last = operator + 1
+    if first >= len(tokens) or tokens[first].kind in _ARITHMETIC:
+        return first, operator
+    while True:
+        last = _matching(tokens, last, 1)
+        after = tokens[last + 1].kind if last + 1 < len(tokens) else ""
+        if after == "L_BRACKET" or (after == "L_PAREN" and tokens[last].is_word):
+            last += 1
+        elif after in {"DOT", "DCOLON"} and last + 2 < len(tokens):
+            last += 2
+        else:
+            return first, last
+
+
+def _matching(tokens: Sequence[_Token], at: int, step: int) -> int:
+    """The bracket that belongs to the one at a place; the place itself if there is none."""
+    kind = tokens[at].kind
+    other = (_CLOSING if step > 0 else _OPENING).get(kind)
     depth = 0
-    for found in _WORD.finditer(text, start):
-        match found[0].upper():
-            case "(" | "CASE":
-                depth += 1
-            case ")" | "END" if depth:
-                depth -= 1
-            case "AND" | "OR" | "IS" if not depth:
-                return found.start()
-            case ")" | "," | "WHEN" | "THEN" | "ELSE" | "END" if not depth:
-                return None
-    return None
+    for i in range(at, len(tokens) if step > 0 else -1, step):
+        depth += (tokens[i].kind == kind) - (tokens[i].kind == other)
+        if not depth:
+            return i
+        if other is None:
+            break
+    return at
+
+
+def _last_of_comparison(tokens: Sequence[_Token], first: int) -> int:
+    """The last token of the operand that begins at `first`, up to an operator of lower rank."""
+    depth = 0
+    for i, token in enumerate(tokens[first:], first):
+        if not depth and (token.kind in _AFTER_OPERAND or token.kind in _OPENING):
+            return i - 1
+        depth += (token.kind in _CLOSING) - (token.kind in _OPENING)
+    return len(tokens) - 1
+
+
+def _is_integer(text: str, columns: Mapping[str, pl.DataType]) -> bool:
+    """Whether a part of SQL text is a whole number, and not a literal."""
+    if text.isdigit():
+        return False
+    try:
+        schema = pl.LazyFrame(schema=columns).select(pl.sql_expr(text)).collect_schema()
+    except pl.exceptions.PolarsError:
+        return False  # a keyword, or a date without its literal
+    return schema.dtypes()[0].is_integer()
 
 
 def _parsed(sql: str, schema: contract.Struct) -> pl.Expr:
