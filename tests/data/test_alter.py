@@ -22,7 +22,10 @@ from lakelog.errors import (
     SchemaEvolutionError,
     UnsupportedFeatureError,
 )
+from lakelog.model import contract
+from lakelog.transaction.schema_conversion import struct_of
 from tests.budget import rng_of, share_of
+from tests.handmade import Handmade, metadata, protocol
 
 SCHEMA: dict[str, Any] = {
     "id": pl.Int32,
@@ -110,6 +113,45 @@ def test_columns_are_widened(tmp_path: Path, wider: object) -> None:
         table.alter.widen_column("p", "long")
     with pytest.raises(InvalidInputError):
         table.alter.widen_column("id", 5)
+
+
+def test_a_column_that_rules_depend_on_keeps_its_type(tmp_path: Path) -> None:
+    schema = contract.to_json(struct_of(SCHEMA))
+    schema["fields"][1]["metadata"] = {"delta.generationExpression": "CAST(id AS STRING)"}
+    table = lakelog.create(tmp_path, schema, upkeep=False)
+    table.alter.add_constraint("small", "s.a < 10")
+    for column in ("id", "s.a"):
+        with pytest.raises(SchemaEvolutionError, match="referred to elsewhere"):
+            table.alter.widen_column(column, "long", enable=True)
+    table.alter.drop_constraint("small")
+    assert table.alter.widen_column("s.a", "long", enable=True) == 3
+
+
+@pytest.mark.parametrize("column", ["id", "s.a", "s"])
+def test_a_column_that_the_table_is_clustered_by_is_not_dropped(
+    tmp_path: Path, column: str
+) -> None:
+    made = Handmade(tmp_path)
+    fields = contract.to_json(struct_of(SCHEMA))["fields"]
+    for number, each in enumerate([*fields, *fields[2]["type"]["fields"]], 1):
+        names = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"c{number}"}
+        each["metadata"] = names
+    clustering = {"clusteringColumns": [["c1"], ["c3", "c4"]]}
+    domain = {"domain": "delta.clustering", "configuration": json.dumps(clustering)}
+    features = ["clustering", "columnMapping", "domainMetadata"]
+    mapping = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "5"}
+    made.commit(
+        0,
+        protocol(2, 7, writerFeatures=features),
+        metadata(*fields, properties=mapping),
+        {"domainMetadata": {**domain, "removed": False}},
+    )
+    alter = made.table.alter
+    with pytest.raises(SchemaEvolutionError) as refused:
+        alter.drop_column(column)
+    assert refused.value.found == f"delta.clustering: {column}"
+    assert alter.rename_column(column, "other") == 1
+    assert alter.drop_column("p") == 2
 
 
 def test_nulls_comments_and_properties(tmp_path: Path) -> None:

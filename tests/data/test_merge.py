@@ -223,6 +223,18 @@ def test_clauses_that_do_not_fit_are_refused_before_anything_is_written(tmp_path
     assert files <= data_files(tmp_path)
 
 
+@pytest.mark.parametrize("others", [[], [1.0, 2.0]])
+def test_keys_are_equal_as_in_conditions(tmp_path: Path, others: list[float]) -> None:
+    nan = float("nan")
+    table = lakelog.create(tmp_path, {"id": pl.Int64, "x": pl.Float64}, upkeep=False)
+    for number, key in enumerate((nan, 0.0)):
+        table.append(pl.DataFrame({"id": number, "x": [key, *others]}))
+    for key in (nan, -0.0):
+        table.upsert(pl.DataFrame({"id": [5], "x": [key]}), on="x")
+    rows = table.to_polars(pl.col("x").is_nan() | (pl.col("x") == 0))
+    assert rows["id"].to_list() == [5, 5]
+
+
 def test_a_merge_that_only_inserts_may_write_an_append_only_table(tmp_path: Path) -> None:
     table = made(tmp_path, **{"delta.appendOnly": "true"}, **FEED)
     table.append(frame(("a", 1, 0.5)))

@@ -22,6 +22,7 @@ from lakelog.errors import (
 )
 from lakelog.storage import StoreWrapper, open_store
 from lakelog.testing import InjectingStore, Rule
+from tests.handmade import Handmade, field, metadata, protocol
 
 ROWS = pl.DataFrame({"id": [1, 2], "day": ["a", "b"]})
 MORE = pl.DataFrame({"id": [3], "day": ["b"]})
@@ -301,6 +302,29 @@ def test_schema_and_partitioning_change_with_the_rows_in_one_commit(
     log = (tmp_path / "_delta_log" / f"{2:020}.json").read_text()
     info = next(json.loads(line) for line in log.splitlines() if "commitInfo" in line)
     assert info["commitInfo"]["operationParameters"]["partitionBy"] == '["new"]'
+
+
+@pytest.mark.parametrize(
+    ("columns", "remains"), [(["id", "day"], True), (["day"], False)], ids=["same", "without"]
+)
+def test_a_table_that_is_replaced_is_not_clustered_by_columns_that_it_lacks(
+    tmp_path: Path, columns: list[str], remains: bool
+) -> None:
+    made = Handmade(tmp_path)
+    clustering = {"domain": "delta.clustering", "configuration": '{"clusteringColumns":[["id"]]}'}
+    made.commit(
+        0,
+        protocol(1, 7, writerFeatures=["clustering", "domainMetadata"]),
+        metadata(field("id"), field("day", "string")),
+        {"domainMetadata": {**clustering, "removed": False}},
+    )
+    made.table.append(ROWS)
+    made.table.overwrite(ROWS.select(columns), schema_mode="overwrite")
+    domains = made.table.snapshot().domains().select("domain").collect().rows()
+    assert domains == [("delta.clustering",)] * remains
+    lakelog.create(tmp_path, ROWS.schema, mode="overwrite")
+    assert made.table.snapshot().domains().collect().height == 0
+    assert made.table.append(ROWS).version == 4
 
 
 def test_partitioning_is_kept_unless_it_is_given(tmp_path: Path) -> None:

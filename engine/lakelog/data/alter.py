@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -13,6 +14,7 @@ import pyarrow as pa
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.data.row_rules import RowRules, check
+from lakelog.data.write_plan import clustering_columns, is_clusterable
 from lakelog.errors import (
     ConstraintViolationError,
     InvalidInputError,
@@ -21,11 +23,12 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.input_validation import checked_methods
+from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
-from lakelog.model.metadata import CONSTRAINT_PROPERTY, Metadata
+from lakelog.model.metadata import CLUSTERING, CONSTRAINT_PROPERTY, Metadata
 from lakelog.skipping.indexed_columns import STATISTICS_COLUMNS
 from lakelog.transaction import schema_edits
-from lakelog.transaction.schema_conversion import SchemaLike, struct_of
+from lakelog.transaction.schema_conversion import SchemaLike, schema_text, struct_of
 from lakelog.transaction.transaction import LogTransaction
 
 _MAPPING = "delta.columnMapping.mode"
@@ -126,11 +129,11 @@ class Alter:
         """Drop a column. Data files keep its values, so this needs column mapping by name.
 
         Args:
-            column: The column; not a partition column.
+            column: The column; not a partition column, and not one that the table is clustered by.
             enable: As `rename_column`.
 
         Raises:
-            SchemaEvolutionError: As `rename_column`; or it is a partition column or the last one.
+            SchemaEvolutionError: As `rename_column`; or it is such a column or the last one.
         """
         self._require_mapping(column, enable=enable)
 
@@ -149,8 +152,8 @@ class Alter:
             enable: Set ``delta.enableTypeWidening``; older readers then cannot read the table.
 
         Raises:
-            SchemaEvolutionError: The type is not wider, or type widening is off and `enable` is
-                false.
+            SchemaEvolutionError: The type is not wider; type widening is off and `enable` is false;
+                or a constraint or a generated column refers to the column.
 
         Source: Delta protocol, Type Widening.
         """
@@ -163,7 +166,9 @@ class Alter:
         parameters = {
             "column": orjson.dumps({"name": column, "type": contract.to_json(wider)}).decode()
         }
-        return self._schema("CHANGE COLUMN", parameters, edit, properties=properties)
+        return self._schema(
+            "CHANGE COLUMN", parameters, edit, properties=properties, column=column, to=column
+        )
 
     def set_nullable(self, column: str) -> int | None:
         """Allow nulls in a column. The reverse is not possible, because files may have nulls."""
@@ -288,12 +293,15 @@ class Alter:
         column: str | None = None,
         to: str | None = None,
     ) -> int | None:
-        """Commit an edit of the schema; `column` is renamed to `to`, or dropped."""
+        """Commit an edit of the schema; `column` is renamed to `to`, changed (both are equal), or
+        dropped (None).
+        """
         tx = self._begin(operation=operation, parameters=parameters)
         metadata = tx.snapshot.metadata
         schema = edit(metadata.schema)
         if column is not None:
-            _require_unreferenced(metadata, column, is_dropped=to is None)
+            new = replace(metadata, schema_string=schema_text(schema))
+            _require_unreferenced(tx.snapshot, new, column, to)
         partition_by = [
             to if name == column and to else name for name in metadata.partition_columns
         ]
@@ -347,16 +355,22 @@ def _type_of(type_: object) -> contract.DataType:
     )
 
 
-def _require_unreferenced(metadata: Metadata, column: str, *, is_dropped: bool) -> None:
-    """Refuse to rename or drop a column that something else in the metadata refers to."""
+def _require_unreferenced(
+    snapshot: LogSnapshot, new: Metadata, column: str, to: str | None
+) -> None:
+    """Refuse to rename, change or drop a column that something else in the metadata refers to."""
+    metadata = snapshot.metadata
     name = schema_edits.path_of(metadata.schema, column)[-1]
     word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
     texts = {key: str(text) for key, text in metadata.constraints.items()}
-    texts[STATISTICS_COLUMNS] = metadata.configuration.get(STATISTICS_COLUMNS) or ""
     for at in contract.fields_of(metadata.schema):
         texts[f"the generated column {at.text}"] = str(at.field.metadata.get(_GENERATION) or "")
-    if is_dropped and column in metadata.partition_columns:
+    if to != column:
+        texts[STATISTICS_COLUMNS] = metadata.configuration.get(STATISTICS_COLUMNS) or ""
+    if to is None and column in metadata.partition_columns:
         texts["partitionColumns"] = column
+    if to is None and not is_clusterable(new, clustering_columns(snapshot)):
+        texts[CLUSTERING] = column
     for where, text in texts.items():
         if word.search(text):
             raise SchemaEvolutionError(

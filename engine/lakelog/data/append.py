@@ -33,6 +33,7 @@ from lakelog.data.row_commit import (
 )
 from lakelog.data.targets import Targets, find_targets, holds, keeping, matching_rows
 from lakelog.data.write import DataFileWriter, WritePlan
+from lakelog.data.write_plan import is_clusterable
 from lakelog.errors import CommitOutcomeUnknown, InvalidInputError, LakelogError
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
@@ -195,6 +196,8 @@ class _Write:
                     partition_by=metadata.partition_columns,
                     configuration=_changed(before, metadata),
                 )
+                if changes_schema and not is_clusterable(metadata, plan.clustering):
+                    tx.remove_clustering()
             records = commit.keeps_changes and not changes_schema
             report = self._write(plan, _Replacing(where, targets), records=records)
         return commit.commit(report)

@@ -574,7 +574,10 @@ class _Merging(Change):
         """For each row the number of the clause that changes it, or -1, and its source row."""
         target = pl.DataFrame(rows.select(self.columns))
         keys = list(self._keys)
-        pairs = target.select(keys).with_row_index(_T).join(self._index, on=keys)
+        is_float = any(target[key].dtype.is_float() for key in keys)
+        # By one column in ascending order, as that of one row is, Polars would not join NaN.
+        on: list[str | pl.Expr] = [*keys, pl.lit(0)] if is_float else [*keys]
+        pairs = target.select(keys).with_row_index(_T).join(self._index, on=on)
         ours, theirs = pairs[_T].to_numpy(), pairs[_S].to_numpy()
         self._found[theirs] = True
         chosen = np.full(target.height, -1)

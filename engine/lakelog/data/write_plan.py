@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
-from lakelog.model.metadata import CLUSTERING, clustering_paths
+from lakelog.model.metadata import CLUSTERING, Metadata, clustering_paths
 from lakelog.skipping.indexed_columns import NUM_INDEXED_COLUMNS
 from lakelog.transaction import write_support
 
@@ -226,6 +226,18 @@ def clustering_columns(snapshot: LogSnapshot) -> tuple[tuple[str, ...], ...]:
             expected=f"clusteringColumns in the domain {CLUSTERING}",
             found=text,
         ) from cause
+
+
+def is_clusterable(metadata: Metadata, clustering: Iterable[Sequence[str]]) -> bool:
+    """Whether a table has all columns of these physical paths."""
+
+    def has(type_: contract.DataType, path: Sequence[str]) -> bool:
+        fields = type_.fields if isinstance(type_, contract.Struct) else ()
+        mapping = metadata.column_mapping_mode
+        names = {contract.physical_name(f, mapping): f.type for f in fields}
+        return not path or (path[0] in names and has(names[path[0]], path[1:]))
+
+    return all(has(metadata.schema, path) for path in clustering)
 
 
 def _absolute(location: str) -> str:

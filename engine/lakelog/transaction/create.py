@@ -13,7 +13,7 @@ from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import InvalidTransactionError, TableExistsError
 from lakelog.log.context import Log
 from lakelog.model import actions
-from lakelog.model.metadata import CLUSTERING, Metadata
+from lakelog.model.metadata import Metadata
 from lakelog.storage import LogStore
 from lakelog.transaction import operations, write_support
 from lakelog.transaction.action_buffer import ActionBuffer
@@ -24,7 +24,6 @@ from lakelog.transaction.log_tail import LogTails
 from lakelog.transaction.metadata_changes import metadata_row, protocol_row, settled_metadata
 from lakelog.transaction.operations import CommitArguments, Operation
 from lakelog.transaction.pending_commit import PendingCommit, Reads
-from lakelog.transaction.restoring import clustering_of
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.schema_conversion import SchemaLike, schema_text
 from lakelog.transaction.transaction import (
@@ -202,8 +201,7 @@ def replace_table(begin: Callable[..., LogTransaction], definition: TableDefinit
         name=definition.name,
         description=definition.description,
     )
-    if clustering_of(tx.snapshot) is not None:
-        tx.remove_domain(CLUSTERING)
+    tx.remove_clustering()
     tx.replace_rows()
     tx.commit()
 

@@ -101,6 +101,7 @@ class LogTransaction(Displayed):
         self._replaces = False
         self._rows_replaced = False
         self._restored = False
+        self._unclustered = False
         self._constraints_hold = False
         self._checked: list[str] = []
         self._row_ids_kept: list[str] = []
@@ -325,9 +326,15 @@ class LogTransaction(Displayed):
         if clustering is not None and clustering != before:
             fields = {"domain": CLUSTERING, "configuration": clustering}
             self._buffer.put_domains(None, fields)
-        elif clustering is None and before is not None:
-            self._buffer.drop_domain(CLUSTERING, self._tail.meta)
+        elif clustering is None:
+            self.remove_clustering()
         return restored
+
+    def remove_clustering(self) -> None:
+        """Remove the clustering of a table whose rows are all replaced, if it is clustered."""
+        if restoring.clustering_of(self.snapshot) is not None:
+            self._buffer.drop_domain(CLUSTERING, self._tail.meta)
+            self._unclustered = True
 
     def set_metadata(
         self,
@@ -605,6 +612,7 @@ class LogTransaction(Displayed):
             replaced=self._replaces,
             rows_replaced=self._rows_replaced,
             restored=self._restored,
+            unclustered=self._unclustered,
             constraints_hold=self._constraints_hold,
             checked=pl.Series("path", self._checked, pl.String),
             live_files=self._live_files,

@@ -378,6 +378,7 @@ def check(
     replaced: bool,
     rows_replaced: bool = False,
     restored: bool = False,
+    unclustered: bool = False,
     constraints_hold: bool = False,
     checked: pl.Series | None = None,
     live_files: Callable[[], pl.LazyFrame],
@@ -407,6 +408,7 @@ def check(
         table,
         rows_replaced=rows_replaced,
         restored=restored,
+        unclustered=unclustered,
         checked=checked,
     )
 

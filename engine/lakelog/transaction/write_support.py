@@ -24,7 +24,7 @@ from lakelog.errors import (
 )
 from lakelog.model import actions
 from lakelog.model.actions import DV_COLUMNS, FILE_ACTIONS
-from lakelog.model.metadata import Protocol, is_on
+from lakelog.model.metadata import CLUSTERING, Protocol, is_on
 from lakelog.skipping.json_texts import decode
 
 _SYSTEM_DOMAIN = "delta."
@@ -99,15 +99,17 @@ def check_actions(
     *,
     rows_replaced: bool = False,
     restored: bool = False,
+    unclustered: bool = False,
     checked: pl.Series | None = None,
 ) -> None:
     """Raise for actions that a feature of the table forbids, or that lakelog cannot validate;
     ``found`` has the 0-based ``row`` of an example and its path. Files that are `restored`
-    fulfilled the table's rules before; `checked` are paths of files whose rows fulfil them.
+    fulfilled the table's rules before; `unclustered` allows the domain of clustering; `checked` are
+    paths of files whose rows fulfil the rules.
     """
     _check_kinds(files, meta, table, configured.dialect)
     _check_one_of_a_kind(meta, table)
-    _check_domains(configured, meta, table, restored=restored)
+    _check_domains(configured, meta, table, [CLUSTERING] if restored or unclustered else [])
     if not files.height:
         return
     adds = _of(files, "add")
@@ -272,7 +274,7 @@ def _check_one_of_a_kind(meta: pl.DataFrame, table: str) -> None:
 
 
 def _check_domains(
-    configured: TableConfiguration, meta: pl.DataFrame, table: str, *, restored: bool
+    configured: TableConfiguration, meta: pl.DataFrame, table: str, allowed: list[str]
 ) -> None:
     if not meta.height or "domain" not in meta.columns:
         return
@@ -287,8 +289,8 @@ def _check_domains(
             found=domains[0],
             hint="add the feature to the protocol first",
         )
-    system = domains.filter(domains.str.starts_with(_SYSTEM_DOMAIN))
-    if system.len() and not restored:
+    system = domains.filter(domains.str.starts_with(_SYSTEM_DOMAIN) & ~domains.is_in(allowed))
+    if system.len():
         raise InvalidTransactionError(
             f"domains that begin with {_SYSTEM_DOMAIN!r} are reserved for the system",
             path=table,
