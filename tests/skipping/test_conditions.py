@@ -219,3 +219,42 @@ def test_sql_text_that_is_not_a_valid_condition_raises(tmp_path: Path, text: str
     for call in (table.snapshot().files, table.snapshot().plan, table.snapshot().scan):
         with pytest.raises(InvalidInputError):
             call(text)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "x = '1.5'",
+        "x < '2'",
+        "NOT (CASE WHEN x = '1' THEN true ELSE false END)",
+        "day = 5",
+        "day - DATE '2026-01-01' > 5",
+        "n = DATE '2026-01-01'",
+        "b = '1'",
+        "s < 1.5",
+        "st = 1",
+        pl.col("x") == "1.5",
+        ~(pl.col("day") == 5),
+    ],
+)
+def test_a_comparison_of_values_of_different_kinds_is_refused(
+    tmp_path: Path, where: str | pl.Expr
+) -> None:
+    table = lakelog.create(
+        tmp_path, ROWS.schema | {"x": pl.Decimal(10, 2), "st": pl.Struct({"a": pl.Int64})}
+    )
+    with pytest.raises(InvalidInputError, match="compares values of different kinds"):
+        table.to_polars(where)
+
+
+def test_a_literal_is_compared_as_a_text_with_a_column_of_texts() -> None:
+    rows = pl.DataFrame({"s": ["20260101", "7", "true"], "b": [True, False, None]})
+    for text, found in {
+        "s = 20260101": ["20260101"],
+        "s IN (7)": ["7"],
+        "s = true": ["true"],
+        "b = 'true'": ["20260101"],
+    }.items():
+        where = condition(text, struct_of(rows.schema))
+        assert where is not None
+        assert rows.filter(where)["s"].to_list() == found

@@ -23,9 +23,11 @@ from lakelog.skipping.statistics import has_bounds
 from lakelog.skipping.values import PREFIX, TypedPartitions
 
 _IN_LIST_LIMIT = 64
+_EQUALITIES = ("Eq", "NotEq", "EqValidity", "NotEqValidity")
 _ORDERED = {"Lt": (False, True), "LtEq": (False, False), "Gt": (True, True), "GtEq": (True, False)}
 # Errors of Polars for an expression that it cannot type, evaluate or serialize.
 _REFUSALS = (pl.exceptions.PolarsError, TypeError, ValueError, OverflowError)
+_OWN_TYPE = "compare each column with a value of its own type"
 _CAST_TARGETS: dict[str, pl.DataType] = {
     "Int128": pl.Int128(),
     "Int64": pl.Int64(),
@@ -85,9 +87,72 @@ def row_wise(
         raise InvalidInputError(
             f"{name} does not fit the table's schema",
             found=expr,
-            hint="compare each column with a value of its own type",
+            hint=_OWN_TYPE,
         ) from cause
+    _require_comparable(expr, _json(expr), pl.LazyFrame(schema=used), name)
     return outcome, tuple(n for n in schema.names if n in roots)
+
+
+def require_comparable(expr: pl.Expr, schema: contract.Struct, name: str) -> None:
+    """Refuse comparisons of values of different kinds, such as a decimal and a text, which Polars
+    compares as texts, or a date and a number of days. `name` as for `row_wise`.
+    """
+    columns = pl.LazyFrame(schema={f.name: contract.to_polars(f.type) for f in schema.fields})
+    _require_comparable(expr, _json(expr), columns, name)
+
+
+def _require_comparable(expr: pl.Expr, node: Any, columns: pl.LazyFrame, name: str) -> None:
+    children = list(reversed(expr.meta.pop()))
+    match node:
+        case {"BinaryExpr": {"op": str(op)}} | {
+            "Function": {"function": {"Sql": {"Binary": str(op)}}}
+        } if op in _ORDERED or op in _EQUALITIES:
+            try:
+                types = [columns.select(c.alias("")).collect_schema()[""] for c in children]
+            except pl.exceptions.PolarsError:
+                types = []  # reported with the whole expression
+            if types and not _are_comparable(children, types, is_equality=op in _EQUALITIES):
+                raise InvalidInputError(
+                    f"{name} compares values of different kinds: {types[0]} and {types[1]}",
+                    found=expr,
+                    hint=_OWN_TYPE,
+                )
+    for position, child in enumerate(children):
+        _require_comparable(child, _child_node(node, position), columns, name)
+
+
+def _are_comparable(
+    sides: Sequence[pl.Expr], types: Sequence[pl.DataType], *, is_equality: bool
+) -> bool:
+    kinds = [_kind(each) for each in types]
+    if kinds[0] == kinds[1] or None in kinds:
+        return True
+    if "text" in kinds:
+        text, other = sorted(range(2), key=lambda side: kinds[side] != "text")
+        if kinds[other] in {"time", "binary"}:
+            return True  # as times, if the text is SQL; as bytes
+        if kinds[other] not in {"number", "boolean"} or not is_equality:
+            return False
+        # A literal is taken as a text.
+        return sides[other].meta.is_literal() or (
+            kinds[other] == "boolean" and _text_of(sides[text]) in {"true", "false"}
+        )
+    return set(kinds) == {"number", "boolean"}
+
+
+def _kind(dtype: pl.DataType) -> str | None:
+    if dtype.is_numeric():
+        return "number"
+    if isinstance(dtype, pl.String | pl.Categorical | pl.Enum):
+        return "text"
+    if isinstance(dtype, pl.Date | pl.Datetime):
+        return "time"
+    return None if isinstance(dtype, pl.Null | pl.Unknown) else type(dtype).__name__.lower()
+
+
+def _text_of(expr: pl.Expr) -> str | None:
+    literal = _literal(expr)
+    return literal.item() if literal is not None and literal.dtype == pl.String else None
 
 
 def keep_mask(
@@ -182,6 +247,8 @@ def _child_node(node: Any, position: int) -> Any:
             return inner[position]
         case {"Alias": [inner, _]} | {"Cast": {"expr": inner}}:
             return inner
+        case {"Ternary": {"predicate": asked, "truthy": yes, "falsy": no}}:
+            return (yes, no, asked)[position]
     return None
 
 

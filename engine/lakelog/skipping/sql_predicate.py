@@ -19,7 +19,7 @@ from polars.io.plugins import register_io_source
 
 from lakelog.errors import InvalidInputError
 from lakelog.model import contract
-from lakelog.skipping.prune import referenced_columns
+from lakelog.skipping.prune import referenced_columns, require_comparable
 
 _HINT = "write a SQL condition over the table's columns, such as \"day >= '2026-01-05'\""
 _TIMESTAMP = re.compile(
@@ -240,6 +240,7 @@ def _parsed(sql: str, schema: contract.Struct) -> pl.Expr:
         referenced_columns(raw, schema)  # raises, and names the closest columns
     used = contract.Struct(tuple(field for field in schema.fields if field.name in roots))
     _require_boolean(raw, sql, used)
+    require_comparable(raw, used, "where")
     typed = _typed(sql, used)
     # Parts that Polars does not push down to the rows (aggregates, windows) are rejected by name.
     return raw if typed is None else typed
