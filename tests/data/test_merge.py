@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +24,13 @@ from tests.data.test_write import data_files
 VECTORS = {"delta.enableDeletionVectors": "true"}
 FEED = {"delta.enableChangeDataFeed": "true"}
 ON = "target.id = source.id"
+FURTHER = [
+    "",
+    " AND target.p = 'a'",
+    " AND source.x > 10",
+    " AND (target.x < source.x OR target.p IS NULL)",
+    " AND target.p IN ('a', 'c') AND target.x > 5 AND source.id < 40",
+]
 ALL: list[tuple[str, dict[str, Any]]] = [
     ("when_matched_update", {"updates": {"x": "source.x + target.x"}}),
     ("when_matched_update", {"updates": {"p": "'m'"}, "predicate": "source.x > 20"}),
@@ -87,14 +95,15 @@ def test_random_merges_leave_the_rows_that_deltalake_leaves(tmp_path: Path, vect
         source = some_rows(rng, [*rng.sample(range(60), rng.randrange(25)), None])
         limit = rng.choice([None, 1])  # which maps the rows of the source from a file
         given = batched(source, rng.randrange(1, 9))
-        report = with_clauses(ours.merge(given, ON, memory_limit=limit), clauses).execute()
+        on = ON + rng.choice(FURTHER)
+        report = with_clauses(ours.merge(given, on, memory_limit=limit), clauses).execute()
         merged = deltalake.DeltaTable(peer.path).merge(
-            source.to_arrow(), ON, source_alias="source", target_alias="target"
+            source.to_arrow(), on, source_alias="source", target_alias="target"
         )
         with_clauses(merged, clauses).execute()
         after = ours.snapshot().scan().collect()
-        assert bag(after) == bag(peer.snapshot().scan().collect()), clauses
-        assert bag(after) == bag(peer_rows(Path(ours.path))), clauses
+        assert bag(after) == bag(peer.snapshot().scan().collect()), (on, clauses)
+        assert bag(after) == bag(peer_rows(Path(ours.path))), (on, clauses)
         if report.version is None:
             assert bag(after) == bag(before), clauses
             continue
@@ -176,10 +185,38 @@ def test_columns_of_other_names_and_types_are_compared(tmp_path: Path) -> None:
     assert found.rows() == [("a", 1, 0.5), ("b", 2, 2.0), ("b", 7, 0.25)]
 
 
+def test_further_conditions_choose_pairs_and_files(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(frame(("a", 1, 0.5), ("b", 2, 1.5), ("c", 3, 2.5)))
+    (unread,) = tmp_path.glob("p=c/*.parquet")
+    moved = unread.rename(tmp_path / "moved")
+    new = frame(("a", 1, 7.0), ("b", 2, 1.0), ("c", 3, 9.0))
+    on = "target.id = source.id AND target.p IN ('a', 'b') AND target.x < source.x"
+    merge = table.merge(new, on).when_matched_update({"x": "source.x"})
+    report = merge.when_not_matched_insert({"id": "source.id"}, "source.id > 2").execute()
+    assert (report.num_updated_rows, report.num_rows) == (1, 1)
+    assert commit_info(tmp_path, 2)["operationParameters"]["predicate"] == json.dumps([on])
+    moved.rename(unread)
+    rows = [("a", 1, 7.0), ("b", 2, 1.5), ("c", 3, 2.5), (None, 3, None)]
+    assert bag(table.to_polars()) == Counter(rows)
+
+
+def test_a_column_that_is_compared_twice_has_both_values(tmp_path: Path) -> None:
+    table = made(tmp_path)
+    table.append(frame(("a", 1, 1.0), ("a", 2, 2.0)))
+    new = pl.DataFrame({"one": [1, 2], "two": [1, 3]})
+    on = "target.id = source.one AND target.id = source.two"
+    assert table.merge(new, on).when_matched_delete().execute().num_deleted_rows == 1
+    assert table.to_polars()["id"].to_list() == [2]
+
+
 @pytest.mark.parametrize(
     ("on", "message"),
     [
         ("nope", "the condition of the merge cannot be used"),
+        ("target.id = source.id AND p = 'a'", "the condition of the merge cannot be used"),
+        ("target.id = source.id AND target.x > 'a'", "values of different kinds"),
+        ("target.id = source.id AND target.x", "the condition cannot be used"),
         ("target.id > source.id", "the condition of the merge cannot be used"),
         ("target.id = source.id OR target.p = source.p", "the condition of the merge cannot"),
         (["y"], "the target of the merge has no column 'y'"),
@@ -187,9 +224,7 @@ def test_columns_of_other_names_and_types_are_compared(tmp_path: Path) -> None:
         ([], "needs a column to compare"),
     ],
 )
-def test_conditions_that_are_no_equalities_are_refused(
-    tmp_path: Path, on: Any, message: str
-) -> None:
+def test_conditions_without_an_equality_are_refused(tmp_path: Path, on: Any, message: str) -> None:
     table = made(tmp_path)
     with pytest.raises(InvalidInputError, match=message):
         table.merge(frame(("a", 1, 0.5)), on).when_matched_delete().execute()

@@ -12,7 +12,6 @@ Source: Delta Lake, MERGE INTO (MergeIntoCommand). Delta protocol, Deletion Vect
 
 from __future__ import annotations
 
-import json
 import mmap
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -28,6 +27,7 @@ import pyarrow as pa
 
 from lakelog.data.conform import Conform, Incoming
 from lakelog.data.files import ReadPlan
+from lakelog.data.merge_condition import SOURCE, TARGET, MergeCondition
 from lakelog.data.rewrite import Change, Outcome, Rewriter, Rewritten, UpdatedColumns
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
 from lakelog.data.row_rules import RowRules
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 Kind = Literal["update", "delete", "insert"]
 
-_SOURCE, _TARGET = "source", "target"
 _T, _S = "\0target row", "\0source row"
 _PIECE_ROWS = 1 << 16
 _SOURCE_SHARE, _INSERT_SHARE = 4, 32  # parts of the memory limit, of all rows and of some
@@ -178,18 +177,17 @@ class Merge:
         ReadPlan.of(commit.snapshot, ())  # refuses a table without rows
         schema = commit.snapshot.schema
         incoming = Incoming.of(self._source)
-        keys = _keys(self._on, schema.names, incoming.schema.names)
+        on = MergeCondition.of(self._on, schema.names, incoming.schema.names)
+        keys = on.keys
         source = _Source.of(incoming, schema, keys, self._memory_limit)
         commit.parameters |= {
-            "predicate": orjson.dumps(
-                [" AND ".join(f"({_TARGET}.`{t}` = {_SOURCE}.`{s}`)" for t, s in keys.items())]
-            ).decode(),
+            "predicate": on.parameter,
             **_clause_parameters("matchedPredicates", self._matched),
             **_clause_parameters("notMatchedPredicates", self._not_matched),
             **_clause_parameters("notMatchedBySourcePredicates", self._by_source),
         }
         change = _Merging(
-            commit.snapshot, source, keys, self._matched, self._not_matched, self._by_source
+            commit.snapshot, source, on, self._matched, self._not_matched, self._by_source
         )
         rewriter = Rewriter(commit, change, self._memory_limit)
         with commit.guarded():
@@ -342,67 +340,6 @@ def _mapped(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
         ) from cause
 
 
-def _keys(
-    on: str | Sequence[str] | Mapping[str, str], target: Sequence[str], source: Sequence[str]
-) -> dict[str, str]:
-    """Columns of the target that are compared, with those of the source."""
-    if isinstance(on, str):
-        found = {on: on} if on in target else _keys_of_text(on)
-    elif isinstance(on, Mapping):
-        found = dict(on)
-    else:
-        found = {name: name for name in on}
-    for side, names, known in ((_TARGET, found, target), (_SOURCE, found.values(), source)):
-        for name in names:
-            if name not in known:
-                raise InvalidInputError(
-                    f"the {side} of the merge has no column {name!r}",
-                    column=str(name),
-                    expected=", ".join(known),
-                    found=name,
-                )
-    if not found:
-        raise InvalidInputError("a merge needs a column to compare", expected="on=['id']", found=on)
-    return found
-
-
-def _keys_of_text(text: str) -> dict[str, str]:
-    """The columns that a condition of equalities compares."""
-    found: dict[str, str] = {}
-    try:
-        pending = [json.loads(pl.sql_expr(text).meta.serialize(format="json"))]
-        while pending:
-            match pending.pop():
-                case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
-                    pending += [right, left]
-                case {"BinaryExpr": {"left": left, "op": "Eq", "right": right}}:
-                    sides = dict([_side(left), _side(right)])
-                    found[sides[_TARGET]] = sides[_SOURCE]
-                case other:
-                    found |= dict([_side(other)])  # not an equality, which it refuses
-    except (LookupError, TypeError, ValueError, pl.exceptions.PolarsError) as cause:
-        raise InvalidInputError(
-            "the condition of the merge cannot be used",
-            expected="a column, a list of columns, or equalities such as "
-            "'target.id = source.id AND target.day = source.day'",
-            found=text,
-            hint="put other conditions into the predicates of the clauses",
-        ) from cause
-    return found
-
-
-def _side(node: Any) -> tuple[str, str]:
-    match node:
-        case {
-            "Function": {
-                "input": [{"Column": str(side)}],
-                "function": {"StructExpr": {"FieldByName": str(name)}},
-            }
-        }:
-            return side, name
-    raise LookupError(node)
-
-
 class _Effect:
     """A clause, checked against the columns that it can see."""
 
@@ -414,7 +351,7 @@ class _Effect:
         values = clause.values
         if values is None:
             values = {
-                name: pl.col(_SOURCE).struct.field(name)
+                name: pl.col(SOURCE).struct.field(name)
                 for name in sides.source.names
                 if name not in clause.skipped
             }
@@ -446,18 +383,20 @@ class _Merging(Change):
         self,
         snapshot: LogSnapshot,
         source: _Source,
-        keys: Mapping[str, str],
+        on: MergeCondition,
         matched: Sequence[_Clause],
         not_matched: Sequence[_Clause],
         by_source: Sequence[_Clause],
     ) -> None:
+        keys = on.keys
         self._snapshot, self._source, self._keys = snapshot, source, keys
         schema = snapshot.schema
+        self._pairs = on.of_pairs(schema, source.schema)
         rules = RowRules.of(snapshot.table_configuration)
         sides = _Sides(rules, snapshot.metadata.partition_columns, source.schema)
-        target_row = _with_struct(schema, contract.Field(_TARGET, schema))
-        pair = _with_struct(target_row, contract.Field(_SOURCE, source.schema))
-        source_row = _with_struct(source.schema, contract.Field(_SOURCE, source.schema))
+        target_row = _with_struct(schema, contract.Field(TARGET, schema))
+        pair = _with_struct(target_row, contract.Field(SOURCE, source.schema))
+        source_row = _with_struct(source.schema, contract.Field(SOURCE, source.schema))
         self._matched = [_Effect(each, sides, pair) for each in matched]
         self._by_source = [_Effect(each, sides, target_row) for each in by_source]
         self._inserts = [_Effect(each, sides, source_row) for each in not_matched]
@@ -471,14 +410,15 @@ class _Merging(Change):
             ("delete", True)
         ]
         roots = {root for each in effects for root in each.roots} | set(keys)
-        sees_all = _TARGET in roots
+        roots |= self._pairs.columns if self._pairs is not None else set()
+        sees_all = TARGET in roots
         self.columns = [name for name in schema.names if sees_all or name in roots]
         updates = [each.assigned.columns for each in effects if each.assigned is not None]
         if updates and len(updates) == len(effects):
             read = {*self.columns, *(name for each in updates for name in each.read)}
             self.updated = UpdatedColumns(
                 frozenset(name for each in updates for name in each.assigned),
-                frozenset(schema.names if _TARGET in read else read),
+                frozenset(schema.names if TARGET in read else read),
             )
         self._index = source.keys(keys)
         self._found = np.zeros(source.height, bool)
@@ -488,11 +428,19 @@ class _Merging(Change):
         """Rows for which it is not true do not change, and match no source row."""
         parts = []
         if self._matched or self._inserts:
-            parts.append(self._key_condition())
+            parts.append(self._pair_condition())
         parts += [each.where for each in self._by_source]
-        if any(part is None or _TARGET in part.meta.root_names() for part in parts):
+        if any(part is None or TARGET in part.meta.root_names() for part in parts):
             return None
         return reduce(lambda a, b: a | b, [part for part in parts if part is not None])
+
+    def _pair_condition(self) -> pl.Expr | None:
+        """What holds of every target row that matches; None where nothing can be said."""
+        found = self._key_condition()
+        of_target = None if self._pairs is None else self._pairs.of_target
+        if found is None or of_target is None:
+            return of_target if found is None else found
+        return found & of_target
 
     def _key_condition(self) -> pl.Expr | None:
         """What holds of every key of the source; None where nothing can be said."""
@@ -563,7 +511,7 @@ class _Merging(Change):
         at_once = self._source.insert_rows
         for start in range(0, len(left), at_once):
             rows = self._source.gather(left[start : start + at_once])
-            frame = rows.with_columns(rows.to_struct(_SOURCE))
+            frame = rows.with_columns(rows.to_struct(SOURCE))
             chosen = _choose(self._inserts, frame.height, lambda: frame)  # noqa: B023
             for number, effect in enumerate(self._inserts):
                 part = frame.filter(pl.Series(chosen == number))
@@ -579,6 +527,9 @@ class _Merging(Change):
         on: list[str | pl.Expr] = [*keys, pl.lit(0)] if is_float else [*keys]
         pairs = target.select(keys).with_row_index(_T).join(self._index, on=on)
         ours, theirs = pairs[_T].to_numpy(), pairs[_S].to_numpy()
+        if self._pairs is not None and len(ours):
+            matches = holds(self._seen(target[ours], theirs), self._pairs.where).to_numpy()
+            ours, theirs = ours[matches], theirs[matches]
         self._found[theirs] = True
         chosen = np.full(target.height, -1)
         partners = np.full(target.height, -1)
@@ -603,9 +554,9 @@ class _Merging(Change):
         self, target: pl.DataFrame, partners: NDArray[np.int64] | None = None
     ) -> pl.DataFrame:
         """The columns that clauses see."""
-        seen = target.with_columns(target.to_struct(_TARGET))
+        seen = target.with_columns(target.to_struct(TARGET))
         if partners is not None:
-            seen = seen.with_columns(self._source.gather(partners).to_struct(_SOURCE))
+            seen = seen.with_columns(self._source.gather(partners).to_struct(SOURCE))
         return seen
 
     def _require_single(self, target: pl.DataFrame, hit: NDArray[np.int64]) -> None:

@@ -1,0 +1,207 @@
+"""The condition of a merge: columns that are compared, and further conditions over both sides.
+
+The equalities of a target's column with a source's column, joined by AND, are the keys: rows are
+joined by them. The other parts of the condition are evaluated for pairs of rows with equal keys.
+Those over the target alone also choose the files of the target that are read.
+
+Source: Delta Lake, MERGE INTO (MergeIntoCommand).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import orjson
+import polars as pl
+
+from lakelog.errors import InvalidInputError
+from lakelog.model.contract import Field, Struct
+from lakelog.skipping.sql_predicate import condition, parse_sql, sql_text
+
+SOURCE, TARGET = "source", "target"
+
+
+@dataclass(frozen=True)
+class MergeCondition:
+    """Which source row matches which target row.
+
+    Attributes:
+        keys: Columns of the target that are compared, with those of the source.
+        text: The whole condition as SQL; None if the keys are all of it.
+    """
+
+    keys: Mapping[str, str]
+    text: str | None = None
+
+    @staticmethod
+    def of(
+        on: str | Sequence[str] | Mapping[str, str], target: Sequence[str], source: Sequence[str]
+    ) -> MergeCondition:
+        """The condition of a caller, with the column names of both sides."""
+        if isinstance(on, str):
+            found = MergeCondition({on: on}) if on in target else _of_text(on)
+        elif isinstance(on, Mapping):
+            found = MergeCondition(dict(on))
+        else:
+            found = MergeCondition({name: name for name in on})
+        for side, names, known in (
+            (TARGET, found.keys, target),
+            (SOURCE, found.keys.values(), source),
+        ):
+            for name in names:
+                if name not in known:
+                    raise InvalidInputError(
+                        f"the {side} of the merge has no column {name!r}",
+                        column=str(name),
+                        expected=", ".join(known),
+                        found=name,
+                    )
+        if not found.keys:
+            raise InvalidInputError(
+                "a merge needs a column to compare", expected="on=['id']", found=on
+            )
+        return found
+
+    @property
+    def parameter(self) -> str:
+        """The ``predicate`` of ``operationParameters``."""
+        text = None if self.text is None else sql_text(self.text)
+        keys = " AND ".join(f"({TARGET}.`{t}` = {SOURCE}.`{s}`)" for t, s in self.keys.items())
+        return orjson.dumps([text or keys]).decode()
+
+    def of_pairs(self, target: Struct, source: Struct) -> PairCondition | None:
+        """What pairs of rows with equal keys have to satisfy; None if all match."""
+        if self.text is None:
+            return None
+        where = condition(self.text, Struct((Field(TARGET, target), Field(SOURCE, source))))
+        assert where is not None
+        plain = [
+            found
+            for part, node in _parts(where, _node(where))
+            if set(part.meta.root_names()) == {TARGET} and (found := _plain(node)) is not None
+        ]
+        return PairCondition(
+            where,
+            frozenset(_fields(_node(where), target.names)),
+            reduce(lambda a, b: a & b, plain) if plain else None,
+        )
+
+
+@dataclass(frozen=True)
+class PairCondition:
+    """A condition over pairs of rows.
+
+    Attributes:
+        where: The condition over the structs ``target`` and ``source``.
+        columns: Columns of the target that it reads.
+        of_target: Its parts over the target alone, over the columns of the table.
+    """
+
+    where: pl.Expr
+    columns: frozenset[str]
+    of_target: pl.Expr | None
+
+
+def _of_text(text: str) -> MergeCondition:
+    cause: Exception | None = None
+    keys: dict[str, str] = {}
+    is_more = False
+    try:
+        expr = parse_sql(text, Struct(()))
+    except pl.exceptions.PolarsError as error:
+        cause = error
+    else:
+        for _, node in _parts(expr, _node(expr)):
+            sides = _equal_sides(node)
+            if sides.keys() == {SOURCE, TARGET} and sides[TARGET] not in keys:
+                keys[sides[TARGET]] = sides[SOURCE]
+            else:
+                is_more = True
+        if keys and set(expr.meta.root_names()) == {SOURCE, TARGET}:
+            return MergeCondition(keys, text if is_more else None)
+    raise InvalidInputError(
+        "the condition of the merge cannot be used",
+        expected="a column, a list of columns, or a condition with an equality of both sides, "
+        "such as 'target.id = source.id AND target.day > source.day'",
+        found=text,
+        hint="join at least one equality by AND, and write each column as target.x or source.x",
+    ) from cause
+
+
+def _equal_sides(node: Any) -> dict[str, str]:
+    """The column of each side that an equality compares."""
+    match node:
+        case {"BinaryExpr": {"left": left, "op": "Eq", "right": right}}:
+            return dict(filter(None, [_side(left), _side(right)]))
+    return {}
+
+
+def _node(expr: pl.Expr) -> Any:
+    return json.loads(expr.meta.serialize(format="json"))
+
+
+def _parts(expr: pl.Expr, node: Any) -> Iterator[tuple[pl.Expr, Any]]:
+    """The parts that are joined by AND."""
+    match node:
+        case {"BinaryExpr": {"left": left, "op": "And" | "LogicalAnd", "right": right}}:
+            second, first = expr.meta.pop()
+            yield from _parts(first, left)
+            yield from _parts(second, right)
+        case _:
+            yield expr, node
+
+
+def _side(node: Any) -> tuple[str, str] | None:
+    """Side and name of a column."""
+    match node:
+        case {
+            "Function": {
+                "input": [{"Column": str(side)}],
+                "function": {"StructExpr": {"FieldByName": str(name)}},
+            }
+        }:
+            return side, name
+    return None
+
+
+def _fields(node: Any, names: Sequence[str]) -> Iterator[str]:
+    """The columns of the target that an expression reads."""
+    match _side(node), node:
+        case (str(side), str(name)), _:
+            yield from [name] if side == TARGET else []
+        case None, {"Column": str(side)} if side == TARGET:
+            yield from names
+        case None, dict():
+            for inner in node.values():
+                yield from _fields(inner, names)
+        case None, list():
+            for inner in node:
+                yield from _fields(inner, names)
+
+
+def _plain(node: Any) -> pl.Expr | None:
+    """An expression over the target's columns instead of its struct; None if it reads the whole
+    struct.
+    """
+
+    def renamed(node: Any) -> Any:
+        match _side(node), node:
+            case (_, name), _:
+                return {"Column": name}
+            case None, {"Column": _}:
+                raise LookupError
+            case None, dict():
+                return {key: renamed(inner) for key, inner in node.items()}
+            case None, list():
+                return [renamed(inner) for inner in node]
+        return node
+
+    try:
+        return pl.Expr.deserialize(io.StringIO(json.dumps(renamed(node))), format="json")
+    except LookupError:
+        return None
