@@ -62,6 +62,36 @@ def test_columns_are_added_in_place_and_null_in_existing_rows(tmp_path: Path) ->
         table.alter.add_columns({"z": pl.Int64}, after="nope")
 
 
+def test_fields_are_added_to_structs_at_any_depth(tmp_path: Path) -> None:
+    item, text = pa.struct([("q", pa.int64())]), pa.map_(pa.string(), pa.struct([("z", pa.int8())]))
+    old = {"s": [{"a": 1, "b": {"c": "t"}}], "l": [[{"q": 1}, None]], "m": [[("k", {"z": 1})]]}
+    lakelog.write(
+        tmp_path,
+        pa.table(
+            {"s": old["s"], "l": pa.array(old["l"], pa.list_(item)), "m": pa.array(old["m"], text)}
+        ),
+    )
+    table = lakelog.open(tmp_path, upkeep=False)
+    table.alter.add_columns({"s.x": pl.Int64, "s.y": pl.Int64}, after="s.a")
+    table.alter.add_columns({"s.b.d": pl.String, "l.element.r": pl.Int8, "m.value.v": pl.Date})
+    assert table.to_arrow().to_pylist() == [
+        {
+            "s": {"a": 1, "x": None, "y": None, "b": {"c": "t", "d": None}},
+            "l": [{"q": 1, "r": None}, None],
+            "m": [("k", {"z": 1, "v": None})],
+        }
+    ]
+    table.alter.add_columns({"t.u": pl.Int64})  # a name of its own, as the table has no struct t
+    assert table.snapshot().schema.names == ("s", "l", "m", "t.u")
+    with pytest.raises(SchemaEvolutionError, match="has a column with this name"):
+        table.alter.add_columns({"s.B": pl.Int64})
+    for name in ("s.a.x", "l.x", "m.key.x"):
+        with pytest.raises(InvalidInputError, match="only be added to a table or to a struct"):
+            table.alter.add_columns({name: pl.Int64})
+    with pytest.raises(InvalidInputError, match="column not found"):
+        table.alter.add_columns({"s.z": pl.Int64}, after="l")
+
+
 def test_columns_are_renamed_and_dropped_under_column_mapping(tmp_path: Path) -> None:
     table = made(tmp_path)
     with pytest.raises(SchemaEvolutionError, match="column mapping") as caught:

@@ -93,8 +93,10 @@ class Alter:
         """Add nullable columns; they are null in existing rows.
 
         Args:
-            columns: Names and types, as `lakelog.create` takes a schema.
-            after: The column before them; None adds them at the end.
+            columns: Names and types, as `lakelog.create` takes a schema. A field of a struct is
+                named by its path: ``address.zip``, and ``lines.element.tax`` or
+                ``labels.value.text`` for structs in lists and maps.
+            after: The column before them, in the same struct; None adds them at the end.
         """
         fields = struct_of(columns).fields
 

@@ -14,27 +14,68 @@ from dataclasses import replace
 
 from lakelog.errors import InvalidInputError, SchemaEvolutionError
 from lakelog.model import contract
-from lakelog.model.contract import DataType, Field, Struct
+from lakelog.model.contract import Array, DataType, Field, Map, Struct
 from lakelog.transaction.schema_evolution import is_widening
 
 _Edit = Callable[[tuple[Field, ...], int], tuple[Field, ...]]
 
 
 def add_fields(schema: Struct, fields: Sequence[Field], after: str | None = None) -> Struct:
-    """The schema with new nullable columns, at the end or after a column."""
-    known = {name.lower() for name in schema.names}
+    """The schema with new nullable columns, at the end of the table or struct, or after a column.
+
+    The fields of structs in lists and maps are below ``element`` and ``value``.
+    """
     for field in fields:
-        if field.name.lower() in known:
-            raise SchemaEvolutionError(
-                "the table has a column with this name",
-                column=field.name,
-                expected="another name",
-                found=field.name,
-            )
-        known.add(field.name.lower())
-    new = tuple(replace(field, nullable=True) for field in fields)
-    at = len(schema.fields) if after is None else _position(schema.fields, after, after) + 1
-    return Struct((*schema.fields[:at], *new, *schema.fields[at:]))
+        path = _new_path(schema, field.name)
+        new = replace(field, name=path[-1], nullable=True)
+        sibling = None
+        if after is not None:
+            *parents, sibling = path_of(schema, after)
+            if parents != list(path[:-1]):
+                raise _not_found(after, schema.fields)
+            after = field.name
+        changed = _with_field(schema, path[:-1], new, sibling)
+        assert isinstance(changed, Struct)
+        schema = changed
+    return schema
+
+
+def _new_path(schema: Struct, name: str) -> tuple[str, ...]:
+    """The names on the path to a new column: several only where the first is a nested column."""
+    path = tuple(name.split("."))
+    parent = schema.field(path[0])
+    is_plain = parent is None or not isinstance(parent.type, Struct | Array | Map)
+    return (name,) if is_plain or name in schema.names else path
+
+
+def _with_field(
+    type_: DataType, parents: tuple[str, ...], new: Field, sibling: str | None
+) -> DataType:
+    match parents, type_:
+        case (), Struct(fields):
+            if type_.field(new.name) is not None:
+                raise SchemaEvolutionError(
+                    "the table has a column with this name",
+                    column=new.name,
+                    expected="another name",
+                    found=new.name,
+                )
+            at = len(fields) if sibling is None else _position(fields, sibling, sibling) + 1
+            return Struct((*fields[:at], new, *fields[at:]))
+        case (name, *rest), Struct(fields):
+            at = _position(fields, name, name)
+            changed = _with_field(fields[at].type, tuple(rest), new, sibling)
+            return Struct((*fields[:at], replace(fields[at], type=changed), *fields[at + 1 :]))
+        case ("element", *rest), Array():
+            return replace(type_, element=_with_field(type_.element, tuple(rest), new, sibling))
+        case ("value", *rest), Map():
+            return replace(type_, value=_with_field(type_.value, tuple(rest), new, sibling))
+    raise InvalidInputError(
+        "columns can only be added to a table or to a struct",
+        column=new.name,
+        expected="a path such as address.zip, lines.element.tax or labels.value.text",
+        found=".".join((*parents, new.name)),
+    )
 
 
 def rename_field(schema: Struct, column: str, to: str) -> Struct:
