@@ -8,12 +8,15 @@ import uuid
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import deltalake
 import duckdb
+import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.dataset as ds
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -127,6 +130,10 @@ def all_kinds(rows: pl.DataFrame) -> Iterator[Any]:
     yield rows.to_arrow().to_reader()
     yield rows.to_pandas()
     yield duckdb.sql("select * from rows")
+    yield ds.dataset(rows.to_arrow())
+    yield ds.dataset(rows.to_arrow()).scanner()
+    batch = rows.to_arrow().to_batches()[0]
+    yield SimpleNamespace(__arrow_c_array__=batch.__arrow_c_array__)
 
 
 def test_rows_of_every_kind_are_taken(tmp_path: Path) -> None:
@@ -135,8 +142,31 @@ def test_rows_of_every_kind_are_taken(tmp_path: Path) -> None:
         assert table.append(given_rows).version == count
         assert table.snapshot().scan().select(pl.len()).collect().item() == 4 * count
     assert rows_of(table).unique().sort("id").equals(ROWS)
-    with pytest.raises(InvalidInputError, match="not a table of rows"):
-        table.append([1, 2])
+    for none in ([1, 2], pa.array([1]), pl.Series([1])):
+        with pytest.raises(InvalidInputError, match="not a table of rows"):
+            table.append(none)
+
+
+@pytest.mark.parametrize(
+    ("given_rows", "message"),
+    [
+        (pl.DataFrame({"id": [1]}, {"id": pl.Int128}), "'id' has no equivalent"),
+        (pl.DataFrame({"id": [[1]]}, {"id": pl.List(pl.Int128)}).lazy(), "'id' has no equivalent"),
+        (pd.DataFrame({"id": [1, "x"]}), "pandas frame cannot be converted"),
+        (pd.DataFrame([[1, 2]], columns=["id", "id"]), "pandas frame cannot be converted"),
+    ],
+)
+def test_rows_that_arrow_cannot_hold_are_refused(
+    tmp_path: Path, given_rows: Any, message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message):
+        made(tmp_path).append(given_rows)
+
+
+def test_a_table_is_created_with_bytes_of_a_fixed_size(tmp_path: Path) -> None:
+    rows = pa.table({"key": pa.array([b"ab", None], pa.binary(2))})
+    lakelog.write(tmp_path, rows)
+    assert lakelog.open(tmp_path).to_arrow().to_pydict() == {"key": [b"ab", None]}
 
 
 def test_a_write_says_in_print_what_it_did(tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ FITTING: list[tuple[Any, DataType, list[Any]]] = [
     (pa.array([12]), DecimalType(5, 2), [Decimal("12.00")]),
     (pa.array([Decimal("1.50")]), DecimalType(3, 1), [Decimal("1.5")]),
     (pa.array(["a", None]).dictionary_encode(), STRING, ["a", None]),
+    (pa.array([Decimal("3.00"), None]), LONG, [3, None]),
     (pa.array(["a"], pa.string_view()), STRING, ["a"]),
     (pa.array([b"ab"], pa.binary(2)), Primitive("binary"), [b"ab"]),
     (pa.nulls(2), Array(LONG), [None, None]),
@@ -66,6 +67,8 @@ def test_a_type_is_changed_where_no_value_changes(
 CHANGING: list[tuple[Any, DataType]] = [
     (pa.array([2**40]), INTEGER),
     (pa.array([1.5]), LONG),
+    (pa.array([Decimal("1.5")]), LONG),
+    (pa.array([Decimal(2**63)]), LONG),
     (pa.array([float("nan")]), LONG),
     (pa.array([2**53 + 1]), DOUBLE),
     (pa.array([0.1]), FLOAT),

@@ -418,6 +418,7 @@ def test_application_versions_are_recorded(tmp_path: Path) -> None:
         ({"commit_info": {"clusterId": 5}}, "'clusterId' of commit_info"),
         ({"commit_info": {"job": {"jobId": 5}}}, "'job' of commit_info"),
         ({"commit_info": {"x": {1}}}, "'x' of commit_info"),
+        ({"commit_info": {"x": [float("nan")]}}, "'x' of commit_info"),
         ({"max_attempts": 0}, "must be at least 1"),
         ({"max_attempts": 1.5}, "must be at least 1"),
     ],

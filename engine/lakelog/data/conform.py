@@ -84,14 +84,19 @@ class Incoming:
         if isinstance(rows, pa.RecordBatchReader):
             return Incoming._read(rows)
         if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
-            table = pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata()
+            table = _of_pandas(rows)
             return Incoming(table.schema, iter([table]))
-        if hasattr(rows, "__arrow_c_stream__"):
-            try:
-                reader = pa.RecordBatchReader.from_stream(rows)
-            except pa.ArrowInvalid as cause:
-                raise _not_rows(rows) from cause
-            return Incoming._read(reader)
+        if hasattr(rows, "scanner"):  # a dataset of pyarrow
+            rows = rows.scanner()
+        try:
+            if hasattr(rows, "to_reader"):
+                return Incoming._read(rows.to_reader())
+            if hasattr(rows, "__arrow_c_stream__"):
+                return Incoming._read(pa.RecordBatchReader.from_stream(rows))
+            if hasattr(rows, "__arrow_c_array__"):
+                return Incoming.of(pa.record_batch(rows))
+        except (pa.ArrowInvalid, ValueError) as cause:
+            raise _not_rows(rows) from cause
         raise _not_rows(rows)
 
     @staticmethod
@@ -108,9 +113,24 @@ def _not_rows(rows: object) -> InvalidInputError:
     )
 
 
+def _of_pandas(rows: Any) -> pa.Table:
+    try:
+        return pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata()
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as cause:
+        raise InvalidInputError(
+            f"the pandas frame cannot be converted to Arrow: {cause}",
+            expected="unique column names, and values of one type in each column",
+            found=type(rows).__name__,
+        ) from cause
+
+
 def _arrow_schema(frame: pl.DataFrame) -> pa.Schema:
     require_exportable(frame.columns)
-    return frame.clear().to_arrow(compat_level=pl.CompatLevel.oldest()).schema
+    try:
+        return frame.clear().to_arrow(compat_level=pl.CompatLevel.oldest()).schema
+    except pa.ArrowInvalid:
+        struct_of(frame.schema)  # raises for the column whose type Arrow lacks, as Int128
+        raise
 
 
 _CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
@@ -348,7 +368,9 @@ def _require_kin(given: pa.DataType, type_: DataType, path: str) -> None:
     number = is_.is_integer(given) or is_.is_floating(given)
     if isinstance(type_, Decimal):
         kin = is_.is_integer(given) or is_.is_decimal(given)
-    elif name in {"long", "integer", "short", "byte", "float", "double"}:
+    elif name in {"long", "integer", "short", "byte"}:
+        kin = number or is_.is_decimal(given)
+    elif name in {"float", "double"}:
         kin = number
     elif name == "boolean":
         kin = is_.is_boolean(given)

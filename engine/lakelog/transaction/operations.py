@@ -7,6 +7,7 @@ Source: Delta protocol, Commit Provenance Information; Delta's DeltaOperations.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypedDict
 
@@ -150,7 +151,8 @@ def _check_fields(fields: Mapping[str, Any]) -> None:
             )
         try:
             orjson.dumps({name: value})
-        except TypeError:
+            json.dumps(value, allow_nan=False, default=str)  # orjson writes NaN as null
+        except (TypeError, ValueError):
             is_valid = False
         if not is_valid:
             raise InvalidInputError(

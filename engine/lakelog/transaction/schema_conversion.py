@@ -112,6 +112,8 @@ def _arrow_type(name: str, type_: pa.DataType) -> DataType:
         )
     if kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
         return Array(_arrow_type(name, type_.value_type), bool(type_.value_field.nullable))
+    if kinds.is_fixed_size_binary(type_):
+        return Primitive("binary")
     if kinds.is_dictionary(type_):
         return _arrow_type(name, type_.value_type)
     raise _unknown(name, type_)
