@@ -1,9 +1,9 @@
 """A disk in memory that simulates crashes and fails on request.
 
-Synced data survives a crash. Of the rest a crash keeps any part: of a file's bytes by sectors, of
-its length any, of the names that were created, renamed or removed each one or not. After a failed
-sync the disk gives up the affected sectors: they can be read, no later sync writes them, and a
-crash loses them unless they are written again first.
+Synced data survives a crash. A crash keeps any part of the rest: any sectors of a file, any length
+of it, and any of the names that were created, renamed or removed. After a failed sync the disk
+gives up the affected sectors: they can be read, no later sync writes them, and a crash loses them
+unless they are written again first.
 """
 
 from __future__ import annotations
@@ -168,7 +168,7 @@ class CrashDisk:
             clone = self._unlocked(
                 {path: node.after_crash(rng, stale) for path, node in names.items()}
             )
-            # What the lock's file says, no process has synced: it may be of any time.
+            # No process syncs the content of the lock file, so it may be of any time.
             clone._left_well = {f"{each}/wal.lock" for each in rng.choice([[], self._directories])}
             return clone
 
@@ -304,7 +304,7 @@ class Handle:
     def truncate(self, size_bytes: int) -> None:
         with self._disk._guard:
             self._do(Operation("truncate", self._path))
-            assert size_bytes <= len(self._node.data), "the log lengthens no file this way"
+            assert size_bytes <= len(self._node.data), "truncate must not lengthen a file"
             self._node.truncate(size_bytes)
 
     def sync(self) -> None:

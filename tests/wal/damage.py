@@ -21,7 +21,7 @@ from tests.wal import plain
 
 LOG_ID = bytes(range(16))
 SEGMENTS = 3
-PER_SEGMENT = 4  # records, one a frame
+PER_SEGMENT = 4  # records, one per frame
 LAST = SEGMENTS * PER_SEGMENT
 
 
@@ -85,7 +85,7 @@ class Damage:
         lost_records: Number of complete records after these.
         lost_bytes: Number of bytes that are dropped.
         set_aside: Names of the files with the dropped bytes.
-        goes_on: The sequence number of the next record.
+        next_seq: The sequence number of the next record.
     """
 
     path: Path
@@ -97,7 +97,7 @@ class Damage:
     lost_records: int
     lost_bytes: int
     set_aside: list[str]
-    goes_on: int
+    next_seq: int
 
     def check_error(self, error: WalCorruptionError) -> None:
         assert (error.path, error.byte_offset) == (str(self.path), self.offset)
@@ -131,30 +131,32 @@ class Damage:
         with WriteAheadLog(directory, read_only=True, strict=False) as reader:
             assert seqs(reader) == self.safe
             self.check_report(reader.recovery, directory, moved=False)
-        assert content(directory) == before, "looking changed something"
+        assert content(directory) == before, "reading changed a file"
         with WriteAheadLog(directory, **settings(strict=False)) as log:
             self.check_report(log.recovery, directory, moved=True)
             assert seqs(log) == self.safe
-            assert log.append("PUT", b"key %d" % self.goes_on, value_of(self.goes_on)) == (
-                self.goes_on
+            assert log.append("PUT", b"key %d" % self.next_seq, value_of(self.next_seq)) == (
+                self.next_seq
             )
         after = content(directory)
         for name in self.set_aside:
-            assert after[name] == before[name.removesuffix(".damaged")], "not all was kept"
+            assert after[name] == before[name.removesuffix(".damaged")], (
+                "dropped bytes were not kept"
+            )
         with WriteAheadLog(directory) as log:
             assert log.recovery is None
-            assert seqs(log) == [*self.safe, self.goes_on]
+            assert seqs(log) == [*self.safe, self.next_seq]
         with WriteAheadLog(directory, read_only=True) as reader:
-            assert seqs(reader) == [*self.safe, self.goes_on]
+            assert seqs(reader) == [*self.safe, self.next_seq]
 
 
-def of_frame(directory: Path, segment: int, frame: int, **told: Any) -> Damage:
+def of_frame(directory: Path, segment: int, frame: int, **overrides: Any) -> Damage:
     """The expected report of damage that begins with a frame."""
     paths = segments(directory)
     path = paths[segment]
     start = SEGMENT_HEADER_BYTES
     if frame:
-        start = told.pop("start", None) or frames(path)[frame - 1].end
+        start = overrides.pop("start", None) or frames(path)[frame - 1].end
     lost = paths[segment:]
     safe = segment * PER_SEGMENT + frame
     sizes = [each.stat().st_size for each in lost]
@@ -162,17 +164,19 @@ def of_frame(directory: Path, segment: int, frame: int, **told: Any) -> Damage:
         "path": path,
         "offset": start,
         "safe": list(range(1, safe + 1)),
-        "lost_records": LAST - safe - 1,  # the damaged one is none any more
+        "lost_records": LAST - safe - 1,  # the damaged record is not counted
         "lost_bytes": sum(sizes) - (start if frame else 0),
         "set_aside": [f"{each.name}.damaged" for each in lost],
-        "goes_on": LAST + 1,
+        "next_seq": LAST + 1,
     }
-    return Damage(**{**defaults, **told})
+    return Damage(**{**defaults, **overrides})
 
 
-def of_segment(directory: Path, segment: int, **told: Any) -> Damage:
+def of_segment(directory: Path, segment: int, **overrides: Any) -> Damage:
     """The expected report of a segment that cannot be used; all its frames are lost."""
-    return of_frame(directory, segment, 0, **{"lost_records": LAST - segment * PER_SEGMENT, **told})
+    return of_frame(
+        directory, segment, 0, **{"lost_records": LAST - segment * PER_SEGMENT, **overrides}
+    )
 
 
 def whole_log(directory: Path) -> Path:

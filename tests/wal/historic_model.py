@@ -87,7 +87,7 @@ def file_003(records: Iterable[tuple[bytes, bytes]], *, is_checked: bool) -> byt
 
 
 def decode_002(files: Sequence[bytes]) -> list[Record]:
-    """Whole files of sound records, one record after the other."""
+    """Whole files of valid records, one record after the other."""
     found: list[Record] = []
     for data in files:
         at = 0
@@ -105,7 +105,7 @@ def decode_002(files: Sequence[bytes]) -> list[Record]:
 
 
 def decode_003(data: bytes, *, is_checked: bool) -> list[Record]:
-    """A whole file of sound records, one record after the other."""
+    """A whole file of valid records, one record after the other."""
     found: list[Record] = []
     at = 0
     while at < len(data):
@@ -123,8 +123,8 @@ def decode_003(data: bytes, *, is_checked: bool) -> list[Record]:
     return found
 
 
-def sound_002(data: bytes) -> tuple[list[Record], int]:
-    """The sound records at the start of a file, with any numbers, and the offset of their end."""
+def valid_prefix_002(data: bytes) -> tuple[list[Record], int]:
+    """The valid records at the start of a file, with any numbers, and the offset of their end."""
     found: list[Record] = []
     at = 0
     while at + 25 <= len(data):
@@ -144,8 +144,8 @@ def sound_002(data: bytes) -> tuple[list[Record], int]:
     return found, at
 
 
-def sound_003(data: bytes) -> tuple[list[Record], int]:
-    """The sound records at the start of a file with checksums, and the offset of their end."""
+def valid_prefix_003(data: bytes) -> tuple[list[Record], int]:
+    """The valid records at the start of a file with checksums, and the offset of their end."""
     found: list[Record] = []
     at = 0
     while at + 12 <= len(data):

@@ -13,7 +13,7 @@ from typing import Self
 import lakelog
 
 PACKAGE = f"{Path(lakelog.__file__).parent}/"
-"""Not any folder of that name: the checkout can be called lakelog too."""
+"""The full path, because the checkout can be named lakelog too."""
 
 
 class Interrupts:
@@ -33,7 +33,7 @@ class Interrupts:
         return self.count >= self.at
 
     def __enter__(self) -> Self:
-        sys.setprofile(self._look)
+        sys.setprofile(self._profile)
         return self
 
     def __exit__(
@@ -46,7 +46,7 @@ class Interrupts:
         self.was_raised = kind is KeyboardInterrupt
         return self.was_raised
 
-    def _look(self, frame: FrameType, event: str, argument: object) -> None:
+    def _profile(self, frame: FrameType, event: str, argument: object) -> None:
         waits = event == "c_call" and getattr(argument, "__name__", "") == "acquire"
         if (event in {"call", "c_return"} or waits) and _can_be_raised_from(frame):
             self.count += 1
@@ -59,7 +59,9 @@ def _can_be_raised_from(frame: FrameType) -> bool:
     path = frame.f_code.co_filename
     if not (path.startswith(PACKAGE) or path.endswith("contextlib.py")):
         return False
-    if frame.f_code.co_name == "<genexpr>":  # that is thrown away
+    if (
+        frame.f_code.co_name == "<genexpr>"
+    ):  # an abandoned generator, whose exceptions Python ignores
         return False
     caller: FrameType | None = frame
     while caller is not None and caller.f_code.co_name != "__del__":

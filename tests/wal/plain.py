@@ -82,9 +82,9 @@ def frame_records(frame: Frame) -> list[Record]:
     at += pad(4 * (count + 1))
     values = struct.unpack_from(f"<{count + 1}i", payload, at)
     at += pad(4 * (count + 1))
-    there = [True] * count
+    has_value = [True] * count
     if frame.flags & 8:
-        there = [bool(payload[at + n // 8] >> n % 8 & 1) for n in range(count)]
+        has_value = [bool(payload[at + n // 8] >> n % 8 & 1) for n in range(count)]
         at += (count + 63) // 64 * 8
     key_data = payload[at : at + frame.key_bytes]
     value_data = payload[at + pad(frame.key_bytes) :]
@@ -93,7 +93,7 @@ def frame_records(frame: Frame) -> list[Record]:
             frame.first_seq + n,
             OPS[payload[n]],
             key_data[keys[n] : keys[n + 1]],
-            value_data[values[n] : values[n + 1]] if there[n] else None,
+            value_data[values[n] : values[n + 1]] if has_value[n] else None,
         )
         for n in range(count)
     ]

@@ -72,13 +72,13 @@ def read(directory: Path) -> Log:
             if is_sealed or (before is None and int(names[-1].stem) != 1):
                 raise DamagedError("a header is lost")
             names.pop()
-    # 1: what is void
+    # 1: truncated records
     for path in names:
         head = heads[path]
         if head is not None:
             marks = [each.payload for each in frames[path] if each.kind == TRUNCATION]
-            told = [int.from_bytes(mark, "little") for mark in marks]
-            log.truncated_to = max(log.truncated_to, head.truncated_to, *told)
+            marked = [int.from_bytes(mark, "little") for mark in marks]
+            log.truncated_to = max(log.truncated_to, head.truncated_to, *marked)
     while len(names) > 1:
         head = heads[names[1]]
         if head is None or head.follows - 1 > log.truncated_to:
@@ -92,9 +92,9 @@ def read(directory: Path) -> Log:
             raise DamagedError("a header")
         log_id = log_id or head.log_id
         if head.log_id != log_id or int(path.stem) != head.first:
-            raise DamagedError("another's segment, or name")
+            raise DamagedError("a segment of another log, or a wrong name")
         if head.follows > log.truncated_to + 1 if expected is None else head.follows != expected:
-            raise DamagedError("records between segments are missing, or there twice")
+            raise DamagedError("records between segments are missing or duplicated")
         is_last = path == names[-1]
         _read_segment(log, head, data[path], frames[path], is_last=is_last)
         expected = log.next_seq
@@ -106,7 +106,7 @@ def _read_segment(
     log: Log, head: Header, data: bytes, frames: list[plain.Frame], *, is_last: bool
 ) -> None:
     log.next_seq = head.first
-    safe = at = 64  # where the frames that count end, and where all of them do
+    safe = at = 64  # end of the accepted frames, and of all frames
     safe_seq, batch, is_open, is_sealed = head.first, [], False, False
     for frame in frames:
         is_jump = bool(frame.flags & JUMP) and frame.first_seq > log.next_seq
@@ -133,14 +133,14 @@ def _read_segment(
         raise DamagedError("the last segment is missing")
     for place in range((at + 7) // 8 * 8, len(data) - 39, 8):
         if _proves(data, place, head.log_id, missing, at):
-            raise DamagedError("what is behind knew it to be durable")
+            raise DamagedError("a later frame proves it durable")
     log.torn_bytes = len(data) - safe
 
 
 def _proves(data: bytes, place: int, log_id: bytes, missing: int, at: int) -> bool:
     if struct.unpack_from("<I", data, place)[0] != 0xF7A3514B:
         return False
-    found = plain.read_frames(data[place - 64 :], log_id)[:1]  # it begins behind a header's length
+    found = plain.read_frames(data[place - 64 :], log_id)[:1]  # it skips the length of a header
     return any(
         each.first_seq >= missing
         and each.unsynced_bytes != ALL_ONES

@@ -49,7 +49,7 @@ class Unit:
 
 
 @dataclass
-class Life:
+class ExpectedLog:
     """The expected content of a log.
 
     Attributes:
@@ -58,8 +58,8 @@ class Life:
         acked: The last sequence number of the acknowledged units.
         floor: A sequence number that was assigned and is durable.
         synced_to: Acknowledged records up to this sequence number are durable.
-        void: Last sequence number of the acknowledged truncations.
-        may_be_void: Last sequence numbers of all truncations begun since.
+        truncated_to: Last sequence number of the acknowledged truncations.
+        maybe_truncated_to: Last sequence numbers of all truncations begun since.
         old_to: Up to this sequence number the marks are those of a historic log.
     """
 
@@ -68,13 +68,16 @@ class Life:
     acked: dict[int, int] = field(default_factory=dict)
     floor: int = 0
     synced_to: int = 0
-    void: int = 0
-    may_be_void: list[int] = field(default_factory=list)
+    truncated_to: int = 0
+    maybe_truncated_to: list[int] = field(default_factory=list)
     old_to: int = 0
 
-    def copy(self) -> Life:
+    def copy(self) -> ExpectedLog:
         return replace(
-            self, units=dict(self.units), acked=dict(self.acked), may_be_void=list(self.may_be_void)
+            self,
+            units=dict(self.units),
+            acked=dict(self.acked),
+            maybe_truncated_to=list(self.maybe_truncated_to),
         )
 
     def durable(self) -> dict[int, int]:
@@ -90,19 +93,19 @@ class Life:
     def check(self, found: Found, current_seq: int) -> None:
         """Assert that all durable units exist, none is partial, and their order is correct."""
         durable = self.durable()
-        floor = max([self.floor, self.void, *durable])
+        floor = max([self.floor, self.truncated_to, *durable])
         assert current_seq >= floor, f"the number went back from {floor} to {current_seq}"
         first = found[0][0] if found else current_seq + 1
         assert [record[0] for record in found] == list(range(first, current_seq + 1))
-        voids = {self.void, *self.may_be_void}
-        assert first - 1 in voids or (not found and current_seq == max(self.floor, self.void)), (
-            f"begins at {first}, was truncated to one of {voids}"
-        )
+        allowed = {self.truncated_to, *self.maybe_truncated_to}
+        assert first - 1 in allowed or (
+            not found and current_seq == max(self.floor, self.truncated_to)
+        ), f"begins at {first}, was truncated to one of {allowed}"
         there: dict[int, int] = {}
         at = 0
         while at < len(found):
             at = self._unit(found, at, there)
-        # Of a batch that was truncated up to its COMMIT, that alone is left.
+        # Only the COMMIT remains of a batch that was truncated up to it.
         seen = {*there.values(), *([first] if found and found[0][1] == "COMMIT" else [])}
         for seq, number in durable.items():
             assert seq < first or seq in seen, f"unit {number} at {seq} is lost"
@@ -117,7 +120,7 @@ class Life:
         seq, op, key, _ = found[at]
         if op == "CHECKPOINT" or (op == "COMMIT" and (at == 0 or seq <= self.old_to)):
             return at + 1
-        assert op != "COMMIT", f"a COMMIT of nothing at {seq}"
+        assert op != "COMMIT", f"a COMMIT without records at {seq}"
         number, index = map(int, key.split(b"."))
         unit = self.units[number]
         assert index == 0 or at == 0, f"the first half of a batch is missing at {seq}"
@@ -125,19 +128,21 @@ class Life:
         if unit.is_batch:
             rest.append(("COMMIT", b"", None))
         part = [record[1:] for record in found[at : at + len(rest)]]
-        assert part == rest, f"unit {number} is not whole at {seq}"
+        assert part == rest, f"unit {number} is not complete at {seq}"
         there[number] = seq + len(rest) - 1
         return at + len(rest)
 
-    def reborn(self, found: Found, current_seq: int, sync: Any) -> Life:
+    def reopened(self, found: Found, current_seq: int, sync: Any) -> ExpectedLog:
         """The expected content after opening for writing: all existing records are durable."""
         there: dict[int, int] = {}
         at = 0
         while at < len(found):
             at = self._unit(found, at, there)
-        void = found[0][0] - 1 if found else current_seq
+        truncated_to = found[0][0] - 1 if found else current_seq
         units = {number: self.units[number] for number in there}
-        return Life(sync, units, there, current_seq, current_seq, void, [], self.old_to)
+        return ExpectedLog(
+            sync, units, there, current_seq, current_seq, truncated_to, [], self.old_to
+        )
 
 
 class Workload:
@@ -145,21 +150,21 @@ class Workload:
 
     Args:
         disk: The disk of the log.
-        life: Its expected content.
+        expected: Its expected content.
         rng: Random generator.
         numbers: Numbers the units.
     """
 
     def __init__(
-        self, disk: CrashDisk, life: Life, rng: random.Random, numbers: Callable[[], int]
+        self, disk: CrashDisk, expected: ExpectedLog, rng: random.Random, numbers: Callable[[], int]
     ) -> None:
         self.disk = disk
-        self.life = life
+        self.expected = expected
         self.rng = rng
         self.numbers = numbers
         self.how = {
             "disk": disk,
-            "sync": life.sync,
+            "sync": expected.sync,
             "segment_bytes": rng.choice([300, 1000, 3000]),
             "compression": rng.choice(["none", "zstd"]),
             "frame_bytes": rng.choice([200, 1000, 1 << 20]),
@@ -172,7 +177,15 @@ class Workload:
     def run(self, log: WriteAheadLog, steps: int) -> None:
         for _ in range(steps):
             name = self.rng.choices(
-                ["alone", "threads", "truncate", "checkpoint", "sync", "reopen", "look"],
+                [
+                    "single_thread",
+                    "threads",
+                    "truncate",
+                    "checkpoint",
+                    "sync",
+                    "reopen",
+                    "compare_reader",
+                ],
                 [10, 2, 2, 1, 1, 1, 1],
             )[0]
             if name == "reopen":
@@ -183,7 +196,7 @@ class Workload:
         if self.rng.random() < 0.5:
             log.close()
 
-    def alone(self, log: WriteAheadLog) -> None:
+    def single_thread(self, log: WriteAheadLog) -> None:
         self._write(log, 0, self.rng)
 
     def threads(self, log: WriteAheadLog) -> None:
@@ -194,7 +207,7 @@ class Workload:
             try:
                 for _ in range(6):
                     self._write(log, thread, rng)
-            except BaseException as failure:  # noqa: BLE001 - looked at below
+            except BaseException as failure:  # noqa: BLE001 - examined below
                 failures.append(failure)
 
         threads = [
@@ -224,7 +237,7 @@ class Workload:
                 rng.choices(_DATA, k=rng.choice([1, 2, 5, 60]) if is_batch else 1)
             )
         ]
-        self.life.units[number] = Unit(thread, records, is_batch)
+        self.expected.units[number] = Unit(thread, records, is_batch)
         if not is_batch:
             seq = log.append(*records[0])
         elif rng.random() < 0.5:
@@ -234,29 +247,29 @@ class Workload:
             binary = pa.binary()
             table = pa.table({"op": ops, "key": pa.array(keys, binary)})
             seq = log.append_table(table.append_column("value", pa.array(values, binary)))
-        self.life.acked[number] = seq
+        self.expected.acked[number] = seq
 
     def truncate(self, log: WriteAheadLog) -> None:
         last = log.current_seq_num()
         up_to = self.rng.choice([last, self.rng.randint(0, last), max(0, last - 3)])
-        if up_to > self.life.void:
-            self.life.may_be_void.append(up_to)
+        if up_to > self.expected.truncated_to:
+            self.expected.maybe_truncated_to.append(up_to)
         log.truncate(up_to)
-        if up_to > self.life.void:
-            self.life.void = up_to
-            self.life.may_be_void.clear()
+        if up_to > self.expected.truncated_to:
+            self.expected.truncated_to = up_to
+            self.expected.maybe_truncated_to.clear()
 
     def checkpoint(self, log: WriteAheadLog) -> None:
         seq = log.checkpoint()
-        if self.life.sync != "none":
-            self.life.synced_to = self.life.floor = seq
+        if self.expected.sync != "none":
+            self.expected.synced_to = self.expected.floor = seq
 
     def sync(self, log: WriteAheadLog) -> None:
         seq = log.current_seq_num()
         log.sync()
-        self.life.synced_to = self.life.floor = seq
+        self.expected.synced_to = self.expected.floor = seq
 
-    def look(self, log: WriteAheadLog) -> None:
+    def compare_reader(self, log: WriteAheadLog) -> None:
         """Assert that a reader sees what the writer has written."""
         with self.open(read_only=True) as reader:
             assert records_of(reader) == records_of(log)
@@ -267,7 +280,7 @@ def records_of(log: WriteAheadLog) -> Found:
     return list(log.records())
 
 
-def look(clone: CrashDisk, life: Life) -> tuple[Found, int]:
+def check_clone(clone: CrashDisk, expected: ExpectedLog) -> tuple[Found, int]:
     """Open the state after a crash: as a reader, then as the next writer."""
     seen: tuple[Found, int] | None = None
     try:
@@ -275,30 +288,30 @@ def look(clone: CrashDisk, life: Life) -> tuple[Found, int]:
             seen = records_of(reader), reader.current_seq_num()
             assert reader.recovery is None
     except NotFoundError:
-        assert not life.durable(), "the log is gone"
-        assert not life.void
+        assert not expected.durable(), "the log is missing"
+        assert not expected.truncated_to
     with WriteAheadLog(DIRECTORY, disk=clone) as log:
         assert log.recovery is None or log.recovery.damage is None
         found = records_of(log), log.current_seq_num()
     if seen is not None:
         assert found == seen, "a reader saw other records than the next writer"
-    life.check(*found)
+    expected.check(*found)
     with WriteAheadLog(DIRECTORY, disk=clone) as log:
-        assert log.recovery is None, "opening once was not enough"
+        assert log.recovery is None, "the second opening repaired something"
         assert (records_of(log), log.current_seq_num()) == found
     return found
 
 
-def stopped(rng: random.Random, most: int) -> Counting:
+def crash_within(rng: random.Random, most: int) -> Counting:
     return Counting(rng.randint(1, most), crash, times=1 << 30)
 
 
-def begin(rng: random.Random, numbers: Callable[[], int]) -> tuple[CrashDisk, Life]:
-    """An empty disk, or often one with a historic log and a stopped upgrade."""
+def initial_disk(rng: random.Random, numbers: Callable[[], int]) -> tuple[CrashDisk, ExpectedLog]:
+    """An empty disk, or often one with a historic log and an interrupted upgrade."""
     kind = rng.choice(["new", "new", "002", "003"])
     if kind == "new":
-        return CrashDisk(), Life("sync")
-    life = Life("sync", old_to=1 << 40)
+        return CrashDisk(), ExpectedLog("sync")
+    expected = ExpectedLog("sync", old_to=1 << 40)
     writer = Writer002(marks_batches=True, rotate_bytes=400, first_seq=rng.choice([1, 77]))
     pairs = []
     for _ in range(rng.randint(1, 40)):
@@ -311,42 +324,46 @@ def begin(rng: random.Random, numbers: Callable[[], int]) -> tuple[CrashDisk, Li
         else:
             seq = writer.append("PUT", key, value)
             writer.rotate()
-        life.units[number] = Unit(0, [("PUT", key, value)], is_batch=False)
-        life.acked[number] = seq if kind == "002" else len(pairs)
+        expected.units[number] = Unit(0, [("PUT", key, value)], is_batch=False)
+        expected.acked[number] = seq if kind == "002" else len(pairs)
     files = {"wal.log": file_003(pairs, is_checked=True)}
     if kind == "002":
         files = writer.named()
-        life.void = writer.records[0].seq - 1
+        expected.truncated_to = writer.records[0].seq - 1
     disk = CrashDisk({f"{DIRECTORY}/{name}": data for name, data in files.items()})
     for _ in range(rng.randint(0, 4)):
-        disk.watch = stopped(rng, 16)
+        disk.watch = crash_within(rng, 16)
         try:
             upgrade(DIRECTORY, disk=disk, keep_old=rng.random() < 0.5)
         except (Crash, LakelogError):
             disk = disk.clone(rng)
     disk.watch = lambda operation: None
     upgrade(DIRECTORY, disk=disk)
-    life.old_to = life.floor = max(life.acked.values())
+    expected.old_to = expected.floor = max(expected.acked.values())
     if kind == "002":
-        life.old_to = life.floor = writer.records[-1].seq
-    return disk, life
+        expected.old_to = expected.floor = writer.records[-1].seq
+    return disk, expected
 
 
-def live(
-    disk: CrashDisk, life: Life, rng: random.Random, numbers: Callable[[], int], stale: bytes
-) -> list[tuple[CrashDisk, Life]]:
+def run_until_crash(
+    disk: CrashDisk,
+    expected: ExpectedLog,
+    rng: random.Random,
+    numbers: Callable[[], int],
+    stale: bytes,
+) -> list[tuple[CrashDisk, ExpectedLog]]:
     """Run a workload until the machine stops; returns the states after crashes until then."""
-    clones: list[tuple[CrashDisk, Life]] = []
-    counting = stopped(rng, rng.choice([8, 60, 300]))
+    clones: list[tuple[CrashDisk, ExpectedLog]] = []
+    counting = crash_within(rng, rng.choice([8, 60, 300]))
 
     def watch(operation: Operation) -> None:
         if operation.kind in CHANGES and rng_of_clones.random() < 0.03 and not counting.has_acted:
-            clones.append((disk.clone(rng_of_clones, stale), life.copy()))
+            clones.append((disk.clone(rng_of_clones, stale), expected.copy()))
         counting(operation)
 
     rng_of_clones = random.Random(rng.random())
     disk.watch = watch
-    workload = Workload(disk, life, rng, numbers)
+    workload = Workload(disk, expected, rng, numbers)
     try:
         workload.run(workload.open(), rng.choice([3, 25, 60]))
     except Crash:
@@ -355,12 +372,12 @@ def live(
         if not counting.has_acted:
             raise
     disk.watch = lambda operation: None
-    clones += [(disk.clone(rng, stale), life.copy()) for _ in range(3)]
+    clones += [(disk.clone(rng, stale), expected.copy()) for _ in range(3)]
     return clones
 
 
 def foreign_frames() -> bytes:
-    """A segment of another log, as it can remain in reused space."""
+    """A segment of another log, which may remain in reused disk space."""
     disk = CrashDisk()
     with WriteAheadLog(DIRECTORY, disk=disk, sync="none") as log:
         for n in range(1, 100):
@@ -372,7 +389,7 @@ STALE = foreign_frames()
 
 
 @pytest.mark.parametrize("number", range(LINEAGES))
-def test_a_crash_at_any_operation_keeps_what_was_promised_and_nothing_half(number: int) -> None:
+def test_crash_at_any_operation_keeps_durable_records_and_no_partial_batch(number: int) -> None:
     seed = int(os.environ.get("LAKELOG_SEED", random.SystemRandom().randrange(1 << 32)))
     print(f"lineage {number}: LAKELOG_SEED={seed}")
     rng = random.Random(seed)
@@ -384,25 +401,25 @@ def test_a_crash_at_any_operation_keeps_what_was_promised_and_nothing_half(numbe
             last += 1
             return last
 
-    disk, life = begin(rng, numbers)
+    disk, expected = initial_disk(rng, numbers)
     for _ in range(GENERATIONS):
-        clones = live(disk, life, rng, numbers, rng.choice([b"", STALE]))
+        clones = run_until_crash(disk, expected, rng, numbers, rng.choice([b"", STALE]))
         for clone, known in clones:
-            # Opening is stopped now and then, and what that leaves is opened again.
+            # Some openings are stopped, and the resulting state is opened again.
             stopped_again = clone
             if rng.random() < 0.4:
-                clone.watch = stopped(rng, 4)
+                clone.watch = crash_within(rng, 4)
                 try:
                     WriteAheadLog(DIRECTORY, disk=clone).close()
                 except (Crash, LakelogError):
                     stopped_again = clone.clone(rng)
                 clone.watch = lambda operation: None
-            found = look(stopped_again, known)
+            found = check_clone(stopped_again, known)
         disk = stopped_again
-        life = known.reborn(*found, rng.choice(["sync", "sync", "batch", "none"]))
+        expected = known.reopened(*found, rng.choice(["sync", "sync", "batch", "none"]))
 
 
-def test_what_a_crash_leaves_is_any_part_of_what_was_not_synced() -> None:
+def test_crash_keeps_any_part_of_unsynced_data() -> None:
     rng = random.Random(7)
     disk = CrashDisk({f"{DIRECTORY}/kept": b"k" * 600})
     file = disk.open_append(f"{DIRECTORY}/kept")
@@ -419,18 +436,18 @@ def test_what_a_crash_leaves_is_any_part_of_what_was_not_synced() -> None:
     assert disk.clone(rng).contents() == disk.contents()
 
 
-def test_a_log_that_promises_too_much_is_caught() -> None:
+def test_log_that_acknowledges_unsynced_records_fails_the_check() -> None:
     """Test of the test: a log that does not sync what it acknowledges fails."""
 
     def lineages() -> None:
         for seed in range(40):
             rng = random.Random(seed)
-            life = Life("none")
+            expected = ExpectedLog("none")
             disk = CrashDisk()
             numbers: Sequence[int] = range(1, 1 << 20)
-            live(disk, life, rng, iter(numbers).__next__, b"")
-            life.sync = "sync"
-            look(disk.clone(rng), life)
+            run_until_crash(disk, expected, rng, iter(numbers).__next__, b"")
+            expected.sync = "sync"
+            check_clone(disk.clone(rng), expected)
 
-    with pytest.raises(AssertionError, match=r"is lost|went back|begins at|is gone"):
+    with pytest.raises(AssertionError, match=r"is lost|went back|begins at|is missing"):
         lineages()

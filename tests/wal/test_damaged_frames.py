@@ -69,7 +69,7 @@ def test_a_damaged_last_frame_of_a_segment_that_is_not_the_last_is_found(
     ).check(directory)
 
 
-def test_a_segment_that_ends_before_the_next_one_begins_is_found(directory: Path) -> None:
+def test_segment_that_ends_early_is_found(directory: Path) -> None:
     path = segments(directory)[1]
     frame = frames(path)[2]
     path.write_bytes(path.read_bytes()[: frame.offset + 30])
@@ -84,7 +84,7 @@ def test_a_segment_that_ends_before_the_next_one_begins_is_found(directory: Path
     ).check(directory)
 
 
-def test_zeros_in_the_midst_of_a_segment_are_found(directory: Path) -> None:
+def test_zero_bytes_in_the_middle_of_a_segment_are_found(directory: Path) -> None:
     path = segments(directory)[-1]
     frame = frames(path)[1]
     change(path, frame.offset, bytes(frame.end - frame.offset))
@@ -101,7 +101,7 @@ def test_zeros_in_the_midst_of_a_segment_are_found(directory: Path) -> None:
         pytest.param([0, 2, 1], 1, LAST - 2, LAST - 1, id="in another order"),
     ],
 )
-def test_frames_that_do_not_follow_each_other_are_found(
+def test_frames_with_noncontiguous_sequence_numbers_are_found(
     directory: Path, order: list[int], wrong: int, expected: int, found: int
 ) -> None:
     path = segments(directory)[-1]
@@ -119,7 +119,7 @@ def test_frames_that_do_not_follow_each_other_are_found(
     ).check(directory)
 
 
-def test_frames_behind_a_seal_are_found(directory: Path) -> None:
+def test_frames_after_a_seal_are_found(directory: Path) -> None:
     path = segments(directory)[0]
     frame = frames(segments(directory)[1])[0]
     seal = frames(path)[-1]
@@ -136,12 +136,12 @@ def test_frames_behind_a_seal_are_found(directory: Path) -> None:
         lost_records=LAST - PER_SEGMENT + 1,
         lost_bytes=sum(each.stat().st_size for each in paths) - seal.end,
         set_aside=[f"{each.name}.damaged" for each in paths],
-        goes_on=LAST + 1,
+        next_seq=LAST + 1,
     ).check(directory)
 
 
 def resealed(path: Path, frame: plain.Frame, offset: int, data: bytes) -> None:
-    """Change a frame so that its checksum is right."""
+    """Change a frame and correct its checksum."""
     change(path, frame.offset + offset, data)
     body = path.read_bytes()[frame.offset : frame.end - 4]
     change(path, frame.end - 4, Seal.of(LOG_ID).checksum([body]).to_bytes(4, "little"))
@@ -149,7 +149,7 @@ def resealed(path: Path, frame: plain.Frame, offset: int, data: bytes) -> None:
 
 @pytest.mark.parametrize(("offset", "data"), [(20, b"\x09"), (21, b"\x07"), (22, b"\x80")])
 @pytest.mark.parametrize("read_only", [True, False])
-def test_a_frame_of_a_later_version_is_refused_as_such(
+def test_frame_of_a_later_version_raises_unsupported_error(
     directory: Path, offset: int, data: bytes, read_only: bool
 ) -> None:
     path = segments(directory)[-1]
@@ -163,14 +163,14 @@ def test_a_frame_of_a_later_version_is_refused_as_such(
     assert content(directory) == before
 
 
-def test_a_batch_that_breaks_off_before_other_frames_is_found(tmp_path: Path) -> None:
+def test_batch_interrupted_by_other_frames_is_found(tmp_path: Path) -> None:
     make(tmp_path, last=2)
     (path,) = segments(tmp_path)
     with WriteAheadLog(tmp_path, **settings(frame_bytes=200)) as log:
         log.append_batch([("PUT", b"batch", value_of(n)) for n in range(4)])
         last = log.append("PUT", b"key", b"value")
     first, *_, behind = frames(path)[2:]
-    # The first frame says that the batch goes on; what goes on now is no batch.
+    # The first frame announces more frames of its batch; the next one is not of a batch.
     resealed(path, behind, 8, first.first_seq.to_bytes(8, "little"))
     data = path.read_bytes()
     resealed(path, first, 16, (0).to_bytes(4, "little"))
@@ -187,13 +187,13 @@ def test_a_batch_that_breaks_off_before_other_frames_is_found(tmp_path: Path) ->
         lost_records=1,
         lost_bytes=path.stat().st_size - first.offset,
         set_aside=[f"{path.name}.damaged"],
-        goes_on=4,
+        next_seq=4,
     ).check(tmp_path)
     assert last == 8
 
 
 @pytest.mark.parametrize(("frame", "kept"), [(None, []), (2, []), (8, [7, 8])])
-def test_what_is_void_does_not_come_back_where_the_mark_is_behind_the_damage(
+def test_truncated_records_stay_truncated_if_the_mark_follows_the_damage(
     tmp_path: Path, frame: int | None, kept: list[int]
 ) -> None:
     with WriteAheadLog(tmp_path, **settings()) as log:

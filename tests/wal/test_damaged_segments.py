@@ -62,7 +62,7 @@ def test_a_flipped_field_of_a_segments_header_is_found(
 
 
 @pytest.mark.parametrize("version", [2, 99])
-def test_a_segment_of_a_later_version_is_refused_as_such(directory: Path, version: int) -> None:
+def test_segment_of_a_later_version_raises_unsupported_error(directory: Path, version: int) -> None:
     path = segments(directory)[1]
     change(path, 4, version.to_bytes(2, "little"))
     crc = int(google_crc32c.value(path.read_bytes()[:60]))
@@ -90,7 +90,7 @@ def test_an_empty_segment_is_found(directory: Path, segment: int, left: int) -> 
     ).check(directory)
 
 
-def test_an_empty_last_segment_that_was_begun_is_found(directory: Path) -> None:
+def test_empty_last_segment_after_a_seal_is_found(directory: Path) -> None:
     """The segment before it has its seal, so this one was durable."""
     segments(directory)[-1].write_bytes(b"")
     of_segment(
@@ -101,7 +101,7 @@ def test_an_empty_last_segment_that_was_begun_is_found(directory: Path) -> None:
         expected="64 bytes",
         found="0 bytes",
         lost_records=0,
-        goes_on=LAST - PER_SEGMENT + 2,
+        next_seq=LAST - PER_SEGMENT + 2,
     ).check(directory)
 
 
@@ -118,7 +118,7 @@ def test_a_missing_segment_is_found(directory: Path) -> None:
         lost_records=PER_SEGMENT,
         lost_bytes=paths[2].stat().st_size,
         set_aside=[f"{paths[2].name}.damaged"],
-        goes_on=LAST + 1,
+        next_seq=LAST + 1,
     ).check(directory)
 
 
@@ -135,7 +135,7 @@ def test_a_missing_first_segment_is_found(directory: Path) -> None:
         lost_records=2 * PER_SEGMENT,
         lost_bytes=sum(each.stat().st_size for each in rest),
         set_aside=[f"{each.name}.damaged" for each in rest],
-        goes_on=LAST + 1,
+        next_seq=LAST + 1,
     ).check(directory)
 
 
@@ -153,7 +153,7 @@ def test_a_missing_last_segment_is_found(directory: Path) -> None:
         lost_records=0,
         lost_bytes=0,
         set_aside=[f"{before.name}.damaged"],
-        goes_on=LAST - PER_SEGMENT + 1,
+        next_seq=LAST - PER_SEGMENT + 1,
     ).check(directory)
 
 
@@ -171,7 +171,7 @@ def test_a_duplicated_segment_is_found(directory: Path) -> None:
         lost_records=2 * PER_SEGMENT,
         lost_bytes=copy.stat().st_size + paths[2].stat().st_size,
         set_aside=[f"{copy.name}.damaged", f"{paths[2].name}.damaged"],
-        goes_on=LAST + 1,
+        next_seq=LAST + 1,
     ).check(directory)
 
 
@@ -209,14 +209,12 @@ def test_two_segments_with_the_same_numbers_are_found(tmp_path: Path) -> None:
         lost_records=2 * PER_SEGMENT,
         lost_bytes=sum(each.stat().st_size for each in [other, *paths[1:]]),
         set_aside=[f"{each.name}.damaged" for each in [other, *paths[1:]]],
-        goes_on=LAST + 1,
+        next_seq=LAST + 1,
     ).check(tmp_path)
 
 
 @pytest.mark.parametrize("segment", range(SEGMENTS))
-def test_a_file_of_something_else_in_a_segments_place_is_found(
-    directory: Path, segment: int
-) -> None:
+def test_foreign_file_with_a_segment_name_is_found(directory: Path, segment: int) -> None:
     path = segments(directory)[segment]
     path.write_bytes(b"something that somebody put here; it is not a log. " * 5)
     of_segment(
@@ -227,7 +225,7 @@ def test_a_file_of_something_else_in_a_segments_place_is_found(
         expected="894c4b57",
         found=b"some".hex(),
         lost_records=LAST - (segment + 1) * PER_SEGMENT,
-        goes_on=LAST + 1 if segment < SEGMENTS - 1 else LAST - PER_SEGMENT + 2,
+        next_seq=LAST + 1 if segment < SEGMENTS - 1 else LAST - PER_SEGMENT + 2,
     ).check(directory)
 
 
@@ -245,11 +243,11 @@ def test_a_segment_of_another_log_is_found(tmp_path: Path, directory: Path, segm
         expected=f"log id {LOG_ID.hex()}",
         found=f"log id {other.hex()}",
         lost_records=LAST - (segment + 1) * PER_SEGMENT,
-        goes_on=LAST + 1 if segment < SEGMENTS - 1 else LAST - PER_SEGMENT + 2,
+        next_seq=LAST + 1 if segment < SEGMENTS - 1 else LAST - PER_SEGMENT + 2,
     ).check(directory)
 
 
-def strangers() -> Iterator[tuple[str, bytes]]:
+def foreign_files() -> Iterator[tuple[str, bytes]]:
     yield "notes.txt", b"not a segment"
     yield "notes.tmp", b"not a segment that was being made"
     yield f"{1:020d}.wal.bak", b"a copy"
@@ -257,18 +255,18 @@ def strangers() -> Iterator[tuple[str, bytes]]:
     yield f"{5:020d}.wal.damaged", b"set aside before"
 
 
-def test_files_with_other_names_are_left_alone(directory: Path) -> None:
-    for name, data in strangers():
+def test_files_with_other_names_are_ignored_and_kept(directory: Path) -> None:
+    for name, data in foreign_files():
         (directory / name).write_bytes(data)
     with WriteAheadLog(directory) as log:
         assert log.recovery is None
         assert seqs(log) == list(range(1, LAST + 1))
         log.truncate(LAST)
-    for name, data in strangers():
+    for name, data in foreign_files():
         assert (directory / name).read_bytes() == data
 
 
-def test_damage_before_a_truncation_is_no_loss(directory: Path) -> None:
+def test_damage_in_truncated_records_is_ignored(directory: Path) -> None:
     """Truncated records are not missed: a crash may leave some of the files of a truncation."""
     saved = segments(directory)[0].read_bytes()
     with WriteAheadLog(directory) as log:
@@ -286,7 +284,7 @@ def test_damage_before_a_truncation_is_no_loss(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("read_only", [True, False])
-def test_sequence_numbers_are_not_used_again_when_the_id_that_proves_them_is_lost(
+def test_sequence_numbers_are_not_reused_if_the_log_id_is_damaged(
     tmp_path: Path, *, read_only: bool
 ) -> None:
     with WriteAheadLog(tmp_path) as log:
@@ -306,7 +304,7 @@ def test_sequence_numbers_are_not_used_again_when_the_id_that_proves_them_is_los
         assert log.replay(after_seq=last).num_rows == 1
 
 
-def test_numbers_that_no_chain_of_frames_bears_out_are_not_believed(tmp_path: Path) -> None:
+def test_sequence_numbers_outside_the_frame_chain_are_ignored(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         for n in range(4):
             log.append("PUT", str(n), b"")
@@ -320,7 +318,7 @@ def test_numbers_that_no_chain_of_frames_bears_out_are_not_believed(tmp_path: Pa
 
 
 @pytest.mark.parametrize("name", [MAX_SEQ, MAX_SEQ + 1, 10**20 - 1])
-def test_a_name_beyond_all_sequence_numbers_takes_none(directory: Path, name: int) -> None:
+def test_file_name_beyond_the_last_sequence_number_uses_up_none(directory: Path, name: int) -> None:
     (directory / f"{name:020d}.wal").write_bytes(b"no segment" * 9)
     with pytest.raises(WalCorruptionError, match="not a segment"):
         WriteAheadLog(directory)
@@ -332,25 +330,25 @@ def test_a_name_beyond_all_sequence_numbers_takes_none(directory: Path, name: in
         assert (log.recovery, log.current_seq_num()) == (None, LAST + 1)
 
 
-def test_a_reader_goes_on_telling_of_damage_that_a_later_look_passes_over(directory: Path) -> None:
+def test_reader_keeps_reporting_damage_that_a_later_read_skips(directory: Path) -> None:
     segments(directory)[1].unlink()
     with WriteAheadLog(directory, read_only=True, strict=False) as reader:
-        told = reader.recovery
-        assert told is not None
-        assert told.safe_seq == PER_SEGMENT
+        reported = reader.recovery
+        assert reported is not None
+        assert reported.safe_seq == PER_SEGMENT
         assert seqs(reader) == list(range(1, PER_SEGMENT + 1))
         assert reader.current_seq_num() == LAST
         assert reader.replay(after_seq=LAST - 1).num_rows == 1
-        assert reader.recovery == told
+        assert reader.recovery == reported
         make(directory.parent / "whole")
-        gone = segments(directory.parent / "whole")[1]
-        (directory / gone.name).write_bytes(gone.read_bytes())
+        missing = segments(directory.parent / "whole")[1]
+        (directory / missing.name).write_bytes(missing.read_bytes())
         assert seqs(reader) == list(range(1, LAST + 1))
         assert reader.recovery is None
 
 
 @pytest.mark.parametrize("up_to_seq", [2, 3, 4])
-def test_a_log_goes_on_from_damage_again_where_numbers_were_given_up(
+def test_log_continues_after_repeated_damage_where_numbers_were_skipped(
     tmp_path: Path, up_to_seq: int
 ) -> None:
     with WriteAheadLog(tmp_path, **settings()) as log:

@@ -26,7 +26,7 @@ def log_002(*, marks_batches: bool, first_seq: int = 1) -> bytes:
 
 PLAIN = file_003(RECORDS, is_checked=False)
 CHECKED = file_003(RECORDS, is_checked=True)
-EVERY = [
+ALL_FORMATS = [
     pytest.param(log_002(marks_batches=False), "002", id="002"),
     pytest.param(log_002(marks_batches=True), "002", id="002 with BEGIN"),
     pytest.param(PLAIN, "003", id="003"),
@@ -34,20 +34,20 @@ EVERY = [
 ]
 
 
-@pytest.mark.parametrize(("data", "expected"), EVERY)
-def test_a_format_is_told_by_what_the_file_holds(data: bytes, expected: str) -> None:
+@pytest.mark.parametrize(("data", "expected"), ALL_FORMATS)
+def test_format_is_detected_from_the_content(data: bytes, expected: str) -> None:
     assert format_of(data) == expected
 
 
-@pytest.mark.parametrize(("data", "expected"), EVERY)
-def test_a_format_is_told_with_a_torn_tail_and_zero_bytes(data: bytes, expected: str) -> None:
+@pytest.mark.parametrize(("data", "expected"), ALL_FORMATS)
+def test_format_is_detected_with_a_torn_tail_or_zero_bytes(data: bytes, expected: str) -> None:
     assert format_of(data[:-3]) == expected
     assert format_of(data + bytes(100)) == expected
     assert format_of(data[: len(data) // 2]) == expected
 
 
-@pytest.mark.parametrize(("data", "expected"), [EVERY[0], EVERY[1], EVERY[3]])
-def test_a_format_with_checksums_is_told_where_the_first_record_is_damaged(
+@pytest.mark.parametrize(("data", "expected"), [ALL_FORMATS[0], ALL_FORMATS[1], ALL_FORMATS[3]])
+def test_format_with_checksums_is_detected_if_the_first_record_is_damaged(
     data: bytes, expected: str
 ) -> None:
     for at in range(12):
@@ -67,20 +67,20 @@ def test_a_format_with_checksums_is_told_where_the_first_record_is_damaged(
         pytest.param(b"\x7f" + PLAIN[1:], id="003, the first length damaged"),
     ],
 )
-def test_what_cannot_be_told_for_sure_is_refused(data: bytes) -> None:
+def test_ambiguous_content_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidInputError, match="cannot be determined") as caught:
         format_of(data)
     assert caught.value.hint is not None
     assert "format=" in caught.value.hint
 
 
-def test_a_plain_file_that_holds_checked_records_in_its_values_is_plain_or_refused() -> None:
+def test_plain_file_with_checked_records_as_values_is_refused() -> None:
     data = file_003([(b"copy", CHECKED), (b"k", b"v")], is_checked=False)
     with pytest.raises(InvalidInputError):
         format_of(data)
 
 
-def test_a_format_that_is_named_wrongly_is_told(tmp_path: Path) -> None:
+def test_wrong_requested_format_is_reported(tmp_path: Path) -> None:
     # As a log of the wrong format, the whole file may look like one torn append.
     path = tmp_path / "log"
     logs: dict[HistoricFormat, bytes] = {
@@ -97,12 +97,12 @@ def test_a_format_that_is_named_wrongly_is_told(tmp_path: Path) -> None:
             with pytest.raises(InvalidInputError, match="not have the requested format") as caught:
                 read_historic(path, named, strict=False)
             assert caught.value.found == f"one of specification {form}"
-    # What nobody can tell is what its owner says.
+    # The requested format is used if the content is ambiguous.
     path.write_bytes(file_003(RECORDS[:1], is_checked=True)[:-1])
     assert read_historic(path, "003-crc").records.num_rows == 0
 
 
-def test_a_segment_of_today_is_told_from_historic_files(tmp_path: Path) -> None:
+def test_segment_of_the_current_format_is_not_read_as_historic(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         log.append("PUT", b"k", b"v")
     with pytest.raises(InvalidInputError, match="log of the current format") as caught:
@@ -110,24 +110,24 @@ def test_a_segment_of_today_is_told_from_historic_files(tmp_path: Path) -> None:
     assert "folder" in (caught.value.hint or "")
 
 
-def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
+def test_unlistable_folder_raises_unavailable_error(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(UnavailableError, match="cannot be read"):
         read_historic(tmp_path / "loop")
 
 
-def test_what_is_sought_in_a_file_is_not_found(tmp_path: Path) -> None:
+def test_path_inside_a_file_raises_not_found_error(tmp_path: Path) -> None:
     (tmp_path / "wal.log").touch()
     with pytest.raises(NotFoundError):
         read_historic(tmp_path / "wal.log" / "000001.wal")
 
 
-def test_an_empty_log_is_what_its_name_says() -> None:
+def test_format_of_an_empty_log_follows_from_its_file_name() -> None:
     assert format_of(b"", name="folder/wal.log") == "003"
     assert format_of(b"", b"", name="folder/000001.wal") == "002"
 
 
-def test_names_of_a_historic_log_come_in_the_order_of_their_numbers() -> None:
+def test_historic_file_names_are_sorted_by_number() -> None:
     names = ["1000000.wal", "000002.wal", "999999.wal", "wal.lock", "x.wal", "0" * 20 + ".wal"]
     assert historic_names(names) == ["000002.wal", "999999.wal", "1000000.wal"]
     assert historic_names(["wal.log", "other"]) == ["wal.log"]
@@ -153,7 +153,7 @@ def test_a_folder_and_a_single_file_of_any_name_are_read(tmp_path: Path) -> None
     assert log.files[0].path == str(tmp_path / "copy.bin")
 
 
-def test_a_named_format_is_taken_at_its_word(tmp_path: Path) -> None:
+def test_requested_format_overrides_detection(tmp_path: Path) -> None:
     (tmp_path / "wal.log").write_bytes(file_003([(b"copy", CHECKED)], is_checked=False))
     with pytest.raises(InvalidInputError):
         read_historic(tmp_path)
@@ -173,14 +173,14 @@ def test_a_log_of_003_is_one_file(tmp_path: Path, format: HistoricFormat) -> Non
         read_historic(tmp_path, format)
 
 
-def test_what_is_not_there_is_told(tmp_path: Path) -> None:
+def test_missing_log_raises_not_found_error(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         read_historic(tmp_path / "nowhere")
     with pytest.raises(NotFoundError, match="historic log not found"):
         read_historic(tmp_path)
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_read_error_raises_unavailable_error(tmp_path: Path) -> None:
     class Broken(LocalDisk):
         def read(self, path: str, *, mapped: bool = False) -> object:
             raise OSError(5, "Input/output error")

@@ -61,7 +61,7 @@ def test_a_replayed_record_has_the_fields_of_specification_002(log: WriteAheadLo
     assert (last.op_type, last.key, last.value, last.seq_num) == ("PUT", b"c", b"\xff", 6)
 
 
-def test_what_is_replayed_is_a_sequence_of_records(log: WriteAheadLog) -> None:
+def test_replay_result_is_a_sequence_of_records(log: WriteAheadLog) -> None:
     found = log.replay()
     records = list(found)
     assert len(found) == len(records) == 4
@@ -80,7 +80,7 @@ def test_what_is_replayed_is_a_sequence_of_records(log: WriteAheadLog) -> None:
     assert [*log.replay(6)] == []
 
 
-def test_what_is_replayed_is_a_table_too(log: WriteAheadLog) -> None:
+def test_replay_result_is_an_arrow_table(log: WriteAheadLog) -> None:
     found = log.replay()
     assert isinstance(found.table, pa.Table)
     assert found.num_rows == 4
@@ -94,7 +94,7 @@ def test_what_is_replayed_is_a_table_too(log: WriteAheadLog) -> None:
 
 
 @pytest.mark.parametrize("made", [False, True])
-def test_a_missing_log_is_empty_where_the_caller_asks_for_it(tmp_path: Path, made: bool) -> None:
+def test_missing_log_is_empty_with_missing_ok(tmp_path: Path, made: bool) -> None:
     where = tmp_path / "log"
     if made:
         where.mkdir()
@@ -110,7 +110,7 @@ def test_a_missing_log_is_empty_where_the_caller_asks_for_it(tmp_path: Path, mad
         assert [r.key for r in reader.replay()] == [b"k"]
 
 
-def test_a_missing_historic_log_is_empty_where_the_caller_asks_for_it(tmp_path: Path) -> None:
+def test_missing_historic_log_is_empty_with_missing_ok(tmp_path: Path) -> None:
     for path in (tmp_path / "nowhere", tmp_path):
         with pytest.raises(NotFoundError):
             read_historic(path)

@@ -25,7 +25,7 @@ from lakelog.errors import (
 )
 from lakelog.wal.log import WriteAheadLog
 from tests.wal.crash_disk import CHANGES, Counting, CrashDisk, Operation, fail
-from tests.wal.deeds import ACTIONS, BATCH, LONG
+from tests.wal.log_operations import ACTIONS, BATCH, LONG
 
 DIRECTORY = "somewhere/log"
 CLONES = 4
@@ -41,7 +41,7 @@ def seeded() -> random.Random:
     return random.Random(seed)
 
 
-def well(disk: CrashDisk) -> CrashDisk:
+def healthy(disk: CrashDisk) -> CrashDisk:
     disk.watch = lambda operation: None
     return disk
 
@@ -54,7 +54,7 @@ def opened(disk: CrashDisk, **settings: Any) -> WriteAheadLog:
 def keys(log: WriteAheadLog) -> list[str]:
     found = [key.decode() for key in log.replay()["key"].to_pylist()]
     for kind, count in (("batch", len(BATCH)), ("long", len(LONG))):
-        assert sum(key.startswith(kind) for key in found) in {0, count}, "a batch is half there"
+        assert sum(key.startswith(kind) for key in found) in {0, count}, "a batch is incomplete"
     return found
 
 
@@ -76,7 +76,7 @@ def runs(
 @pytest.mark.parametrize("times", [1, 2, 99])
 @pytest.mark.parametrize(("error", "share"), ERRORS)
 @pytest.mark.parametrize("name", list(ACTIONS))
-def test_after_a_fault_a_crash_leaves_what_was_promised(
+def test_crash_after_a_fault_keeps_acknowledged_records(
     name: str, error: int, share: float, times: int, sync: Any
 ) -> None:
     rng = seeded()
@@ -93,22 +93,22 @@ def test_after_a_fault_a_crash_leaves_what_was_promised(
         log = made[-1]
         last = log.current_seq_num()
         before = [f"before {n}" for n in range(8)]
-        told: LakelogError | None = None
+        raised: LakelogError | None = None
         try:
             ACTIONS[name](log)
         except LakelogError as caught:
-            told = caught
-        well(disk)
-        assert told is None or isinstance(told, OutcomeUnknownError | UnavailableError)
+            raised = caught
+        healthy(disk)
+        assert raised is None or isinstance(raised, OutcomeUnknownError | UnavailableError)
         truncates = name.startswith("truncation")
         known: list[str] | None = None
-        if isinstance(told, OutcomeUnknownError):
+        if isinstance(raised, OutcomeUnknownError):
             if name != "close":
                 for use in (log.checkpoint, log.replay, log.state, log.sync):
                     with pytest.raises(LogPoisonedError):
                         use()
         elif name != "close":
-            if told is not None and name != "rotation" and not truncates:
+            if raised is not None and name != "rotation" and not truncates:
                 assert (keys(log), log.current_seq_num()) == (before, last)
             assert log.append("PUT", "later", b"") == log.current_seq_num()
             if sync != "none":
@@ -130,7 +130,7 @@ def test_after_a_fault_a_crash_leaves_what_was_promised(
         log.close()
         assert found_again(disk, rng) == known or known is None
         if not counting.has_acted:
-            assert told is None
+            assert raised is None
 
 
 def found_again(disk: CrashDisk, rng: random.Random) -> list[str]:
@@ -189,7 +189,7 @@ def test_each_mode_syncs_as_documented(sync: Any) -> None:
     assert syncs(log.close) == {"sync": 0, "batch": 1, "none": 0}[sync]
 
 
-def with_a_failed_sync() -> CrashDisk:
+def disk_with_failed_sync() -> CrashDisk:
     """A log of two records; the sync of the second one failed."""
     disk = CrashDisk()
     log = opened(disk, segment_bytes=1 << 20)
@@ -206,10 +206,10 @@ def with_a_failed_sync() -> CrashDisk:
     return disk
 
 
-def test_what_a_sync_failed_for_is_written_again_before_anything_goes_behind_it() -> None:
-    disk = with_a_failed_sync()
+def test_data_of_a_failed_sync_is_rewritten_before_the_next_append() -> None:
+    disk = disk_with_failed_sync()
     assert keys(opened(disk.clone(random.Random(1)))) == ["before"]
-    with opened(well(disk)) as again:
+    with opened(healthy(disk)) as again:
         assert keys(again) == ["before", "unknown"]
         again.append("PUT", "behind", b"")
     for seed in range(20):
@@ -217,10 +217,10 @@ def test_what_a_sync_failed_for_is_written_again_before_anything_goes_behind_it(
             assert keys(left) == ["before", "unknown", "behind"]
 
 
-def test_what_a_sync_failed_for_is_written_again_before_damage_is_set_aside() -> None:
-    disk = with_a_failed_sync()
-    stranger = well(disk).open_append(f"{DIRECTORY}/{9:020d}.wal", create=True)
-    stranger.write(b"what somebody put here" * 9)
+def test_data_of_a_failed_sync_is_rewritten_before_damage_is_set_aside() -> None:
+    disk = disk_with_failed_sync()
+    foreign = healthy(disk).open_append(f"{DIRECTORY}/{9:020d}.wal", create=True)
+    foreign.write(b"what somebody put here" * 9)
     with opened(disk, strict=False) as again:
         assert again.recovery is not None
         assert keys(again) == ["before", "unknown"]
@@ -230,7 +230,7 @@ def test_what_a_sync_failed_for_is_written_again_before_damage_is_set_aside() ->
             assert keys(left) == ["before", "unknown", "behind"]
 
 
-def test_only_what_is_not_known_to_be_durable_is_written_again() -> None:
+def test_only_data_not_known_to_be_durable_is_rewritten() -> None:
     disk = CrashDisk()
     written: list[int] = []
 
@@ -252,7 +252,7 @@ def test_only_what_is_not_known_to_be_durable_is_written_again() -> None:
     written.clear()
     opened(disk)
     assert sum(written) > 5 << 19
-    # That much is said to be durable, and is not written a third time.
+    # Frames record that much as durable, so it is not written a third time.
     written.clear()
     for _ in range(2):
         disk.unlock()
@@ -268,12 +268,12 @@ def test_closing_reports_a_failed_sync_and_closes() -> None:
     with pytest.raises(OutcomeUnknownError):
         log.close()
     log.close()
-    with opened(well(disk)) as again:
+    with opened(healthy(disk)) as again:
         assert keys(again) == ["k"]
 
 
 @pytest.mark.parametrize("sync", ["sync", "batch", "none"])
-def test_what_was_closed_well_is_not_written_again(sync: Any) -> None:
+def test_cleanly_closed_log_is_not_rewritten(sync: Any) -> None:
     disk = CrashDisk()
     kinds: list[str] = []
     with opened(disk, sync=sync, segment_bytes=1 << 20) as log:
@@ -309,12 +309,12 @@ def torn(content: dict[str, bytes]) -> list[str]:
     return ALL[:-1]
 
 
-def unborn(content: dict[str, bytes]) -> list[str]:
+def without_header(content: dict[str, bytes]) -> list[str]:
     content[f"{DIRECTORY}/{13:020d}.wal"] = b"\0" * 30
     return ALL
 
 
-def left_by_a_truncation(content: dict[str, bytes]) -> list[str]:
+def interrupted_truncation(content: dict[str, bytes]) -> list[str]:
     before = dict(content)
     disk = CrashDisk(dict(content))
     with opened(disk) as log:
@@ -337,12 +337,12 @@ def damaged_in_the_middle(content: dict[str, bytes]) -> list[str]:
     return ALL[: caught.value.safe_records]
 
 
-STATES = [torn, unborn, left_by_a_truncation, damaged_in_the_middle]
+STATES = [torn, without_header, interrupted_truncation, damaged_in_the_middle]
 
 
 @pytest.mark.parametrize(("error", "share"), ERRORS)
 @pytest.mark.parametrize("state", STATES)
-def test_an_opening_that_fails_leaves_all_to_the_next_one(
+def test_failed_opening_loses_nothing_for_the_next_one(
     state: Callable[[dict[str, bytes]], list[str]], error: int, share: float
 ) -> None:
     rng = seeded()
@@ -356,10 +356,10 @@ def test_an_opening_that_fails_leaves_all_to_the_next_one(
         except (OutcomeUnknownError, UnavailableError):
             assert counting.has_acted
         else:
-            well(disk)
+            healthy(disk)
             assert keys(log) == expected
             log.close()
-        well(disk)
+        healthy(disk)
         for left in [disk, *(disk.clone(rng) for _ in range(CLONES))]:
             with opened(left, strict=False) as log:
                 assert keys(log) == expected
@@ -368,20 +368,20 @@ def test_an_opening_that_fails_leaves_all_to_the_next_one(
                 assert keys(log) == [*expected, "new"]
                 assert log.recovery is None
             if is_damaged:
-                # Of what was there, nothing is away: all of it lies in one of the files.
+                # No content is lost: each old file is a part of some file.
                 now = left.contents().values()
                 assert all(any(data in other for other in now) for data in content.values())
 
 
 @pytest.mark.parametrize(("error", "share"), ERRORS)
-def test_a_log_that_could_not_be_made_is_made_later(error: int, share: float) -> None:
+def test_failed_creation_is_completed_by_the_next_opening(error: int, share: float) -> None:
     rng = seeded()
     for disk, counting in runs(CrashDisk, error, share):
         try:
             opened(disk).close()
         except (OutcomeUnknownError, UnavailableError):
             assert counting.has_acted
-        well(disk)
+        healthy(disk)
         for left in [disk.clone(rng), disk]:
             with opened(left) as log:
                 assert log.append("PUT", "first", b"") == 1
@@ -390,11 +390,11 @@ def test_a_log_that_could_not_be_made_is_made_later(error: int, share: float) ->
 # --- threads, and room ----------------------------------------------------------------------------
 
 
-def at_work(log: WriteAheadLog, name: str) -> tuple[list[str], list[str]]:
+def append_in_threads(log: WriteAheadLog, name: str) -> tuple[list[str], list[str]]:
     """Threads append; returns the acknowledged and the uncertain units."""
     acknowledged: list[str] = []
     unknown: list[str] = []
-    strange: list[BaseException] = []
+    unexpected: list[BaseException] = []
 
     def work(thread: int) -> None:
         try:
@@ -411,15 +411,15 @@ def at_work(log: WriteAheadLog, name: str) -> tuple[list[str], list[str]]:
                     unknown.append(key)
                 else:
                     acknowledged.append(key)
-        except BaseException as error:  # noqa: BLE001 - looked at below
-            strange.append(error)
+        except BaseException as error:  # noqa: BLE001 - examined below
+            unexpected.append(error)
 
     threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not strange, strange
+    assert not unexpected, unexpected
     return acknowledged, unknown
 
 
@@ -432,7 +432,7 @@ def unit_keys(log: WriteAheadLog) -> list[str]:
 
 
 @pytest.mark.parametrize("sync", ["sync", "batch", "none"])
-def test_threads_over_a_disk_that_is_full_now_and_then_are_each_told_the_truth(sync: Any) -> None:
+def test_threads_get_correct_outcomes_on_an_intermittently_full_disk(sync: Any) -> None:
     rng = seeded()
     disk = CrashDisk()
     log = opened(disk, sync=sync)
@@ -442,8 +442,8 @@ def test_threads_over_a_disk_that_is_full_now_and_then_are_each_told_the_truth(s
             fail(errno.ENOSPC, rng.random())(operation)
 
     disk.watch = full
-    acknowledged, unknown = at_work(log, "full")
-    well(disk)
+    acknowledged, unknown = append_in_threads(log, "full")
+    healthy(disk)
     assert not unknown
     assert len(acknowledged) > 5
     assert sorted(unit_keys(log)) == sorted(acknowledged)
@@ -455,7 +455,7 @@ def test_threads_over_a_disk_that_is_full_now_and_then_are_each_told_the_truth(s
     log.close()
 
 
-def test_threads_over_a_flaky_disk_are_each_told_the_truth() -> None:
+def test_threads_get_correct_outcomes_on_a_flaky_disk() -> None:
     rng = seeded()
     disk = CrashDisk()
 
@@ -469,23 +469,23 @@ def test_threads_over_a_flaky_disk_are_each_told_the_truth() -> None:
     for number in range(12):
         log = opened(disk, segment_bytes=1500)
         disk.watch = flaky
-        done, perhaps = at_work(log, f"round {number:02}")
-        well(disk)
+        done, perhaps = append_in_threads(log, f"round {number:02}")
+        healthy(disk)
         acknowledged.update(done)
         unknown.update(perhaps)
         log.close()
-        # Half of the time the machine stops as well.
+        # In half of the rounds the machine stops too.
         disk = disk.clone(rng) if rng.random() < 0.5 else disk
         with opened(disk) as log:
             found = set(unit_keys(log))
             assert acknowledged <= found, "acknowledged, and lost"
-            assert found <= acknowledged | unknown, "told that it failed, and it is there"
-            # From here on it is known.
+            assert found <= acknowledged | unknown, "reported as failed, but it exists"
+            # From here on the outcome is known.
             acknowledged, unknown = found, set()
     assert acknowledged
 
 
-def test_a_full_disk_leaves_every_acknowledged_record_and_is_used_once_there_is_room() -> None:
+def test_full_disk_keeps_acknowledged_records_and_accepts_more_after_space_is_freed() -> None:
     rng = seeded()
     disk = CrashDisk()
     room = 3000
@@ -508,23 +508,23 @@ def test_a_full_disk_leaves_every_acknowledged_record_and_is_used_once_there_is_
         try:
             log.append("PUT", f"key {n}", "v" * 80)
             acknowledged.append(f"key {n}")
-        except UnavailableError as told:
-            hints.add(told.hint)
+        except UnavailableError as error:
+            hints.add(error.hint)
         assert keys(log) == acknowledged
         with opened(disk.clone(rng), read_only=True) as reader:
             assert keys(reader) == acknowledged
     assert all("free disk space" in str(hint) for hint in hints)
     assert 5 < sum(int(key[4:]) < 40 for key in acknowledged) < 40
     assert sum(int(key[4:]) >= 40 for key in acknowledged) > 5
-    # What is stored elsewhere makes room for what comes.
+    # Truncation frees space for new records.
     room = sum(map(len, disk.contents().values())) + 64
     log.truncate(log.current_seq_num() - 3)
-    log.append("PUT", "goes on", b"")
-    assert keys(log) == [*acknowledged[-3:], "goes on"]
+    log.append("PUT", "continues", b"")
+    assert keys(log) == [*acknowledged[-3:], "continues"]
     log.close()
 
 
-def test_what_the_disk_says_is_told(tmp_path: Path) -> None:
+def test_disk_error_is_the_cause_of_the_raised_error(tmp_path: Path) -> None:
     disk = CrashDisk()
     log = opened(disk)
     disk.watch = Counting(1, fail(errno.ENOSPC))

@@ -39,7 +39,7 @@ def joined(pieces: list[Any]) -> bytes:
     return b"".join(bytes(piece) for piece in pieces)
 
 
-def test_a_segments_header_is_what_it_was() -> None:
+def test_segment_header_bytes_are_unchanged() -> None:
     assert len(HEADER.pack()) == 64
     assert SegmentHeader.parse(HEADER.pack() + b"more", "p") == HEADER
     assert HEADER.pack().hex() == (
@@ -58,12 +58,12 @@ def test_a_flipped_byte_of_a_segments_header_is_found(byte: int) -> None:
     assert caught.value.byte_offset == (0 if byte < 4 else 60)
 
 
-def test_a_short_header_is_no_header() -> None:
+def test_short_header_raises_corruption_error() -> None:
     with pytest.raises(WalCorruptionError, match="too short"):
         SegmentHeader.parse(HEADER.pack()[:63], "p")
 
 
-def test_a_later_version_is_refused_as_such() -> None:
+def test_later_version_raises_unsupported_error() -> None:
     head = bytearray(HEADER.pack()[:60])
     head[4] = 2
     data = bytes(head) + google_crc32c.value(bytes(head)).to_bytes(4, "little")
@@ -71,12 +71,12 @@ def test_a_later_version_is_refused_as_such() -> None:
         SegmentHeader.parse(data, "p")
 
 
-def test_a_record_of_forty_bytes_costs_little_more() -> None:
+def test_frame_of_a_40_byte_record_has_104_bytes() -> None:
     (frame,) = pack_records(b"\1", [b"k" * 16], [b"v" * 24], 1, 0, FRAMING)
     assert len(frame) == 104
 
 
-def test_a_frame_of_one_record_is_what_it_was() -> None:
+def test_bytes_of_a_one_record_frame_are_unchanged() -> None:
     frame = joined(pack_records(b"\1", [b"key"], [b"value"], 7, 16, FRAMING, is_batch=True))
     assert frame.hex() == (
         "4b51a3f728000000070000000000000001000000010002002800000003000000"
@@ -89,7 +89,7 @@ def test_a_frame_of_one_record_is_what_it_was() -> None:
 
 
 @given(st.lists(st.binary(max_size=40), max_size=20), st.binary(min_size=16, max_size=16))
-def test_any_run_of_whole_frames_leaves_the_checksum_where_it_began(
+def test_checksum_over_complete_frames_returns_to_its_start_value(
     payloads: list[bytes], log_id: bytes
 ) -> None:
     seal = Seal.of(log_id)
@@ -97,7 +97,7 @@ def test_any_run_of_whole_frames_leaves_the_checksum_where_it_began(
     assert google_crc32c.extend(seal.start, run) == seal.start
 
 
-def test_a_frame_of_another_log_does_not_pass() -> None:
+def test_frame_of_another_log_is_rejected() -> None:
     frame = joined(pack_records(b"\1", [b"key"], [b"value"], 1, 0, FRAMING))
     data = pa.py_buffer(HEADER.pack() + frame)
     assert len(scan.scan(data, SEAL).frames) == 1
@@ -108,7 +108,7 @@ def test_a_frame_of_another_log_does_not_pass() -> None:
 
 
 @given(batches, st.booleans())
-def test_records_packed_one_by_one_or_by_column_are_the_same_bytes(
+def test_packing_by_record_and_by_column_gives_the_same_bytes(
     batch: list[tuple[int, bytes, bytes | None]], compressed: bool
 ) -> None:
     framing = Framing(SEAL, "zstd" if compressed else "none", 1 << 20)
@@ -126,7 +126,7 @@ def test_records_packed_one_by_one_or_by_column_are_the_same_bytes(
 
 
 @given(st.lists(st.none() | st.binary() | st.integers(250, 300).map(bytes)))
-def test_a_column_is_the_one_that_arrow_makes(items: list[bytes | None]) -> None:
+def test_column_equals_the_arrow_array(items: list[bytes | None]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.delitem(sys.modules, "pandas", raising=False)
         column = encode.column_of(items)
@@ -135,7 +135,7 @@ def test_a_column_is_the_one_that_arrow_makes(items: list[bytes | None]) -> None
 
 
 @given(batches, st.integers(10, 200), st.integers(0, 3))
-def test_a_batch_in_several_frames_is_the_batch(
+def test_batch_split_into_frames_has_all_records(
     batch: list[tuple[int, bytes, bytes | None]], frame_bytes: int, skipped: int
 ) -> None:
     framing = Framing(SEAL, "none", frame_bytes)
@@ -198,7 +198,7 @@ def fast(data: bytes, after_seq: int = 0, *, controls: bool = True) -> list[tupl
 
 @given(groups_of_frames, st.integers(0, 300))
 @hypothesis_settings(max_examples=share_of(60), deadline=None)
-def test_the_fast_decode_is_the_plain_one(
+def test_fast_decode_equals_plain_decode(
     groups: list[tuple[list[tuple[int, bytes, bytes | None]], int, bool]], after_seq: int
 ) -> None:
     data, model = build(groups)
@@ -213,7 +213,7 @@ def test_the_fast_decode_is_the_plain_one(
 
 
 @st.composite
-def frames_that_look_alike(draw: st.DrawFn) -> list[Any]:
+def similar_frames(draw: st.DrawFn) -> list[Any]:
     """Frames of a few sizes at most, often with one change to one of them."""
     shape = draw(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=1, max_size=3))
     numbers = st.integers(0, 255)
@@ -240,9 +240,9 @@ def frames_that_look_alike(draw: st.DrawFn) -> list[Any]:
     return found
 
 
-@given(frames_that_look_alike(), st.integers(0, 100))
+@given(similar_frames(), st.integers(0, 100))
 @hypothesis_settings(max_examples=share_of(80), deadline=None)
-def test_frames_that_are_alike_are_decoded_as_the_plain_way_does(
+def test_fast_decode_of_similar_frames_equals_plain_decode(
     groups: list[Any], after_seq: int
 ) -> None:
     data, model = build(groups)
@@ -253,7 +253,7 @@ def test_frames_that_are_alike_are_decoded_as_the_plain_way_does(
     ]
 
 
-def test_much_that_is_alike_lies_in_large_pages_and_is_the_same() -> None:
+def test_similar_frames_in_large_pages_are_decoded_correctly() -> None:
     count, value = 1500, bytes(range(250)) * 6
     singles: list[Any] = [([(1, b"%06d" % n, value)], 1, False) for n in range(count)]
     data, model = build(singles)
@@ -263,7 +263,7 @@ def test_much_that_is_alike_lies_in_large_pages_and_is_the_same() -> None:
 
 @given(groups_of_frames, st.data())
 @hypothesis_settings(max_examples=share_of(60), deadline=None)
-def test_a_flipped_bit_ends_the_frames_at_its_own(
+def test_flipped_bit_ends_the_scan_at_its_frame(
     groups: list[tuple[list[tuple[int, bytes, bytes | None]], int, bool]], choose: st.DataObject
 ) -> None:
     whole, _ = build(groups)
@@ -275,20 +275,20 @@ def test_a_flipped_bit_ends_the_frames_at_its_own(
     assert found.frames.ends.tolist() == before
     assert found.gap is not None
     assert found.gap.offset == found.end == [64, *before][-1]
-    # Behind the break the frames are found again.
+    # The frames after the damage are found again.
     rest = scan.whole_frames(pa.py_buffer(bytes(data)), SEAL, found.end + 8)
     after = [f for f in plain.read_frames(whole, LOG_ID) if f.offset > at]
     assert [n for n in rest.offsets.tolist() if n > at] == [f.offset for f in after]
 
 
-def test_many_small_frames_are_found_whatever_their_values_hold() -> None:
+def test_small_frames_are_found_despite_frame_headers_in_values() -> None:
     decoy = FrameHeader(16, 1, 1).pack() + bytes(24)
     groups: list[Any] = [([(1, b"k", decoy)], 300, False), ([(1, b"k", b"v")], 300, False)]
     data, model = build([*groups, ([(1, b"k", b"v" * 5000)], 70, False), *groups])
     assert fast(data) == model
 
 
-def test_frames_of_one_record_give_what_longer_ones_do() -> None:
+def test_one_record_frames_are_decoded_like_the_model() -> None:
     singles: list[Any] = [(1, b"key", b"value"), (2, b"k" * 9, None), (3, b"", None), (1, b"", b"")]
     for times in (1, 30):
         data, model = build([([record], times, False) for record in singles * 8])
@@ -298,7 +298,7 @@ def test_frames_of_one_record_give_what_longer_ones_do() -> None:
         ]
 
 
-def test_a_frame_that_contradicts_itself_is_refused_whatever_its_checksum() -> None:
+def test_inconsistent_frame_with_a_valid_checksum_is_refused() -> None:
     def segment(ends: tuple[int, int], op: int, times: int) -> pa.Buffer:
         payload = struct.pack("<B7x4i", op, 0, ends[0], 0, ends[1]) + bytes(16)
         header = FrameHeader(len(payload), 1, 1, raw_bytes=len(payload), key_bytes=8)
@@ -317,7 +317,7 @@ def test_a_frame_that_contradicts_itself_is_refused_whatever_its_checksum() -> N
                 list(reading.pieces(buffer, found.frames, "p"))
 
 
-def test_one_frame_among_many_that_contradicts_itself_is_refused() -> None:
+def test_one_inconsistent_frame_among_many_is_refused() -> None:
     def frame(key_bytes: int) -> bytes:
         payload = struct.pack("<B7x4i", 1, 0, 8, 0, 8) + bytes(16)
         header = FrameHeader(len(payload), 1, 1, raw_bytes=len(payload), key_bytes=key_bytes)
@@ -328,7 +328,7 @@ def test_one_frame_among_many_that_contradicts_itself_is_refused() -> None:
         list(reading.pieces(buffer, scan.scan(buffer, SEAL).frames, "p"))
 
 
-def test_a_mark_among_frames_that_are_alike_is_no_record() -> None:
+def test_mark_among_similar_frames_is_not_read_as_a_record() -> None:
     for marks in (1, 2):
         data, model = build([([(1, b"key", b"value")], 60, False)])
         size = (len(data) - 64) // 60
@@ -337,7 +337,7 @@ def test_a_mark_among_frames_that_are_alike_is_no_record() -> None:
         assert fast(data[:at] + mark + data[at:]) == model
 
 
-def test_frames_too_short_for_what_they_hold_are_refused() -> None:
+def test_frames_shorter_than_their_content_are_refused() -> None:
     header = FrameHeader(8, 1, 1, raw_bytes=8, key_bytes=0)
     frame = joined(frame_pieces(header, [b"\1" + bytes(7)], 0, SEAL))
     for times in (1, 40):
@@ -348,7 +348,7 @@ def test_frames_too_short_for_what_they_hold_are_refused() -> None:
             list(reading.pieces(buffer, frames, "p"))
 
 
-def test_a_large_frames_columns_are_used_where_they_lie(tmp_path: Path) -> None:
+def test_columns_of_a_large_frame_are_not_copied(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path, **settings()) as log:
         log.append_table(pa.table({"op": ["PUT"] * 500, "key": ["k"] * 500, "value": ["v"] * 500}))
         before = pa.total_allocated_bytes()
@@ -358,7 +358,7 @@ def test_a_large_frames_columns_are_used_where_they_lie(tmp_path: Path) -> None:
         np.testing.assert_array_equal(table["seqNum"], np.arange(1, 501))
 
 
-def test_a_log_on_disk_is_what_the_format_says(tmp_path: Path) -> None:
+def test_plain_reader_reads_a_log_on_disk(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path, compression="zstd", segment_bytes=2000, **settings()) as log:
         for n in range(40):
             log.append("PUT", f"key {n}", "value " * n)

@@ -53,7 +53,7 @@ def together(count: int, work: Callable[[int], Any]) -> list[Any]:
         barrier.wait()
         try:
             outcomes[thread] = work(thread)
-        except Exception as error:  # noqa: BLE001 - it is looked at
+        except Exception as error:  # noqa: BLE001 - the test examines it
             outcomes[thread] = error
 
     threads = [threading.Thread(target=run, args=(n,)) for n in range(count)]
@@ -76,9 +76,9 @@ def test_concurrent_appends_share_fsyncs_and_keep_their_order() -> None:
         assert kinds.count("sync") < THREADS * 12 * 0.7
         assert sorted(chain(*numbers)) == list(range(1, THREADS * 12 + 1))
         by_number = {record.seq_num: record.key.decode() for record in log.records()}
-    for thread, mine in enumerate(numbers):
-        assert mine == sorted(mine)
-        assert [by_number[seq] for seq in mine] == [f"{thread} {n}" for n in range(12)]
+    for thread, own in enumerate(numbers):
+        assert own == sorted(own)
+        assert [by_number[seq] for seq in own] == [f"{thread} {n}" for n in range(12)]
 
 
 def test_threads_that_write_again_share_the_next_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,11 +88,11 @@ def test_threads_that_write_again_share_the_next_fsync(monkeypatch: pytest.Monke
     with opened(slow(lambda operation: kinds.append(operation.kind))) as log:
         kinds.clear()
         together(THREADS, lambda thread: [log.append("PUT", str(thread), b"") for _ in range(20)])
-        # Otherwise the first thread that comes back has an fsync of its own: 40.
+        # Otherwise the first thread to return has a separate fsync: 40.
         assert 20 <= kinds.count("sync") < 30
 
 
-def test_batches_and_single_records_of_one_group_have_frames_of_their_own() -> None:
+def test_batches_and_single_records_of_one_group_have_separate_frames() -> None:
     disk = slow()
     with opened(disk, frame_bytes=500) as log:
 
@@ -149,7 +149,7 @@ def test_a_group_that_does_not_fit_is_tried_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("fail_at", [1, 2, 3, 6, 9])
-def test_a_failed_fsync_fails_all_who_share_it_and_all_later_ones(fail_at: int) -> None:
+def test_failed_fsync_fails_all_appends_of_its_group_and_all_later_ones(fail_at: int) -> None:
     failing = Counting(0, fail(errno.EIO))
     disk = slow(failing)
     log = opened(disk)
@@ -180,7 +180,7 @@ def test_a_failed_fsync_fails_all_who_share_it_and_all_later_ones(fail_at: int) 
     assert acknowledged | {b"before"} <= found <= acknowledged | unknown | {b"before"}
 
 
-def test_truncation_and_reading_take_their_turn() -> None:
+def test_truncations_and_reads_are_serialized_with_appends() -> None:
     with opened(slow(), segment_bytes=2000) as log:
 
         def work(thread: int) -> None:
@@ -197,7 +197,7 @@ def test_truncation_and_reading_take_their_turn() -> None:
         assert log.current_seq_num() == (THREADS - 2) * 12
 
 
-def test_closing_lets_those_finish_who_wait() -> None:
+def test_close_lets_waiting_appends_finish() -> None:
     disk = slow()
     log = opened(disk)
 

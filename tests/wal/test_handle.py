@@ -12,7 +12,7 @@ from lakelog.wal.disk import Access, Closing, disk_errors
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.ENOTDIR])
-def test_what_is_missing_is_told_as_missing_where_that_was_thought_of(number: int) -> None:
+def test_missing_file_raises_not_found_error_if_a_message_is_given(number: int) -> None:
     cause = OSError(number, "not there", "some/file")
     with (
         pytest.raises(NotFoundError, match="no log") as caught,
@@ -25,7 +25,7 @@ def test_what_is_missing_is_told_as_missing_where_that_was_thought_of(number: in
         raise cause
 
 
-def test_what_the_disk_says_is_put_behind_what_could_not_be_done() -> None:
+def test_disk_message_follows_the_failed_operation() -> None:
     with (
         pytest.raises(UnavailableError, match=r"^it cannot be read: .*full") as caught,
         disk_errors("it cannot be read", "some/file", hint="make room"),
@@ -34,7 +34,7 @@ def test_what_the_disk_says_is_put_behind_what_could_not_be_done() -> None:
     assert (caught.value.path, caught.value.hint) == ("some/file", "make room")
 
 
-def test_the_file_that_the_disk_names_is_told_once() -> None:
+def test_path_in_the_disk_error_is_reported_once() -> None:
     with (
         pytest.raises(UnavailableError, match=r"^the log cannot be read: full ") as caught,
         disk_errors("the log cannot be read", "some"),
@@ -49,14 +49,14 @@ def test_the_file_that_the_disk_names_is_told_once() -> None:
     assert caught.value.path == "some"
 
 
-def test_errors_of_our_own_stay_what_they_are() -> None:
-    own = LogLockedError("somebody has it")
+def test_lakelog_errors_pass_unchanged() -> None:
+    own = LogLockedError("another process has it")
     with pytest.raises(LogLockedError) as caught, disk_errors("it cannot be read", "some"):
         raise own
     assert caught.value is own
 
 
-def test_with_closes_whatever_happens() -> None:
+def test_context_manager_closes_after_an_error() -> None:
     class Thing(Closing):
         closed = 0
 
@@ -85,14 +85,14 @@ def of_log(
         (of_log(pid=os.getpid() + 1), "the log belongs to another process"),
     ],
 )
-def test_nobody_uses_what_is_closed_or_forked(access: Access, reason: str) -> None:
+def test_closed_or_forked_log_refuses_all_access(access: Access, reason: str) -> None:
     for to_write in (False, True):
         with pytest.raises(InvalidInputError, match=reason) as caught:
             access.check(to_write=to_write)
         assert caught.value.path == "some"
 
 
-def test_who_reads_does_not_write() -> None:
+def test_reader_must_not_write() -> None:
     of_log(pid=os.getpid()).check(to_write=True)
     reader = of_log(is_read_only=True)
     reader.check()

@@ -56,7 +56,7 @@ def puts(count: int, first: int = 1) -> list[bytes]:
     return [record_002(n, "PUT", b"k%d" % n, b"v%d" % n) for n in range(first, first + count)]
 
 
-def test_a_record_has_the_bytes_of_the_facts() -> None:
+def test_record_has_the_documented_bytes() -> None:
     expected = "1700000040d5ecc1010000000000000001010000006b0100000076"
     assert record_002(1, "PUT", b"k", b"v").hex() == expected
     assert_holds(read(bytes.fromhex(expected)), [Record(1, "PUT", b"k", b"v")])
@@ -81,7 +81,7 @@ CALLS = st.lists(
 
 
 @given(CALLS, st.booleans(), st.integers(40, 4_000), st.integers(1, 1 << 40))
-def test_a_log_reads_as_the_plain_decode_reads_it(
+def test_decode_equals_plain_decode(
     calls: list[tuple[str, bytes, bytes] | list[tuple[str, bytes, bytes]]],
     marks_batches: bool,
     rotate_bytes: int,
@@ -111,8 +111,8 @@ def test_a_log_reads_as_the_plain_decode_reads_it(
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0, 3, 60]))
 @settings(max_examples=share_of(15), deadline=None)
-def test_a_long_log_reads_as_the_plain_decode_reads_it(seed: int, copies: int) -> None:
-    # Values that hold records themselves must not lead the reader astray.
+def test_decode_of_a_long_log_equals_plain_decode(seed: int, copies: int) -> None:
+    # Values that hold records themselves must not mislead the reader.
     rng = np.random.default_rng(seed)
     inner = b"".join(puts(copies, first=int(rng.integers(1, 500))))
     writer = Writer002(marks_batches=True, rotate_bytes=50_000)
@@ -127,26 +127,26 @@ def test_a_long_log_reads_as_the_plain_decode_reads_it(seed: int, copies: int) -
 
 
 def test_a_tail_torn_at_every_byte_is_left_out_and_reported() -> None:
-    sound = b"".join(puts(3))
+    intact = b"".join(puts(3))
     last = record_002(4, "PUT", b"key", b"value")
     for cut in range(1, len(last)):
-        log = read(sound + last[:cut])
+        log = read(intact + last[:cut])
         assert (log.last_seq, log.records.num_rows) == (3, 3)
         found = only(log)
-        assert (found.kind, found.byte_offset, found.size_bytes) == ("torn_tail", len(sound), cut)
+        assert (found.kind, found.byte_offset, found.size_bytes) == ("torn_tail", len(intact), cut)
 
 
 def test_a_tail_of_zero_bytes_is_left_out_and_reported() -> None:
-    sound = b"".join(puts(3))
+    intact = b"".join(puts(3))
     for count in (1, 24, 25, 5_000):
-        log = read(sound + bytes(count))
+        log = read(intact + bytes(count))
         assert log.last_seq == 3
         assert (only(log).kind, only(log).size_bytes) == ("torn_tail", count)
         assert "zero" in only(log).reason
 
 
-def test_an_append_behind_a_torn_tail_is_not_swallowed() -> None:
-    # The program did not trim on opening: it wrote on behind the torn bytes, and read no further.
+def test_append_after_a_torn_tail_is_read() -> None:
+    # The program did not trim on opening: it appended after the torn bytes, and read no further.
     one, two, torn, three = puts(4)
     again = record_002(3, "PUT", b"again", b"v")
     for cut in range(1, len(torn)):
@@ -159,7 +159,7 @@ def test_an_append_behind_a_torn_tail_is_not_swallowed() -> None:
         assert not found.is_damage
 
 
-def test_an_append_behind_a_torn_first_append_is_not_swallowed() -> None:
+def test_append_after_a_torn_first_append_is_read() -> None:
     (record,) = puts(1)
     log = read(record[:20] + record)
     assert (log.last_seq, kinds(log)) == (1, ["torn_append"])
@@ -171,7 +171,7 @@ def test_a_log_whose_first_records_are_cut_off_is_damaged() -> None:
     assert (only(log).is_damage, only(log).expected, only(log).found) == (True, 1, 2)
 
 
-def test_a_gap_behind_a_torn_tail_in_a_middle_file_is_not_walked_over() -> None:
+def test_gap_after_a_torn_tail_in_a_middle_file_raises_corruption_error() -> None:
     one, two, three, four = puts(4)
     with pytest.raises(WalCorruptionError) as caught:
         read(one + two[:-1], three + four)
@@ -184,7 +184,7 @@ def test_a_gap_behind_a_torn_tail_in_a_middle_file_is_not_walked_over() -> None:
     assert only(log).size_bytes == len(two) - 1 + len(three + four)
 
 
-def test_a_torn_tail_in_a_middle_file_loses_nothing_where_numbers_go_on() -> None:
+def test_torn_tail_in_a_middle_file_loses_nothing_if_numbers_continue() -> None:
     one, two, three, _ = puts(4)
     log = read(one + two[:-1], two + three)
     assert replayed(log) == [1, 2, 3]
@@ -192,7 +192,7 @@ def test_a_torn_tail_in_a_middle_file_loses_nothing_where_numbers_go_on() -> Non
 
 
 @pytest.mark.parametrize("at", range(4, 16), ids=lambda at: "crc" if at < 8 else "seq")
-def test_a_flipped_byte_of_checksum_or_sequence_number_does_not_pass(at: int) -> None:
+def test_flipped_byte_of_checksum_or_sequence_number_is_detected(at: int) -> None:
     records = puts(5)
     for index in range(5):
         data = bytearray(b"".join(records))
@@ -200,7 +200,8 @@ def test_a_flipped_byte_of_checksum_or_sequence_number_does_not_pass(at: int) ->
         data[offset + at] ^= 0x40
         log = read(bytes(data), strict=False)
         if index == 4 and at < 8:
-            # The last record, with a checksum that does not agree, is what a crash may leave.
+            # The last record, with a checksum that does not agree, is a state that a crash may
+            # leave.
             assert (log.last_seq, kinds(log)) == (4, ["torn_tail"])
             continue
         assert log.records.num_rows == index
@@ -211,7 +212,7 @@ def test_a_flipped_byte_of_checksum_or_sequence_number_does_not_pass(at: int) ->
 
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3, 16, 17, 18, 19, 20, 21, 23, 24, 25, 26, 27, 28])
-def test_a_flipped_byte_of_length_operation_key_or_value_does_not_pass(at: int) -> None:
+def test_flipped_byte_of_length_operation_key_or_value_is_detected(at: int) -> None:
     records = puts(4)
     for bit in (1, 0x10, 0x80):
         data = bytearray(b"".join(records))
@@ -223,7 +224,7 @@ def test_a_flipped_byte_of_length_operation_key_or_value_does_not_pass(at: int) 
 
 
 @pytest.mark.parametrize("length", range(22))
-def test_a_length_that_is_too_small_is_damage_and_no_other_error(length: int) -> None:
+def test_length_that_is_too_small_is_reported_as_damage(length: int) -> None:
     one, two, three, four = puts(4)
     short = struct.pack("<I", length) + two[4:]
     with pytest.raises(WalCorruptionError, match="missing"):
@@ -248,14 +249,14 @@ def test_an_unfinished_batch_at_the_end_is_never_replayed() -> None:
             assert (found.byte_offset, found.size_bytes) == (end, len(data) - end)
 
 
-def test_after_seq_inside_an_unfinished_batch_lets_nothing_through() -> None:
+def test_after_seq_inside_an_unfinished_batch_skips_the_batch() -> None:
     data = b"".join([*puts(2), record_002(3, "BEGIN"), *puts(5, first=4)])
     log = read(data)
     for after_seq in range(10):
         assert replayed(log, after_seq) == [n for n in (1, 2) if n > after_seq]
 
 
-def test_after_seq_inside_a_finished_batch_gives_the_rest_of_it() -> None:
+def test_after_seq_inside_a_finished_batch_returns_its_rest() -> None:
     data = b"".join([record_002(1, "BEGIN"), *puts(3, first=2), record_002(5, "COMMIT")])
     assert replayed(read(data), 3) == [4]
 
@@ -268,8 +269,8 @@ def test_an_unfinished_batch_before_a_torn_append_ends_there() -> None:
 
 
 @pytest.mark.parametrize("mark", ["BEGIN", "CHECKPOINT"])
-def test_a_batch_that_nobody_can_say_the_end_of_is_damage(mark: str) -> None:
-    # The single records behind it may be part of it, or not: replaying them may replay half of a
+def test_batch_without_a_known_end_is_damage(mark: str) -> None:
+    # The single records after it may be part of it, or not: replaying them may replay half of a
     # batch, leaving them out may lose what was acknowledged.
     before = b"".join(puts(2))
     data = before + b"".join([record_002(3, "BEGIN"), *puts(2, first=4)])
@@ -280,13 +281,13 @@ def test_a_batch_that_nobody_can_say_the_end_of_is_damage(mark: str) -> None:
     assert log.files[0].records == 2
 
 
-def test_a_batch_without_records_harms_nothing() -> None:
+def test_batch_without_records_is_ignored() -> None:
     data = b"".join([record_002(1, "BEGIN"), record_002(2, "BEGIN"), *puts(1, first=3)])
     log = read(data + record_002(4, "COMMIT"))
     assert (replayed(log), log.findings) == ([3], ())
 
 
-def test_without_begin_it_is_said_that_nobody_can_know() -> None:
+def test_unfinished_batch_without_begin_is_counted_as_undecided() -> None:
     writer = Writer002(marks_batches=False)
     writer.append_batch(BATCH)
     assert read(*writer.named().values()).undecided_records == 0
@@ -333,7 +334,7 @@ def test_a_missing_first_file_is_a_log_that_was_truncated() -> None:
         pytest.param([FILES[0], FILES[2], FILES[1]], 3, 4, 7, id="out of order"),
     ],
 )
-def test_files_that_do_not_follow_each_other_are_damage(
+def test_files_with_noncontiguous_numbers_are_damage(
     files: list[bytes], safe: int, expected: int, found: int
 ) -> None:
     with pytest.raises(WalCorruptionError) as caught:
@@ -346,7 +347,7 @@ def test_files_that_do_not_follow_each_other_are_damage(
     assert only(log).size_bytes == sum(map(len, files[1:]))
 
 
-def test_an_empty_file_harms_nothing_wherever_it_is() -> None:
+def test_empty_file_is_ignored_at_any_position() -> None:
     for at in range(4):
         log = read(*FILES[:at], b"", *FILES[at:])
         assert (replayed(log), log.findings) == (list(range(1, 10)), ())
@@ -355,7 +356,7 @@ def test_an_empty_file_harms_nothing_wherever_it_is() -> None:
     assert read().records.num_rows == 0
 
 
-def test_a_foreign_file_is_no_torn_tail() -> None:
+def test_foreign_file_is_damage_and_not_a_torn_tail() -> None:
     foreign = b"this is a text that somebody left, and no log"
     for files, expected in (([*FILES, foreign], 9), ([foreign], 0)):
         log = read(*files, strict=False)
@@ -373,7 +374,7 @@ def test_a_last_file_with_a_torn_first_record_is_a_torn_tail() -> None:
         assert (log.last_seq, kinds(log)) == (9, ["torn_tail"])
 
 
-def test_a_torn_tail_may_go_on_over_files() -> None:
+def test_torn_tail_may_span_files() -> None:
     (record,) = puts(1, first=10)
     log = read(*FILES[:2], FILES[2] + record[:-1], b"", bytes(100))
     assert (log.last_seq, kinds(log)) == (9, ["torn_tail", "torn_tail"])
@@ -396,7 +397,7 @@ def test_the_safe_prefix_of_a_log_damaged_anywhere_is_exact() -> None:
         assert only(log).byte_offset == starts[index]
 
 
-def test_damage_far_before_the_end_is_found_behind_many_bytes() -> None:
+def test_damage_followed_by_many_bytes_is_found() -> None:
     one = record_002(1, "PUT", b"k", bytes(300_000))
     two, three = puts(2, first=2)
     damaged = bytearray(one + two + three)
@@ -406,7 +407,7 @@ def test_damage_far_before_the_end_is_found_behind_many_bytes() -> None:
     assert only(log).found == 2
 
 
-def test_a_value_that_arrow_cannot_hold_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_too_large_for_arrow_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader, "_LONGEST_VALUE_BYTES", 1_000)
     with pytest.raises(UnsupportedError, match="2 GiB") as caught:
         read(b"".join(puts(3)), record_002(4, "PUT", b"k", bytes(2_000)))

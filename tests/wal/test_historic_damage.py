@@ -14,9 +14,9 @@ from tests.wal.historic_model import (
     decode_003,
     record_002,
     record_003,
-    sound_002,
-    sound_003,
     table,
+    valid_prefix_002,
+    valid_prefix_003,
 )
 
 SEEDS = range(24)
@@ -48,7 +48,7 @@ def contents(rng: random.Random) -> list[tuple[bytes, bytes]]:
 def damage(rng: random.Random, data: bytes) -> bytes:
     """No damage, a few changed bytes, a hole of zeros, a missing or a repeated piece."""
     damaged = bytearray(data)
-    at = rng.randrange(100, len(data))  # whatever number the first record has, it is kept
+    at = rng.randrange(100, len(data))  # the first record's number is kept
     kind = rng.randrange(6)
     if kind == 1:
         for _ in range(rng.randint(1, 4)):
@@ -78,7 +78,7 @@ def plain_002(data: bytes) -> tuple[list[Record], bool]:
     found: list[Record] = []
     at = 0
     while at < len(data):
-        records, size = sound_002(data[at:])
+        records, size = valid_prefix_002(data[at:])
         for record in records:
             expected = found[-1].seq + 1 if found else 1 if at else record.seq
             if record.seq != expected:
@@ -89,7 +89,7 @@ def plain_002(data: bytes) -> tuple[list[Record], bool]:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_file_of_002_is_what_the_plain_decode_takes(seed: int) -> None:
+def test_damaged_file_of_002_is_decoded_like_the_model(seed: int) -> None:
     rng = random.Random(seed)
     first = rng.randint(1, 1 << 40)
     ops = ["PUT", "DELETE", "COMMIT", "CHECKPOINT"]
@@ -108,18 +108,18 @@ def test_a_file_of_002_is_what_the_plain_decode_takes(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_checked_file_of_003_is_what_the_plain_decode_takes(seed: int) -> None:
+def test_damaged_checked_file_of_003_is_decoded_like_the_model(seed: int) -> None:
     rng = random.Random(seed)
     data = b"".join(record_003(key, value, is_checked=True) for key, value in contents(rng))
     data = damage(rng, data)
-    records, end = sound_003(data)
+    records, end = valid_prefix_003(data)
     log = decode([("wal.log", data)], "003-crc")
     assert rows(log.records) == table(records).to_pylist()
     assert [finding.byte_offset for finding in log.findings] == [end] * (end < len(data))
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_plain_file_of_003_is_what_the_plain_decode_takes(seed: int) -> None:
+def test_torn_plain_file_of_003_is_decoded_like_the_model(seed: int) -> None:
     rng = random.Random(seed)
     pairs = [(b"k" + key.hex().encode(), value) for key, value in contents(rng)]
     data = b"".join(record_003(key, value, is_checked=False) for key, value in pairs)

@@ -30,7 +30,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
-def test_a_sound_log_is_told_with_its_times_sizes_and_ranges(tmp_path: Path) -> None:
+def test_valid_log_is_reported_with_times_sizes_and_ranges(tmp_path: Path) -> None:
     report = inspect(made(tmp_path), modified=lambda _: 7)
     assert (report.format, report.findings, report.is_damaged) == ("lakelog", (), False)
     assert report.log_id is not None
@@ -45,7 +45,7 @@ def test_a_sound_log_is_told_with_its_times_sizes_and_ranges(tmp_path: Path) -> 
         assert (each.status, each.created_ms, each.modified_ms) == ("live", 1_700_000_000_000, 7)
 
 
-def test_looking_takes_no_lock_and_changes_nothing(tmp_path: Path) -> None:
+def test_inspect_takes_no_lock_and_changes_nothing(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         log.append("PUT", "k", "v")
         assert inspect(tmp_path).records == 1
@@ -56,7 +56,7 @@ def test_looking_takes_no_lock_and_changes_nothing(tmp_path: Path) -> None:
     assert contents(tmp_path) == before
 
 
-def test_a_torn_tail_is_told_and_is_no_damage(tmp_path: Path) -> None:
+def test_torn_tail_is_reported_and_is_not_damage(tmp_path: Path) -> None:
     made(tmp_path)
     last = max(tmp_path.glob("*.wal"))
     size = last.stat().st_size
@@ -68,7 +68,7 @@ def test_a_torn_tail_is_told_and_is_no_damage(tmp_path: Path) -> None:
     assert (report.records, report.safe_seq, report.is_damaged) == (9, 9, False)
 
 
-def test_a_segment_without_its_header_is_among_the_files(tmp_path: Path) -> None:
+def test_segment_without_header_is_listed(tmp_path: Path) -> None:
     made(tmp_path, appends=1)
     (tmp_path / f"{2:020d}.wal").write_bytes(bytes(20))
     report = inspect(tmp_path)
@@ -76,11 +76,11 @@ def test_a_segment_without_its_header_is_among_the_files(tmp_path: Path) -> None
     assert ranges(report) == [("live", 1, 1), ("live", None, None)]
 
 
-def test_damage_is_told_with_what_is_safe(tmp_path: Path) -> None:
+def test_damage_is_reported_with_the_safe_records(tmp_path: Path) -> None:
     made(tmp_path)
     segments = sorted(tmp_path.glob("*.wal"))
     data = bytearray(segments[1].read_bytes())
-    data[-90] ^= 1  # in front of the mark at the segment's end
+    data[-90] ^= 1  # before the mark at the segment's end
     segments[1].write_bytes(data)
     report = inspect(tmp_path)
     (finding,) = report.findings
@@ -102,7 +102,7 @@ def test_a_missing_segment_is_damage(tmp_path: Path) -> None:
     assert report.safe_seq == int(segments[1].stem) - 1
 
 
-def test_truncation_and_what_was_set_aside_are_told(tmp_path: Path) -> None:
+def test_truncation_and_files_set_aside_are_reported(tmp_path: Path) -> None:
     made(tmp_path)
     with WriteAheadLog(tmp_path) as log:
         log.truncate(5)
@@ -112,7 +112,7 @@ def test_truncation_and_what_was_set_aside_are_told(tmp_path: Path) -> None:
     assert report.set_aside == (str(tmp_path / "00000000000000000001.wal.damaged"),)
 
 
-def test_a_historic_log_is_told_in_the_same_words(tmp_path: Path) -> None:
+def test_historic_log_is_reported_in_the_same_format(tmp_path: Path) -> None:
     writer = Writer002(marks_batches=True, rotate_bytes=100)
     for key, value in PAIRS:
         writer.append("PUT", key, value)
@@ -131,7 +131,7 @@ def test_a_historic_log_is_told_in_the_same_words(tmp_path: Path) -> None:
     assert {each.status for each in report.segments} == {"damaged"}
 
 
-def test_one_file_of_a_historic_log_is_enough(tmp_path: Path) -> None:
+def test_single_file_of_a_historic_log_is_inspected(tmp_path: Path) -> None:
     (tmp_path / "copy").write_bytes(file_003(PAIRS, is_checked=True)[:-1])
     report = inspect(tmp_path / "copy")
     assert (report.format, report.records) == ("003-crc", 19)
@@ -139,36 +139,36 @@ def test_one_file_of_a_historic_log_is_enough(tmp_path: Path) -> None:
     assert inspect(tmp_path / "copy", "003-crc").records == 19
 
 
-def test_what_nobody_can_know_of_a_historic_log_is_told(tmp_path: Path) -> None:
+def test_doubts_about_a_historic_log_are_reported(tmp_path: Path) -> None:
     def doubts(data: bytes) -> tuple[str, ...]:
         (tmp_path / "copy").write_bytes(data)
         return inspect(tmp_path / "copy").doubts
 
-    def said(words: str, data: bytes) -> bool:
+    def is_doubted(words: str, data: bytes) -> bool:
         return any(words in doubt for doubt in doubts(data))
 
-    sound = b"".join(record_002(n, "PUT", b"k", b"v") for n in (1, 2, 3))
-    ended = sound + record_002(4, "COMMIT")
+    puts = b"".join(record_002(n, "PUT", b"k", b"v") for n in (1, 2, 3))
+    ended = puts + record_002(4, "COMMIT")
     checked = file_003(PAIRS, is_checked=True)
     assert doubts(ended) == doubts(checked) == doubts(checked + bytes(40)) == ()
-    assert said("from number 1 on may be an incomplete batch", sound)
-    assert said("may have been a complete record", ended + sound[:20])
-    assert said("may have been a complete record", checked[:-1])
-    assert said("without checksums", file_003(PAIRS, is_checked=False))
-    assert said("sequence number of the only one", record_002(7, "PUT", b"k", b"v"))
-    # Of a log that was truncated whole, the program began to count anew.
+    assert is_doubted("from number 1 on may be an incomplete batch", puts)
+    assert is_doubted("may have been a complete record", ended + puts[:20])
+    assert is_doubted("may have been a complete record", checked[:-1])
+    assert is_doubted("without checksums", file_003(PAIRS, is_checked=False))
+    assert is_doubted("sequence number of the only one", record_002(7, "PUT", b"k", b"v"))
+    # After a full truncation, the earlier program numbered from 1 again.
     (tmp_path / "000001.wal").write_bytes(b"")
     assert "sequence numbers that were used" in inspect(tmp_path / "000001.wal").doubts[0]
     assert inspect(made(tmp_path / "log")).doubts == ()
 
 
-def test_a_folder_that_cannot_be_listed_is_told(tmp_path: Path) -> None:
+def test_unlistable_folder_raises_unavailable_error(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(UnavailableError, match="cannot be read"):
         inspect(tmp_path / "loop")
 
 
-def test_an_interrupted_upgrade_is_told(tmp_path: Path) -> None:
+def test_interrupted_upgrade_is_reported(tmp_path: Path) -> None:
     (tmp_path / "000001.wal").write_bytes(record_002(1, "PUT", b"k", b"v"))
     (tmp_path / MARKER_NAME).write_bytes(b"")
     report = inspect(tmp_path)
@@ -179,7 +179,7 @@ def test_an_interrupted_upgrade_is_told(tmp_path: Path) -> None:
     assert report.set_aside == (str(tmp_path / "000001.wal.upgraded"),)
 
 
-def test_nothing_to_look_at_is_told(tmp_path: Path) -> None:
+def test_missing_log_raises_not_found_error(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError):
         inspect(tmp_path / "nowhere")
     with pytest.raises(
@@ -190,7 +190,7 @@ def test_nothing_to_look_at_is_told(tmp_path: Path) -> None:
         inspect(made(tmp_path), "002")
 
 
-def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+def test_read_error_raises_unavailable_error(tmp_path: Path) -> None:
     class Broken(LocalDisk):
         def read(self, path: str, *, mapped: bool = False) -> object:
             raise OSError(5, "Input/output error")
@@ -199,7 +199,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
         inspect(made(tmp_path), disk=Broken())
 
 
-def test_a_time_that_nobody_knows_is_none(tmp_path: Path) -> None:
+def test_unknown_modification_time_is_none(tmp_path: Path) -> None:
     made(tmp_path)
 
     class Renamed(LocalDisk):

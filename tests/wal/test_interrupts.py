@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 
 from lakelog.wal.disk import HeldLock, LocalDisk
-from tests.wal.interrupted import ACTIONS
+from tests.wal.interrupted_writer import ACTIONS
 from tests.wal.interrupts import Interrupts
 
-INTERRUPTED = Path(__file__).with_name("interrupted.py")
+INTERRUPTED = Path(__file__).with_name("interrupted_writer.py")
 
 
-def test_an_interrupt_anywhere_leaves_no_caller_waiting_and_no_wrong_answer() -> None:
+def test_interrupt_at_any_place_leaves_no_waiting_caller_and_no_wrong_result() -> None:
     child = subprocess.run(
         [sys.executable, "-W", "error", INTERRUPTED, *ACTIONS],
         capture_output=True,
@@ -25,7 +25,7 @@ def test_an_interrupt_anywhere_leaves_no_caller_waiting_and_no_wrong_answer() ->
     assert (child.returncode, child.stderr) == (0, "")
 
 
-def test_what_is_thrown_away_meanwhile_is_not_interrupted(tmp_path: Path) -> None:
+def test_finalizers_are_not_interrupted(tmp_path: Path) -> None:
     """Python ignores what a finalizer raises, and reports it; which object it affects is random."""
     held: list[HeldLock] = [LocalDisk().lock(str(tmp_path / "lock"), "an owner")]
     with Interrupts(1) as interrupts:

@@ -30,40 +30,40 @@ def run() -> Iterator[Run]:
     with asked(KILLER) as ask:
 
         def run_order(order: dict[str, Any]) -> list[list[str]]:
-            told = []
+            events = []
             for line in ask(order):
-                told.append(line.split())
-                if told[-1][0] == "ended":
-                    return told
-            raise AssertionError("the killer itself has died")
+                events.append(line.split())
+                if events[-1][0] == "ended":
+                    return events
+            raise AssertionError("the killer process has ended")
 
         yield run_order
 
 
 @dataclass
-class Known:
+class Acknowledged:
     """The acknowledgements of the writers, and the records found last.
 
     Attributes:
         wrote: Each unit's last sequence number.
-        void: Records up to this one are truncated.
-        may_be_void: Truncations that were begun and never completed.
+        truncated_to: Records up to this one are truncated.
+        maybe_truncated_to: Truncations that were begun and never completed.
         found: Each record that was found, by its sequence number.
     """
 
     wrote: dict[str, int] = field(default_factory=dict)
-    void: int = 0
-    may_be_void: set[int] = field(default_factory=set)
+    truncated_to: int = 0
+    maybe_truncated_to: set[int] = field(default_factory=set)
     found: dict[int, tuple[str, bytes, bytes | None]] = field(default_factory=dict)
 
-    def hear(self, told: list[list[str]]) -> None:
-        for event, number, *unit in told:
+    def add_events(self, events: list[list[str]]) -> None:
+        for event, number, *unit in events:
             if event == "wrote":
                 self.wrote[unit[0]] = int(number)
             elif event == "truncating":
-                self.may_be_void.add(int(number))
+                self.maybe_truncated_to.add(int(number))
             elif event == "truncated":
-                self.void = max(self.void, int(number))
+                self.truncated_to = max(self.truncated_to, int(number))
 
     def check(self, log: WriteAheadLog) -> None:
         found: dict[int, tuple[str, bytes, bytes | None]] = {}
@@ -72,9 +72,11 @@ class Known:
             found.update({seq: (op, key, value) for seq, op, key, value in rows})
         last = log.current_seq_num()
         first = next(iter(found), last + 1)
-        assert list(found) == list(range(first, last + 1)), "order, or a gap"
-        assert last >= max([self.void, *self.wrote.values(), *self.found])
-        assert first - 1 in {self.void, *self.may_be_void}, "what is void is not what was truncated"
+        assert list(found) == list(range(first, last + 1)), "wrong order, or a gap"
+        assert last >= max([self.truncated_to, *self.wrote.values(), *self.found])
+        assert first - 1 in {self.truncated_to, *self.maybe_truncated_to}, (
+            "the first record does not follow a truncation"
+        )
         for seq, record in self.found.items():
             assert seq < first or found[seq] == record, f"{seq} was there before"
         there = units_of(found)
@@ -82,8 +84,8 @@ class Known:
             assert seq < first or seq == first == there.get("") or there.get(unit) == seq, (
                 f"{unit} at {seq} is lost"
             )
-        self.void = first - 1
-        self.may_be_void.clear()
+        self.truncated_to = first - 1
+        self.maybe_truncated_to.clear()
         self.wrote = {unit: seq for unit, seq in self.wrote.items() if seq >= first}
         self.found = found
 
@@ -98,28 +100,28 @@ def units_of(found: dict[int, tuple[str, bytes, bytes | None]]) -> dict[str, int
     while seq in found:
         op, key, _ = found[seq]
         if op == "COMMIT":
-            assert seq == first, f"a COMMIT of nothing at {seq}"
+            assert seq == first, f"a COMMIT without records at {seq}"
             units[""] = seq
             seq += 1
             continue
         unit, place, size = key.decode().rsplit("-", 2)
         assert place == "0" or seq == first, f"the first part of {unit} is missing"
         for n in range(int(place), int(size)):
-            assert found[seq][:2] == ("PUT", f"{unit}-{n}-{size}".encode()), f"{unit} is half there"
+            assert found[seq][:2] == ("PUT", f"{unit}-{n}-{size}".encode()), f"{unit} is incomplete"
             seq += 1
         if int(size) > 1:
-            assert found[seq][0] == "COMMIT", f"{unit} is half there"
+            assert found[seq][0] == "COMMIT", f"{unit} is incomplete"
             seq += 1
         units[unit] = seq - 1
     return units
 
 
 @pytest.mark.timeout(10 * ROUNDS + 240)
-def test_a_writer_killed_at_any_time_has_written_what_it_was_told(tmp_path: Path, run: Run) -> None:
+def test_killed_writer_keeps_every_acknowledged_record(tmp_path: Path, run: Run) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
-    known = Known()
+    known = Acknowledged()
     wrote = opened = 0
     for number in range(ROUNDS):
         settings = {
@@ -128,20 +130,20 @@ def test_a_writer_killed_at_any_time_has_written_what_it_was_told(tmp_path: Path
             "compression": rng.choice(["none", "zstd"]),
             "frame_bytes": rng.choice([1_000, 1 << 20]),
         }
-        told = run(
+        events = run(
             {
                 "directory": str(tmp_path / "log"),
                 "settings": settings,
                 "round": number,
                 "seed": rng.random(),
-                "waits": number % 4 > 0,  # until the log is open; else it may die while opening it
+                "waits": number % 4 > 0,  # until the log is open
                 "after_s": rng.choice([0.004, 0.02, 0.05]) * (0.5 + rng.random()),
             }
         )
-        assert told[-1] == ["ended", str(-signal.SIGKILL)]
-        opened += told[0][0] == "opened"
-        wrote += sum(event == "wrote" for event, *_ in told)
-        known.hear(told)
+        assert events[-1] == ["ended", str(-signal.SIGKILL)]
+        opened += events[0][0] == "opened"
+        wrote += sum(event == "wrote" for event, *_ in events)
+        known.add_events(events)
         # The killed process's lock is free at once; its torn tail is not reported as damage.
         with WriteAheadLog(tmp_path / "log", sync="none") as log:
             assert log.recovery is None or log.recovery.damage is None

@@ -36,7 +36,7 @@ time.sleep(100)
 """
 
 
-def test_a_second_writer_is_told_who_has_the_log(tmp_path: Path) -> None:
+def test_second_writer_gets_an_error_that_names_the_owner(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         with pytest.raises(LogLockedError) as caught:
             WriteAheadLog(tmp_path)
@@ -50,7 +50,7 @@ def test_a_second_writer_is_told_who_has_the_log(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("replace", [False, True])
 @pytest.mark.parametrize("sync", ["sync", "none"])
-def test_a_writer_whose_lock_file_is_gone_writes_no_more(
+def test_writer_stops_writing_if_its_lock_file_is_missing(
     tmp_path: Path, sync: Any, replace: bool
 ) -> None:
     log = WriteAheadLog(tmp_path, sync=sync)
@@ -94,7 +94,7 @@ def test_a_dead_owners_lock_is_taken_over(tmp_path: Path) -> None:
         assert log.append("PUT", "k", b"") == 2
 
 
-def test_a_full_disk_keeps_nobody_from_opening(
+def test_full_disk_does_not_prevent_opening(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise no writer could truncate, which frees space."""
@@ -111,21 +111,23 @@ def test_a_full_disk_keeps_nobody_from_opening(
             WriteAheadLog(tmp_path)
 
 
-def test_a_lock_says_whether_it_was_left_well(tmp_path: Path) -> None:
+def test_lock_records_whether_it_was_released_cleanly(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
     disk = LocalDisk()
     for was_left_well, well in ((False, True), (True, False), (False, True), (True, True)):
-        held = disk.lock(path, "somebody")
+        held = disk.lock(path, "an owner")
         assert held.was_left_well == was_left_well
         held.release(well=well)
         held.release(well=True)
-    held = disk.lock(path, "somebody")
+    held = disk.lock(path, "an owner")
     assert held.was_left_well
     del held  # as if its process had ended
-    assert not disk.lock(path, "somebody").was_left_well
+    assert not disk.lock(path, "an owner").was_left_well
 
 
-def test_a_poisoned_log_is_not_left_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_poisoned_log_does_not_release_its_lock_cleanly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def sync(file: LocalFile) -> None:
         raise OSError(errno.EIO, "it does not sync")
 
@@ -138,12 +140,12 @@ def test_a_poisoned_log_is_not_left_well(tmp_path: Path, monkeypatch: pytest.Mon
             with pytest.raises(OutcomeUnknownError):
                 log.sync()
         log.close()
-        lock = LocalDisk().lock(str(tmp_path / "wal.lock"), "somebody")
+        lock = LocalDisk().lock(str(tmp_path / "wal.lock"), "an owner")
         assert not lock.was_left_well
         lock.release(well=True)
 
 
-def test_a_file_that_does_not_close_well_does_not_keep_the_lock(
+def test_failed_file_close_releases_the_lock(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = WriteAheadLog(tmp_path)
@@ -159,7 +161,7 @@ def test_a_file_that_does_not_close_well_does_not_keep_the_lock(
         assert log.current_seq_num() == 1
 
 
-def test_a_log_that_cannot_be_opened_is_not_locked(tmp_path: Path) -> None:
+def test_failed_opening_leaves_no_lock(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         log.append("PUT", "k", b"")
         log.append("PUT", "k", b"")
@@ -172,7 +174,7 @@ def test_a_log_that_cannot_be_opened_is_not_locked(tmp_path: Path) -> None:
             WriteAheadLog(tmp_path)
 
 
-def test_a_log_that_nobody_holds_any_more_is_not_locked(tmp_path: Path) -> None:
+def test_garbage_collected_log_is_not_locked(tmp_path: Path) -> None:
     log = WriteAheadLog(tmp_path)
     log.append("PUT", "k", b"")
     del log
@@ -181,7 +183,7 @@ def test_a_log_that_nobody_holds_any_more_is_not_locked(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
-def test_a_fork_does_not_write(tmp_path: Path) -> None:
+def test_forked_process_must_not_write(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         log.append("PUT", "k", b"")
         context = multiprocessing.get_context("fork")
@@ -194,20 +196,20 @@ def test_a_fork_does_not_write(tmp_path: Path) -> None:
         assert log.append("PUT", "k", b"") == 2
 
 
-def _append(log: WriteAheadLog, tell: Connection) -> None:
+def _append(log: WriteAheadLog, sender: Connection) -> None:
     try:
         log.append("PUT", "from the fork", b"")
         message = "written"
     except InvalidInputError as error:
         message = error.message
     log.close()
-    tell.send(message)
+    sender.send(message)
 
 
-def test_what_was_let_go_of_asks_for_nothing_when_python_ends(
+def test_released_lock_and_file_do_nothing_at_interpreter_exit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = LocalDisk().lock(str(tmp_path / "lock"), "somebody")
+    held = LocalDisk().lock(str(tmp_path / "lock"), "an owner")
     file = LocalDisk().open_append(str(tmp_path / "file"), create=True)
     held.release()
     file.close()
@@ -218,7 +220,7 @@ def test_what_was_let_go_of_asks_for_nothing_when_python_ends(
 
 
 @pytest.mark.parametrize("name", ["wal.lock", "00000000000000000001.wal"])
-def test_a_file_that_is_a_link_is_not_followed_for_writing(tmp_path: Path, name: str) -> None:
+def test_symbolic_link_is_not_followed_for_writing(tmp_path: Path, name: str) -> None:
     directory, target = tmp_path / "log", tmp_path / "target"
     with WriteAheadLog(directory) as log:
         log.append("PUT", "k", b"")

@@ -24,7 +24,7 @@ def segments(directory: Path) -> list[int]:
     return sorted(int(path.stem) for path in directory.glob("*.wal"))
 
 
-def test_records_come_back_in_order_with_their_numbers(tmp_path: Path) -> None:
+def test_records_are_read_in_order_with_their_sequence_numbers(tmp_path: Path) -> None:
     with lakelog.WriteAheadLog(tmp_path) as log:
         assert log.current_seq_num() == 0
         assert log.append("PUT", "city", "Ghent") == 1
@@ -55,7 +55,7 @@ def test_a_records_checksum_is_that_of_the_specification(tmp_path: Path) -> None
     with WriteAheadLog(tmp_path) as log:
         log.append("PUT", "k", "v")
         (record,) = log.records()
-    # The record of the facts about specification 002: seq 1, k=v.
+    # The example record of specification 002: seq 1, k=v.
     assert record.checksum.to_bytes(4, "little").hex() == "40d5ecc1"
 
 
@@ -101,7 +101,7 @@ TABLES = {
 
 
 @pytest.mark.parametrize("table", TABLES.values(), ids=list(TABLES))
-def test_a_table_is_a_batch(tmp_path: Path, table: Any) -> None:
+def test_table_is_appended_as_a_batch(tmp_path: Path, table: Any) -> None:
     with WriteAheadLog(tmp_path) as log:
         assert log.append_table(table) == 3
         assert rows(log) == [(1, "PUT", b"a", b"1"), (2, "DELETE", b"b", None)]
@@ -112,7 +112,7 @@ def test_a_table_is_a_batch(tmp_path: Path, table: Any) -> None:
 @pytest.mark.parametrize(
     "ops", [["PUT"] * 5, ["DELETE"] * 5, ["PUT", "DELETE", "PUT", "PUT", "DELETE"]], ids=len
 )
-def test_the_operations_of_a_table_are_what_they_say(
+def test_operations_of_a_table_are_validated(
     tmp_path: Path, ops: list[str], kind: pa.DataType
 ) -> None:
     column = pa.array(["DELETE", *ops], kind).slice(1)
@@ -140,7 +140,7 @@ def test_the_operations_of_a_table_are_what_they_say(
     ],
     ids=["too few", "too many", "COMMIT", "null type", "null op", "null key", "number", "no table"],
 )
-def test_a_table_of_something_else_is_refused(tmp_path: Path, table: Any) -> None:
+def test_invalid_table_is_refused(tmp_path: Path, table: Any) -> None:
     with WriteAheadLog(tmp_path) as log:
         with pytest.raises(InvalidInputError):
             log.append_table(table)
@@ -158,7 +158,7 @@ def test_a_table_of_something_else_is_refused(tmp_path: Path, table: Any) -> Non
     ],
     ids=["op", "key", "value", "no key", "surrogate"],
 )
-def test_a_record_of_something_else_is_refused(tmp_path: Path, record: tuple[Any, ...]) -> None:
+def test_invalid_record_is_refused(tmp_path: Path, record: tuple[Any, ...]) -> None:
     with WriteAheadLog(tmp_path) as log:
         with pytest.raises(InvalidInputError):
             log.append(*record)
@@ -172,13 +172,13 @@ def test_a_record_of_something_else_is_refused(tmp_path: Path, record: tuple[Any
     [{"sync": "always"}, {"compression": "gzip"}, {"segment_bytes": 0}, {"batch_appends": 0}],
     ids=str,
 )
-def test_a_setting_that_is_none_is_refused(tmp_path: Path, setting: Any) -> None:
+def test_invalid_setting_is_refused(tmp_path: Path, setting: Any) -> None:
     with pytest.raises(InvalidInputError):
         WriteAheadLog(tmp_path, **setting)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_segment_is_followed_by_another_one_and_all_are_read(tmp_path: Path) -> None:
+def test_log_rotates_segments_and_reads_all_of_them(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path, segment_bytes=1000) as log:
         for n in range(100):
             log.append("PUT", f"key {n}", "v" * 40)
@@ -209,16 +209,16 @@ def test_truncation_removes_whole_segments_and_hides_the_rest(tmp_path: Path) ->
         assert log.state().num_rows == 50
 
 
-def test_a_log_says_up_to_where_its_records_are_void(tmp_path: Path) -> None:
+def test_truncated_to_is_the_highest_truncated_sequence_number(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path, segment_bytes=1000) as log:
         assert log.truncated_to == 0
         for n in range(30):
             log.append("PUT", f"key {n}", "v" * 40)
-        for up_to, told in ((12, 12), (5, 12), (30, 30)):
+        for up_to, expected in ((12, 12), (5, 12), (30, 30)):
             log.truncate(up_to)
-            assert log.truncated_to == told
+            assert log.truncated_to == expected
             with WriteAheadLog(tmp_path, read_only=True) as reader:
-                assert reader.truncated_to == told
+                assert reader.truncated_to == expected
     with WriteAheadLog(tmp_path) as log:
         assert log.truncated_to == 30
 
@@ -238,7 +238,7 @@ def test_truncation_beyond_the_log_is_refused(tmp_path: Path, up_to_seq: int, me
         assert len(rows(log)) == 2
 
 
-def test_compressed_frames_are_smaller_and_the_same(tmp_path: Path) -> None:
+def test_compressed_frames_are_smaller_and_have_the_same_records(tmp_path: Path) -> None:
     batch = [("PUT", f"key {n}", f"value {n % 7} " * 5) for n in range(1000)]
     sizes = {}
     choices: list[Any] = ["none", "zstd"]
@@ -256,7 +256,7 @@ def test_compressed_frames_are_smaller_and_the_same(tmp_path: Path) -> None:
     assert sizes["zstd"] * 4 < sizes["none"]
 
 
-def test_a_closed_log_is_refused_and_closing_twice_is_not(tmp_path: Path) -> None:
+def test_closed_log_refuses_calls_and_can_be_closed_twice(tmp_path: Path) -> None:
     log = WriteAheadLog(tmp_path)
     log.append("PUT", "k", b"")
     log.close()
@@ -277,7 +277,7 @@ def test_a_closed_log_is_refused_and_closing_twice_is_not(tmp_path: Path) -> Non
             use()
 
 
-def test_a_log_of_an_earlier_program_is_not_written_to(tmp_path: Path) -> None:
+def test_historic_log_is_not_opened(tmp_path: Path) -> None:
     for name in ("000001.wal", "1000000.wal", "wal.log"):
         directory = tmp_path / name.replace(".", "-")
         directory.mkdir()
@@ -289,21 +289,21 @@ def test_a_log_of_an_earlier_program_is_not_written_to(tmp_path: Path) -> None:
         assert (directory / name).read_bytes() == b"\0" * 20
 
 
-def test_a_log_that_is_not_there_is_not_read(tmp_path: Path) -> None:
+def test_missing_log_raises_not_found_error(tmp_path: Path) -> None:
     for directory in (tmp_path, tmp_path / "none"):
         with pytest.raises(NotFoundError):
             WriteAheadLog(directory, read_only=True)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_directory_is_made_with_those_above(tmp_path: Path) -> None:
+def test_parent_directories_are_created(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path / "a" / "b") as log:
         assert log.append("PUT", "k", b"") == 1
         assert log.directory == str(tmp_path / "a" / "b")
         assert repr(log) == f"WriteAheadLog({str(tmp_path / 'a' / 'b')!r})"
 
 
-def test_a_table_that_was_replayed_outlives_its_segment(tmp_path: Path) -> None:
+def test_replayed_table_outlives_its_segment(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         log.append_table(pa.table({"op": ["PUT"] * 999, "key": ["k"] * 999, "value": ["v"] * 999}))
         table = log.replay()
@@ -311,7 +311,7 @@ def test_a_table_that_was_replayed_outlives_its_segment(tmp_path: Path) -> None:
     assert table["value"].to_pylist() == [b"v"] * 999
 
 
-def test_a_large_batch_is_larger_than_a_segment_and_stays_one(tmp_path: Path) -> None:
+def test_batch_larger_than_a_segment_stays_in_one_segment(tmp_path: Path) -> None:
     batch = [("PUT", str(n), "v" * 50) for n in range(500)]
     with WriteAheadLog(tmp_path, segment_bytes=1000, frame_bytes=900) as log:
         assert log.append_batch(batch) == 501

@@ -31,15 +31,13 @@ from lakelog.wal.segments import segment_name
 
 
 @pytest.mark.parametrize("number", [2.0, 4.0, "2", None, True, np.True_, -1])
-def test_a_log_is_truncated_to_a_whole_number_or_stays_as_it_is(
-    tmp_path: Path, number: Any
-) -> None:
+def test_truncate_requires_an_integer(tmp_path: Path, number: Any) -> None:
     with WriteAheadLog(tmp_path) as log:
         for n in range(4):
             log.append("PUT", str(n), b"")
         with pytest.raises(InvalidInputError, match="must be an int >= 0"):
             log.truncate(number)
-        assert log.append("PUT", "goes on", b"") == 5
+        assert log.append("PUT", "continues", b"") == 5
         for up_to_seq in (3, 5):
             number = np.int64(up_to_seq)
             log.truncate(number)
@@ -48,7 +46,7 @@ def test_a_log_is_truncated_to_a_whole_number_or_stays_as_it_is(
         assert log.truncated_to == log.current_seq_num() == 5
 
 
-def test_a_log_stays_where_it_is_when_the_process_goes_elsewhere(
+def test_log_keeps_its_directory_after_chdir(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -69,7 +67,7 @@ def test_a_directory_is_given_as_text_bytes_or_path(tmp_path: Path) -> None:
             assert log.append("PUT", "k", b"") == n
 
 
-def test_a_log_without_numbers_left_refuses_records_and_keeps_those_that_it_has(
+def test_log_with_exhausted_sequence_numbers_refuses_appends_and_stays_readable(
     tmp_path: Path,
 ) -> None:
     first = MAX_SEQ - 3
@@ -87,7 +85,7 @@ def test_a_log_without_numbers_left_refuses_records_and_keeps_those_that_it_has(
             assert log.current_seq_num() == MAX_SEQ - 1
 
 
-def test_bytes_that_are_written_again_stay_where_and_what_they_are(tmp_path: Path) -> None:
+def test_rewrite_keeps_position_and_content(tmp_path: Path) -> None:
     path = str(tmp_path / "file")
     disk = LocalDisk()
     file = disk.open_append(path, create=True)
@@ -99,7 +97,7 @@ def test_bytes_that_are_written_again_stay_where_and_what_they_are(tmp_path: Pat
 
 
 @pytest.mark.parametrize("duplicate", [copy.copy, copy.deepcopy, pickle.dumps])
-def test_a_log_that_writes_is_not_copied_and_keeps_its_files(
+def test_open_writer_cannot_be_copied_and_keeps_its_files(
     tmp_path: Path, duplicate: Callable[[Any], Any]
 ) -> None:
     with WriteAheadLog(tmp_path) as log:
@@ -114,7 +112,7 @@ def test_a_log_that_writes_is_not_copied_and_keeps_its_files(
 
 
 @pytest.mark.parametrize("number", [2.0, "2", None, True, np.True_, -1])
-def test_records_are_read_from_a_whole_number_on(tmp_path: Path, number: Any) -> None:
+def test_replay_requires_an_integer(tmp_path: Path, number: Any) -> None:
     with WriteAheadLog(tmp_path) as log:
         for n in range(4):
             log.append("PUT", str(n), b"")
@@ -130,7 +128,7 @@ def test_records_are_read_from_a_whole_number_on(tmp_path: Path, number: Any) ->
 
 @pytest.mark.parametrize("address", ["s3://bucket/log", "file:///log", "a\0b"])
 @pytest.mark.parametrize("kind", [WriteAheadLog, KeyedStore])
-def test_an_address_is_no_directory_and_none_is_made_of_it(
+def test_url_is_refused_and_no_directory_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Any, address: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -140,7 +138,7 @@ def test_an_address_is_no_directory_and_none_is_made_of_it(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_file_in_the_place_of_a_log_is_told_as_such(tmp_path: Path) -> None:
+def test_file_in_place_of_a_directory_raises_unavailable_error(tmp_path: Path) -> None:
     place = tmp_path / "log"
     place.write_text("no log")
     for directory in (place, place / "below"):
@@ -149,7 +147,7 @@ def test_a_file_in_the_place_of_a_log_is_told_as_such(tmp_path: Path) -> None:
     assert place.read_text() == "no log"
 
 
-def test_how_a_log_syncs_may_be_said_without_its_name(tmp_path: Path) -> None:
+def test_sync_mode_can_be_a_positional_argument(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path, "none") as log:
         assert log.append("PUT", "k", b"") == 1
     for wrong in ("fsync", ["sync"], None):
@@ -159,7 +157,7 @@ def test_how_a_log_syncs_may_be_said_without_its_name(tmp_path: Path) -> None:
         WriteAheadLog(tmp_path, compression=["zstd"])  # type: ignore[arg-type]
 
 
-def test_what_gives_its_columns_as_an_arrow_stream_is_a_table(tmp_path: Path) -> None:
+def test_append_table_accepts_arrow_streams(tmp_path: Path) -> None:
     table = pa.table({"op": ["PUT", "DELETE"], "key": ["a", "b"], "value": [b"\xff", None]})
     ops = table.cast(pa.schema([("op", pa.binary()), ("key", pa.binary()), ("value", pa.binary())]))
     views = table.cast(
@@ -182,7 +180,7 @@ def test_what_gives_its_columns_as_an_arrow_stream_is_a_table(tmp_path: Path) ->
         assert log.current_seq_num() == end
 
 
-def test_what_the_operating_system_says_of_an_fsync_is_what_counts(
+def test_result_of_os_fsync_decides_the_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[int] = []

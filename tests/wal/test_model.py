@@ -45,7 +45,7 @@ class LogMachine(RuleBasedStateMachine):
     """A log on a disk in memory, and the expected list.
 
     ``model`` has every record that was ever appended. ``ends`` are the ends of the calls' appends.
-    Records up to ``void`` are truncated; those up to ``durable`` survive a crash.
+    Records up to ``truncated_to`` are truncated; those up to ``durable`` survive a crash.
     """
 
     def __init__(self) -> None:
@@ -53,7 +53,7 @@ class LogMachine(RuleBasedStateMachine):
         self.disk = CrashDisk()
         self.model: list[Record] = []
         self.ends = {0}
-        self.void = self.durable = 0
+        self.truncated_to = self.durable = 0
 
     @initialize(
         sync=st.sampled_from(["sync", "batch", "none"]),
@@ -83,10 +83,10 @@ class LogMachine(RuleBasedStateMachine):
         return len(self.model)
 
     @property
-    def there(self) -> list[Record]:
-        return self.model[self.void :]
+    def live(self) -> list[Record]:
+        return self.model[self.truncated_to :]
 
-    # --- what is appended
+    # --- appends
 
     @rule(record=records("PUT", "DELETE", "COMMIT", "CHECKPOINT"))
     def append(self, record: tuple[Any, bytes, bytes | None]) -> None:
@@ -124,7 +124,7 @@ class LogMachine(RuleBasedStateMachine):
         self.log.sync()
         self.durable = len(self.model)
 
-    # --- what is refused, or fails
+    # --- refused and failing calls
 
     @rule(batch=batches)
     def append_a_batch_with_a_mark(self, batch: list[Any]) -> None:
@@ -144,15 +144,15 @@ class LogMachine(RuleBasedStateMachine):
             self.log.append_batch(batch)
         self.disk.watch = lambda operation: None
 
-    # --- what makes void
+    # --- truncation
 
     @rule(share=st.floats(0, 1))
     def truncate(self, share: float) -> None:
         up_to = round(len(self.model) * share)
         report = self.log.truncate(up_to)
-        self.void = max(self.void, up_to)
-        self.durable = max(self.durable, self.void)
-        assert report.truncated_to == self.void
+        self.truncated_to = max(self.truncated_to, up_to)
+        self.durable = max(self.durable, self.truncated_to)
+        assert report.truncated_to == self.truncated_to
         assert not set(report.removed) & set(self.disk.names)
 
     @rule()
@@ -160,7 +160,7 @@ class LogMachine(RuleBasedStateMachine):
         with pytest.raises(InvalidInputError):
             self.log.truncate(len(self.model) + 1)
 
-    # --- what ends it, and begins it again
+    # --- closing, opening, crashes
 
     @rule()
     def reopen(self) -> None:
@@ -176,13 +176,13 @@ class LogMachine(RuleBasedStateMachine):
         self.log = self.opened()
         last = self.log.current_seq_num()
         assert self.durable <= last <= len(self.model)
-        assert last in self.ends, "a batch is half there"
+        assert last in self.ends, "a batch is incomplete"
         self.ends = {end for end in self.ends if end <= last}
         del self.model[last:]
         self.durable = last
         self.reader = self.opened(read_only=True)
 
-    # --- what is read
+    # --- reads
 
     @rule(share=st.floats(0, 1), reads=st.booleans())
     def replay(self, share: float, reads: bool) -> None:
@@ -190,18 +190,18 @@ class LogMachine(RuleBasedStateMachine):
         log = self.reader if reads else self.log
         expected = [
             record
-            for record in self.model[max(after, self.void) :]
+            for record in self.model[max(after, self.truncated_to) :]
             if record[1] in {"PUT", "DELETE"}
         ]
         table = log.replay(after)
         assert [tuple(row.values()) for row in table.to_pylist()] == expected
         records = [tuple(record)[:4] for record in log.records(after)]
-        assert records == self.model[max(after, self.void) :]
+        assert records == self.model[max(after, self.truncated_to) :]
 
     @rule(reads=st.booleans())
     def state(self, reads: bool) -> None:
         expected: dict[bytes, Record] = {}
-        for record in self.there:
+        for record in self.live:
             if record[1] in {"PUT", "DELETE"}:
                 expected.pop(record[2], None)
             if record[1] == "PUT":
@@ -213,14 +213,14 @@ class LogMachine(RuleBasedStateMachine):
 
     @rule()
     def iterate_while_more_is_written(self) -> None:
-        expected = self.there
+        expected = self.live
         tables = self.reader.iterate()
         first = next(tables, None)
         self.append(("PUT", b"meanwhile", b""))
         self.truncate(1.0)
         parts = [*([first] if first is not None else []), *tables]
         if first is None:
-            return  # there was nothing to begin with
+            return  # the log was empty
         assert [tuple(row.values()) for part in parts for row in part.to_pylist()] == expected
 
     @precondition(lambda self: hasattr(self, "log"))
@@ -231,17 +231,17 @@ class LogMachine(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         if hasattr(self, "log"):
-            assert [tuple(record)[:4] for record in self.log.records()] == self.there
+            assert [tuple(record)[:4] for record in self.log.records()] == self.live
             self.log.close()
             with self.opened() as log:
-                assert [tuple(record)[:4] for record in log.records()] == self.there
+                assert [tuple(record)[:4] for record in log.records()] == self.live
 
 
 TestLog = LogMachine.TestCase
 TestLog.settings = settings(max_examples=share_of(60), stateful_step_count=25, deadline=None)
 
 
-def test_a_segment_without_records_is_not_followed_by_one_of_its_own_name() -> None:
+def test_empty_segment_is_not_followed_by_one_of_the_same_name() -> None:
     disk = CrashDisk()
     with WriteAheadLog(DIRECTORY, disk=disk, segment_bytes=64) as log:
         for seq in range(1, 4):

@@ -20,8 +20,8 @@ from lakelog.wal.historic.upgrade import upgrade
 from lakelog.wal.log import WriteAheadLog
 from tests.wal import plain_reading
 from tests.wal.damage import LOG_ID
+from tests.wal.historic_logs import write
 from tests.wal.historic_model import Writer002
-from tests.wal.upgrading import write
 
 RECORDS = [
     (1, "PUT", b"a", None),
@@ -79,7 +79,7 @@ def test_only_the_rows_of_a_slice_must_have_values(tmp_path: Path) -> None:
             log.append_table(table.slice(2))
 
 
-def test_a_log_with_such_records_is_read_and_goes_on(tmp_path: Path) -> None:
+def test_log_with_puts_without_value_is_read_and_continued(tmp_path: Path) -> None:
     old_log(tmp_path)
     assert [tuple(record) for record in plain_reading.read(tmp_path).records] == RECORDS
     with WriteAheadLog(tmp_path) as log:
@@ -93,7 +93,7 @@ def test_a_log_with_such_records_is_read_and_goes_on(tmp_path: Path) -> None:
         assert log.append("PUT", "d", "") == 5
 
 
-def test_the_command_shows_null(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+def test_wal_replay_command_shows_null(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     old_log(tmp_path)
     assert run(app, ["wal", "replay", str(tmp_path), "--state", "--text", "-o", "json"]) == 0
     found = json.loads(capfd.readouterr().out)

@@ -50,7 +50,7 @@ def test_a_reader_writes_nothing(tmp_path: Path) -> None:
     assert {path.name: path.stat().st_mtime_ns for path in tmp_path.iterdir()} == before
 
 
-def test_readers_see_a_part_of_the_log_at_every_moment(tmp_path: Path) -> None:
+def test_concurrent_readers_see_contiguous_records(tmp_path: Path) -> None:
     done = threading.Event()
     failures: list[BaseException] = []
     seen = 0
@@ -106,7 +106,9 @@ class ChangingDisk(LocalDisk):
 
 
 @pytest.mark.parametrize("changes", [1, 3])
-def test_a_reader_looks_again_when_segments_come_and_go(tmp_path: Path, changes: int) -> None:
+def test_reader_lists_again_after_concurrent_rotation_and_truncation(
+    tmp_path: Path, changes: int
+) -> None:
     with WriteAheadLog(tmp_path, segment_bytes=300) as log:
         for n in range(20):
             log.append("PUT", str(n), "v" * 50)
@@ -117,7 +119,7 @@ def test_a_reader_looks_again_when_segments_come_and_go(tmp_path: Path, changes:
         assert reader.current_seq_num() == 20 * (changes + 1)
 
 
-def test_what_stays_damaged_is_damage_for_a_reader_too(tmp_path: Path) -> None:
+def test_permanent_damage_raises_corruption_error_for_a_reader(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         for n in range(5):
             log.append("PUT", str(n), b"")
@@ -129,27 +131,27 @@ def test_what_stays_damaged_is_damage_for_a_reader_too(tmp_path: Path) -> None:
         WriteAheadLog(tmp_path, read_only=True)
 
 
-def test_a_reader_maps_no_segment_that_may_yet_be_cut(tmp_path: Path) -> None:
+def test_reader_does_not_map_segments_that_may_be_truncated(tmp_path: Path) -> None:
     """The last one; or the one before it, if the creation of the last one was stopped."""
     with WriteAheadLog(tmp_path, segment_bytes=500) as log:
         for n in range(30):
             log.append("PUT", str(n), "v" * 50)
-    told: dict[str, bool] = {}
+    mapped_by_path: dict[str, bool] = {}
 
-    class NotingDisk(LocalDisk):
+    class RecordingDisk(LocalDisk):
         def read(self, path: str, *, mapped: bool = False) -> pa.Buffer:
-            told[path] = mapped
+            mapped_by_path[path] = mapped
             return super().read(path, mapped=mapped)
 
-    WriteAheadLog(tmp_path, read_only=True, disk=NotingDisk()).replay()
-    *settled, before, last = [told[path] for path in sorted(told)]
+    WriteAheadLog(tmp_path, read_only=True, disk=RecordingDisk()).replay()
+    *settled, before, last = [mapped_by_path[path] for path in sorted(mapped_by_path)]
     assert len(settled) > 2
     assert all(settled)
     assert not before
     assert not last
 
 
-def test_a_reader_looks_only_at_the_segments_that_it_needs(tmp_path: Path) -> None:
+def test_reader_reads_only_the_segments_that_it_needs(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path, segment_bytes=500) as log:
         for n in range(100):
             log.append("PUT", str(n), "v" * 50)

@@ -58,7 +58,7 @@ def refused(directory: Path) -> WalCorruptionError:
     return caught.value
 
 
-def test_what_was_never_synced_may_be_torn_anywhere(tmp_path: Path) -> None:
+def test_unsynced_frames_may_be_torn_anywhere(tmp_path: Path) -> None:
     fill(tmp_path, 4)
     fill(tmp_path, 6, sync="none")
     path = tmp_path / FIRST
@@ -74,7 +74,7 @@ def test_what_was_never_synced_may_be_torn_anywhere(tmp_path: Path) -> None:
         assert report.damage is None
 
 
-def test_a_truncation_is_not_torn_with_what_follows_it(tmp_path: Path) -> None:
+def test_damaged_truncation_mark_before_durable_frames_is_damage(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path, **settings()) as log:
         for n in range(4):
             log.append("PUT", str(n), b"")
@@ -89,7 +89,7 @@ def test_a_truncation_is_not_torn_with_what_follows_it(tmp_path: Path) -> None:
     assert error.safe_seq == 4
 
 
-def test_a_log_that_was_being_made_is_made_again(tmp_path: Path) -> None:
+def test_interrupted_creation_is_repeated(tmp_path: Path) -> None:
     for kept in (0, 10, 63):
         directory = tmp_path / str(kept)
         fill(directory, 0)
@@ -99,7 +99,7 @@ def test_a_log_that_was_being_made_is_made_again(tmp_path: Path) -> None:
             assert log.append("PUT", "k", b"") == 1
 
 
-def test_numbers_that_were_given_up_are_no_gap(tmp_path: Path) -> None:
+def test_skipped_sequence_numbers_are_not_a_gap(tmp_path: Path) -> None:
     header = SegmentHeader(LOG_ID, 1, 1, 0, 0).pack()
     (one,) = pack_records(b"\1", [b"a"], [b"1"], 1, 0, FRAMING)
     jump = FrameHeader(40, 5, 1, 1, 0, 4, 40, 1)
@@ -109,8 +109,10 @@ def test_numbers_that_were_given_up_are_no_gap(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         assert [record.seq_num for record in log.records()] == [1, 5]
         assert log.append("PUT", "b", b"") == 6
-    plainly = FrameHeader(40, 5, 1, 1, 0, 0, 40, 1)
-    gapped = b"".join(bytes(piece) for piece in frame_pieces(plainly, [payload], 0, FRAMING.seal))
+    without_jump = FrameHeader(40, 5, 1, 1, 0, 0, 40, 1)
+    gapped = b"".join(
+        bytes(piece) for piece in frame_pieces(without_jump, [payload], 0, FRAMING.seal)
+    )
     (tmp_path / FIRST).write_bytes(header + one + gapped)
     error = refused(tmp_path)
     assert error.byte_offset == 64 + len(one)
@@ -123,7 +125,7 @@ def large(disk: CrashDisk) -> None:
         log.append("PUT", "0", "v" * (1 << 20))
 
 
-def test_a_sync_that_fails_while_a_large_segment_is_read_is_raised_and_made_good() -> None:
+def test_failed_sync_during_the_read_of_a_large_segment_is_raised_and_repaired() -> None:
     disk = CrashDisk()
     large(disk)
     disk.watch = Counting(1, fail(errno.EIO), kinds=frozenset({"sync"}))
@@ -133,7 +135,7 @@ def test_a_sync_that_fails_while_a_large_segment_is_read_is_raised_and_made_good
     disk.watch = lambda operation: kinds.append(operation.kind)
     with WriteAheadLog(DIRECTORY, disk=disk) as log:
         assert keys(log) == [b"0"]
-    assert "rewrite" in kinds  # for the sync that failed may have given it up
+    assert "rewrite" in kinds  # because the failed sync may have lost the data
     assert kinds.count("open") == 1  # and nothing is synced before that
 
 
@@ -159,7 +161,7 @@ class DiskThatNeverRenames(LocalDisk):
 
 
 @pytest.mark.parametrize("up_to_seq", [0, 2])
-def test_what_is_damaged_at_its_beginning_is_set_aside_where_that_failed_before(
+def test_segment_damaged_at_its_start_is_set_aside_after_a_failed_attempt(
     tmp_path: Path, up_to_seq: int
 ) -> None:
     """The segment after it already existed then; it only follows truncated records."""

@@ -36,7 +36,7 @@ def fill(directory: Path, rng: random.Random) -> list[Record]:
     record may have no value, so the records do not pass the calls that refuse it.
     """
     model: list[Record] = []
-    void = 0
+    truncated_to = 0
     for _ in range(rng.randint(1, 3)):
         how = settings(
             sync=rng.choice(["sync", "none"]),
@@ -62,13 +62,13 @@ def fill(directory: Path, rng: random.Random) -> list[Record]:
                     rows = [("CHECKPOINT", b"", None)]
                     log.checkpoint()
                 else:
-                    rows, void = [], max(void, rng.randint(0, first - 1))
-                    log.truncate(void)
+                    rows, truncated_to = [], max(truncated_to, rng.randint(0, first - 1))
+                    log.truncate(truncated_to)
                 if kind in {1, 2}:
                     rows = [*rows, ("COMMIT", b"", None)]
                 model += [Record(seq, *row) for seq, row in enumerate(rows, first)]
                 assert log.current_seq_num() == first + len(rows) - 1
-    return [each for each in model if each.seq > void]
+    return [each for each in model if each.seq > truncated_to]
 
 
 def damage(rng: random.Random, files: dict[str, bytes]) -> dict[str, bytes]:
@@ -117,7 +117,7 @@ def check_prefix(found: list[Record], model: list[Record]) -> None:
 
 
 @pytest.mark.parametrize("seed", [3016, 3210, 3248, 3249])
-def test_a_log_goes_on_from_damage_time_and_again(tmp_path: Path, seed: int) -> None:
+def test_log_continues_after_repeated_damage(tmp_path: Path, seed: int) -> None:
     print("seed", seed)
     rng = random.Random(seed)
     fill(tmp_path, rng)
@@ -139,7 +139,7 @@ def test_a_log_goes_on_from_damage_time_and_again(tmp_path: Path, seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_the_pages_reader_finds_what_lakelog_finds(tmp_path: Path, seed: int) -> None:
+def test_reader_written_from_the_format_page_agrees_with_lakelog(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     model = fill(tmp_path, rng)
     assert plain_reading.read(tmp_path).records == model

@@ -12,7 +12,7 @@ from lakelog.wal import segments
 from lakelog.wal.log import WriteAheadLog
 
 
-def test_segments_side_by_side_come_in_their_order(
+def test_segments_read_in_parallel_are_returned_in_order(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with WriteAheadLog(tmp_path, sync="none", segment_bytes=2000) as log:

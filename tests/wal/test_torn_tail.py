@@ -23,7 +23,7 @@ from tests.wal.damage import (
 )
 
 
-def torn(
+def check_torn(
     directory: Path,
     size: int,
     reason: str,
@@ -58,7 +58,7 @@ def torn(
         assert seqs(log) == list(range(1, left + 2))
 
 
-def test_a_tail_torn_at_any_byte_of_the_last_frame_is_trimmed_and_told_of(tmp_path: Path) -> None:
+def test_tail_torn_at_any_byte_of_the_last_frame_is_trimmed_and_reported(tmp_path: Path) -> None:
     make(tmp_path, last=3)
     (path,) = segments(tmp_path)
     data = path.read_bytes()
@@ -66,7 +66,7 @@ def test_a_tail_torn_at_any_byte_of_the_last_frame_is_trimmed_and_told_of(tmp_pa
     for cut in range(last.offset + 1, last.end):
         path.write_bytes(data[:cut])
         reason = "a frame that was not written completely"
-        torn(tmp_path, last.offset, reason, (cut - last.offset, 0), 2)
+        check_torn(tmp_path, last.offset, reason, (cut - last.offset, 0), 2)
     path.write_bytes(data[: last.offset])
     with WriteAheadLog(tmp_path) as log:
         assert log.recovery is None
@@ -74,25 +74,25 @@ def test_a_tail_torn_at_any_byte_of_the_last_frame_is_trimmed_and_told_of(tmp_pa
 
 
 @pytest.mark.parametrize("frames_lost", [0, 1])
-def test_a_tail_of_zeros_is_trimmed_and_told_of(directory: Path, frames_lost: int) -> None:
+def test_tail_of_zero_bytes_is_trimmed_and_reported(directory: Path, frames_lost: int) -> None:
     path = segments(directory)[-1]
     last = frames(path)[-1]
     end = last.offset if frames_lost else last.end
     size = last.end - last.offset if frames_lost else 5001
     path.write_bytes(path.read_bytes()[:end] + bytes(size))
     reason = "zero bytes up to the end of the file"
-    torn(directory, end, reason, (size, 0), LAST - frames_lost)
+    check_torn(directory, end, reason, (size, 0), LAST - frames_lost)
 
 
 @pytest.mark.parametrize("field", ["header", "payload", "trailer"])
-def test_a_last_frame_with_other_bytes_is_trimmed_and_told_of(directory: Path, field: str) -> None:
-    # Nothing proves that it was ever durable: a crash may leave the same. But it may have been.
+def test_last_frame_with_changed_bytes_is_trimmed_and_reported(directory: Path, field: str) -> None:
+    # Nothing proves that it was durable: a crash may leave the same. But it may have been.
     path = segments(directory)[-1]
     last = frames(path)[-1]
     at = {"header": 12, "payload": FRAME_HEADER_BYTES + 5, "trailer": last.end - last.offset - 3}
     flip(path, last.offset + at[field])
     dropped = (last.end - last.offset, 0)
-    torn(
+    check_torn(
         directory,
         last.offset,
         "a frame that was not written completely",
@@ -102,28 +102,28 @@ def test_a_last_frame_with_other_bytes_is_trimmed_and_told_of(directory: Path, f
     )
 
 
-def test_bytes_that_are_no_frame_at_the_end_are_trimmed_and_told_of(directory: Path) -> None:
+def test_trailing_bytes_that_are_not_a_frame_are_trimmed_and_reported(directory: Path) -> None:
     path = segments(directory)[-1]
     size = path.stat().st_size
     path.write_bytes(path.read_bytes() + b"something else")
-    torn(directory, size, "bytes that are not a frame", (14, 0), LAST, is_plain=False)
+    check_torn(directory, size, "bytes that are not a frame", (14, 0), LAST, is_plain=False)
 
 
-def test_frames_of_another_log_in_recycled_space_are_never_taken(tmp_path: Path) -> None:
+def test_frames_of_another_log_in_recycled_space_are_never_read(tmp_path: Path) -> None:
     make(tmp_path / "log", last=2)
     make(tmp_path / "other", log_id=bytes(16), last=4)
     (path,), (other,) = segments(tmp_path / "log"), segments(tmp_path / "other")
     size = path.stat().st_size
-    rest = other.read_bytes()[size:]  # there its third and fourth frame begin, whole
+    rest = other.read_bytes()[size:]  # its third and fourth frame, complete
     assert [frame.first_seq for frame in plain.read_frames(other.read_bytes(), bytes(16))][2:] == [
         *(3, 4)
     ]
     path.write_bytes(path.read_bytes() + rest)
     reason = "a frame that was not written completely"
-    torn(tmp_path / "log", size, reason, (len(rest), 0), 2, is_plain=False)
+    check_torn(tmp_path / "log", size, reason, (len(rest), 0), 2, is_plain=False)
 
 
-def test_an_old_frame_of_the_same_log_within_a_torn_one_proves_nothing(tmp_path: Path) -> None:
+def test_old_frame_inside_a_torn_frame_does_not_prove_durability(tmp_path: Path) -> None:
     """A value that contains a complete frame of the log, in a frame that was torn."""
     make(tmp_path, last=2)
     (path,) = segments(tmp_path)
@@ -134,13 +134,13 @@ def test_an_old_frame_of_the_same_log_within_a_torn_one_proves_nothing(tmp_path:
     data = path.read_bytes()
     assert old in data[size:]
     path.write_bytes(data[:-100])
-    torn(tmp_path, size, "a frame that was not written completely", (len(data) - 100 - size, 0), 2)
+    check_torn(
+        tmp_path, size, "a frame that was not written completely", (len(data) - 100 - size, 0), 2
+    )
 
 
 @pytest.mark.parametrize("left", [0, 1, 63, "zeros"])
-def test_a_segment_that_was_never_begun_is_removed_and_told_of(
-    directory: Path, left: int | str
-) -> None:
+def test_segment_without_header_is_removed_and_reported(directory: Path, left: int | str) -> None:
     """A crash while a segment was created; the seal of the one before was not written yet."""
     made, before = segments(directory)[-1], segments(directory)[-2]
     seal = frames(before)[-1]
@@ -166,7 +166,7 @@ def test_a_segment_that_was_never_begun_is_removed_and_told_of(
         assert seqs(log) == list(range(1, last + 2))
 
 
-def test_an_unfinished_batch_at_the_end_is_trimmed_and_told_of(tmp_path: Path) -> None:
+def test_unfinished_batch_at_the_end_is_trimmed_and_reported(tmp_path: Path) -> None:
     make(tmp_path, last=2)
     (path,) = segments(tmp_path)
     size = path.stat().st_size
@@ -179,4 +179,4 @@ def test_an_unfinished_batch_at_the_end_is_trimmed_and_told_of(tmp_path: Path) -
         path.write_bytes(data[: of_batch[count].offset])
         records = sum(frame.records for frame in of_batch[:count])
         dropped = (of_batch[count].offset - size, records)
-        torn(tmp_path, size, "a batch that was not written completely", dropped, 2)
+        check_torn(tmp_path, size, "a batch that was not written completely", dropped, 2)

@@ -51,10 +51,10 @@ def run(bench: Bench, threads: int, each: int) -> list[Work]:
     def work(thread: int) -> None:
         barrier.wait()
         for n in range(each):
-            mine = Work((thread, n))
-            bench.requests.take(mine)
-            assert mine.by is not None
-            done.append(mine)
+            request = Work((thread, n))
+            bench.requests.take(request)
+            assert request.by is not None
+            done.append(request)
 
     started = [threading.Thread(target=work, args=(n,)) for n in range(threads)]
     for thread in started:
@@ -82,14 +82,14 @@ def test_all_are_served_once_and_share(seconds: float) -> None:
         assert len(bench.groups) < 160
 
 
-def test_who_waits_is_served_by_another_thread_or_leads() -> None:
+def test_waiting_thread_is_served_or_becomes_the_leader() -> None:
     bench = Bench(0.002)
     done = run(bench, 6, 10)
-    # Nobody leads for ever: a millisecond is over with each request here.
+    # No thread leads forever: each request here takes longer than the limit of a millisecond.
     assert len({work.by for work in done}) > 1
 
 
-def test_who_writes_does_not_wait_for_himself() -> None:
+def test_thread_that_writes_does_not_wait_for_its_own_request() -> None:
     """For example a signal handler that closes the log while it is written."""
     bench = Bench()
     serve = bench.serve
@@ -106,7 +106,7 @@ def test_who_writes_does_not_wait_for_himself() -> None:
     assert bench.groups == [["first"], ["last"]]
 
 
-def test_an_interrupt_of_who_writes_lets_the_others_go_on() -> None:
+def test_interrupted_writer_does_not_block_the_others() -> None:
     bench = Bench(0.01)
     serve = bench.serve
 
@@ -149,17 +149,17 @@ class Impatient(threading.Thread):
             self.bench.requests.take(Work("impatient"))
 
 
-def test_an_interrupt_of_who_waits_leaves_no_gap() -> None:
+def test_interrupted_waiter_leaves_no_gap() -> None:
     for at in range(1, 10_000):
         bench = Bench()
         impatient = Impatient(bench, at)
         after = threading.Thread(target=bench.requests.take, args=(Work("after"),), daemon=True)
-        if not served_beside(bench, impatient, after):
+        if not serve_while_waiting(bench, impatient, after):
             return
-    pytest.fail("it never ends")
+    pytest.fail("no interrupt was too late")
 
 
-def served_beside(bench: Bench, impatient: Impatient, after: threading.Thread) -> bool:
+def serve_while_waiting(bench: Bench, impatient: Impatient, after: threading.Thread) -> bool:
     """Serve while both wait; whether there was an interrupt."""
     serve = bench.serve
 
@@ -167,14 +167,14 @@ def served_beside(bench: Bench, impatient: Impatient, after: threading.Thread) -
         if works[0].name == "first":
             impatient.start()
             after.start()
-            time.sleep(0.002)  # longer than anybody leads, and time to be interrupted in
+            time.sleep(0.002)  # longer than any thread leads, and time for an interrupt
         serve(works)
 
     bench.serving_as = slowly
     bench.requests.take(Work("first"))
     for thread in (impatient, after):
         thread.join(120)
-        assert not thread.is_alive(), f"waits for ever, interrupted at {impatient.interrupts.at}"
+        assert not thread.is_alive(), f"waits forever, interrupted at {impatient.interrupts.at}"
     bench.requests.take(Work("last"))
     served = [name for group in bench.groups for name in group]
     assert {"first", "last"} <= set(served)

@@ -11,13 +11,13 @@ from lakelog.wal.historic.reader import read_historic
 from lakelog.wal.historic.upgrade import upgrade
 from lakelog.wal.log import WriteAheadLog
 from tests.wal import plain_reading
+from tests.wal.historic_logs import LOGS, PAIRS, log_002, names, rows, write
 from tests.wal.historic_model import file_003, record_002
-from tests.wal.upgrading import LOGS, PAIRS, log_002, names, rows, write
 
 
 @pytest.mark.parametrize("files", LOGS.values(), ids=LOGS)
 @pytest.mark.parametrize("keep_old", [True, False])
-def test_an_upgraded_log_replays_as_the_old_one_and_goes_on(
+def test_upgraded_log_replays_like_the_old_one_and_can_be_continued(
     tmp_path: Path, files: dict[str, bytes], keep_old: bool
 ) -> None:
     old = read_historic(write(tmp_path, files))
@@ -49,7 +49,7 @@ def test_upgrading_twice_changes_nothing(tmp_path: Path) -> None:
     assert names(tmp_path) == before
 
 
-def test_an_empty_log_becomes_an_empty_log(tmp_path: Path) -> None:
+def test_upgrade_of_an_empty_log_is_empty(tmp_path: Path) -> None:
     report = upgrade(write(tmp_path, {"wal.log": b""}))
     assert (report.records, report.last_seq) == (0, 0)
     with WriteAheadLog(tmp_path) as log:
@@ -66,7 +66,7 @@ def test_an_upgraded_log_may_be_compressed(tmp_path: Path) -> None:
 
 
 def test_the_last_number_survives_truncating_an_upgraded_log(tmp_path: Path) -> None:
-    # The program began at 1 again, so that replay(after_seq) hid what was new.
+    # The earlier program began at 1 again, so replay(after_seq) hid new records.
     report = upgrade(write(tmp_path, log_002()))
     assert report.last_seq is not None
     with WriteAheadLog(tmp_path) as log:
@@ -90,7 +90,7 @@ def test_an_unfinished_batch_keeps_its_numbers_and_is_never_replayed(tmp_path: P
     report = upgrade(write(tmp_path, {"000001.wal": data + b"torn"}))
     assert [finding.kind for finding in report.findings] == ["unfinished_batch", "torn_tail"]
     with WriteAheadLog(tmp_path) as log:
-        # A reader of the old log may have seen up to 4: what is new must come behind.
+        # A reader of the old log may have read up to 4: new records must follow.
         assert log.append("PUT", b"new", b"v") == 5
         for after_seq in range(6):
             expected = [seq for seq in (1, 5) if seq > after_seq]
@@ -106,7 +106,7 @@ def test_an_append_behind_a_torn_tail_is_upgraded(tmp_path: Path) -> None:
         assert log.replay()["key"].to_pylist() == [b"a", b"b"]
 
 
-def test_an_upgraded_log_is_checked_where_the_old_one_was_not(tmp_path: Path) -> None:
+def test_upgraded_log_detects_damage_that_the_old_format_did_not(tmp_path: Path) -> None:
     report = upgrade(write(tmp_path, {"wal.log": file_003(PAIRS, is_checked=False)}))
     with WriteAheadLog(tmp_path) as log:
         log.append("PUT", b"new", b"v")
@@ -121,7 +121,7 @@ def test_an_upgraded_log_is_checked_where_the_old_one_was_not(tmp_path: Path) ->
                 WriteAheadLog(tmp_path)
 
 
-def test_a_torn_tail_of_an_upgraded_log_is_trimmed_and_swallows_nothing(tmp_path: Path) -> None:
+def test_torn_tail_of_an_upgraded_log_is_trimmed_and_hides_no_later_record(tmp_path: Path) -> None:
     report = upgrade(write(tmp_path, log_002()))
     last = report.last_seq or 0
     with WriteAheadLog(tmp_path) as log:
@@ -138,7 +138,7 @@ def test_a_torn_tail_of_an_upgraded_log_is_trimmed_and_swallows_nothing(tmp_path
             assert log.replay(last)["key"].to_pylist() == [b"again"]
 
 
-def test_a_torn_segment_of_an_upgraded_log_is_not_walked_over(tmp_path: Path) -> None:
+def test_torn_segment_of_an_upgraded_log_raises_corruption_error(tmp_path: Path) -> None:
     report = upgrade(write(tmp_path, log_002()))
     with WriteAheadLog(tmp_path, segment_bytes=1) as log:
         for _ in range(3):
@@ -149,7 +149,7 @@ def test_a_torn_segment_of_an_upgraded_log_is_not_walked_over(tmp_path: Path) ->
         WriteAheadLog(tmp_path)
 
 
-def test_what_is_safe_of_a_damaged_log_is_upgraded_and_the_rest_kept(tmp_path: Path) -> None:
+def test_safe_records_of_a_damaged_log_are_upgraded_and_the_old_files_kept(tmp_path: Path) -> None:
     files = log_002()
     whole = read_historic(write(tmp_path, files))
     data = bytearray(files["000002.wal"])
@@ -158,7 +158,7 @@ def test_what_is_safe_of_a_damaged_log_is_upgraded_and_the_rest_kept(tmp_path: P
     safe = read_historic(tmp_path, strict=False)
     report = upgrade(tmp_path, strict=False, keep_old=False)
     assert [finding.kind for finding in report.findings] == ["damage"]
-    assert len(report.old_files) == len(files)  # kept all the same
+    assert len(report.old_files) == len(files)  # kept despite keep_old=False
     with WriteAheadLog(tmp_path) as log:
         assert rows(log.replay()) == rows(safe.replay())
         assert log.append("PUT", b"new", b"v") > whole.last_seq
@@ -168,8 +168,8 @@ def test_what_is_safe_of_a_damaged_log_is_upgraded_and_the_rest_kept(tmp_path: P
 
 
 @pytest.mark.parametrize("form", ["002", "003-crc"])
-def test_files_with_bytes_that_no_record_holds_are_kept(tmp_path: Path, form: str) -> None:
-    # A torn tail may be the last record, changed: nobody may remove the only copy of it.
+def test_files_with_bytes_outside_records_are_kept(tmp_path: Path, form: str) -> None:
+    # A torn tail may be the changed last record: its only copy must be kept.
     if form == "002":
         name, data = "000001.wal", b"".join(record_002(n, "PUT", b"k", b"v") for n in (1, 2, 3))
     else:
@@ -181,7 +181,7 @@ def test_files_with_bytes_that_no_record_holds_are_kept(tmp_path: Path, form: st
     assert (tmp_path / f"{name}.upgraded").read_bytes() == damaged
 
 
-def test_a_sequence_number_beyond_reason_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_implausible_sequence_number_is_ignored(tmp_path: Path) -> None:
     one = record_002(1, "PUT", b"a", b"1")
     far = record_002((1 << 63) - 1, "PUT", b"b", b"2")
     upgrade(write(tmp_path, {"000001.wal": one + far}), strict=False)

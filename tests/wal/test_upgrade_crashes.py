@@ -19,8 +19,8 @@ from lakelog.wal.historic.upgrade import MARKER_NAME, upgrade
 from lakelog.wal.log import WriteAheadLog
 from tests.budget import share_of
 from tests.wal.crash_disk import Counting, Crash, CrashDisk, Operation, crash, fail
+from tests.wal.historic_logs import LOGS, log_002, rows
 from tests.wal.historic_model import Writer002, record_002
-from tests.wal.upgrading import LOGS, log_002, rows
 
 ROUNDS = int(os.environ.get("LAKELOG_ROUNDS", "2"))
 SECTOR_BYTES = 16  # small, so that small logs have many
@@ -87,7 +87,7 @@ def test_a_crash_at_every_operation_loses_nothing(log: str, keep_old: bool) -> N
         for seed in range(ROUNDS):
             rng = random.Random(f"{place} {seed}")
             left = disk.clone(rng)
-            # Once more, and once more stopped, before it may come to its end.
+            # The upgrade is stopped a second time, and then completed.
             if not upgraded(left, rng.randint(1, 12), keep_old=keep_old):
                 left = left.clone(rng)
             assert upgraded(left, keep_old=keep_old)
@@ -112,7 +112,7 @@ CALL = st.one_of(
     st.integers(1, 40),
 )
 @settings(max_examples=share_of(40), deadline=None)
-def test_whatever_a_log_holds_its_upgrade_replays_the_same_after_a_crash(
+def test_upgrade_of_any_log_replays_the_same_after_a_crash(
     calls: list[tuple[str, bytes] | list[bytes]],
     marks_batches: bool,
     ends_in_a_batch: bool,
@@ -130,7 +130,7 @@ def test_whatever_a_log_holds_its_upgrade_replays_the_same_after_a_crash(
     if ends_in_a_batch:
         writer.append_batch([("PUT", b"half", b"1")], is_finished=False)
     files = writer.named()
-    if writer.records:  # without any, nobody can tell what a few bytes are of
+    if writer.records:  # without records, the format of a few bytes is ambiguous
         files[max(files)] += record_002(1 << 40, "PUT", torn)[: len(torn)]
     old = read_historic("log", "002", disk=disk_with(files))
     disk = disk_with(files)
@@ -159,7 +159,7 @@ class FirstIsLost(random.Random):
 
 @pytest.mark.parametrize("keep_old", [True, False])
 def test_a_crash_after_the_process_was_killed_loses_nothing(keep_old: bool) -> None:
-    # What the killed one did is seen by the next one, and need not be durable yet.
+    # The next process sees changes of the killed one that may not be durable yet.
     files = LOGS["003 with checksums"]
     expected = old_contents(files)
     for more in range(1, 5):
@@ -171,7 +171,7 @@ def test_a_crash_after_the_process_was_killed_loses_nothing(keep_old: bool) -> N
 
 
 @pytest.mark.parametrize("log", ["002", "003 with checksums"])
-def test_at_every_crash_the_log_that_counts_is_whole_or_refused(log: str) -> None:
+def test_log_is_complete_or_refused_after_every_crash(log: str) -> None:
     expected = old_contents(LOGS[log])
     refused = taken = 0
     for place, disk in runs(LOGS[log], crash):
@@ -187,14 +187,14 @@ def test_at_every_crash_the_log_that_counts_is_whole_or_refused(log: str) -> Non
 
 
 @pytest.mark.parametrize("log", ["002", "003"])
-def test_a_fault_at_every_operation_is_told_and_upgrading_again_goes_on(log: str) -> None:
+def test_upgrade_is_completed_after_a_fault_at_any_operation(log: str) -> None:
     expected = old_contents(LOGS[log])
     for place, disk in runs(LOGS[log], fail(errno.EIO)):
         assert upgraded(disk)
         assert contents(disk) == expected, place
 
 
-def test_a_fault_says_that_nothing_is_lost() -> None:
+def test_fault_message_states_that_no_data_is_lost() -> None:
     disk = disk_with(log_002())
     disk.watch = StopAt(3, fail(errno.ENOSPC))
     with pytest.raises(UnavailableError, match="no data is lost") as caught:

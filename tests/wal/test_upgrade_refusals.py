@@ -18,11 +18,11 @@ from lakelog.wal.historic import upgrade as module
 from lakelog.wal.historic.log import HistoricFormat
 from lakelog.wal.historic.upgrade import MARKER_NAME, upgrade
 from lakelog.wal.log import WriteAheadLog
+from tests.wal.historic_logs import PAIRS, log_002, names, write
 from tests.wal.historic_model import file_003
-from tests.wal.upgrading import PAIRS, log_002, names, write
 
 
-def test_a_damaged_log_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+def test_damaged_log_is_refused_and_unchanged(tmp_path: Path) -> None:
     files = log_002()
     files["000001.wal"] = files["000001.wal"][:30] + b"\xff" + files["000001.wal"][31:]
     write(tmp_path, files)
@@ -34,9 +34,7 @@ def test_a_damaged_log_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["002", "003-crc"])
-def test_a_format_that_is_named_wrongly_removes_nothing(
-    tmp_path: Path, form: HistoricFormat
-) -> None:
+def test_wrong_requested_format_removes_nothing(tmp_path: Path, form: HistoricFormat) -> None:
     files = {"wal.log": file_003(PAIRS, is_checked=False)}
     write(tmp_path, files)
     for strict in (True, False):
@@ -45,7 +43,7 @@ def test_a_format_that_is_named_wrongly_removes_nothing(
     assert (tmp_path / "wal.log").read_bytes() == files["wal.log"]
 
 
-def test_a_new_log_beside_the_old_one_is_not_taken_for_its_upgrade(tmp_path: Path) -> None:
+def test_unrelated_new_log_is_not_accepted_as_the_upgrade(tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path) as log:
         log.append("PUT", b"k", b"v")
     write(tmp_path, log_002())
@@ -58,14 +56,14 @@ def test_a_new_log_beside_the_old_one_is_not_taken_for_its_upgrade(tmp_path: Pat
     assert names(tmp_path) == sorted([*before, MARKER_NAME])
 
 
-def test_a_file_in_place_of_a_folder_is_told(tmp_path: Path) -> None:
+def test_file_in_place_of_a_folder_raises_not_found_error(tmp_path: Path) -> None:
     write(tmp_path, {"wal.log": file_003(PAIRS, is_checked=True)})
     with pytest.raises(NotFoundError, match="the path is a file") as caught:
         upgrade(tmp_path / "wal.log")
     assert "folder" in (caught.value.hint or "")
 
 
-def test_files_of_others_are_not_taken_for_leftovers(tmp_path: Path) -> None:
+def test_foreign_temporary_files_are_not_removed_as_leftovers(tmp_path: Path) -> None:
     others = {"copy.wal.tmp": b"somebody's", "000001.wal.tmp": b"somebody's, too"}
     left = {f"{9:020d}.wal.tmp": b"of an upgrade that a crash stopped"}
     upgrade(write(tmp_path, log_002() | others | left))
@@ -73,16 +71,16 @@ def test_files_of_others_are_not_taken_for_leftovers(tmp_path: Path) -> None:
     assert not set(left) & set(names(tmp_path))
 
 
-def test_nothing_to_upgrade_is_told(tmp_path: Path) -> None:
+def test_missing_log_raises_not_found_error(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(NotFoundError):
             upgrade(folder)
     assert names(tmp_path) == []
 
 
-def test_an_upgrade_beside_a_writer_is_refused(tmp_path: Path) -> None:
+def test_upgrade_of_a_locked_log_is_refused(tmp_path: Path) -> None:
     write(tmp_path, log_002())
-    held = LocalDisk().lock(f"{tmp_path}/wal.lock", "somebody")
+    held = LocalDisk().lock(f"{tmp_path}/wal.lock", "an owner")
     with pytest.raises(LogLockedError):
         upgrade(tmp_path)
     held.release()
@@ -96,7 +94,7 @@ def test_files_set_aside_earlier_are_not_overwritten(tmp_path: Path) -> None:
     assert (tmp_path / "wal.log.upgraded").read_bytes() == b"older"
 
 
-def test_a_new_log_that_reads_otherwise_is_not_published(
+def test_new_log_that_reads_differently_is_not_published(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_same", lambda found, records: False)

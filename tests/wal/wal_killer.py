@@ -37,7 +37,7 @@ def write(order: dict[str, Any], opened: int) -> None:
 
 
 def work(log: WriteAheadLog, writer: str, rng: random.Random) -> None:
-    """Write without end; each key tells its unit, its place in it and how many there are."""
+    """Write without end; each key has its unit, its place in it and the size of the unit."""
     number = 0
     while True:
         number += 1

@@ -17,7 +17,7 @@ import pytest
 from lakelog.errors import LogLockedError
 from lakelog.wal.log import WriteAheadLog
 
-BESIDE = Path(__file__).with_name("beside.py")
+SCRIPT = Path(__file__).with_name("concurrent_process.py")
 SECONDS = 1.5 * max(1, int(os.environ.get("LAKELOG_ROUNDS", "0")))
 
 
@@ -25,35 +25,35 @@ SECONDS = 1.5 * max(1, int(os.environ.get("LAKELOG_ROUNDS", "0")))
 def process(what: str, directory: Path) -> Iterator[subprocess.Popen[str]]:
     """Another process that has opened the log."""
     with subprocess.Popen(
-        [sys.executable, str(BESIDE), what, str(directory)],
+        [sys.executable, str(SCRIPT), what, str(directory)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-    ) as beside:
+    ) as child:
         try:
-            assert beside.stdout is not None
-            assert beside.stdout.readline().startswith("open ")
-            yield beside
+            assert child.stdout is not None
+            assert child.stdout.readline().startswith("open ")
+            yield child
         finally:
-            beside.kill()
+            child.kill()
 
 
-def end(beside: subprocess.Popen[str]) -> list[int]:
+def end(child: subprocess.Popen[str]) -> list[int]:
     """End a process; returns its output."""
-    assert beside.stdin is not None
-    assert beside.stdout is not None
-    beside.stdin.close()
-    said = beside.stdout.read()
-    assert beside.wait(120) == 0
-    return [int(word) for word in said.split()[1:]]
+    assert child.stdin is not None
+    assert child.stdout is not None
+    child.stdin.close()
+    output = child.stdout.read()
+    assert child.wait(120) == 0
+    return [int(word) for word in output.split()[1:]]
 
 
-def test_the_second_writer_is_told_who_has_the_log_until_that_one_is_dead(tmp_path: Path) -> None:
+def test_lock_error_names_the_owner_process_until_it_is_dead(tmp_path: Path) -> None:
     with process("hold", tmp_path) as owner:
         before = sorted(path.name for path in tmp_path.iterdir())
         for signal_number in (signal.SIGCONT, signal.SIGSTOP):
-            owner.send_signal(signal_number)  # one that was only stopped may go on to write
+            owner.send_signal(signal_number)  # a stopped process may continue to write
             with pytest.raises(LogLockedError) as caught:
                 WriteAheadLog(tmp_path)
             assert f"process {owner.pid} on " in str(caught.value.found)
@@ -64,20 +64,20 @@ def test_the_second_writer_is_told_who_has_the_log_until_that_one_is_dead(tmp_pa
             assert reader.current_seq_num() == 0
         owner.kill()
         owner.wait(60)
-        # A child that it forked still lives.
+        # Its forked child is still alive.
         with WriteAheadLog(tmp_path) as log:
             assert log.append("PUT", "k", b"") == 1
             with pytest.raises(LogLockedError, match=f"process {os.getpid()} "):
                 WriteAheadLog(tmp_path)
 
 
-def test_one_of_many_writers_that_come_at_once_gets_the_log(tmp_path: Path) -> None:
+def test_one_of_several_concurrent_writers_gets_the_log(tmp_path: Path) -> None:
     for number in range(30):
         ready = threading.Barrier(4)
         logs: list[WriteAheadLog] = []
         refused: list[LogLockedError] = []
 
-        def come(
+        def open_log(
             ready: threading.Barrier = ready,
             logs: list[WriteAheadLog] = logs,
             refused: list[LogLockedError] = refused,
@@ -88,7 +88,7 @@ def test_one_of_many_writers_that_come_at_once_gets_the_log(tmp_path: Path) -> N
             except LogLockedError as error:
                 refused.append(error)
 
-        threads = [threading.Thread(target=come) for _ in range(4)]
+        threads = [threading.Thread(target=open_log) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -98,7 +98,7 @@ def test_one_of_many_writers_that_come_at_once_gets_the_log(tmp_path: Path) -> N
         logs[0].close()
 
 
-def test_readers_beside_a_writer_who_rotates_and_truncates_see_no_error_and_no_gap(
+def test_readers_see_no_error_and_no_gap_while_a_writer_rotates_and_truncates(
     tmp_path: Path,
 ) -> None:
     with contextlib.ExitStack() as stack:
@@ -107,11 +107,11 @@ def test_readers_beside_a_writer_who_rotates_and_truncates_see_no_error_and_no_g
         until = time.monotonic() + SECONDS
         while time.monotonic() < until:
             time.sleep(0.05)
-            for beside in (writer, *readers):
-                assert beside.poll() is None, "it ended with an error"
+            for child in (writer, *readers):
+                assert child.poll() is None, "it ended with an error"
         (wrote,) = end(writer)
         assert wrote > 0
         for reader in readers:
             rounds, last = end(reader)
             assert rounds > 1
-            assert last == wrote  # it looked once more when the writer had ended
+            assert last == wrote  # it read once more after the writer had ended

@@ -1,7 +1,7 @@
-"""Interrupts (Ctrl-C) the writing thread: ``interrupted.py ACTION...``, in a separate process.
+"""Interrupts (Ctrl-C) the writing thread: ``interrupted_writer.py ACTION...``.
 
-The interrupt happens at the first place of the action, the second, and so on, while other threads
-wait for it. A wrong result ends the process with an exception.
+In a separate process, the interrupt happens at the first place of the action, the second, and so
+on, while other threads wait for it. A wrong result ends the process with an exception.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ ACTIONS: dict[str, Action] = {
 }
 
 
-def followers(log: WriteAheadLog, told: dict[str, Any]) -> list[threading.Thread]:
+def followers(log: WriteAheadLog, outcomes: dict[str, Any]) -> list[threading.Thread]:
     def follow(key: str) -> None:
         try:
-            told[key] = log.append("PUT", key, b"")
+            outcomes[key] = log.append("PUT", key, b"")
         except (InvalidInputError, LogPoisonedError, OutcomeUnknownError) as error:
-            told[key] = error
+            outcomes[key] = error
 
     return [
         threading.Thread(target=follow, args=(f"follows {n}",), daemon=True)
@@ -53,10 +53,10 @@ def interrupted(name: str, at: int) -> bool:
     log = WriteAheadLog(DIRECTORY, disk=disk, segment_bytes=400)
     sizes = [300] if name == "rotation" else [10]
     before = [log.append("PUT", f"before {n}", "v" * size) for n, size in enumerate(sizes * 4)]
-    told: dict[str, Any] = {}
-    threads = followers(log, told)
+    outcomes: dict[str, Any] = {}
+    threads = followers(log, outcomes)
 
-    def wait_for_them(operation: Operation) -> None:
+    def start_followers(operation: Operation) -> None:
         if operation.kind not in {"write", "sync", "create"} or threads[0].ident is not None:
             return
         for thread in threads:
@@ -64,7 +64,7 @@ def interrupted(name: str, at: int) -> bool:
         while len(log._queue._waiting) < FOLLOWERS:
             time.sleep(0.0001)
 
-    disk.watch = wait_for_them
+    disk.watch = start_followers
     with Interrupts(at) as interrupts:
         ACTIONS[name](log)
     assert interrupts.was_raised == interrupts.has_acted
@@ -72,12 +72,12 @@ def interrupted(name: str, at: int) -> bool:
         if thread.ident is None:
             thread.start()
         thread.join(120)
-        assert not thread.is_alive(), f"{thread.name} waits for ever"
-    assert len(told) == FOLLOWERS
+        assert not thread.is_alive(), f"{thread.name} waits forever"
+    assert len(outcomes) == FOLLOWERS
     if name == "replay":
-        log.append("PUT", "later", b"")  # who reads only leaves the log as it was
-    acknowledged = {key: seq for key, seq in told.items() if isinstance(seq, int)}
-    assert all(seq > len(before) for seq in acknowledged.values()), told
+        log.append("PUT", "later", b"")  # a replay leaves the log unchanged
+    acknowledged = {key: seq for key, seq in outcomes.items() if isinstance(seq, int)}
+    assert all(seq > len(before) for seq in acknowledged.values()), outcomes
     log.close()
     log.close()
     with WriteAheadLog(DIRECTORY, disk=disk) as again:
