@@ -56,10 +56,10 @@ def lakelog(capsysbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.Monk
 
     def call(*words: str | Path | int) -> Outcome:
         capsysbinary.readouterr()
-        with pytest.raises(SystemExit) as leaving:
+        with pytest.raises(SystemExit) as exited:
             main([str(word) for word in words])
         output, errors = capsysbinary.readouterr()
-        code = leaving.value.code
+        code = exited.value.code
         assert isinstance(code, int)
         return Outcome(code, output, errors.decode())
 

@@ -33,7 +33,7 @@ STEPS = (
 
 
 @pytest.mark.parametrize("commits", [MIN_COMMITS, 60, 137])
-def test_the_demo_runs_to_its_end(lakelog: Any, tmp_path: Path, commits: int) -> None:
+def test_demo_completes_all_steps(lakelog: Any, tmp_path: Path, commits: int) -> None:
     outcome = lakelog("demo", "--dir", tmp_path, "--commits", commits, "--seed", 11)
     assert (outcome.code, outcome.errors) == (0, "")
     positions = [outcome.text.index(step) for step in STEPS]
@@ -49,7 +49,7 @@ def test_the_demo_runs_to_its_end(lakelog: Any, tmp_path: Path, commits: int) ->
     assert sorted(adds["path"]) == sorted(live["path"])
 
 
-def test_the_demo_makes_and_keeps_a_folder_of_its_own(
+def test_demo_creates_and_keeps_its_own_folder(
     lakelog: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -60,7 +60,7 @@ def test_the_demo_makes_and_keeps_a_folder_of_its_own(
     assert (folder / "parquet" / "_manifest.json").is_file()
 
 
-def test_a_wrong_call_leaves_nothing_behind(
+def test_usage_error_leaves_no_files(
     lakelog: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -92,7 +92,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> engine.Table:
     return engine.open(make_table(tmp_path_factory.mktemp("demo") / "t"))
 
 
-def test_the_table_has_a_past_of_every_kind(large: engine.Table) -> None:
+def test_demo_table_has_every_kind_of_action_and_operation(large: engine.Table) -> None:
     rows = large.actions().collect()
     assert rows["version"].max() == 299
     assert set(rows["actionType"]) == {"add", "remove", "metaData", "protocol", "txn", "commitInfo"}
@@ -115,7 +115,7 @@ def test_the_table_has_a_past_of_every_kind(large: engine.Table) -> None:
 
 
 @pytest.mark.parametrize("version", [40, 168, 169, 170, 199, 200, 299])
-def test_the_checkpoint_and_the_commits_tell_the_same(large: engine.Table, version: int) -> None:
+def test_checkpoint_and_commits_have_the_same_content(large: engine.Table, version: int) -> None:
     rows = (
         large.actions(0, version)
         .filter(pl.col("actionType").is_in(["add", "remove"]))
@@ -123,10 +123,10 @@ def test_the_checkpoint_and_the_commits_tell_the_same(large: engine.Table, versi
         .unique("path", keep="last", maintain_order=True)
     )
     live = rows.filter(pl.col("actionType") == "add")
-    gone = rows.filter(pl.col("actionType") == "remove")
+    removed = rows.filter(pl.col("actionType") == "remove")
     snapshot = large.snapshot(version=version)
     assert sorted(snapshot.state.to_polars()["path"]) == sorted(live["path"])
-    assert sorted(snapshot.tombstones().collect()["path"]) == sorted(gone["path"])
+    assert sorted(snapshot.tombstones().collect()["path"]) == sorted(removed["path"])
     assert all(at <= version for at in snapshot.transactions().collect()["txnVersion"])
 
 
@@ -140,7 +140,7 @@ def test_another_engine_reads_the_same_files(large: engine.Table) -> None:
         assert sorted(peer["path"]) == sorted(ours["path"])
 
 
-def test_statistics_are_whole_and_typed(large: engine.Table) -> None:
+def test_statistics_are_complete_and_typed(large: engine.Table) -> None:
     typed = large.snapshot().files(stats=True).collect()
     assert typed["numRecords"].null_count() == 0
     for column in ("order_id", "customer", "amount", "quantity", "placed_at"):
@@ -149,7 +149,7 @@ def test_statistics_are_whole_and_typed(large: engine.Table) -> None:
         assert (low <= high).all()
 
 
-def test_a_removed_file_was_there_and_is_removed_once(large: engine.Table) -> None:
+def test_removed_file_was_added_before_and_is_removed_once(large: engine.Table) -> None:
     rows = large.actions().filter(pl.col("actionType").is_in(["add", "remove"])).collect()
     step = pl.col("actionType").shift(1).over("path")
     assert rows.filter(pl.col("actionType") == step).is_empty()
@@ -166,7 +166,7 @@ def test_too_few_commits_and_full_folders_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "few").exists()
 
 
-def test_a_commit_is_never_written_over(tmp_path: Path) -> None:
+def test_existing_commit_is_never_overwritten(tmp_path: Path) -> None:
     path = make_table(tmp_path / "t", commits=MIN_COMMITS)
     with pytest.raises(FileExistsError):
         append_commit(path, MIN_COMMITS - 1)

@@ -32,16 +32,14 @@ def test_a_missing_table_is_refused_with_a_hint(lakelog: Any, tmp_path: Path) ->
     assert "Traceback" not in outcome.errors
 
 
-def test_a_name_does_not_command_the_terminal(lakelog: Any, tmp_path: Path) -> None:
+def test_control_characters_in_a_path_are_escaped_in_errors(lakelog: Any, tmp_path: Path) -> None:
     outcome = lakelog("info", tmp_path / "a\x1b[2J\nb")
     assert outcome.code == 1
     assert "\x1b" not in outcome.errors
     assert "a\\x1b[2J\\nb" in outcome.errors
 
 
-def test_a_version_that_cannot_be_rebuilt_is_refused_with_the_range(
-    lakelog: Any, table: str
-) -> None:
+def test_unavailable_version_is_refused_with_the_available_range(lakelog: Any, table: str) -> None:
     outcome = lakelog("files", table, "--version", 1000)
     assert outcome.code == 1
     assert "0 to 59" in outcome.errors
@@ -76,7 +74,7 @@ def test_a_version_that_cannot_be_rebuilt_is_refused_with_the_range(
     ],
     ids=" ".join,
 )
-def test_a_wrong_call_exits_with_2_and_says_why(
+def test_usage_error_exits_with_2_and_prints_the_reason(
     lakelog: Any, table: str, words: tuple[str, ...], tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -86,18 +84,18 @@ def test_a_wrong_call_exits_with_2_and_says_why(
     assert "Traceback" not in outcome.errors
 
 
-def test_a_misspelt_column_brings_the_closest_name(lakelog: Any, table: str) -> None:
+def test_misspelled_column_error_suggests_the_closest_name(lakelog: Any, table: str) -> None:
     assert "did you mean path?" in lakelog("files", table, "--columns", "pth").errors
     assert "did you mean day?" in lakelog("files", table, "--where", "dya = 1").errors
 
 
-def test_a_file_that_the_log_does_not_know_is_refused(lakelog: Any, table: str) -> None:
+def test_blame_of_an_unknown_file_is_refused(lakelog: Any, table: str) -> None:
     outcome = lakelog("blame", table, "nowhere.parquet")
     assert outcome.code == 1
     assert "nowhere.parquet" in outcome.errors
 
 
-def test_damage_is_told_with_file_line_and_byte(lakelog: Any, tmp_path: Path) -> None:
+def test_damage_is_reported_with_file_and_byte_offset(lakelog: Any, tmp_path: Path) -> None:
     log = tmp_path / "_delta_log"
     log.mkdir()
     (log / f"{0:020d}.json").write_text('{"add":\n')
@@ -115,7 +113,7 @@ def test_debug_shows_the_traceback(lakelog: Any, tmp_path: Path, words: tuple[st
     assert "lakelog: log folder not found" in outcome.errors
 
 
-def test_the_unexpected_is_short_and_points_to_debug(
+def test_unexpected_error_is_short_and_refers_to_debug(
     lakelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "open", fail_with(RuntimeError("a wheel\ncame off")))
@@ -127,7 +125,7 @@ def test_the_unexpected_is_short_and_points_to_debug(
     assert "Traceback" in lakelog("info", "x", "--debug").errors
 
 
-def test_a_panic_of_a_library_is_no_traceback(
+def test_panic_of_a_library_prints_no_traceback(
     lakelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class PanicException(BaseException):
@@ -146,23 +144,25 @@ def test_an_interruption_exits_with_130(lakelog: Any, monkeypatch: pytest.Monkey
     assert "Traceback" not in outcome.errors
 
 
-def test_a_warning_is_one_note(lakelog: Any, table: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_warning_is_printed_as_one_note(
+    lakelog: Any, table: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = engine.open
 
     def warn(*arguments: Any, **options: Any) -> engine.Table:
         for _time in range(2):
-            warnings.warn("the checkpoint was passed over", LakelogWarning, stacklevel=1)
-        warnings.warn("none of the user's business", DeprecationWarning, stacklevel=1)
+            warnings.warn("the checkpoint was skipped", LakelogWarning, stacklevel=1)
+        warnings.warn("not for users", DeprecationWarning, stacklevel=1)
         return plain(*arguments, **options)
 
     monkeypatch.setattr(engine, "open", warn)
     outcome = lakelog("info", table)
     assert outcome.code == 0
-    assert outcome.errors == "note: the checkpoint was passed over\n"
+    assert outcome.errors == "note: the checkpoint was skipped\n"
 
 
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
-def test_binary_is_kept_from_the_terminal(
+def test_binary_output_to_a_terminal_is_refused(
     lakelog: Any, table: str, form: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
@@ -172,7 +172,7 @@ def test_binary_is_kept_from_the_terminal(
     assert lakelog("files", table, "--output", form, "--to", tmp_path / "x").code == 0
 
 
-def test_a_file_that_cannot_be_written_is_told(lakelog: Any, table: str, tmp_path: Path) -> None:
+def test_unwritable_output_file_is_reported(lakelog: Any, table: str, tmp_path: Path) -> None:
     outcome = lakelog("files", table, "--to", tmp_path / "no" / "such.csv")
     assert outcome.code == 1
     assert "such.csv" in outcome.errors
@@ -202,19 +202,21 @@ def test_a_demonstration_in_a_file_or_a_full_folder_is_refused(
     lakelog: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "file"
-    file.write_text("somebody's")
+    file.write_text("existing content")
     outcome = lakelog("demo", "--dir", file)
     assert (outcome.code, "cannot be written: Not a directory" in outcome.errors) == (1, True)
-    assert file.read_text() == "somebody's"
+    assert file.read_text() == "existing content"
 
 
-def test_a_type_that_no_format_has_is_told(lakelog: Any, table: str) -> None:
+def test_unknown_action_type_is_reported(lakelog: Any, table: str) -> None:
     outcome = lakelog("actions", table, "--type", "metadata", "--output", "json")
     assert (outcome.code, outcome.text.strip()) == (0, "[]")
     assert "no actions of type metadata, only of add, cdc," in outcome.errors
 
 
-def test_a_file_is_no_folder_to_write_a_state_to(lakelog: Any, table: str, tmp_path: Path) -> None:
+def test_replay_to_a_file_instead_of_a_folder_is_refused(
+    lakelog: Any, table: str, tmp_path: Path
+) -> None:
     file = tmp_path / "file"
     file.touch()
     outcome = lakelog("replay", table, "--out", file)

@@ -18,7 +18,7 @@ def test_doctor_shows_findings_with_their_commands(lakelog: Any, table: str) -> 
     assert f"\n         lakelog compact {table}\n" in outcome.text
 
 
-def test_doctor_fails_where_something_needs_doing(lakelog: Any, tmp_path: Path) -> None:
+def test_doctor_exits_with_1_if_there_are_findings(lakelog: Any, tmp_path: Path) -> None:
     path = tmp_path / "t"
     table = library.create(path, {"id": pl.Int64}, upkeep=False)
     assert lakelog("doctor", path).code == 0
@@ -33,9 +33,7 @@ def test_doctor_fails_where_something_needs_doing(lakelog: Any, tmp_path: Path) 
     assert "checkpoint" in lakelog("doctor", path).text
 
 
-def test_doctor_has_an_exit_code_of_its_own_for_a_table_that_was_not_examined(
-    lakelog: Any, tmp_path: Path
-) -> None:
+def test_doctor_exits_with_3_if_the_table_cannot_be_examined(lakelog: Any, tmp_path: Path) -> None:
     missing = lakelog("doctor", tmp_path / "missing")
     assert (missing.code, missing.text) == (3, "")
     assert lakelog("info", tmp_path / "missing").code == 1

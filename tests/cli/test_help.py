@@ -30,7 +30,7 @@ def examples(name: str) -> list[str]:
     return [line.strip() for line in epilog.splitlines() if line.startswith("  ")]
 
 
-def test_the_commands_are_those_of_the_design() -> None:
+def test_commands_are_those_of_the_design() -> None:
     assert sorted(app.commands) == list(COMMANDS)
 
 
@@ -41,7 +41,7 @@ def test_every_command_has_examples_that_parse(name: str, lakelog: Any) -> None:
     for example in found:
         program, command, *words = shlex.split(example)
         assert (program, command) == ("lakelog", name)
-        app.commands[name].make_context(name, words)  # raises a usage error if it is none
+        app.commands[name].make_context(name, words)  # raises a usage error if the call is invalid
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -55,13 +55,13 @@ def test_help_shows_the_examples_and_describes_every_option(name: str, lakelog: 
             assert parameter.help, parameter.name
 
 
-def test_no_word_at_all_shows_help(lakelog: Any) -> None:
+def test_call_without_arguments_shows_help(lakelog: Any) -> None:
     outcome = lakelog()
     assert outcome.code == 2
     assert "replay" in outcome.text + outcome.errors
 
 
-def test_the_version_is_told(lakelog: Any) -> None:
+def test_version_option_prints_the_version(lakelog: Any) -> None:
     assert lakelog("--version").text.startswith("lakelog ")
 
 
@@ -74,11 +74,11 @@ def test_the_list_of_commands_has_sections(lakelog: Any) -> None:
 
 
 @pytest.mark.parametrize("words", [(), ("history",), ("wal",), ("wal", "replay")])
-def test_help_of_a_command_is_that_of_its_option(lakelog: Any, words: tuple[str, ...]) -> None:
+def test_help_command_equals_help_option(lakelog: Any, words: tuple[str, ...]) -> None:
     assert lakelog("help", *words).text == lakelog(*words, "--help").text
 
 
-def test_help_of_an_unknown_command_lists_the_known_ones(lakelog: Any) -> None:
+def test_help_of_an_unknown_command_lists_the_valid_ones(lakelog: Any) -> None:
     outcome = lakelog("help", "wal", "walk")
     assert outcome.code == 2
     assert "unknown command: walk" in outcome.errors
@@ -111,7 +111,7 @@ def test_every_command_has_a_manual_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["--help"], ["files", "--help"], ["files", "--bad"]])
-def test_help_and_usage_errors_import_nothing_heavy(repository: Path, words: list[str]) -> None:
+def test_help_and_usage_errors_import_no_heavy_package(repository: Path, words: list[str]) -> None:
     code = (
         "import sys\n"
         "from lakelog.cli import main\n"

@@ -151,7 +151,7 @@ def test_csv_with_blank_lines_is_continued_without_repeated_rows(
     assert ids(events) == [1, 2, 3, 4]
 
 
-def test_rows_replace_those_with_their_key(
+def test_rows_replace_rows_with_the_same_key(
     lakelog: Any, events: library.Table, tmp_path: Path
 ) -> None:
     (tmp_path / "a.ndjson").write_text('{"id": 1, "name": "a"}\n{"id": 1, "name": "b"}\n')
@@ -169,7 +169,7 @@ def test_rows_replace_those_with_their_key(
         (["bad.parquet"], "cannot be read in its format"),
     ],
 )
-def test_a_wrong_call_is_explained(
+def test_invalid_call_is_reported_with_the_reason(
     lakelog: Any, events: library.Table, tmp_path: Path, words: list[str], reason: str
 ) -> None:
     (tmp_path / "bad.parquet").write_text("no parquet")

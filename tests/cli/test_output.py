@@ -48,7 +48,7 @@ def rows_of(raw: bytes, form: str) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("form", FORMATS)
 @pytest.mark.parametrize("command", API)
-def test_every_form_holds_the_rows_of_the_python_api(
+def test_every_format_has_the_rows_of_the_python_api(
     lakelog: Any, table: str, command: str, form: str
 ) -> None:
     expected = API[command](engine.open(table))
@@ -63,7 +63,7 @@ def test_every_form_holds_the_rows_of_the_python_api(
 
 @pytest.mark.parametrize("form", ["parquet", "arrow"])
 @pytest.mark.parametrize("command", API)
-def test_binary_forms_keep_every_type(lakelog: Any, table: str, command: str, form: str) -> None:
+def test_binary_formats_keep_every_type(lakelog: Any, table: str, command: str, form: str) -> None:
     raw = lakelog(*words_of(command, table), "--output", form).raw
     if form == "parquet":
         found = pl.read_parquet(io.BytesIO(raw))
@@ -72,13 +72,13 @@ def test_binary_forms_keep_every_type(lakelog: Any, table: str, command: str, fo
     assert_frame_equal(found, API[command](engine.open(table)))
 
 
-def test_json_gives_maps_as_objects_and_times_in_iso_8601(lakelog: Any, table: str) -> None:
+def test_json_has_maps_as_objects_and_times_in_iso_8601(lakelog: Any, table: str) -> None:
     (row,) = json.loads(lakelog("history", table, "-o", "json", "--limit", 1).raw)
     assert row["operationParameters"]["outputMode"] == "Append"
     assert row["timestamp"] == "2026-01-03T11:00:00.000Z"
 
 
-def test_json_has_one_object_a_line(lakelog: Any, table: str) -> None:
+def test_json_has_one_object_per_line(lakelog: Any, table: str) -> None:
     lines = lakelog("history", table, "-o", "json", "-n", 3).text.splitlines()
     assert (lines[0], lines[-1], len(lines)) == ("[", "]", 5)
     assert [json.loads(line.rstrip(","))["version"] for line in lines[1:-1]] == [59, 58, 57]
@@ -88,7 +88,7 @@ def test_json_of_no_rows_is_an_empty_array(lakelog: Any, table: str) -> None:
     assert json.loads(lakelog("files", table, "-o", "json", "-n", 0).raw) == []
 
 
-def test_csv_gives_maps_and_structs_as_json_text(lakelog: Any, table: str) -> None:
+def test_csv_has_maps_and_structs_as_json_text(lakelog: Any, table: str) -> None:
     outcome = lakelog("files", table, "--stats", "-o", "csv", "-n", 1)
     (row,) = pl.read_csv(io.BytesIO(outcome.raw), infer_schema=False).to_dicts()
     assert set(json.loads(row["partitionValues"])) == {"day", "region"}
@@ -117,7 +117,7 @@ def test_info_gives_one_row(lakelog: Any, table: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_blame_gives_a_file_s_life(lakelog: Any, table: str, form: str) -> None:
+def test_blame_lists_the_actions_of_a_file(lakelog: Any, table: str, form: str) -> None:
     path = engine.open(table).diff(40, 50).filter(pl.col("change") == "removed")["name"][0]
     found = rows_of(lakelog("blame", table, path, "-o", form).raw, form)
     assert [row["actionType"] for row in found] == ["add", "remove"]
@@ -134,7 +134,7 @@ def test_replay_lists_its_parts(lakelog: Any, table: str, tmp_path: Path, form: 
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_file_s_suffix_chooses_the_form(
+def test_file_suffix_selects_the_format(
     lakelog: Any, table: str, tmp_path: Path, form: str
 ) -> None:
     target = tmp_path / f"files.{form}"
@@ -143,7 +143,7 @@ def test_a_file_s_suffix_chooses_the_form(
     assert len(rows_of(target.read_bytes(), form)) == engine.open(table).snapshot().num_files()
 
 
-def test_columns_choose_and_order(lakelog: Any, table: str) -> None:
+def test_columns_option_selects_and_orders_columns(lakelog: Any, table: str) -> None:
     outcome = lakelog("files", table, "-o", "csv", "--columns", "size, path", "--limit", 2)
     assert outcome.text.splitlines()[0] == "size,path"
     assert len(outcome.text.splitlines()) == 3
@@ -163,14 +163,14 @@ def test_time_travel_by_version_and_by_timestamp_agree(lakelog: Any, table: str)
     assert by_version.raw != lakelog("files", table, "-o", "csv").raw
 
 
-def test_replay_travels_in_time(lakelog: Any, table: str, tmp_path: Path) -> None:
+def test_replay_of_an_earlier_version(lakelog: Any, table: str, tmp_path: Path) -> None:
     outcome = lakelog("replay", table, "--version", 20, "--out", tmp_path / "a")
     assert outcome.code == 0
     manifest = json.loads((tmp_path / "a" / "_manifest.json").read_text())
     assert manifest["version"] == 20
 
 
-def test_a_table_is_found_by_url_with_storage_options(lakelog: Any, table: str) -> None:
+def test_table_is_opened_by_url_with_storage_options(lakelog: Any, table: str) -> None:
     outcome = lakelog(
         "info", f"local://{table}", "--storage-option", "auto_mkdir=false", "-o", "json"
     )

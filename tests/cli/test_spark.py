@@ -46,7 +46,7 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
-def answering(monkeypatch: pytest.MonkeyPatch, *steps: StepReport) -> list[Any]:
+def stub_run(monkeypatch: pytest.MonkeyPatch, *steps: StepReport) -> list[Any]:
     asked: list[Any] = []
 
     def run(self: Pipeline, spark: Any, only: Any, progress: Any) -> PipelineReport:
@@ -59,13 +59,13 @@ def answering(monkeypatch: pytest.MonkeyPatch, *steps: StepReport) -> list[Any]:
     return asked
 
 
-def test_a_run_is_told_as_a_table_and_as_json(
+def test_run_is_reported_as_a_table_and_as_json(
     lakelog: Call, session: Session, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     done = StepReport(
         "compact", "done", rows=9, files=1, bytes=2048, removed=3, version=4, notes=("well",)
     )
-    asked = answering(monkeypatch, done)
+    asked = stub_run(monkeypatch, done)
     outcome = lakelog("spark", "run", file)
     assert outcome.code == 0
     assert "compact: well" in outcome.text
@@ -78,14 +78,16 @@ def test_a_run_is_told_as_a_table_and_as_json(
     assert asked == [None, ("compact",)]
 
 
-def test_a_file_that_was_passed_over_is_a_finding(
+def test_skipped_file_is_a_finding(
     lakelog: Call, session: Session, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    answering(monkeypatch, StepReport("compact", "done", skips=1))
+    stub_run(monkeypatch, StepReport("compact", "done", skips=1))
     assert lakelog("spark", "run", file).code == 1
 
 
-def test_a_wrong_file_is_a_wrong_call(lakelog: Call, session: Session, tmp_path: Path) -> None:
+def test_invalid_pipeline_file_is_a_usage_error(
+    lakelog: Call, session: Session, tmp_path: Path
+) -> None:
     outcome = lakelog("spark", "run", tmp_path / "none.toml")
     assert (outcome.code, "cannot be read" in outcome.errors) == (2, True)
     (tmp_path / "p.toml").write_text(TOML + "[compakt]")
@@ -110,7 +112,7 @@ def test_a_missing_table_is_reported_before_a_session_starts(
         pipeline.run()
 
 
-def test_without_pyspark_it_says_what_to_install(
+def test_missing_pyspark_is_reported_with_the_install_command(
     lakelog: Call, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing() -> None:
@@ -124,7 +126,7 @@ def test_without_pyspark_it_says_what_to_install(
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "code", "says"),
+    ("name", "text", "code", "expected"),
     [
         (
             "AnalysisException",
@@ -147,11 +149,11 @@ def test_without_pyspark_it_says_what_to_install(
         ("Py4JNetworkError", "", 1, "Spark failed: Py4JNetworkError"),
     ],
 )
-def test_what_spark_refuses_is_told_in_a_sentence(
+def test_spark_error_is_reported_in_one_sentence(
     name: str,
     text: str,
     code: int,
-    says: str,
+    expected: str,
     lakelog: Call,
     session: Session,
     file: Path,
@@ -167,12 +169,12 @@ def test_what_spark_refuses_is_told_in_a_sentence(
     monkeypatch.setattr(Pipeline, "run", run)
     outcome = lakelog("spark", "run", file)
     assert (outcome.code, session.stopped) == (code, True)
-    assert f"lakelog: {says}" in outcome.errors
+    assert f"lakelog: {expected}" in outcome.errors
     assert "steps before compact: ingest: done" in outcome.errors
     assert "unexpected" not in outcome.errors
 
 
-def test_a_session_that_does_not_start_is_told_in_a_sentence(
+def test_failed_session_start_is_reported_in_one_sentence(
     lakelog: Call, session: Session, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def start(*_: Any) -> None:
@@ -186,7 +188,7 @@ def test_a_session_that_does_not_start_is_told_in_a_sentence(
     assert "Spark failed: org.X: Could not parse Master URL: 'loco'" in outcome.errors
 
 
-def test_an_error_of_spark_is_not_logged_as_well(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reported_spark_error_is_not_logged_too(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("pyspark")
     from pyspark.logger import PySparkLogger
 

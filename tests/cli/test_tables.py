@@ -41,11 +41,11 @@ def on_a_terminal(
     hidden = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR")
     environment = {k: v for k, v in os.environ.items() if k not in hidden}
     environment |= chosen | dict(environ)
-    nowhere = subprocess.DEVNULL
+    null_device = subprocess.DEVNULL
     with subprocess.Popen(
         [sys.executable, "-m", "lakelog", *words],
-        stdout=nowhere if errors else theirs,
-        stderr=theirs if errors else nowhere,
+        stdout=null_device if errors else theirs,
+        stderr=theirs if errors else null_device,
         env=environment,
     ):
         os.close(theirs)
@@ -54,7 +54,7 @@ def on_a_terminal(
             while chunk := os.read(ours, 65_536):
                 shown += chunk
         except OSError:
-            pass  # Linux tells so that the other side has closed.
+            pass  # Linux raises this when the other side has closed.
     os.close(ours)
     return shown.decode().replace("\r\n", "\n")
 
@@ -69,7 +69,7 @@ def test_files_are_shown_in_readable_units_with_a_count(lakelog: Any, table: str
     assert lines[6].endswith("MiB · version 59")
 
 
-def test_a_long_table_stops_at_fifty_rows_unless_asked(lakelog: Any, table: str) -> None:
+def test_table_output_is_limited_to_50_rows_by_default(lakelog: Any, table: str) -> None:
     total = engine.open(table).snapshot().num_files()
     assert total > 50
     assert len(lakelog("files", table).text.splitlines()) == 52
@@ -95,20 +95,20 @@ def test_the_disk_cache_is_shown_and_cleared(
     assert not engine.DiskCache(cache).entries().height
 
 
-def test_pruned_files_are_counted_against_all(lakelog: Any, table: str) -> None:
+def test_summary_of_pruned_files_has_the_total_number(lakelog: Any, table: str) -> None:
     total = engine.open(table).snapshot().num_files()
     text = lakelog("files", table, "--where", "day = '2026-01-01' and region = 'eu'").text
     assert f"of {total} files in the table" in text
 
 
-def test_flattened_partitions_and_statistics_have_their_columns(lakelog: Any, table: str) -> None:
+def test_flattened_partitions_and_statistics_are_columns(lakelog: Any, table: str) -> None:
     text = lakelog("files", table, "--stats", "--flatten", "-n", 2).text
     for name in ("partition.day", "partition.region", "numRecords", "min", "max"):
         assert name in text.splitlines()[0]
     assert "quantity=1" in text
 
 
-def test_history_tells_who_did_what_in_words(lakelog: Any, table: str) -> None:
+def test_history_shows_user_operation_and_metrics_in_words(lakelog: Any, table: str) -> None:
     text = lakelog("history", table, "--limit", 13).text
     assert "STREAMING UPDATE  stream" in text
     assert "OPTIMIZE          housekeeping" in text
@@ -125,12 +125,12 @@ def test_diff_counts_what_changed(lakelog: Any, table: str) -> None:
     assert text.splitlines()[-1].endswith("from version 19 to 31")
 
 
-def test_blame_tells_when_a_file_may_be_vacuumed(lakelog: Any, table: str) -> None:
+def test_blame_shows_when_a_file_may_be_vacuumed(lakelog: Any, table: str) -> None:
     path = engine.open(table).diff(40, 50).filter(pl.col("change") == "removed")["name"][0]
     lines = lakelog("blame", table, path).text.splitlines()
     assert " add " in lines[1]
     assert " remove " in lines[2]
-    # Fourteen days after the compaction at 23 o'clock of the second day.
+    # 14 days after the compaction at 23:00 on the second day.
     assert lines[-1] == "2 events · removed; may be vacuumed after 2026-01-16T22:59:59Z"
 
 
@@ -152,13 +152,13 @@ def test_info_shows_the_facts(lakelog: Any, table: str) -> None:
         assert re.search(f"^{fact}", text, re.MULTILINE), fact
 
 
-def test_info_knows_indextables(lakelog: Any, corpus: Path) -> None:
+def test_info_of_an_indextables_table(lakelog: Any, corpus: Path) -> None:
     text = lakelog("info", corpus / "indextables" / "16_with_skip_actions").text
     assert re.search(r"^format +indextables", text, re.MULTILINE)
     assert "avro-state checkpoint" in text
 
 
-def test_replay_sums_up_what_was_written(lakelog: Any, table: str, tmp_path: Path) -> None:
+def test_replay_prints_a_summary_of_the_output(lakelog: Any, table: str, tmp_path: Path) -> None:
     text = lakelog("replay", table, "--out", tmp_path / "state").text
     for fact in (
         rf"written to +{tmp_path}/state",
@@ -171,7 +171,7 @@ def test_replay_sums_up_what_was_written(lakelog: Any, table: str, tmp_path: Pat
 
 
 @pytest.mark.parametrize("asked", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {"CLICOLOR": "0"}])
-def test_an_error_has_no_colour_where_the_user_asks_for_none(
+def test_error_has_no_colour_if_colours_are_disabled(
     repository: Path, tmp_path: Path, asked: dict[str, str]
 ) -> None:
     missing = os.fspath(tmp_path)
@@ -192,7 +192,7 @@ def test_colours_can_be_forced_in_a_pipe(
     assert not ANSI.search(lakelog("history", table).text)
 
 
-def test_a_narrow_terminal_shows_whole_times_and_names_the_hidden_columns(
+def test_narrow_terminal_shows_complete_times_and_names_the_hidden_columns(
     table: str, repository: Path
 ) -> None:
     text = ANSI.sub("", on_a_terminal(repository, "history", table, columns=60))
@@ -202,7 +202,7 @@ def test_a_narrow_terminal_shows_whole_times_and_names_the_hidden_columns(
     assert "--columns shows userName, operationMetrics" in " ".join(text.split())
 
 
-def test_a_pipe_gets_whole_texts_and_no_colour(lakelog: Any, table: str) -> None:
+def test_pipe_gets_complete_texts_without_colour(lakelog: Any, table: str) -> None:
     text = lakelog("files", table, "--limit", 3).text
     assert "…" not in text
     assert "\x1b" not in text
@@ -219,7 +219,7 @@ def test_a_pipe_gets_whole_texts_and_no_colour(lakelog: Any, table: str) -> None
         (("diff", "10", "30"), 60),
     ],
 )
-def test_a_terminal_gets_lines_that_fit(
+def test_terminal_lines_fit_the_width(
     table: str, repository: Path, words: tuple[str, ...], columns: int
 ) -> None:
     command, *rest = words
@@ -230,14 +230,14 @@ def test_a_terminal_gets_lines_that_fit(
     assert max(map(cell_len, lines)) <= columns
 
 
-def test_paths_are_clipped_where_they_are_alike(table: str, repository: Path) -> None:
+def test_paths_are_clipped_in_their_common_part(table: str, repository: Path) -> None:
     shown = ANSI.sub("", on_a_terminal(repository, "files", table, "-n", "5", columns=80))
     paths = [line.split()[0] for line in shown.splitlines()[1:6]]
     assert all("…" in path and not path.endswith("parquet") for path in paths)
     assert len(set(paths)) == 5
 
 
-def test_a_path_cannot_command_the_terminal(lakelog: Any, tmp_path: Path) -> None:
+def test_control_characters_in_a_path_are_escaped(lakelog: Any, tmp_path: Path) -> None:
     log = tmp_path / "_delta_log"
     log.mkdir()
     metadata = (

@@ -24,7 +24,7 @@ def new_table(path: Path) -> engine.Table:
     return table
 
 
-def test_a_pipe_gets_one_line_per_commit_and_new_commits_as_they_come(
+def test_pipe_gets_one_line_per_commit_and_new_commits_when_they_appear(
     tmp_path: Path, lakelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = new_table(tmp_path / "t")
@@ -43,7 +43,7 @@ def test_a_pipe_gets_one_line_per_commit_and_new_commits_as_they_come(
     assert lines[1].index("loader") == header.index("userName")
 
 
-def test_a_terminal_gets_facts_and_the_latest_commits(tmp_path: Path, repository: Path) -> None:
+def test_terminal_shows_table_facts_and_conflicts(tmp_path: Path, repository: Path) -> None:
     table = new_table(tmp_path / "t")
     with table.transaction() as tx:
         tx.append(pl.DataFrame({"id": [9]}))
@@ -84,7 +84,7 @@ def test_an_unreachable_store_is_reported_and_read_again(
     assert len(outcome.text.splitlines()) == 3
 
 
-def test_an_interrupt_ends_it_well(
+def test_interrupt_exits_with_0(
     tmp_path: Path, lakelog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new_table(tmp_path / "t")

@@ -41,7 +41,7 @@ def rows(text: str) -> list[dict[str, Any]]:
 # --- checkpoint and verify ------------------------------------------------------------------------
 
 
-def test_a_checkpoint_is_written_and_told(lakelog: Any, orders: Path) -> None:
+def test_checkpoint_is_written_and_reported(lakelog: Any, orders: Path) -> None:
     outcome = lakelog("checkpoint", orders)
     assert outcome.code == 0
     assert f"{LATEST:020d}.checkpoint.parquet" in log_of(orders)
@@ -53,7 +53,7 @@ def test_a_checkpoint_is_written_and_told(lakelog: Any, orders: Path) -> None:
     assert engine.open(orders).snapshot().provenance.commits == ()
 
 
-def test_a_checkpoint_of_an_older_version_in_numbers(lakelog: Any, orders: Path) -> None:
+def test_checkpoint_of_an_older_version_in_json(lakelog: Any, orders: Path) -> None:
     words = ("--version", 20, "--no-verify", "--memory-limit", "8GB", "-o", "json")
     (row,) = rows(lakelog("checkpoint", orders, *words).text)
     assert (row["version"], row["verified"], row["pointer_moved"]) == (20, False, False)
@@ -61,14 +61,14 @@ def test_a_checkpoint_of_an_older_version_in_numbers(lakelog: Any, orders: Path)
     assert row["paths"] == [f"_delta_log/{20:020d}.checkpoint.parquet"]
 
 
-def test_a_layout_that_the_table_cannot_have_is_a_wrong_call(lakelog: Any, orders: Path) -> None:
+def test_invalid_layout_or_version_is_an_error(lakelog: Any, orders: Path) -> None:
     before = log_of(orders)
     assert lakelog("checkpoint", orders, "--layout", "spiral").code == 2
     assert lakelog("checkpoint", orders, "--version", 10**6).code == 1
     assert log_of(orders) == before
 
 
-def test_a_sound_checkpoint_is_proved(lakelog: Any, orders: Path) -> None:
+def test_valid_checkpoint_is_proved(lakelog: Any, orders: Path) -> None:
     outcome = lakelog("verify", orders)
     assert outcome.code == 0
     assert "verdict   proved" in outcome.text
@@ -77,7 +77,7 @@ def test_a_sound_checkpoint_is_proved(lakelog: Any, orders: Path) -> None:
     assert row["files"][0].endswith(".checkpoint.parquet")
 
 
-def test_a_checkpoint_that_lacks_a_file_is_a_finding(lakelog: Any, orders: Path) -> None:
+def test_checkpoint_with_a_missing_file_is_a_finding(lakelog: Any, orders: Path) -> None:
     (path,) = (orders / "_delta_log").glob("*.checkpoint.parquet")
     frame = pl.read_parquet(path)
     adds = frame.with_row_index().filter(pl.col("add").is_not_null())["index"]
@@ -91,7 +91,7 @@ def test_a_checkpoint_that_lacks_a_file_is_a_finding(lakelog: Any, orders: Path)
         assert "1 difference at least" in outcome.text
 
 
-def test_what_cannot_be_proved_is_a_finding_only_where_asked(lakelog: Any, orders: Path) -> None:
+def test_unprovable_checkpoint_is_a_finding_only_with_strict(lakelog: Any, orders: Path) -> None:
     for path in (orders / "_delta_log").glob("*.json"):
         if int(path.stem) <= 40:
             path.unlink()
@@ -125,7 +125,7 @@ def test_a_cleanup_is_planned_first(lakelog: Any, orders: Path) -> None:
     assert len(every) > len(planned)
 
 
-def test_a_cleanup_goes_to_quarantine_and_back(lakelog: Any, orders: Path) -> None:
+def test_cleanup_to_quarantine_can_be_undone(lakelog: Any, orders: Path) -> None:
     before = log_of(orders)
     planned = len(rows(lakelog("cleanup", orders, "-o", "json").text))
     outcome = lakelog("cleanup", orders, "--apply", "--quarantine")
@@ -163,7 +163,7 @@ def test_a_quarantine_is_purged(lakelog: Any, orders: Path) -> None:
     assert lakelog("undo", orders, "x", "--purge", "1d").code == 2
 
 
-def test_a_retention_below_the_tables_is_refused(lakelog: Any, orders: Path) -> None:
+def test_retention_shorter_than_the_tables_is_refused(lakelog: Any, orders: Path) -> None:
     outcome = lakelog("cleanup", orders, "--retention", "1 hour")
     assert outcome.code == 2
     assert "unsafe_retention" in outcome.errors
@@ -171,17 +171,17 @@ def test_a_retention_below_the_tables_is_refused(lakelog: Any, orders: Path) -> 
     assert lakelog("vacuum", orders, "--retention", "1h").code == 2
 
 
-def test_files_that_cannot_be_deleted_are_told(
+def test_files_that_cannot_be_deleted_are_reported(
     lakelog: Any, orders: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(_self: LocalStore, paths: list[str]) -> list[UnavailableError]:
-        return [UnavailableError("the disk says no", path=path) for path in paths]
+        return [UnavailableError("the disk refuses", path=path) for path in paths]
 
     monkeypatch.setattr(LocalStore, "delete_many", refuse)
     outcome = lakelog("cleanup", orders, "--apply")
     assert outcome.code == 1
     assert "not deleted: _delta_log/" in outcome.errors
-    assert "the disk says no" in outcome.errors
+    assert "the disk refuses" in outcome.errors
     assert lakelog("cleanup", orders, "--apply", "--fail-fast").code == 1
 
 
@@ -195,13 +195,13 @@ def test_a_vacuum_is_planned_and_applied(lakelog: Any, orders: Path, tmp_path: P
     pl.DataFrame(
         {"path": ["stray.parquet"], "size": [2048], "modificationTime": [OLD_MS]}
     ).write_csv(inventory)
-    assert "0 files" in lakelog("vacuum", orders).text  # it is young
+    assert "0 files" in lakelog("vacuum", orders).text  # it is recent
     plan = lakelog("vacuum", orders, "--inventory", inventory)
     assert plan.code == 0
     header, row, summary = plan.text.splitlines()
     assert "stray.parquet" in row
     assert "2.0 KiB" in row
-    assert "why" not in header  # a reason that all files have is said once
+    assert "why" not in header  # a reason that all files share is shown once
     assert "no retained version refers to it" in summary
     assert stray.exists()
     done = lakelog("vacuum", orders, "--inventory", inventory, "--apply", "-o", "json")
@@ -213,9 +213,7 @@ def test_a_vacuum_is_planned_and_applied(lakelog: Any, orders: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["inventory.txt", "missing.csv"])
-def test_an_inventory_that_cannot_be_read_is_a_wrong_call(
-    lakelog: Any, orders: Path, name: str
-) -> None:
+def test_unreadable_inventory_is_a_usage_error(lakelog: Any, orders: Path, name: str) -> None:
     outcome = lakelog("vacuum", orders, "--inventory", name)
     assert outcome.code == 2
     assert "inventory" in outcome.errors
@@ -224,13 +222,15 @@ def test_an_inventory_that_cannot_be_read_is_a_wrong_call(
 # --- repair ---------------------------------------------------------------------------------------
 
 
-def test_a_sound_log_has_no_findings(lakelog: Any, orders: Path) -> None:
+def test_valid_log_has_no_findings(lakelog: Any, orders: Path) -> None:
     outcome = lakelog("repair", orders)
     assert outcome.code == 0
     assert "0 findings · no problem was found" in outcome.text
 
 
-def test_what_is_broken_is_found_and_mended(lakelog: Any, orders: Path, repository: Path) -> None:
+def test_broken_checkpoint_is_found_and_repaired(
+    lakelog: Any, orders: Path, repository: Path
+) -> None:
     (path,) = (orders / "_delta_log").glob("*.checkpoint.parquet")
     path.write_bytes(path.read_bytes()[:500])
     before = log_of(orders)
@@ -242,7 +242,7 @@ def test_what_is_broken_is_found_and_mended(lakelog: Any, orders: Path, reposito
     assert "…" not in wrapped.replace("oint.parquet", "").replace("_delta_log/0…", "")
     assert max(map(len, wrapped.splitlines())) <= 110
     words = " ".join(wrapped.split())
-    for word in plan.text.splitlines()[1].split("  ")[-1].split():  # the reason, whole
+    for word in plan.text.splitlines()[1].split("  ")[-1].split():  # the complete reason
         assert word in words
     assert "nothing is changed without --apply" in plan.text
     assert log_of(orders) == before
@@ -270,9 +270,7 @@ def test_commits_are_compacted(lakelog: Any, orders: Path) -> None:
 # --- checksum and replicate -----------------------------------------------------------------------
 
 
-def test_a_checksum_is_written_and_one_that_is_wrong_is_a_finding(
-    lakelog: Any, orders: Path
-) -> None:
+def test_checksum_is_written_and_a_wrong_one_is_a_finding(lakelog: Any, orders: Path) -> None:
     for path in (orders / "_delta_log").glob("*.crc"):
         path.unlink()
     outcome = lakelog("checksum", orders)
@@ -313,7 +311,9 @@ def test_a_checkpoint_is_replicated(lakelog: Any, orders: Path, tmp_path: Path) 
 # --- simulate -------------------------------------------------------------------------------------
 
 
-def test_a_simulation_tells_what_would_go_and_who_would_miss_it(lakelog: Any, orders: Path) -> None:
+def test_simulation_reports_deletable_files_and_broken_consumers(
+    lakelog: Any, orders: Path
+) -> None:
     before = log_of(orders)
     words = ("--log-retention", "30 days", "--log-retention", "20000 days")
     more = ("--consumer", "billing=3", "--consumer", "audit=59", "--consumer", "billing=50")
@@ -331,7 +331,7 @@ def test_a_simulation_tells_what_would_go_and_who_would_miss_it(lakelog: Any, or
     assert log_of(orders) == before
 
 
-def test_lengths_of_time_are_told_in_words(lakelog: Any, orders: Path) -> None:
+def test_durations_are_shown_with_units(lakelog: Any, orders: Path) -> None:
     words = ("--deleted-file-retention", "36h", "--checkpoint-retention", "0s")
     columns = "proposal,deleted_file_retention,checkpoint_retention,broken_consumers"
     lines = lakelog("simulate", orders, *words, "--columns", columns).text.splitlines()
@@ -339,13 +339,13 @@ def test_lengths_of_time_are_told_in_words(lakelog: Any, orders: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["billing", "=3", "billing=", "billing=-1", "billing=x"])
-def test_a_consumer_without_sense_is_a_wrong_call(lakelog: Any, orders: Path, wrong: str) -> None:
+def test_invalid_consumer_is_a_usage_error(lakelog: Any, orders: Path, wrong: str) -> None:
     outcome = lakelog("simulate", orders, "--consumer", wrong)
     assert outcome.code == 2
     assert "billing=120" in outcome.errors
 
 
-def test_as_many_proposals_are_needed_of_each_retention(lakelog: Any, orders: Path) -> None:
+def test_different_numbers_of_retentions_are_a_usage_error(lakelog: Any, orders: Path) -> None:
     words = ("--log-retention", "1d", "--log-retention", "2d", "--log-retention", "3d")
     more = ("--checkpoint-retention", "1d", "--checkpoint-retention", "2d")
     assert lakelog("simulate", orders, *words, *more).code == 2
@@ -355,18 +355,18 @@ def test_as_many_proposals_are_needed_of_each_retention(lakelog: Any, orders: Pa
 
 
 @pytest.mark.parametrize("wrong", ["30", "30 moons", "days", "-1d", "1.5h"])
-def test_a_duration_without_sense_is_a_wrong_call(lakelog: Any, orders: Path, wrong: str) -> None:
+def test_invalid_duration_is_a_usage_error(lakelog: Any, orders: Path, wrong: str) -> None:
     outcome = lakelog("cleanup", orders, "--retention", wrong)
     assert outcome.code == 2
     assert "30 days, 12h or 500ms" in outcome.errors
 
 
 @pytest.mark.parametrize("right", ["2000 days", "300w", "48000h", "9000000000000ms", "90 WEEKS"])
-def test_durations_are_spelled_as_people_do(lakelog: Any, orders: Path, right: str) -> None:
+def test_durations_are_parsed_with_common_units(lakelog: Any, orders: Path, right: str) -> None:
     assert "0 files" in lakelog("cleanup", orders, "--retention", right).text
 
 
-def test_a_bar_tells_the_step(
+def test_progress_bar_shows_the_step(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -382,7 +382,7 @@ def test_a_bar_tells_the_step(
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def test_small_files_are_compacted_and_damaged_ones_are_a_finding(
+def test_small_files_are_compacted_and_missing_ones_are_a_finding(
     lakelog: Any, tmp_path: Path
 ) -> None:
     table = engine.create(tmp_path, {"n": pl.Int64}, upkeep=False)
@@ -399,7 +399,7 @@ def test_small_files_are_compacted_and_damaged_ones_are_a_finding(
     assert (outcome.code, "was not found" in outcome.text) == (1, True)
 
 
-def test_convert_plans_first_and_applies_when_asked(lakelog: Any, tmp_path: Path) -> None:
+def test_convert_shows_a_plan_and_writes_with_apply(lakelog: Any, tmp_path: Path) -> None:
     for month in ("01", "12"):
         (tmp_path / f"month={month}").mkdir()
         pl.DataFrame({"id": [1, 2]}).write_parquet(tmp_path / f"month={month}/a.parquet")
@@ -427,7 +427,7 @@ def test_clone_makes_a_table_with_the_files_of_another(lakelog: Any, tmp_path: P
     assert lakelog(*call).code != 0  # it exists
 
 
-def test_restore_plans_first_and_applies_when_asked(lakelog: Any, tmp_path: Path) -> None:
+def test_restore_shows_a_plan_and_commits_with_apply(lakelog: Any, tmp_path: Path) -> None:
     table = engine.create(tmp_path, {"n": pl.Int64}, upkeep=False)
     for number in range(3):
         table.append(pl.DataFrame({"n": [number]}))
@@ -439,7 +439,7 @@ def test_restore_plans_first_and_applies_when_asked(lakelog: Any, tmp_path: Path
     assert lakelog("restore", tmp_path).code == 2
 
 
-def test_delete_plans_first_and_applies_when_asked(lakelog: Any, tmp_path: Path) -> None:
+def test_delete_shows_a_plan_and_commits_with_apply(lakelog: Any, tmp_path: Path) -> None:
     table = engine.create(tmp_path, {"n": pl.Int64}, upkeep=False)
     table.append(pl.DataFrame({"n": [1, 2]}))
     table.append(pl.DataFrame({"n": [3, 4]}))

@@ -88,7 +88,7 @@ def test_the_commands_are_those_of_the_design() -> None:
 # --- inspect --------------------------------------------------------------------------------------
 
 
-def test_a_sound_log_is_shown_file_by_file(lakelog: Call, log: Path) -> None:
+def test_valid_log_is_shown_with_one_row_per_file(lakelog: Call, log: Path) -> None:
     before = contents(log)
     outcome = lakelog("wal", "inspect", log)
     assert outcome.code == 0
@@ -105,7 +105,7 @@ def test_a_sound_log_is_shown_file_by_file(lakelog: Call, log: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet", "arrow"])
-def test_the_files_come_in_every_form(lakelog: Call, log: Path, form: str) -> None:
+def test_files_are_listed_in_every_format(lakelog: Call, log: Path, form: str) -> None:
     raw = lakelog("wal", "inspect", log, "-o", form).raw
     read: dict[str, Callable[[io.BytesIO], pl.DataFrame]] = {
         "csv": pl.read_csv,
@@ -125,13 +125,13 @@ def test_a_torn_tail_is_a_finding(lakelog: Call, old: Path) -> None:
     (finding,) = row["findings"]
     assert (row["problem"], finding["kind"], finding["size_bytes"]) == ("torn tail", "torn_tail", 4)
     assert finding["byte_offset"] == (old / "000001.wal").stat().st_size - 4
-    # What was found, and what is in doubt, has a line each.
+    # A finding and a doubt have a line each.
     *_, summary, found, doubt = outcome.text.splitlines()
     assert summary.endswith("safe up to sequence number 5")
     assert (found.startswith("torn tail: "), doubt.startswith("in doubt: ")) == (True, True)
 
 
-def test_a_name_cannot_write_to_the_terminal(lakelog: Call, tmp_path: Path) -> None:
+def test_control_characters_in_a_path_are_escaped(lakelog: Call, tmp_path: Path) -> None:
     path = tmp_path / "a\x1b[31m\nb"
     path.write_bytes(file_003([(b"k", b"v"), (b"l", b"w")], is_checked=True)[:-1])
     outcome = lakelog("wal", "inspect", path)
@@ -139,7 +139,7 @@ def test_a_name_cannot_write_to_the_terminal(lakelog: Call, tmp_path: Path) -> N
     assert "\x1b" not in outcome.text + outcome.errors
 
 
-def test_damage_is_a_finding_with_what_is_safe(lakelog: Call, log: Path) -> None:
+def test_damage_is_a_finding_with_the_safe_segments(lakelog: Call, log: Path) -> None:
     path = damage(log)
     outcome = lakelog("wal", "inspect", log)
     assert outcome.code == 1
@@ -155,8 +155,8 @@ def test_an_interrupted_upgrade_is_a_finding(lakelog: Call, old: Path) -> None:
     assert [row["problem"] for row in found] == ["torn tail", "unfinished upgrade"]
 
 
-def test_what_is_no_log_is_refused(lakelog: Call, tmp_path: Path) -> None:
-    (tmp_path / "notes").write_text("neither the one nor the other, and long enough to see it")
+def test_path_that_is_not_a_log_is_refused(lakelog: Call, tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("not a log of any format, and long enough to detect that")
     assert lakelog("wal", "inspect", tmp_path / "nowhere").code == 1
     outcome = lakelog("wal", "inspect", tmp_path / "notes")
     assert (outcome.code, "cannot be determined" in outcome.errors) == (2, True)
@@ -172,7 +172,7 @@ def plain(tmp_path: Path) -> Path:
     return folder
 
 
-def test_what_nobody_can_know_is_told_and_is_no_finding(lakelog: Call, plain: Path) -> None:
+def test_doubts_are_reported_and_are_not_findings(lakelog: Call, plain: Path) -> None:
     outcome = lakelog("wal", "inspect", plain)
     assert (outcome.code, "in doubt: without checksums" in outcome.text) == (0, True)
     (row,) = rows(lakelog("wal", "inspect", plain, "-o", "json").text)
@@ -184,10 +184,10 @@ def test_what_nobody_can_know_is_told_and_is_no_finding(lakelog: Call, plain: Pa
     assert (outcome.code, "in doubt" in outcome.text) == (0, True)
 
 
-def test_what_to_do_next_is_said_in_the_words_of_the_command_line(
+def test_hints_name_command_line_options(
     lakelog: Call, log: Path, plain: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "notes").write_text("neither the one nor the other, and long enough to see it")
+    (tmp_path / "notes").write_text("not a log of any format, and long enough to detect that")
     assert "--format 003" in lakelog("wal", "inspect", tmp_path / "notes").errors
     outcome = lakelog("wal", "replay", plain, "--format", "003-crc")
     assert (outcome.code, "one of specification 003" in outcome.errors) == (2, True)
@@ -198,14 +198,14 @@ def test_what_to_do_next_is_said_in_the_words_of_the_command_line(
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no named pipes")
-def test_a_pipe_is_refused_and_not_waited_for(lakelog: Call, tmp_path: Path) -> None:
+def test_named_pipe_is_refused_without_waiting(lakelog: Call, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("inspect", "replay"):
         outcome = lakelog("wal", name, tmp_path / "pipe")
         assert (outcome.code, "neither a file nor a folder" in outcome.errors) == (2, True)
 
 
-def test_a_single_file_is_looked_at_and_replayed_but_changed_in_its_folder(
+def test_single_file_can_be_inspected_and_replayed_but_not_changed(
     lakelog: Call, plain: Path
 ) -> None:
     file = plain / "wal.log"
@@ -217,14 +217,14 @@ def test_a_single_file_is_looked_at_and_replayed_but_changed_in_its_folder(
         assert "pass the folder" in outcome.errors
 
 
-def test_a_folder_with_the_name_of_a_file_is_no_log(lakelog: Call, tmp_path: Path) -> None:
+def test_folder_named_like_a_segment_is_refused(lakelog: Call, tmp_path: Path) -> None:
     (tmp_path / "000001.wal").mkdir()
     for name, *more in (("inspect",), ("replay",), ("upgrade",), ("truncate", 1)):
         assert lakelog("wal", name, tmp_path, *more).code == 1
 
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "parquet", "arrow"])
-def test_the_reader_of_a_pipe_may_go_away(
+def test_closed_output_pipe_exits_with_141(
     log: Path, form: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     reader, writer = os.pipe()
@@ -276,7 +276,7 @@ def test_a_historic_log_is_replayed_without_its_torn_tail(lakelog: Call, old: Pa
     assert (outcome.code, "1 record" in outcome.text) == (0, True)
 
 
-def test_bytes_that_are_no_text_are_not_shown_as_text(lakelog: Call, tmp_path: Path) -> None:
+def test_text_option_refuses_bytes_that_are_not_utf8(lakelog: Call, tmp_path: Path) -> None:
     with WriteAheadLog(tmp_path / "log") as log:
         log.append("PUT", b"\xff", b"v")
     assert "xff" in lakelog("wal", "replay", tmp_path / "log").text
@@ -285,7 +285,7 @@ def test_bytes_that_are_no_text_are_not_shown_as_text(lakelog: Call, tmp_path: P
 
 
 @pytest.mark.parametrize("which", ["log", "old"])
-def test_a_damaged_log_is_replayed_only_if_asked_for(
+def test_damaged_log_is_replayed_only_with_safe(
     lakelog: Call, which: str, request: pytest.FixtureRequest
 ) -> None:
     folder: Path = request.getfixturevalue(which)
@@ -306,7 +306,7 @@ def test_a_damaged_log_is_replayed_only_if_asked_for(
 # --- upgrade --------------------------------------------------------------------------------------
 
 
-def test_an_upgrade_says_what_it_did_and_found(lakelog: Call, old: Path) -> None:
+def test_upgrade_reports_changes_and_findings(lakelog: Call, old: Path) -> None:
     outcome = lakelog("wal", "upgrade", old)
     assert outcome.code == 1  # the torn tail
     for words in ("specification 002", "000001.wal.upgraded", "torn tail"):
@@ -316,7 +316,7 @@ def test_an_upgrade_says_what_it_did_and_found(lakelog: Call, old: Path) -> None
     assert (outcome.code, "earlier" in outcome.text) == (0, True)
 
 
-def test_an_upgrade_may_remove_the_old_files(lakelog: Call, tmp_path: Path) -> None:
+def test_upgrade_removes_the_old_files_with_remove_old(lakelog: Call, tmp_path: Path) -> None:
     (tmp_path / "wal.log").write_bytes(file_003([(b"k", b"v")], is_checked=True))
     outcome = lakelog("wal", "upgrade", tmp_path, "--remove-old", "-o", "json")
     assert outcome.code == 0
@@ -325,7 +325,7 @@ def test_an_upgrade_may_remove_the_old_files(lakelog: Call, tmp_path: Path) -> N
     assert sorted(contents(tmp_path)) == ["00000000000000000001.wal", "wal.lock"]
 
 
-def test_a_damaged_log_is_upgraded_only_if_asked_for(lakelog: Call, old: Path) -> None:
+def test_damaged_log_is_upgraded_only_with_safe(lakelog: Call, old: Path) -> None:
     path = old / "000001.wal"
     path.write_bytes(path.read_bytes()[:-4] + record_002(9, "PUT", b"late", b"v"))
     assert lakelog("wal", "upgrade", old).code == 1
@@ -354,7 +354,9 @@ def test_a_truncation_is_planned_first(lakelog: Call, log: Path) -> None:
         assert made.append("PUT", "k", "v") == 11
 
 
-def test_a_damaged_log_is_not_truncated_and_that_is_not_planned(lakelog: Call, log: Path) -> None:
+def test_truncation_of_a_damaged_log_is_neither_planned_nor_applied(
+    lakelog: Call, log: Path
+) -> None:
     damage(log)
     before = contents(log)
     for more in ((), ("--apply",)):
@@ -370,7 +372,7 @@ def test_a_truncation_keeps_files_with_other_records(lakelog: Call, log: Path) -
     assert [row["seqNum"] for row in found] == [6, 7, 8, 9, 10]
 
 
-def test_a_wrong_truncation_is_a_wrong_call(lakelog: Call, log: Path, old: Path) -> None:
+def test_invalid_truncation_is_a_usage_error(lakelog: Call, log: Path, old: Path) -> None:
     before = contents(log)
     for more in ((), ("--apply",)):
         outcome = lakelog("wal", "truncate", log, 11, *more)

@@ -16,7 +16,7 @@ from lakelog.cli.watch import Meter, open_metered, progress
 from tests.cli.conftest import wait_for
 
 
-def test_a_metered_table_answers_as_a_plain_one(table: str) -> None:
+def test_metered_table_returns_the_same_as_a_plain_one(table: str) -> None:
     metered, meter = open_metered(Target(table, {}))
     plain = engine.open(table)
     assert metered.snapshot().state.to_polars().equals(plain.snapshot().state.to_polars())
@@ -46,13 +46,13 @@ def test_an_update_reads_the_new_commit_only(tmp_path: Path) -> None:
     assert later.num_files() > snapshot.num_files()
 
 
-def test_nothing_is_shown_where_nobody_looks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_progress_is_shown_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("working", Meter()):
         time.sleep(0.01)
     assert capsys.readouterr().err == ""
 
 
-def test_work_that_ends_at_once_shows_nothing(
+def test_short_work_shows_no_progress(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
@@ -85,7 +85,7 @@ def test_an_error_ends_the_bar(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> 
         raise RuntimeError("stop")
 
 
-def test_the_bar_never_goes_beyond_its_end() -> None:
+def test_progress_bar_never_exceeds_its_total() -> None:
     meter = Meter()
     meter.add(size_bytes=10)
     bar = watch.Watch(meter)

@@ -32,14 +32,14 @@ CASES = {
 
 
 @pytest.mark.parametrize("text", CASES)
-def test_sql_keeps_the_files_that_the_expression_keeps(table: str, text: str) -> None:
+def test_sql_condition_keeps_the_same_files_as_the_expression(table: str, text: str) -> None:
     snapshot = engine.open(table).snapshot()
     by_sql = snapshot.files(where=text).collect()
     by_expression = snapshot.files(where=CASES[text]).collect()
     assert sorted(by_sql["path"]) == sorted(by_expression["path"])
 
 
-def test_conditions_do_prune(table: str) -> None:
+def test_conditions_prune_files(table: str) -> None:
     snapshot = engine.open(table).snapshot()
     for text in list(CASES)[:6]:
         kept = snapshot.files(where=text).collect().height
@@ -60,7 +60,7 @@ def test_conditions_do_prune(table: str) -> None:
         "no_such_function(amount) > 1",
     ],
 )
-def test_what_is_no_condition_is_refused(table: str, text: str) -> None:
+def test_invalid_condition_is_refused(table: str, text: str) -> None:
     snapshot = engine.open(table).snapshot()
     with pytest.raises(InvalidInputError):
         snapshot.files(where=text).collect()
