@@ -23,7 +23,7 @@ def activity_of(table: lakelog.Table) -> Activity:
         return read_activity(table.log, table.snapshot())
 
 
-def test_sizes_after_each_commit_are_those_of_its_snapshot(tmp_path: Path) -> None:
+def test_sizes_after_each_commit_equal_its_snapshot(tmp_path: Path) -> None:
     table = lakelog.open(make_table(tmp_path / "t", commits=80))
     found = activity_of(table).commits
     for version, files, size_bytes in found.select("version", "files", "size_bytes").iter_rows():
@@ -34,7 +34,7 @@ def test_sizes_after_each_commit_are_those_of_its_snapshot(tmp_path: Path) -> No
 # Some logs have wrong checksums, which are ignored with a warning.
 @pytest.mark.filterwarnings("ignore:.* differs from the log:lakelog.LakelogWarning")
 @pytest.mark.parametrize("number", range(4))
-def test_files_of_random_logs_are_those_of_their_snapshots(tmp_path: Path, number: int) -> None:
+def test_file_counts_of_random_logs_equal_their_snapshots(tmp_path: Path, number: int) -> None:
     seed = seed_of(f"activity {number}")
     options = loggen.Options(commits=15, layouts=())
     table = lakelog.open(loggen.generate(tmp_path / "t", seed, options))
@@ -43,7 +43,7 @@ def test_files_of_random_logs_are_those_of_their_snapshots(tmp_path: Path, numbe
         assert table.snapshot(version).num_files() == files
 
 
-def test_a_commit_is_counted_by_what_it_did_to_the_data(tmp_path: Path) -> None:
+def test_commit_is_counted_by_its_effect_on_the_data(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t").start(add("a", 10), add("b", 20))
     made.commit(1, info("OPTIMIZE"), add("c", 30, dataChange=False))
     made.commit(2, info("DELETE"), remove("c"))
@@ -57,7 +57,7 @@ def test_a_commit_is_counted_by_what_it_did_to_the_data(tmp_path: Path) -> None:
     assert found.rewrite_amplification == 2.0
 
 
-def test_changes_of_schema_and_properties_are_texts(tmp_path: Path) -> None:
+def test_schema_and_property_changes_are_described(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t").start()
     made.commit(1, metadata(field("id", "string"), field("day", "date"), properties={"a": "1"}))
     made.commit(2, metadata(field("id", "string"), field("day", "date"), partitioned=["day"]))
@@ -81,7 +81,7 @@ def test_a_time_axis_has_at_most_ninety_buckets(seconds: int, words: str) -> Non
 
 
 @pytest.mark.parametrize("name", ["operation", "userName"])
-def test_rare_operations_and_users_are_shown_together(name: str) -> None:
+def test_rare_operations_and_users_are_grouped_as_other(name: str) -> None:
     values = [f"v{n}" for n in range(10) for _ in range(10 - n)] + [None]
     counts = dict(main_values(pl.DataFrame({name: values}), name)[name].value_counts().iter_rows())
     assert len(counts) == 8

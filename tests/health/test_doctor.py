@@ -1,4 +1,4 @@
-"""`Table.doctor` on real logs: what it measures is what is there, and the remedies work."""
+"""`Table.doctor` on real logs: its measures equal the content, and the remedies work."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def follow(report: HealthReport, kind: str) -> None:
     """Run the remedy of a finding."""
     (remedy,) = (found.remedy for found in report.findings if found.kind == kind)
     assert remedy is not None
-    with pytest.raises(SystemExit) as leaving:
+    with pytest.raises(SystemExit) as exited:
         main(shlex.split(remedy)[1:])
-    assert leaving.value.code == 0
+    assert exited.value.code == 0
 
 
 def committed(path: Path, commits: int, properties: dict[str, str] | None = None) -> lakelog.Table:
@@ -55,21 +55,21 @@ def committed(path: Path, commits: int, properties: dict[str, str] | None = None
     return table
 
 
-def test_a_new_table_needs_nothing(tmp_path: Path) -> None:
+def test_new_table_has_no_finding(tmp_path: Path) -> None:
     report = committed(tmp_path / "t", 2).doctor()
     assert report.findings == ()
     assert "nothing needs doing" in str(report)
     assert report.measures.num_files == 2
 
 
-def test_a_missing_table_is_an_error_of_the_call(tmp_path: Path) -> None:
+def test_missing_table_raises_table_not_found_error(tmp_path: Path) -> None:
     (tmp_path / "_delta_log").mkdir()
     table = lakelog.open(tmp_path)
     with pytest.raises(TableNotFoundError):
         table.doctor()
 
 
-def test_following_the_remedies_leaves_nothing_to_do(tmp_path: Path) -> None:
+def test_table_has_no_problem_after_its_remedies_are_run(tmp_path: Path) -> None:
     table = committed(tmp_path / "my table", 101)
     report = table.doctor()
     assert [f.kind for f in report.problems] == ["checkpoint-missing", "small-files"]
@@ -113,7 +113,7 @@ def test_a_damaged_checkpoint_is_found_and_repaired(tmp_path: Path) -> None:
     assert kinds(table) == []
 
 
-def test_a_checksum_that_differs_from_replay_is_found_and_repaired(tmp_path: Path) -> None:
+def test_checksum_that_differs_from_replay_is_found_and_repaired(tmp_path: Path) -> None:
     table = committed(tmp_path / "t", 3)
     table.write_checksum()
     path = tmp_path / "t/_delta_log/00000000000000000003.crc"
@@ -127,7 +127,7 @@ def test_a_checksum_that_differs_from_replay_is_found_and_repaired(tmp_path: Pat
     assert kinds(table) == []
 
 
-def test_a_log_that_cannot_be_read_is_a_finding(tmp_path: Path) -> None:
+def test_unreadable_log_is_a_finding(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t").start(add("a"))
     made.commit(1, add("b"))
     made.commit(3, add("c"))
@@ -160,8 +160,8 @@ def test_deleted_rows_are_counted_with_the_rows_that_are_stored(tmp_path: Path) 
 def test_tombstones_are_counted_by_age(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t").start(add("live"))
     day_ms = 86_400_000
-    gone = [remove(f"{n}", deletionTimestamp=FIRST_MS - n * day_ms) for n in range(1, 11)]
-    made.commit(1, *gone)
+    removed = [remove(f"{n}", deletionTimestamp=FIRST_MS - n * day_ms) for n in range(1, 11)]
+    made.commit(1, *removed)
     measured = examined(made.table).measures  # the clock is at FIRST_MS, the retention is 7 days
     assert (measured.tombstones, measured.expired_tombstones) == (10, 4)
 
@@ -205,7 +205,7 @@ def test_the_largest_partition_is_named(tmp_path: Path) -> None:
     assert "partition name=big has 2.0 GiB" in found.problem
 
 
-def test_clients_that_lack_a_feature_are_named_with_it(tmp_path: Path) -> None:
+def test_clients_without_a_feature_are_reported_with_it(tmp_path: Path) -> None:
     table = committed(tmp_path / "t", 1, {"delta.columnMapping.mode": "name"})
     report = table.doctor()
     (found,) = report.findings
@@ -218,7 +218,9 @@ def test_clients_that_lack_a_feature_are_named_with_it(tmp_path: Path) -> None:
     assert report.problems == ()
 
 
-def test_clients_of_a_table_that_lakelog_cannot_read_are_listed(tmp_path: Path) -> None:
+def test_compatibility_lists_the_clients_of_a_table_that_lakelog_cannot_read(
+    tmp_path: Path,
+) -> None:
     lakelog.write(tmp_path, pl.DataFrame({"id": [1]}))
     future: dict[str, Any] = {"minReaderVersion": 3, "minWriterVersion": 7}
     future |= {"readerFeatures": ["future"], "writerFeatures": ["future"]}

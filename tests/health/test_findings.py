@@ -106,11 +106,11 @@ def test_the_most_severe_finding_is_first() -> None:
     ]
 
 
-def test_a_table_that_lakelog_cannot_write_has_no_command_for_a_checkpoint() -> None:
+def test_no_checkpoint_is_proposed_if_lakelog_cannot_write_the_table() -> None:
     assert findings(replace(HEALTHY, tail_commits=500, writes_checkpoints=False)) == []
 
 
-def test_a_secret_in_the_location_is_not_shown() -> None:
+def test_secret_in_the_location_is_redacted() -> None:
     facts = replace(HEALTHY, table="s3://key:s3cr3tpassw0rd@bucket/orders", cleanup_files=1)
     (found,) = findings(facts)
     assert "s3cr3tpassw0rd" not in str(found.remedy)

@@ -1,4 +1,4 @@
-"""Brings the answers of both engines about one table into one form."""
+"""Compares the results of both engines for one table."""
 
 from __future__ import annotations
 
@@ -72,11 +72,13 @@ def assert_same_changes(kernel: Kernel, root: Path, start: int, end: int) -> Non
     """Assert that both engines give the same actions of each commit, in the same order."""
     theirs = kernel.changes(root, start, end)
     ours = lakelog.open(str(root)).actions(start, end).collect().sort("version", "position")
-    mine = [
+    lakelog_actions = [
         (row["version"], row["actionType"], _identity(row["actionType"], row))
         for row in ours.iter_rows(named=True)
     ]
-    assert mine == [(version, kind, _their_identity(kind, body)) for version, kind, body in theirs]
+    assert lakelog_actions == [
+        (version, kind, _their_identity(kind, body)) for version, kind, body in theirs
+    ]
 
 
 def _identity(kind: str, row: Row) -> Any:

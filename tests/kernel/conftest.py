@@ -23,7 +23,7 @@ def kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
         pytest.skip(f"Delta's jars are not here and cannot be fetched: {error}")
     with warnings.catch_warnings():
         # PySpark's converters load this module, which keeps a warning about pandas as the reason
-        # why Spark Connect cannot be had, where warnings are errors.
+        # why Spark Connect is unavailable, where warnings are errors.
         warnings.simplefilter("ignore")
         importlib.import_module("pyspark.testing.utils")
     started = Kernel.start(packaged_java().home / "bin" / "java", jars)

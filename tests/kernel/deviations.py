@@ -32,13 +32,13 @@ DEVIATIONS = (
         "the file is live, and a reader must not take the remove for the newer action",
     ),
     Deviation(
-        "a_checkpoint_forgets_the_removes_of_the_checkpoint_before",
+        "a_checkpoint_drops_the_removes_of_the_checkpoint_before",
         "Action Reconciliation: a remove stays in checkpoints until its deletionTimestamp plus the"
         " retention has passed",
         "tombstones is short of files that were removed before the earlier checkpoint",
     ),
     Deviation(
-        "the_pointer_counts_live_files_alone",
+        "the_pointer_counts_live_files_only",
         "Last Checkpoint File Schema: size is the number of actions in the checkpoint",
         "a reader that compares size with the number of actions must also accept that of adds",
     ),

@@ -90,7 +90,7 @@ class Kernel:
                 found[kind].append(row[kind])
         adds = [row["add"] for row in self._scan_files(snapshot)]
         files = {key_of(body): _file(body) for body in adds}
-        assert len(files) == len(adds), "the Kernel gives a file twice"
+        assert len(files) == len(adds), "the Kernel returns a file twice"
         return {
             "version": snapshot.getVersion(),
             "timestamp": snapshot.getTimestamp(self._engine),

@@ -151,9 +151,9 @@ def many_kinds_of_actions(root: Path) -> lakelog.Table:
     with table.transaction(app_id="other", app_version=7) as tx:
         tx.set_protocol(features=["domainMetadata"])
         tx.set_domain(domain="kept", configuration='{"ü": 1}')
-        tx.set_domain(domain="gone", configuration="{}")
+        tx.set_domain(domain="removed", configuration="{}")
     with table.transaction() as tx:
-        tx.remove_domain(domain="gone")
+        tx.remove_domain(domain="removed")
     table.overwrite(pl.DataFrame({"id": [50], "p": ["a"]}), where=pl.col("p") == "a")
     table.append(pl.DataFrame({"id": [60], "p": ["c"], "new": [1.5]}), schema_mode="merge")
     with table.transaction() as tx:

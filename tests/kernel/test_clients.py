@@ -1,4 +1,4 @@
-"""What `lakelog compat` says of the Java Delta Kernel is what it does."""
+"""`lakelog compat` describes the Java Delta Kernel correctly."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.kernel.engine import Kernel
 
 
 @pytest.mark.reference
-def test_the_kernel_opens_what_compat_says(kernel: Kernel, tmp_path: Path) -> None:
+def test_kernel_opens_exactly_the_tables_that_compat_lists(kernel: Kernel, tmp_path: Path) -> None:
     more = tmp_path / "more.parquet"
     pq.write_table(pa.table({"id": [3]}), more)
     for feature in sorted(RULES.features):

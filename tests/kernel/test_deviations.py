@@ -49,7 +49,7 @@ def test_a_checkpoint_keeps_the_remove_of_a_file_that_was_added_again(
     assert paths(tmp_path, 2, "remove") == ["a"]
 
 
-def test_a_checkpoint_forgets_the_removes_of_the_checkpoint_before(
+def test_a_checkpoint_drops_the_removes_of_the_checkpoint_before(
     kernel: Kernel, tmp_path: Path
 ) -> None:
     made = Handmade(tmp_path).start(add("a"), add("b"))
@@ -61,7 +61,7 @@ def test_a_checkpoint_forgets_the_removes_of_the_checkpoint_before(
     assert paths(tmp_path, 2, "remove") == ["b"]
 
 
-def test_the_pointer_counts_live_files_alone(kernel: Kernel, tmp_path: Path) -> None:
+def test_the_pointer_counts_live_files_only(kernel: Kernel, tmp_path: Path) -> None:
     made = Handmade(tmp_path).start(add("a"), add("b"))
     kernel.checkpoint(tmp_path)
     pointer = json.loads((made.log / "_last_checkpoint").read_bytes())

@@ -1,4 +1,4 @@
-"""Tables that lakelog writes, described by the Java Delta Kernel: the same state, rows, changes."""
+"""Tables that lakelog writes, read by the Java Delta Kernel: the same state, rows, changes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.reference
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", TABLES)
-def test_every_version_and_change_is_the_same(kernel: Kernel, tmp_path: Path, name: str) -> None:
+def test_every_version_and_its_changes_are_equal(kernel: Kernel, tmp_path: Path, name: str) -> None:
     table = make(name, tmp_path / "t ü%")
     last = table.version()
     for version in range(last + 1):
@@ -28,7 +28,7 @@ def test_every_version_and_change_is_the_same(kernel: Kernel, tmp_path: Path, na
 @pytest.mark.sampled(12, keep=("layout",))
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", TABLES)
-def test_a_checkpoint_alone_gives_the_same_state(
+def test_checkpoint_without_earlier_commits_gives_the_same_state(
     kernel: Kernel, tmp_path: Path, name: str, layout: str
 ) -> None:
     root = tmp_path / "t"

@@ -35,7 +35,9 @@ def parquet(path: Path, rows: pl.DataFrame) -> Path:
     return path
 
 
-def test_appended_rows_of_hostile_partitions_are_the_same(kernel: Kernel, tmp_path: Path) -> None:
+def test_rows_of_hostile_partitions_are_equal_in_both_engines(
+    kernel: Kernel, tmp_path: Path
+) -> None:
     root = tmp_path / "t"
     kernel.create(root, struct(("id", "long"), ("p", "string")), ["p"])
     for number, value in enumerate(HOSTILE):
@@ -71,7 +73,7 @@ def test_appended_rows_of_hostile_partitions_are_the_same(kernel: Kernel, tmp_pa
     ],
     ids=lambda properties: ", ".join(properties) or "plain",
 )
-def test_a_table_that_the_kernel_makes_is_continued_in_turns(
+def test_table_created_by_the_kernel_is_written_by_both_engines_in_turn(
     kernel: Kernel, tmp_path: Path, properties: dict[str, str]
 ) -> None:
     root = tmp_path / "t"
@@ -99,7 +101,7 @@ def test_a_table_that_the_kernel_makes_is_continued_in_turns(
 
 @pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", TABLES)
-def test_a_checkpoint_of_the_kernel_alone_gives_the_same_state(
+def test_kernel_checkpoint_without_earlier_commits_gives_the_same_state(
     kernel: Kernel, tmp_path: Path, name: str
 ) -> None:
     root = tmp_path / "t"
@@ -116,7 +118,7 @@ def test_a_checkpoint_of_the_kernel_alone_gives_the_same_state(
     assert table.checkpoint(layout="classic") is not None
 
 
-def test_a_file_that_is_live_again_stays_live_after_a_checkpoint_of_the_kernel(
+def test_file_added_again_stays_live_after_a_kernel_checkpoint(
     kernel: Kernel, tmp_path: Path
 ) -> None:
     made = Handmade(tmp_path).start(add("a"), add("b"))
@@ -124,15 +126,15 @@ def test_a_file_that_is_live_again_stays_live_after_a_checkpoint_of_the_kernel(
     made.commit(2, add("a", size=2))
     made.commit(3, add("c"))
     kernel.checkpoint(tmp_path)
-    for forgotten in (False, True):
-        if forgotten:
+    for commits_deleted in (False, True):
+        if commits_deleted:
             made.forget(0, 1, 2)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LakelogWarning)
             files = made.table.snapshot().files().sort("path").collect()
         assert files["path"].to_list() == ["a", "b", "c"]
         assert files["size"].to_list() == [2, 1, 1]
-    # Where nothing else is left, the table gets a checkpoint of lakelog, without the older remove.
+    # lakelog's own checkpoint does not contain the older remove.
     table = made.table
     with table.transaction() as tx:
         tx.set_txn(appId="app", version=1)

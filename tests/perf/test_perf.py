@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda w: w.name)
-def test_all_contenders_give_the_same_answer(workload: Workload) -> None:
+def test_all_contenders_return_the_same_answer(workload: Workload) -> None:
     facts = tables.ensure(workload.table, SCALE).facts
     given: list[tuple[str, Any]] = [("the generator", facts)]
     given += (
@@ -51,7 +51,7 @@ def test_the_command_prints_and_writes_every_figure(tmp_path: Path) -> None:
         assert contender["runs"][0]["base_mb"] <= contender["median_peak_mb"]
 
 
-def test_a_table_is_made_of_the_same_bytes_each_time(tmp_path: Path) -> None:
+def test_generated_table_has_the_same_bytes_each_time(tmp_path: Path) -> None:
     for name in generate.TABLES:
         made = []
         for turn in ("first", "second"):
@@ -62,13 +62,13 @@ def test_a_table_is_made_of_the_same_bytes_each_time(tmp_path: Path) -> None:
         assert made[0] == made[1], name
 
 
-def test_a_changed_recipe_makes_a_new_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_recipe_generates_a_new_table(monkeypatch: pytest.MonkeyPatch) -> None:
     first = tables.ensure("small_commits", SCALE).path
     monkeypatch.setattr(tables, "_RECIPE", ("columns.py",))
     assert tables._folder("small_commits", SCALE) != first.parent
 
 
-def test_a_fingerprint_ignores_the_order_of_rows_and_sees_every_value() -> None:
+def test_fingerprint_ignores_row_order_and_depends_on_every_value() -> None:
     frame = pl.DataFrame({"path": ["a", "b", "c"], "size": [1, 2, 3]})
     of = answers.of_files
     assert of(frame) == of(frame.reverse())
@@ -79,12 +79,12 @@ def test_a_fingerprint_ignores_the_order_of_rows_and_sees_every_value() -> None:
     assert of(pl.concat([frame, frame[:1]])) != of(frame)
 
 
-def test_a_wrong_answer_is_refused_and_names_who_gave_it() -> None:
+def test_wrong_answer_is_refused_and_names_the_contender() -> None:
     with pytest.raises(answers.WrongAnswerError, match="files: lakelog says 2, the generator"):
         answers.check([("the generator", {"files": 3, "adds": 9}), ("lakelog", {"files": 2})])
 
 
-def test_peak_memory_sees_what_a_run_allocates() -> None:
+def test_peak_memory_includes_allocations_of_the_run() -> None:
     code = (
         "from perf.worker import peak_memory_mb as p; a = p(); b = bytearray(10**8)[:]; "
         "print(p() - a)"
@@ -95,7 +95,7 @@ def test_peak_memory_sees_what_a_run_allocates() -> None:
     assert 190 < float(done.stdout) < 230
 
 
-def test_a_promise_is_missed_by_speed_by_raw_or_by_memory() -> None:
+def test_target_is_missed_by_speed_raw_or_memory() -> None:
     workload = Workload("w", "small_commits", faster=2, raw=1.3, memory=0.5)
 
     def judged(seconds: float, peak_mb: float) -> list[str]:
@@ -112,12 +112,12 @@ def test_a_promise_is_missed_by_speed_by_raw_or_by_memory() -> None:
     assert judged(2.1, 51) == ["speed", "raw", "memory"]
 
 
-def test_the_median_is_taken_over_runs() -> None:
+def test_median_is_computed_over_runs() -> None:
     measured = [_run(s, 10) for s in (1.0, 50.0, 2.0)]
     assert Runs(measured).seconds == 2.0
 
 
-def test_the_report_shows_a_contender_less_workload(capsys: pytest.CaptureFixture[str]) -> None:
+def test_report_shows_a_workload_without_peers(capsys: pytest.CaptureFixture[str]) -> None:
     alone = Result(
         Workload("alone", "small_commits", peers=()),
         {"files": 10, "log_bytes": 5_000_000},
@@ -127,13 +127,13 @@ def test_the_report_shows_a_contender_less_workload(capsys: pytest.CaptureFixtur
     assert "alone" in capsys.readouterr().out
 
 
-def test_what_fails_or_is_interrupted_hides_nothing_that_was_measured(
+def test_completed_measurements_are_printed_after_a_failure_or_interrupt(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measured(workload: Workload, *_: object) -> Result:
         match workload.name:
             case "stats_typed_1m":
-                raise FailedRunError("deltalake died")
+                raise FailedRunError("deltalake crashed")
             case "update_by_one_commit_1m":
                 raise KeyboardInterrupt
         return Result(workload, {"files": 10, "log_bytes": 5}, {"lakelog": _runs(0.5, 10)})
@@ -145,7 +145,7 @@ def test_what_fails_or_is_interrupted_hides_nothing_that_was_measured(
     shown = capsys.readouterr()
     assert names[0] in shown.out
     assert names[2] in shown.out
-    assert shown.err == "stats_typed_1m: FailedRunError: deltalake died\n"
+    assert shown.err == "stats_typed_1m: FailedRunError: deltalake crashed\n"
     assert __main__.main([]) == 130
     assert names[2] in capsys.readouterr().out
 

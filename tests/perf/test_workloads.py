@@ -25,7 +25,7 @@ from perf.writing.workloads import Limit
 
 SCALE = 0.001
 LONG_HISTORIES = ("_1000", "_10000")
-"""They do not scale: with 5 ms per request, they take a minute."""
+"""These do not scale: with 5 ms per request, they take a minute."""
 LOGGING = [(w.name, contender) for w in WAL_WORKLOADS for contender in w.contenders]
 INGESTING = [(w.name, contender) for w in INGEST_WORKLOADS for contender in w.contenders]
 
@@ -35,15 +35,17 @@ INGESTING = [(w.name, contender) for w in INGEST_WORKLOADS for contender in w.co
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", [w.name for w in ROW_WORKLOADS])
-def test_every_contender_gives_the_same_rows(name: str) -> None:
+def test_every_contender_returns_the_same_rows(name: str) -> None:
     workload = next(w for w in ROW_WORKLOADS if w.name == name)
-    measured = {who: worker.measure(who, name, SCALE) for who in workload.contenders}
+    measured = {
+        contender: worker.measure(contender, name, SCALE) for contender in workload.contenders
+    }
     for figures in measured.values():
         assert {c.figure for c in workload.comparisons} <= set(figures)
-    answers.check((who, figures["answer"]) for who, figures in measured.items())
+    answers.check((contender, figures["answer"]) for contender, figures in measured.items())
 
 
-def test_a_row_that_was_not_updated_is_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_that_was_not_updated_is_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     name = "rows_update_copy_10m"
     right: Any = worker.measure("deltalake", name, SCALE)["answer"]
     monkeypatch.setattr(lakelog.Table, "update", lambda *_: None)
@@ -54,14 +56,14 @@ def test_a_row_that_was_not_updated_is_a_wrong_answer(monkeypatch: pytest.Monkey
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "contender"), INGESTING)
-def test_a_contender_leaves_each_row_once(name: str, contender: str) -> None:
+def test_contender_writes_each_row_once(name: str, contender: str) -> None:
     workload = next(w for w in INGEST_WORKLOADS if w.name == name)
     measured = worker.measure(contender, name, SCALE)
     assert {c.figure for c in workload.comparisons} <= set(measured)
     assert measured["answer"] == {"missing": 0, "twice": 0}
 
 
-def test_a_row_that_was_not_written_is_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_row_that_was_not_written_is_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     write = lakelog.Ingestor.write
     monkeypatch.setattr(
         lakelog.Ingestor, "write", lambda self, row: row["id"] == 7 or write(self, row)
@@ -75,7 +77,7 @@ def test_a_row_that_was_not_written_is_a_wrong_answer(monkeypatch: pytest.Monkey
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "contender"), LOGGING)
-def test_a_contender_leaves_what_was_to_be_written(name: str, contender: str) -> None:
+def test_contender_writes_all_records(name: str, contender: str) -> None:
     workload = next(w for w in WAL_WORKLOADS if w.name == name)
     measured = worker.measure(contender, name, SCALE)
     assert {c.figure for c in workload.comparisons} <= set(measured)
@@ -109,7 +111,7 @@ def test_every_row_is_appended_once() -> None:
     assert figures["seconds"] > 0
 
 
-def test_keys_are_distinct_and_values_the_same_each_time() -> None:
+def test_records_have_distinct_keys_and_are_deterministic() -> None:
     one, other = records.pairs(500), records.pairs(500)
     assert one.equals(other)
     assert one["key"].n_unique() == 500
@@ -121,21 +123,23 @@ def test_keys_are_distinct_and_values_the_same_each_time() -> None:
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [w.name for w in CHECKPOINT_WORKLOADS])
-def test_every_contender_leaves_the_table_as_it_was(name: str) -> None:
+def test_every_contender_leaves_the_table_unchanged(name: str) -> None:
     workload = next(w for w in CHECKPOINT_WORKLOADS if w.name == name)
     # A limit on memory holds for the whole process, and this one has run many tests.
     limited = any(isinstance(c, Limit) and c.figure == "peak_mb" for c in workload.comparisons)
     measure = partial(run_worker, worker.__name__) if limited else worker.measure
-    contenders = [who for who in workload.contenders if not who.endswith(LONG_HISTORIES)]
-    measured = {who: measure(who, name, SCALE) for who in contenders}
+    contenders = [
+        contender for contender in workload.contenders if not contender.endswith(LONG_HISTORIES)
+    ]
+    measured = {contender: measure(contender, name, SCALE) for contender in contenders}
     for figures in measured.values():
         assert {c.figure for c in workload.comparisons} & set(figures)
-    for table in {workload.tables[who] for who in contenders}:
-        mine = [who for who in measured if workload.tables[who] == table]
-        answers.check((who, measured[who]["answer"]) for who in mine)
+    for table in {workload.tables[contender] for contender in contenders}:
+        ours = [contender for contender in measured if workload.tables[contender] == table]
+        answers.check((contender, measured[contender]["answer"]) for contender in ours)
 
 
-def test_a_checkpoint_that_lost_files_is_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checkpoint_with_missing_files_is_a_wrong_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     read_back = check.read_back
 
     def less(job: Job) -> list[tuple[str, answers.Answer]]:
@@ -147,7 +151,7 @@ def test_a_checkpoint_that_lost_files_is_a_wrong_answer(monkeypatch: pytest.Monk
         worker.measure("lakelog", "checkpoint_1m_files", SCALE)
 
 
-def test_a_limit_is_held_by_whoever_needs_most() -> None:
+def test_limit_applies_to_the_largest_value() -> None:
     limit = Limit("peak", "mb", ("a", "b"), 5, "MB")
     assert limit.reached({"a": {"mb": 4.0}, "b": {"mb": 6.0}}) == 6
     assert limit.kept(5.0) is True
@@ -175,6 +179,6 @@ def test_every_operation_is_measured_on_a_copy(tmp_path: Path) -> None:
     assert sorted(path.name for path in (folder / "_delta_log").iterdir()) == before
 
 
-def test_requests_during_a_round_trip_belong_to_it() -> None:
+def test_requests_during_a_round_trip_count_as_one_trip() -> None:
     assert scale.count_trips([0.0, 0.1, 0.5, 0.6, 1.2], 0.5) == 3
     assert scale.count_trips([], 0.5) == 0

@@ -1,4 +1,4 @@
-"""The benchmarks of commits at a small scale: all run and are verified, promises are judged."""
+"""The benchmarks of commits at a small scale: all run and are verified, and targets are judged."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ CASES = [(w.name, contender) for w in WRITE_WORKLOADS for contender in w.contend
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "contender"), CASES)
-def test_a_contender_writes_what_it_was_to_write(
+def test_contender_writes_the_expected_content(
     name: str, contender: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(os, "fsync", os.fsync)  # one contender takes it away
+    monkeypatch.setattr(os, "fsync", os.fsync)  # one contender replaces it
     measured = worker.measure(contender, name, SCALE)
     compared = next(w for w in WRITE_WORKLOADS if w.name == name).comparisons
     seconds = measured["seconds"]
@@ -58,7 +58,7 @@ def test_every_writer_gets_its_own_files() -> None:
     assert files == list(range(30))
 
 
-def test_a_run_leaves_the_table_that_it_copied_as_it_was() -> None:
+def test_run_leaves_the_copied_table_unchanged() -> None:
     table = tables.ensure("checkpoint_1k_files", SCALE)
     before = _contents(table.path)
     with base.fresh_copy(table) as copy:
@@ -85,7 +85,7 @@ def test_the_command_prints_and_writes_every_figure(tmp_path: Path) -> None:
         assert contender["medians"]["seconds"] > 0
 
 
-def test_promises_are_judged_by_the_best_of_the_others_and_the_worst_of_ours() -> None:
+def test_targets_compare_the_best_peer_with_the_worst_lakelog_result() -> None:
     figures = {"ours": {"s": 2.0}, "slow": {"s": 30.0}, "fast": {"s": 11.0}}
     ratio = Ratio("", "s", ("ours",), ("slow", "fast"), 5.5)
     assert ratio.reached(figures) == 5.5
@@ -98,7 +98,7 @@ def test_promises_are_judged_by_the_best_of_the_others_and_the_worst_of_ours() -
     assert Spread("", "s", ("ours",)).kept(1.0) is None
 
 
-def test_the_report_shows_figures_promises_and_what_was_fsynced(
+def test_report_shows_figures_targets_and_fsync_counts(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     compared = (
@@ -114,16 +114,16 @@ def test_the_report_shows_figures_promises_and_what_was_fsynced(
         "lakelog 2.00, deltalake 2.00": lambda _: 2.0,
         "strace is not available": lambda _: None,
     }
-    for told, count in counts.items():
+    for note, count in counts.items():
         notes = report.durability_notes([result], count)
         report.show([result], reading_report.environment(1.0, 3), notes)
         printed = capsys.readouterr().out
         assert "both fsync     2.00x    >= 5x    no" in printed
-        assert told in printed
+        assert note in printed
     json.dumps(report.as_json([result], notes))
 
 
-def test_the_time_of_fsyncs_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_of_fsyncs_is_measured_separately(monkeypatch: pytest.MonkeyPatch) -> None:
     now_s = [0.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
 
@@ -145,7 +145,7 @@ def test_the_time_of_fsyncs_is_told_apart(monkeypatch: pytest.MonkeyPatch) -> No
     assert base.timed([commit]) == {"seconds": 7, "commit_ms": 7000, "p99_ms": 7000}
 
 
-def test_the_filesystem_is_that_of_the_longest_mount(tmp_path: Path) -> None:
+def test_filesystem_is_that_of_the_longest_mount_point(tmp_path: Path) -> None:
     assert syncs.filesystem(Path("/proc/self")) == "proc"
     assert syncs.filesystem(tmp_path) not in {"", "proc"}
 

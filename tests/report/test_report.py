@@ -94,7 +94,7 @@ def test_the_figures_are_drawn_without_errors(page: Path, browse: Callable[..., 
         assert "cannot be drawn" not in shown.dom.partition("<script")[0]
 
 
-def test_without_scripts_the_numbers_are_there(demo: Table, page: Path) -> None:
+def test_page_without_scripts_has_all_numbers(demo: Table, page: Path) -> None:
     found = parsed(page)
     text = " ".join(found.texts)
     snapshot = demo.snapshot()
@@ -129,7 +129,7 @@ def hostile(root: Path) -> Table:
     return made.table
 
 
-def test_hostile_names_are_inert(browse: Callable[..., Shown], tmp_path: Path) -> None:
+def test_hostile_names_are_escaped(browse: Callable[..., Shown], tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     hostile(tmp_path / "<b>t").report(page)
     shown = browse(page)
@@ -138,11 +138,11 @@ def test_hostile_names_are_inert(browse: Callable[..., Shown], tmp_path: Path) -
     assert f'data-drawn="{FIGURES}"' in shown.dom
     found = parsed(page)
     assert not {"img", "b"} & set(found.tags[found.tags.index("section") :])
-    assert HOSTILE[0] in found.texts  # it is shown, as text
+    assert HOSTILE[0] in found.texts  # shown as text
     assert found.tags.count("script") == FIGURES + 3
 
 
-def test_the_policy_refuses_a_script_that_was_not_escaped(
+def test_content_security_policy_blocks_an_unescaped_script(
     page: Path, browse: Callable[..., Shown], tmp_path: Path
 ) -> None:
     script = "<script>document.title='owned'</script><h1>"
@@ -169,7 +169,7 @@ def test_a_table_sorts_by_value(page: Path, browse: Callable[..., Shown], tmp_pa
     assert sizes == sorted(sizes)
 
 
-def test_the_page_is_small_whatever_the_number_of_files(tmp_path: Path) -> None:
+def test_page_size_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     sizes = []
     for files in (1_000, 200_000):
         generate.generate("checkpoint_1m_files", tmp_path / f"{files}", files / 1_000_000)
@@ -209,7 +209,7 @@ def test_each_commit_is_read_once(tmp_path: Path) -> None:
     assert sorted(read) == [f"_delta_log/{version:020}.json" for version in range(4)]
 
 
-def test_a_report_that_cannot_be_written_is_an_error(demo: Table, tmp_path: Path) -> None:
+def test_unwritable_report_raises_unavailable_error(demo: Table, tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="the report cannot be written"):
         demo.report(tmp_path / "missing" / "report.html")
     with pytest.raises(InvalidInputError, match="path of the report is invalid"):
@@ -217,7 +217,7 @@ def test_a_report_that_cannot_be_written_is_an_error(demo: Table, tmp_path: Path
 
 
 @pytest.mark.parametrize("name", lakelog.plot.__all__)
-def test_a_figure_has_few_points_with_titles(demo: Table, name: str) -> None:
+def test_figure_has_few_points_and_axis_titles(demo: Table, name: str) -> None:
     spec = getattr(lakelog.plot, name)(demo).to_dict()
     for chart in spec.get("vconcat", [spec]):
         assert 0 < len(spec["datasets"][chart["data"]["name"]]) < 600
@@ -235,11 +235,11 @@ def test_commits_are_counted_by_operation_or_user(demo: Table) -> None:
         assert sorted(drawn.rows()) == sorted(counted.rows())
         assert rows["bucket"].n_unique() > 10
     with pytest.raises(InvalidInputError, match="by"):
-        lakelog.plot.commits(demo, "table")  # type: ignore[arg-type] # that is the test
+        lakelog.plot.commits(demo, "table")  # type: ignore[arg-type] # invalid on purpose
 
 
 @pytest.mark.parametrize("name", lakelog.plot.__all__)
-def test_without_altair_the_error_names_the_extra(
+def test_missing_altair_error_names_the_extra(
     demo: Table, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "altair", None)
@@ -258,6 +258,6 @@ def test_partitions_of_one_column_are_bars_of_the_largest(tmp_path: Path) -> Non
     assert values == [f"name={n}" for n in range(59, 34, -1)]
 
 
-def test_the_image_of_the_docs_is_small() -> None:
+def test_image_in_the_docs_is_small() -> None:
     image = Path(__file__).resolve().parents[2] / "docs/images/report.png"
     assert image.stat().st_size < 200_000
