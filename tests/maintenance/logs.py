@@ -161,12 +161,12 @@ class MadeLog:
         ]
         if version % 3 == 2:
             path = f"f{version - 1}.parquet"
-            gone = {"path": path, "deletionTimestamp": at, "dataChange": True, "size": 10}
+            removed = {"path": path, "deletionTimestamp": at, "dataChange": True, "size": 10}
             if self.form == "indextables":
-                gone |= {"partitionValues": {}}
+                removed |= {"partitionValues": {}}
             else:
-                gone |= {"extendedFileMetadata": True, "partitionValues": {}}
-            lines.append({"remove": gone})
+                removed |= {"extendedFileMetadata": True, "partitionValues": {}}
+            lines.append({"remove": removed})
         if version % 4 == 1 and self.form == "delta":
             lines.append({"txn": {"appId": "app", "version": version}})
         return lines
@@ -334,7 +334,7 @@ def content(table: Table, version: int | None = None) -> list[tuple[Any, ...]]:
 
 
 def fresh(made: MadeLog) -> Table:
-    """The table opened anew, by path."""
+    """The table, opened again by its path."""
     return Table(lakelog.open(made.root).log, runtime())
 
 

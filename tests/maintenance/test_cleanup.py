@@ -39,7 +39,7 @@ from tests.maintenance.logs import (
 
 
 @pytest.mark.parametrize("layout", ["classic", "multipart", "v2-json", "v2-parquet"])
-def test_every_promised_version_reads_the_same_afterwards(tmp_path: Path, layout: str) -> None:
+def test_every_promised_version_reads_the_same_after_cleanup(tmp_path: Path, layout: str) -> None:
     made = aged(tmp_path, layout)
     kept = range(CUTOFF, 40)
     before, names = contents(made.table(), kept), made.names()
@@ -53,7 +53,7 @@ def test_every_promised_version_reads_the_same_afterwards(tmp_path: Path, layout
 
 
 @pytest.mark.parametrize("layout", ["classic", "multipart", "v2-json", "v2-parquet"])
-def test_deltalake_reads_the_same_before_and_after(tmp_path: Path, layout: str) -> None:
+def test_deltalake_reads_the_same_before_and_after_cleanup(tmp_path: Path, layout: str) -> None:
     made = aged(tmp_path, layout)
 
     def theirs(version: int | None) -> tuple[int, list[str]]:
@@ -69,7 +69,7 @@ def test_deltalake_reads_the_same_before_and_after(tmp_path: Path, layout: str) 
     assert [theirs(version) for version in versions] == before
 
 
-def test_a_second_cleanup_finds_nothing_and_a_later_one_goes_on(tmp_path: Path) -> None:
+def test_second_cleanup_deletes_nothing_and_a_later_one_continues(tmp_path: Path) -> None:
     made = aged(tmp_path)
     clean(made.table())
     assert plan(made.table()).files.height == 0
@@ -81,7 +81,7 @@ def test_a_second_cleanup_finds_nothing_and_a_later_one_goes_on(tmp_path: Path) 
     assert content(fresh(made)) == latest
 
 
-def test_what_cannot_be_proved_any_more_is_read_whole(tmp_path: Path) -> None:
+def test_unprovable_checkpoint_is_read_completely(tmp_path: Path) -> None:
     made = aged(tmp_path, at=(20,))
     for version in range(7):
         made.file(f"{version:020d}.json").unlink()
@@ -92,7 +92,7 @@ def test_what_cannot_be_proved_any_more_is_read_whole(tmp_path: Path) -> None:
     assert content(fresh(made)) == latest
 
 
-def test_what_cannot_be_proved_and_is_not_what_the_checksum_counts_is_refused(
+def test_unprovable_checkpoint_that_differs_from_the_checksum_is_refused(
     tmp_path: Path,
 ) -> None:
     made = aged(tmp_path, at=())
@@ -108,7 +108,7 @@ def test_what_cannot_be_proved_and_is_not_what_the_checksum_counts_is_refused(
     assert made.names() == before
 
 
-def test_files_that_appear_after_the_plan_was_made_stay(tmp_path: Path) -> None:
+def test_files_written_after_the_plan_are_kept(tmp_path: Path) -> None:
     made = aged(tmp_path)
     found = plan(made.table())
     made.put(f"{7:020d}.checkpoint.parquet", b"x", 50)
@@ -116,11 +116,11 @@ def test_files_that_appear_after_the_plan_was_made_stay(tmp_path: Path) -> None:
     report = found.apply()
     left = made.names()
     assert f"{7:020d}.checkpoint.parquet" in left
-    assert f"{3:020d}.json" in left  # written anew since, so not what was planned
+    assert f"{3:020d}.json" in left  # written again since the plan
     assert report.files.height == 21
 
 
-def test_a_plan_that_is_no_longer_allowed_is_not_carried_out(tmp_path: Path) -> None:
+def test_apply_deletes_only_what_is_still_allowed(tmp_path: Path) -> None:
     made = aged(tmp_path)
     found = plan(made.table())
     made.clock.now_ms -= 20 * DAY_MS
@@ -129,7 +129,7 @@ def test_a_plan_that_is_no_longer_allowed_is_not_carried_out(tmp_path: Path) -> 
     assert fresh(made).versions() == [(5, 39)]
 
 
-def test_commits_go_oldest_first_and_before_the_checkpoints_under_them(tmp_path: Path) -> None:
+def test_commits_are_deleted_oldest_first_and_before_their_checkpoints(tmp_path: Path) -> None:
     made = aged(tmp_path, "multipart")
     made.put(f"{3:020d}.{8:020d}.compacted.json", b"{}", 50)
     made.put(f"{3:020d}.crc", b"{}", 50)
@@ -143,7 +143,7 @@ def test_commits_go_oldest_first_and_before_the_checkpoints_under_them(tmp_path:
     assert parts == ["0000000001", "0000000001", "0000000002", "0000000002"]
 
 
-def test_the_pointed_checkpoint_stays_however_old(tmp_path: Path) -> None:
+def test_checkpoint_in_last_checkpoint_is_kept_at_any_age(tmp_path: Path) -> None:
     made = aged(tmp_path)
     made.put("_last_checkpoint", b'{"version":5,"size":1}', 40)
     before = content(made.table())

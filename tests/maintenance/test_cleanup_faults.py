@@ -40,7 +40,7 @@ class PowerCut(BaseException):
     """Ends the process; no code catches it."""
 
 
-class DyingStore(InjectingStore):
+class KilledStore(InjectingStore):
     """A store whose process ends at an operation, before or after it is done."""
 
     def __init__(self, store: Any, nth: int, *, after: bool) -> None:
@@ -169,7 +169,7 @@ def rehearsed(
 @pytest.mark.parametrize(
     ("fault", "quarantine"), [("fail", False), ("fail", True), ("lost", True), ("unknown", False)]
 )
-def test_a_write_that_fails_at_any_point_harms_nothing(
+def test_failed_write_at_any_point_leaves_retained_versions_intact(
     trials: Callable[[], Trial], fault: Fault, quarantine: bool
 ) -> None:
     operations = rehearsed(trials(), WRITES, quarantine=quarantine)
@@ -193,10 +193,12 @@ def test_a_write_that_fails_at_any_point_harms_nothing(
                 return
         if turn % 4 == 0:
             trial.finish()
-    pytest.fail("it never ended")
+    pytest.fail("no run completed without a fault")
 
 
-def test_a_read_that_fails_at_any_point_harms_nothing(trials: Callable[[], Trial]) -> None:
+def test_failed_read_at_any_point_leaves_retained_versions_intact(
+    trials: Callable[[], Trial],
+) -> None:
     reads: tuple[Kind, ...] = ("list", "walk", "read", "open", "stat")
     for turn, nth in enumerate(points(rehearsed(trials(), reads))):
         trial = trials()
@@ -204,27 +206,27 @@ def test_a_read_that_fails_at_any_point_harms_nothing(trials: Callable[[], Trial
         try:
             trial.over(store).cleanup(plan=False)
         except LakelogError:
-            # Nothing goes before all has been read, but for the last look at sidecars.
-            gone = trial.names - trial.made.names()
-            assert not gone or all("_sidecars" not in name for name in gone)
+            # Nothing is deleted before all reads, except those for sidecars at the end.
+            deleted = trial.names - trial.made.names()
+            assert not deleted or all("_sidecars" not in name for name in deleted)
         if sum(kind in reads for kind, _ in store.operations) < nth:
             assert nth > 14
             return
         if turn % 4 == 0:
             trial.check()
-    pytest.fail("it never ended")
+    pytest.fail("no run completed without a fault")
 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("quarantine", [False, True])
-def test_a_cleaner_that_dies_at_any_point_harms_nothing(
+def test_cleanup_killed_at_any_point_leaves_retained_versions_intact(
     trials: Callable[[], Trial], after: bool, quarantine: bool
 ) -> None:
     operations = rehearsed(trials(), WRITES, quarantine=quarantine)
     for turn, nth in enumerate(points(operations)):
         trial = trials()
-        store = DyingStore(open_store(str(trial.made.root)), nth, after=after)
+        store = KilledStore(open_store(str(trial.made.root)), nth, after=after)
         try:
             trial.over(store).cleanup(plan=False, quarantine=quarantine)
         except PowerCut:
@@ -236,7 +238,7 @@ def test_a_cleaner_that_dies_at_any_point_harms_nothing(
         else:
             assert nth > 14
             return
-    pytest.fail("it never ended")
+    pytest.fail("no run completed without a fault")
 
 
 def _undo_all(trial: Trial) -> None:
@@ -252,14 +254,14 @@ def _undo_all(trial: Trial) -> None:
     }
 
 
-def test_an_undo_that_fails_at_any_point_goes_on(trials: Callable[[], Trial]) -> None:
+def test_undo_that_fails_at_any_point_can_be_repeated(trials: Callable[[], Trial]) -> None:
     trial = trials()
     moved = trial.plain().cleanup(plan=False, quarantine=True)
     assert isinstance(moved, CleanupReport)
     assert moved.quarantine is not None
-    calm = InjectingStore(open_store(str(trial.made.root)))
-    trial.over(calm).undo_cleanup(moved.quarantine)
-    for nth in points(each for each in calm.operations if each[0] in WRITES):
+    without_faults = InjectingStore(open_store(str(trial.made.root)))
+    trial.over(without_faults).undo_cleanup(moved.quarantine)
+    for nth in points(each for each in without_faults.operations if each[0] in WRITES):
         trial = trials()
         report = trial.plain().cleanup(plan=False, quarantine=True)
         assert isinstance(report, CleanupReport)
@@ -275,10 +277,10 @@ def test_an_undo_that_fails_at_any_point_goes_on(trials: Callable[[], Trial]) ->
             assert nth > 14
             assert trial.read() == trial.before
             return
-    pytest.fail("it never ended")
+    pytest.fail("no run completed without a fault")
 
 
-def test_what_cannot_be_deleted_stops_what_would_follow_it(trials: Callable[[], Trial]) -> None:
+def test_failed_deletion_stops_later_deletions(trials: Callable[[], Trial]) -> None:
     trial = trials()
     path = f"_delta_log/{3:020d}.json"
     store = InjectingStore(

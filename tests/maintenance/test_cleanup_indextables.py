@@ -72,7 +72,7 @@ def flattened(tmp_path: Path, *features: str) -> MadeLog:
     return made
 
 
-def test_what_other_readers_do_not_know_covers_nothing(tmp_path: Path) -> None:
+def test_checkpoint_that_other_readers_cannot_read_covers_nothing(tmp_path: Path) -> None:
     found = plan(flattened(tmp_path).table())
     assert (found.gate, found.files.height) == ("foreign-readers", 0)
     assert "version 40" in found.why
@@ -81,7 +81,7 @@ def test_what_other_readers_do_not_know_covers_nothing(tmp_path: Path) -> None:
     assert found.apply().gate == "foreign-readers"
 
 
-def test_it_covers_where_lakelog_alone_reads_the_table(tmp_path: Path) -> None:
+def test_flattened_checkpoint_covers_if_only_lakelog_reads_the_table(tmp_path: Path) -> None:
     made = flattened(tmp_path, "columnarCommits")
     found = plan(made.table())
     assert (found.gate, found.checkpoint_version, found.why) == (None, 40, "")
@@ -90,18 +90,24 @@ def test_it_covers_where_lakelog_alone_reads_the_table(tmp_path: Path) -> None:
     assert contents(fresh(made), range(59, 80)) == before
 
 
-def test_a_json_checkpoint_below_it_covers_what_it_can(tmp_path: Path) -> None:
+def test_json_checkpoint_below_a_flattened_one_covers_older_versions(tmp_path: Path) -> None:
     made = flattened(tmp_path)
     made.checkpoint(20, 35)
     found = plan(made.table(), keep=True)
     assert (found.gate, found.checkpoint_version) == (None, 20)
     assert "version 40" in found.why
     assert "more is kept" in str(found)
-    told = gates(found.files)
-    assert told[f"{19:020d}.json"] == "expired"
-    assert told[f"{20:020d}.json"] == "pointed" or told[f"{20:020d}.json"] == "cut-off-checkpoint"
-    assert {told[f"{v:020d}.json"] for v in range(21, 40)} == {"foreign-readers"}
-    assert told[f"{40:020d}.json"] == "promised" or told[f"{40:020d}.json"] == "cut-off-checkpoint"
+    found_gates = gates(found.files)
+    assert found_gates[f"{19:020d}.json"] == "expired"
+    assert (
+        found_gates[f"{20:020d}.json"] == "pointed"
+        or found_gates[f"{20:020d}.json"] == "cut-off-checkpoint"
+    )
+    assert {found_gates[f"{v:020d}.json"] for v in range(21, 40)} == {"foreign-readers"}
+    assert (
+        found_gates[f"{40:020d}.json"] == "promised"
+        or found_gates[f"{40:020d}.json"] == "cut-off-checkpoint"
+    )
     because = found.files.filter(pl.col("gate") == "foreign-readers")["why"]
     assert all("version 40" in why for why in because)
     before = contents(made.table(), range(40, 80))
@@ -121,7 +127,7 @@ def test_a_json_checkpoint_below_it_covers_what_it_can(tmp_path: Path) -> None:
         (b'{"version": 70}', None, 40),
     ],
 )
-def test_other_readers_begin_at_the_checkpoint_that_the_pointer_names(
+def test_covering_checkpoint_depends_on_the_pointer(
     tmp_path: Path, pointer: bytes | None, gate: str | None, covering: int | None
 ) -> None:
     made = indextables(tmp_path)
@@ -133,7 +139,7 @@ def test_other_readers_begin_at_the_checkpoint_that_the_pointer_names(
     assert gate is None or not found.files.height
 
 
-def test_age_is_strict_in_indextables(tmp_path: Path) -> None:
+def test_indextables_retention_excludes_the_exact_age(tmp_path: Path) -> None:
     made = indextables(tmp_path, checkpoint_retention="5")
     assert plan(made.table()).oldest_promised == 59
 
@@ -152,9 +158,7 @@ def test_indextables_cleanup_can_be_switched_off(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("cooling", [True, False])
-def test_skips_that_no_checkpoint_keeps_are_not_lost_while_they_count(
-    tmp_path: Path, cooling: bool
-) -> None:
+def test_active_skips_outside_checkpoints_prevent_cleanup(tmp_path: Path, cooling: bool) -> None:
     few = {"spark.indextables.checkpoint.retention": "1"}
     made = MadeLog(tmp_path / "table", form="indextables", configuration=few)
     made.commits([90, 89])
@@ -181,7 +185,7 @@ def test_skips_that_no_checkpoint_keeps_are_not_lost_while_they_count(
         assert clean(made.table()).files.height == 20
 
 
-def test_a_log_of_avro_states_is_left_alone(corpus: Path) -> None:
+def test_log_of_avro_states_is_not_cleaned_up(corpus: Path) -> None:
     import lakelog
 
     logs = [p for p in sorted((corpus / "indextables").iterdir()) if p.is_dir()]

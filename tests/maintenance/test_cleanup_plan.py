@@ -23,7 +23,7 @@ from tests.maintenance.logs import (
 )
 
 
-def test_a_plan_has_one_row_a_file_that_may_go(tmp_path: Path) -> None:
+def test_plan_has_one_row_per_deletable_file(tmp_path: Path) -> None:
     made = aged(tmp_path)
     found = plan(made.table())
     assert found.files.schema == FILES_SCHEMA
@@ -47,7 +47,7 @@ def test_planning_writes_and_deletes_nothing(tmp_path: Path) -> None:
     assert {kind for kind, _ in store.operations} <= {"list", "read", "open", "stat", "walk"}
 
 
-def test_with_keep_every_file_has_its_row_and_its_reason(tmp_path: Path) -> None:
+def test_plan_with_keep_has_every_file_and_its_reason(tmp_path: Path) -> None:
     made = aged(tmp_path)
     made.put("notes.txt", b"x", 50)
     found = plan(made.table(), keep=True).files
@@ -58,7 +58,7 @@ def test_with_keep_every_file_has_its_row_and_its_reason(tmp_path: Path) -> None
     assert gates(found)["_last_checkpoint"] == "pointer"
 
 
-def test_a_plan_and_a_report_show_themselves(tmp_path: Path) -> None:
+def test_plan_and_report_have_text_and_html(tmp_path: Path) -> None:
     made = aged(tmp_path)
     found = plan(made.table())
     assert "22 files" in str(found)
@@ -83,7 +83,7 @@ def test_a_table_without_checkpoints_keeps_everything(tmp_path: Path) -> None:
     assert (found.gate, found.files.height) == ("no-cut-off-checkpoint", 0)
 
 
-def test_leftovers_of_writers_go_even_where_nothing_else_may(tmp_path: Path) -> None:
+def test_leftovers_of_writers_are_deleted_even_if_all_other_files_are_kept(tmp_path: Path) -> None:
     made = aged(tmp_path, at=())
     made.put(f".lakelog-{'a' * 32}.tmp", b"x", 2)
     made.put(f".lakelog-{'b' * 32}.tmp", b"x", 0.5)
@@ -92,7 +92,7 @@ def test_leftovers_of_writers_go_even_where_nothing_else_may(tmp_path: Path) -> 
     assert before - made.names() == {f".lakelog-{'a' * 32}.tmp"}
 
 
-def test_a_shorter_retention_than_the_tables_own_must_be_forced(tmp_path: Path) -> None:
+def test_shorter_retention_than_the_tables_must_be_forced(tmp_path: Path) -> None:
     made = aged(tmp_path)
     with pytest.raises(UnsafeRetentionError, match="shorter than the table's own"):
         made.table().cleanup(retention=DAY_MS)
@@ -105,7 +105,7 @@ def test_a_longer_retention_keeps_more(tmp_path: Path) -> None:
     assert plan(aged(tmp_path).table(), retention=45 * DAY_MS).checkpoint_version == 10
 
 
-def test_wrong_calls_are_told(tmp_path: Path) -> None:
+def test_invalid_arguments_raise_invalid_input_error(tmp_path: Path) -> None:
     table = aged(tmp_path).table()
     with pytest.raises(InvalidInputError):
         table.cleanup(retention=-1)
@@ -113,7 +113,7 @@ def test_wrong_calls_are_told(tmp_path: Path) -> None:
         table.cleanup(failure_policy="hope")
 
 
-def test_a_table_that_switches_cleanup_off_is_left_alone(tmp_path: Path) -> None:
+def test_cleanup_disabled_by_the_table_deletes_nothing(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "t", configuration={"delta.enableExpiredLogCleanup": "false"})
     made.commits(60 - i for i in range(40))
     made.checkpoint(20, 40)
@@ -122,7 +122,7 @@ def test_a_table_that_switches_cleanup_off_is_left_alone(tmp_path: Path) -> None
     assert plan(made.table(), force=True).gate is None
 
 
-def test_the_tables_own_retention_counts(tmp_path: Path) -> None:
+def test_retention_of_the_table_is_used(tmp_path: Path) -> None:
     own = {"delta.logRetentionDuration": "interval 50 days"}
     made = MadeLog(tmp_path / "t", configuration=own)
     made.commits(60 - i for i in range(40))
@@ -159,7 +159,7 @@ def test_a_catalog_managed_table_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("feature", "gate"), [("managedCommit-preview", "catalog"), ("tomorrow", "unknown-feature")]
 )
-def test_features_that_bind_cleanup_keep_everything(
+def test_features_that_restrict_cleanup_keep_everything(
     tmp_path: Path, feature: str, gate: str
 ) -> None:
     made = MadeLog(tmp_path / "t", writer_features=(feature,))
@@ -173,7 +173,9 @@ def test_features_that_bind_cleanup_keep_everything(
 
 
 @pytest.mark.parametrize(("before", "kept"), [(15, False), (20, False), (25, True)])
-def test_protected_checkpoints_go_all_at_once(tmp_path: Path, before: int, kept: bool) -> None:
+def test_protected_checkpoints_are_deleted_together_or_kept(
+    tmp_path: Path, before: int, kept: bool
+) -> None:
     made = MadeLog(
         tmp_path / "t",
         configuration={"delta.requireCheckpointProtectionBeforeVersion": str(before)},
@@ -187,7 +189,7 @@ def test_protected_checkpoints_go_all_at_once(tmp_path: Path, before: int, kept:
     assert clean(made.table()).files.height == (0 if kept else 21)
 
 
-def test_in_commit_timestamps_decide_what_is_old(tmp_path: Path) -> None:
+def test_in_commit_timestamps_determine_the_age(tmp_path: Path) -> None:
     made = MadeLog(
         tmp_path / "t",
         configuration={"delta.enableInCommitTimestamps": "true"},

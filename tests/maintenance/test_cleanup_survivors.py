@@ -14,7 +14,7 @@ from lakelog import LakelogWarning, UnsafeRetentionError
 from tests.maintenance.logs import CUTOFF, MadeLog, aged, clean, content, contents, fresh, plan
 
 
-def test_an_orphan_part_is_never_taken_for_a_checkpoint(tmp_path: Path) -> None:
+def test_orphan_part_is_not_used_as_a_checkpoint(tmp_path: Path) -> None:
     made = aged(tmp_path, at=())
     made.checkpoint(25, 35, "multipart", parts=3, pointer=False)
     parts = sorted(made.folder.glob("*.checkpoint.*"))
@@ -24,7 +24,7 @@ def test_an_orphan_part_is_never_taken_for_a_checkpoint(tmp_path: Path) -> None:
     assert contents(fresh(made), range(40)) == before
 
 
-def test_an_orphan_part_above_old_commits_survives_with_them(tmp_path: Path) -> None:
+def test_orphan_part_above_retained_commits_is_kept_with_them(tmp_path: Path) -> None:
     made = aged(tmp_path, at=(10,))
     for orphan in (25, 15, 8):
         written = made.checkpoint(orphan, 35, "multipart", parts=2, pointer=False)
@@ -42,9 +42,11 @@ def test_an_orphan_part_above_old_commits_survives_with_them(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "pointer",
     [b"", b'{"version":', b'{"version":17,"size":3}', b'{"version":999,"size":3}', b"[]", None],
-    ids=["empty", "torn", "dangling", "beyond", "no object", "missing"],
+    ids=["empty", "torn", "dangling", "beyond", "not an object", "missing"],
 )
-def test_a_pointer_never_decides_what_goes(tmp_path: Path, pointer: bytes | None) -> None:
+def test_pointer_does_not_affect_which_files_are_deleted(
+    tmp_path: Path, pointer: bytes | None
+) -> None:
     made = aged(tmp_path)
     made.file("_last_checkpoint").unlink()
     if pointer is not None:
@@ -56,7 +58,7 @@ def test_a_pointer_never_decides_what_goes(tmp_path: Path, pointer: bytes | None
 
 @pytest.mark.filterwarnings("ignore::lakelog.LakelogWarning")
 @pytest.mark.parametrize("cut", [0.2, 0.6, 0.99])
-def test_a_truncated_checkpoint_keeps_all_the_commits_below_it(tmp_path: Path, cut: float) -> None:
+def test_truncated_checkpoint_keeps_all_commits_below_it(tmp_path: Path, cut: float) -> None:
     made = aged(tmp_path, at=())
     (path,) = made.checkpoint(20, 40)
     data = path.read_bytes()
@@ -72,17 +74,17 @@ def test_a_truncated_checkpoint_keeps_all_the_commits_below_it(tmp_path: Path, c
         assert len(content(made.table())) > 40
 
 
-def test_an_empty_checkpoint_file_is_no_checkpoint(tmp_path: Path) -> None:
+def test_empty_checkpoint_file_is_not_a_checkpoint(tmp_path: Path) -> None:
     made = aged(tmp_path, at=())
     made.put(f"{20:020d}.checkpoint.parquet", b"", 40)
     assert plan(made.table()).gate == "no-cut-off-checkpoint"
 
 
 @pytest.mark.parametrize("layout", ["classic", "multipart", "v2-json"])
-def test_a_checkpoint_that_lacks_a_file_is_refused(tmp_path: Path, layout: str) -> None:
+def test_checkpoint_with_a_missing_file_is_refused(tmp_path: Path, layout: str) -> None:
     made = aged(tmp_path, layout, at=())
     made.checkpoint(20, 40, layout, without="g3.parquet")
-    assert plan(made.table()).gate is None  # it reads well
+    assert plan(made.table()).gate is None  # it can be read
     before = made.names()
     with pytest.raises(UnsafeRetentionError, match="wrong") as refused:
         made.table().cleanup(plan=False)
@@ -90,7 +92,7 @@ def test_a_checkpoint_that_lacks_a_file_is_refused(tmp_path: Path, layout: str) 
     assert made.names() == before
 
 
-def test_the_worse_of_two_checkpoints_of_a_version_is_refused(tmp_path: Path) -> None:
+def test_wrong_one_of_two_checkpoints_of_a_version_is_refused(tmp_path: Path) -> None:
     made = aged(tmp_path, "v2-json", at=(20,))
     made.checkpoint(20, 40, "classic", without="g3.parquet")
     before = made.names()
@@ -100,7 +102,7 @@ def test_the_worse_of_two_checkpoints_of_a_version_is_refused(tmp_path: Path) ->
 
 
 @pytest.mark.filterwarnings("ignore::lakelog.LakelogWarning")
-def test_a_missing_sidecar_keeps_all_the_commits(tmp_path: Path) -> None:
+def test_missing_sidecar_keeps_all_commits(tmp_path: Path) -> None:
     made = aged(tmp_path, "v2-json", at=())
     _, sidecar, _ = made.checkpoint(20, 40, "v2-json")
     sidecar.unlink()
@@ -113,7 +115,7 @@ def test_a_missing_sidecar_keeps_all_the_commits(tmp_path: Path) -> None:
         content(made.table())
 
 
-def test_sidecars_that_kept_checkpoints_share_with_old_ones_stay(tmp_path: Path) -> None:
+def test_sidecars_shared_with_retained_checkpoints_are_kept(tmp_path: Path) -> None:
     made = aged(tmp_path, "v2-json", at=(10,))
     old = sorted((made.folder / "_sidecars").iterdir())
     manifest, *_ = made.checkpoint(20, 40, "v2-json")
@@ -131,9 +133,9 @@ def test_sidecars_that_kept_checkpoints_share_with_old_ones_stay(tmp_path: Path)
     made.age(manifest, 40)
     before = contents(made.table(), range(20, 40))
     report = clean(made.table())
-    gone = {Path(p).name for p in report.files.filter(pl.col("kind") == "sidecar")["path"]}
-    assert shared.name not in gone
-    assert old[1].name in gone
+    deleted = {Path(p).name for p in report.files.filter(pl.col("kind") == "sidecar")["path"]}
+    assert shared.name not in deleted
+    assert old[1].name in deleted
     assert contents(fresh(made), range(20, 40)) == before
 
 
@@ -163,7 +165,7 @@ def _rest(made: MadeLog, shared: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.filterwarnings("ignore::lakelog.LakelogWarning")
-def test_a_manifest_that_cannot_be_read_stops_the_deletion_of_sidecars(tmp_path: Path) -> None:
+def test_unreadable_manifest_prevents_the_deletion_of_sidecars(tmp_path: Path) -> None:
     made = aged(tmp_path, "v2-json", at=(10, 20))
     made.put(f"{30:020d}.checkpoint.{uuid.uuid4()}.json", b"{torn", 30)
     stray = made.put(f"_sidecars/{uuid.uuid4()}.parquet", b"x", 50)
@@ -173,13 +175,13 @@ def test_a_manifest_that_cannot_be_read_stops_the_deletion_of_sidecars(tmp_path:
     assert stray.exists()
 
 
-def test_a_manifest_written_while_cleaning_protects_its_sidecars(tmp_path: Path) -> None:
+def test_manifest_written_during_cleanup_protects_its_sidecars(tmp_path: Path) -> None:
     made = aged(tmp_path, "v2-json", at=(10, 20))
     found = plan(made.table())
     stale = [p for p in found.files["path"] if "_sidecars/" in p]
     assert len(stale) == 2
 
-    def then(stage: str, done: int, total: int | None) -> None:
+    def write_checkpoint(stage: str, done: int, total: int | None) -> None:
         if stage == "delete" and done and not list(made.folder.glob(f"{39:020d}.checkpoint.*")):
             names = [
                 json.dumps({"sidecar": {"path": Path(p).name, "sizeInBytes": 1}}) for p in stale
@@ -188,12 +190,12 @@ def test_a_manifest_written_while_cleaning_protects_its_sidecars(tmp_path: Path)
             text = "\n".join([*map(json.dumps, top), *names])
             made.put(f"{39:020d}.checkpoint.{uuid.uuid4()}.json", text.encode(), 0)
 
-    report = found.apply(progress=then)
+    report = found.apply(progress=write_checkpoint)
     assert not report.files.filter(pl.col("kind") == "sidecar").height
     assert all((made.root / path).exists() for path in stale)
 
 
-def test_clocks_that_jump_back_never_widen_what_goes(tmp_path: Path) -> None:
+def test_clock_that_jumps_back_never_deletes_more(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "table")
     made.commits([60, 59, 900, 899, 20, 19, 18])
     for version in (1, 3, 5):
@@ -202,7 +204,7 @@ def test_clocks_that_jump_back_never_widen_what_goes(tmp_path: Path) -> None:
     assert (found.oldest_promised, found.checkpoint_version) == (1, 1)
 
 
-def test_a_forged_future_file_keeps_all_that_follows(tmp_path: Path) -> None:
+def test_commit_with_a_forged_time_keeps_all_later_commits(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "table")
     made.commits([60, 59, -365, 58, 57, 56])
     for version in (1, 4):
@@ -210,7 +212,7 @@ def test_a_forged_future_file_keeps_all_that_follows(tmp_path: Path) -> None:
     assert plan(made.table()).oldest_promised == 1
 
 
-def test_a_gap_in_the_log_is_refused(tmp_path: Path) -> None:
+def test_cleanup_of_a_log_with_a_gap_is_refused(tmp_path: Path) -> None:
     made = aged(tmp_path)
     made.checkpoint(38, 22)
     made.file(f"{24:020d}.json").unlink()

@@ -1,4 +1,4 @@
-"""What a retention guarantees, decided without a store; no clock can extend what is deleted."""
+"""Retention without a store: promised versions and files, which no wrong clock can reduce."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ def classic(version: int) -> Checkpoint:
     return Checkpoint(version, "classic", 0, (f"_delta_log/{version:020d}.checkpoint.parquet",))
 
 
-def test_the_cutoff_is_moved_back_to_midnight() -> None:
+def test_cutoff_is_moved_back_to_midnight() -> None:
     assert MONTH.cutoff_ms(NOW_MS) == NOW_MS - 30 * DAY_MS - 12 * 3_600_000
 
 
-def test_indextables_wants_a_file_to_be_older_than_the_retention() -> None:
+def test_indextables_requires_files_older_than_the_retention() -> None:
     retention = Retention(1000, 0, to_midnight=False)
     made = Commits(np.array([0, 1]), np.array([NOW_MS - 1001, NOW_MS - 1000]))
     assert made.last_at_or_before(retention.cutoff_ms(NOW_MS)) == 0
@@ -61,13 +61,13 @@ def test_a_commit_at_midnight_is_an_acceptable_cutoff_commit() -> None:
     assert made.last_at_or_before(at) == 1
 
 
-def test_a_clock_that_jumped_forward_makes_all_that_follows_young() -> None:
+def test_commits_after_a_clock_jump_forward_count_as_recent() -> None:
     ahead = commits([90, 80, -100, 70, 60])
     horizon = find_horizon(ahead, [classic(1), classic(4)], MONTH, NOW_MS)
     assert (horizon.commit, horizon.checkpoint) == (1, 1)
 
 
-def test_a_clock_that_jumped_back_makes_nothing_old() -> None:
+def test_clock_jump_back_does_not_make_commits_old() -> None:
     back = commits([20, 19, 900, 18])
     assert find_horizon(back, [classic(2)], MONTH, NOW_MS).gate == "no-cut-off-commit"
 
@@ -77,23 +77,23 @@ def test_a_clock_that_jumped_back_makes_nothing_old() -> None:
     jumps=st.lists(st.tuples(st.integers(0, 19), st.floats(-200, 1000)), max_size=4),
 )
 @settings(max_examples=share_of(200))
-def test_a_clock_that_is_wrong_for_a_commit_never_widens_what_goes(
+def test_wrong_commit_time_never_deletes_more(
     ages: list[float], jumps: list[tuple[int, float]]
 ) -> None:
-    """For any commit: one that looks older than the commit before it, or newer than it is."""
+    """A commit appears older than the commit before it, or newer than it is."""
     true = sorted(ages, reverse=True)
     seen = list(true)
     for at, days in jumps:
         if 0 < at < len(seen) and not true[at] <= days < max(true[:at]) + 1:
             seen[at] = days
-    honest = commits(true).last_at_or_before(MONTH.cutoff_ms(NOW_MS))
-    fooled = commits(seen).last_at_or_before(MONTH.cutoff_ms(NOW_MS))
-    assert (fooled if fooled is not None else -1) <= (honest if honest is not None else -1)
+    correct = commits(true).last_at_or_before(MONTH.cutoff_ms(NOW_MS))
+    affected = commits(seen).last_at_or_before(MONTH.cutoff_ms(NOW_MS))
+    assert (affected if affected is not None else -1) <= (correct if correct is not None else -1)
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=30), st.integers(0, 45))
 @settings(max_examples=share_of(200))
-def test_the_cutoff_commit_is_what_a_plain_walk_finds(times: list[int], bound: int) -> None:
+def test_cutoff_commit_equals_the_plain_model(times: list[int], bound: int) -> None:
     expected, last, highest = None, -1, -1
     waiting = False
     for version, time in enumerate(times):
@@ -106,28 +106,28 @@ def test_the_cutoff_commit_is_what_a_plain_walk_finds(times: list[int], bound: i
     assert made.last_at_or_before(bound) == expected
 
 
-def test_commits_of_one_moment_are_not_taken_for_a_jump() -> None:
+def test_commits_with_equal_times_are_not_a_clock_jump() -> None:
     copied = commits([60, 60, 60, 60])
     assert copied.last_at_or_before(MONTH.cutoff_ms(NOW_MS)) == 3
 
 
-def test_a_commit_written_by_a_clock_that_had_jumped_back_is_as_young_as_the_next() -> None:
+def test_commit_with_a_time_before_its_predecessor_is_as_recent_as_the_next() -> None:
     wrong = commits([90, 40, 900, 899, 5, 4])
     assert find_horizon(wrong, [classic(1)], MONTH, NOW_MS).commit == 1
 
 
-def test_in_commit_timestamps_decide_where_the_table_has_them() -> None:
+def test_in_commit_timestamps_are_used_if_the_table_has_them() -> None:
     inside = {2: NOW_MS - 50 * DAY_MS, 3: NOW_MS - 40 * DAY_MS, 4: NOW_MS - 10 * DAY_MS}
     copied = commits([1, 1, 1, 1, 1], timed_from=2, in_commit_ms=inside.get)
     assert copied.last_at_or_before(MONTH.cutoff_ms(NOW_MS)) == 3
 
 
-def test_a_commit_without_the_timestamp_it_should_have_counts_as_young() -> None:
+def test_commit_without_a_required_in_commit_timestamp_counts_as_recent() -> None:
     old = commits([90, 80, 70, 60], timed_from=1, in_commit_ms=lambda _: None)
     assert old.last_at_or_before(MONTH.cutoff_ms(NOW_MS)) == 0
 
 
-def test_before_in_commit_timestamps_file_times_decide() -> None:
+def test_file_times_are_used_before_in_commit_timestamps() -> None:
     young = commits([90, 80, 70, 60], timed_from=2, in_commit_ms=lambda _: NOW_MS)
     assert young.last_at_or_before(MONTH.cutoff_ms(NOW_MS)) == 1
 
@@ -138,7 +138,7 @@ def test_the_newest_checkpoint_at_or_below_the_cutoff_commit_is_chosen() -> None
     assert (horizon.commit, horizon.checkpoint, horizon.gate) == (11, 11, None)
 
 
-def test_all_checkpoints_of_the_cutoff_version_must_be_sound() -> None:
+def test_horizon_has_all_checkpoints_of_the_cutoff_version() -> None:
     both = (classic(3), Checkpoint(3, "v2-json", 1 << 40, ("_delta_log/x.json",)))
     horizon = find_horizon(commits([90, 80, 70, 60]), both, MONTH, NOW_MS)
     assert horizon.checkpoints == both
@@ -168,7 +168,7 @@ def test_checkpoint_retention_counts_versions_below_the_newest_checkpoint() -> N
 
 
 @pytest.mark.parametrize(("before", "gate"), [(0, None), (8, None), (9, "checkpoint-protection")])
-def test_protected_versions_go_all_at_once_or_not_at_all(before: int, gate: str | None) -> None:
+def test_protected_versions_are_deleted_together_or_kept(before: int, gate: str | None) -> None:
     log = commits([90 - i for i in range(20)])
     horizon = find_horizon(log, [classic(8)], MONTH, NOW_MS, protected_before=before)
     assert horizon.gate == gate
@@ -206,7 +206,7 @@ def name(version: int, end: str = "json") -> str:
     return f"{version:020d}.{end}"
 
 
-def test_nothing_at_or_above_the_cutoff_checkpoint_goes() -> None:
+def test_files_at_or_above_the_cutoff_checkpoint_are_kept() -> None:
     found = judged(
         (name(9), 40),
         (name(10), 40),
@@ -227,14 +227,14 @@ def test_nothing_at_or_above_the_cutoff_checkpoint_goes() -> None:
     }
 
 
-def test_what_no_reader_knows_is_left_alone() -> None:
+def test_unknown_files_are_kept() -> None:
     odd = [".00000000000000000001.json.crc", "_trino_meta/x", "1.json", "notes.txt"]
     odd += ["99999999999999999999.json", "_commits/00000000000000000001.json"]
     found = judged(*((n, 400) for n in odd))
     assert {gate for _, gate in found.values()} == {"unknown"}
 
 
-def test_orphan_parts_go_once_they_are_covered_and_not_young() -> None:
+def test_orphan_parts_are_deleted_if_covered_and_old() -> None:
     part = "checkpoint.0000000002.0000000003.parquet"
     found = judged((name(5, part), 40), (name(6, part), 0.5), (name(15, part), 40))
     assert found[name(5, part)] == ("delete", "orphan-part")
@@ -242,14 +242,14 @@ def test_orphan_parts_go_once_they_are_covered_and_not_young() -> None:
     assert found[name(15, part)] == ("keep", "promised")
 
 
-def test_a_checkpoint_stays_while_any_of_its_files_is_young() -> None:
+def test_checkpoint_is_kept_while_one_of_its_files_is_recent() -> None:
     names = tuple(name(4, f"checkpoint.000000000{i}.0000000002.parquet") for i in (1, 2))
     whole = Checkpoint(4, "multipart", 2, tuple(f"_delta_log/{n}" for n in names))
     found = judged((names[0], 40), (names[1], 1), checkpoints=(whole, classic(10)))
     assert set(found.values()) == {("keep", "checkpoint-retention")}
 
 
-def test_the_checkpoint_that_the_pointer_names_stays_with_its_commit() -> None:
+def test_checkpoint_in_last_checkpoint_is_kept_with_its_commit() -> None:
     found = judged(
         (name(4), 40),
         (name(4, "checkpoint.parquet"), 40),
@@ -263,7 +263,7 @@ def test_the_checkpoint_that_the_pointer_names_stays_with_its_commit() -> None:
     assert found["_last_checkpoint"] == ("keep", "pointer")
 
 
-def test_compactions_that_begin_below_the_cutoff_checkpoint_go() -> None:
+def test_compactions_that_begin_below_the_cutoff_checkpoint_are_deleted() -> None:
     spans = [(3, 8), (8, 11), (9, 30), (10, 14), (11, 14)]
     found = judged(*((f"{a:020d}.{b:020d}.compacted.json", 40) for a, b in spans))
     decided = ["delete", "delete", "keep", "delete", "keep"]
@@ -271,7 +271,7 @@ def test_compactions_that_begin_below_the_cutoff_checkpoint_go() -> None:
     assert list(found.values())[2] == ("keep", "unlisted-commits")
 
 
-def test_staged_leftovers_go_after_a_day() -> None:
+def test_staged_leftovers_are_deleted_after_a_day() -> None:
     old, young = (f".lakelog-{digit * 32}.tmp" for digit in "ab")
     found = judged((old, 2), (young, 0.9), (f"_sidecars/{old}", 2))
     assert found[old] == ("delete", "staged-leftover")
@@ -279,13 +279,13 @@ def test_staged_leftovers_go_after_a_day() -> None:
     assert found[f"_sidecars/{old}"][0] == "delete"
 
 
-def test_staged_commits_go_with_their_versions() -> None:
+def test_staged_commits_are_deleted_with_their_versions() -> None:
     uuid = "3a0d65cd-4056-49b8-937b-95f9e3ee90e5.json"
     found = judged(*((f"_staged_commits/{name(v, uuid)}", 40) for v in (9, 10, 11)))
     assert [action for action, _ in found.values()] == ["delete", "delete", "keep"]
 
 
-def test_sidecars_go_only_if_no_checkpoint_names_them_and_a_day_has_passed() -> None:
+def test_sidecars_are_deleted_only_if_unreferenced_and_older_than_a_day() -> None:
     horizon = Horizon(0, commit=12, checkpoint=10)
     bound = sidecar_bound_ms(NOW_MS)
     assert bound == NOW_MS - 36 * 3_600_000
@@ -306,7 +306,7 @@ def test_sidecars_go_only_if_no_checkpoint_names_them_and_a_day_has_passed() -> 
     assert set(unread["action"]) == {"keep"}
 
 
-def test_protected_versions_stay_together_where_one_checkpoint_has_to() -> None:
+def test_protected_versions_are_kept_if_one_checkpoint_is_kept() -> None:
     held = judged(
         (name(3), 40),
         (name(4, "checkpoint.parquet"), 1),
@@ -318,7 +318,7 @@ def test_protected_versions_stay_together_where_one_checkpoint_has_to() -> None:
     assert held[name(3)] == ("keep", "checkpoint-protection")
 
 
-def test_a_closed_horizon_keeps_all_but_leftovers() -> None:
+def test_closed_horizon_keeps_all_files_except_leftovers() -> None:
     closed = Horizon(0, gate="no-cut-off-checkpoint", why="")
     leftover = f".lakelog-{'a' * 32}.tmp"
     found = judge(files((name(1), 40), (leftover, 2)), closed, Facts(NOW_MS, MONTH))
@@ -327,6 +327,6 @@ def test_a_closed_horizon_keeps_all_but_leftovers() -> None:
     assert set(judge(files((leftover, 2)), off, Facts(NOW_MS, MONTH))["action"]) == {"keep"}
 
 
-def test_every_gate_says_what_it_means() -> None:
+def test_every_gate_has_a_description() -> None:
     assert all(text and not text.endswith(".") for text in GATES.values())
     assert set(GATES) >= MUST_REFUSE

@@ -46,7 +46,7 @@ def times(made: MadeLog) -> dict[str, int]:
     return {name: made.file(name).stat().st_mtime_ns for name in made.names()}
 
 
-def test_undo_brings_everything_back_as_it_was(made: MadeLog) -> None:
+def test_undo_restores_every_file_unchanged(made: MadeLog) -> None:
     before = times(made)
     versions = [content(made.table(), v) for v in range(30)]
     report = quarantined(made)
@@ -79,7 +79,7 @@ def test_quarantines_are_listed_until_they_are_purged(made: MadeLog) -> None:
         report.undo()
 
 
-def test_undo_never_writes_over_a_file_that_is_there(made: MadeLog) -> None:
+def test_undo_never_overwrites_an_existing_file(made: MadeLog) -> None:
     report = quarantined(made)
     other = made.put(f"{3:020d}.json", b"another's", 1)
     outcomes = dict(report.undo().select("path", "outcome").iter_rows())
@@ -87,10 +87,10 @@ def test_undo_never_writes_over_a_file_that_is_there(made: MadeLog) -> None:
     assert set(outcomes.values()) == {"back"}
     assert other.read_bytes() == b"another's"
     [left] = made.table().quarantines()["files"]
-    assert left == 1  # it is still there for whoever wants it
+    assert left == 1  # the file stays in quarantine
 
 
-def test_a_file_that_is_nowhere_is_told(made: MadeLog) -> None:
+def test_missing_quarantined_file_is_reported(made: MadeLog) -> None:
     report = quarantined(made)
     (made.folder / ".lakelog-quarantine" / str(report.quarantine) / f"{3:020d}.json").unlink()
     outcomes = dict(report.undo().select("path", "outcome").iter_rows())
@@ -98,7 +98,7 @@ def test_a_file_that_is_nowhere_is_told(made: MadeLog) -> None:
     assert set(outcomes.values()) == {"back"}
 
 
-def test_a_second_cleanup_leaves_the_quarantine_alone(made: MadeLog) -> None:
+def test_second_cleanup_keeps_the_first_quarantine(made: MadeLog) -> None:
     first = quarantined(made)
     made.clock.now_ms += 10 * DAY_MS
     made.checkpoint(25, 3, "v2-json")
@@ -109,7 +109,7 @@ def test_a_second_cleanup_leaves_the_quarantine_alone(made: MadeLog) -> None:
     assert fresh(made).versions() == [(0, 29)]
 
 
-def test_a_sidecar_that_a_manifest_in_quarantine_names_waits_for_it(made: MadeLog) -> None:
+def test_sidecar_referenced_by_a_quarantined_manifest_is_kept(made: MadeLog) -> None:
     sidecars = [made.put(f"_sidecars/{uuid.uuid4()}.parquet", b"x", 50) for _ in range(2)]
     body = {"sidecar": {"path": sidecars[0].name, "sizeInBytes": 1, "modificationTime": 1}}
     lines = [{"checkpointMetadata": {"version": 3}}, *made.state(3)[:2], body]
@@ -120,7 +120,7 @@ def test_a_sidecar_that_a_manifest_in_quarantine_names_waits_for_it(made: MadeLo
     assert [path.exists() for path in sidecars] == [True, False]
 
 
-def test_what_was_deleted_cannot_be_undone(made: MadeLog) -> None:
+def test_cleanup_without_quarantine_cannot_be_undone(made: MadeLog) -> None:
     report = made.table().cleanup(plan=False)
     assert isinstance(report, CleanupReport)
     with pytest.raises(InvalidInputError, match="no quarantine was found"):
@@ -128,12 +128,12 @@ def test_what_was_deleted_cannot_be_undone(made: MadeLog) -> None:
 
 
 @pytest.mark.parametrize("id_", ["", "../..", "20300101T000000Z-00000000"])
-def test_an_id_that_is_none_is_refused(made: MadeLog, id_: str) -> None:
+def test_invalid_or_unknown_id_is_refused(made: MadeLog, id_: str) -> None:
     with pytest.raises(InvalidInputError):
         made.table().undo_cleanup(id_)
 
 
-def test_a_damaged_record_is_told_and_its_files_are_listed_still(made: MadeLog) -> None:
+def test_damaged_record_raises_corruption_error_and_its_files_are_listed(made: MadeLog) -> None:
     report = quarantined(made)
     record = made.folder / ".lakelog-quarantine" / str(report.quarantine) / "quarantine.json"
     record.write_text("{torn")
@@ -144,9 +144,7 @@ def test_a_damaged_record_is_told_and_its_files_are_listed_still(made: MadeLog) 
 
 
 @pytest.mark.parametrize("text", ["[]", '{"files": []}', '{"by": 1}', None])
-def test_a_record_that_does_not_say_who_made_it_is_listed_without(
-    made: MadeLog, text: str | None
-) -> None:
+def test_record_without_by_is_listed_with_null(made: MadeLog, text: str | None) -> None:
     report = quarantined(made)
     record = made.folder / ".lakelog-quarantine" / str(report.quarantine) / "quarantine.json"
     if text is None:
@@ -156,7 +154,7 @@ def test_a_record_that_does_not_say_who_made_it_is_listed_without(
     assert made.table().quarantines()["by"].to_list() == [None]
 
 
-def test_a_record_names_its_files_before_the_first_is_moved(made: MadeLog) -> None:
+def test_record_lists_its_files(made: MadeLog) -> None:
     planned = made.table().cleanup(quarantine=True)
     assert isinstance(planned, CleanupPlan)
     report = planned.apply()
@@ -170,7 +168,7 @@ def test_a_negative_age_is_refused(made: MadeLog) -> None:
         made.table().purge_quarantines(-dt.timedelta(days=1))
 
 
-def test_an_object_store_copies_and_deletes(made: MadeLog) -> None:
+def test_quarantine_on_an_object_store_copies_and_deletes(made: MadeLog) -> None:
     """In memory, as on object stores, a move is a copy and a deletion; copies have new times."""
     store = open_store("memory://quarantine-test/table")
     for name in sorted(made.names()):
@@ -188,7 +186,7 @@ def test_an_object_store_copies_and_deletes(made: MadeLog) -> None:
     assert [content(table, v) for v in range(30)] == before
 
 
-def test_what_is_being_written_is_not_purged(made: MadeLog) -> None:
+def test_recent_temporary_files_are_not_purged(made: MadeLog) -> None:
     report = quarantined(made)
     folder = made.folder / ".lakelog-quarantine" / str(report.quarantine)
     writing = folder / f".lakelog-{uuid.uuid4().hex}.tmp"
@@ -202,18 +200,18 @@ def test_what_is_being_written_is_not_purged(made: MadeLog) -> None:
     assert not writing.exists()
 
 
-class Meddled(StoreWrapper):
+class Interleaved(StoreWrapper):
     """A store in which another writer acts immediately after a call of one kind."""
 
-    def __init__(self, store: LogStore, call: str, meddle: Callable[[], object]) -> None:
+    def __init__(self, store: LogStore, call: str, action: Callable[[], object]) -> None:
         super().__init__(store)
         self._call = call
-        self._meddle: Callable[[], object] | None = meddle
+        self._action: Callable[[], object] | None = action
 
     def _after(self, call: str) -> None:
-        if call == self._call and self._meddle is not None:
-            meddle, self._meddle = self._meddle, None
-            meddle()
+        if call == self._call and self._action is not None:
+            action, self._action = self._action, None
+            action()
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
         yield from list(self._store.walk(folder))
@@ -225,45 +223,45 @@ class Meddled(StoreWrapper):
         return errors
 
 
-def meddled(made: MadeLog, call: str, meddle: Callable[[], object]) -> Table:
+def interleaved(made: MadeLog, call: str, action: Callable[[], object]) -> Table:
     log = made.table().log
-    return Table(replace(log, store=Meddled(log.store, call, meddle)), runtime())
+    return Table(replace(log, store=Interleaved(log.store, call, action)), runtime())
 
 
 @pytest.mark.parametrize("call", ["walk", "delete_many"])
-def test_two_may_purge_at_once(made: MadeLog, call: str) -> None:
+def test_concurrent_purges_are_allowed(made: MadeLog, call: str) -> None:
     first = quarantined(made)
     made.clock.now_ms += 10 * DAY_MS
     made.checkpoint(25, 3, "v2-json")
     second = quarantined(made)
-    table = meddled(made, call, lambda: made.table().purge_quarantines(AT_ONCE))
+    table = interleaved(made, call, lambda: made.table().purge_quarantines(AT_ONCE))
     purged = table.purge_quarantines(AT_ONCE)
     assert purged["id"].to_list() == [first.quarantine, second.quarantine]
     assert made.table().quarantines().height == 0
     assert not [p for p in (made.folder / ".lakelog-quarantine").rglob("*") if p.is_file()]
 
 
-def test_what_is_undone_while_it_is_purged_stays_back(made: MadeLog) -> None:
+def test_files_restored_during_a_purge_are_kept(made: MadeLog) -> None:
     before = times(made)
     report = quarantined(made)
-    meddled(made, "walk", report.undo).purge_quarantines(AT_ONCE)
+    interleaved(made, "walk", report.undo).purge_quarantines(AT_ONCE)
     assert times(made) == before
     assert fresh(made).versions() == [(0, 29)]
 
 
-def test_what_is_purged_while_it_is_undone_is_missing(made: MadeLog) -> None:
+def test_files_purged_during_an_undo_are_reported_as_missing(made: MadeLog) -> None:
     report = quarantined(made)
     assert report.quarantine is not None
-    table = meddled(made, "walk", lambda: made.table().purge_quarantines(AT_ONCE))
+    table = interleaved(made, "walk", lambda: made.table().purge_quarantines(AT_ONCE))
     assert set(table.undo_cleanup(report.quarantine)["outcome"]) == {"missing"}
     assert fresh(made).versions() == [(15, 29)]
 
 
-def test_two_may_undo_at_once(made: MadeLog) -> None:
+def test_concurrent_undos_are_allowed(made: MadeLog) -> None:
     before = times(made)
     report = quarantined(made)
     assert report.quarantine is not None
-    undone = meddled(made, "walk", report.undo).undo_cleanup(report.quarantine)
+    undone = interleaved(made, "walk", report.undo).undo_cleanup(report.quarantine)
     assert set(undone["outcome"]) == {"back"}
     assert times(made) == before
 
@@ -274,7 +272,7 @@ def test_an_id_of_a_wrong_type_or_date_is_refused(made: MadeLog, wrong: Any) -> 
         made.table().undo_cleanup(wrong)
 
 
-def test_a_folder_whose_date_does_not_exist_is_no_quarantine(made: MadeLog) -> None:
+def test_folder_with_an_invalid_date_is_not_a_quarantine(made: MadeLog) -> None:
     made.put(".lakelog-quarantine/20301332T256199Z-01234567/x.json", b"x", 50)
     made.put(".lakelog-quarantine/00000101T000000Z-01234567/x.json", b"x", 50)
     report = quarantined(made)
@@ -296,7 +294,7 @@ MALFORMED = [
 ]
 
 
-def test_a_malformed_record_is_corruption_and_moves_nothing(made: MadeLog) -> None:
+def test_malformed_record_raises_corruption_error_and_moves_nothing(made: MadeLog) -> None:
     report = quarantined(made)
     folder = made.folder / ".lakelog-quarantine" / str(report.quarantine)
     before = made.names()
@@ -308,7 +306,7 @@ def test_a_malformed_record_is_corruption_and_moves_nothing(made: MadeLog) -> No
         made.table().quarantines()
 
 
-def test_a_record_that_names_a_live_data_file_replaces_nothing(made: MadeLog) -> None:
+def test_record_with_a_data_file_replaces_nothing(made: MadeLog) -> None:
     report = quarantined(made)
     folder = made.folder / ".lakelog-quarantine" / str(report.quarantine)
     live = made.folder.parent / "part-0.parquet"
@@ -322,7 +320,7 @@ def test_a_record_that_names_a_live_data_file_replaces_nothing(made: MadeLog) ->
     assert live.read_bytes() == b"rows"
 
 
-def test_a_file_that_was_written_since_the_listing_is_kept(made: MadeLog) -> None:
+def test_file_written_after_the_listing_is_kept(made: MadeLog) -> None:
     report = quarantined(made)
     path = made.folder / f"{3:020d}.json"
 
@@ -340,7 +338,9 @@ def test_a_file_that_was_written_since_the_listing_is_kept(made: MadeLog) -> Non
     assert path.read_bytes() == b"another's"
 
 
-def test_a_quarantine_folder_that_is_a_link_is_not_purged(made: MadeLog, tmp_path: Path) -> None:
+def test_quarantine_folder_that_is_a_symbolic_link_is_not_purged(
+    made: MadeLog, tmp_path: Path
+) -> None:
     report = quarantined(made)
     folder = made.folder / ".lakelog-quarantine"
     folder.rename(tmp_path / "elsewhere")
@@ -353,7 +353,7 @@ def test_a_quarantine_folder_that_is_a_link_is_not_purged(made: MadeLog, tmp_pat
     assert sorted((tmp_path / "elsewhere").rglob("*")) == before
 
 
-def test_a_file_that_another_cleaner_takes_first_is_no_error(made: MadeLog) -> None:
+def test_file_deleted_by_a_concurrent_cleanup_is_not_an_error(made: MadeLog) -> None:
     class Overtaken(StoreWrapper):
         def move(self, source: str, target: str) -> None:
             if source == f"_delta_log/{3:020d}.json":

@@ -1,4 +1,4 @@
-"""Repair: each damage is found, repaired if that is sound, otherwise refused with the reason."""
+"""Repair: each damage is found, and repaired if that is safe or refused with the reason."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def repaired(table: Table, **options: Any) -> RepairReport:
     return found
 
 
-def told(plan: RepairPlan) -> list[tuple[str, str]]:
+def kinds_and_actions(plan: RepairPlan) -> list[tuple[str, str]]:
     return plan.findings.select("kind", "action").rows()
 
 
@@ -100,7 +100,7 @@ def pointer(where: Path) -> Path:
     return where / "_delta_log" / "_last_checkpoint"
 
 
-def test_a_sound_table_needs_nothing(tmp_path: Path) -> None:
+def test_valid_table_has_no_findings(tmp_path: Path) -> None:
     where = tmp_path / "table"
     plan = plan_of(checkpointed(where))
     assert plan.is_clean
@@ -111,7 +111,7 @@ def test_a_sound_table_needs_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [truncate, lose_files, garbage])
-def test_a_broken_or_wrong_checkpoint_is_written_anew(
+def test_broken_or_wrong_checkpoint_is_written_again(
     tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
     where = tmp_path / "table"
@@ -119,7 +119,7 @@ def test_a_broken_or_wrong_checkpoint_is_written_anew(
     expected = state(where)
     damage(where)
     plan = plan_of(table)
-    assert told(plan) == [("checkpoint", "write")]
+    assert kinds_and_actions(plan) == [("checkpoint", "write")]
     assert "f" in str(plan)
     assert "8.checkpoint" in plan._repr_html_()
     broken = newest(where).read_bytes()
@@ -132,40 +132,40 @@ def test_a_broken_or_wrong_checkpoint_is_written_anew(
     assert not snapshot.provenance.warnings
     assert sorted(f.split("/")[-1] for f in DeltaTable(str(where)).file_uris()) == paths(table)
     assert lakelog.open(str(where)).verify().verdict == "proved"
-    # Nothing is lost: the broken one lies in quarantine.
+    # Nothing is lost: the broken checkpoint is in quarantine.
     (kept,) = where.rglob(f".lakelog-quarantine/{report.quarantine}/*checkpoint*")
     assert kept.read_bytes() == broken
     assert table.quarantines()["by"].to_list() == ["repair"]
     assert plan_of(table).is_clean
 
 
-def test_a_missing_sidecar_is_mended(tmp_path: Path) -> None:
+def test_checkpoint_with_missing_sidecars_is_repaired(tmp_path: Path) -> None:
     where = tmp_path / "table"
     table = checkpointed(where, configuration=V2)
     expected = state(where)
     for sidecar in (where / "_delta_log" / "_sidecars").iterdir():
         sidecar.unlink()
-    assert ("checkpoint", "write") in told(plan_of(table))
+    assert ("checkpoint", "write") in kinds_and_actions(plan_of(table))
     assert repaired(table).left.height == 0
     assert state(where).equals(expected)
     assert lakelog.open(str(where)).verify().verdict == "proved"
 
 
 @pytest.mark.parametrize("layout", ["json", "flattened"])
-def test_indextables_checkpoints_are_mended(tmp_path: Path, layout: str) -> None:
+def test_indextables_checkpoints_are_repaired(tmp_path: Path, layout: str) -> None:
     where = tmp_path / "table"
     table = checkpointed(where, "indextables", layout)
     expected = state(where)
     pattern = "*8.checkpoint.parquet" if layout == "flattened" else "*8.checkpoint.json"
     file = newest(where, "indextables", pattern)
     file.write_bytes(file.read_bytes()[:50])
-    assert told(plan_of(table)) == [("checkpoint", "write")]
+    assert kinds_and_actions(plan_of(table)) == [("checkpoint", "write")]
     assert repaired(table).left.height == 0
     assert state(where).equals(expected)
     assert plan_of(table).is_clean
 
 
-def test_a_pointer_to_what_other_readers_do_not_know_is_moved_to_what_they_do(
+def test_pointer_to_a_checkpoint_that_other_readers_cannot_read_is_moved(
     tmp_path: Path,
 ) -> None:
     where = tmp_path / "table"
@@ -177,13 +177,13 @@ def test_a_pointer_to_what_other_readers_do_not_know_is_moved_to_what_they_do(
     assert json.loads(pointer.read_bytes())["version"] == 8
     assert plan_of(table).is_clean
     pointer.write_text('{"version": 9}')
-    assert told(plan_of(table)) == [("pointer", "write")]
+    assert kinds_and_actions(plan_of(table)) == [("pointer", "write")]
     assert repaired(table).left.height == 0
     assert json.loads(pointer.read_bytes())["version"] == 8
     assert plan_of(table).is_clean
 
 
-def test_one_that_cannot_be_made_again_is_refused_with_the_reason(tmp_path: Path) -> None:
+def test_checkpoint_that_cannot_be_replayed_is_refused_with_the_reason(tmp_path: Path) -> None:
     where = tmp_path / "table"
     table = checkpointed(where)
     for version in range(6):
@@ -207,7 +207,7 @@ def test_one_that_cannot_be_made_again_is_refused_with_the_reason(tmp_path: Path
     assert newest(where).exists()
 
 
-def test_another_tables_past_is_never_brought_back(tmp_path: Path) -> None:
+def test_repair_never_restores_the_history_of_another_table(tmp_path: Path) -> None:
     where = tmp_path / "table"
     table = checkpointed(where)
     first = where / "_delta_log" / "00000000000000000000.json"
@@ -229,13 +229,11 @@ def test_another_tables_past_is_never_brought_back(tmp_path: Path) -> None:
     "content",
     [b"{", b"", b'{"version":99}', b'{"version":4}', b'{"version":8,"size":1,"checksum":"x"}'],
 )
-def test_a_pointer_that_is_torn_dangling_or_behind_is_mended(
-    tmp_path: Path, content: bytes
-) -> None:
+def test_torn_dangling_or_outdated_pointer_is_repaired(tmp_path: Path, content: bytes) -> None:
     where = tmp_path / "table"
     table = checkpointed(where)
     pointer(where).write_bytes(content)
-    assert told(plan_of(table)) == [("pointer", "write")]
+    assert kinds_and_actions(plan_of(table)) == [("pointer", "write")]
     assert repaired(table).left.height == 0
     body = json.loads(pointer(where).read_text())
     assert (body["version"], body["numOfAddFiles"]) == (8, 6)
@@ -243,11 +241,11 @@ def test_a_pointer_that_is_torn_dangling_or_behind_is_mended(
     assert plan_of(table).is_clean
 
 
-def test_a_pointer_that_is_gone_is_written(tmp_path: Path) -> None:
+def test_missing_pointer_is_written(tmp_path: Path) -> None:
     where = tmp_path / "table"
     table = checkpointed(where)
     pointer(where).unlink()
-    assert told(plan_of(table)) == [("pointer", "write")]
+    assert kinds_and_actions(plan_of(table)) == [("pointer", "write")]
     repaired(table)
     assert plan_of(table).is_clean
 
@@ -257,25 +255,25 @@ def test_a_pointer_without_any_checkpoint_is_deleted(tmp_path: Path) -> None:
     table = checkpointed(where)
     for file in (where / "_delta_log").glob("*checkpoint*.parquet"):
         file.unlink()
-    assert told(plan_of(table)) == [("pointer", "delete")]
+    assert kinds_and_actions(plan_of(table)) == [("pointer", "delete")]
     repaired(table)
     assert not pointer(where).exists()
 
 
-def test_a_checksum_that_lies_is_written_anew(tmp_path: Path) -> None:
+def test_wrong_checksum_is_written_again(tmp_path: Path) -> None:
     where = tmp_path / "table"
     table = checkpointed(where)
     wrong = {"tableSizeBytes": 1, "numFiles": 6, "numMetadata": 1, "numProtocol": 1}
     path = where / "_delta_log" / f"{8:020d}.crc"
     for content in (json.dumps(wrong), json.dumps(wrong | {"tableSizeBytes": 1 << 64}), "{"):
         path.write_text(content)
-        assert told(plan_of(table)) == [("checksum", "write")]
+        assert kinds_and_actions(plan_of(table)) == [("checksum", "write")]
         assert repaired(table).left.height == 0
         assert json.loads(path.read_text())["tableSizeBytes"] == 1 + 3 + 4 + 5 + 7 + 8
         assert plan_of(table).is_clean
 
 
-def test_live_files_that_are_gone_are_told_and_removed_on_request_only(tmp_path: Path) -> None:
+def test_missing_live_files_are_reported_and_removed_only_on_request(tmp_path: Path) -> None:
     where = tmp_path / "table"
     table = checkpointed(where)
     live = paths(table)
@@ -288,7 +286,7 @@ def test_live_files_that_are_gone_are_told_and_removed_on_request_only(tmp_path:
     assert (row["kind"], row["path"], row["action"]) == ("data", live[0], "refuse")
     assert "restore it" in row["why"]
     assert repaired(table, check_files=True).left["path"].to_list() == [live[0]]
-    assert told(plan_of(table, remove_missing=True)) == [("data", "remove")]
+    assert kinds_and_actions(plan_of(table, remove_missing=True)) == [("data", "remove")]
     report = repaired(table, remove_missing=True)
     assert report.version == 9
     assert paths(lakelog.open(str(where))) == live[1:]
@@ -298,7 +296,7 @@ def test_live_files_that_are_gone_are_told_and_removed_on_request_only(tmp_path:
     assert found.findings["path"].to_list() == [live[1]]
 
 
-def test_a_missing_commit_cannot_be_mended(tmp_path: Path) -> None:
+def test_missing_commit_is_not_repaired(tmp_path: Path) -> None:
     where = tmp_path / "table"
     checkpointed(where)
     table = lakelog.open(str(where))
@@ -308,11 +306,11 @@ def test_a_missing_commit_cannot_be_mended(tmp_path: Path) -> None:
         tx.add(path="y", size=1)
     (where / "_delta_log" / f"{9:020d}.json").unlink()
     plan = plan_of(lakelog.open(str(where)))
-    assert ("log", "refuse") in told(plan)
+    assert ("log", "refuse") in kinds_and_actions(plan)
 
 
 @pytest.mark.parametrize("fault", ["fail", "lost"])
-def test_whatever_fails_the_table_is_readable_and_a_second_repair_ends_well(
+def test_table_is_readable_after_any_fault_and_a_second_repair_succeeds(
     tmp_path: Path, fault: Fault
 ) -> None:
     original = tmp_path / "original"
@@ -321,9 +319,9 @@ def test_whatever_fails_the_table_is_readable_and_a_second_repair_ends_well(
     truncate(original)
     pointer(original).write_bytes(b"{")
     kinds: list[Kind] = ["upload", "move", "delete", "put", "put_if_absent"]
-    calm = tmp_path / "calm"
-    shutil.copytree(original, calm)
-    table, store = open_with_rules(str(calm), "delta")
+    without_faults = tmp_path / "calm"
+    shutil.copytree(original, without_faults)
+    table, store = open_with_rules(str(without_faults), "delta")
     repaired(table)
     for nth in points(each for each in store.operations if each[0] in kinds):
         where = tmp_path / f"table-{nth}"
@@ -342,10 +340,10 @@ def test_whatever_fails_the_table_is_readable_and_a_second_repair_ends_well(
         if outcome is not None and outcome.left.height == 0 and again.repaired.height == 0:
             break
     else:
-        pytest.fail("it never succeeded at once")
+        pytest.fail("no repair completed without a fault")
 
 
-def test_a_read_only_store_can_be_looked_at(tmp_path: Path) -> None:
+def test_repair_of_a_read_only_store_can_be_planned(tmp_path: Path) -> None:
     where = tmp_path / "table"
     checkpointed(where)
     truncate(where)
@@ -357,6 +355,6 @@ def test_a_read_only_store_can_be_looked_at(tmp_path: Path) -> None:
 
     table, _ = open_with_rules(str(where), "delta")
     frozen = Table(type(table.log)(ReadOnly(open_store(str(where))), table.log.dialect))
-    assert told(plan_of(frozen)) == [("checkpoint", "write")]
+    assert kinds_and_actions(plan_of(frozen)) == [("checkpoint", "write")]
     with pytest.raises(lakelog.UnsupportedStoreError):
         repaired(frozen)

@@ -27,7 +27,7 @@ def made(tmp_path: Path) -> MadeLog:
     return log
 
 
-def test_the_first_row_is_the_table_as_it_is(made: MadeLog) -> None:
+def test_first_row_is_the_current_retention(made: MadeLog) -> None:
     names = made.names()
     found = made.table().simulate_retention()
     assert found.schema == SCHEMA
@@ -44,7 +44,7 @@ def test_the_first_row_is_the_table_as_it_is(made: MadeLog) -> None:
     assert made.names() == names
 
 
-def test_several_proposals_stand_side_by_side(made: MadeLog) -> None:
+def test_each_proposal_has_a_row(made: MadeLog) -> None:
     found = made.table().simulate_retention(
         log_retention=["90 days", dt.timedelta(days=50), 21 * DAY_MS, "1 day"]
     )
@@ -54,7 +54,7 @@ def test_several_proposals_stand_side_by_side(made: MadeLog) -> None:
     assert found["versions_lost"].to_list() == [20, 0, 5, 30, 39]
 
 
-def test_a_simulation_prints_what_tells_proposals_apart_in_words(made: MadeLog) -> None:
+def test_simulation_prints_the_differences_between_proposals(made: MadeLog) -> None:
     found = made.table().simulate_retention(
         log_retention=["90 days", "1 day"], consumers={"billing": 25, "audit": 39}
     )
@@ -102,7 +102,7 @@ def test_removed_data_files_are_counted_once_they_are_old_enough(made: MadeLog) 
     assert found["oldest_whole_version"].to_list() == [38, 20, 20]
 
 
-def test_consumers_that_would_break_are_named(made: MadeLog) -> None:
+def test_consumers_that_would_break_are_listed(made: MadeLog) -> None:
     found = made.table().simulate_retention(
         log_retention=["90 days", "1 day"],
         deleted_file_retention="365 days",
@@ -112,7 +112,7 @@ def test_consumers_that_would_break_are_named(made: MadeLog) -> None:
     assert found["broken_consumers"].to_list() == [["slow", "slowest"], [], ["slow", "slowest"]]
 
 
-def test_the_change_feed_ends_with_what_it_is_read_from(tmp_path: Path) -> None:
+def test_change_feed_begins_where_its_files_are_retained(tmp_path: Path) -> None:
     made = MadeLog(tmp_path / "table", configuration={"delta.enableChangeDataFeed": "true"})
     made.commits(60 - i for i in range(40))
     made.checkpoint(20, 40)
@@ -120,7 +120,7 @@ def test_the_change_feed_ends_with_what_it_is_read_from(tmp_path: Path) -> None:
     assert found["change_feed_from"].to_list() == [40, 0, 31]
 
 
-def test_durations_that_are_none_are_refused(made: MadeLog) -> None:
+def test_invalid_durations_are_refused(made: MadeLog) -> None:
     table = made.table()
     wrong: list[Any] = ["a month", -1, [], 1.5, True]
     for value in wrong:
@@ -132,15 +132,13 @@ def test_durations_that_are_none_are_refused(made: MadeLog) -> None:
 
 @given(days=st.integers(0, 70))
 @settings(max_examples=share_of(10))
-def test_what_is_simulated_is_what_cleanup_does(
-    tmp_path_factory: pytest.TempPathFactory, days: int
-) -> None:
+def test_simulation_equals_cleanup(tmp_path_factory: pytest.TempPathFactory, days: int) -> None:
     made = MadeLog(tmp_path_factory.mktemp("log") / "table")
     made.commits(60 - 3 * i for i in range(20))
     for version in (3, 9, 15):
         made.checkpoint(version, 50)
-    told = made.table().simulate_retention(dt.timedelta(days=days)).row(1, named=True)
+    simulated = made.table().simulate_retention(dt.timedelta(days=days)).row(1, named=True)
     done = made.table().cleanup(plan=False, retention=days * DAY_MS, force=True)
     assert isinstance(done, CleanupReport)
-    assert (told["log_files"], told["log_bytes"]) == (done.files.height, done.size_bytes)
-    assert fresh(made).versions() == [(told["oldest_version"], 19)]
+    assert (simulated["log_files"], simulated["log_bytes"]) == (done.files.height, done.size_bytes)
+    assert fresh(made).versions() == [(simulated["oldest_version"], 19)]

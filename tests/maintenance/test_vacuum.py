@@ -105,7 +105,7 @@ def on_disk(where: Path) -> set[str]:
     }
 
 
-def test_only_old_files_that_nothing_refers_to_may_go(where: Path, table: Table) -> None:
+def test_only_old_unreferenced_files_are_deleted(where: Path, table: Table) -> None:
     for name in ("live", "just removed", "long removed", "never committed"):
         put(where, f"{name}.parquet")
     put(where, "being written.parquet", age_days=1)
@@ -141,14 +141,14 @@ def test_a_plan_deletes_nothing(where: Path, table: Table) -> None:
         *("_change_data/_x", "nested/_delta_log/0.json", "nested/a.parquet"),
     ],
 )
-def test_hidden_names_and_other_tables_stay(where: Path, table: Table, hidden: str) -> None:
+def test_hidden_names_and_other_tables_are_kept(where: Path, table: Table, hidden: str) -> None:
     put(where, "nested/_delta_log/00000000000000000000.json")
     put(where, hidden)
-    put(where, "nested beside/orphan.parquet")
-    assert planned(table) == ["nested beside/orphan.parquet"]
+    put(where, "nested too/orphan.parquet")
+    assert planned(table) == ["nested too/orphan.parquet"]
 
 
-def test_what_a_killed_writer_had_begun_goes_when_it_is_old(where: Path, table: Table) -> None:
+def test_old_temporary_files_of_killed_writers_are_deleted(where: Path, table: Table) -> None:
     begun = f".lakelog-{'0a' * 16}.tmp"
     for path in (begun, f"a/{begun}", f"_delta_log/{begun}", f"_x/{begun}", f"a/{begun}x"):
         put(where, path)
@@ -156,7 +156,7 @@ def test_what_a_killed_writer_had_begun_goes_when_it_is_old(where: Path, table: 
     assert planned(table) == [begun, f"a/{begun}"]
 
 
-def test_change_data_goes_when_it_is_old(where: Path, table: Table) -> None:
+def test_old_change_data_is_deleted(where: Path, table: Table) -> None:
     put(where, "_change_data/day=1/old.parquet")
     put(where, "_change_data/young.parquet", age_days=1)
     plan = table.vacuum()
@@ -177,7 +177,7 @@ def test_partition_folders_may_begin_with_an_underscore(tmp_path: Path) -> None:
     assert planned(table) == ["_p=1/orphan.parquet"]
 
 
-def test_iceberg_metadata_stays_where_iceberg_reads_the_table(tmp_path: Path) -> None:
+def test_iceberg_metadata_is_kept_if_universal_format_is_enabled(tmp_path: Path) -> None:
     where = tmp_path / "table"
     new_table(str(where))
     put(where, "metadata/v1.metadata.json")
@@ -201,7 +201,7 @@ def test_iceberg_metadata_stays_where_iceberg_reads_the_table(tmp_path: Path) ->
         lambda _, name: f"./part/{name}",
     ],
 )
-def test_a_path_that_is_absolute_or_odd_protects_every_file_of_its_name(
+def test_absolute_or_unusual_path_protects_every_file_of_its_name(
     where: Path, table: Table, spell: Callable[[Path, str], str]
 ) -> None:
     put(where, "part/a b.parquet")
@@ -212,7 +212,7 @@ def test_a_path_that_is_absolute_or_odd_protects_every_file_of_its_name(
     assert planned(table) == ["part/orphan.parquet"]
 
 
-def test_escaped_paths_are_compared_as_they_stand_on_disk(where: Path, table: Table) -> None:
+def test_escaped_paths_are_decoded_before_comparison(where: Path, table: Table) -> None:
     names = ["a b%2F+é.parquet", "100%.parquet", "p=1/d.parquet"]
     for name in names:
         put(where, name)
@@ -221,11 +221,11 @@ def test_escaped_paths_are_compared_as_they_stand_on_disk(where: Path, table: Ta
     assert planned(table) == ["a b/+é.parquet"]
 
 
-def test_a_name_that_is_no_text_stays(where: Path, table: Table) -> None:
+def test_file_name_that_is_not_utf8_is_kept(where: Path, table: Table) -> None:
     try:
         put(where, os.fsdecode(b"\xff.parquet"))
-    except OSError:  # a file system that takes text only
-        pytest.skip("the file system takes text only")
+    except OSError:  # a file system that accepts UTF-8 only
+        pytest.skip("the file system accepts UTF-8 only")
     put(where, "orphan.parquet")
     assert planned(table) == ["orphan.parquet"]
 
@@ -240,7 +240,9 @@ def z85(value: uuid.UUID) -> str:
 
 @settings(max_examples=share_of(50))
 @given(st.lists(st.tuples(st.uuids(), st.sampled_from(["", "a", "xY"])), min_size=1))
-def test_vectors_are_found_where_their_identifiers_say(given_: list[tuple[uuid.UUID, str]]) -> None:
+def test_vector_paths_are_derived_from_their_identifiers(
+    given_: list[tuple[uuid.UUID, str]],
+) -> None:
     frame = pl.DataFrame(
         {
             "dvStorageType": ["u" for _ in given_],
@@ -277,7 +279,7 @@ def test_an_unknown_storage_type_is_refused() -> None:
         vector_paths(frame)
 
 
-def test_vectors_stay_with_the_files_whose_rows_they_hide(tmp_path: Path) -> None:
+def test_vectors_are_kept_with_their_data_files(tmp_path: Path) -> None:
     where = tmp_path / "table"
     new_table(str(where), configuration={"delta.enableDeletionVectors": "true"})
     table = at(where, Clock())
@@ -318,7 +320,7 @@ def test_vectors_stay_with_the_files_whose_rows_they_hide(tmp_path: Path) -> Non
 # --- retention ---------------------------------------------------------------------------------
 
 
-def test_less_than_the_tables_retention_has_to_be_meant(where: Path, table: Table) -> None:
+def test_retention_shorter_than_the_tables_must_be_forced(where: Path, table: Table) -> None:
     put(where, "gone.parquet", age_days=2)
     with pytest.raises(UnsafeRetentionError, match="at least 7 days") as raised:
         table.vacuum(retention=dt.timedelta(days=1))
@@ -329,7 +331,7 @@ def test_less_than_the_tables_retention_has_to_be_meant(where: Path, table: Tabl
         table.vacuum(retention=dt.timedelta(days=-1), force=True)
 
 
-def test_the_tables_property_says_how_long(tmp_path: Path) -> None:
+def test_retention_property_of_the_table_is_used(tmp_path: Path) -> None:
     where = tmp_path / "table"
     configured = {"delta.deletedFileRetentionDuration": "interval 1 day"}
     new_table(str(where), configuration=configured)
@@ -337,7 +339,7 @@ def test_the_tables_property_says_how_long(tmp_path: Path) -> None:
     assert planned(at(where, Clock())) == ["orphan.parquet"]
 
 
-def test_versions_that_are_asked_for_keep_their_files(where: Path, table: Table) -> None:
+def test_requested_versions_keep_their_files(where: Path, table: Table) -> None:
     for name in "abc":
         put(where, name)
     add(table, "a")
@@ -352,7 +354,7 @@ def test_versions_that_are_asked_for_keep_their_files(where: Path, table: Table)
         table.vacuum(keep_versions=[9])
 
 
-def test_indextables_vacuums_too(tmp_path: Path) -> None:
+def test_vacuum_of_an_indextables_table(tmp_path: Path) -> None:
     where = tmp_path / "table"
     new_table(str(where), "indextables")
     for name in ("live.split", "orphan.split"):
@@ -365,7 +367,7 @@ def test_indextables_vacuums_too(tmp_path: Path) -> None:
 # --- inventories -------------------------------------------------------------------------------
 
 
-def test_an_inventory_stands_in_for_a_listing(where: Path, table: Table) -> None:
+def test_inventory_replaces_the_listing(where: Path, table: Table) -> None:
     add(table, "live.parquet")
     old, young = NOW_MS - 30 * DAY_MS, NOW_MS
     frame = pl.DataFrame(
@@ -383,7 +385,7 @@ def test_an_inventory_stands_in_for_a_listing(where: Path, table: Table) -> None
 
 
 @pytest.mark.parametrize("path", ["/abs/a", "s3://b/a", "../a", "a/../b", "", "a//b", None])
-def test_an_inventory_of_other_places_is_refused(table: Table, path: str | None) -> None:
+def test_inventory_with_paths_outside_the_table_is_refused(table: Table, path: str | None) -> None:
     frame = pl.DataFrame(
         {"path": [path], "size": [1], "modified_ms": [0]}, schema_overrides={"path": pl.String}
     )
@@ -399,7 +401,7 @@ def test_an_inventory_without_times_is_refused(table: Table) -> None:
 # --- applying ----------------------------------------------------------------------------------
 
 
-def test_a_file_that_a_commit_has_brought_back_is_spared(where: Path, table: Table) -> None:
+def test_file_added_again_after_the_plan_is_kept(where: Path, table: Table) -> None:
     put(where, "back.parquet")
     put(where, "orphan.parquet")
     plan = table.vacuum()
@@ -412,7 +414,9 @@ def test_a_file_that_a_commit_has_brought_back_is_spared(where: Path, table: Tab
 
 
 @pytest.mark.parametrize("fault", ["fail", "lost"])
-def test_what_cannot_be_deleted_is_told_and_found_again(where: Path, fault: Fault) -> None:
+def test_failed_deletion_is_reported_and_repeated_by_the_next_vacuum(
+    where: Path, fault: Fault
+) -> None:
     for n in range(5):
         put(where, f"{n}.parquet")
     broken = at(where, Clock(), "delta", Rule(fault, "delete", nth=3))
@@ -424,7 +428,7 @@ def test_what_cannot_be_deleted_is_told_and_found_again(where: Path, fault: Faul
     assert on_disk(where) == set()
 
 
-def test_every_failing_operation_leaves_what_is_needed(where: Path, table: Table) -> None:
+def test_live_files_are_kept_if_any_operation_fails(where: Path, table: Table) -> None:
     put(where, "live.parquet")
     add(table, "live.parquet")
     for nth in range(1, 100):
@@ -439,11 +443,13 @@ def test_every_failing_operation_leaves_what_is_needed(where: Path, table: Table
         if not report.errors:
             break
     else:
-        pytest.fail("it never succeeded")
+        pytest.fail("no run completed without a fault")
     assert on_disk(where) == {"live.parquet"}
 
 
-def test_a_read_only_store_can_be_planned_and_not_applied(where: Path, table: Table) -> None:
+def test_vacuum_of_a_read_only_store_can_be_planned_but_not_applied(
+    where: Path, table: Table
+) -> None:
     put(where, "orphan.parquet")
 
     class ReadOnly(InjectingStore):
@@ -461,15 +467,15 @@ def test_a_read_only_store_can_be_planned_and_not_applied(where: Path, table: Ta
 def test_progress_counts_files(where: Path, table: Table) -> None:
     for n in range(3):
         put(where, f"{n}.parquet")
-    told: list[tuple[str, int, int | None]] = []
-    table.vacuum(plan=False, progress=lambda *step: told.append(step))
-    assert ("delete", 3, 3) in told
-    assert told[0][0] == "list"
+    steps: list[tuple[str, int, int | None]] = []
+    table.vacuum(plan=False, progress=lambda *step: steps.append(step))
+    assert ("delete", 3, 3) in steps
+    assert steps[0][0] == "list"
 
 
 @settings(max_examples=share_of(25))
 @given(seed=st.integers(0, 2**32))
-def test_no_file_that_a_retained_reader_needs_ever_goes(
+def test_vacuum_never_deletes_a_file_that_a_retained_reader_needs(
     seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Random histories of files, compared with a plain record of which reader needs which file."""
@@ -515,7 +521,7 @@ def test_deltalake_plans_the_same(tmp_path: Path) -> None:
     assert DeltaTable(where).to_pyarrow_table().to_pydict() == rows
 
 
-def test_an_inventory_does_not_reach_through_a_linked_folder(tmp_path: Path) -> None:
+def test_inventory_does_not_follow_a_linked_folder(tmp_path: Path) -> None:
     where = tmp_path / "table"
     new_table(str(where))
     put(tmp_path / "elsewhere", "x.parquet")
