@@ -21,8 +21,8 @@ from lakelog.storage import LogStore, open_store
 from tests.storage import servers
 from tests.storage.gcs_double import GcsDouble, gcs_double
 
-# Read by gcsfs when it is imported: its class for zonal buckets asks over gRPC what kind a bucket
-# is, and stalls a minute where nothing answers.
+# gcsfs reads this on import: its class for zonal buckets queries the type of a bucket over gRPC,
+# and stalls for a minute if no server answers.
 os.environ["GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT"] = "false"
 
 BUCKET = "tables"

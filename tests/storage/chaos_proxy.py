@@ -26,7 +26,7 @@ _HOP_BY_HOP = frozenset(
 _HANG_SECONDS = 120.0
 _LARGEST_BODY_BYTES = 1 << 30
 
-# What S3 answers where a conditional PUT meets another one in flight.
+# The answer of S3 to a conditional PUT while another one is in flight.
 _CONFLICT_BODY = (
     "<?xml version='1.0' encoding='UTF-8'?><Error><Code>ConditionalRequestConflict</Code>"
     "<Message>The conditional request cannot succeed due to a conflicting operation against this "
@@ -229,7 +229,7 @@ class ChaosProxy:
             )
             if request.method != "HEAD":  # whose length is the file's
                 kept.popall("Content-Length", None)
-            if "Location" in kept:  # an upload session goes on through the proxy
+            if "Location" in kept:  # an upload session continues through the proxy
                 kept["Location"] = kept["Location"].replace(self.upstream, self.url)
             return web.Response(status=answer.status, headers=kept, body=content or None)
 
@@ -249,7 +249,7 @@ async def _truncated(request: web.Request, whole: web.StreamResponse) -> web.Str
     half = web.StreamResponse(status=whole.status, headers=headers)
     await half.prepare(request)
     await half.write(content[: len(content) // 2])
-    await asyncio.sleep(0.01)  # an abort at once would throw away what waits to be sent
+    await asyncio.sleep(0.01)  # an immediate abort would discard unsent data
     if request.transport is not None:
         request.transport.abort()
     return half

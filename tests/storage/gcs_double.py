@@ -106,7 +106,7 @@ class GcsDouble:
         self._buckets: dict[str, dict[str, Blob]] = {}
         self._uploads: dict[str, _Upload] = {}
         self._rewrites: dict[str, tuple[str, ...]] = {}
-        self.rewrite_calls = 1  # how often a rewrite wants to be asked until it is done
+        self.rewrite_calls = 1  # number of calls until a rewrite is done
         self.held_back_bytes = 0  # of each chunk of an upload but the last, as Google may
         self._generations = itertools.count(_FIRST_GENERATION)
         self._upload_ids = itertools.count(1)
@@ -168,7 +168,7 @@ class GcsDouble:
     def _insert(
         self, bucket: str, name: str, data: bytes, content_type: str, query: Mapping[str, str]
     ) -> web.Response:
-        # A plain function: nothing can come between the check and the write.
+        # A plain function: no other handler runs between the check and the write.
         self._check(bucket, name, query)
         return web.json_response(self._put(bucket, name, data, content_type).resource())
 
@@ -260,7 +260,7 @@ class GcsDouble:
         for part in parts:
             asked = re.search(rb"DELETE \S*?/storage/v1/b/([^/\s]+)/o/([^\s?]+)", part)
             if asked is None:
-                raise _RefusedError(400, "invalid", "only deletions are known in a batch")
+                raise _RefusedError(400, "invalid", "a batch supports only deletions")
             bucket, name = (unquote(group.decode()) for group in asked.groups())
             there = self._bucket(bucket).pop(name, None)
             content_id = re.search(rb"(?i)content-id:\s*<?([^>\r\n]+)", part)
@@ -278,7 +278,7 @@ class GcsDouble:
     # --- uploads -------------------------------------------------------------------------------
 
     async def _upload(self, request: web.Request) -> web.Response:
-        body = await request.read()  # the last await of every way below
+        body = await request.read()  # the last await of every path below
         query = request.query
         bucket = request.match_info["bucket"]
         self._bucket(bucket)
@@ -321,7 +321,7 @@ class GcsDouble:
         first = 0 if not span else len(upload.data) if span == "*" else int(span.split("-")[0])
         if first > len(upload.data):
             raise _RefusedError(400, "invalid", "Bytes are missing before these.")
-        new = body[len(upload.data) - first :]  # what is there already is ignored
+        new = body[len(upload.data) - first :]  # bytes that are already stored are ignored
         if total == "*" and len(new) > self.held_back_bytes:
             new = new[: len(new) - self.held_back_bytes]
         upload.data += new

@@ -15,7 +15,7 @@ import threading
 def main() -> int:
     child = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL)
 
-    def wait_for_the_end() -> None:
+    def terminate_at_end_of_input() -> None:
         while os.read(sys.stdin.fileno(), 1024):
             pass
         child.terminate()
@@ -24,7 +24,7 @@ def main() -> int:
         except subprocess.TimeoutExpired:
             child.kill()
 
-    threading.Thread(target=wait_for_the_end, daemon=True).start()
+    threading.Thread(target=terminate_at_end_of_input, daemon=True).start()
     return child.wait()
 
 

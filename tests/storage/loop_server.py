@@ -23,7 +23,7 @@ def serving(make: Callable[[], web.Application]) -> Iterator[str]:
     thread.start()
 
     async def start() -> tuple[web.AppRunner, int]:
-        # Handlers of connections that went away are cancelled, so that a hang ends with its client.
+        # Handlers of closed connections are cancelled, so that a hang ends with its client.
         runner = web.AppRunner(
             make(), access_log=None, handler_cancellation=True, shutdown_timeout=0.1
         )

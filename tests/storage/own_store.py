@@ -1,4 +1,4 @@
-"""`DictStore`: a store over a dict, such as another party could write."""
+"""`DictStore`: a store over a dict, as a third party could write it."""
 
 from __future__ import annotations
 

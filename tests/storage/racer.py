@@ -30,20 +30,22 @@ def name(number: int) -> str:
     return f"log/{number:020d}.json"
 
 
-def race(orders: dict[str, Any], me: int, barrier: Any, answers: Any) -> None:
+def race(orders: dict[str, Any], process: int, barrier: Any, answers: Any) -> None:
     from lakelog.storage import open_store
 
     store = open_store(orders["location"], orders["options"])
     outcomes = []
-    # The first connection is slow, and would give the same process every round.
-    store.put_if_absent(f"warm/{me}", b"x")
+    # The first connection is slow, and would let the same process win every round.
+    store.put_if_absent(f"warm/{process}", b"x")
     for number in range(orders["rounds"]):
         barrier.wait(_ROUND_SECONDS)
         try:
-            outcomes.append("won" if store.put_if_absent(name(number), content(me)) else "taken")
-        except Exception as error:  # noqa: BLE001 - any of them is an outcome
+            outcomes.append(
+                "won" if store.put_if_absent(name(number), content(process)) else "taken"
+            )
+        except Exception as error:  # noqa: BLE001 - every error is an outcome
             outcomes.append(f"{type(error).__name__}: {error}")
-    answers.put((me, outcomes))
+    answers.put((process, outcomes))
 
 
 def main() -> None:
@@ -57,15 +59,15 @@ def main() -> None:
     barrier = context.Barrier(orders["processes"])
     answers = context.Queue()
     racers = [
-        context.Process(target=race, args=(orders, me, barrier, answers), daemon=True)
-        for me in range(orders["processes"])
+        context.Process(target=race, args=(orders, process, barrier, answers), daemon=True)
+        for process in range(orders["processes"])
     ]
     for racer in racers:
         racer.start()
     outcomes = dict(answers.get(timeout=300) for _ in racers)
     for racer in racers:
         racer.join(120)
-    by_process = [outcomes[me] for me in range(orders["processes"])]
+    by_process = [outcomes[process] for process in range(orders["processes"])]
     json.dump([list(of_round) for of_round in zip(*by_process, strict=True)], sys.stdout)
 
 

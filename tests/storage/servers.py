@@ -175,7 +175,7 @@ def _install_azurite(folder: Path) -> None:
     draft = folder.with_suffix(".part")
     shutil.rmtree(draft, ignore_errors=True)
     shutil.copytree(HERE / "azurite", draft)
-    # The script itself: the launcher beside node has lost the link that it was.
+    # The script itself: the launcher next to node is no longer a symbolic link.
     npm = os.path.join(_NODE_ROOT, "lib", "node_modules", "npm", "bin", "npm-cli.js")
     options = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
     command = [_node(), npm, "ci", *options]

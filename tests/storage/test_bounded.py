@@ -34,7 +34,7 @@ from lakelog.testing import InjectingStore, Rule
 from tests.handmade import Handmade, add, metadata, protocol
 
 
-class Stubborn(StoreWrapper):
+class HangingStore(StoreWrapper):
     """A store that does not answer for some files until it is released, and records its readers."""
 
     def __init__(self, root: Path, hanging: Sequence[str] = (), pause_s: float = 0.0) -> None:
@@ -75,8 +75,8 @@ NAMES = [f"{index:02d}" for index in range(40)]
 CONTENTS = [f"{index}".encode() for index in range(40)]
 
 
-def test_files_come_in_order_so_many_at_a_time(folder: Path) -> None:
-    store = Stubborn(folder, pause_s=0.02)
+def test_files_are_read_in_order_with_limited_parallelism(folder: Path) -> None:
+    store = HangingStore(folder, pause_s=0.02)
     limited = BoundedStore(store, ReadLimits(parallelism=3))
     assert list(limited.read_many(NAMES)) == CONTENTS
     assert store.most == 3
@@ -89,7 +89,7 @@ def test_files_come_in_order_so_many_at_a_time(folder: Path) -> None:
     taken=st.integers(0, 40),
     sizes=st.lists(st.sampled_from([1, 70_000]), min_size=40, max_size=40),
 )
-def test_limits_change_nothing_of_what_is_read(
+def test_limits_do_not_change_the_content(
     count: int, parallelism: int, taken: int, sizes: list[int]
 ) -> None:
     contents = {f"{index}": b"x" * size + b"%d" % index for index, size in enumerate(sizes[:count])}
@@ -104,8 +104,8 @@ def test_limits_change_nothing_of_what_is_read(
     assert [data for data, _ in zip(found, wanted, strict=False)] == wanted
 
 
-def test_files_that_hang_are_named(folder: Path) -> None:
-    store = Stubborn(folder, hanging=["07", "31"])
+def test_timeout_error_names_the_hanging_files(folder: Path) -> None:
+    store = HangingStore(folder, hanging=["07", "31"])
     limited = BoundedStore(store, ReadLimits(timeout_s=2))
     found = iter(limited.read_many(NAMES))
     assert [next(found) for _ in range(7)] == CONTENTS[:7]
@@ -117,8 +117,8 @@ def test_files_that_hang_are_named(folder: Path) -> None:
     assert isinstance(caught.value, TimeoutError)
 
 
-def test_many_that_hang_are_counted(folder: Path) -> None:
-    store = Stubborn(folder, hanging=NAMES)
+def test_timeout_error_counts_many_hanging_files(folder: Path) -> None:
+    store = HangingStore(folder, hanging=NAMES)
     limited = BoundedStore(store, ReadLimits(parallelism=2, timeout_s=0.1))
     with pytest.raises(ReadTimeoutError) as caught:
         list(limited.read_many(NAMES))
@@ -127,13 +127,13 @@ def test_many_that_hang_are_counted(folder: Path) -> None:
     assert str(caught.value.found).endswith(" and 20 more")
 
 
-def test_slow_files_that_keep_arriving_are_waited_for(folder: Path) -> None:
-    store = Stubborn(folder, pause_s=0.15)
+def test_slow_reads_with_progress_do_not_time_out(folder: Path) -> None:
+    store = HangingStore(folder, pause_s=0.15)
     limited = BoundedStore(store, ReadLimits(parallelism=2, timeout_s=2))
     assert list(limited.read_many(NAMES)) == CONTENTS  # three seconds in all
 
 
-def test_an_error_is_raised_at_the_turn_of_its_file(folder: Path) -> None:
+def test_read_error_is_raised_at_the_position_of_its_file(folder: Path) -> None:
     limited = BoundedStore(open_store(folder), ReadLimits(timeout_s=5.0))
     found = iter(limited.read_many(["00", "missing", "01"]))
     assert next(found) == b"0"
@@ -142,7 +142,7 @@ def test_an_error_is_raised_at_the_turn_of_its_file(folder: Path) -> None:
     assert caught.value.path == "missing"
 
 
-def test_leaving_early_ends_the_threads(folder: Path) -> None:
+def test_closing_the_generator_early_ends_the_threads(folder: Path) -> None:
     limited = BoundedStore(open_store(folder), ReadLimits(parallelism=4))
 
     def threads() -> int:
@@ -158,8 +158,8 @@ def test_leaving_early_ends_the_threads(folder: Path) -> None:
     assert not threads()
 
 
-def test_one_file_is_not_waited_for_without_end(folder: Path) -> None:
-    store = Stubborn(folder, hanging=["01"])
+def test_single_read_times_out(folder: Path) -> None:
+    store = HangingStore(folder, hanging=["01"])
     limited = BoundedStore(store, ReadLimits(timeout_s=60))
     assert limited.read("00") == b"0"
     with limited.open("02") as file:
@@ -180,7 +180,7 @@ def test_one_file_is_not_waited_for_without_end(folder: Path) -> None:
     store.released.set()
 
 
-def test_a_read_of_an_open_file_that_hangs_is_given_up(folder: Path) -> None:
+def test_read_of_an_open_file_times_out(folder: Path) -> None:
     released = threading.Event()
 
     class Stuck(BytesIO):
@@ -200,7 +200,7 @@ def test_a_read_of_an_open_file_that_hangs_is_given_up(folder: Path) -> None:
     released.set()
 
 
-def test_without_limits_the_store_below_does_as_ever(folder: Path) -> None:
+def test_store_without_limits_is_unchanged(folder: Path) -> None:
     store = InjectingStore(open_store(folder), [Rule("fail", "read", nth=3)])
     plain = BoundedStore(store)
     assert list(plain.read_many(["00", "01"])) == [b"0", b"1"]
@@ -212,16 +212,16 @@ def test_without_limits_the_store_below_does_as_ever(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("wrong", [(0, None), (-1, None), (None, 0.0), (None, float("nan"))])
-def test_limits_above_zero_only(wrong: tuple[int | None, float | None]) -> None:
+def test_limits_must_be_positive(wrong: tuple[int | None, float | None]) -> None:
     with pytest.raises(InvalidInputError):
         ReadLimits(*wrong)
 
 
-def test_a_table_names_the_commits_that_hang(tmp_path: Path) -> None:
+def test_timeout_error_of_a_table_names_the_hanging_commits(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t").start()
     for version in range(1, 9):
         made.commit(version, add(f"f{version}"))
-    store = Stubborn(made.root, hanging=[f"{5:020d}.json"])
+    store = HangingStore(made.root, hanging=[f"{5:020d}.json"])
     table = lakelog.open(store=store, read_timeout=2)
     with pytest.raises(ReadTimeoutError) as caught:
         table.snapshot()
@@ -230,7 +230,7 @@ def test_a_table_names_the_commits_that_hang(tmp_path: Path) -> None:
     assert table.snapshot().num_files() == 8
 
 
-def test_limits_come_from_the_call_or_from_the_table(tmp_path: Path) -> None:
+def test_limits_are_taken_from_the_call_or_from_the_table(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t")
     properties = {
         "spark.indextables.checkpoint.parallelism": "2",
@@ -255,7 +255,7 @@ def test_limits_come_from_the_call_or_from_the_table(tmp_path: Path) -> None:
     assert limits(table) == ReadLimits(3, 7.0)
     made.commit(1, metadata(properties={"spark.indextables.checkpoint.parallelism": "many"}))
     table.snapshot()
-    assert limits(table) == ReadLimits(3, None)  # a malformed one is for the checkpoint to name
+    assert limits(table) == ReadLimits(3, None)  # a malformed one is reported by the checkpoint
 
 
 HANGING: dict[str, Callable[[LogStore], object]] = {
@@ -270,8 +270,8 @@ HANGING: dict[str, Callable[[LogStore], object]] = {
 }
 
 
-class Dead(StoreWrapper):
-    """A store of which one operation, or every one, does not answer until it is released."""
+class UnresponsiveStore(StoreWrapper):
+    """A store whose operations of some names do not answer until it is released."""
 
     def __init__(self, root: Path, operations: Sequence[str]) -> None:
         super().__init__(open_store(root))
@@ -281,29 +281,29 @@ class Dead(StoreWrapper):
 
     def _wait(self, *_: object) -> None:
         self.released.wait()
-        raise NotFoundError("let go")
+        raise NotFoundError("released")
 
 
 @pytest.mark.parametrize("operation", HANGING)
-def test_every_operation_that_reads_is_given_up(folder: Path, operation: str) -> None:
+def test_every_read_operation_times_out(folder: Path, operation: str) -> None:
     hanging = {"read_many": "read"}.get(operation, operation)
-    store = Dead(folder, [hanging])
+    store = UnresponsiveStore(folder, [hanging])
     with pytest.raises(ReadTimeoutError) as caught:
         HANGING[operation](BoundedStore(store, ReadLimits(timeout_s=0.05)))
     store.released.set()
     assert "read_timeout" in str(caught.value.hint)
 
 
-def test_a_first_read_of_a_dead_store_is_given_up(tmp_path: Path) -> None:
+def test_first_read_of_an_unresponsive_store_times_out(tmp_path: Path) -> None:
     Handmade(tmp_path / "t").start()
-    store = Dead(tmp_path / "t", list(HANGING))
+    store = UnresponsiveStore(tmp_path / "t", list(HANGING))
     with pytest.raises(ReadTimeoutError):
         lakelog.open(store=store, read_timeout=0.05)
     store.released.set()
     assert inspect.signature(lakelog.open).parameters["read_timeout"].default == 30
 
 
-def test_a_process_ends_while_a_read_hangs(tmp_path: Path) -> None:
+def test_process_can_exit_while_a_read_hangs(tmp_path: Path) -> None:
     code = """
 import threading
 from lakelog.errors import ReadTimeoutError
@@ -311,11 +311,11 @@ from lakelog.storage import open_store
 from lakelog.storage.base import StoreWrapper
 from lakelog.storage.bounded import BoundedStore, ReadLimits
 
-class Dead(StoreWrapper):
+class UnresponsiveStore(StoreWrapper):
     def read(self, path):
         threading.Event().wait()
 
-store = BoundedStore(Dead(open_store(".")), ReadLimits(timeout_s=0.05))
+store = BoundedStore(UnresponsiveStore(open_store(".")), ReadLimits(timeout_s=0.05))
 try:
     list(store.read_many(["a", "b"]))
 except ReadTimeoutError:
@@ -327,7 +327,7 @@ except ReadTimeoutError:
     assert done.stdout.strip() == "given up"
 
 
-def test_a_read_that_is_late_waits_for_a_large_file_and_a_listing_for_its_pages(
+def test_timeout_allows_for_file_size_and_listing_pages(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lakelog.storage.bounded._SLOWEST_BYTES_A_SECOND", 1 / 60)
@@ -335,7 +335,7 @@ def test_a_read_that_is_late_waits_for_a_large_file_and_a_listing_for_its_pages(
 
     class Large(StoreWrapper):
         def stat(self, path: str) -> FileEntry | None:
-            late.set()  # what is late is asked for its size
+            late.set()  # a late read requests the size
             return super().stat(path)
 
         def read(self, path: str) -> bytes:
@@ -355,7 +355,7 @@ def test_a_read_that_is_late_waits_for_a_large_file_and_a_listing_for_its_pages(
     assert len(BoundedStore(limited._store, ReadLimits(timeout_s=5)).list_from("")) == 40
 
 
-def test_ranges_are_given_up_too(folder: Path) -> None:
+def test_range_reads_time_out(folder: Path) -> None:
     released = threading.Event()
     calls: list[int] = []
 
@@ -377,14 +377,14 @@ def test_ranges_are_given_up_too(folder: Path) -> None:
     released.set()
 
 
-def test_the_default_is_not_kept_over_a_store_that_cannot_hang(folder: Path) -> None:
+def test_default_timeout_is_not_applied_to_local_stores(folder: Path) -> None:
     assert BoundedStore(open_store(folder), DEFAULT_LIMITS).limits == ReadLimits()
     assert BoundedStore(open_store("memory://x"), DEFAULT_LIMITS).limits == ReadLimits()
-    assert BoundedStore(Stubborn(folder), DEFAULT_LIMITS).limits.timeout_s == 30
+    assert BoundedStore(HangingStore(folder), DEFAULT_LIMITS).limits.timeout_s == 30
 
 
-def test_what_the_caller_asked_for_wins_over_the_table(folder: Path) -> None:
-    store, own = Stubborn(folder), ReadLimits(timeout_s=7.0)
+def test_timeout_of_the_caller_overrides_the_table(folder: Path) -> None:
+    store, own = HangingStore(folder), ReadLimits(timeout_s=7.0)
     for asked, applied in ((DEFAULT_TIMEOUT_S, 7.0), (30.0, 30.0), (2.0, 2.0), (None, None)):
         limited = BoundedStore(store, ReadLimits(timeout_s=asked))
         limited.apply_table_limits(own)

@@ -48,7 +48,7 @@ from lakelog.storage.resolve import store_of
 from lakelog.storage.s3 import S3
 
 
-class Answer(Exception):  # noqa: N818 - it stands for what a driver raises
+class Answer(Exception):  # noqa: N818 - it represents an error of a driver
     def __init__(self, verdict: Verdict) -> None:
         super().__init__(verdict)
         self.verdict = verdict
@@ -87,7 +87,7 @@ def run(answers: Sequence[Verdict | None]) -> tuple[bool, int, list[float]]:
         ([BUSY] * (ATTEMPTS - 1) + [None], True, ATTEMPTS),
     ],
 )
-def test_what_may_pass_is_tried_again(
+def test_transient_failures_are_retried(
     answers: list[Verdict | None], won: bool, attempts: int
 ) -> None:
     assert run(answers)[:2] == (won, attempts)
@@ -105,7 +105,7 @@ def test_what_may_pass_is_tried_again(
         ([LOST, BUSY], OutcomeUnknownError),
     ],
 )
-def test_one_attempt_that_may_have_been_carried_out_leaves_the_outcome_open(
+def test_possibly_executed_attempt_raises_outcome_unknown_error(
     answers: list[Verdict | None], error: type[Exception]
 ) -> None:
     with pytest.raises(error) as refused:
@@ -118,7 +118,7 @@ def test_pauses_grow_and_are_bounded() -> None:
     assert run([BUSY] * (ATTEMPTS - 1) + [None])[2] == [0.1, 0.2, 0.4, 0.8]
 
 
-def test_a_write_that_hangs_ends_and_leaves_the_outcome_open(
+def test_hanging_write_times_out_with_unknown_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(conditional_module, "_DEADLINE_S", 0.05)
@@ -135,7 +135,7 @@ def test_a_write_that_hangs_ends_and_leaves_the_outcome_open(
         *((status, UNKNOWN) for status in (200, 409, 412)),
     ],
 )
-def test_a_status_tells_what_it_tells_everywhere(status: int, verdict: Verdict) -> None:
+def test_http_status_has_the_common_verdict(status: int, verdict: Verdict) -> None:
     assert judge_status(status) == verdict
 
 
@@ -217,16 +217,14 @@ SLOW = ReadTimeoutError("15 s")
     ],
     ids=str,
 )
-def test_s3_a_write_is_judged_by_all_its_attempts(
-    attempts: list[Attempt], verdict: Verdict
-) -> None:
+def test_s3_write_is_judged_by_all_its_attempts(attempts: list[Attempt], verdict: Verdict) -> None:
     driver = S3Driver(attempts, OSError("the last one's error"))
     with pytest.raises(Exception) as failed:  # noqa: PT011 - `judge` reads it
         asyncio.run(S3().write(driver, "b", "k", b"x", exclusive=True))
     assert S3().judge(failed.value) == verdict
 
 
-def test_s3_the_condition_goes_with_the_request_and_only_where_it_is_asked_for() -> None:
+def test_s3_request_has_the_condition_only_if_exclusive() -> None:
     for exclusive in (True, False):
         driver = S3Driver([(200, "")], None)
         asyncio.run(S3().write(driver, "b", "k", b"x", exclusive=exclusive))
@@ -235,7 +233,7 @@ def test_s3_the_condition_goes_with_the_request_and_only_where_it_is_asked_for()
         assert (sent["operation"], sent["Bucket"], sent["Key"]) == ("put_object", "b", "k")
 
 
-def test_s3_an_error_of_something_else_leaves_the_outcome_open() -> None:
+def test_s3_unrelated_error_has_an_unknown_outcome() -> None:
     assert S3().judge(AttributeError("meta")) == UNKNOWN
 
 
@@ -243,7 +241,7 @@ def test_s3_an_error_of_something_else_leaves_the_outcome_open() -> None:
     ("installed", "refused"),
     [("1.35.19", True), ("1.34.162", True), ("1.35.20", False), ("1.40.0", False)],
 )
-def test_s3_an_old_botocore_that_drops_the_condition_is_refused(
+def test_s3_old_botocore_that_drops_the_condition_is_refused(
     monkeypatch: pytest.MonkeyPatch, installed: str, refused: bool
 ) -> None:
     monkeypatch.setattr("lakelog.storage.s3.metadata.version", lambda _: installed)
@@ -260,7 +258,7 @@ def test_s3_an_old_botocore_that_drops_the_condition_is_refused(
                 write()
 
 
-def test_s3_options_of_the_caller_win() -> None:
+def test_s3_options_of_the_caller_override_defaults() -> None:
     options = s3.with_defaults({"key": "k", "config_kwargs": {"read_timeout": 99}})
     assert options["key"] == "k"
     assert options["config_kwargs"]["read_timeout"] == 99
@@ -302,18 +300,18 @@ def connector_error() -> aiohttp.ClientConnectorError:
     ],
     ids=repr,
 )
-def test_azure_an_error_tells_what_its_code_tells(error: Exception, verdict: Verdict) -> None:
+def test_azure_error_is_judged_by_its_code(error: Exception, verdict: Verdict) -> None:
     assert Azure().judge(error) == verdict
 
 
-def test_azure_options_of_the_caller_win() -> None:
+def test_azure_options_of_the_caller_override_defaults() -> None:
     assert azure.with_defaults({"read_timeout": 99}) == {
         "connection_timeout": 10,
         "read_timeout": 99,
     }
 
 
-def test_azure_repeats_after_a_fraction_of_a_second() -> None:
+def test_azure_retries_after_a_fraction_of_a_second() -> None:
     filesystem = adlfs.AzureBlobFileSystem("account", account_key="a2V5", skip_instance_cache=True)
     store = store_of(filesystem, "container/t", "az://container/t")
     assert isinstance(store, CloudStore)
@@ -348,18 +346,16 @@ def test_azure_repeats_after_a_fraction_of_a_second() -> None:
     ],
     ids=repr,
 )
-def test_gcs_an_error_tells_what_gcsfs_makes_of_the_answer(
-    error: Exception, verdict: Verdict
-) -> None:
+def test_gcs_error_of_gcsfs_is_judged(error: Exception, verdict: Verdict) -> None:
     assert Gcs().judge(error) == verdict
 
 
-def test_gcs_options_of_the_caller_win() -> None:
+def test_gcs_options_of_the_caller_override_defaults() -> None:
     assert gcs.with_defaults({"requests_timeout": 4}) == {"requests_timeout": 4}
     assert gcs.with_defaults({})["requests_timeout"].sock_read == 20
 
 
-def test_gcs_a_gcsfs_without_the_seam_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gcs_gcsfs_without_the_request_method_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     assert Gcs().refusal is None
     monkeypatch.setattr(gcsfs.GCSFileSystem, "_request", lambda *_: None)
     assert "gcsfs" in str(Gcs().refusal)
@@ -376,7 +372,7 @@ def test_gcs_a_gcsfs_without_the_seam_is_refused(monkeypatch: pytest.MonkeyPatch
         ("data://t", "data"),
     ],
 )
-def test_what_cannot_create_exclusively_refuses_by_name(url: str, protocol: str) -> None:
+def test_driver_without_put_if_absent_refuses_writes(url: str, protocol: str) -> None:
     store = open_store(url)
     assert type(store) is FsspecStore
     assert f"{protocol}:// has no atomic put-if-absent" in str(store.refusal)
@@ -393,7 +389,7 @@ def test_what_cannot_create_exclusively_refuses_by_name(url: str, protocol: str)
             write()
 
 
-def test_a_store_that_only_reads_is_walked(tmp_path: Any) -> None:
+def test_read_only_store_can_be_walked(tmp_path: Any) -> None:
     names = ["t/a", "t/log/1", "t/log/deep/2", "other/3"]
     with zipfile.ZipFile(tmp_path / "tables.zip", "w") as archive:
         for name in names:
@@ -405,7 +401,7 @@ def test_a_store_that_only_reads_is_walked(tmp_path: Any) -> None:
     assert list(store.walk("nowhere")) == []
 
 
-def test_a_driver_that_only_calls_itself_s3_is_refused() -> None:
+def test_foreign_driver_with_the_s3_protocol_is_refused() -> None:
     class S3FileSystem(type(fsspec.filesystem("memory"))):  # type: ignore[misc]
         protocol = "s3"
 
@@ -413,7 +409,7 @@ def test_a_driver_that_only_calls_itself_s3_is_refused() -> None:
     assert "s3:// has no atomic put-if-absent" in str(store.refusal)
 
 
-def test_a_url_of_local_disk_is_local_disk(tmp_path: Any) -> None:
+def test_local_url_opens_a_local_store(tmp_path: Any) -> None:
     store = open_store(f"local://{tmp_path}/t")
     assert isinstance(store, LocalStore)
     assert store.put_if_absent("log/1", b"x")

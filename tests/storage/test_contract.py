@@ -41,7 +41,7 @@ class StoreContract(testing.StoreContract):
 
 
 class TestStoreOfAnotherParty(testing.StoreContract):
-    """Overrides only what every subclass must."""
+    """Overrides only the required method."""
 
     page_names = 100
 
@@ -74,7 +74,7 @@ class TestAzureOfAzurite(StoreContract):
     page_names = 100
 
     @pytest.fixture(autouse=True)
-    def pages_of_few_names(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def small_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Azure returns 5,000 names per page, and Azurite needs half a minute to create them."""
         page = self.page_names
         walk_blobs = ContainerClient.walk_blobs
@@ -90,7 +90,7 @@ class TestGcsDouble(StoreContract):
     backend_name = "gcs"
 
 
-class TakesEveryName(DictStore):
+class OverwritesExistingNames(DictStore):
     def put_if_absent(self, path: str, data: bytes) -> bool:
         super().put(path, data)
         return True
@@ -126,7 +126,7 @@ class FailsToMoveToTheSameName(DictStore):
             super().delete(source)
 
 
-class LeavesTheFirstFile(DictStore):
+class DoesNotDeleteTheFirstFile(DictStore):
     def delete_many(self, paths: Sequence[str]) -> list[LakelogError]:
         return super().delete_many(paths[1:])
 
@@ -134,18 +134,18 @@ class LeavesTheFirstFile(DictStore):
 @pytest.mark.parametrize(
     ("broken", "test"),
     [
-        (TakesEveryName, "create_fails_if_the_name_exists_and_keeps_the_first_content"),
-        (TakesEveryName, "create_rejects_empty_content"),
-        (TakesEveryName, "one_of_several_threads_creates_each_name"),
+        (OverwritesExistingNames, "create_fails_if_the_name_exists_and_keeps_the_first_content"),
+        (OverwritesExistingNames, "create_rejects_empty_content"),
+        (OverwritesExistingNames, "one_of_several_threads_creates_each_name"),
         (ListsInAnyOrder, "listing_is_in_code_point_order_without_folders"),
         (StartsAfterTheName, "listing_start_is_inclusive"),
         (SkipsMissingFiles, "read_many_stops_at_a_missing_file"),
         (RaisesItsOwnErrors, "delete_is_idempotent"),
         (FailsToMoveToTheSameName, "move_to_the_same_name_keeps_the_file"),
-        (LeavesTheFirstFile, "upload_move_walk_and_delete_keep_the_spelling_of_a_name"),
+        (DoesNotDeleteTheFirstFile, "upload_move_walk_and_delete_keep_the_spelling_of_a_name"),
     ],
 )
-def test_a_store_that_breaks_a_promise_fails_the_contract(
+def test_store_that_breaks_a_guarantee_fails_the_contract(
     broken: Callable[[], LogStore], test: str
 ) -> None:
     class Contract(testing.StoreContract):
@@ -156,7 +156,7 @@ def test_a_store_that_breaks_a_promise_fails_the_contract(
         getattr(Contract(), f"test_{test}")()
 
 
-def test_a_contract_without_a_store_says_what_to_override() -> None:
+def test_contract_without_make_store_raises_not_implemented_error() -> None:
     with pytest.raises(NotImplementedError, match="returns a new store"):
         testing.StoreContract().make_store()
 

@@ -45,7 +45,7 @@ def failing(number: int, *, after: int = 0, real: Callable[..., Any] | None = No
 @pytest.fixture
 def store(tmp_path: Path) -> LocalStore:
     store = LocalStore(str(tmp_path / "t"))
-    store.put_if_absent("log/0", b"first")  # folders are made, and known to be durable
+    store.put_if_absent("log/0", b"first")  # creates the folders durably
     return store
 
 
@@ -99,7 +99,7 @@ change_of = pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 
 
 @change_of
-def test_a_folder_that_cannot_be_synced_leaves_the_outcome_open(
+def test_failed_folder_sync_raises_outcome_unknown_error(
     store: LocalStore, monkeypatch: Patch, change: Callable[[LocalStore], object]
 ) -> None:
     monkeypatch.setattr(durable, "_sync_descriptor", failing(errno.EIO))
@@ -121,7 +121,7 @@ def test_a_folder_that_cannot_be_synced_leaves_the_outcome_open(
         (errno.ESTALE, OutcomeUnknownError),
     ],
 )
-def test_naming_that_fails_is_certain_only_where_nothing_can_have_happened(
+def test_failed_rename_or_link_is_unavailable_or_of_unknown_outcome(
     store: LocalStore,
     monkeypatch: Patch,
     change: Callable[[LocalStore], object],
@@ -156,7 +156,7 @@ def test_an_interrupt_leaves_no_temporary_file(
 
 
 @way
-def test_each_way_creates_once_durably_and_leaves_nothing_else(
+def test_each_method_creates_exclusively_and_durably(
     store: LocalStore,
     monkeypatch: Patch,
     synced: list[str],
@@ -166,7 +166,9 @@ def test_each_way_creates_once_durably_and_leaves_nothing_else(
     for name in ("log/1", "log/2"):
         assert store.put_if_absent(name, DATA)
         assert synced[-2:] == ["file", f"{store.root}/log"]
-    monkeypatch.setattr(f"{OS}.path.lexists", lambda _: False)  # a race that is lost at the end
+    monkeypatch.setattr(
+        f"{OS}.path.lexists", lambda _: False
+    )  # a race that is lost at the last step
     assert not store.put_if_absent("log/1", b"other")
     assert store.read("log/1") == DATA
     assert names(store) == ["0", "1", "2"]
@@ -186,7 +188,7 @@ def test_a_filesystem_without_links_and_exclusive_rename_is_refused(
             store.put_if_absent("log/1", DATA)
     assert "two writers" in str(store.refusal)
     assert names(store) == ["0"]
-    store.put("log/pointer", DATA)  # whose last writer may win
+    store.put("log/pointer", DATA)  # the last writer may win here
     assert store.read("log/pointer") == DATA
 
 
@@ -214,7 +216,7 @@ def test_a_kernel_without_anonymous_files_falls_back(store: LocalStore, monkeypa
 @way
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 @pytest.mark.parametrize("call", ["write", "fsync"])
-def test_a_full_disk_writes_nothing_and_leaves_nothing(
+def test_full_disk_leaves_no_file(
     store: LocalStore,
     monkeypatch: Patch,
     way: Callable[[Patch, LocalStore], None],
@@ -229,7 +231,7 @@ def test_a_full_disk_writes_nothing_and_leaves_nothing(
     assert names(store) == ["0"]
 
 
-def test_a_short_write_goes_on_until_all_is_written(store: LocalStore, monkeypatch: Patch) -> None:
+def test_short_write_is_continued(store: LocalStore, monkeypatch: Patch) -> None:
     real = os.write
     monkeypatch.setattr(f"{OS}.write", lambda file, data: real(file, data[:7]))
     assert store.put_if_absent("log/1", DATA)
@@ -238,7 +240,7 @@ def test_a_short_write_goes_on_until_all_is_written(store: LocalStore, monkeypat
 
 
 @way
-def test_a_disk_that_fills_up_in_the_middle_leaves_nothing(
+def test_disk_that_fills_up_during_a_write_leaves_no_file(
     store: LocalStore, monkeypatch: Patch, way: Callable[[Patch, LocalStore], None]
 ) -> None:
     way(monkeypatch, store)
@@ -251,7 +253,7 @@ def test_a_disk_that_fills_up_in_the_middle_leaves_nothing(
 
 
 @pytest.mark.parametrize("number", [errno.EINVAL, errno.ENOTSUP])
-def test_a_filesystem_that_syncs_no_folders_is_taken_as_it_is(
+def test_filesystem_without_folder_sync_is_accepted(
     store: LocalStore, monkeypatch: Patch, number: int
 ) -> None:
     real = os.fsync
@@ -267,7 +269,7 @@ def test_a_filesystem_that_syncs_no_folders_is_taken_as_it_is(
 
 @pytest.mark.parametrize("number", [errno.EEXIST, errno.EIO, errno.ETIMEDOUT])
 @pytest.mark.parametrize("anonymous", [True, False])
-def test_a_link_that_was_made_although_it_failed_is_recognised(
+def test_link_that_succeeded_despite_an_error_is_recognised(
     store: LocalStore, monkeypatch: Patch, number: int, anonymous: bool
 ) -> None:
     """Like NFS, where a request whose answer was lost is repeated."""
@@ -291,7 +293,7 @@ def test_a_temporary_file_of_a_killed_writer_is_not_listed(store: LocalStore) ->
     assert [e.name for e in store.list_from("log")] == [".other", "0"]
 
 
-def test_new_folders_are_synced_in_those_above_them(tmp_path: Path, synced: list[str]) -> None:
+def test_new_folders_are_synced_in_their_parents(tmp_path: Path, synced: list[str]) -> None:
     store = LocalStore(str(tmp_path / "new" / "t"))
     store.put_if_absent("log/1", DATA)
     folders = [Path(each) for each in synced if each != "file"]
@@ -300,9 +302,7 @@ def test_new_folders_are_synced_in_those_above_them(tmp_path: Path, synced: list
     assert folders[-1] == table / "log"
 
 
-def test_folders_that_another_process_made_are_synced_once(
-    tmp_path: Path, synced: list[str]
-) -> None:
+def test_folders_of_another_process_are_synced_once(tmp_path: Path, synced: list[str]) -> None:
     (tmp_path / "t" / "log").mkdir(parents=True)
     store = LocalStore(str(tmp_path / "t"))
     store.put_if_absent("log/1", DATA)
@@ -311,14 +311,14 @@ def test_folders_that_another_process_made_are_synced_once(
     assert len(synced) == 6
 
 
-def test_a_table_deleted_under_a_store_can_be_written_again(store: LocalStore) -> None:
+def test_store_can_write_after_its_folder_was_deleted(store: LocalStore) -> None:
     os.unlink(f"{store.root}/log/0")
     os.rmdir(f"{store.root}/log")
     assert store.put_if_absent("log/1", DATA)
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EROFS, errno.ENAMETOOLONG, errno.EMFILE])
-def test_a_folder_that_cannot_be_made_is_unavailable(
+def test_failed_folder_creation_raises_unavailable_error(
     tmp_path: Path, monkeypatch: Patch, number: int
 ) -> None:
     monkeypatch.setattr(f"{OS}.mkdir", failing(number))
@@ -328,15 +328,13 @@ def test_a_folder_that_cannot_be_made_is_unavailable(
             write("log/1", DATA)
 
 
-def test_a_file_that_cannot_be_deleted_is_unavailable(
-    store: LocalStore, monkeypatch: Patch
-) -> None:
+def test_failed_deletion_raises_unavailable_error(store: LocalStore, monkeypatch: Patch) -> None:
     monkeypatch.setattr("lakelog.storage.local.os.unlink", failing(errno.EACCES))
     with pytest.raises(UnavailableError):
         store.delete("log/0")
 
 
-def test_a_created_file_has_the_rights_that_the_umask_leaves(store: LocalStore) -> None:
+def test_created_file_has_the_permissions_of_the_umask(store: LocalStore) -> None:
     before = os.umask(0o027)
     try:
         store.put_if_absent("log/1", DATA)
@@ -354,7 +352,7 @@ def temporaries(store: LocalStore) -> list[str]:
     return [name for name in names(store) if durable.TEMPORARY.fullmatch(name)]
 
 
-def test_an_upload_grows_under_a_hidden_name_and_is_durable_when_it_is_closed(
+def test_upload_uses_a_hidden_name_and_is_durable_after_close(
     store: LocalStore, synced: list[str]
 ) -> None:
     synced.clear()
@@ -372,7 +370,7 @@ def test_an_upload_grows_under_a_hidden_name_and_is_durable_when_it_is_closed(
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
 @pytest.mark.parametrize("call", ["write", "fsync", "close"])
-def test_an_upload_onto_a_full_disk_writes_nothing_and_leaves_nothing(
+def test_upload_to_a_full_disk_leaves_no_file(
     store: LocalStore, monkeypatch: Patch, number: int, call: str
 ) -> None:
     store.put("log/1", b"before")
@@ -392,7 +390,7 @@ def test_an_upload_onto_a_full_disk_writes_nothing_and_leaves_nothing(
     each.abandon()
 
 
-def test_an_upload_whose_write_failed_does_not_appear_when_it_is_closed_all_the_same(
+def test_close_after_a_failed_write_does_not_publish_the_upload(
     store: LocalStore, monkeypatch: Patch
 ) -> None:
     each = store.upload("log/1")
@@ -408,7 +406,7 @@ def test_an_upload_whose_write_failed_does_not_appear_when_it_is_closed_all_the_
     assert names(store) == ["0"]
 
 
-def test_an_upload_that_cannot_begin_leaves_no_open_file(
+def test_failed_start_of_an_upload_leaves_no_open_file(
     store: LocalStore, monkeypatch: Patch
 ) -> None:
     before = len(os.listdir("/proc/self/fd"))
@@ -434,7 +432,7 @@ def _upload_until_killed(root: str) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_a_killed_upload_leaves_a_temporary_file_that_a_walk_finds(store: LocalStore) -> None:
+def test_killed_upload_leaves_a_temporary_file_that_walk_lists(store: LocalStore) -> None:
     process = multiprocessing.get_context("spawn").Process(
         target=_upload_until_killed, args=(store.root,)
     )
@@ -452,9 +450,7 @@ def test_a_killed_upload_leaves_a_temporary_file_that_a_walk_finds(store: LocalS
 # --- moves ---------------------------------------------------------------------------------------
 
 
-def test_a_move_makes_the_new_name_durable_before_the_old_one_is_gone(
-    store: LocalStore, synced: list[str]
-) -> None:
+def test_move_syncs_the_new_name_before_the_old_one(store: LocalStore, synced: list[str]) -> None:
     store.put("aside/x", b"x")
     synced.clear()
     store.move("log/0", "aside/0")
@@ -465,7 +461,9 @@ def test_a_move_makes_the_new_name_durable_before_the_old_one_is_gone(
     assert store.read("aside/1") == b"first"
 
 
-def test_a_move_to_another_filesystem_is_unavailable(store: LocalStore, monkeypatch: Patch) -> None:
+def test_move_to_another_filesystem_raises_unavailable_error(
+    store: LocalStore, monkeypatch: Patch
+) -> None:
     monkeypatch.setattr(f"{OS}.replace", failing(errno.EXDEV))
     with pytest.raises(UnavailableError):
         store.move("log/0", "log/1")
@@ -473,7 +471,7 @@ def test_a_move_to_another_filesystem_is_unavailable(store: LocalStore, monkeypa
 
 
 @pytest.mark.parametrize("number", [errno.ENOENT, errno.EIO])
-def test_a_move_that_was_made_although_it_failed_is_recognised(
+def test_move_that_succeeded_despite_an_error_is_recognised(
     store: LocalStore, monkeypatch: Patch, number: int
 ) -> None:
     """Like NFS, where a request whose answer was lost is repeated."""
@@ -488,7 +486,7 @@ def test_a_move_that_was_made_although_it_failed_is_recognised(
     assert names(store) == ["1"]
 
 
-def test_a_move_whose_file_goes_away_meanwhile_finds_none(
+def test_move_of_a_concurrently_deleted_file_raises_not_found_error(
     store: LocalStore, monkeypatch: Patch
 ) -> None:
     monkeypatch.setattr(f"{OS}.replace", failing(errno.ENOENT))
@@ -507,7 +505,7 @@ def test_a_file_is_not_moved_over_a_folder(store: LocalStore) -> None:
 # --- deleting many, walking ----------------------------------------------------------------------
 
 
-def test_files_that_cannot_be_deleted_are_named_and_the_others_are_gone(
+def test_failed_deletions_are_reported_and_the_other_files_are_deleted(
     store: LocalStore, monkeypatch: Patch
 ) -> None:
     for n in range(1, 5):
@@ -528,7 +526,7 @@ def test_files_that_cannot_be_deleted_are_named_and_the_others_are_gone(
     assert names(store) == ["1", "3"]
 
 
-def test_a_walk_does_not_enter_linked_folders_and_skips_links_to_nothing(
+def test_walk_does_not_follow_linked_folders_and_skips_dangling_links(
     store: LocalStore, tmp_path: Path
 ) -> None:
     (tmp_path / "outside").mkdir()
@@ -542,7 +540,7 @@ def test_a_walk_does_not_enter_linked_folders_and_skips_links_to_nothing(
 
 
 @pytest.mark.parametrize("link", ["log", "log/deep"])
-def test_nothing_is_changed_through_a_linked_folder(
+def test_changes_through_a_linked_folder_are_refused(
     store: LocalStore, tmp_path: Path, link: str
 ) -> None:
     outside = tmp_path / "outside"
@@ -571,9 +569,7 @@ def test_nothing_is_changed_through_a_linked_folder(
     assert store.read(f"{link}/x") == b"x"
 
 
-def test_a_link_itself_is_changed_and_not_what_it_leads_to(
-    store: LocalStore, tmp_path: Path
-) -> None:
+def test_changes_apply_to_the_link_and_not_to_its_target(store: LocalStore, tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_bytes(b"x")
     link = Path(store.root) / "log/link"
@@ -588,7 +584,7 @@ def test_a_link_itself_is_changed_and_not_what_it_leads_to(
 
 
 @pytest.mark.parametrize("path", ["../x", "log/../../x", "log/..", "a\0b"])
-def test_a_path_out_of_the_folder_is_refused(store: LocalStore, path: str) -> None:
+def test_path_outside_the_folder_is_refused(store: LocalStore, path: str) -> None:
     actions: list[Callable[[], object]] = [
         lambda: store.read(path),
         lambda: store.open(path),
@@ -607,7 +603,7 @@ def test_a_path_out_of_the_folder_is_refused(store: LocalStore, path: str) -> No
             action()
 
 
-def test_a_walk_that_cannot_look_is_unavailable(store: LocalStore, monkeypatch: Patch) -> None:
+def test_failed_walk_raises_unavailable_error(store: LocalStore, monkeypatch: Patch) -> None:
     monkeypatch.setattr("lakelog.storage.local.os.scandir", failing(errno.EACCES))
     with pytest.raises(UnavailableError):
         list(store.walk())

@@ -49,7 +49,7 @@ _WRITERS: dict[str, tuple[bytes | None, Callable[[LocalStore], object]]] = {
 
 
 @pytest.mark.parametrize("way", _WRITERS)
-def test_a_checksum_is_gone_before_its_file_has_other_content(
+def test_checksum_is_deleted_before_its_file_is_replaced(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
 ) -> None:
     before, write = _WRITERS[way]
@@ -74,9 +74,7 @@ def test_a_checksum_is_gone_before_its_file_has_other_content(
     assert ("fsync", False) in seen[:named], "a crash could keep the checksum and the new content"
 
 
-def test_a_moved_file_leaves_no_checksum_under_its_old_name(
-    store: LocalStore, tmp_path: Path
-) -> None:
+def test_move_leaves_no_checksum_under_the_old_name(store: LocalStore, tmp_path: Path) -> None:
     checksum = _with_checksum(tmp_path, "x")
     store.move("log/x", "log/z")
     assert sorted(os.listdir(tmp_path / "log")) == ["z"]
@@ -95,13 +93,13 @@ def test_a_deleted_file_leaves_no_checksum(store: LocalStore, tmp_path: Path, ma
     assert os.listdir(tmp_path / "log") == []
 
 
-def test_a_name_that_is_taken_keeps_its_checksum(store: LocalStore, tmp_path: Path) -> None:
+def test_existing_file_keeps_its_checksum(store: LocalStore, tmp_path: Path) -> None:
     checksum = _with_checksum(tmp_path, "x")
     assert not store.put_if_absent("log/x", b"new")
     assert checksum.read_bytes() == _STALE
 
 
-def test_only_a_regular_file_of_exactly_that_name_is_deleted(
+def test_only_a_regular_file_with_the_exact_checksum_name_is_deleted(
     store: LocalStore, tmp_path: Path
 ) -> None:
     folder = tmp_path / "log"
@@ -119,7 +117,9 @@ def test_only_a_regular_file_of_exactly_that_name_is_deleted(
     assert kept.read_bytes() == b"kept"
 
 
-def test_a_name_too_long_for_a_checksum_is_written_and_deleted(store: LocalStore) -> None:
+def test_file_whose_name_is_too_long_for_a_checksum_is_written_and_deleted(
+    store: LocalStore,
+) -> None:
     name = f"log/{'n' * 255}"
     assert store.put_if_absent(name, b"a")
     store.put(name, b"b")

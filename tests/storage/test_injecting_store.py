@@ -45,7 +45,7 @@ def test_a_write_fails_before_or_after_its_effect(
     assert (below.stat("log/1") is not None) is written
 
 
-def test_a_lost_answer_that_was_asked_for_again_says_taken(below: LogStore) -> None:
+def test_lost_taken_fault_writes_and_returns_false(below: LogStore) -> None:
     store = InjectingStore(below, [Rule("lost_taken", "put_if_absent")])
     assert not store.put_if_absent("log/1", b"x")
     assert below.read("log/1") == b"x"
@@ -72,7 +72,7 @@ def test_a_late_write_may_find_its_name_taken(below: LogStore) -> None:
 
 
 @pytest.mark.parametrize("fault", ["fail", "lost", "late", "unknown"])
-def test_a_delete_and_a_read_that_fail_are_unavailable(below: LogStore, fault: Fault) -> None:
+def test_failing_delete_and_reads_raise_unavailable_error(below: LogStore, fault: Fault) -> None:
     below.put("log/1", b"x")
     operations: list[Write] = [
         lambda s: s.delete("log/1"),
@@ -89,7 +89,7 @@ def test_a_delete_and_a_read_that_fail_are_unavailable(below: LogStore, fault: F
     assert (below.stat("log/1") is None) is (fault == "lost")
 
 
-def test_the_nth_of_a_kind_on_a_path_fails_and_so_do_those_after_it_if_asked(
+def test_rule_applies_to_the_nth_operation_and_repeats_as_requested(
     below: LogStore,
 ) -> None:
     rule = Rule("fail", ("put", "put_if_absent"), nth=2, times=2, path="log/*.json")
@@ -104,7 +104,7 @@ def test_the_nth_of_a_kind_on_a_path_fails_and_so_do_those_after_it_if_asked(
     assert failed == [1, 2]
 
 
-def test_a_rule_may_hold_for_ever_and_the_first_that_strikes_decides(below: LogStore) -> None:
+def test_first_matching_rule_applies_and_may_repeat_forever(below: LogStore) -> None:
     store = InjectingStore(below, [Rule("lost", "put"), Rule("fail", "put", times=None)])
     with pytest.raises(OutcomeUnknownError):
         store.put("log/1", b"x")
@@ -149,7 +149,7 @@ def test_every_operation_is_logged_and_counted(below: LogStore) -> None:
     assert {kind for kind, _ in store.operations} == set(KINDS)
 
 
-def test_a_file_among_many_fails_at_its_turn(below: LogStore) -> None:
+def test_one_of_many_reads_fails_at_its_position(below: LogStore) -> None:
     for n in range(5):
         below.put(f"log/{n}", str(n).encode())
     store = InjectingStore(below, [Rule("fail", "read", nth=3)])
@@ -166,7 +166,7 @@ def upload(store: LogStore) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "error", "written", "at_last"),
+    ("fault", "error", "written", "finally_written"),
     [
         ("fail", UnavailableError, False, False),
         ("unknown", OutcomeUnknownError, False, False),
@@ -174,8 +174,8 @@ def upload(store: LogStore) -> None:
         ("late", OutcomeUnknownError, False, True),
     ],
 )
-def test_an_upload_fails_when_it_is_opened_or_before_or_after_it_is_closed(
-    tmp_path: Path, fault: Fault, error: type[Exception], written: bool, at_last: bool
+def test_upload_fails_at_opening_or_before_or_after_its_effect(
+    tmp_path: Path, fault: Fault, error: type[Exception], written: bool, finally_written: bool
 ) -> None:
     below = open_store(tmp_path)
     with pytest.raises(UnavailableError):
@@ -187,7 +187,7 @@ def test_an_upload_fails_when_it_is_opened_or_before_or_after_it_is_closed(
     assert (below.stat("log/1") is not None) is written
     store.arrive()
     found = [e.name for batch in below.walk() for e in batch]
-    assert found == (["log/1"] if at_last else [])
+    assert found == (["log/1"] if finally_written else [])
 
 
 @pytest.mark.parametrize(
@@ -210,7 +210,7 @@ def test_a_move_fails_before_or_after_its_effect(
     assert (below.stat("aside/1") is not None) is moved
 
 
-def test_a_late_move_that_finds_nothing_disturbs_nobody(below: LogStore) -> None:
+def test_late_move_of_a_deleted_file_has_no_effect(below: LogStore) -> None:
     below.put("log/1", b"x")
     store = InjectingStore(below, [Rule("late", "move")])
     with pytest.raises(OutcomeUnknownError):
@@ -309,7 +309,7 @@ def _write_until_killed(root: str, fault: Fault, kind: Kind) -> None:
         ("kill_after", "upload", ["pointer", "uploaded"]),
     ],
 )
-def test_a_process_dies_before_or_after_the_effect(
+def test_process_is_killed_before_or_after_the_effect(
     tmp_path: Path, fault: Fault, kind: Kind, left: list[str]
 ) -> None:
     context = multiprocessing.get_context("spawn")
@@ -325,11 +325,11 @@ def test_a_process_dies_before_or_after_the_effect(
     "wrong",
     [{"fault": "explode"}, {"fault": "fail", "kinds": "write"}, {"fault": "fail", "nth": 0}],
 )
-def test_a_rule_that_means_nothing_is_refused(wrong: dict[str, object]) -> None:
+def test_invalid_rule_is_refused(wrong: dict[str, object]) -> None:
     with pytest.raises(InvalidInputError, match="invalid fault rule"):
         Rule(**wrong)  # type: ignore[arg-type]
 
 
-def test_it_passes_on_what_the_store_below_says_of_itself(below: LogStore) -> None:
+def test_root_and_refusal_are_those_of_the_wrapped_store(below: LogStore) -> None:
     store = InjectingStore(below)
     assert (store.root, store.refusal) == (below.root, below.refusal)

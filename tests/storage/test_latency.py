@@ -29,7 +29,7 @@ from tests.handmade import Handmade, add, info, metadata, protocol
 LATENCY_S = 0.03
 COMMITS = 100
 TRIES = 3
-MOST_TRIES = 30  # on a machine that does other work
+MOST_TRIES = 30  # on a busy machine
 
 
 @pytest.fixture(scope="module")
@@ -75,12 +75,12 @@ def read_state(table: Table) -> int:
     return snapshot.files().collect().height
 
 
-def test_opening_at_a_checkpoint_with_100_commits_above_takes_five_round_trips(root: Path) -> None:
+def test_opening_a_checkpoint_and_100_commits_takes_five_round_trips(root: Path) -> None:
     assert read_state(opened(root, 0.0)) == 1000 + COMMITS
     assert trips(lambda latency_s: read_state(opened(root, latency_s)), 5.9) < 5.9
 
 
-def test_reading_on_from_a_snapshot_asks_for_nothing_again(root: Path) -> None:
+def test_loaded_snapshot_reads_no_file_again(root: Path) -> None:
     table = opened(root, 0.0)
     snapshot = table.snapshot()
     snapshot.files().collect()
@@ -92,7 +92,7 @@ def test_reading_on_from_a_snapshot_asks_for_nothing_again(root: Path) -> None:
     assert [kind for kind, _ in store.operations[before:] if kind == "read"] == []
 
 
-def test_the_latest_version_is_listed_from_the_checkpoint_on(root: Path) -> None:
+def test_latest_version_is_listed_from_the_checkpoint(root: Path) -> None:
     class Counting(StoreWrapper):
         names = 0
 
@@ -167,7 +167,7 @@ def test_one_partition_takes_seven_round_trips_and_a_small_part_of_the_checkpoin
     assert len(store.operations) <= {"classic": 10, "multipart": 13, "v2": 10}[layout]
     checkpoint = sum(p.stat().st_size for p in root.rglob("*.parquet"))
     assert store.bytes_read < {"classic": 0.15, "multipart": 0.25, "v2": 0.15}[layout] * checkpoint
-    assert trips(ask, 8.5) < 8.5  # seven, and what the machine adds to the difference of two times
+    assert trips(ask, 8.5) < 8.5  # seven, plus the noise of the machine
 
 
 @pytest.mark.parametrize("wrong", [-70_000, -1, 1, 70_000])
@@ -177,12 +177,12 @@ def test_a_sidecar_whose_manifest_records_another_length_is_read_by_its_own(
     root = tmp_path / "t"
     shutil.copytree(days("v2"), root)
     (manifest,) = root.rglob("*.checkpoint.*.json")
-    said = re.sub(
+    manifest_text = re.sub(
         rb'"sizeInBytes":(\d+)',
         lambda m: b'"sizeInBytes":%d' % (int(m[1]) + wrong),
         manifest.read_bytes(),
     )
-    manifest.write_bytes(re.sub(rb'"sidecarSizeInBytes":"\d+",?', b"", said))
+    manifest.write_bytes(re.sub(rb'"sidecarSizeInBytes":"\d+",?', b"", manifest_text))
     snapshot = opened(root, 0.0).snapshot()
     found = snapshot.files(where=pl.col("day") == 31).select("size").collect()["size"]
     assert sorted(found) == list(range(31, FILES, DAYS))

@@ -62,7 +62,7 @@ class PassedError(ValueError):
 
 
 @pytest.mark.parametrize(("url", "given", "passed"), CASES, ids=[str(n) for n in range(len(CASES))])
-def test_the_driver_gets_its_own_names(
+def test_options_are_translated_to_the_names_of_the_driver(
     monkeypatch: pytest.MonkeyPatch, url: str, given: dict[str, Any], passed: dict[str, Any]
 ) -> None:
     seen: dict[str, Any] = {}
@@ -90,12 +90,12 @@ def test_the_driver_gets_its_own_names(
         {"AWS_REGION": "a", "client_kwargs": {"region_name": "b"}},
     ],
 )
-def test_options_of_one_meaning_are_refused_together(given: dict[str, Any]) -> None:
+def test_options_with_the_same_meaning_are_refused(given: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError, match="same meaning"):
         open_store("s3://b/t", given)
 
 
-def test_secrets_are_redacted_by_any_name() -> None:
+def test_secrets_are_redacted_under_every_option_name() -> None:
     with pytest.raises(InvalidInputError):
         open_store(
             "abfs://c/t",

@@ -31,17 +31,17 @@ class CountingParts:
         self.fail_at = fail_at
         self.sizes: dict[int, int] = {}
         self.most_in_flight = 0
-        self.flying = 0
+        self.current = 0
         self.begun = self.finished = self.aborted = 0
 
     async def begin(self) -> None:
         self.begun += 1
 
     async def send(self, number: int, data: bytes, *, last: bool) -> None:
-        self.flying += 1
-        self.most_in_flight = max(self.most_in_flight, self.flying)
+        self.current += 1
+        self.most_in_flight = max(self.most_in_flight, self.current)
         await asyncio.sleep(0.01)
-        self.flying -= 1
+        self.current -= 1
         if number == self.fail_at:
             raise OSError("no")
         self.sizes[number] = len(data)
@@ -62,7 +62,7 @@ def upload_to(parts: CountingParts) -> tuple[PartedUpload, dict[str, bytes]]:
     return PartedUpload("log/1", get_loop(), parts, judge, put.__setitem__), put
 
 
-def test_parts_are_all_of_one_size_but_the_last_and_few_at_a_time() -> None:
+def test_parts_have_one_size_except_the_last_and_limited_parallelism() -> None:
     parts = CountingParts()
     upload, put = upload_to(parts)
     with upload:
@@ -75,7 +75,7 @@ def test_parts_are_all_of_one_size_but_the_last_and_few_at_a_time() -> None:
     assert put == {}
 
 
-def test_what_fits_in_a_part_is_one_request() -> None:
+def test_content_of_one_part_is_one_request() -> None:
     parts = CountingParts()
     upload, put = upload_to(parts)
     with upload:
@@ -84,7 +84,7 @@ def test_what_fits_in_a_part_is_one_request() -> None:
     assert (parts.begun, parts.finished, parts.aborted) == (0, 0, 0)
 
 
-def test_an_upload_holds_few_parts_however_long_it_is() -> None:
+def test_upload_holds_few_parts_in_memory() -> None:
     upload, _ = upload_to(CountingParts())
     step = bytes(MIB)
     tracemalloc.start()
@@ -95,12 +95,12 @@ def test_an_upload_holds_few_parts_however_long_it_is() -> None:
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    # A part being filled, one being handed on, two in flight.
+    # A part being filled, one being passed on, two in flight.
     assert peak < 6 * PART_BYTES
 
 
 @pytest.mark.parametrize("fail_at", [0, 1, 4])
-def test_a_part_that_fails_ends_the_upload_and_what_was_sent_is_thrown_away(fail_at: int) -> None:
+def test_failed_part_aborts_the_upload(fail_at: int) -> None:
     parts = CountingParts(fail_at)
     upload, _ = upload_to(parts)
 
@@ -127,7 +127,7 @@ def test_s3_an_abandoned_upload_leaves_no_parts(s3_backend: Backend) -> None:
     assert s3_backend.unfinished(location) == 0
 
 
-def test_s3_what_is_too_large_for_one_copy_is_copied_in_parts(
+def test_s3_file_too_large_for_one_copy_is_copied_in_parts(
     s3_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(s3, "_COPIED_AT_ONCE_BYTES", 6 * MIB)
@@ -143,7 +143,7 @@ def test_s3_what_is_too_large_for_one_copy_is_copied_in_parts(
     assert s3_backend.unfinished(location) == 0
 
 
-def test_s3_files_that_may_not_be_deleted_are_named(
+def test_s3_denied_deletions_are_reported(
     s3_backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store: Any = s3_backend.open(s3_backend.fresh())
@@ -166,7 +166,7 @@ def test_s3_files_that_may_not_be_deleted_are_named(
     assert [e.name for e in store.list_from("log")] == ["a"]
 
 
-def test_gcs_bytes_that_were_not_kept_are_sent_again_and_sessions_end() -> None:
+def test_gcs_bytes_that_were_not_stored_are_sent_again_and_sessions_end() -> None:
     with gcs_double() as double:
         double.held_back_bytes = 256 << 10
         store = gcs_store(double.url)
@@ -180,7 +180,7 @@ def test_gcs_bytes_that_were_not_kept_are_sent_again_and_sessions_end() -> None:
         assert double.unfinished_uploads == 0
 
 
-def test_gcs_a_copy_is_asked_for_until_it_is_done() -> None:
+def test_gcs_copy_is_repeated_until_it_is_done() -> None:
     with gcs_double() as double:
         double.rewrite_calls = 4
         store = gcs_store(double.url)
@@ -200,18 +200,18 @@ def gcs_store(url: str) -> LogStore:
     return open_store("gs://tables/t", {"endpoint_url": url, "token": "anon"})
 
 
-def test_uploads_of_several_threads_do_not_mix(s3_backend: Backend) -> None:
+def test_concurrent_uploads_do_not_mix(s3_backend: Backend) -> None:
     store = s3_backend.open(s3_backend.fresh())
 
-    def work(me: int) -> None:
-        with store.upload(f"log/{me}") as upload:
+    def work(number: int) -> None:
+        with store.upload(f"log/{number}") as upload:
             for _ in range(2 * PART_BYTES // MIB + 1):
-                upload.write(bytes([me]) * MIB)
+                upload.write(bytes([number]) * MIB)
 
-    threads = [threading.Thread(target=work, args=(me,)) for me in range(4)]
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for me in range(4):
-        assert store.read(f"log/{me}") == bytes([me]) * (2 * PART_BYTES + MIB)
+    for number in range(4):
+        assert store.read(f"log/{number}") == bytes([number]) * (2 * PART_BYTES + MIB)

@@ -51,7 +51,7 @@ def later(table: lakelog.Table) -> lakelog.Table:
     return lakelog.Table(replace(table.log, clock=lambda: table.log.clock() + 60 * DAY_MS))
 
 
-def test_a_table_is_created_written_read_and_maintained_through_the_store(store: LogStore) -> None:
+def test_all_table_operations_use_the_passed_store(store: LogStore) -> None:
     table = lakelog.create(None, ROWS.schema, ["p"], store=store, upkeep=False)
     assert table.path == store.root
     assert table.refusal is None
@@ -162,7 +162,7 @@ def test_spark_refuses_a_table_of_a_passed_store_before_it_starts() -> None:
         plan_replay(None, table)
 
 
-def test_either_a_location_or_a_store_is_passed() -> None:
+def test_exactly_one_of_location_and_store_is_required() -> None:
     store = DictStore()
     with pytest.raises(InvalidInputError, match="pass path or store"):
         lakelog.open()

@@ -57,7 +57,7 @@ def check_rounds(backend: Backend, location: str, outcomes: list[list[str]]) -> 
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("backend_name", ["local", *CLOUDS])
-def test_one_of_sixteen_processes_wins_each_of_many_names(
+def test_exactly_one_of_sixteen_processes_creates_each_name(
     backend_of: BackendOf, backend_name: str
 ) -> None:
     backend = backend_of(backend_name)

@@ -32,7 +32,7 @@ class Source:
 
 
 @pytest.mark.parametrize("size", [1, 1000, BLOCK + 1, MIB])
-def test_a_small_file_comes_in_one_trip_whatever_is_read(size: int) -> None:
+def test_small_file_is_fetched_in_one_trip(size: int) -> None:
     source = Source(os.urandom(size))
     with source.open() as file:
         assert file.read() == source.data
@@ -49,7 +49,7 @@ def test_an_empty_file_needs_no_trip() -> None:
 
 
 @pytest.mark.parametrize("size", [WHOLE_BYTES, WHOLE_BYTES + 1, 3 * WHOLE_BYTES + 12345])
-def test_it_reads_as_a_file_does(size: int) -> None:
+def test_ranged_file_reads_like_a_plain_file(size: int) -> None:
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -80,7 +80,7 @@ def test_it_reads_as_a_file_does(size: int) -> None:
         ours.seek(-1)
 
 
-def test_the_end_of_a_large_file_comes_first_and_what_is_at_hand_is_not_asked_for() -> None:
+def test_end_of_a_large_file_is_fetched_first_and_not_again() -> None:
     source = Source(bytes(WHOLE_BYTES + 5))
     file = source.open()
     assert source.trips == [[(WHOLE_BYTES - 2 * BLOCK, WHOLE_BYTES + 5)]]
@@ -99,7 +99,7 @@ def test_a_long_read_is_one_trip_of_several_requests() -> None:
     assert len(source.trips) == 2
 
 
-def test_ranges_that_will_be_read_come_in_one_trip_with_small_gaps_between_them() -> None:
+def test_prefetched_ranges_are_fetched_in_one_trip_with_small_gaps() -> None:
     source = Source(os.urandom(8 * MIB))
     file = source.open()
     ranges = [(10, 20), (3 * BLOCK, 3 * BLOCK + 1), (MIB, 2 * MIB), (8 * MIB - 5, 9 * MIB), (7, 7)]
@@ -123,7 +123,7 @@ def test_memory_is_bounded() -> None:
     assert len(file._blocks._kept) * BLOCK == MIB
 
 
-def test_a_file_that_is_shorter_than_listed_is_told_of() -> None:
+def test_file_shorter_than_listed_raises_unavailable_error() -> None:
     source = Source(b"abc")
     with pytest.raises(UnavailableError, match="fewer bytes") as refused:
         RangedFile(source.fetch, 5)

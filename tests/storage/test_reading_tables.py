@@ -58,7 +58,7 @@ def rows(frame: pl.LazyFrame) -> pl.DataFrame:
 
 
 def without_times(history: pl.DataFrame) -> pl.DataFrame:
-    return history.drop("timestamp")  # of the files, where a commit does not say
+    return history.drop("timestamp")  # file times, if a commit has no timestamp
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +69,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_a_table_of_deltalake_that_was_copied_there(backend: Backend, local: Path) -> None:
+def test_copied_table_of_deltalake_is_read(backend: Backend, local: Path) -> None:
     location = backend.fresh()
     upload(local, backend, location)
     there = lakelog.open(location, storage_options=backend.options)
@@ -95,7 +95,7 @@ def deltalake_options(backend: Backend) -> dict[str, str]:
 
 # Not Azurite, on which deltalake does not find its own second commit: it lists from a key.
 @pytest.mark.parametrize("backend_name", ["moto", "ministack"])
-def test_a_table_that_deltalake_writes_there_itself(
+def test_table_written_by_deltalake_is_read(
     backend_of: BackendOf, backend_name: str, tmp_path: Path
 ) -> None:
     backend = backend_of(backend_name)
@@ -117,6 +117,6 @@ def test_a_table_that_deltalake_writes_there_itself(
         assert found.size_bytes == size
 
 
-def test_a_place_without_a_table_is_told_apart_from_one_that_fails(backend: Backend) -> None:
+def test_location_without_a_table_raises_table_not_found_error(backend: Backend) -> None:
     with pytest.raises(lakelog.TableNotFoundError):
         lakelog.open(backend.fresh(), storage_options=backend.options)

@@ -40,7 +40,7 @@ KINDS = [(fifo, "a FIFO"), (device, "a character device"), (listener, "a socket"
 
 
 @pytest.mark.parametrize(("make", "found"), KINDS, ids=["fifo", "device", "socket"])
-def test_a_special_file_is_named_and_not_read(
+def test_special_file_raises_not_regular_file_error(
     tmp_path: Path, make: Callable[[Path], None], found: str
 ) -> None:
     make(tmp_path / "x")
@@ -51,7 +51,7 @@ def test_a_special_file_is_named_and_not_read(
         assert (caught.value.path, caught.value.found) == ("x", found)
 
 
-def test_a_directory_is_named_and_a_link_to_a_file_is_followed(tmp_path: Path) -> None:
+def test_directory_raises_not_found_error_and_a_link_is_followed(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "file").write_bytes(b"content")
     (tmp_path / "link").symlink_to("file")
@@ -62,7 +62,7 @@ def test_a_directory_is_named_and_a_link_to_a_file_is_followed(tmp_path: Path) -
             read("folder")
 
 
-def test_files_of_every_size_are_read_whole(tmp_path: Path) -> None:
+def test_files_of_every_size_are_read_completely(tmp_path: Path) -> None:
     store = open_store(tmp_path)
     for size in (0, 1, (1 << 16) - 1, 1 << 16, (1 << 16) + 1, 3 << 20):
         (tmp_path / "x").write_bytes(bytes(size))
@@ -70,13 +70,13 @@ def test_files_of_every_size_are_read_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="of Linux")
-def test_a_file_whose_size_is_not_its_length_is_read_whole() -> None:
+def test_file_with_a_wrong_stat_size_is_read_completely() -> None:
     assert open_store("/proc/self").read("status").startswith(b"Name:")
 
 
 @pytest.mark.filterwarnings("ignore::lakelog.LakelogWarning")
 @pytest.mark.parametrize("make", [fifo, device], ids=["fifo", "device"])
-def test_a_special_file_in_a_table_does_not_hold_its_readers(
+def test_special_file_in_a_table_does_not_block_readers(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     table = lakelog.create(tmp_path / "t", pl.Schema({"a": pl.Int64}), upkeep=False)
@@ -87,7 +87,7 @@ def test_a_special_file_in_a_table_does_not_hold_its_readers(
 
     make(log / "_last_checkpoint")  # a hint
     assert lakelog.open(table.path).snapshot().num_files() == 2
-    make(log / f"{1:020d}.checkpoint.parquet")  # passed over: its commits are there
+    make(log / f"{1:020d}.checkpoint.parquet")  # ignored: its commits exist
     snapshot = lakelog.open(table.path).snapshot()
     assert snapshot.num_files() == 2
     data = Path(table.path) / snapshot.files().collect()["path"][0]
@@ -99,7 +99,7 @@ def test_a_special_file_in_a_table_does_not_hold_its_readers(
         snapshot.scan().collect()
 
 
-def test_a_data_file_larger_than_the_log_says_is_not_read_into_memory(tmp_path: Path) -> None:
+def test_data_file_larger_than_recorded_is_not_read_into_memory(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t")
     made.commit(0, protocol(), metadata(), add("f.parquet", 100))
     with (tmp_path / "t" / "f.parquet").open("wb") as file:
@@ -116,7 +116,7 @@ def test_a_log_file_larger_than_memory_is_refused(tmp_path: Path) -> None:
         made.table.snapshot().num_files()
 
 
-def test_a_mount_that_another_machine_serves_is_known(tmp_path: Path) -> None:
+def test_remote_mount_is_detected(tmp_path: Path) -> None:
     mounts = tmp_path / "mountinfo"
     mounts.write_text(
         "1 0 8:1 / / rw - ext4 /dev/sda1 rw\n"

@@ -15,13 +15,14 @@ from tests.storage.conftest import CLOUDS, BackendOf, ProxyOf
 
 pytestmark = pytest.mark.sampled(4)
 
-# Azurite answers 5,000 names at once, and slows with each that it holds.
+# Azurite returns 5,000 names per page, and slows down with each stored name.
 NAMES = {"moto": 2000, "ministack": 2000, "gcs": 2000, "azurite": 500}
 PAGE = 1000
 QUIET_S = 0.4
 COMMITS = 100
 
-# How each service spells the start of a listing. That of S3 is exclusive, the others inclusive.
+# The parameter for the start of a listing in each service. That of S3 is exclusive, the others
+# inclusive.
 START_KEYS = {
     "moto": "start-after",
     "ministack": "start-after",
@@ -35,7 +36,7 @@ def query(seen: Seen) -> Mapping[str, str]:
 
 
 @pytest.mark.parametrize("backend_name", CLOUDS)
-def test_a_listing_of_the_end_of_a_long_log_is_one_request(
+def test_listing_of_the_end_of_a_long_log_is_one_request(
     backend_of: BackendOf, proxy_of: ProxyOf, backend_name: str
 ) -> None:
     backend, proxy = backend_of(backend_name), proxy_of(backend_name)
@@ -50,14 +51,14 @@ def test_a_listing_of_the_end_of_a_long_log_is_one_request(
     assert [entry.name for entry in found] == wanted[start:]
     (only,) = requests
     assert START_KEYS[backend_name] in query(only)
-    if backend_name != "azurite":  # which takes no notice of the start
+    if backend_name != "azurite":  # which ignores the start
         with proxy.doing() as requests:
             assert len(store.list_from("log")) == len(wanted)
         assert len(requests) == len(wanted) / PAGE
 
 
 @pytest.mark.parametrize("backend_name", CLOUDS)
-def test_many_files_are_asked_for_together(
+def test_many_files_are_requested_in_parallel(
     backend_of: BackendOf, proxy_of: ProxyOf, backend_name: str
 ) -> None:
     backend, proxy = backend_of(backend_name), proxy_of(backend_name)
@@ -73,7 +74,7 @@ def test_many_files_are_asked_for_together(
 
 
 @pytest.mark.parametrize("backend_name", CLOUDS)
-def test_a_table_with_a_hundred_commits_behind_its_checkpoint_opens_in_five_round_trips(
+def test_table_with_100_commits_after_its_checkpoint_opens_in_five_round_trips(
     backend_of: BackendOf, proxy_of: ProxyOf, backend_name: str, tmp_path: Path
 ) -> None:
     import deltalake

@@ -1,4 +1,4 @@
-"""Rows written to object stores and read back, with unusual names; deleted files are gone."""
+"""Rows written to object stores and read back, with unusual names; failed writes leave no files."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from lakelog.errors import CheckpointWriteError
 from lakelog.storage.scratch import ScratchFile
 
 
-def test_what_was_written_is_read_back_in_any_order_by_many_threads() -> None:
+def test_data_is_read_back_in_any_order_by_several_threads() -> None:
     file = ScratchFile()
     texts = [bytes([n]) * (n * 997 % 5000) for n in range(200)]
     places = [file.append(text, "texts") for text in texts]
@@ -25,7 +25,7 @@ def test_what_was_written_is_read_back_in_any_order_by_many_threads() -> None:
     assert file.size_bytes == 0
 
 
-def test_an_append_that_failed_leaves_the_others_where_they_are(
+def test_failed_append_does_not_affect_other_data(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     file = ScratchFile(CheckpointWriteError, "wait")
@@ -50,7 +50,7 @@ def test_an_append_that_failed_leaves_the_others_where_they_are(
     file.close()
 
 
-def test_it_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scratch_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     file = ScratchFile()
     file.append(b"bytes", "rows")

@@ -51,7 +51,7 @@ class TestLocalStore:
         with pytest.raises(NotFoundError):
             list(store.read_many(names))
 
-    def test_a_link_to_a_file_is_a_file_and_a_dangling_one_is_nothing(
+    def test_link_to_a_file_is_listed_and_a_dangling_link_is_not(
         self, store: LogStore, write: Write
     ) -> None:
         write("log/f", b"x")
@@ -59,7 +59,7 @@ class TestLocalStore:
         (Path(store.root) / "log/dangling").symlink_to("gone")
         assert [e.name for e in store.list_from("log")] == ["f", "link"]
 
-    def test_a_failing_disk_is_unavailable(
+    def test_failing_disk_raises_unavailable_error(
         self, store: LogStore, write: Write, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         write("log/f", b"x")
@@ -106,7 +106,7 @@ class Failing:
     [OSError("reset"), RuntimeError("503"), TimeoutError("slow"), TypeError("bad")],
     ids=repr,
 )
-def test_whatever_a_driver_raises_is_unavailable_with_its_cause(error: Exception) -> None:
+def test_driver_error_raises_unavailable_error_with_its_cause(error: Exception) -> None:
     store = FsspecStore(Failing(error), "bucket/t", "s3://bucket/t")
     calls: list[Callable[[], object]] = [
         lambda: store.read("f"),
@@ -139,7 +139,7 @@ def test_a_driver_without_refresh_has_its_cache_dropped() -> None:
     assert (entry.name, entry.size_bytes, entry.modified_ms, driver.dropped) == ("f", 0, 0, 1)
 
 
-def test_a_driver_without_refresh_lists_a_folder_that_is_not_there_as_empty() -> None:
+def test_driver_without_refresh_lists_a_missing_folder_as_empty() -> None:
     class Old:
         def ls(self, path: str, detail: bool) -> list[dict[str, Any]]:
             raise FileNotFoundError(path)
@@ -161,7 +161,7 @@ def test_a_driver_without_refresh_lists_a_folder_that_is_not_there_as_empty() ->
     ],
     ids=str,
 )
-def test_the_modification_time_is_found_under_each_drivers_name(
+def test_modification_time_is_read_under_each_drivers_key(
     info: dict[str, Any], modified_ms: int
 ) -> None:
     assert _modified_ms(info) == modified_ms
@@ -209,7 +209,7 @@ def failing_with(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
         ("hdfs://b/t", "hdfsfs"),
     ],
 )
-def test_a_driver_that_is_not_installed_names_the_command_that_installs_it(
+def test_missing_driver_error_has_the_install_command(
     monkeypatch: pytest.MonkeyPatch, url: str, command: str
 ) -> None:
     failing_with(monkeypatch, ImportError("no driver"))
@@ -218,13 +218,15 @@ def test_a_driver_that_is_not_installed_names_the_command_that_installs_it(
     assert re.search(rf"pip install '?{re.escape(command)}", refused.value.hint or "")
 
 
-def test_a_driver_that_refuses_its_options_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_driver_that_refuses_its_options_raises_unavailable_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     failing_with(monkeypatch, RuntimeError("no credentials"))
     with pytest.raises(UnavailableError, match="no credentials") as refused:
         open_store("gs://b/t", {"token": "secret"})
     assert "secret" not in str(refused.value)
 
 
-def test_options_go_to_the_driver() -> None:
+def test_options_are_passed_to_the_driver() -> None:
     store = open_store("memory://t", {"skip_instance_cache": True})
     assert store.list_from("") == []

@@ -29,7 +29,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LogStore]:
         filesystem.rm(base, recursive=True)
 
 
-def test_nothing_is_written_below_a_file(store: LogStore) -> None:
+def test_writes_below_a_file_are_refused(store: LogStore) -> None:
     store.put("file", b"x")
     for write in (store.put_if_absent, store.put):
         with pytest.raises(UnavailableError):
@@ -43,7 +43,7 @@ def test_nothing_is_written_below_a_file(store: LogStore) -> None:
     assert store.read("other") == b"y"
 
 
-def test_the_name_of_a_folder_is_taken_and_no_file(store: LogStore) -> None:
+def test_name_of_a_folder_is_taken_but_cannot_be_read(store: LogStore) -> None:
     store.put("log/folder/1", b"x")
     assert not store.put_if_absent("log/folder", b"y")
     with pytest.raises(NotFoundError):
@@ -58,11 +58,11 @@ def test_an_opened_file_keeps_its_own_position(store: LogStore) -> None:
         assert one.read() == b"def"
 
 
-def test_of_racing_writers_one_wins_and_readers_see_all_of_it_or_nothing(store: LogStore) -> None:
-    # Two sizes of block, so that a torn file could not pass for a whole one.
+def test_one_of_racing_writers_succeeds_and_readers_see_no_partial_file(store: LogStore) -> None:
+    # Different sizes, so that a torn file cannot be mistaken for a complete one.
     contents = {bytes([65 + n]) * (100_000 + n) for n in range(WRITERS)}
     start = threading.Barrier(WRITERS + 1)
-    wins: list[tuple[int, bytes]] = []
+    created: list[tuple[int, bytes]] = []
     torn: list[int] = []
     done = threading.Event()
 
@@ -70,7 +70,7 @@ def test_of_racing_writers_one_wins_and_readers_see_all_of_it_or_nothing(store: 
         for n in range(ROUNDS):
             start.wait()
             if store.put_if_absent(f"log/{n:03d}", data):
-                wins.append((n, data))
+                created.append((n, data))
 
     def read() -> None:
         while not done.is_set():
@@ -89,13 +89,13 @@ def test_of_racing_writers_one_wins_and_readers_see_all_of_it_or_nothing(store: 
         thread.join()
     done.set()
     reader.join()
-    assert sorted(n for n, _ in wins) == list(range(ROUNDS))
-    assert all(store.read(f"log/{n:03d}") == data for n, data in wins)
+    assert sorted(n for n, _ in created) == list(range(ROUNDS))
+    assert all(store.read(f"log/{n:03d}") == data for n, data in created)
     assert torn == []
     assert len(store.list_from("log")) == ROUNDS
 
 
-def test_readers_of_a_pointer_see_the_old_or_the_new(store: LogStore) -> None:
+def test_readers_of_a_replaced_file_see_the_old_or_the_new_content(store: LogStore) -> None:
     versions = [bytes([65 + n]) * (50_000 + n) for n in range(10)]
     store.put("log/pointer", versions[0])
     seen: set[bytes] = set()

@@ -1,4 +1,4 @@
-"""CommitQueue of writing: each caller is served once, in order, by one thread at a time."""
+"""The queue of group commit: each request is served once, in order, by one thread at a time."""
 
 from __future__ import annotations
 
