@@ -34,7 +34,8 @@ def rng_of(name: str) -> random.Random:
 
 
 def points(operations: Iterable[tuple[str, str]], share: int = 4) -> list[int]:
-    """At which operations, counted from 1, a sweep "the nth operation fails" strikes in this run.
+    """Numbers, from 1, of the operations at which a sweep "the nth operation fails" injects its
+    fault.
 
     Args:
         operations: Kind and path of all operations of a run without faults.

@@ -240,7 +240,7 @@ def _choose_columns(
     files: Sequence[dict[str, Any]], rng: random.Random, vectors: bool
 ) -> dict[str, list[tuple[str, pa.DataType]]]:
     """The fields of each action's struct; omitted fields are read as null."""
-    # Deletion vectors are half of a file's identity: never left out where there are any.
+    # A deletion vector is part of a file's identity: it is never omitted if there is one.
     vectors |= any("deletionVector" in body for action in files for body in action.values())
     dropped = {
         (wrapper, name)
@@ -268,7 +268,7 @@ def _write_parquet(
 ) -> None:
     present = {wrapper for action in actions for wrapper in action}
     names = list(wrappers or ("txn", "add", "remove", "metaData", "protocol", "domainMetadata"))
-    # Readers must take a missing column for one of nulls; writers differ in which they leave out.
+    # Readers must treat a missing column as nulls; different writers omit different columns.
     names = [n for n in names if n in present or rng.random() < 0.7 or n == "add"]
     names += [n for n in sorted(present) if n not in names]
     if not names:

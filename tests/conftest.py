@@ -24,7 +24,7 @@ CI = os.environ.get("CI", "").lower() in {"1", "true"}
 
 ALLOWED_SKIPS_IN_CI: dict[str, str] = {
     # Start of a skip's reason, and why CI may lack what it names.
-    "corpus not found": "a clone that stands alone has no corpus beside it",
+    "corpus not found": "a separate clone has no corpus next to it",
     "no build of IndexTables": "CI has no access to its sources; tables that it wrote are tested",
 }
 
@@ -79,17 +79,17 @@ class HasFileno(Protocol):
     def fileno(self) -> int: ...
 
 
-WAITING_FOR_THE_DISK = frozenset(("perf", "races"))
+NEEDS_FSYNC = frozenset(("perf", "races"))
 """Folders of tests that depend on the disk's speed."""
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _disk_is_not_waited_for(request: pytest.FixtureRequest) -> Iterator[None]:
+def _fsync_does_nothing(request: pytest.FixtureRequest) -> Iterator[None]:
     """In other folders, fsync does nothing: a killed process loses nothing that it has written, and
     tests of a power loss simulate their disk. Processes that a test starts sync as usual.
     """
-    room = request.path.relative_to(Path(__file__).parent).parts[0]
-    if room in WAITING_FOR_THE_DISK:
+    folder = request.path.relative_to(Path(__file__).parent).parts[0]
+    if folder in NEEDS_FSYNC:
         yield
         return
     with pytest.MonkeyPatch.context() as patch:
@@ -117,7 +117,7 @@ def _quick_spark(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, _worker_python: str
 ) -> None:
     """Settings for Spark sessions of documentation and notebooks, which start without any."""
-    from tests.spark.configured import QUICK  # not where this file is tried out by itself
+    from tests.spark.configured import QUICK  # not if a copy of this file is tested by itself
 
     folder = tmp_path_factory.mktemp("conf")
     chosen = QUICK | {"spark.sql.shuffle.partitions": "2"}

@@ -2,8 +2,8 @@
 
 `generate` writes one log and is deterministic: the same seed and options give the same bytes. What
 the log means is defined by `tests.model.replay`; the generator only tracks which files exist, so
-that it can remove them. Commits are valid; only files that never decide (compactions, pointers,
-checksums, noise) may be wrong.
+that it can remove them. Commits are valid; only files that do not determine the state
+(compactions, pointers, checksums, noise) may be wrong.
 """
 
 from __future__ import annotations
@@ -388,7 +388,7 @@ class Generator:
                 shared.append(action)
         return shared
 
-    # -- what commits are summed up in
+    # -- checkpoints, compactions and other files
 
     def _write_checkpoint(self, version: int) -> None:
         if not self.options.layouts:
@@ -422,7 +422,7 @@ class Generator:
             start, end = sorted(self.rng.sample(versions, k=2))
             bodies = [json.loads(line) for line in self._reconciled(start, end)]
             if self.chance(0.4):
-                bodies = self._unsound(start, end)
+                bodies = self._not_reconciled(start, end)
             path = self.log / f"{start:020d}.{end:020d}.compacted.json"
             data = "".join(json.dumps(b, ensure_ascii=False) + "\n" for b in bodies).encode()
             path.write_bytes(data + close_compaction(data))
@@ -440,7 +440,7 @@ class Generator:
                 latest[kind, row.get("appId"), row.get("domain")] = row
         return [json.dumps(checkpoint_writer.wrap(row)) for row in latest.values()]
 
-    def _unsound(self, start: int, end: int) -> list[dict[str, Any]]:
+    def _not_reconciled(self, start: int, end: int) -> list[dict[str, Any]]:
         """Compactions that are not reconciled and newest first, like the only public ones."""
         rows = replay.decode_commits(self.root, start, end)
         kept = [r for r in reversed(rows) if r["actionType"] in wire("delta")]

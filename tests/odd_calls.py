@@ -360,15 +360,15 @@ def run(scope: str, seed: int, share: int, folder: Path, only: str | None = None
                 continue
             rng = random.Random(f"{seed} {scope} {function}")
             for given in calls(scope, function, rng, share):
-                told = f"{function}({', '.join(f'{k}={v!r:.60}' for k, v in given.items())})"
-                told = told.encode("ascii", "backslashreplace").decode().replace("\n", " ")
-                print(told, file=made, flush=True)
+                text = f"{function}({', '.join(f'{k}={v!r:.60}' for k, v in given.items())})"
+                text = text.encode("ascii", "backslashreplace").decode().replace("\n", " ")
+                print(text, file=made, flush=True)
                 try:
                     room.call(function, dict(given))
                 except BaseException as error:  # noqa: BLE001 - Polars' PanicException is a BaseException
                     if not may_escape(error, given):
-                        said = [f"{type(error).__name__}: {error!s:.150}", *_where(error)]
-                        print(json.dumps([told, *said]), file=escaped, flush=True)
+                        details = [f"{type(error).__name__}: {error!s:.150}", *_where(error)]
+                        print(json.dumps([text, *details]), file=escaped, flush=True)
                     failed = True
                 else:
                     failed = False
@@ -377,7 +377,7 @@ def run(scope: str, seed: int, share: int, folder: Path, only: str | None = None
                         room.fresh()
                 elif room.is_changed():
                     if failed:
-                        print(json.dumps([told, "failed, and changed the table"]), file=escaped)
+                        print(json.dumps([text, "failed, and changed the table"]), file=escaped)
                     room.fresh()
             print(f"{function}: usable", file=made, flush=True)
             room.assert_usable()

@@ -12,7 +12,7 @@ from typing import Any
 import lakelog
 
 PACKAGE = f"{Path(lakelog.__file__).parent}/"
-"""Not any folder of that name: the checkout can be called lakelog too."""
+"""The full path, because the checkout can be named lakelog too."""
 
 FEW, MANY = 3_000, 30_000
 
@@ -26,13 +26,13 @@ def steps(action: Callable[[], object]) -> int:
         count += event == "line"
         return in_ours
 
-    def look(frame: FrameType, _event: str, _argument: object) -> Any:
+    def trace_call(frame: FrameType, _event: str, _argument: object) -> Any:
         return in_ours if frame.f_code.co_filename.startswith(PACKAGE) else None
 
     before = sys.gettrace()
     gc.collect()
-    gc.disable()  # finalizers of what earlier tests left are no steps of the action
-    sys.settrace(look)
+    gc.disable()  # finalizers of objects of earlier tests are not counted
+    sys.settrace(trace_call)
     try:
         action()
     finally:
@@ -48,7 +48,7 @@ def assert_columnar(action: Callable[[int], Callable[[], object]]) -> None:
         action: Given a number of rows, returns the action to measure.
     """
     few, many = action(FEW), action(MANY)
-    few()  # what is imported, compiled or cached
+    few()  # imports, compiles and caches
     taken = steps(few)
     assert taken
     assert steps(many) < taken + FEW // 2

@@ -11,14 +11,14 @@ from polars.testing import assert_frame_equal
 from lakelog.model import actions, contract
 
 
-def test_the_schema_is_the_contracts_in_order() -> None:
+def test_schema_has_the_fields_of_the_contract_in_order() -> None:
     fields = contract.load("actions").fields
     assert list(actions.schema()) == [f.name for f in fields]
     assert actions.schema()["tags"] == pl.Map(pl.String, pl.String)
     assert actions.schema()["size"] == pl.Int64
 
 
-def test_conforming_adds_what_is_missing_and_drops_what_is_not_asked_for() -> None:
+def test_conform_adds_missing_columns_and_drops_unrequested_ones() -> None:
     frame = pl.DataFrame({"path": ["a", "b"], "size": [1, 2], "scratch": [0, 0]})
     found = actions.conform(frame, ["size", "tags", "path"])
     assert found.schema == {
@@ -30,19 +30,19 @@ def test_conforming_adds_what_is_missing_and_drops_what_is_not_asked_for() -> No
 
 
 @pytest.mark.parametrize("height", [0, 1, 3])
-def test_conforming_keeps_the_height_when_every_column_is_missing(height: int) -> None:
+def test_conform_keeps_the_height_if_every_column_is_missing(height: int) -> None:
     frame = pl.DataFrame({"scratch": [0] * height})
     assert actions.conform(frame, ["path", "size"]).shape == (height, 2)
 
 
-def test_conforming_casts_to_the_contracts_type() -> None:
+def test_conform_casts_to_the_type_of_the_contract() -> None:
     found = actions.conform(pl.DataFrame({"size": pl.Series([1], dtype=pl.Int16)}), ["size"])
     assert found.schema == {"size": pl.Int64}
     nulls = actions.conform(pl.DataFrame({"extra": [None]}), ["extra"])
     assert nulls.schema == {"extra": pl.String}
 
 
-def test_stacking_fills_what_one_frame_lacks() -> None:
+def test_concat_fills_missing_columns_with_null() -> None:
     a = pl.DataFrame({"path": ["a"], "size": [1]})
     b = pl.DataFrame({"path": ["b"], "dvId": ["v"]})
     found = actions.concat([a, actions.empty(), b])
@@ -54,9 +54,7 @@ def test_stacking_fills_what_one_frame_lacks() -> None:
     st.lists(st.sampled_from(["add", "remove", "txn", None]), max_size=7),
     st.lists(st.sampled_from(["add", "txn", "protocol"]), min_size=1, max_size=3),
 )
-def test_rows_of_some_types_are_those_that_a_query_finds(
-    types: list[str | None], kinds: list[str]
-) -> None:
+def test_of_type_equals_a_filter(types: list[str | None], kinds: list[str]) -> None:
     frame = pl.DataFrame(
         {"actionType": types, "position": range(len(types))},
         {"actionType": pl.String, "position": pl.Int64},

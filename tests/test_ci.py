@@ -48,7 +48,7 @@ def run_pytest(
         (["(): assert False"], {"CI": "true"}, 1),
     ],
 )
-def test_ci_passes_over_no_failure_and_allowed_skips(
+def test_failures_and_allowed_skips_have_the_usual_exit_code(
     tmp_path: Path, repository: Path, tests: list[str], environment: dict[str, str], code: int
 ) -> None:
     outcome = run_pytest(tmp_path, repository, *tests, environment=environment)
@@ -56,9 +56,7 @@ def test_ci_passes_over_no_failure_and_allowed_skips(
     assert "counts as failed" not in outcome.stdout
 
 
-def test_a_named_corpus_that_is_missing_is_an_error_not_a_skip(
-    tmp_path: Path, repository: Path
-) -> None:
+def test_missing_named_corpus_is_an_error_and_not_a_skip(tmp_path: Path, repository: Path) -> None:
     environment = {"LAKELOG_CORPUS": str(tmp_path / "absent")}
     outcome = run_pytest(tmp_path, repository, "(): 0", "(corpus): 0", environment=environment)
     assert outcome.returncode == 1, outcome.stdout + outcome.stderr
@@ -77,9 +75,9 @@ def test_any_other_skip_of_a_test_or_a_module_fails_ci(
         tmp_path, repository, f"(): {REFUSED}", options=options, environment={"CI": "true"}
     )
     assert outcome.returncode == 1, outcome.stdout + outcome.stderr
-    told = outcome.stdout.partition("counts as failed")[2]
+    reported = outcome.stdout.partition("counts as failed")[2]
     for name in ("test_it.py::test_0", "test_other.py"):
-        assert f"{name}: no time today" in told
+        assert f"{name}: no time today" in reported
 
 
 SAMPLED = """
@@ -109,7 +107,7 @@ def collected(folder: Path, repository: Path, sample: str, *arguments: str) -> l
     return [line for line in outcome.stdout.splitlines() if line.startswith("test_sampled.py::")]
 
 
-def test_a_run_takes_a_share_of_sampled_cases_and_soak_takes_all(
+def test_run_executes_a_share_of_sampled_cases_and_soak_all_of_them(
     tmp_path: Path, repository: Path
 ) -> None:
     (tmp_path / "test_sampled.py").write_text(SAMPLED)

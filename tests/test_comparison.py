@@ -1,4 +1,4 @@
-"""The table of README.md that compares lakelog with deltalake says what both libraries do.
+"""The table of README.md that compares lakelog with deltalake is correct for both libraries.
 
 A new version of deltalake that can do more fails here, and then the table has to change.
 """
@@ -73,7 +73,7 @@ def test_both_append_overwrite_delete_merge_and_compact(
         assert cells[name][:2] == ["yes", "yes"]
 
 
-def test_deltalake_copies_the_other_rows_of_a_file_where_lakelog_writes_a_vector(
+def test_deltalake_copies_rows_where_lakelog_writes_a_deletion_vector(
     tmp_path: Path, cells: dict[str, list[str]]
 ) -> None:
     table, path = new(tmp_path, enableDeletionVectors="true")
@@ -120,7 +120,7 @@ def test_lakelog_appends_where_deltalake_refuses(
     assert cells[row][:2] == [own, "no"]
 
 
-def test_deltalake_answers_sql_and_lakelog_leaves_it_to_duckdb(
+def test_deltalake_supports_sql_and_lakelog_needs_duckdb(
     tmp_path: Path, cells: dict[str, list[str]]
 ) -> None:
     import duckdb

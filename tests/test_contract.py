@@ -66,7 +66,7 @@ structs = st.builds(Struct, fields(types))
 
 
 @given(structs)
-def test_a_schema_survives_writing_and_parsing(schema: Struct) -> None:
+def test_schema_round_trips_through_json(schema: Struct) -> None:
     text = json.dumps(contract.to_json(schema))
     assert contract.parse_schema(text) == schema
 
@@ -132,7 +132,7 @@ def test_a_required_field_of_an_opaque_type_has_an_arrow_type() -> None:
     assert contract.to_arrow(Array(opaque, contains_null=False)).value_type == pa.null()
 
 
-def test_a_bare_decimal_is_sparks_default() -> None:
+def test_decimal_without_parameters_has_sparks_default() -> None:
     assert parse_one("decimal") == Decimal(10, 0)
     assert parse_one("decimal( 12 , 2 )") == Decimal(12, 2)
 
@@ -142,7 +142,7 @@ def test_null_is_read_as_void_and_a_udt_as_its_sql_type() -> None:
     assert parse_one({"type": "udt", "class": "x", "sqlType": "double"}) == Primitive("double")
 
 
-def test_a_type_that_is_not_known_stays_opaque_and_keeps_its_spelling() -> None:
+def test_unknown_type_is_opaque_and_keeps_its_spelling() -> None:
     geometry = parse_one("geometry(OGC:CRS84)")
     assert geometry == Primitive("geometry(OGC:CRS84)")
     assert contract.to_polars(geometry) == pl.Null()
@@ -173,7 +173,7 @@ def parse_one(type_: object) -> DataType:
         '{"type":"struct","fields":' + "[" * 100_000,
     ],
 )
-def test_text_that_is_no_struct_is_refused(text: str) -> None:
+def test_text_that_is_not_a_struct_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError) as refusal:
         contract.parse_schema(text)
     assert refusal.value.found == text[:200]
@@ -197,15 +197,15 @@ def test_the_flattened_schema_loads_and_fits_both_type_systems() -> None:
         assert contract.to_arrow(field.type) is not None
 
 
-def test_every_field_of_the_contract_says_what_it_is() -> None:
+def test_every_field_of_the_contract_is_documented() -> None:
     for field in contract.load("actions").fields:
         assert field.metadata["doc"].endswith("."), field.name
         assert field.metadata["since"], field.name
-        stands = {"delta", "indextables", "derived"} & field.metadata.keys()
-        assert stands, f"{field.name} says nowhere where its value stands"
+        sources = {"delta", "indextables", "derived"} & field.metadata.keys()
+        assert sources, f"{field.name} does not name the source of its value"
 
 
-def test_a_broken_installation_is_reported_as_such(
+def test_missing_schemas_raise_internal_error(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 ) -> None:
     monkeypatch.setattr(contract, "_CANDIDATES", (tmp_path / "a", tmp_path / "b"))

@@ -119,7 +119,7 @@ def run(page: str, folder: str | Path, shell: dict[str, str] | None = None) -> N
                 run_or_check(command, work, dict(os.environ) if shell is None else shell)
 
 
-BESIDES = {"opentelemetry-sdk", "jupyterlab"}  # programs of others that the pages install
+OTHER_PROGRAMS = {"opentelemetry-sdk", "jupyterlab"}  # other programs that the pages install
 
 
 DEMO = ["lakelog", "demo", "--directory", "demo"]
@@ -142,7 +142,7 @@ def run_or_check(command: str, work: Path, shell: dict[str, str]) -> None:
         return
     if words[:2] == ["pip", "install"]:
         for requirement in words[2:]:
-            if requirement in BESIDES:
+            if requirement in OTHER_PROGRAMS:
                 continue
             match = re.fullmatch(r"lakelog(?:\[([\w,]+)\])?", requirement)
             assert match, command
@@ -176,14 +176,14 @@ def test_every_command_is_documented(shell: dict[str, str]) -> None:
     assert described == offered
 
 
-PLUMBING = {"open", "read_state"}  # of Snapshot, for the layers of lakelog itself
+INTERNAL_METHODS = {"open", "read_state"}  # of Snapshot, for the layers of lakelog itself
 
 
 @pytest.mark.parametrize("kind", ["Table", "Snapshot"])
 def test_every_public_method_is_documented(kind: str) -> None:
     pages = "\n".join(TEXTS.values())
     for name in dir(getattr(lakelog, kind)):
-        if not name.startswith("_") and name not in PLUMBING:
+        if not name.startswith("_") and name not in INTERNAL_METHODS:
             assert re.search(rf"\b{name}\b", pages), f"no page mentions {kind}.{name}"
 
 
@@ -204,7 +204,7 @@ def test_every_property_of_checkpoints_and_cleanup_is_documented() -> None:
 
 
 @pytest.mark.parametrize("row", properties(), ids=lambda row: row[0] or row[1])
-def test_a_documented_default_is_the_default(row: list[str]) -> None:
+def test_documented_default_is_correct(row: list[str]) -> None:
     keys = {"delta": [f"delta.{row[0]}", f"spark.indextables.{row[1]}"]}
     keys["indextables"] = keys["delta"][1:]
     for form, default in zip(("delta", "indextables"), row[2:4], strict=True):
@@ -235,7 +235,7 @@ def test_links_of_a_page_point_at_files(page: str) -> None:
             assert (folder / path.partition("#")[0]).exists(), target
 
 
-def test_the_links_of_the_readme_work_where_the_package_is_published() -> None:
+def test_links_of_the_readme_are_absolute() -> None:
     targets = re.findall(r"\]\(([^)]+)\)", README)
     assert [target for target in targets if not target.startswith("https://")] == []
     assert any(IN_THE_REPOSITORY.match(target) for target in targets)
@@ -250,7 +250,7 @@ def cells(table: str) -> list[list[str]]:
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
 
 
-def test_the_figures_of_the_readme_are_those_of_the_page_that_explains_them() -> None:
+def test_figures_of_the_readme_equal_those_of_the_scale_page() -> None:
     scale = TEXTS["docs/scale.md"].partition("| operation | files |")[2].partition("\n\n")[0]
     measured = [row[2:3] + row[4:] for row in cells(scale) if row[1] == "10M"]
     shown = cells(README.partition("## Measured")[2].partition("\n## ")[0])[1:]
@@ -268,7 +268,7 @@ def test_every_page_is_in_the_navigation_of_the_site() -> None:
     assert listed >= pages | {f"schemas/{page.name}" for page in contract}
 
 
-def test_the_list_of_layers_is_that_of_the_import_contract() -> None:
+def test_list_of_layers_equals_the_import_contract() -> None:
     config = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["tool"]
     layers = config["importlinter"]["contracts"][0]["layers"]
     floor = {room: -n for n, layer in enumerate(layers) for room in layer.split(" | ")}

@@ -177,7 +177,7 @@ def text_of(call: Callable[[], Any], root: Path) -> str:
     raise AssertionError("the call raised no error")
 
 
-def test_the_texts_of_errors_are_those_of_the_golden_file(tmp_path: Path) -> None:
+def test_error_texts_equal_the_golden_file(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LakelogWarning)
         calls = of_tables(tmp_path) | of_damage(tmp_path) | of_stores(tmp_path)

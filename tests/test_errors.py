@@ -91,7 +91,7 @@ def test_kinds_are_unique_and_never_change() -> None:
         (errors.InternalError, RuntimeError),
     ],
 )
-def test_each_branch_is_caught_as_the_builtin_that_callers_expect(
+def test_each_branch_inherits_the_builtin_that_callers_expect(
     branch: type[LakelogError], builtin: type[Exception]
 ) -> None:
     with pytest.raises(builtin):
@@ -126,15 +126,15 @@ def test_every_error_is_public_and_shows_its_fields(error: type[LakelogError]) -
 
 
 @pytest.mark.parametrize("error", TREE, ids=lambda e: e.__name__)
-def test_an_error_without_fields_is_its_sentence(error: type[LakelogError]) -> None:
+def test_error_without_fields_shows_only_its_message(error: type[LakelogError]) -> None:
     raised = error("broken")
     assert str(raised) == "broken"
     assert raised.as_dict() == {"kind": error.kind, "message": "broken"}
 
 
 @pytest.mark.parametrize("error", TREE, ids=lambda e: e.__name__)
-def test_an_error_survives_the_way_between_processes(error: type[LakelogError]) -> None:
-    raised = error("broken", path="p", version=3, hint="mend it")
+def test_error_is_unchanged_after_pickling(error: type[LakelogError]) -> None:
+    raised = error("broken", path="p", version=3, hint="fix it")
     back = pickle.loads(pickle.dumps(raised))
     assert type(back) is error
     assert back.as_dict() == raised.as_dict()
@@ -154,7 +154,7 @@ def test_a_conflict_names_the_commit_its_operation_and_the_rule(
     assert back.as_dict()["rule"] == "appended files"
 
 
-def test_damage_of_a_write_ahead_log_says_how_much_is_safe() -> None:
+def test_wal_corruption_error_has_the_safe_records() -> None:
     raised = errors.WalCorruptionError("broken", path="p", safe_seq=7, safe_records=3)
     back = pickle.loads(pickle.dumps(raised))
     assert (back.safe_seq, back.safe_records) == (7, 3)
@@ -162,6 +162,6 @@ def test_damage_of_a_write_ahead_log_says_how_much_is_safe() -> None:
     assert back.as_dict()["safe_records"] == 3
 
 
-def test_a_warning_is_a_user_warning_and_no_error() -> None:
+def test_lakelog_warning_is_a_user_warning() -> None:
     assert issubclass(errors.LakelogWarning, UserWarning)
     assert errors.LakelogWarning.__name__ in lakelog.__all__

@@ -46,7 +46,7 @@ def test_every_public_class_and_parameter_is_covered() -> None:
     assert odd_calls.unlisted() == []
 
 
-def test_an_argument_of_a_wrong_type_is_named_with_the_expected_type_and_the_value(
+def test_type_error_has_the_argument_the_expected_type_and_the_value(
     tmp_path: Path,
 ) -> None:
     table = lakelog.create(tmp_path / "table", {"n": pl.Int64})
@@ -64,7 +64,7 @@ def test_an_argument_of_a_wrong_type_is_named_with_the_expected_type_and_the_val
         lakelog.open(tmp_path / "table", "secret")  # type: ignore[arg-type]
 
 
-def test_numbers_and_arrays_of_other_libraries_are_taken(tmp_path: Path) -> None:
+def test_numbers_and_arrays_of_other_libraries_are_accepted(tmp_path: Path) -> None:
     np = pytest.importorskip("numpy")
     table = lakelog.create(tmp_path, {"n": pl.Int64, "p": pl.String}, np.array(["p"]))
     assert table.snapshot(np.int64(0)).metadata.partition_columns == ("p",)
@@ -73,14 +73,14 @@ def test_numbers_and_arrays_of_other_libraries_are_taken(tmp_path: Path) -> None
     assert table.vacuum(keep_versions={0}).files.height == 0
 
 
-def test_a_range_of_versions_takes_no_memory_by_its_length(tmp_path: Path) -> None:
+def test_long_range_of_versions_needs_no_memory(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, {"n": pl.Int64})
     with pytest.raises(VersionNotFoundError) as caught:
         table.compact_log(0, 1 << 62)
     assert caught.value.version == 1
 
 
-def test_a_limit_of_a_size_is_an_int_from_1(tmp_path: Path) -> None:
+def test_size_limit_must_be_a_positive_int(tmp_path: Path) -> None:
     for given in (float("nan"), 1.5, 0, True, "1"):
         with pytest.raises(InvalidInputError, match="memtable_bytes must be an int >= 1, got"):
             lakelog.KeyedStore(tmp_path / "keyed", memtable_bytes=given)  # type: ignore[arg-type]

@@ -38,7 +38,7 @@ None that writes, maintains, compares or exports, no other dialect, and no code 
 SLOW_TO_IMPORT = ("pandas", "fsspec", "adlfs", "gcsfs", "pyarrow.dataset", "pyarrow.parquet")
 
 
-def test_a_name_is_what_its_module_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lazy_name_is_imported_from_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     package = ModuleType("package")
     monkeypatch.setitem(sys.modules, "package", package)
     found = lazy.lazy_exports("package", {"dumps": "json"})
@@ -46,27 +46,27 @@ def test_a_name_is_what_its_module_says(monkeypatch: pytest.MonkeyPatch) -> None
     assert found("dumps") is package.dumps is __import__("json").dumps
 
 
-def test_a_name_that_is_not_there_is_told_as_python_tells_it() -> None:
+def test_missing_name_raises_pythons_attribute_error() -> None:
     with pytest.raises(AttributeError, match=r"^module 'lakelog\.wal' has no attribute 'Walrus'$"):
-        lakelog.wal.Walrus  # noqa: B018 - it is the asking
+        lakelog.wal.Walrus  # noqa: B018 - the access raises
 
 
 @pytest.mark.parametrize("package", [lakelog, lakelog.wal], ids=lambda package: package.__name__)
-def test_type_checkers_are_told_the_same_modules(package: ModuleType) -> None:
-    told: dict[str, str] = {}
+def test_type_checking_imports_equal_the_lazy_names(package: ModuleType) -> None:
+    declared: dict[str, str] = {}
     for node in ast.parse(inspect.getsource(package)).body:
         if isinstance(node, ast.If):
             for line in node.body:
                 assert isinstance(line, ast.ImportFrom), "TYPE_CHECKING imports"
-                told |= {alias.name: line.module or "" for alias in line.names}
-    assert told
-    for name, module in told.items():
+                declared |= {alias.name: line.module or "" for alias in line.names}
+    assert declared
+    for name, module in declared.items():
         assert getattr(package, name) is getattr(sys.modules[module], name)
         assert name in dir(package)
     assert all(hasattr(package, name) for name in package.__all__)
 
 
-def test_rooms_are_attributes_and_the_listing_leaves_errors_to_their_module() -> None:
+def test_subpackages_are_attributes_and_dir_omits_error_classes() -> None:
     code = (
         "import sys, lakelog\n"
         "assert 'lakelog.wal' not in sys.modules\n"
@@ -80,7 +80,7 @@ def test_rooms_are_attributes_and_the_listing_leaves_errors_to_their_module() ->
     assert lakelog.ConflictError is lakelog.errors.ConflictError
 
 
-def test_the_first_answer_from_a_small_table_imports_only_what_reads_it(tmp_path: Path) -> None:
+def test_first_read_of_a_small_table_imports_only_reading_modules(tmp_path: Path) -> None:
     Handmade(tmp_path / "t").start(add("a"))
     code = (
         "import sys, lakelog\n"
@@ -98,7 +98,7 @@ def test_the_first_answer_from_a_small_table_imports_only_what_reads_it(tmp_path
     assert found.isdisjoint(SLOW_TO_IMPORT)
 
 
-def test_threads_compute_a_property_of_one_instance_once_and_no_other_instance_waits() -> None:
+def test_cached_property_is_computed_once_per_instance_without_blocking_others() -> None:
     released = threading.Event()
     computing = threading.Event()
     calls: list[str] = []

@@ -16,7 +16,7 @@ def test_there_are_notebooks() -> None:
 
 @pytest.mark.usefixtures("_quick_spark")
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda p: p.stem)
-def test_a_notebook_runs_and_gives_the_stored_outputs(
+def test_notebook_runs_and_reproduces_its_stored_outputs(
     path: Path, tmp_path: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(repository / "engine"))
@@ -26,10 +26,10 @@ def test_a_notebook_runs_and_gives_the_stored_outputs(
     work = tmp_path / "work"
     work.mkdir()
     run = code_cells(execute(path, work))
-    complaints = [
+    printed_errors = [
         output["text"] for cell in run for output in cell.outputs if output.get("name") == "stderr"
     ]
-    assert complaints == []
+    assert printed_errors == []
     assert any("image/png" in texts(cell) for cell in run), "a notebook shows something"
     stored = code_cells(nbformat.read(path, as_version=4))
     for kept, cell in zip(stored, run, strict=True):

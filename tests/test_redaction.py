@@ -90,7 +90,7 @@ def shown(error: BaseException) -> str:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_text_is_redacted_and_stays_so(text: str) -> None:
+def test_text_is_redacted_idempotently(text: str) -> None:
     clean = redact(text)
     assert not holds_secret(clean)
     assert REDACTED in clean
@@ -98,7 +98,7 @@ def test_a_text_is_redacted_and_stays_so(text: str) -> None:
 
 
 @pytest.mark.parametrize("secret", ["secret", "a b;c", "sig"])
-def test_a_registered_secret_does_not_hide_the_name_of_another(secret: str) -> None:
+def test_registered_secret_does_not_prevent_redaction_of_others(secret: str) -> None:
     register_secrets({"password": secret.ljust(6, "=")})
     for text in TEXTS:
         assert not holds_secret(redact(text))
@@ -114,13 +114,13 @@ def test_a_registered_secret_does_not_hide_the_name_of_another(secret: str) -> N
         "expected: at most 5; see https://host/page?x=1",
     ],
 )
-def test_other_texts_stay_as_they_are(text: str) -> None:
+def test_texts_without_secrets_are_unchanged(text: str) -> None:
     assert redact(text) == text
 
 
 @pytest.mark.parametrize("text", TEXTS)
 @pytest.mark.parametrize("operation", READS)
-def test_a_driver_that_fails_to_read_tells_no_secret(operation: str, text: str) -> None:
+def test_error_of_a_failed_read_contains_no_secret(operation: str, text: str) -> None:
     store = store_of(Driver(text), "base", "failing://base")
     with pytest.raises(LakelogError) as caught:
         READS[operation](store)
@@ -130,7 +130,7 @@ def test_a_driver_that_fails_to_read_tells_no_secret(operation: str, text: str) 
 
 @pytest.mark.parametrize("verdict", [REFUSED, LOST], ids=["refused", "lost"])
 @pytest.mark.parametrize("text", TEXTS)
-def test_a_driver_that_fails_to_write_tells_no_secret(text: str, verdict: Any) -> None:
+def test_error_of_a_failed_write_contains_no_secret(text: str, verdict: Any) -> None:
     async def attempt() -> None:
         raise PermissionError(text)
 
@@ -195,7 +195,7 @@ WRITES: dict[str, Callable[[LogStore], object]] = {
 
 
 @pytest.mark.parametrize("operation", WRITES)
-def test_an_object_store_that_refuses_a_request_tells_no_secret(operation: str) -> None:
+def test_error_of_a_refused_request_contains_no_secret(operation: str) -> None:
     text = " ".join(TEXTS)
     driver = fsspec.asyn.AsyncFileSystem(skip_instance_cache=True)
     store = CloudStore(driver, "bucket/t", "s3://bucket/t", FailingCloud(text))
@@ -205,7 +205,7 @@ def test_an_object_store_that_refuses_a_request_tells_no_secret(operation: str) 
     assert not holds_secret(shown(pickle.loads(pickle.dumps(caught.value))))
 
 
-def test_every_field_of_an_error_is_redacted_but_partition_values_in_paths() -> None:
+def test_every_field_of_an_error_is_redacted_except_partition_values_in_paths() -> None:
     text = TEXTS[2]
     error = UnavailableError(
         text, path=f"s3://u:{SECRET}@b/t", expected=text, found=RuntimeError(text), hint=text
@@ -231,6 +231,6 @@ def test_log_lines_are_redacted(caplog: pytest.LogCaptureFixture) -> None:
     assert not holds_secret(f"{record.getMessage()} {record.fields}")
 
 
-def test_options_of_a_store_are_secrets_from_then_on() -> None:
+def test_options_of_a_store_are_registered_as_secrets() -> None:
     open_store("memory://x", {"account_key": "Zm9vYmFyYmF6"})
     assert redact("refused: Zm9vYmFyYmF6!") == f"refused: {REDACTED}!"

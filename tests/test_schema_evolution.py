@@ -107,7 +107,7 @@ def allow_null(schema: Json) -> None:
     field_of(schema, "actionType")["nullable"] = True
 
 
-def rewrite_history(schema: Json) -> None:
+def change_since(schema: Json) -> None:
     field_of(schema, "path")["metadata"]["since"] = "0.2"
 
 
@@ -115,7 +115,7 @@ def change_unit(schema: Json) -> None:
     field_of(schema, "modificationTime")["metadata"]["unit"] = "microseconds since the Unix epoch"
 
 
-def demand_more(schema: Json) -> None:
+def add_required_field(schema: Json) -> None:
     schema["fields"].append(
         {"name": "more", "type": "long", "nullable": False, "metadata": {"since": "0.2"}}
     )
@@ -134,19 +134,19 @@ def reuse_a_name(schema: Json) -> None:
         retype_within_a_map,
         forbid_null,
         allow_null,
-        rewrite_history,
+        change_since,
         change_unit,
-        demand_more,
+        add_required_field,
         reuse_a_name,
     ],
 )
-def test_an_incompatible_edit_is_caught(released: Json, edit: Callable[[Json], None]) -> None:
+def test_incompatible_edit_is_reported(released: Json, edit: Callable[[Json], None]) -> None:
     edited = deepcopy(released)
     edit(edited)
     assert len(incompatibilities(released, edited)) == 1
 
 
-def test_an_edit_inside_a_nested_struct_is_caught() -> None:
+def test_incompatible_edit_of_a_nested_struct_is_reported() -> None:
     def schema(*names: str) -> Json:
         inner = [{"name": n, "type": "long", "nullable": True, "metadata": {}} for n in names]
         outer = {"type": "struct", "fields": inner}
@@ -171,12 +171,12 @@ def add_in_the_middle(schema: Json) -> None:
     )
 
 
-def mend_the_prose(schema: Json) -> None:
+def correct_the_doc(schema: Json) -> None:
     field_of(schema, "path")["metadata"]["doc"] = "The file."
 
 
-@pytest.mark.parametrize("edit", [add_at_the_end, add_in_the_middle, mend_the_prose])
-def test_a_compatible_edit_passes(released: Json, edit: Callable[[Json], None]) -> None:
+@pytest.mark.parametrize("edit", [add_at_the_end, add_in_the_middle, correct_the_doc])
+def test_compatible_edit_is_not_reported(released: Json, edit: Callable[[Json], None]) -> None:
     edited = deepcopy(released)
     edit(edited)
     assert incompatibilities(released, edited) == []

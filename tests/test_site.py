@@ -63,7 +63,7 @@ def test_every_public_method_is_in_the_api_reference(kind: str, site: Path) -> N
             assert re.search(rf'id="lakelog\.{kind}\.{name}"', anchors), name
 
 
-def test_the_api_reference_shows_no_markup_that_the_site_does_not_know(site: Path) -> None:
+def test_api_reference_shows_no_unrendered_markup(site: Path) -> None:
     text = text_of(*(site / "api").rglob("index.html"))
     for markup in ("=====", ":func:", ":class:", ".. note"):  # of reStructuredText
         assert markup not in text
@@ -125,8 +125,8 @@ def test_no_page_loads_anything_from_another_host(site: Path) -> None:
     for page in site.rglob("*.html"):
         loads = Loads()
         loads.feed(page.read_text("utf-8"))
-        away = [each for each in loads.found if each.startswith(("http:", "https:", "//"))]
-        assert away == [], page
+        external = [each for each in loads.found if each.startswith(("http:", "https:", "//"))]
+        assert external == [], page
     for style in site.rglob("*.css"):
         assert not re.search(r"(?:@import|url\()\s*[\"']?(?:https?:)?//", style.read_text("utf-8"))
 

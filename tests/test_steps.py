@@ -14,12 +14,12 @@ def errors(count: int) -> Callable[[], list[InvalidInputError]]:
     return lambda: [InvalidInputError("a row") for _ in range(count)]
 
 
-def test_steps_are_counted_in_lakelog_alone() -> None:
+def test_only_steps_in_lakelog_are_counted() -> None:
     assert steps(lambda: sum(range(10))) == 0
     assert steps(errors(20)) == 2 * steps(errors(10)) > 0
 
 
-def test_a_folder_that_is_called_lakelog_too_is_not_counted() -> None:
+def test_steps_in_another_folder_named_lakelog_are_not_counted() -> None:
     code = compile("lambda: sum(range(10))", "/src/lakelog/tests/any.py", "eval")
     assert steps(eval(code)) == 0
 

@@ -40,7 +40,7 @@ def test_a_path_object_and_a_url_open_the_same_table(made: Handmade) -> None:
     assert lakelog.open(made.root.as_uri()).version() == 2
 
 
-def test_the_log_folder_alone_is_the_table_beside_it(
+def test_relative_log_folder_opens_its_table(
     made: Handmade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(made.root)
@@ -48,7 +48,7 @@ def test_the_log_folder_alone_is_the_table_beside_it(
     assert lakelog.open(".").version() == 2
 
 
-def test_a_folder_without_a_log_is_no_table(tmp_path: Path) -> None:
+def test_folder_without_a_log_raises_table_not_found_error(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nowhere"):
         with pytest.raises(TableNotFoundError) as refused:
             lakelog.open(path)
@@ -62,12 +62,12 @@ def test_a_location_with_two_logs_is_refused(made: Handmade) -> None:
         lakelog.open(made.root)
 
 
-def test_an_indextables_log_is_known_by_its_folder(tmp_path: Path) -> None:
+def test_indextables_log_is_detected_by_its_folder(tmp_path: Path) -> None:
     (tmp_path / "_transaction_log").mkdir()
     assert lakelog.open(tmp_path).format == "indextables"
 
 
-def test_a_table_that_is_read_through_any_driver_is_known_by_its_files(made: Handmade) -> None:
+def test_dialect_is_detected_through_any_driver(made: Handmade) -> None:
     store = FsspecStore(fsspec.filesystem("file"), str(made.root), str(made.root))
     assert detect_dialect(store).name == "delta"
 
@@ -79,7 +79,7 @@ def test_an_empty_log_folder_has_no_version(tmp_path: Path) -> None:
     assert table.versions() == []
 
 
-def test_a_version_is_asked_for_by_number(made: Handmade) -> None:
+def test_snapshot_is_selected_by_version_number(made: Handmade) -> None:
     assert [made.table.snapshot(v).num_files() for v in (0, 1, 2)] == [1, 2, 1]
     assert made.table.snapshot(version=1).version == 1
     with pytest.raises(VersionNotFoundError) as refused:
@@ -88,12 +88,12 @@ def test_a_version_is_asked_for_by_number(made: Handmade) -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 1.0, "1", True])
-def test_what_is_no_version_is_refused(made: Handmade, version: object) -> None:
+def test_invalid_version_is_refused(made: Handmade, version: object) -> None:
     with pytest.raises(InvalidInputError, match="version must be an int"):
         made.table.snapshot(version)  # type: ignore[arg-type]
 
 
-def test_a_version_and_a_time_do_not_go_together(made: Handmade) -> None:
+def test_version_and_timestamp_together_are_refused(made: Handmade) -> None:
     with pytest.raises(InvalidInputError, match="not both"):
         made.table.snapshot(version=1, timestamp=FIRST_MS)
 
@@ -115,13 +115,13 @@ SECOND = dt.datetime.fromtimestamp((FIRST_MS + MINUTE_MS) / 1000, dt.UTC)
     ],
     ids=str,
 )
-def test_a_time_may_be_spelled_in_many_ways(
+def test_timestamp_is_accepted_in_several_forms(
     made: Handmade, timestamp: int | str | dt.datetime
 ) -> None:
     assert made.table.snapshot(timestamp=timestamp).version == 1
 
 
-def test_a_date_is_its_first_moment(made: Handmade) -> None:
+def test_date_is_its_first_millisecond(made: Handmade) -> None:
     day = dt.date(2023, 11, 14)
     assert to_ms(day) == to_ms("2023-11-14") == 1_699_920_000_000
     with pytest.raises(VersionNotFoundError):
@@ -135,12 +135,12 @@ def test_fractions_of_a_millisecond_round_down() -> None:
 
 
 @pytest.mark.parametrize("timestamp", ["", "yesterday", "2023-13-01", True, 1.5, [1]])
-def test_what_is_no_time_is_refused(made: Handmade, timestamp: object) -> None:
+def test_invalid_timestamp_is_refused(made: Handmade, timestamp: object) -> None:
     with pytest.raises(InvalidInputError):
         made.table.snapshot(timestamp=timestamp)  # type: ignore[arg-type]
 
 
-def test_the_facade_gives_what_the_modules_do(made: Handmade) -> None:
+def test_methods_of_a_table_return_the_results_of_the_modules(made: Handmade) -> None:
     table = made.table
     assert table.history(1)["version"].to_list() == [2]
     assert table.actions(1, 1).collect()["path"].to_list() == ["b"]
@@ -149,14 +149,14 @@ def test_the_facade_gives_what_the_modules_do(made: Handmade) -> None:
     assert table.blame("a")["version"].to_list() == [0, 2]
 
 
-def test_a_table_shows_itself(made: Handmade) -> None:
+def test_table_has_repr_and_html(made: Handmade) -> None:
     assert repr(made.table) == f"Table({str(made.root)!r}, format='delta')"
     html = made.table._repr_html_()
     assert "<table>" in html
     assert str(made.root) in html
 
 
-def test_a_table_sees_what_is_written_after_it_was_opened(made: Handmade) -> None:
+def test_table_sees_later_commits(made: Handmade) -> None:
     table = made.table
     assert table.version() == 2
     made.commit(3, add("c"))
@@ -166,22 +166,22 @@ def test_a_table_sees_what_is_written_after_it_was_opened(made: Handmade) -> Non
     assert table.versions() == [(3, 3)]
 
 
-def test_a_table_on_a_store_that_takes_no_commits_says_so(
+def test_table_on_a_read_only_store_is_shown_as_read_only(
     made: Handmade, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     class ReadOnly(StoreWrapper):
         @property
         def refusal(self) -> str | None:
-            return "it is carved in stone"
+            return "no writes are accepted"
 
     table = Table(replace(made.table.log, store=ReadOnly(made.table.log.store)))
     assert made.table.refusal is None
-    assert table.refusal == "it is carved in stone"
+    assert table.refusal == "no writes are accepted"
     assert repr(table).endswith("read only)")
-    assert "carved in stone" in table._repr_html_()
+    assert "no writes are accepted" in table._repr_html_()
     for opened, is_shown in ((table, True), (made.table, False)):
         monkeypatch.setattr(lakelog, "open", lambda *_, opened=opened, **__: opened)
         with pytest.raises(SystemExit):
             main(["info", str(made.root)])
         shown = capsys.readouterr().out
-        assert ("read only" in shown, "it is carved in stone" in shown) == (is_shown, is_shown)
+        assert ("read only" in shown, "no writes are accepted" in shown) == (is_shown, is_shown)

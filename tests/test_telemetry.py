@@ -70,7 +70,7 @@ def test_a_value_with_a_line_break_stays_on_one_line() -> None:
     assert telemetry.line("x", {"why": 'a\n"b"', "empty": ""}) == 'x why="a\\n\\"b\\"" empty=""'
 
 
-def test_a_program_that_asks_for_nothing_gets_no_output() -> None:
+def test_telemetry_prints_nothing_by_default() -> None:
     program = (
         "import logging; from lakelog import telemetry;"
         "telemetry.event('x', logging.ERROR, a=1); telemetry.count('y')"
@@ -81,7 +81,7 @@ def test_a_program_that_asks_for_nothing_gets_no_output() -> None:
     assert (done.stdout, done.stderr) == ("", "")
 
 
-def test_opentelemetry_is_not_imported_before_the_program_has_imported_it() -> None:
+def test_opentelemetry_is_not_imported_by_lakelog() -> None:
     program = (
         "import sys; from lakelog import telemetry;"
         "telemetry.count('x'); telemetry.record('y', 1.0, 's');\n"
@@ -94,18 +94,18 @@ def test_opentelemetry_is_not_imported_before_the_program_has_imported_it() -> N
     assert done.stdout.strip() == "[]"
 
 
-def test_a_provider_named_in_the_environment_is_listened_to(
+def test_provider_in_the_environment_enables_telemetry(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(telemetry._API, "trace", ("no.such.module", "LAKELOG_TEST_PROVIDER"))
     assert not telemetry._listens("trace")
     monkeypatch.setenv("LAKELOG_TEST_PROVIDER", "sdk")
-    assert not telemetry._listens("trace")  # and a package that is not installed is no error
+    assert not telemetry._listens("trace")  # a missing package is not an error
     monkeypatch.setitem(telemetry._API, "trace", ("opentelemetry.trace", "LAKELOG_TEST_PROVIDER"))
     assert telemetry._listens("trace")
 
 
-def test_a_span_tells_its_attributes_and_duration(
+def test_span_records_its_attributes_and_duration(
     spans: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.DEBUG, "lakelog"), telemetry.span("outer", version=1) as outer:
@@ -121,7 +121,7 @@ def test_a_span_tells_its_attributes_and_duration(
     assert caplog.messages[1].startswith('outer version=1 size_bytes=5 ranges="[1, 2]" seconds=')
 
 
-def test_a_span_tells_the_error_and_lets_it_go_on(
+def test_span_records_the_error_and_does_not_suppress_it(
     spans: InMemorySpanExporter, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail() -> None:
@@ -130,12 +130,12 @@ def test_a_span_tells_the_error_and_lets_it_go_on(
 
     with caplog.at_level(logging.DEBUG, "lakelog"), pytest.raises(KeyError):
         fail()
-    (told,) = spans.get_finished_spans()
-    assert not told.status.is_ok
+    (finished,) = spans.get_finished_spans()
+    assert not finished.status.is_ok
     assert caplog.messages[0].endswith("error=KeyError")
 
 
-def test_a_span_has_no_secret_of_an_error(spans: InMemorySpanExporter) -> None:
+def test_span_contains_no_secret_of_an_error(spans: InMemorySpanExporter) -> None:
     text = "GET https://user:S3cr3t@host?sig=S3cr3t failed"
 
     def fail() -> None:
@@ -169,7 +169,7 @@ def test_histograms_keep_count_and_sum(
     assert (point.count, point.sum) == (2, 2.0)
 
 
-def test_a_table_tells_what_it_loads_keeps_and_writes(
+def test_table_records_spans_metrics_and_log_lines(
     tmp_path: Path,
     readers: tuple[InMemorySpanExporter, InMemoryMetricReader],
     spans: InMemorySpanExporter,
@@ -193,5 +193,5 @@ def test_a_table_tells_what_it_loads_keeps_and_writes(
     assert {dict(key)["cache"] for key in lookups} >= {"protocol", "metadata", "versions"}
     for name in ("created", "duration", "size", "compression_ratio"):
         assert points(readers[1], f"lakelog.checkpoint.{name}"), name
-    (told,) = [line for line in caplog.messages if line.startswith("checkpoint.created ")]
-    assert " version=3 " in f"{told} "
+    (finished,) = [line for line in caplog.messages if line.startswith("checkpoint.created ")]
+    assert " version=3 " in f"{finished} "

@@ -1,4 +1,4 @@
-"""A checkpoint is written and verified when no thread can be started any more."""
+"""A checkpoint is written and verified when no new thread can be started."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_every_ten_commits_are_followed_by_a_checkpoint(tmp_path: Path, form: st
     assert len(paths(lakelog.open(str(tmp_path / "table")))) == 20
 
 
-def test_the_tables_properties_say_how_often(tmp_path: Path) -> None:
+def test_checkpoint_properties_of_the_table_are_used(tmp_path: Path) -> None:
     often = {"delta.checkpointInterval": "3"}
     table = new_table(str(tmp_path / "table"), configuration=often)
     for n in (1, 2, 3):
@@ -68,7 +68,7 @@ def test_the_tables_properties_say_how_often(tmp_path: Path) -> None:
     assert checkpoints(table) == [3]
 
 
-def test_a_handle_can_be_opened_without(tmp_path: Path) -> None:
+def test_table_can_be_opened_without_upkeep(tmp_path: Path) -> None:
     where = str(tmp_path / "table")
     lakelog.create(where, {"id": pl.Int64}, upkeep=False)
     table = lakelog.open(where, upkeep=False)
@@ -78,7 +78,7 @@ def test_a_handle_can_be_opened_without(tmp_path: Path) -> None:
     assert table.checkpoint().version == 12
 
 
-def test_a_failure_fails_no_commit_and_is_told(tmp_path: Path) -> None:
+def test_failed_checkpoint_is_reported_and_does_not_fail_the_commit(tmp_path: Path) -> None:
     table = new_table(str(tmp_path / "table"), configuration={"delta.checkpointInterval": "2"})
     commit(table, 1, 1)
     first = tmp_path / "table" / "_delta_log" / "00000000000000000000.json"
@@ -93,7 +93,7 @@ def test_a_failure_fails_no_commit_and_is_told(tmp_path: Path) -> None:
     assert table.scheduler.last_error is None
 
 
-def test_checkpoints_that_are_asked_for_and_those_in_the_background_take_turns(
+def test_requested_and_background_checkpoints_do_not_conflict(
     tmp_path: Path,
 ) -> None:
     table = new_table(str(tmp_path / "table"), configuration={"delta.checkpointInterval": "1"})
@@ -113,13 +113,13 @@ def make_old(where: Path) -> None:
         os.utime(file, (old, old))
 
 
-def test_old_commits_go_after_a_checkpoint(tmp_path: Path) -> None:
+def test_old_commits_are_deleted_after_a_checkpoint(tmp_path: Path) -> None:
     where = tmp_path / "table"
     table = new_table(str(where), configuration={"delta.checkpointInterval": "5"})
     commit(table, 1, 5)
     settled(table)
     make_old(where)
-    # A handle cleans up once an hour, and this one has looked already.
+    # A handle cleans up once per hour, and this one has already done so.
     table = lakelog.open(str(where))
     commit(table, 6, 5)
     settled(table)
@@ -143,7 +143,7 @@ def test_a_table_that_keeps_its_history_is_not_cleaned_up(tmp_path: Path) -> Non
     assert [c.version for c in table.log.list_all().commits] == list(range(11))
 
 
-def test_cleanup_comes_once_an_hour(tmp_path: Path) -> None:
+def test_cleanup_runs_once_per_hour(tmp_path: Path) -> None:
     new_table(str(tmp_path / "table"))
     table, store = open_with_rules(str(tmp_path / "table"), "delta")
     now_s = [0.0]
@@ -156,7 +156,7 @@ def test_cleanup_comes_once_an_hour(tmp_path: Path) -> None:
     assert walks == [1, 1, 1, 2, 2]
 
 
-def test_a_script_that_ends_at_once_leaves_a_sound_table(tmp_path: Path) -> None:
+def test_script_that_exits_immediately_leaves_a_valid_table(tmp_path: Path) -> None:
     where = str(tmp_path / "table")
     new_table(where)
     script = (
@@ -180,10 +180,10 @@ def test_a_script_that_ends_at_once_leaves_a_sound_table(tmp_path: Path) -> None
     assert len(paths(table)) == 20
 
 
-def test_every_plan_and_report_tells_its_story_in_print_and_in_a_notebook(tmp_path: Path) -> None:
+def test_every_plan_and_report_has_text_and_html(tmp_path: Path) -> None:
     table = new_table(str(tmp_path / "table"))
     commit(table, 1, 3)
-    told: dict[str, Any] = {
+    reports: dict[str, Any] = {
         "live files": table.checkpoint(),
         "verdict": table.verify(),
         "differs in": table.write_checksum(2),
@@ -197,13 +197,13 @@ def test_every_plan_and_report_tells_its_story_in_print_and_in_a_notebook(tmp_pa
         "tombstones": table.snapshot().write_parquet(str(tmp_path / "state")),
         "needs doing  nothing": table.report(tmp_path / "report.html"),
     }
-    for words, report in told.items():
+    for words, report in reports.items():
         assert words in str(report)
         assert repr(report) == str(report)  # at a prompt
         assert words.split("  ")[0] in report._repr_html_()
 
 
-def test_logs_stores_and_their_reports_display_themselves(tmp_path: Path) -> None:
+def test_logs_stores_and_their_reports_have_html(tmp_path: Path) -> None:
     with lakelog.WriteAheadLog(tmp_path / "wal") as log:
         log.append("PUT", "a", "1")
         assert "last sequence number" in log._repr_html_()

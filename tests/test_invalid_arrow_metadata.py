@@ -15,8 +15,8 @@ from lakelog.model.contract import without_metadata
 BAD = {b"\xff\xfe": b"\xff", b"k": b"\xc3("}
 
 
-def odd(table: pa.Table) -> pa.Table:
-    """The same table with such metadata of its schema and its fields."""
+def with_invalid_metadata(table: pa.Table) -> pa.Table:
+    """The same table with invalid metadata of its schema and its fields."""
     fields = [pa.field(f.name, f.type, f.nullable, BAD) for f in table.schema]
     return pa.Table.from_arrays(table.columns, schema=pa.schema(fields, BAD))
 
@@ -38,10 +38,12 @@ def nested() -> pa.Table:
         "fixed": [[1, 2], [3, 4]],
         "map": [[("a", {"n": 1})], []],
     }
-    return odd(pa.table({name: pa.array(values[name], type_) for name, type_ in types.items()}))
+    return with_invalid_metadata(
+        pa.table({name: pa.array(values[name], type_) for name, type_ in types.items()})
+    )
 
 
-def test_metadata_is_left_out_at_every_depth_and_values_stay() -> None:
+def test_invalid_metadata_is_removed_at_every_depth_and_values_are_kept() -> None:
     table = nested()
     plain = without_metadata(table)
     assert "\\xff" not in plain.schema.to_string(show_field_metadata=True)
@@ -53,8 +55,8 @@ def test_metadata_is_left_out_at_every_depth_and_values_stay() -> None:
 
 
 @pytest.mark.parametrize("kind", ["table", "batch", "reader", "stream"])
-def test_rows_with_it_are_appended_and_read(tmp_path: Path, kind: str) -> None:
-    rows = odd(pa.table({"n": [1, 2]}))
+def test_rows_with_invalid_metadata_are_appended_and_read(tmp_path: Path, kind: str) -> None:
+    rows = with_invalid_metadata(pa.table({"n": [1, 2]}))
     table = lakelog.create(tmp_path / kind, rows.schema)
     if kind == "reader":
         table.append(rows.to_reader())
@@ -66,49 +68,51 @@ def test_rows_with_it_are_appended_and_read(tmp_path: Path, kind: str) -> None:
     assert sorted(table.snapshot().scan().collect()["n"].to_list()) == [1, 2]
 
 
-def test_actions_with_it_are_committed(tmp_path: Path) -> None:
+def test_actions_with_invalid_metadata_are_committed(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, {"n": pl.Int64})
     with table.transaction() as tx:
-        tx.add(odd(pa.table({"path": ["a"], "size": [1]})))
-        tx.add(odd(pa.table({"path": ["b"], "size": [1]})).to_batches()[0])
+        tx.add(with_invalid_metadata(pa.table({"path": ["a"], "size": [1]})))
+        tx.add(with_invalid_metadata(pa.table({"path": ["b"], "size": [1]})).to_batches()[0])
     assert sorted(table.snapshot().files().collect()["path"]) == ["a", "b"]
 
 
-def test_an_inventory_with_it_is_read(tmp_path: Path) -> None:
+def test_inventory_with_invalid_metadata_is_read(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, {"n": pl.Int64})
     listed = pa.table({"path": ["a"], "size": [1], "modificationTime": [0]})
-    assert table.vacuum(inventory=odd(listed)).files["path"].to_list() == ["a"]
+    assert table.vacuum(inventory=with_invalid_metadata(listed)).files["path"].to_list() == ["a"]
 
 
-def test_records_with_it_are_written(tmp_path: Path) -> None:
-    records = odd(pa.table({"key": [b"a"], "value": [b"1"]}))
+def test_records_with_invalid_metadata_are_written(tmp_path: Path) -> None:
+    records = with_invalid_metadata(pa.table({"key": [b"a"], "value": [b"1"]}))
     with lakelog.KeyedStore(tmp_path / "keyed") as store:
         store.put_table(records)
         store.flush()
         assert store.get("a") == b"1"
     with lakelog.WriteAheadLog(tmp_path / "wal") as log:
-        log.append_table(odd(pa.table({"op": ["PUT"], "key": [b"a"], "value": [b"1"]})))
+        log.append_table(
+            with_invalid_metadata(pa.table({"op": ["PUT"], "key": [b"a"], "value": [b"1"]}))
+        )
         assert log.replay().num_rows == 1
 
 
-def with_footer(path: Path) -> None:
-    pq.write_table(odd(pq.read_table(path)), path)
+def add_invalid_footer_metadata(path: Path) -> None:
+    pq.write_table(with_invalid_metadata(pq.read_table(path)), path)
 
 
-def test_a_flattened_checkpoint_with_it_in_its_footer_is_read(tmp_path: Path) -> None:
+def test_flattened_checkpoint_with_invalid_footer_metadata_is_read(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, {"n": pl.Int64}, format="indextables", upkeep=False)
     with table.transaction() as tx:
         tx.add(path="a.split", size=1)
     table.checkpoint(layout="flattened")
     (part,) = (tmp_path / "_transaction_log").rglob("*.checkpoint*.parquet")
-    with_footer(part)
+    add_invalid_footer_metadata(part)
     assert lakelog.open(tmp_path).snapshot().files().collect()["path"].to_list() == ["a.split"]
 
 
-def test_a_classic_checkpoint_with_it_in_its_footer_is_read_or_passed_over(tmp_path: Path) -> None:
+def test_classic_checkpoint_with_invalid_footer_metadata_is_read_or_ignored(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, {"n": pl.Int64}, upkeep=False)
     table.append(pl.DataFrame({"n": [1]}))
     table.checkpoint(layout="classic")
     (part,) = (tmp_path / "_delta_log").glob("*.checkpoint.parquet")
-    with_footer(part)
+    add_invalid_footer_metadata(part)
     assert lakelog.open(tmp_path).snapshot().scan().collect()["n"].to_list() == [1]
