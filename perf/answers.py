@@ -71,11 +71,11 @@ def check(answers: Iterable[tuple[str, Answer]]) -> None:
         WrongAnswerError: Two of them give different values for one name.
     """
     seen: dict[str, tuple[str, int | float | str]] = {}
-    for who, answer in answers:
+    for contender, answer in answers:
         for name, value in answer.items():
-            first, expected = seen.setdefault(name, (who, value))
+            first, expected = seen.setdefault(name, (contender, value))
             if value != expected:
-                raise WrongAnswerError(f"{name}: {who} says {value}, {first} says {expected}")
+                raise WrongAnswerError(f"{name}: {contender} says {value}, {first} says {expected}")
 
 
 def _microseconds(times: pl.Series) -> int:

@@ -67,10 +67,10 @@ def classic_checkpoint(log: Path, scale: float) -> Facts:
     """
     count, commits = _scaled(1_000_000, scale), max(3, _scaled(100, scale))
     held = columns.files(0, count)
-    gone = columns.files(2_000_000, _scaled(10_000, scale))
+    tombstones = columns.files(2_000_000, _scaled(10_000, scale))
     path = log / f"{CHECKPOINT_VERSION:020d}.checkpoint.parquet"
-    _write_checkpoint(path, [_head(), _adds(held), _removes(gone)])
-    _write_hint(log, size=2 + count + gone.height)
+    _write_checkpoint(path, [_head(), _adds(held), _removes(tombstones)])
+    _write_hint(log, size=2 + count + tombstones.height)
     _write_commit(log, CHECKPOINT_VERSION, _commit_info(CHECKPOINT_VERSION, "WRITE"))
 
     new = columns.files(3_000_000, 20 * commits)
@@ -264,8 +264,8 @@ def _adds(frame: pl.DataFrame) -> pa.Table:
 
 
 def _removes(frame: pl.DataFrame) -> pa.Table:
-    gone = frame.with_columns(deletionTimestamp=_MS + 500_000, extendedFileMetadata=True)
-    return _rows("remove", gone)
+    removed = frame.with_columns(deletionTimestamp=_MS + 500_000, extendedFileMetadata=True)
+    return _rows("remove", removed)
 
 
 def _rows(action: str, frame: pl.DataFrame) -> pa.Table:

@@ -110,8 +110,8 @@ def commits(log: Path, scale: float) -> Facts:
         old = live.pop()["add"]
         add = _data_file(log.parent, version, after)
         live.append(add)
-        gone = {key: old[key] for key in ("path", "partitionValues", "size")}
-        remove = {**gone, "dataChange": True, "deletionTimestamp": _MS + version}
+        removed = {key: old[key] for key in ("path", "partitionValues", "size")}
+        remove = {**removed, "dataChange": True, "deletionTimestamp": _MS + version}
         remove["extendedFileMetadata"] = True
         images = [("update_preimage", before), ("update_postimage", after)]
         both = [

@@ -74,14 +74,14 @@ def _make(log: Path, files: int, commits: int) -> Facts:
         _write_checkpoint(log / name, [*([] if number else [_head()]), _adds(own)])
     _write_hint(log, size=files + 2, parts=count)
     _write_commit(log, CHECKPOINT_VERSION, _commit_info(CHECKPOINT_VERSION, "WRITE"))
-    new, gone = columns.files(_NEW, 20 * commits), columns.files(0, min(10 * commits, files))
+    new, removed = columns.files(_NEW, 20 * commits), columns.files(0, min(10 * commits, files))
     adds = columns.add_lines(new).to_list()
-    removes = columns.remove_lines(gone, pl.lit(_DELETED_MS)).to_list()
+    removes = columns.remove_lines(removed, pl.lit(_DELETED_MS)).to_list()
     for k in range(commits):
         lines = [*removes[10 * k : 10 * k + 10], *adds[20 * k : 20 * k + 20]]
         version = CHECKPOINT_VERSION + 1 + k
         _write_commit(log, version, _commit_info(version, "MERGE") + "\n".join(lines) + "\n")
-    facts = _counted(_counted(facts, new), gone, -1)
+    facts = _counted(_counted(facts, new), removed, -1)
     return facts | {"version": CHECKPOINT_VERSION + commits}
 
 

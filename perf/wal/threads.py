@@ -30,7 +30,7 @@ def run(opener: Callable[[], Appender], rows: Sequence[Pair]) -> Figures:
     barrier = threading.Barrier(THREADS)
     started: list[float] = []
 
-    def work(mine: Sequence[Pair]) -> list[float]:
+    def work(own: Sequence[Pair]) -> list[float]:
         try:
             append = opener()
         except BaseException:
@@ -39,7 +39,7 @@ def run(opener: Callable[[], Appender], rows: Sequence[Pair]) -> Figures:
         barrier.wait()
         started.append(time.perf_counter())
         times = []
-        for key, value in mine:
+        for key, value in own:
             before = time.perf_counter()
             append(key, value)
             times.append(time.perf_counter() - before)

@@ -15,7 +15,11 @@ WAL_WORKLOADS = (
         dict.fromkeys(
             (
                 *("lakelog", "lakelog_single_appends"),
-                *(f"{who}_{kind}" for kind in _HISTORIC for who in ("lakelog", "plain")),
+                *(
+                    f"{contender}_{kind}"
+                    for kind in _HISTORIC
+                    for contender in ("lakelog", "plain")
+                ),
             )
         ),
         size=1_000_000,

@@ -82,6 +82,6 @@ def measure(
             progress(f"{workload.name}: {contender}, run {turn + 1} of {turns}")
             gathered[contender].append(run_worker(_MODULE, contender, workload.name, scale))
     for table in set(workload.tables.values()):
-        mine = [name for name in workload.contenders if workload.tables[name] == table]
-        answers.check((name, run["answer"]) for name in mine for run in gathered[name])
+        own = [name for name in workload.contenders if workload.tables[name] == table]
+        answers.check((name, run["answer"]) for name in own for run in gathered[name])
     return WriteResult(workload, workload.scaled(scale), gathered)

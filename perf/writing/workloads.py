@@ -246,8 +246,8 @@ WRITE_WORKLOADS = (
     WriteWorkload(
         "commit_cost_by_table_size",
         {
-            f"{who}_{size}": f"checkpoint_{size}_files"
-            for who in ("lakelog", "deltalake")
+            f"{contender}_{size}": f"checkpoint_{size}_files"
+            for contender in ("lakelog", "deltalake")
             for size in _SIZES
         },
         size=21,
