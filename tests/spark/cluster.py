@@ -38,7 +38,7 @@ SETTINGS = QUICK | {
     "spark.executor.memory": "512m",
     "spark.executor.extraJavaOptions": QUICK_JAVA,
     "spark.sql.shuffle.partitions": "2",
-    "spark.connect.grpc.binding.port": "0",  # whichever is free
+    "spark.connect.grpc.binding.port": "0",  # any free port
     "spark.sql.execution.arrow.maxRecordsPerBatch": "5",
 }
 
@@ -72,7 +72,7 @@ def fail() -> None:
     raise OSError("the answer is lost")
 
 
-def live() -> None:
+def do_nothing() -> None:
     """Continue."""
 
 
@@ -82,7 +82,7 @@ def wait() -> None:
 
 
 @dataclass(frozen=True)
-class Mortal:
+class EndingStep:
     """A step of tasks whose first attempts end in different ways, with a partial result."""
 
     step: Any
@@ -106,10 +106,10 @@ class Mortal:
 
 
 @contextmanager
-def mortal(module: Any, step: str, marks: str, **ends: Callable[[], None]) -> Iterator[None]:
+def ending_step(module: Any, step: str, marks: str, **ends: Callable[[], None]) -> Iterator[None]:
     """A module whose tasks of one kind end like that."""
     real = vars(module)[step]
-    vars(module)[step] = lambda *args: Mortal(real(*args), marks, ends)
+    vars(module)[step] = lambda *args: EndingStep(real(*args), marks, ends)
     try:
         yield
     finally:
@@ -127,7 +127,7 @@ def end_with_files(marks: str) -> None:
         fail()
 
 
-class MortalBatchWriter(BatchWriter):
+class EndingBatchWriter(BatchWriter):
     """Writes its files, and ends before the driver is notified."""
 
     marks: str
@@ -138,7 +138,7 @@ class MortalBatchWriter(BatchWriter):
         return message
 
 
-class MortalStreamWriter(StreamWriter):
+class EndingStreamWriter(StreamWriter):
     """The same for a batch of a stream."""
 
     marks: str
@@ -149,24 +149,24 @@ class MortalStreamWriter(StreamWriter):
         return message
 
 
-class Dying(LakelogDataSource):
+class EndingDataSource(LakelogDataSource):
     """The data source, with writers that end; option ``marks`` is the folder of their markers."""
 
     @classmethod
     def name(cls) -> str:
-        return "dying"
+        return "ending"
 
     def writer(self, schema: StructType, overwrite: bool) -> BatchWriter:
         options = dict(self.options)
         marks = options.pop("marks")
-        made = MortalBatchWriter(parse_options(options, "write"), schema, overwrite)
+        made = EndingBatchWriter(parse_options(options, "write"), schema, overwrite)
         made.marks = marks
         return made
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> StreamWriter:
         options = dict(self.options)
         marks = options.pop("marks")
-        made = MortalStreamWriter(parse_options(options, "sink"), schema, overwrite)
+        made = EndingStreamWriter(parse_options(options, "sink"), schema, overwrite)
         made.marks = marks
         return made
 
@@ -174,7 +174,7 @@ class Dying(LakelogDataSource):
 # --- orders --------------------------------------------------------------------------------------
 
 
-def look(spark: Any, table: str) -> dict[str, Any]:
+def inspect_executors(spark: Any, table: str) -> dict[str, Any]:
     """The path of lakelog on executors, the visible part of the contract, and a table's rows."""
 
     def find(batches: Any) -> Any:
@@ -201,19 +201,19 @@ def write(spark: Any, table: str, marks: str) -> None:
     def fragile(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch
-            if task_number() == 0 and first_time(marks, "failed in its midst"):
+            if task_number() == 0 and first_time(marks, "failed midway"):
                 fail()
 
     rows = spark.range(30, numPartitions=3).selectExpr("id", "'d' || id % 2 as day")
     broken = rows.mapInArrow(fragile, rows.schema)
-    broken.write.format("dying").option("marks", marks).mode("append").save(table)
+    broken.write.format("ending").option("marks", marks).mode("append").save(table)
 
 
 def replay(spark: Any, table: str, marks: str) -> list[tuple[str, str]]:
     """The state, replayed by tasks that fail."""
     with (
-        mortal(shuffle_replay, "Decoder", marks, decoding=fail),
-        mortal(shuffle_replay, "Reconciler", marks, reconciling=fail),
+        ending_step(shuffle_replay, "Decoder", marks, decoding=fail),
+        ending_step(shuffle_replay, "Reconciler", marks, reconciling=fail),
     ):
         frame = lakelog.spark.replay(spark, table, strategy="hash", columns=("actionType", "path"))
         return sorted((row.actionType, row.path or "") for row in frame.collect())
@@ -222,7 +222,7 @@ def replay(spark: Any, table: str, marks: str) -> list[tuple[str, str]]:
 def checkpoint(spark: Any, table: str, marks: str) -> dict[str, Any]:
     """A checkpoint, written by tasks that are killed and fail."""
     module = sys.modules["lakelog.spark.checkpoint"]  # the name is the function's
-    with mortal(module, "TaskWriter", marks, killed=kill_executor, failed=fail):
+    with ending_step(module, "TaskWriter", marks, killed=kill_executor, failed=fail):
         report = lakelog.spark.checkpoint(spark, table, parts=2, strategy="hash")
     return {"verified": report.verified, "paths": report.paths}
 
@@ -230,25 +230,25 @@ def checkpoint(spark: Any, table: str, marks: str) -> dict[str, Any]:
 def stream(spark: Any, source: str, target: str, checkpoint: str, marks: str) -> None:
     """Stream all existing rows, in batches of which tasks end."""
     read = spark.readStream.format("lakelog").option("maxFilesPerTrigger", "4").load(source)
-    write = read.writeStream.format("dying").option("checkpointLocation", checkpoint)
+    write = read.writeStream.format("ending").option("checkpointLocation", checkpoint)
     query = write.option("marks", marks).trigger(availableNow=True).start(target)
     query.awaitTermination()
 
 
 def compact(spark: Any, table: str, marks: str) -> dict[str, Any]:
     """Compaction, one bin per commit, by tasks that are killed and fail."""
-    with _mortal_compaction(marks, killed=kill_executor, failed=fail):
+    with _ending_compaction(marks, killed=kill_executor, failed=fail):
         return _compacted(spark, table)
 
 
 def compact_and_wait(spark: Any, table: str, marks: str) -> dict[str, Any]:
     """Compaction whose second commit never happens, though its files are written."""
-    with _mortal_compaction(marks, first=live, waiting=wait):
+    with _ending_compaction(marks, first=do_nothing, waiting=wait):
         return _compacted(spark, table)
 
 
-def _mortal_compaction(marks: str, **ends: Callable[[], None]) -> Any:
-    return mortal(compaction, "_RewriteTask", marks, **ends)
+def _ending_compaction(marks: str, **ends: Callable[[], None]) -> Any:
+    return ending_step(compaction, "_RewriteTask", marks, **ends)
 
 
 def _compacted(spark: Any, table: str) -> dict[str, Any]:
@@ -268,16 +268,16 @@ def main() -> None:
     )
     try:
         spark.sparkContext.setLogLevel("OFF")
-        spark.dataSource.register(Dying)
-        say(spark.sparkContext._gateway.proc.pid)
+        spark.dataSource.register(EndingDataSource)
+        send_answer(spark.sparkContext._gateway.proc.pid)
         for line in sys.stdin:
             order = json.loads(line)
-            say(globals()[order.pop("job")](spark, **order))
+            send_answer(globals()[order.pop("job")](spark, **order))
     finally:
         spark.stop()
 
 
-def say(answer: Any) -> None:
+def send_answer(answer: Any) -> None:
     sys.stdout.write(f"{ANSWER}{json.dumps(answer)}\n")
     sys.stdout.flush()
 

@@ -30,7 +30,7 @@ def java_home(folder: Path) -> Path:
 @pytest.fixture(autouse=True)
 def _quiet_pyspark() -> Iterator[None]:
     with warnings.catch_warnings():
-        # pyspark closes its sockets late and warns about pandas; none of it is ours to mend.
+        # pyspark closes its sockets late and warns about pandas; neither can be fixed here.
         warnings.simplefilter("ignore")
         yield
 
@@ -53,7 +53,7 @@ def _started(tmp_path_factory: pytest.TempPathFactory, _worker_python: str) -> I
     options = QUICK | {
         "spark.sql.warehouse.dir": os.fspath(tmp_path_factory.mktemp("warehouse")),
         "spark.sql.shuffle.partitions": "1",
-        "spark.connect.grpc.binding.port": "0",  # whichever is free
+        "spark.connect.grpc.binding.port": "0",  # any free port
     }
     lacking = None
     with warnings.catch_warnings():

@@ -21,7 +21,7 @@ from pathlib import Path
 DELTA = "io.delta:delta-spark_4.2_2.13:4.4.0"
 """Delta Lake for the Spark that `pyproject.toml` pins: a Delta release fits one minor of Spark."""
 
-BROUGHT_BY_SPARK = (
+INCLUDED_IN_SPARK = (
     "com.fasterxml.jackson.core:*",
     "com.fasterxml.jackson.datatype:*",
     "org.apache.hadoop:*",
@@ -44,7 +44,7 @@ def delta_jars(java_home: Path) -> list[Path]:
     Raises:
         JarsUnavailableError: They are neither cached nor available for download.
     """
-    key = hashlib.sha256(" ".join((DELTA, *BROUGHT_BY_SPARK)).encode()).hexdigest()[:12]
+    key = hashlib.sha256(" ".join((DELTA, *INCLUDED_IN_SPARK)).encode()).hexdigest()[:12]
     kept = CACHE / f"delta-jars-{key}"
     CACHE.mkdir(exist_ok=True)
     # Test workers in parallel fetch once: the others wait and find what it fetched.
@@ -74,7 +74,7 @@ def _fetch(java_home: Path, kept: Path) -> None:
                 [
                     os.fspath(spark_home / "bin" / "spark-submit"),
                     f"--packages={DELTA}",
-                    f"--exclude-packages={','.join(BROUGHT_BY_SPARK)}",
+                    f"--exclude-packages={','.join(INCLUDED_IN_SPARK)}",
                     f"--conf=spark.jars.ivy={folder}/ivy",
                     # A Maven repository of this user may hold descriptions without their jars.
                     f"--driver-java-options=-Duser.home={folder}",
@@ -90,8 +90,8 @@ def _fetch(java_home: Path, kept: Path) -> None:
             raise JarsUnavailableError(f"no answer within {SECONDS:g} s") from error
         fetched = Path(folder) / "ivy" / "jars"
         if done.returncode or not any(fetched.glob("*delta-spark*.jar")):
-            said = [line.strip() for line in done.stderr.splitlines() if "rror" in line]
-            raise JarsUnavailableError(said[0] if said else done.stderr[-300:])
+            errors = [line.strip() for line in done.stderr.splitlines() if "rror" in line]
+            raise JarsUnavailableError(errors[0] if errors else done.stderr[-300:])
         shutil.move(fetched, kept)
 
 

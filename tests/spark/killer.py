@@ -1,9 +1,11 @@
-"""Runs streams and compactions that die: ``killer.py``, an order a line of JSON on standard input.
+"""Runs streams and compactions that are killed: ``killer.py``, one JSON command per line on
+standard input.
 
 A stream here is Spark's protocol without Spark: offsets are written before a batch, the tasks of
-the batch run, the sink commits, and a file says that the batch is done; a batch without that file
-is run again by its offsets. Spark's part in compaction is played by `pipeline_side`. Each job is a
-fork of this process, which has imported everything and run nothing: so a death costs milliseconds.
+the batch run, the sink commits, and a file records that the batch is done; a batch without that
+file is run again by its offsets. Spark's part in compaction is simulated by `pipeline_side`. Each
+job is a fork of this process, which has imported everything and run nothing: so a kill costs
+milliseconds.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ SETTINGS = QUICK | {
 }
 
 
-def say(word: Any) -> None:
+def print_line(word: Any) -> None:
     sys.stdout.write(f"{word}\n")
     sys.stdout.flush()
 
@@ -33,10 +33,10 @@ def stream(spark: Any, places: dict[str, Any], files: int) -> Any:
 
 def main(order: dict[str, Any]) -> None:
     spark = lakelog.spark.session(master="local[2]", config=SETTINGS)
-    say(spark.sparkContext._gateway.proc.pid)
+    print_line(spark.sparkContext._gateway.proc.pid)
     write = stream(spark, order, order["files"]).trigger(processingTime="0 seconds")
     query = write.start(order["target"])
-    say("started")
+    print_line("started")
     query.awaitTermination()
 
 

@@ -68,16 +68,14 @@ def plain(frame: Any) -> list[Any]:
     return sorted((tuple(row) for row in frame.collect()), key=lambda row: row[0])
 
 
-def test_every_type_comes_back_the_same_to_spark_polars_and_delta(
-    delta: Any, tmp_path: Path
-) -> None:
+def test_every_type_is_read_unchanged_by_spark_polars_and_delta(delta: Any, tmp_path: Path) -> None:
     from pyspark.sql.types import StructType
 
     schema = StructType.fromDDL(DDL)
     where = str(tmp_path / "t")
     table = lakelog.create(where, schema.json(), ["day"])
     frame = delta.createDataFrame(ROWS, schema)
-    # Columns go by name, not by place.
+    # Columns are matched by name, not by position.
     shuffled = frame.select(*reversed(frame.columns)).repartition(2)
     shuffled.write.format("lakelog").mode("append").option("userMetadata", "here").save(where)
     back = plain(delta.read.format("delta").load(where))
@@ -106,7 +104,7 @@ def test_every_type_comes_back_the_same_to_spark_polars_and_delta(
     assert files["partitionValues"].to_list()[0].keys() == {"day"}
     low = files.select(pl.col("min").struct.field("id").min(), pl.col("max").struct.field("at"))
     assert low["id"][0] == 0
-    # Delta appends, then lakelog, by turns, to the same table.
+    # Delta and lakelog append to the same table in turn.
     theirs = delta.createDataFrame([(7, None)], "id long, day date")
     theirs.write.format("delta").mode("append").save(where)
     again = delta.createDataFrame([(8, "x")], "id long, name string")
@@ -115,9 +113,7 @@ def test_every_type_comes_back_the_same_to_spark_polars_and_delta(
     assert_same_state(delta, where)
 
 
-def test_an_overwrite_takes_the_place_of_all_or_of_what_a_condition_says(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_overwrite_replaces_all_rows_or_those_of_a_condition(spark: Any, tmp_path: Path) -> None:
     where = str(tmp_path / "t")
     table = new_table(tmp_path / "t")
     table.append(pl.DataFrame(rows(*range(10))))
@@ -150,9 +146,7 @@ def test_an_overwrite_takes_the_place_of_all_or_of_what_a_condition_says(
     assert orphans(where) == set()
 
 
-def test_a_dynamic_overwrite_takes_the_place_of_the_partitions_that_it_writes(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_dynamic_overwrite_replaces_the_written_partitions(spark: Any, tmp_path: Path) -> None:
     where = str(tmp_path / "t")
     table = new_table(tmp_path / "t")
     table.append(pl.DataFrame(rows(*range(6))))
@@ -178,7 +172,9 @@ def test_a_dynamic_overwrite_takes_the_place_of_the_partitions_that_it_writes(
         writer(where, overwrite=True, partitionOverwriteMode="some")
 
 
-def test_dynamic_overwrites_of_different_partitions_go_side_by_side(tmp_path: Path) -> None:
+def test_concurrent_dynamic_overwrites_of_different_partitions_do_not_conflict(
+    tmp_path: Path,
+) -> None:
     where = tmp_path / "t"
     new_table(where).append(pl.DataFrame(rows(0, 1)))
     dynamic: Any = {"overwrite": True, "partitionOverwriteMode": "dynamic"}
@@ -186,12 +182,12 @@ def test_dynamic_overwrites_of_different_partitions_go_side_by_side(tmp_path: Pa
     messages = [task(made, rows(n)) for made, n in ((even, 10), (odd, 11), (again, 12))]
     assert finish(even, messages[:1]) is None
     assert finish(odd, messages[1:2]) is None
-    assert isinstance(finish(again, messages[2:]), ConflictError), "even was there first"
+    assert isinstance(finish(again, messages[2:]), ConflictError), "even was committed first"
     assert ids(where) == [10, 11]
     assert orphans(where) == set()
 
 
-def test_partitions_of_many_columns_types_and_nulls_are_told_apart(tmp_path: Path) -> None:
+def test_partitions_of_many_columns_types_and_nulls_are_distinguished(tmp_path: Path) -> None:
     schema = {"n": pl.Int64, "a": pl.String, "b": pl.Int32, "c": pl.Date}
     table = lakelog.create(tmp_path / "t", schema, ["a", "b", "c"], upkeep=False)
     days = [None, dt.date(2026, 1, 1), dt.date(2026, 1, 2)]
@@ -226,7 +222,7 @@ def _paths_of(snapshot: Any, files: pl.DataFrame, rows: pl.DataFrame) -> pl.Seri
     ],
     ids=["append", "overwrite", "rows", "partitions"],
 )
-def test_rows_read_at_an_earlier_version_do_not_overwrite_an_update_since_then(
+def test_rows_read_at_an_earlier_version_do_not_overwrite_a_later_update(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     table = new_table(tmp_path)
@@ -242,7 +238,7 @@ def test_rows_read_at_an_earlier_version_do_not_overwrite_an_update_since_then(
     assert table.version() == 3
 
 
-def test_a_table_that_keeps_its_changes_is_overwritten_by_whole_files(tmp_path: Path) -> None:
+def test_table_with_a_change_data_feed_is_overwritten_by_complete_files(tmp_path: Path) -> None:
     where = tmp_path / "t"
     table = new_table(where, configuration=FEED)
     table.append(pl.DataFrame(rows(*range(6))))
@@ -252,7 +248,7 @@ def test_a_table_that_keeps_its_changes_is_overwritten_by_whole_files(tmp_path: 
     made = writer(where, overwrite=True)
     assert finish(made, [task(made, rows(8))]) is None
     assert ids(where) == [8]
-    # Only who says that rows are replaced, and none is changed, may leave the changes to readers.
+    # Only an operation that replaces rows and changes none may omit change files.
     tx = table.transaction()
     tx.remove(tx.read())
     tx.add(path="day=d0/x", size=1, partitionValues={"day": "d0"})
@@ -260,7 +256,7 @@ def test_a_table_that_keeps_its_changes_is_overwritten_by_whole_files(tmp_path: 
         tx.commit()
 
 
-def test_rows_that_an_overwrite_keeps_keep_their_row_ids(tmp_path: Path) -> None:
+def test_rows_kept_by_an_overwrite_keep_their_row_ids(tmp_path: Path) -> None:
     where = tmp_path / "t"
     table = new_table(where, configuration={"delta.enableRowTracking": "true"})
     table.append(pl.DataFrame(rows(*range(6))))
@@ -273,7 +269,9 @@ def test_rows_that_an_overwrite_keeps_keep_their_row_ids(tmp_path: Path) -> None
 
 
 @pytest.mark.reference
-def test_delta_tells_what_overwrites_replaced(delta: Any, tmp_path: Path) -> None:
+def test_delta_change_feed_has_the_rows_that_overwrites_replaced(
+    delta: Any, tmp_path: Path
+) -> None:
     where = str(tmp_path / "t")
     configuration = FEED | {"delta.enableDeletionVectors": "true"}
     table = new_table(tmp_path / "t", configuration=configuration)
@@ -298,7 +296,7 @@ def test_delta_tells_what_overwrites_replaced(delta: Any, tmp_path: Path) -> Non
     ]
 
 
-def test_what_cannot_be_written_is_refused_before_a_task_runs(tmp_path: Path) -> None:
+def test_invalid_writes_are_refused_before_a_task_runs(tmp_path: Path) -> None:
     from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
     from lakelog.spark.options import parse_options
@@ -324,7 +322,7 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(tmp_path: Path) ->
         writer(tmp_path / "c", overwrite=True, replaceWhere="day = 'd0' and id > 1")
     kept = new_table(tmp_path / "a", configuration={"delta.appendOnly": "true"})
     for overwrites in (writer, sink):
-        overwrites(tmp_path / "a", overwrite=True)  # there is nothing to take away
+        overwrites(tmp_path / "a", overwrite=True)  # the table has no rows to replace
     kept.append(pl.DataFrame(rows(1)))
     for overwrites in (writer, sink):
         with pytest.raises(InvalidTransactionError, match="append-only"):
@@ -335,7 +333,7 @@ def test_what_cannot_be_written_is_refused_before_a_task_runs(tmp_path: Path) ->
     )
     with pytest.raises(UnsupportedFeatureError, match="Parquet"):
         writer(tmp_path / "i")
-    # Fewer columns, and narrower ones, are the table's too.
+    # Fewer and narrower columns are accepted.
     options = parse_options({"path": str(tmp_path / "t")}, "write")
     narrow = batch_writer(options, StructType().add("id", IntegerType()), overwrite=False)
     assert (
@@ -353,7 +351,7 @@ def test_an_applications_version_is_written_once(tmp_path: Path) -> None:
         assert finish(made, [task(made, rows(1, 2))]) is None
     assert ids(where) == [1, 2]
     assert orphans(where) == set(), "the files of the repetition are deleted"
-    # A repetition that runs at the same time learns of it when it commits.
+    # A concurrent repetition detects it when it commits.
     early = writer(where, txnAppId="job", txnVersion="4")
     messages = [task(early, rows(5))]
     made = writer(where, txnAppId="job", txnVersion="4")
@@ -363,7 +361,7 @@ def test_an_applications_version_is_written_once(tmp_path: Path) -> None:
     assert orphans(where) == set()
 
 
-def test_a_location_without_a_table_becomes_one_with_the_rows(tmp_path: Path) -> None:
+def test_write_to_a_location_without_a_table_creates_it_with_the_rows(tmp_path: Path) -> None:
     where = tmp_path / "new"
     one, two = (writer(where, partitionBy="day", txnAppId="job", txnVersion=n) for n in "34")
     messages = [task(one, rows(1)), task(one, rows(2))]
@@ -399,7 +397,7 @@ def test_a_location_without_a_table_becomes_one_with_the_rows(tmp_path: Path) ->
         writer(tmp_path / "none", partitionBy="colour")
 
 
-def test_writes_at_once_are_checked_against_one_another(tmp_path: Path) -> None:
+def test_concurrent_writes_are_checked_for_conflicts(tmp_path: Path) -> None:
     where = tmp_path / "t"
     new_table(where).append(pl.DataFrame(rows(0, 1)))
     one, two = (writer(where, overwrite=True) for _ in range(2))
@@ -408,7 +406,9 @@ def test_writes_at_once_are_checked_against_one_another(tmp_path: Path) -> None:
     messages = {id(w): [task(w, rows(n))] for n, w in enumerate((one, two, day, append), 11)}
     assert finish(append, messages[id(append)]) is None
     assert finish(one, messages[id(one)]) is None
-    assert ids(where) == [11, 14], "a blind append is put before who has not seen it"
+    assert ids(where) == [11, 14], (
+        "a blind append is ordered before an overwrite that has not read it"
+    )
     assert isinstance(finish(two, messages[id(two)]), ConflictError)
     assert isinstance(finish(day, messages[id(day)]), ConflictError)
     late = writer(where)
@@ -421,7 +421,7 @@ def test_writes_at_once_are_checked_against_one_another(tmp_path: Path) -> None:
     assert orphans(where) == set()
 
 
-def test_a_condition_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_invalid_condition_is_refused(tmp_path: Path) -> None:
     new_table(tmp_path / "t")
     made = writer(tmp_path / "t", overwrite=True, replaceWhere="id = 3")
     with pytest.raises(InvalidInputError, match="satisfy"):
@@ -430,7 +430,7 @@ def test_a_condition_that_is_none_is_refused(tmp_path: Path) -> None:
         writer(tmp_path / "t", overwrite=True, replaceWhere="id ===")
 
 
-def test_a_checkpoint_that_is_due_is_there_when_the_write_is_answered_for(tmp_path: Path) -> None:
+def test_due_checkpoint_is_written_before_the_write_returns(tmp_path: Path) -> None:
     where = tmp_path / "t"
     table = new_table(where, configuration={"delta.checkpointInterval": "2"})
     for number in range(2):
@@ -440,7 +440,7 @@ def test_a_checkpoint_that_is_due_is_there_when_the_write_is_answered_for(tmp_pa
     assert ids(where) == [0, 1]
 
 
-def test_no_rows_commit_nothing_unless_they_take_the_place_of_others(tmp_path: Path) -> None:
+def test_write_without_rows_commits_nothing_unless_it_overwrites(tmp_path: Path) -> None:
     where = tmp_path / "t"
     table = new_table(where)
     made = writer(where)

@@ -30,7 +30,7 @@ ROWS = [workload for workload in SPARK_WORKLOADS if workload.name not in STATE_C
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("workload", ROWS, ids=lambda w: w.name)
-def test_every_contender_gives_the_right_answer(workload: Any) -> None:
+def test_every_contender_returns_the_right_answer(workload: Any) -> None:
     for contender in workload.contenders:
         figures = worker.measure(contender, workload.name, SCALE)
         assert {c.figure for c in workload.comparisons} <= set(figures)

@@ -31,7 +31,9 @@ def rows_of_delta(spark: Any, path: str) -> list[tuple[Any, ...]]:
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("vectors", ["true", "false"])
-def test_both_read_the_same_changes_and_rows(delta: Any, tmp_path: Path, vectors: str) -> None:
+def test_both_engines_read_the_same_changes_and_rows(
+    delta: Any, tmp_path: Path, vectors: str
+) -> None:
     path = str(tmp_path / "t")
     properties = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": vectors}
     table = lakelog.create(

@@ -223,7 +223,7 @@ def rows_of(paths: Iterable[Path]) -> list[str]:
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", TABLES)
-def test_a_classic_checkpoint_is_what_spark_writes(spark: Any, tmp_path: Path, name: str) -> None:
+def test_classic_checkpoint_equals_the_one_of_spark(spark: Any, tmp_path: Path, name: str) -> None:
     path = make(spark, tmp_path / "t", *TABLES[name])
     (theirs,) = DIALECT.list_log(lakelog.open(path).log.store).checkpoints
     staged = write(path, "classic")
@@ -232,18 +232,18 @@ def test_a_classic_checkpoint_is_what_spark_writes(spark: Any, tmp_path: Path, n
     assert schema_of(we_wrote) == schema_of(spark_wrote)
     assert rows_of([we_wrote]) == rows_of([spark_wrote])
 
-    said = json.loads((tmp_path / "t" / "_delta_log" / "_last_checkpoint").read_text())
+    spark_pointer = json.loads((tmp_path / "t" / "_delta_log" / "_last_checkpoint").read_text())
     assert staged.pointer is not None
     ours = json.loads(staged.pointer[1])
-    assert list(ours) == list(said)
+    assert list(ours) == list(spark_pointer)
     differing = {"sizeInBytes", "checksum"}
     assert {k: v for k, v in ours.items() if k not in differing} == {
-        k: v for k, v in said.items() if k not in differing
+        k: v for k, v in spark_pointer.items() if k not in differing
     }
 
 
 @pytest.mark.parametrize("manifest", ["json", "parquet"])
-def test_a_v2_checkpoint_is_what_spark_writes(spark: Any, tmp_path: Path, manifest: str) -> None:
+def test_v2_checkpoint_equals_the_one_of_spark(spark: Any, tmp_path: Path, manifest: str) -> None:
     setting = "spark.databricks.delta.checkpointV2.topLevelFileFormat"
     columns, partitions, properties, statements = TABLES["partitioned"]
     with configured(spark, {setting: manifest}):
@@ -252,28 +252,28 @@ def test_a_v2_checkpoint_is_what_spark_writes(spark: Any, tmp_path: Path, manife
     store = lakelog.open(path).log.store
     (theirs,) = DIALECT.list_log(store).checkpoints
     top, sidecar = (tmp_path / "t" / p for p in DIALECT.open_checkpoint(store, theirs).files_read())
-    own, mine = (tmp_path / "t" / file.path for file in write(path, f"v2-{manifest}").files)
+    own, lakelog_file = (tmp_path / "t" / file.path for file in write(path, f"v2-{manifest}").files)
     assert schema_of(own) == schema_of(sidecar)
     assert rows_of([own]) == rows_of([sidecar])
     if manifest == "json":
-        keys = [{k: sorted(v) for k, v in line.items()} for line in lines_of(mine)]
+        keys = [{k: sorted(v) for k, v in line.items()} for line in lines_of(lakelog_file)]
         assert keys == [{k: sorted(v) for k, v in line.items()} for line in lines_of(top)]
-        tags = [lines_of(file)[0]["checkpointMetadata"]["tags"] for file in (mine, top)]
+        tags = [lines_of(file)[0]["checkpointMetadata"]["tags"] for file in (lakelog_file, top)]
         assert tags[0]["sidecarFileSchema"] == tags[1]["sidecarFileSchema"]
         assert tags[0]["numOfAddFiles"] == tags[1]["numOfAddFiles"]
     else:
         # The manifest's own columns of files are of nulls, and Spark gives them other fields.
-        ours, spark_wrote = (without_proposals(schema_of(file)) for file in (mine, top))
+        ours, spark_wrote = (without_proposals(schema_of(file)) for file in (lakelog_file, top))
         start = spark_wrote.index("remove")
         assert ours[ours.index("remove") :] == spark_wrote[start:]
-        assert rows_of([mine]) == rows_of([top])
+        assert rows_of([lakelog_file]) == rows_of([top])
 
 
 def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-def test_parts_hold_what_spark_puts_in_them(spark: Any, tmp_path: Path) -> None:
+def test_parts_have_the_same_rows_as_those_of_spark(spark: Any, tmp_path: Path) -> None:
     setting = "spark.databricks.delta.checkpoint.partSize"
     inserts = [f"insert into {{t}} values ({n}, 'ü {n}')" for n in range(9)]
     with configured(spark, {setting: "2"}):
@@ -283,9 +283,9 @@ def test_parts_hold_what_spark_puts_in_them(spark: Any, tmp_path: Path) -> None:
     assert [file.target for file in staged.files] == list(theirs.paths)
     assert len(theirs.paths) == 5
     for ours, spark_wrote in zip(staged.files, theirs.paths, strict=True):
-        mine, other = (tmp_path / "t" / p for p in (ours.path, spark_wrote))
-        assert schema_of(mine) == schema_of(other)
-        assert rows_of([mine]) == rows_of([other])
+        lakelog_file, other = (tmp_path / "t" / p for p in (ours.path, spark_wrote))
+        assert schema_of(lakelog_file) == schema_of(other)
+        assert rows_of([lakelog_file]) == rows_of([other])
 
 
 LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet", "classic-v2")
@@ -303,7 +303,7 @@ def test_spark_reads_the_same_state_from_a_checkpoint(
     properties |= {"delta.enableDeletionVectors": "true"}
     path = make(spark, tmp_path / "t", "id long, s string", "s", properties, statements)
     before = reference_state(spark, path)
-    # The plan knows no checkpoint under a classic name that is V2.
+    # A plan cannot have a V2 checkpoint with a classic name.
     asked = "v2-parquet" if layout == "classic-v2" else layout.split(maxsplit=1)[0]
     changes = {"layout": layout.split(maxsplit=1)[0], "part_actions": 3}
     if layout == "multipart":
@@ -331,7 +331,7 @@ def test_spark_reads_the_same_state_from_a_checkpoint(
     assert tuple(counted.selectExpr("count(*)", "sum(id)").collect()[0]) == (6, 7)
 
 
-def test_texts_hash_as_spark_hashes_them(spark: Any) -> None:
+def test_hash_of_texts_equals_the_one_of_spark(spark: Any) -> None:
     from pyspark.sql import functions
 
     seed = random.Random().randrange(1 << 32)

@@ -257,7 +257,9 @@ def benches(delta: Any, tmp_path_factory: pytest.TempPathFactory) -> dict[str, B
         *(("WriteSerializable", name) for name in ONE_LEVEL),
     ],
 )
-def test_both_engines_decide_alike(benches: dict[str, Bench], level: str, name: str) -> None:
+def test_both_engines_have_the_same_outcome(
+    benches: dict[str, Bench], level: str, name: str
+) -> None:
     bench, case = benches[level], (BOTH_LEVELS | ONE_LEVEL)[name]
     theirs = bench.outcome(case, bench.delta)
     ours = bench.outcome(case, bench.lakelog)

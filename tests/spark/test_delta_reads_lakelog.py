@@ -38,7 +38,7 @@ def test_files_partition_values_and_rows_are_the_same(delta: Any, tmp_path: Path
     days = ["2026-01-31", None]
     with table.transaction() as tx:
         for number, p in enumerate(ODD):
-            # The folder of a value is anybody's to name; every odd character is on disk once.
+            # Any folder name is allowed; every unusual character is used once.
             folder = "null" if p is None else f"p={p.replace('/', '%2F')}"
             name = f"{folder}/part {number}+%41.parquet"
             add = data_file(
@@ -113,13 +113,13 @@ def test_columns_of_every_type_are_read(delta: Any, tmp_path: Path) -> None:
     assert frame.where("instant = timestamp'2026-03-29 01:30:00.123456Z'").count() == 1
 
 
-def test_history_is_told_alike(delta: Any, tmp_path: Path) -> None:
+def test_history_is_the_same_in_both_engines(delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     table = lakelog.create(path, ID)
     with table.transaction(user_metadata='{"by": "lakelog"}') as tx:
         tx.add(**data_file(path, "1.parquet", ids(1, 2, 3)))
     with table.transaction() as tx:
-        tx.set_metadata(configuration={"owner": "somebody"})
+        tx.set_metadata(configuration={"owner": "an owner"})
     with table.transaction() as tx:
         tx.remove(path="1.parquet")
     with table.transaction(operation="COPY INTO", parameters={"a": 1}, metrics={"rows": 7}) as tx:
@@ -128,14 +128,14 @@ def test_history_is_told_alike(delta: Any, tmp_path: Path) -> None:
     theirs = [row.asDict() for row in delta.sql(f"describe history delta.`{path}`").collect()]
     ours = table.history().to_dicts()
     assert [row["version"] for row in theirs] == [4, 3, 2, 1, 0]
-    for mine, other in zip(ours, theirs, strict=True):
+    for own, other in zip(ours, theirs, strict=True):
         for name in ("version", "operation", "isBlindAppend"):
-            assert mine[name] == other[name], (name, mine["version"])
-        extra = json.loads(mine["extra"] or "{}")
+            assert own[name] == other[name], (name, own["version"])
+        extra = json.loads(own["extra"] or "{}")
         for name in ("readVersion", "isolationLevel", "userMetadata"):
-            assert extra.get(name) == other[name], (name, mine["version"])
-        assert mine["engineInfo"] == other["engineInfo"] == f"lakelog/{lakelog.__version__}"
-        assert mine["timestamp"].timestamp() == other["timestamp"].timestamp()
+            assert extra.get(name) == other[name], (name, own["version"])
+        assert own["engineInfo"] == other["engineInfo"] == f"lakelog/{lakelog.__version__}"
+        assert own["timestamp"].timestamp() == other["timestamp"].timestamp()
     assert theirs[3]["userMetadata"] == '{"by": "lakelog"}'
     assert [row["operation"] for row in theirs][1:] == [
         "DELETE",
@@ -149,7 +149,7 @@ def test_history_is_told_alike(delta: Any, tmp_path: Path) -> None:
     assert theirs[0]["operationParameters"] == {"a": "1"}
 
 
-def test_an_application_writes_once_whichever_engine_it_asks(delta: Any, tmp_path: Path) -> None:
+def test_application_version_is_written_once_by_either_engine(delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     table = lakelog.create(path, ID)
     with table.transaction(app_id="loader", app_version=7) as tx:
@@ -168,7 +168,7 @@ def test_an_application_writes_once_whichever_engine_it_asks(delta: Any, tmp_pat
     assert load(delta, path).count() == 6
 
 
-def test_a_domain_of_the_user_is_seen_until_it_is_removed(delta: Any, tmp_path: Path) -> None:
+def test_user_domain_is_read_until_it_is_removed(delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     table = lakelog.create(path, ID, configuration={"delta.feature.domainMetadata": "supported"})
     with table.transaction() as tx:
@@ -233,9 +233,7 @@ def test_rows_are_tracked_across_both_engines(delta: Any, tmp_path: Path) -> Non
     assert_same_state(delta, path)
 
 
-def test_columns_that_spark_encoded_and_an_update_copied_are_the_same(
-    delta: Any, tmp_path: Path
-) -> None:
+def test_columns_of_spark_copied_by_an_update_are_unchanged(delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     columns = ("id", "rand(1) x", "string(id % 900) s", "timestamp_seconds(id) at")
     more = ("named_struct('a', id, 'b', array(id)) inside", "cast(id as decimal(20, 3)) m")
@@ -290,7 +288,7 @@ def test_time_travel_by_timestamp_is_the_same(delta: Any, tmp_path: Path) -> Non
             assert ours == found, (version, offset)
 
 
-def test_spark_checkpoints_what_lakelog_has_committed(delta: Any, tmp_path: Path) -> None:
+def test_spark_checkpoint_has_the_commits_of_lakelog(delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     properties = {"delta.enableRowTracking": "true", "delta.checkpoint.writeStatsAsStruct": "true"}
     table = lakelog.create(path, {"id": pl.Int64, "p": pl.String}, ["p"], configuration=properties)
@@ -317,7 +315,7 @@ def test_spark_checkpoints_what_lakelog_has_committed(delta: Any, tmp_path: Path
     assert load(delta, path).count() == 29 - 7 + 2
 
 
-def test_a_protocol_that_lakelog_upgraded_is_written_by_spark(delta: Any, tmp_path: Path) -> None:
+def test_spark_writes_a_table_whose_protocol_lakelog_upgraded(delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     table = lakelog.create(path, ID)
     with table.transaction() as tx:
@@ -351,7 +349,7 @@ def test_a_protocol_that_lakelog_upgraded_is_written_by_spark(delta: Any, tmp_pa
     assert load(delta, path).count() == 8
 
 
-def test_a_table_that_spark_clustered_is_appended_to(delta: Any, tmp_path: Path) -> None:
+def test_append_to_a_table_clustered_by_spark(delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     delta.sql(f"create table delta.`{path}` (id long, note string) using delta cluster by (id)")
     delta.sql(f"insert into delta.`{path}` select id, 's' from range(4)")
@@ -409,7 +407,7 @@ def test_partition_values_of_every_type_are_the_same(delta: Any, tmp_path: Path)
     assert rows == ours.drop("instant").to_dicts()
 
 
-def test_columns_that_lakelog_mapped_are_read_and_renamed(delta: Any, tmp_path: Path) -> None:
+def test_spark_reads_and_renames_columns_mapped_by_lakelog(delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     schema = {"id": pl.Int64, "odd name": pl.String, "p": pl.String}
     table = lakelog.create(path, schema, ["p"], configuration={"delta.columnMapping.mode": "name"})
@@ -431,7 +429,7 @@ def test_columns_that_lakelog_mapped_are_read_and_renamed(delta: Any, tmp_path: 
     assert [tuple(row) for row in frame.collect()] == [(1, "x", "q", None), (2, "y", None, 3)]
 
 
-def test_files_that_spark_gave_checksums_are_replaced_and_read_by_spark(
+def test_files_with_hadoop_checksums_are_replaced_and_read_by_spark(
     delta: Any, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "t")
@@ -441,7 +439,7 @@ def test_files_that_spark_gave_checksums_are_replaced_and_read_by_spark(
     log = tmp_path / "t" / "_delta_log"
     checkpoint = log / f"{1:020}.checkpoint.parquet"
     for name in ("_last_checkpoint", checkpoint.name):
-        assert (log / f".{name}.crc").exists(), "Spark writes no checksums any more"
+        assert (log / f".{name}.crc").exists(), "Spark no longer writes checksums"
     checkpoint.write_bytes(checkpoint.read_bytes()[:-7])
     table = lakelog.open(path, upkeep=False)
     table.repair(plan=False)

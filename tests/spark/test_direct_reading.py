@@ -35,18 +35,18 @@ def demo(plain: Any, tmp_path: Path) -> Iterator[Path]:
         plain.catalog.dropTempView(view)
 
 
-def test_every_statement_of_the_page_is_true(
+def test_every_statement_of_the_page_runs_and_is_correct(
     plain: Any, demo: Path, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = (repository / "schemas" / "spark.md").read_text("utf-8")
     blocks = re.findall(r"```(python|sql)\n(.*?)```", page, re.DOTALL)
     assert len(blocks) > 10
-    monkeypatch.chdir(repository)  # the page speaks of schemas/ beside it
+    monkeypatch.chdir(repository)  # the page refers to schemas/ by a relative path
     names: dict[str, Any] = {}
     answers = []
     for language, text in blocks:
         here = text.replace("demo/", f"{demo}/")
-        names["spark"] = plain  # what the page takes is the one of all tests
+        names["spark"] = plain  # the page uses the session of all tests
         if language == "python":
             exec(compile(here, "spark.md", "exec"), names)
         else:
@@ -60,7 +60,7 @@ def test_every_statement_of_the_page_is_true(
         .agg(pl.len(), pl.sum("size"))
         .rows()
     }
-    partitions, sizes, writers, still, gone, checkpoint, *_, last = answers
+    partitions, sizes, writers, still, removed, checkpoint, *_, last = answers
     assert {day: (files, size) for day, files, size in partitions} == by_day
     assert [row[1] for row in partitions] == sorted((f for f, _ in by_day.values()), reverse=True)
     assert sum(row[1] for row in sizes) == live.height
@@ -69,7 +69,7 @@ def test_every_statement_of_the_page_is_true(
         (1, "WRITE", 2), (2, "WRITE", 2)
     ]  # fmt: skip
     assert still == [(1, 2, 1), (2, 2, 2)]
-    assert [row[1] for row in gone] == [1]
+    assert [row[1] for row in removed] == [1]
     assert {day: (files, size) for day, files, size in checkpoint} == by_day
     rows = table.snapshot().scan().collect().height
     earlier = table.snapshot(1).files().collect()
@@ -78,7 +78,7 @@ def test_every_statement_of_the_page_is_true(
     assert names["files"].count() == live.height
 
 
-def test_checkpoints_of_every_parquet_layout_are_read_as_they_are(
+def test_checkpoints_of_every_parquet_layout_are_read_directly(
     spark: Any, tmp_path: Path, repository: Path
 ) -> None:
     from pyspark.sql.types import StructType

@@ -50,7 +50,7 @@ def staged(root: Path) -> list[Path]:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize(("kind", "layout", "strategy"), CASES)
-def test_executors_write_what_lakelog_writes_alone(
+def test_checkpoint_by_executors_equals_the_local_one(
     kind: tables.Kind, layout: str, strategy: str, either: Any, tmp_path: Path
 ) -> None:
     root = tables.make(kind, tmp_path / "t")
@@ -120,7 +120,9 @@ def rows_by_name(root: Path, paths: Iterable[str]) -> dict[str, list[str]]:
 
 
 @pytest.mark.reference
-def test_delta_lake_reads_the_same_state_from_them(delta: Any, tmp_path: Path) -> None:
+def test_delta_lake_reads_the_same_state_from_distributed_checkpoints(
+    delta: Any, tmp_path: Path
+) -> None:
     for kind in (tables.MULTIPART, tables.V2_PARQUET, tables.V2_JSON):
         root = tables.make(kind, tmp_path / kind.layout)
         table = lakelog.Table(tables.log_at(root, kind.dialect))
@@ -143,7 +145,7 @@ def assert_same_files(spark: Any, root: Path) -> None:
 
 
 @pytest.mark.reference
-def test_delta_lake_and_executors_take_turns(delta: Any, tmp_path: Path) -> None:
+def test_delta_lake_and_executors_checkpoint_in_turn(delta: Any, tmp_path: Path) -> None:
     """Each uses the other's checkpoint in the middle of a table's life."""
     root = tables.make(tables.MULTIPART, tmp_path / "t")
     table = lakelog.Table(tables.log_at(root, tables.MULTIPART.dialect))
@@ -165,9 +167,9 @@ class LosesRows(spark_parts.TaskWriter):
     """Writes half of the rows of the replay."""
 
     def report(self, *given: Any) -> spark_parts.Written:
-        told = super().report(*given)
-        held = Digest.of_text(told.expected)
-        return replace(told, expected=(held + held).to_text())
+        written = super().report(*given)
+        held = Digest.of_text(written.expected)
+        return replace(written, expected=(held + held).to_text())
 
 
 class FailsAtTheEnd(spark_parts.TaskWriter):
@@ -175,7 +177,7 @@ class FailsAtTheEnd(spark_parts.TaskWriter):
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for _ in super().__call__(batches):
-            raise OSError("the machine is gone")
+            raise OSError("the machine has failed")
         yield from ()
 
 
@@ -183,7 +185,7 @@ class FailsAtTheEnd(spark_parts.TaskWriter):
     ("writer", "error"),
     [(LosesRows, CheckpointValidationError), (FailsAtTheEnd, CheckpointWriteError)],
 )
-def test_what_goes_wrong_in_a_task_publishes_nothing(
+def test_failed_task_publishes_nothing(
     writer: type, error: type[Exception], either: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:
     from pyspark import cloudpickle
@@ -194,7 +196,7 @@ def test_what_goes_wrong_in_a_task_publishes_nothing(
     table = lakelog.Table(tables.log_at(root, tables.V2_JSON.dialect))
     before = names_seen(root)
     try:
-        with pytest.raises(error, match=r"differs from replay|the machine is gone"):
+        with pytest.raises(error, match=r"differs from replay|the machine has failed"):
             lakelog.spark.checkpoint(either, table, parts=2, strategy=POLARS)
     finally:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
@@ -210,7 +212,7 @@ def test_what_goes_wrong_in_a_task_publishes_nothing(
     ("strategy", "has_base"),
     [pytest.param(BROADCAST, True, id="checkpoint"), pytest.param(HASH, False, id="commits")],
 )
-def test_files_that_cleanup_removes_while_executors_run_are_replaced_by_a_new_listing(
+def test_checkpoint_is_planned_again_if_cleanup_removes_its_files(
     strategy: str, has_base: bool, spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = tables.make(tables.MULTIPART, tmp_path / "t")
@@ -256,7 +258,7 @@ def names_seen(root: Path) -> dict[str, bytes]:
         ("flattened", "indextables", {}),
     ],
 )
-def test_a_table_without_files_has_a_checkpoint_too(
+def test_table_without_files_has_a_checkpoint(
     layout: str, format: Any, feature: dict[str, str], spark: Any, tmp_path: Path
 ) -> None:
     table = lakelog.create(
@@ -268,7 +270,7 @@ def test_a_table_without_files_has_a_checkpoint_too(
     assert staged(tmp_path / "t") == []
 
 
-def test_a_checkpoint_of_one_file_is_for_one_machine(spark: Any, tmp_path: Path) -> None:
+def test_single_file_checkpoint_by_executors_is_refused(spark: Any, tmp_path: Path) -> None:
     root = tables.make(tables.MULTIPART, tmp_path / "t")
     for layout, message in (
         ("classic", "written by one process"),
@@ -310,7 +312,7 @@ def test_sidecars_are_ranges_of_partition_values(either: Any, tmp_path: Path) ->
         assert plan.checkpoint_files_read <= 3
 
 
-def test_executors_look_for_files_that_are_there_twice(
+def test_executors_detect_duplicate_files(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys.modules["lakelog.spark.replay"], "_ROWS_OF_DRIVER", 0)

@@ -11,7 +11,7 @@ from lakelog.spark.footers import read_footers
 from tests.checkpoint import tables
 
 
-def test_whichever_byte_of_a_footer_is_flipped_it_is_read_or_refused(tmp_path: Path) -> None:
+def test_footer_with_any_flipped_byte_is_read_or_refused(tmp_path: Path) -> None:
     root = tables.make(tables.CLASSIC, tmp_path / "t")
     state = open_state(lakelog.open(root, upkeep=False).log)
     assert state.base is not None

@@ -42,7 +42,7 @@ def test_a_stream_follows_a_table_that_an_ingestor_fills(spark: Any, tmp_path: P
         assert ids(copy) == list(range(2 * number + 2))
 
 
-def test_a_pipeline_commits_what_an_ingestor_has_left(spark: Any, tmp_path: Path) -> None:
+def test_pipeline_commits_rows_that_an_ingestor_has_not(spark: Any, tmp_path: Path) -> None:
     table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, upkeep=False)
     write(table, tmp_path / "ingest", 1, 2)
     write(table, tmp_path / "ingest", 3, flush=False)
@@ -62,7 +62,7 @@ def test_a_pipeline_commits_what_an_ingestor_has_left(spark: Any, tmp_path: Path
         Pipeline("late", target, ingest=missing).run(spark)
 
 
-def test_a_directory_takes_no_other_key() -> None:
+def test_ingest_directory_allows_no_other_key() -> None:
     for more in ({"checkpoint": "c"}, {"batch_id": 1}, {"select": ["id"]}, {"path": ["a", "b"]}):
         with pytest.raises(InvalidInputError, match="takes path only"):
             Ingest(**{"format": "lakelog-ingest", "path": "a", **more})  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from tests.faults.killers import started
 from tests.spark.pipeline_side import contents, live, run_compact, small_files, some_rows
 from tests.spark.spark_side import ids, new_table, orphans, rows
 from tests.spark.stream_driver import stream
-from tests.spark.test_task_failures import vacuum_takes
+from tests.spark.test_task_failures import vacuum_deletes
 
 KILLER = Path(__file__).with_name("killer.py")
 ROUNDS = 20
@@ -78,7 +78,7 @@ def test_a_stream_killed_after_any_write_of_its_sink_writes_every_row_once(
     assert run(**places, options=options, files=5) == 0
     assert ids(places["target"]) == list(range(expected))
     left = orphans(places["target"])
-    assert vacuum_takes(Path(places["target"])) == left
+    assert vacuum_deletes(Path(places["target"])) == left
 
 
 def test_a_stream_killed_at_any_time_writes_every_row_once(
@@ -86,21 +86,21 @@ def test_a_stream_killed_at_any_time_writes_every_row_once(
 ) -> None:
     rng = seeded()
     source = lakelog.open(places["source"], upkeep=False)
-    expected, deaths = 3, 0
+    expected, kills = 3, 0
     for _ in range(ROUNDS):
         for _ in range(2):
             source.append(pl.DataFrame(rows(expected)))
             expected += 1
         ended = run(**places, files=rng.choice([1, 2, 9]), after_s=0.02 + rng.random() * 0.15)
-        deaths += ended != 0
+        kills += ended != 0
         found = ids(places["target"])
         assert len(set(found)) == len(found)
         assert set(found) <= set(range(expected))
-    assert deaths
+    assert kills
     assert run(**places, files=9) == 0
     assert ids(places["target"]) == list(range(expected))
     left = orphans(places["target"])
-    assert vacuum_takes(Path(places["target"])) == left
+    assert vacuum_deletes(Path(places["target"])) == left
 
 
 # --- compaction ---------------------------------------------------------------------------------
@@ -128,7 +128,7 @@ def assert_finished(table: lakelog.Table, run: Run, expected: int) -> None:
     left = orphans(table.path)
     assert run_compact(table).status == "nothing to do"
     assert orphans(table.path) == left
-    assert vacuum_takes(Path(table.path)) == left
+    assert vacuum_deletes(Path(table.path)) == left
 
 
 @pytest.mark.parametrize("fault", ["kill_before", "kill_after"])
@@ -151,12 +151,12 @@ def test_compaction_killed_at_any_write_loses_no_row(fault: str, tmp_path: Path,
 def test_compaction_killed_at_any_time_loses_no_row(tmp_path: Path, run: Run) -> None:
     rng = seeded()
     table = small_files(tmp_path / "t", [])
-    expected, deaths = add_small_files(table, 0), 0
+    expected, kills = add_small_files(table, 0), 0
     for _ in range(COMPACTIONS):
         expected = add_small_files(table, expected)
-        deaths += run(job="compact", target=table.path, after_s=rng.random() * 0.1) != 0
+        kills += run(job="compact", target=table.path, after_s=rng.random() * 0.1) != 0
         assert_rows_once(table, expected)
-    assert deaths
+    assert kills
     assert_finished(table, run, expected)
 
 
@@ -200,7 +200,7 @@ def test_a_driver_of_spark_killed_at_any_time_writes_every_row_once(
             target = lakelog.open(places["target"], upkeep=False)
             before = target.version()
             deadline = time.monotonic() + 60
-            # Sometimes in the midst of beginning, else once batches are on their way.
+            # Sometimes while the stream starts, otherwise after its first batch.
             while number % 5 < 4 and target.version() == before and time.monotonic() < deadline:
                 time.sleep(0.01)
             time.sleep(rng.random() * 3)
@@ -212,12 +212,12 @@ def test_a_driver_of_spark_killed_at_any_time_writes_every_row_once(
                 driver.kill()
         versions.append(target.version())
         found = ids(places["target"])
-        assert len(set(found)) == len(found), f"round {number}: a row is there twice"
+        assert len(set(found)) == len(found), f"round {number}: a row is duplicated"
         assert set(found) <= set(range(expected))
         print(f"round {number}: version {versions[-1]}, {len(found)} rows of {expected}")
     query = stream(spark, places, files=1000).trigger(availableNow=True).start(places["target"])
     assert query.awaitTermination(200)
     assert ids(places["target"]) == list(range(expected))
-    assert versions[-1] > 0, "some batch was committed before its driver died"
+    assert versions[-1] > 0, "some batch was committed before its driver was killed"
     left = orphans(places["target"])
     print(f"{len(left)} orphans")

@@ -57,7 +57,7 @@ def test_a_table_of_many_operations_is_the_same_at_every_version(
         " when matched then delete when not matched then insert *"
     )
     delta.sql(f"insert into {name} replace where p = '50%' select 7, '50%'")
-    delta.sql(f"alter table {name} set tblproperties ('keeper' = 'somebody')")
+    delta.sql(f"alter table {name} set tblproperties ('keeper' = 'an owner')")
     delta.sql(f"alter table {name} add columns (note string)")
     delta.sql(f"delete from {name} where p is null")
     delta.sql(f"optimize {name}")
@@ -79,13 +79,13 @@ def test_a_table_of_many_operations_is_the_same_at_every_version(
 
     history = delta.sql(f"describe history {name}").collect()
     ours = lakelog.open(path).history().to_dicts()
-    told = ("version", "operation", "isBlindAppend", "engineInfo")
-    assert [tuple(row[k] for k in told) for row in ours] == [
-        tuple(row[k] for k in told) for row in history
+    compared = ("version", "operation", "isBlindAppend", "engineInfo")
+    assert [tuple(row[k] for k in compared) for row in ours] == [
+        tuple(row[k] for k in compared) for row in history
     ]
     assert {row["operation"] for row in ours} >= {"MERGE", "UPDATE", "OPTIMIZE", "RESTORE"}
-    for mine, theirs in zip(ours, history, strict=True):
-        assert mine["operationMetrics"] == theirs["operationMetrics"]
+    for own, theirs in zip(ours, history, strict=True):
+        assert own["operationMetrics"] == theirs["operationMetrics"]
 
     before = total(delta, path)
     table = lakelog.open(path)
@@ -98,7 +98,7 @@ def test_a_table_of_many_operations_is_the_same_at_every_version(
     assert total(delta, path) == (before[0] + 1 - 1, before[1] + 1 - 7)
 
 
-def test_a_table_with_mapped_columns_is_appended_to(delta: Any, tmp_path: Path) -> None:
+def test_append_to_a_table_with_mapped_columns(delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     name = f"delta.`{path}`"
     delta.sql(
@@ -129,7 +129,9 @@ def test_a_table_with_mapped_columns_is_appended_to(delta: Any, tmp_path: Path) 
         tx.add(path="wrong.parquet", size=1, partitionValues={"p": "by its logical name"})
 
 
-def test_changes_of_rows_are_left_to_who_tells_them(delta: Any, tmp_path: Path) -> None:
+def test_commit_that_rewrites_rows_of_a_table_with_a_change_feed_is_refused(
+    delta: Any, tmp_path: Path
+) -> None:
     path = str(tmp_path / "table")
     name = f"delta.`{path}`"
     delta.sql(
@@ -155,8 +157,8 @@ def test_changes_of_rows_are_left_to_who_tells_them(delta: Any, tmp_path: Path) 
     assert len(states) == 5
     changes = delta.read.format("delta").option("readChangeFeed", "true")
     rows = changes.option("startingVersion", 1).load(path).collect()
-    told = sorted((r["_commit_version"], r["_change_type"]) for r in rows)
-    assert told == [
+    compared = sorted((r["_commit_version"], r["_change_type"]) for r in rows)
+    assert compared == [
         *[(1, "insert")] * 10,
         (2, "update_postimage"),
         (2, "update_preimage"),
@@ -165,7 +167,7 @@ def test_changes_of_rows_are_left_to_who_tells_them(delta: Any, tmp_path: Path) 
     ]
 
 
-def test_engines_that_write_at_once_lose_nothing(delta: Any, tmp_path: Path) -> None:
+def test_concurrent_writes_of_both_engines_lose_nothing(delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "table")
     lakelog.create(path, {"id": pl.Int64}, configuration={"delta.enableRowTracking": "true"})
     each = share_of(10, 2)
@@ -177,7 +179,7 @@ def test_engines_that_write_at_once_lose_nothing(delta: Any, tmp_path: Path) -> 
             gate.wait(60)
             for number in range(each):
                 write(number)
-        except BaseException as error:  # noqa: BLE001 - told below
+        except BaseException as error:  # noqa: BLE001 - asserted below
             failed.append(error)
 
     def by_spark(number: int) -> None:
@@ -186,7 +188,7 @@ def test_engines_that_write_at_once_lose_nothing(delta: Any, tmp_path: Path) -> 
         spark_done.append(number)
 
     def by_lakelog(number: int) -> None:
-        # Spark's append takes longer: ours keep falling into it.
+        # Spark's append takes longer, so ours are concurrent with it.
         while len(spark_done) < number and not failed:
             pass_time.wait(0.01)
         table = lakelog.open(path)

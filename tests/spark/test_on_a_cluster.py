@@ -27,7 +27,7 @@ from tests.checkpoint import tables
 from tests.spark.cluster import ANSWER
 from tests.spark.pipeline_side import contents, live, small_files, some_rows
 from tests.spark.spark_side import ids, new_table, orphans, rows
-from tests.spark.test_task_failures import vacuum_takes
+from tests.spark.test_task_failures import vacuum_deletes
 
 PROGRAM = Path(__file__).with_name("cluster.py")
 
@@ -42,7 +42,7 @@ class Cluster:
         self._process: subprocess.Popen[str] | None = None
         self._java = 0
 
-    def tell(self, job: str, **order: Any) -> None:
+    def send(self, job: str, **order: Any) -> None:
         """Send a command."""
         if self._process is None:
             self._start()
@@ -53,7 +53,7 @@ class Cluster:
 
     def ask(self, job: str, **order: Any) -> Any:
         """Send a command, and return its answer."""
-        self.tell(job, **order)
+        self.send(job, **order)
         return self._answer()
 
     def kill(self) -> None:
@@ -119,11 +119,11 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_executors_that_lack_lakelog_are_sent_it(cluster: Cluster, tmp_path: Path) -> None:
+def test_executors_without_lakelog_receive_it(cluster: Cluster, tmp_path: Path) -> None:
     table = lakelog.create(tmp_path / "t", {"id": pl.Int64})
     for number in range(3):
         table.append(pl.DataFrame({"id": [number]}))
-    found = cluster.ask("look", table=table.path)
+    found = cluster.ask("inspect_executors", table=table.path)
     files, fields = zip(*found["seen"], strict=True)
     # Not from the checkout, nor from an installation, though there may be one.
     assert all(".zip/lakelog/__init__.py" in file for file in files), files
@@ -131,21 +131,21 @@ def test_executors_that_lack_lakelog_are_sent_it(cluster: Cluster, tmp_path: Pat
     assert found["ids"] == [0, 1, 2]
 
 
-def test_rows_are_written_once_while_tasks_fail_and_an_executor_dies(
+def test_rows_are_written_once_while_tasks_fail_and_an_executor_is_killed(
     cluster: Cluster, tmp_path: Path, marks: Path
 ) -> None:
     table = tmp_path / "table"
     new_table(table)
     cluster.ask("write", table=table, marks=marks)
-    assert names(marks) == {"failed in its midst", "failed", "killed"}
+    assert names(marks) == {"failed midway", "failed", "killed"}
     assert ids(table) == list(range(30))
     # Of two tasks, files of two days.
     left = orphans(table)
     assert len(left) >= 4
-    assert vacuum_takes(table) == left
+    assert vacuum_deletes(table) == left
 
 
-def test_a_stream_writes_rows_once_while_a_task_fails_and_an_executor_dies(
+def test_stream_writes_rows_once_while_a_task_fails_and_an_executor_is_killed(
     cluster: Cluster, tmp_path: Path, marks: Path
 ) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
@@ -163,10 +163,10 @@ def test_a_stream_writes_rows_once_while_a_task_fails_and_an_executor_dies(
     cluster.ask("stream", **order)
     assert ids(target) == list(range(7))
     assert lakelog.open(target).version() == 3
-    assert vacuum_takes(target) == orphans(target) == left
+    assert vacuum_deletes(target) == orphans(target) == left
 
 
-def test_a_checkpoint_is_whole_though_tasks_fail_and_an_executor_dies(
+def test_checkpoint_is_complete_although_tasks_fail_and_an_executor_is_killed(
     cluster: Cluster, tmp_path: Path, marks: Path
 ) -> None:
     root = tables.make(tables.V2_PARQUET, tmp_path / "t")
@@ -186,14 +186,14 @@ def test_a_checkpoint_is_whole_though_tasks_fail_and_an_executor_dies(
     assert table.verify().is_proved
     written = {Path(path).name for path in found["paths"]}
     left = names(sidecars) - before - written
-    # The one that was killed, and the one whose answer was lost, left theirs.
+    # The killed task and the one with the lost answer left their sidecars.
     assert len(left) >= 2
     named = set(table.snapshot().provenance.checkpoint_files)
     assert not any(orphan in path for orphan in left for path in named)
     assert not list((root / "_delta_log").glob(".lakelog-*"))
 
 
-def test_compaction_loses_no_row_though_a_task_fails_and_an_executor_dies(
+def test_compaction_loses_no_row_although_a_task_fails_and_an_executor_is_killed(
     cluster: Cluster, tmp_path: Path, marks: Path
 ) -> None:
     table = small_files(tmp_path / "t", [some_rows(n, day="ab"[n % 2]) for n in range(6)])
@@ -207,12 +207,10 @@ def test_compaction_loses_no_row_though_a_task_fails_and_an_executor_dies(
     assert len(left) >= 2
     again = cluster.ask("compact", table=table.path, marks=marks)
     assert again["status"] == "nothing to do"
-    assert vacuum_takes(Path(table.path)) == orphans(table.path) == left
+    assert vacuum_deletes(Path(table.path)) == orphans(table.path) == left
 
 
-def test_a_server_of_connect_that_lacks_lakelog_is_sent_it(
-    cluster: Cluster, tmp_path: Path
-) -> None:
+def test_connect_server_without_lakelog_receives_it(cluster: Cluster, tmp_path: Path) -> None:
     """Second to last: executors that start later fail on files of closed sessions."""
     from pyspark.sql.connect.session import SparkSession as Client
 
@@ -240,13 +238,13 @@ def test_compaction_whose_driver_is_killed_is_finished_by_the_next_run(
 ) -> None:
     table = small_files(tmp_path / "t", [some_rows(n, day="ab"[n % 2]) for n in range(6)])
     before = contents(table)
-    cluster.tell("compact_and_wait", table=table.path, marks=marks)
+    cluster.send("compact_and_wait", table=table.path, marks=marks)
     deadline = time.monotonic() + 120
     while "waiting" not in names(marks):
         assert time.monotonic() < deadline, names(marks)
         time.sleep(0.05)
     cluster.kill()
-    # One partition is compacted; the other's new file is there, and nobody names it.
+    # One partition is compacted; the new file of the other is not in the log.
     assert contents(table).equals(before)
     assert len(live(table)) == 1 + 3
     left = orphans(table.path)
@@ -256,4 +254,4 @@ def test_compaction_whose_driver_is_killed_is_finished_by_the_next_run(
     assert (report.status, report.rows, report.removed) == ("done", 3, 3)
     assert contents(table).equals(before)
     assert len(live(table)) == 2
-    assert vacuum_takes(Path(table.path)) == orphans(table.path) == left
+    assert vacuum_deletes(Path(table.path)) == orphans(table.path) == left

@@ -52,7 +52,7 @@ def test_spark_reads_and_removes_files_of_any_name(
         assert sorted(found["x"]) == list(range(10))
 
 
-def test_spark_follows_what_both_other_engines_overwrite(delta: Any, tmp_path: Path) -> None:
+def test_spark_reads_overwrites_of_both_other_engines(delta: Any, tmp_path: Path) -> None:
     """Files of Spark, then of lakelog, then of deltalake, each overwritten by the next."""
     frame = delta.createDataFrame([(p, x) for x, p in enumerate(VALUES)], "p string, x bigint")
     frame.write.format("delta").partitionBy("p").save(str(tmp_path))
@@ -70,7 +70,7 @@ def test_spark_follows_what_both_other_engines_overwrite(delta: Any, tmp_path: P
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("strategy", ["broadcast", "hash", "polars"])
 @pytest.mark.parametrize("layout", ["multipart", "v2-json"])
-def test_executors_keep_the_text_that_another_writer_gave_a_path(
+def test_executors_keep_the_spelling_of_paths_of_another_writer(
     layout: str, strategy: str, delta: Any, tmp_path: Path
 ) -> None:
     table = table_of_another_writer(tmp_path, *(["v2Checkpoint"] if "v2" in layout else []))

@@ -59,17 +59,17 @@ def ids(where: Path) -> list[int]:
     return lakelog.open(where / "t").snapshot().scan().collect()["id"].sort().to_list()
 
 
-def test_it_runs_from_raw_lines_to_a_checkpoint_and_again_changes_nothing(
+def test_pipeline_runs_all_steps_and_a_second_run_changes_nothing(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = described(tmp_path)
     write_events(tmp_path / "raw", "a.json", range(10))
-    (tmp_path / "raw" / "a.json").open("a").write("\n  \n")  # blank lines are no rows
+    (tmp_path / "raw" / "a.json").open("a").write("\n  \n")  # blank lines are ignored
     write_events(tmp_path / "raw", "b.json", range(10, 12))
     write_events(tmp_path / "raw", "c.json", range(12, 14))
-    told: list[tuple[str, int, int | None]] = []
+    reported: list[tuple[str, int, int | None]] = []
 
-    # It fails once before each step, and goes on where it was.
+    # It fails once before each step, and continues there.
     real: Callable[..., Any] = running._step
     for step in STEPS[1:]:
 
@@ -80,12 +80,12 @@ def test_it_runs_from_raw_lines_to_a_checkpoint_and_again_changes_nothing(
 
         monkeypatch.setattr(running, "_step", broken)
         with pytest.raises(RuntimeError, match=f"before {step}") as failure:
-            pipeline.run(spark, progress=lambda *each: told.append(each))
+            pipeline.run(spark, progress=lambda *each: reported.append(each))
         assert "ingest: " in failure.value.__notes__[0]
         assert ids(tmp_path) == list(range(14))
     monkeypatch.undo()
-    assert ("ingest", 14, None) in told
-    assert ("compact", 6, 6) in told
+    assert ("ingest", 14, None) in reported
+    assert ("compact", 6, 6) in reported
 
     report = pipeline.run(spark)
     table = lakelog.open(tmp_path / "t")
@@ -101,7 +101,7 @@ def test_it_runs_from_raw_lines_to_a_checkpoint_and_again_changes_nothing(
     assert pl.DataFrame(read)["id"].to_list() == ids(tmp_path)
     assert pl.DataFrame(read)["day"].to_list() == [DAYS[n % 2] for n in range(14)]
 
-    # What is new is taken, once; what compaction left behind goes when it may.
+    # New rows are ingested once; files that compaction replaced are deleted when they are old.
     write_events(tmp_path / "raw", "d.json", range(14, 15))
     for path in on_disk(table):
         os.utime(tmp_path / "t" / path, (1e9, 1e9))
@@ -122,9 +122,7 @@ def test_it_runs_from_raw_lines_to_a_checkpoint_and_again_changes_nothing(
     assert ids(tmp_path) == list(range(15))
 
 
-def test_a_line_that_is_not_of_the_schema_is_named_and_read_once_mended(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_malformed_line_is_reported_and_read_once_repaired(spark: Any, tmp_path: Path) -> None:
     pipeline = described(tmp_path, compact=None, checkpoint=None, cleanup=None, vacuum=None)
     raw = tmp_path / "raw"
     write_events(raw, "good one.json", range(2))
@@ -143,7 +141,9 @@ def test_a_line_that_is_not_of_the_schema_is_named_and_read_once_mended(
     assert ids(tmp_path) == [0, 1, 3, 7]
 
 
-def test_a_batch_is_written_once_and_by_the_tables_own_columns(spark: Any, tmp_path: Path) -> None:
+def test_batch_is_written_once_and_with_the_columns_of_the_table(
+    spark: Any, tmp_path: Path
+) -> None:
     table = lakelog.create(tmp_path / "t", {"id": pl.Int64, "day": pl.Date}, ["day"])
     (tmp_path / "b.csv").write_text("id,day\n1,2026-01-01\n2,2026-01-02\n")
 
@@ -176,7 +176,7 @@ def test_a_batch_is_written_once_and_by_the_tables_own_columns(spark: Any, tmp_p
     assert table.version() == 1
 
 
-def test_executors_list_what_the_driver_would(spark: Any, tmp_path: Path) -> None:
+def test_listing_by_executors_equals_the_local_one(spark: Any, tmp_path: Path) -> None:
     paths = ["a.parquet", "d=1/b.parquet", "d=1/e=2/c.parquet", "d=1/e=2/f/g.parquet"]
     paths += ["_change_data/x.parquet", "_delta_log/0.json", "d=\u00fc %/z.parquet"]
     for path in paths:
@@ -199,20 +199,20 @@ def test_executors_list_what_the_driver_would(spark: Any, tmp_path: Path) -> Non
         assert_frame_equal(found.sort("path"), expected)
 
 
-def test_on_connect_a_stream_is_ingested_once_and_every_step_goes_on(
+def test_all_steps_run_over_connect_and_the_stream_is_ingested_once(
     connect: Any, tmp_path: Path
 ) -> None:
     pipeline = described(tmp_path, checkpoint=Checkpoint(executors_from=1))
     raw = tmp_path / "raw"
     for number in range(3):
         write_events(raw, f"{number}.json", range(2 * number, 2 * number + 2))
-    told: list[tuple[str, int, int | None]] = []
-    report = pipeline.run(connect, progress=lambda *each: told.append(each))
+    reported: list[tuple[str, int, int | None]] = []
+    report = pipeline.run(connect, progress=lambda *each: reported.append(each))
     assert [each.step for each in report] == list(STEPS)
     assert (report["ingest"].rows, report["compact"].rows, report["compact"].files) == (6, 6, 2)
     assert "written by executors" in report["checkpoint"].notes[0]
-    gone = report["compact"].removed
-    assert {("ingest", 6, None), ("compact", gone, gone)} <= set(told)
+    removed = report["compact"].removed
+    assert {("ingest", 6, None), ("compact", removed, removed)} <= set(reported)
     assert ids(tmp_path) == list(range(6))
     assert lakelog.open(tmp_path / "t").verify().verdict == "proved"
     # A bad line stops the batch that it is in, and its repaired file is read once.
@@ -234,7 +234,7 @@ def test_on_connect_a_stream_is_ingested_once_and_every_step_goes_on(
     assert ids(tmp_path) == list(range(8))
 
 
-def test_on_connect_a_batch_is_written_once(connect: Any, tmp_path: Path) -> None:
+def test_batch_over_connect_is_written_once(connect: Any, tmp_path: Path) -> None:
     write_events(tmp_path / "raw", "a.json", range(2))
     ingest = Ingest(mode="batch", batch_id=1, format="json", path=f"{tmp_path}/raw", schema=COLUMNS)
     pipeline = described(tmp_path, ingest=ingest, table=Target(path=f"{tmp_path}/t", create=True))
@@ -244,9 +244,7 @@ def test_on_connect_a_batch_is_written_once(connect: Any, tmp_path: Path) -> Non
 
 
 @pytest.mark.reference
-def test_delta_reads_what_was_compacted_and_its_deleted_rows_stay_away(
-    delta: Any, tmp_path: Path
-) -> None:
+def test_delta_reads_compacted_files_without_deleted_rows(delta: Any, tmp_path: Path) -> None:
     path = os.fspath(tmp_path / "t")
     delta.sql(
         f"CREATE TABLE delta.`{path}` (id BIGINT, p STRING) USING delta PARTITIONED BY (p) "
@@ -263,12 +261,12 @@ def test_delta_reads_what_was_compacted_and_its_deleted_rows_stay_away(
 
     report = Pipeline("c", Target(path=path), compact=Compact()).run(delta)["compact"]
     assert (report.rows, report.files, report.removed) == (16, 1, 2)
-    told = table.history(limit=1).row(0, named=True)["operationMetrics"]
-    assert told["numDeletionVectorsRemoved"] == "2"
+    reported = table.history(limit=1).row(0, named=True)["operationMetrics"]
+    assert reported["numDeletionVectorsRemoved"] == "2"
     read = delta.read.format("delta").load(path).orderBy("id").toArrow()
     assert read["id"].to_pylist() == expected == ids(tmp_path)
 
-    # A file that cannot be read has a tag, which Delta keeps; it goes on with the table.
+    # An unreadable file has a tag, which Delta keeps when it continues the table.
     before = set(live(table))
     delta.sql(f"INSERT INTO delta.`{path}` VALUES (100, 'x')")
     (bad,) = set(live(table)) - before

@@ -48,31 +48,31 @@ def chosen(*given: dict[str, Any], keys: tuple[str, ...] = (), now_ms: int = 0) 
     return bins(find_bins(files(*given), keys, SIZES, now_ms))
 
 
-def test_small_files_go_together_in_order_of_age_up_to_the_target() -> None:
+def test_small_files_are_combined_by_age_up_to_the_target() -> None:
     assert chosen(*[{"size": 50, "modificationTime": -n} for n in range(4)]) == [
         ["3", "2"],
         ["1", "0"],
     ]
 
 
-def test_large_files_and_one_that_is_alone_are_left() -> None:
+def test_large_and_single_files_are_not_compacted() -> None:
     assert chosen({"size": 75}, {"size": 1000}, {"size": 10}) == []
 
 
-def test_no_bin_holds_files_of_two_partitions_and_empty_is_null() -> None:
+def test_bin_has_files_of_one_partition_and_empty_equals_null() -> None:
     values = [{"p": "x"}, {"p": ""}, {"p": None}, {"p": "x"}, {"p": "y"}]
     found = chosen(*[{"partitionValues": v} for v in values], keys=("p",))
     assert sorted(found) == [["0", "3"], ["1", "2"]]
 
 
-def test_a_file_with_enough_rows_deleted_goes_alone_however_large() -> None:
+def test_file_with_enough_deleted_rows_is_compacted_at_any_size() -> None:
     vector = {"size": 1000, "dvStorageType": "u"}
     assert chosen(vector | {"dvCardinality": 6}) == [["0"]]
     assert chosen(vector | {"dvCardinality": 5}) == []
     assert chosen(vector | {"dvCardinality": 5, "numRecords": None}) == [["0"]]
 
 
-def test_compacted_files_go_only_with_others_or_to_a_larger_size() -> None:
+def test_compacted_files_are_compacted_only_with_others_or_to_a_larger_target() -> None:
     done = {"tags": {COMPACTED: "100"}}
     assert chosen(done, done) == []
     assert chosen(done, done, {}) == [["0", "1", "2"]]
@@ -80,7 +80,7 @@ def test_compacted_files_go_only_with_others_or_to_a_larger_size() -> None:
     assert chosen({"tags": {COMPACTED: "no number"}}, done) == [["0", "1"]]
 
 
-def test_a_file_in_cooldown_is_left_alone_until_it_is_over() -> None:
+def test_file_in_cooldown_is_skipped_until_it_ends() -> None:
     one = files({"tags": {"other": "stays"}}, {})
     reasons = pl.DataFrame({"path": ["0"], "reason": ['is "gone"']})
     again = skipped(one.head(1), reasons, now_ms=1_000, cooldown_ms=500)
@@ -95,7 +95,7 @@ def test_a_file_in_cooldown_is_left_alone_until_it_is_over() -> None:
     assert twice["skipCount"].to_list() == [2]
 
 
-def test_a_commit_takes_whole_bins_and_one_at_least() -> None:
+def test_commit_has_complete_bins_and_at_least_one() -> None:
     found = find_bins(files(*[{"size": 50}] * 6), (), SIZES, 0)
     assert bins(first_bins(found, 1)) == [["0", "1"]]
     assert bins(first_bins(found, 101)) == [["0", "1"], ["2", "3"]]

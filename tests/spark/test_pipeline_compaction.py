@@ -85,14 +85,14 @@ def test_rows_are_the_same_and_a_second_run_changes_nothing(tmp_path: Path) -> N
         assert (again.status, again.version) == ("nothing to do", report.version)
 
 
-def test_the_commit_says_what_optimize_says(tmp_path: Path) -> None:
+def test_commit_has_the_fields_of_optimize(tmp_path: Path) -> None:
     table = small_files(tmp_path / "t", [some_rows(n) for n in range(3)])
     report = run_compact(table)
     assert (report.status, report.rows, report.files, report.removed) == ("done", 3, 1, 3)
-    told = table.history(limit=1).row(0, named=True)
-    assert told["operation"] == "OPTIMIZE"
-    assert told["operationParameters"]["predicate"] == "[]"
-    metrics = told["operationMetrics"]
+    commit = table.history(limit=1).row(0, named=True)
+    assert commit["operation"] == "OPTIMIZE"
+    assert commit["operationParameters"]["predicate"] == "[]"
+    metrics = commit["operationMetrics"]
     assert (metrics["numRemovedFiles"], metrics["numAddedFiles"]) == ("3", "1")
     assert metrics["maxFileSize"] == metrics["numAddedBytes"] == str(report.bytes)
     actions = table.actions(end=report.version).filter(version=report.version).collect()
@@ -100,14 +100,14 @@ def test_the_commit_says_what_optimize_says(tmp_path: Path) -> None:
     assert not changes.any()
 
 
-def test_only_files_that_may_hold_rows_of_the_condition_are_taken(tmp_path: Path) -> None:
+def test_only_files_that_may_match_the_condition_are_compacted(tmp_path: Path) -> None:
     batches = [some_rows(n, day="ab"[n % 2]) for n in range(4)]
     table = small_files(tmp_path / "t", batches)
     assert run_compact(table, where="day = 'b'").removed == 2
     assert len(live(table)) == 3
 
 
-def test_an_append_only_table_with_changes_kept_is_compacted(tmp_path: Path) -> None:
+def test_append_only_table_with_a_change_data_feed_is_compacted(tmp_path: Path) -> None:
     table = small_files(
         tmp_path / "t",
         [some_rows(1), some_rows(2)],
@@ -117,7 +117,7 @@ def test_an_append_only_table_with_changes_kept_is_compacted(tmp_path: Path) -> 
     assert not table.actions().filter(actionType="cdc").collect().height
 
 
-def test_a_table_whose_rows_have_rules_is_compacted_for_they_satisfy_them(tmp_path: Path) -> None:
+def test_table_with_constraints_is_compacted(tmp_path: Path) -> None:
     rule = {"delta.constraints.positive": "id > 0"}
     table = small_files(tmp_path / "t", [some_rows(1), some_rows(2)], configuration=rule)
     before = contents(table)
@@ -145,15 +145,15 @@ def test_an_indextables_table_is_refused(tmp_path: Path) -> None:
 # --- files that cannot be read -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("harm", ["cut short", "gone"])
-def test_an_unreadable_file_is_skipped_for_its_cooldown_then_tried_again(
+@pytest.mark.parametrize("harm", ["cut short", "missing"])
+def test_unreadable_file_is_skipped_during_its_cooldown_and_then_retried(
     tmp_path: Path, harm: str
 ) -> None:
     clock = Clock()
     table = small_files(tmp_path / "t", [some_rows(n) for n in range(4)], clock=clock)
     bad = live(table)[1]
     whole = break_file(table, bad)
-    if harm == "gone":
+    if harm == "missing":
         Path(table.path, bad).unlink()
     before = on_disk(table)
     report = run_compact(table)
@@ -169,7 +169,7 @@ def test_an_unreadable_file_is_skipped_for_its_cooldown_then_tried_again(
     clock.now_ms += DAY_MS - 1
     side = Side()
     assert run_compact(table, side).status == "nothing to do"
-    assert side.jobs == [], "it is left alone"
+    assert side.jobs == [], "it is skipped"
 
     clock.now_ms += 1
     again = run_compact(table, cooldown="2 hours")
@@ -183,7 +183,7 @@ def test_an_unreadable_file_is_skipped_for_its_cooldown_then_tried_again(
     assert skips(table) == {}
 
 
-def test_a_bin_of_nothing_but_unreadable_files_is_skipped_whole(tmp_path: Path) -> None:
+def test_bin_of_only_unreadable_files_is_skipped(tmp_path: Path) -> None:
     table = small_files(tmp_path / "t", [some_rows(1), some_rows(2)])
     for path in live(table):
         break_file(table, path)
@@ -192,7 +192,7 @@ def test_a_bin_of_nothing_but_unreadable_files_is_skipped_whole(tmp_path: Path) 
     assert run_compact(table).status == "nothing to do"
 
 
-def test_a_file_whose_store_fails_is_passed_over_without_a_cooldown(
+def test_file_whose_store_fails_is_skipped_without_a_cooldown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = small_files(tmp_path / "t", [some_rows(n) for n in range(3)])
@@ -214,7 +214,7 @@ def test_a_file_whose_store_fails_is_passed_over_without_a_cooldown(
     assert run_compact(table).removed == 2
 
 
-def test_files_with_more_or_fewer_rows_than_the_log_says_are_left(tmp_path: Path) -> None:
+def test_files_with_a_wrong_number_of_rows_are_skipped(tmp_path: Path) -> None:
     table = small_files(tmp_path / "t", [some_rows(n, day="ab"[n % 2]) for n in range(4)])
     path = next(p for p in live(table) if p.startswith("day=a"))
     with table.transaction() as tx:
@@ -231,59 +231,60 @@ def test_files_with_more_or_fewer_rows_than_the_log_says_are_left(tmp_path: Path
         contents(table)
 
 
-# --- others at work ----------------------------------------------------------------------------
+# --- concurrent writers
+# ----------------------------------------------------------------------------
 
 
-def test_a_file_that_another_commit_removes_is_not_brought_back(tmp_path: Path) -> None:
+def test_file_removed_by_a_concurrent_commit_is_not_restored(tmp_path: Path) -> None:
     batches = [some_rows(n, day="ab"[n % 2]) for n in range(6)]
     table = small_files(tmp_path / "t", batches)
     before = on_disk(table)
-    meddled: list[str] = []
+    removed: list[str] = []
 
-    def meddle() -> None:
-        if not meddled:
-            meddled.append(next(p for p in live(table) if p.startswith("day=a")))
+    def interfere() -> None:
+        if not removed:
+            removed.append(next(p for p in live(table) if p.startswith("day=a")))
             with lakelog.open(table.path).transaction() as tx:
-                tx.remove(path=meddled[0], partitionValues={"day": "a"})
+                tx.remove(path=removed[0], partitionValues={"day": "a"})
 
-    side = Side(meddle)
+    side = Side(interfere)
     report = run_compact(table, side)
     assert side.jobs == [2, 1], "the bin that lost a file is planned again, the other committed"
     assert (report.status, report.removed) == ("done", 5)
     assert contents(table).height == 5
-    assert on_disk(table) - before == set(live(table)), "what was written for nothing is deleted"
+    assert on_disk(table) - before == set(live(table)), "files of the failed attempt are deleted"
 
 
-def test_a_column_added_meanwhile_is_planned_anew(tmp_path: Path) -> None:
+def test_concurrently_added_column_is_planned_again(tmp_path: Path) -> None:
     table = small_files(tmp_path / "t", [some_rows(1), some_rows(2)])
     wider = some_rows(3).with_columns(more=pl.lit(1, pl.Int64))
     once = iter([1])
 
-    def meddle() -> None:
+    def interfere() -> None:
         for _ in once:
             lakelog.open(table.path).append(wider, schema_mode="merge")
 
-    side = Side(meddle)
+    side = Side(interfere)
     assert run_compact(table, side).removed == 2
     assert side.jobs == [1, 1]
     assert contents(table)["more"].to_list() == [None, None, 1]
 
 
-def test_files_that_come_meanwhile_are_for_the_next_run(tmp_path: Path) -> None:
+def test_concurrently_added_files_are_compacted_by_the_next_run(tmp_path: Path) -> None:
     table = small_files(tmp_path / "t", [some_rows(n) for n in range(3)])
     side = Side(lambda: None)
 
-    def meddle() -> None:
+    def interfere() -> None:
         lakelog.open(table.path).append(some_rows(10 + len(side.jobs)))
 
-    side.during = meddle
+    side.during = interfere
     report = run_compact(table, side)
     assert (report.status, report.removed, side.jobs) == ("done", 3, [1])
     assert run_compact(table).removed == 2
     assert contents(table)["id"].to_list() == [0, 1, 2, 11]
 
 
-def test_files_without_statistics_and_a_table_without_files_are_no_matter(tmp_path: Path) -> None:
+def test_files_without_statistics_and_tables_without_files_are_supported(tmp_path: Path) -> None:
     assert run_compact(small_files(tmp_path / "none", [])).status == "nothing to do"
     table = small_files(tmp_path / "t", [some_rows(n) for n in range(3)])
     with table.transaction() as tx:
@@ -291,15 +292,15 @@ def test_files_without_statistics_and_a_table_without_files_are_no_matter(tmp_pa
     assert (run_compact(table).removed, contents(table)["id"].to_list()) == (3, [0, 1, 2])
 
 
-def test_others_who_never_stop_leave_it_incomplete(tmp_path: Path) -> None:
+def test_permanent_conflicts_leave_compaction_incomplete(tmp_path: Path) -> None:
     table = small_files(tmp_path / "t", [some_rows(n) for n in range(8)])
 
-    def meddle() -> None:
+    def interfere() -> None:
         paths = live(table)
         with lakelog.open(table.path).transaction() as tx:
             tx.remove(path=paths[0], partitionValues={"day": "a"})
 
-    report = run_compact(table, Side(meddle))
+    report = run_compact(table, Side(interfere))
     assert (report.status, report.removed) == ("incomplete", 0)
     assert contents(table).height == 3
     assert on_disk(table) >= set(live(table))

@@ -63,7 +63,7 @@ def from_text(tmp_path: Path, text: str) -> Pipeline:
     return Pipeline.from_toml(file)
 
 
-def test_a_file_says_all_that_python_can(tmp_path: Path) -> None:
+def test_toml_file_supports_all_options_of_python(tmp_path: Path) -> None:
     pipeline = from_text(tmp_path, WHOLE)
     assert pipeline.steps == ("ingest", "compact", "checkpoint", "cleanup", "vacuum")
     assert pipeline.ingest == Ingest(
@@ -87,7 +87,7 @@ STREAM = '[ingest]\nformat = "json"\n'
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    ("text", "message"),
     [
         ("name = ", "not valid TOML"),
         ('[table]\npath = "t"\n[vacuum]', "lacks a required key.*expected=name"),
@@ -116,19 +116,21 @@ STREAM = '[ingest]\nformat = "json"\n'
         ('spark = "s"\n' + TABLE + "[vacuum]", "spark must be a section"),
     ],
 )
-def test_what_a_file_says_wrongly_is_named(tmp_path: Path, text: str, says: str) -> None:
-    with pytest.raises(InvalidInputError, match=says) as error:
+def test_error_of_an_invalid_file_names_the_problem(
+    tmp_path: Path, text: str, message: str
+) -> None:
+    with pytest.raises(InvalidInputError, match=message) as error:
         from_text(tmp_path, text)
     assert error.value.path is not None
     assert error.value.path.endswith("pipeline.toml")
 
 
-def test_a_file_that_is_not_there_is_named() -> None:
+def test_missing_file_raises_invalid_input_error() -> None:
     with pytest.raises(InvalidInputError, match="cannot be read: No such file"):
         Pipeline.from_toml("nowhere.toml")
 
 
-def test_a_step_that_it_lacks_is_refused_before_a_session_is_started(
+def test_unknown_step_is_refused_before_a_session_is_started(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     session = importlib.import_module("lakelog.spark.session")  # not the function of that name
@@ -141,7 +143,7 @@ def test_a_step_that_it_lacks_is_refused_before_a_session_is_started(
     assert pipeline.chosen("vacuum") == pipeline.chosen(["vacuum"]) == ("vacuum",)
 
 
-def test_a_report_prints_shows_and_becomes_a_frame() -> None:
+def test_report_has_text_html_and_a_frame() -> None:
     skip = StepReport("compact", "done", 10, 2, 2048, 5, 1, 0.25, 7, ("a.parquet: is <gone>",))
     report = PipelineReport("n", "t", (StepReport("ingest", "nothing to do", version=6), skip))
     assert report["compact"] is skip
@@ -162,7 +164,7 @@ def test_a_report_prints_shows_and_becomes_a_frame() -> None:
     assert frame.schema["notes"] == pl.List(pl.String)
 
 
-def test_the_page_names_every_key_and_no_other(repository: Path) -> None:
+def test_page_lists_exactly_the_supported_keys(repository: Path) -> None:
     page = (repository / "schemas" / "pipeline.md").read_text("utf-8")
     for section in (Target, Ingest, Compact, Checkpoint, Cleanup, Vacuum):
         table = page.partition(f"| `[{section.section}]` |")[2].partition("\n\n")[0]

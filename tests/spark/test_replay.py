@@ -43,28 +43,28 @@ EVERY_TABLE = os.environ.get("LAKELOG_SPARK_CORPUS") == "all"
 STATE = tuple(dict.fromkeys(("actionType", *file_columns(DELTA), *tombstone_columns(DELTA))))
 
 
-def test_sound_paths_are_decoded_as_lakelog_does_and_others_refused(spark: Any) -> None:
+def test_valid_paths_are_decoded_like_lakelog_and_others_refused(spark: Any) -> None:
     rng = random.Random(SEED + 1)
     texts = ["".join(rng.choices(PIECES, k=rng.randrange(5))) for _ in range(3_000)]
     texts += [f"%{first:02X}{rest}" for first in range(256) for rest in TAILS]
     texts += ["%C3%A9" * 2_000]
-    sound = [text for text in texts if _is_sound(text)]
-    odd = [text for text in texts if not _is_sound(text)]
-    assert min(len(sound), len(odd)) > 500
+    valid = [text for text in texts if _is_valid(text)]
+    invalid = [text for text in texts if not _is_valid(text)]
+    assert min(len(valid), len(invalid)) > 500
 
-    frame = spark.createDataFrame(pa.table({"path": pa.array([*sound, None])}))
+    frame = spark.createDataFrame(pa.table({"path": pa.array([*valid, None])}))
     found = frame.selectExpr("path", f"{decoded_valid_path('path')} AS decoded").toArrow()
-    assert found["decoded"].to_pylist() == [*map(decode_path, sound), None]
+    assert found["decoded"].to_pylist() == [*map(decode_path, valid), None]
 
-    frame = spark.createDataFrame(pa.table({"path": pa.array(odd)}))
-    rule = decoded_valid_path("path").replace("raise_error", "concat")  # to see each refusal
+    frame = spark.createDataFrame(pa.table({"path": pa.array(invalid)}))
+    rule = decoded_valid_path("path").replace("raise_error", "concat")  # to return each refusal
     refused = frame.selectExpr(f"{rule} AS decoded").toArrow()["decoded"].to_pylist()
     assert {"unusual percent-encoding" in text for text in refused} == {True}
     with pytest.raises(Exception, match="use strategy hash"):
         frame.selectExpr(decoded_valid_path("path")).toArrow()
 
 
-def _is_sound(text: str) -> bool:
+def _is_valid(text: str) -> bool:
     """Whether each % has two hex digits, and what they encode is UTF-8."""
     if re.search("%(?![0-9A-Fa-f]{2})", text):
         return False
@@ -81,7 +81,7 @@ TAILS = [
 ]
 
 
-def test_paths_are_decoded_and_encoded_as_lakelog_does(either: Any) -> None:
+def test_paths_are_decoded_and_encoded_like_lakelog(either: Any) -> None:
     rng = random.Random(SEED)
     texts = ["".join(rng.choices(PIECES, k=rng.randrange(9))) for _ in range(3_000)]
     texts += [f"s3://b/{piece}" for piece in PIECES] + [f"{piece}:x" for piece in PIECES]
@@ -110,7 +110,7 @@ PIECES = [
 
 
 @pytest.mark.sampled(2)
-def test_random_logs_of_every_layout_replay_as_the_model_does(either: Any, tmp_path: Path) -> None:
+def test_random_logs_of_every_layout_replay_like_the_model(either: Any, tmp_path: Path) -> None:
     """A failure names its layout and strategy; the seed is LAKELOG_SPARK_SEED."""
     frames, cases = [], []
     for number, layout in enumerate(LAYOUTS):
@@ -139,7 +139,7 @@ def test_random_logs_of_every_layout_replay_as_the_model_does(either: Any, tmp_p
             assert (layout, strategy, SEED, problems) == (layout, strategy, SEED, [])
 
 
-def test_tables_of_the_corpus_replay_as_they_do_locally(spark: Any, corpus: Path) -> None:
+def test_corpus_tables_replay_like_the_local_replay(spark: Any, corpus: Path) -> None:
     """The smallest table of each kind of checkpoint; all of them with LAKELOG_SPARK_CORPUS=all."""
     strategies = set()
     for root in corpus_tables(corpus):
@@ -180,7 +180,7 @@ def corpus_tables(corpus: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("kind", [tables.FLATTENED, tables.FLATTENED_PARTS], ids=["one", "parts"])
-def test_flattened_checkpoints_replay_as_they_do_locally(
+def test_flattened_checkpoints_replay_like_the_local_replay(
     kind: tables.Kind, either: Any, tmp_path: Path
 ) -> None:
     root = tables.make(kind, tmp_path / "t")
@@ -196,7 +196,7 @@ def test_flattened_checkpoints_replay_as_they_do_locally(
         assert comparable(found) == expected
 
 
-def test_the_state_has_the_schema_of_the_contract(either: Any, tmp_path: Path) -> None:
+def test_state_has_the_schema_of_the_contract(either: Any, tmp_path: Path) -> None:
     from pyspark.sql.types import StructType
 
     root = tables.make(tables.MULTIPART, tmp_path / "t")
@@ -211,7 +211,7 @@ def test_the_state_has_the_schema_of_the_contract(either: Any, tmp_path: Path) -
     assert plan_replay(either, str(root)).choice.strategy == POLARS
 
 
-def test_a_query_reads_only_the_columns_that_it_needs(
+def test_query_reads_only_the_columns_that_it_needs(
     spark: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tables.make(tables.CLASSIC, tmp_path / "t")
@@ -223,7 +223,7 @@ def test_a_query_reads_only_the_columns_that_it_needs(
     assert "path" in schema
 
 
-def test_a_state_that_is_compiled_into_one_loop_is_the_same(spark: Any, tmp_path: Path) -> None:
+def test_state_with_whole_stage_codegen_is_the_same(spark: Any, tmp_path: Path) -> None:
     root = tables.make(tables.CLASSIC, tmp_path / "t")
     columns = ("path", "size", "modificationTime", "stats")
     expected = comparable(local_state(lakelog.open(root).snapshot(), columns))
@@ -235,12 +235,10 @@ def test_a_state_that_is_compiled_into_one_loop_is_the_same(spark: Any, tmp_path
         [total] = query.collect()[0]
         plan = query._jdf.queryExecution().executedPlan().toString()
     assert total == sum(json.loads(row).get("size", 0) for row in expected)
-    assert re.search(r"\*\(1\) Union", plan), "compiled with what stands above it"
+    assert re.search(r"\*\(1\) Union", plan), "compiled with the operator above it"
 
 
-def test_planning_a_query_leaves_what_it_does_not_need_of_the_commits_rows_alone(
-    spark: Any, tmp_path: Path
-) -> None:
+def test_query_plan_decodes_only_needed_fields_of_commit_rows(spark: Any, tmp_path: Path) -> None:
     root = tables.make(tables.CLASSIC, tmp_path / "t")
     setting = "spark.sql.execution.arrow.localRelationThreshold"
     with configured(spark, {setting: "7MB"}):
@@ -255,13 +253,13 @@ def test_planning_a_query_leaves_what_it_does_not_need_of_the_commits_rows_alone
 
     plan = planned("sum(size)", "sum(length(stats))")
     assert re.findall(r"LocalRelation \[(\w+)#", plan) == ["gone_path"]
-    assert re.search("LogicalRDD .*stats#", plan), "whole, for a task to decode"
+    assert re.search("LogicalRDD .*stats#", plan), "complete, for a task to decode"
     assert "_spread_batch" not in plan
     assert "_spread_batch" in planned("sum(numRecords)")
 
 
-def test_no_state_is_taken_for_small_by_how_it_comes_about(spark: Any, tmp_path: Path) -> None:
-    # What Spark takes for small it sends to every task of a join, whatever its size turns out.
+def test_planned_size_of_a_state_is_not_underestimated(spark: Any, tmp_path: Path) -> None:
+    # Spark broadcasts a relation that it estimates as small, whatever its actual size.
     place, choice, rows = (
         TableLocation(str(tmp_path), None, "delta"),
         Choice(HASH, "", 2),
@@ -283,7 +281,7 @@ def _planned_bytes(frame: Any) -> int:
     return int(frame._jdf.queryExecution().optimizedPlan().stats().sizeInBytes())
 
 
-def test_columns_that_no_row_fills_are_null_in_every_row(spark: Any, tmp_path: Path) -> None:
+def test_columns_without_values_are_null(spark: Any, tmp_path: Path) -> None:
     root = tables.make(tables.CLASSIC, tmp_path / "t")
     columns = ("docMappingJson", "companionFastFieldMode")
     expected = local_state(lakelog.open(root).snapshot(), columns)
@@ -309,14 +307,14 @@ def test_an_earlier_version_and_columns_by_name(either: Any, tmp_path: Path) -> 
             assert comparable(frame) == comparable(expected)
 
 
-def test_names_that_spark_would_take_for_patterns_are_names(spark: Any, tmp_path: Path) -> None:
+def test_paths_with_glob_characters_are_read_literally(spark: Any, tmp_path: Path) -> None:
     root = tables.make(tables.CLASSIC, tmp_path / "t[1] {a,b} *? \\ 100%41")
     frame = lakelog.spark.replay(spark, root, strategy=BROADCAST, columns=("actionType", "path"))
     expected = local_state(lakelog.open(root).snapshot(), ("actionType", "path"))
     assert comparable(out_of_spark(frame)) == comparable(expected)
 
 
-def test_what_a_snapshot_refuses_replay_refuses(spark: Any, tmp_path: Path) -> None:
+def test_replay_refuses_what_a_snapshot_refuses(spark: Any, tmp_path: Path) -> None:
     root = tables.make(tables.CLASSIC, tmp_path / "t")
     with lakelog.open(root, upkeep=False).transaction() as tx:
         tx.set_protocol(minReaderVersion=1, minWriterVersion=2)

@@ -23,7 +23,7 @@ FILES = 2_000
 @pytest.mark.reference
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_contender_gives_the_state_that_was_written(
+def test_every_contender_returns_the_written_state(
     name: str, delta: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAKELOG_BENCH_DIR", str(tmp_path / "bench"))
@@ -38,7 +38,7 @@ def test_every_contender_gives_the_state_that_was_written(
         answers.check(check_states.given(job, 1))
 
 
-def test_a_state_that_lost_files_is_a_wrong_answer(
+def test_state_with_missing_files_is_a_wrong_answer(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAKELOG_BENCH_DIR", str(tmp_path / "bench"))

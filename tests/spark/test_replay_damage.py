@@ -25,7 +25,7 @@ COLUMNS = ("actionType", "path", "size")
 
 
 @pytest.fixture(scope="module", params=["spark", "connect"])
-def careless(request: pytest.FixtureRequest) -> Iterator[Any]:
+def lenient(request: pytest.FixtureRequest) -> Iterator[Any]:
     """A session of either kind, configured to ignore missing or damaged files."""
     spark = request.getfixturevalue(request.param)
     names = ("spark.sql.files.ignoreMissingFiles", "spark.sql.files.ignoreCorruptFiles")
@@ -68,8 +68,8 @@ def table_of(file: Path) -> Path:
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "empty", "another"])
-def test_a_sidecar_that_is_not_whole_refuses_before_spark_is_asked(
-    damage: str, careless: Any, sidecars: list[Path]
+def test_incomplete_sidecar_is_refused_before_spark_reads_it(
+    damage: str, lenient: Any, sidecars: list[Path]
 ) -> None:
     victim = sidecars[-1]
     content = victim.read_bytes()
@@ -85,21 +85,21 @@ def test_a_sidecar_that_is_not_whole_refuses_before_spark_is_asked(
             shutil.copy(next(other.glob("*.checkpoint.parquet")), victim)
     for strategy in (BROADCAST, HASH, "auto"):
         with pytest.raises(CheckpointCorruptionError):
-            plan_replay(careless, table_of(victim), strategy=strategy)
+            plan_replay(lenient, table_of(victim), strategy=strategy)
 
 
-def test_a_part_that_is_copied_over_another_refuses(careless: Any, parts: list[Path]) -> None:
+def test_part_copied_over_another_is_refused(lenient: Any, parts: list[Path]) -> None:
     shutil.copy(parts[0], parts[1])  # the third has the rows that are no file actions
     for recorded in (parts[0].parent / "_last_checkpoint", *parts[0].parent.glob("*.crc")):
         recorded.unlink()  # the number of files shows it earlier
     with pytest.raises(CheckpointCorruptionError, match="same file twice"):
-        plan_replay(careless, table_of(parts[0]), strategy=BROADCAST, verify=False)
+        plan_replay(lenient, table_of(parts[0]), strategy=BROADCAST, verify=False)
     with pytest.raises(Exception, match="same file twice"):  # by the plan, if it has a tombstone
-        plan_replay(careless, table_of(parts[0]), strategy=HASH, columns=COLUMNS).frame.collect()
+        plan_replay(lenient, table_of(parts[0]), strategy=HASH, columns=COLUMNS).frame.collect()
 
 
-def test_what_breaks_after_planning_fails_the_query(careless: Any, parts: list[Path]) -> None:
-    frame = plan_replay(careless, table_of(parts[0]), strategy=BROADCAST, columns=COLUMNS).frame
+def test_damage_after_planning_fails_the_query(lenient: Any, parts: list[Path]) -> None:
+    frame = plan_replay(lenient, table_of(parts[0]), strategy=BROADCAST, columns=COLUMNS).frame
     content = parts[1].read_bytes()
     damaged = bytearray(content)
     for offset in range(100, 160):  # in the first pages
@@ -112,14 +112,12 @@ def test_what_breaks_after_planning_fails_the_query(careless: Any, parts: list[P
         frame.collect()
 
 
-def test_a_broken_checkpoint_is_passed_over_where_that_is_sound(
-    careless: Any, tmp_path: Path
-) -> None:
+def test_broken_checkpoint_is_ignored_if_the_commits_exist(lenient: Any, tmp_path: Path) -> None:
     root = tables.make(tables.CLASSIC, tmp_path / "t")
     broken = root / "_delta_log" / f"{tables.EARLIER:020d}.checkpoint.parquet"
     broken.write_bytes(broken.read_bytes()[:200])
     with pytest.warns(lakelog.LakelogWarning, match="was ignored"):
-        planned = plan_replay(careless, root, strategy=HASH, columns=COLUMNS)
+        planned = plan_replay(lenient, root, strategy=HASH, columns=COLUMNS)
     assert "was ignored" in planned.warnings[-1]
     (root / "_delta_log" / "_last_checkpoint").unlink()
     broken.unlink()
@@ -128,7 +126,7 @@ def test_a_broken_checkpoint_is_passed_over_where_that_is_sound(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
-def test_a_file_that_a_checkpoint_adds_and_removes_is_settled_before_tasks_run(
+def test_file_added_and_removed_by_a_checkpoint_is_reconciled_before_tasks_run(
     spark: Any, strategy: str, tmp_path: Path
 ) -> None:
     checkpoint(tmp_path, 3, add("a"), add("b"), add("c"), remove("a"))
@@ -140,7 +138,7 @@ def test_a_file_that_a_checkpoint_adds_and_removes_is_settled_before_tasks_run(
 
 
 @pytest.mark.parametrize("removed", ["_last_checkpoint", "00000000000000000001.crc"])
-def test_spark_compares_a_checkpoint_with_the_files_that_are_recorded(
+def test_checkpoint_is_compared_with_the_recorded_number_of_files(
     spark: Any, tmp_path: Path, removed: str
 ) -> None:
     made = handmade.Handmade(tmp_path / "t")

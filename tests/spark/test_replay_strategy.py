@@ -35,21 +35,21 @@ LARGE = Sizes(base_rows=5_000_000, tail_bytes=3_000_000, layout="classic")
         (Sizes(tail_bytes=1_000_000_000), HASH),
     ],
 )
-def test_sizes_decide(sizes: Sizes, strategy: str) -> None:
+def test_strategy_depends_on_sizes(sizes: Sizes, strategy: str) -> None:
     choice = choose(sizes)
     assert choice.strategy == strategy
     assert str(choice).startswith(f"{strategy}: ")
     assert len(choice.reason) > 10
 
 
-def test_the_reason_tells_the_sizes_and_what_is_in_the_way() -> None:
+def test_reason_has_the_sizes_and_the_obstacle() -> None:
     assert "5,000,000 rows in a checkpoint (classic), some 10,000 above it" in choose(LARGE).reason
     blocked = Sizes(base_rows=2_000_000, layout="json", obstacle="Spark reads no JSON as we do")
     assert "Spark reads no JSON as we do" in choose(blocked).reason
 
 
 @pytest.mark.parametrize("asked", STRATEGIES)
-def test_what_is_asked_for_is_taken(asked: str) -> None:
+def test_requested_strategy_is_used(asked: str) -> None:
     assert choose(LARGE, asked).strategy == asked
 
 
@@ -64,7 +64,7 @@ def test_partitions_grow_with_the_rows() -> None:
 @pytest.mark.parametrize(
     "sizes", [Sizes(tail_bytes=10), Sizes(base_rows=1, layout="json", obstacle="no Parquet")]
 )
-def test_what_cannot_serve_is_refused(sizes: Sizes) -> None:
+def test_unusable_strategy_is_refused(sizes: Sizes) -> None:
     with pytest.raises(InvalidInputError, match="cannot read the checkpoint itself"):
         choose(sizes, BROADCAST)
     with pytest.raises(InvalidInputError, match="unknown replay strategy"):

@@ -34,7 +34,7 @@ def theirs(spark: Any, path: Path, version: int | None = None) -> list[str]:
     return texts(spark.sql(f"select * from delta.`{path}`{at}").toArrow())
 
 
-def mine(path: Path, version: int | None = None) -> list[str]:
+def lakelog_rows(path: Path, version: int | None = None) -> list[str]:
     # Data files of a shallow clone are those of its source.
     snapshot = lakelog.open(str(path), allow_external=[str(path.parent)]).snapshot(version)
     plan = ReadPlan.of(snapshot)
@@ -53,7 +53,7 @@ def texts(table: pa.Table) -> list[str]:
 def same(spark: Any, path: Path, rows: int, version: int | None = None) -> None:
     expected = theirs(spark, path, version)
     assert len(expected) == rows
-    assert mine(path, version) == expected
+    assert lakelog_rows(path, version) == expected
 
 
 def test_mapped_widened_and_deleted_rows_are_the_same(delta: Any, tmp_path: Path) -> None:
@@ -156,7 +156,7 @@ def test_partitions_of_every_type_and_clones_are_the_same(delta: Any, tmp_path: 
     same(delta, clone, 3)
 
 
-def test_days_of_the_calendar_of_old_are_the_same(delta: Any, tmp_path: Path) -> None:
+def test_dates_in_the_julian_calendar_are_the_same(delta: Any, tmp_path: Path) -> None:
     path = tmp_path / "table"
     delta.sql(f"create table delta.`{path}` (d date, t timestamp, l array<date>) using delta")
     modes = ("datetimeRebaseModeInWrite", "int96RebaseModeInWrite")

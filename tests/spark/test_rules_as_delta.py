@@ -159,7 +159,7 @@ def assert_as_spark(spark: Any, tmp_path: Path, texts: Sequence[str], rows: pa.T
     frame.unpersist()
 
 
-def test_expressions_have_the_values_that_spark_gives_them(utc: Any, tmp_path: Path) -> None:
+def test_expressions_have_the_values_of_spark(utc: Any, tmp_path: Path) -> None:
     assert_as_spark(utc, tmp_path, EXPRESSIONS, some_rows(random.Random(3), 100))
 
 
@@ -258,7 +258,7 @@ _GRAMMAR: dict[str, tuple[list[str], list[str]]] = {
 }
 
 
-def test_random_expressions_have_the_values_that_spark_gives_them(utc: Any, tmp_path: Path) -> None:
+def test_random_expressions_have_the_values_of_spark(utc: Any, tmp_path: Path) -> None:
     rng = rng_of("rules")
     texts: dict[str, None] = {}
     while len(texts) < share_of(60):
@@ -293,7 +293,9 @@ def accepts(write: Callable[[], object]) -> bool:
     return True
 
 
-def test_both_refuse_the_same_rows_of_a_table_with_constraints(delta: Any, tmp_path: Path) -> None:
+def test_both_engines_refuse_the_same_rows_of_a_table_with_constraints(
+    delta: Any, tmp_path: Path
+) -> None:
     path = str(tmp_path / "t")
     name = f"delta.`{path}`"
     delta.sql(f"create table {name} (id bigint, x string not null, price decimal(8,2)) using delta")
@@ -308,8 +310,8 @@ def test_both_refuse_the_same_rows_of_a_table_with_constraints(delta: Any, tmp_p
     for frame in (frames[0], *frames[1].iter_slices(1)):
         source = delta.createDataFrame(frame.to_arrow(compat_level=pl.CompatLevel.oldest()))
         write = source.write.format("delta").mode("append")
-        mine, theirs = accepts(partial(table.append, frame)), accepts(partial(write.save, path))
-        assert mine is theirs is (frame.height > 1)
+        own, theirs = accepts(partial(table.append, frame)), accepts(partial(write.save, path))
+        assert own is theirs is (frame.height > 1)
     assert rows_of(delta, path) == our_rows(table) == sorted(rows[0] * 2, key=str)
 
 
@@ -346,9 +348,7 @@ def test_generated_columns_and_defaults_of_either_engine_are_the_same(
     assert count == 4
 
 
-def test_dataframes_that_are_written_through_the_source_obey_the_rules(
-    delta: Any, tmp_path: Path
-) -> None:
+def test_dataframe_writes_obey_the_rules(delta: Any, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     rule = {"delta.generationExpression": "id % 10"}
     long = Primitive("long")

@@ -48,7 +48,7 @@ def no_java(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_a_java_that_serves_is_left_as_it_is(no_java: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_suitable_java_is_used_unchanged(no_java: pytest.MonkeyPatch, tmp_path: Path) -> None:
     no_java.setenv("JAVA_HOME", str(fake_java(tmp_path / "java", FULL)))
     assert java.prepare_java() is None
     assert os.environ["JAVA_HOME"] == str(tmp_path / "java")
@@ -64,7 +64,7 @@ def test_a_java_on_the_search_path_is_found_through_links(
     assert java.prepare_java() is None
 
 
-def test_a_java_without_the_vector_module_gets_a_home_that_does_not_ask_for_it(
+def test_java_without_the_vector_module_gets_a_home_that_omits_the_option(
     no_java: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     no_java.setenv("JAVA_HOME", str(fake_java(tmp_path / "a java", WITHOUT_VECTOR)))
@@ -73,14 +73,14 @@ def test_a_java_without_the_vector_module_gets_a_home_that_does_not_ask_for_it(
     assert os.environ["JAVA_HOME"] == str(home)
     assert (home / "lib").resolve() == tmp_path / "a java" / "lib"
     words = ["-cp", "a b", "--add-modules=jdk.incubator.vector", "-Dx='$y'", "", "Main"]
-    said = subprocess.run(
+    outcome = subprocess.run(
         [home / "bin" / "java", *words], capture_output=True, text=True, check=True
     )
-    assert said.stdout.splitlines() == ["<-cp>", "<a b>", "<-Dx='$y'>", "<>", "<Main>"]
+    assert outcome.stdout.splitlines() == ["<-cp>", "<a b>", "<-Dx='$y'>", "<>", "<Main>"]
 
 
 @pytest.mark.parametrize("modules", ["", "java.base@11.0.2\n"], ids=["8", "11"])
-def test_a_java_that_is_too_old_gives_way_to_the_packaged_one(
+def test_packaged_java_replaces_one_that_is_too_old(
     modules: str, no_java: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     no_java.setenv("JAVA_HOME", str(fake_java(tmp_path / "old", modules)))
@@ -96,12 +96,12 @@ def test_a_java_that_is_too_old_gives_way_to_the_packaged_one(
     assert runtime.version >= 17
 
 
-def test_without_any_java_the_error_says_what_to_install(no_java: pytest.MonkeyPatch) -> None:
+def test_missing_java_raises_missing_dependency_error(no_java: pytest.MonkeyPatch) -> None:
     with pytest.raises(MissingDependencyError, match="no Java was found"):
         java.prepare_java()
 
 
-def test_without_pyspark_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pyspark_raises_missing_dependency_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyspark.sql", None)
     with pytest.raises(MissingDependencyError, match="PySpark is not installed"):
         lakelog.spark.session()
@@ -138,7 +138,7 @@ class Builder:
         ("sc://host", None, False, False),
     ],
 )
-def test_a_session_is_started_where_the_environment_says(
+def test_session_settings_depend_on_the_environment(
     server: str | None,
     master: str | None,
     starts_java: bool,
@@ -157,8 +157,8 @@ def test_a_session_is_started_where_the_environment_says(
         monkeypatch.delenv("SPARK_REMOTE", raising=False)
     else:
         monkeypatch.setenv("SPARK_REMOTE", server)
-    mine = {"spark.sql.session.timeZone": "Asia/Tokyo"}
-    asked = _start("mine", master or "local[*]", mine)
+    own_settings = {"spark.sql.session.timeZone": "Asia/Tokyo"}
+    asked = _start("application", master or "local[*]", own_settings)
     assert asked.get("master") == master
     assert bool(started) == starts_java
     assert ("spark.driver.host" in asked) == on_one_machine
@@ -167,7 +167,7 @@ def test_a_session_is_started_where_the_environment_says(
     assert asked["spark.sql.codegen.wholeStage.union.enabled"] == "true"
 
 
-def test_the_archive_is_imported_as_it_is_with_its_contract(tmp_path: Path) -> None:
+def test_package_archive_is_importable_with_its_contract(tmp_path: Path) -> None:
     archive = package_archive()
     assert package_archive() is archive
     code = (
@@ -195,7 +195,7 @@ def test_the_archive_is_imported_as_it_is_with_its_contract(tmp_path: Path) -> N
     assert json.loads(schema) == contract.to_json(contract.load("actions"))
 
 
-def test_a_session_that_is_there_is_taken_as_it_is(spark: Any) -> None:
+def test_existing_session_is_used_unchanged(spark: Any) -> None:
     taken = lakelog.spark.session(
         "another", master="local[1]", config={"spark.sql.session.timeZone": "Asia/Tokyo"}
     )
@@ -213,7 +213,7 @@ def test_the_package_is_shipped_once_for_all_sessions_of_a_context(spark: Any) -
     assert spark.sparkContext._python_includes.count(name) == 1
 
 
-def test_a_thread_of_its_own_can_write(spark: Any, tmp_path: Path) -> None:
+def test_separate_thread_can_write(spark: Any, tmp_path: Path) -> None:
     table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, upkeep=False)
 
     def write() -> None:

@@ -48,7 +48,7 @@ def ours(
     return sorted(naive.rows(), key=repr)
 
 
-def test_changes_are_those_of_the_table(spark: Any, table: lakelog.Table) -> None:
+def test_changes_equal_those_of_the_table(spark: Any, table: lakelog.Table) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
     every = load(spark, table, readChangeFeed="true", startingVersion=0)
     assert [row[:4] for row in every] == [row[:4] for row in ours(table, 0)]
@@ -92,7 +92,7 @@ def test_options_of_the_change_feed_are_checked() -> None:
         parsed("sink", readChangeFeed="true")
 
 
-def test_a_stream_of_changes_has_those_of_the_table(
+def test_change_stream_equals_the_changes_of_the_table(
     spark: Any, table: lakelog.Table, tmp_path: Path
 ) -> None:
     spark.conf.set("spark.sql.session.timeZone", "UTC")
@@ -141,7 +141,7 @@ class Streamed:
         return sorted((row[:-1] for row in rows), key=repr)
 
 
-def test_a_stream_of_changes_follows_every_commit_and_obeys_its_start(tmp_path: Path) -> None:
+def test_change_stream_follows_every_commit_from_its_start(tmp_path: Path) -> None:
     made = lakelog.create(tmp_path / "t", {"id": pl.Int64, "x": pl.Int64}, upkeep=False)
     made.append(pl.DataFrame({"id": [1, 2], "x": [1, 2]}))
     late = Streamed(made, startingVersion="latest")
@@ -150,8 +150,8 @@ def test_a_stream_of_changes_follows_every_commit_and_obeys_its_start(tmp_path: 
     assert every.batch() == [(1, 1, "insert", 1), (2, 2, "insert", 1)]
     made.delete("id = 1")
     made.overwrite(pl.DataFrame({"id": [3], "x": [3]}))
-    gone = [(1, 1, "delete", 2), (2, 2, "delete", 3), (2, 2, "delete", 2), (2, 2, "insert", 2)]
-    assert set(every.batch()) - set(gone) == {(3, 3, "insert", 3)}
+    removed = [(1, 1, "delete", 2), (2, 2, "delete", 3), (2, 2, "delete", 2), (2, 2, "insert", 2)]
+    assert set(every.batch()) - set(removed) == {(3, 3, "insert", 3)}
     assert late.batch() == sorted(
         (row[:-1] for row in made.changes(2).select("id", "x", *COLUMNS[2:]).collect().rows()),
         key=repr,
@@ -180,7 +180,7 @@ def test_a_stream_of_changes_follows_every_commit_and_obeys_its_start(tmp_path: 
         every.reader.latestOffset(rows.initialOffset(), every.reader.getDefaultReadLimit())
 
 
-def test_a_stream_of_changes_without_a_start_has_the_rows_as_inserts_first(tmp_path: Path) -> None:
+def test_change_stream_without_a_start_begins_with_the_rows_as_inserts(tmp_path: Path) -> None:
     made = lakelog.create(tmp_path / "t", {"id": pl.Int64, "day": pl.String}, ["day"], upkeep=False)
     for number in range(3):
         made.append(pl.DataFrame({"id": [number], "day": ["a"]}))

@@ -22,18 +22,16 @@ def table(tmp_path_factory: pytest.TempPathFactory) -> lakelog.Table:
     return made
 
 
-def test_a_session_of_connect_is_taken_as_it_is(
-    connect: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_connect_session_is_used_unchanged(connect: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")  # as PySpark sets it for its clients
     assert active_session() is connect
     assert lakelog.spark.session("another", master="local[1]") is connect
     assert is_connect(connect)
-    assert parallelism(connect) is None  # the server does not say
+    assert parallelism(connect) is None  # the server does not report it
 
 
 def test_executors_import_what_the_client_sent(connect: Any) -> None:
-    def look(batches: Any) -> Any:
+    def find_package(batches: Any) -> Any:
         import pyarrow as pa
 
         import lakelog
@@ -41,7 +39,7 @@ def test_executors_import_what_the_client_sent(connect: Any) -> None:
         for _ in batches:
             yield pa.RecordBatch.from_arrays([pa.array([lakelog.__file__])], ["file"])
 
-    (row,) = connect.range(1, numPartitions=1).mapInArrow(look, "file string").collect()
+    (row,) = connect.range(1, numPartitions=1).mapInArrow(find_package, "file string").collect()
     assert f"{package_archive().name}/lakelog/__init__.py" in row.file
 
 
@@ -81,7 +79,7 @@ def test_rows_are_appended(connect: Any, tmp_path: Path) -> None:
     assert sorted(made.to_polars()["id"]) == sorted([*range(5), *range(5)])
 
 
-def test_views_of_sql_take_every_option(connect: Any, table: lakelog.Table) -> None:
+def test_sql_views_accept_every_option(connect: Any, table: lakelog.Table) -> None:
     connect.sql(
         "CREATE TEMPORARY VIEW lake USING lakelog "
         f"OPTIONS (path '{table.path}', version '1', `storage.secret` 'hush')"

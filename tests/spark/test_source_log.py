@@ -1,4 +1,4 @@
-"""`format("lakelog")` returns the facts of the log: files, history, actions, diff, skips."""
+"""`format("lakelog")` returns the content of the log: files, history, actions, diff, skips."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def same(read: Any, ours: pl.DataFrame) -> None:
     assert_frame_equal(frame, expected, check_row_order=False)
 
 
-def test_files_are_those_of_the_snapshot(spark: Any, table: lakelog.Table) -> None:
+def test_files_equal_those_of_the_snapshot(spark: Any, table: lakelog.Table) -> None:
     same(load(spark, table, "files"), table.snapshot().files().collect())
     few = load(spark, table, "files", version="1", columns="size,partitionValues")
     assert few.collect() == [(1, {"day": "2026-01-01"})]
 
 
-def test_history_is_that_of_the_table(spark: Any, table: lakelog.Table) -> None:
+def test_history_equals_that_of_the_table(spark: Any, table: lakelog.Table) -> None:
     same(load(spark, table, "history"), table.history())
     assert [row.version for row in load(spark, table, "history", limit="2").collect()] == [3, 2]
 
@@ -64,13 +64,13 @@ def test_actions_are_decoded_by_tasks_range_by_range(spark: Any, table: lakelog.
     assert sorted(row.version for row in some.collect() if row.path) == [1, 2]
 
 
-def test_diff_is_between_the_versions_asked_for(spark: Any, table: lakelog.Table) -> None:
+def test_diff_is_between_the_requested_versions(spark: Any, table: lakelog.Table) -> None:
     same(load(spark, table, "diff", startVersion="1"), table.diff(1, 3))
     back = load(spark, table, "diff", startVersion="2", endVersion="1")
     assert [row.change for row in back.collect()] == ["removed"]
 
 
-def test_skips_are_those_of_the_snapshot(spark: Any, table: lakelog.Table) -> None:
+def test_skips_equal_those_of_the_snapshot(spark: Any, table: lakelog.Table) -> None:
     skips = load(spark, table, "skips")
     same(skips, table.snapshot().skips().collect())
     assert load(spark, table, "skips", version="2").count() == 0
@@ -81,7 +81,7 @@ def test_rows_of_search_splits_are_refused(spark: Any, table: lakelog.Table) -> 
         load(spark, table, "rows").collect()
 
 
-def test_a_log_of_many_commits_is_shared_out(
+def test_log_of_many_commits_is_divided_into_shares(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lakelog.spark import reading

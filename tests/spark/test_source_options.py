@@ -96,34 +96,36 @@ def test_options_of_the_store_are_passed_by_prefix_and_never_printed() -> None:
         ("read", {"path": ""}, "path is missing"),
     ],
 )
-def test_a_wrong_option_is_named(use: Any, given: dict[str, str], message: str) -> None:
+def test_invalid_option_is_reported_by_name(use: Any, given: dict[str, str], message: str) -> None:
     with pytest.raises(InvalidInputError, match=message):
         parse_options({"path": "/t", **given}, use)
 
 
-def test_a_relative_path_that_leads_nowhere_is_told_as_it_was_given(
+def test_error_of_a_missing_relative_path_shows_it_as_passed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     lakelog.create("here", {"id": pl.Int64}, upkeep=False)
     for open_ in (open_table, kept_table):
         assert open_(parse_options({"path": "here"})).path == str(tmp_path / "here")
-        with pytest.raises(TableNotFoundError, match=r"'a/b' was searched.*absolute path") as told:
+        with pytest.raises(
+            TableNotFoundError, match=r"'a/b' was searched.*absolute path"
+        ) as caught:
             open_(parse_options({"path": "a/b"}))
-        assert told.value.path == str(tmp_path / "a/b")
+        assert caught.value.path == str(tmp_path / "a/b")
         for path in (str(tmp_path / "a/b"), f"file://{tmp_path}/a/b"):
-            with pytest.raises(TableNotFoundError) as told:
+            with pytest.raises(TableNotFoundError) as caught:
                 open_(parse_options({"path": path}))
-            assert "was searched" not in str(told.value)
+            assert "was searched" not in str(caught.value)
 
 
-def test_a_table_of_sql_without_a_place_is_refused() -> None:
+def test_sql_table_without_a_location_is_refused() -> None:
     source = LakelogDataSource({"provider": "lakelog", "owner": "me"})
     with pytest.raises(InvalidInputError, match="USING lakelog LOCATION"):
         source.schema()
 
 
-def test_the_options_are_those_of_the_page(repository: Any) -> None:
+def test_options_are_documented(repository: Any) -> None:
     page = (repository / "schemas" / "spark.md").read_text("utf-8")
     for option in OPTIONS:
         assert f"`{option.name}`" in page, option.name

@@ -47,7 +47,7 @@ def frame_of(rows: Any) -> pl.DataFrame:
     return frame
 
 
-def test_rows_are_those_of_a_scan_at_any_version(spark: Any, table: str) -> None:
+def test_rows_equal_those_of_a_scan_at_any_version(spark: Any, table: str) -> None:
     latest = frame_of(load(spark, table))
     assert_frame_equal(
         latest, lakelog.open(table).snapshot().scan().collect(), check_row_order=False
@@ -60,7 +60,7 @@ def test_rows_are_those_of_a_scan_at_any_version(spark: Any, table: str) -> None
     assert frame_of(load(spark, table, timestamp=str(millis), columns="id"))["id"].len() == 4
 
 
-def test_the_session_says_into_how_many_tasks_rows_are_divided(spark: Any, table: str) -> None:
+def test_number_of_tasks_depends_on_the_session(spark: Any, table: str) -> None:
     # Three small files and two tasks at a time: a task for each. One at a time takes two shares.
     assert load(spark, table).rdd.getNumPartitions() == 3
     assert load(spark, table, parallelism="1").rdd.getNumPartitions() == 2
@@ -83,7 +83,7 @@ def test_the_source_is_discovered_where_lakelog_is_installed(spark: Any, table: 
     assert load(unaware, table, columns="id").count() == 6
 
 
-def test_a_schema_of_the_users_chooses_columns_and_is_held_against_the_table(
+def test_user_schema_selects_columns_and_is_checked_against_the_table(
     spark: Any, table: str
 ) -> None:
     chosen = spark.read.format("lakelog").schema("day date, id long").load(table)
@@ -107,18 +107,18 @@ def test_a_dataframe_stays_at_the_version_it_was_loaded_at(spark: Any, tmp_path:
     assert loaded.union(load(spark, str(tmp_path))).count() == 3
 
 
-def test_a_condition_leaves_out_files_that_cannot_match(spark: Any, tmp_path: Path) -> None:
+def test_condition_skips_files_that_cannot_match(spark: Any, tmp_path: Path) -> None:
     made = lakelog.create(tmp_path, {"id": pl.Int64, "day": pl.Date}, partition_by=["day"])
     made.append(pl.DataFrame({"id": [1, 2], "day": [DAYS[0], DAYS[1]]}))
     made.append(pl.DataFrame({"id": [100, 7, None], "day": [DAYS[1], DAYS[1], None]}))
-    # All that is not of the second day is gone: reading it would fail.
+    # All files of other days are deleted: reading them would fail.
     for file in made.snapshot().files().collect()["path"]:
         if "2026-01-02" not in file:
             (tmp_path / file).unlink()
     chosen = load(spark, str(tmp_path), where=f"day = '{DAYS[1]}' and id > 50")
     assert chosen.collect() == [(100, DAYS[1])]
     assert chosen.filter("id < 50").count() == 0
-    # The condition looks at columns that are not asked for.
+    # The condition uses columns that are not selected.
     assert load(spark, str(tmp_path), where="id > 50", columns="day").collect() == [(DAYS[1],)]
     with pytest.raises(Exception, match="not found"):
         load(spark, str(tmp_path), where="id = 1 or id = 100").collect()
@@ -126,7 +126,7 @@ def test_a_condition_leaves_out_files_that_cannot_match(spark: Any, tmp_path: Pa
         load(spark, str(tmp_path), where="nope = 1").collect()
 
 
-def test_filters_of_one_query_are_none_of_the_next(spark: Any, table: str) -> None:
+def test_filters_of_one_query_do_not_affect_the_next(spark: Any, table: str) -> None:
     rows = load(spark, table)
     assert rows.filter("id = 1").count() == 1
     assert rows.filter("id = 2 OR id = 12").count() == 2
@@ -172,7 +172,7 @@ def test_tables_of_sql_are_read_at_their_latest_version(plain: Any, tmp_path: Pa
         plain.catalog.dropTempView("lake_view")
 
 
-def test_rows_of_one_table_of_sql_are_never_written_to_the_one_they_were_read_from(
+def test_sql_insert_into_a_table_is_refused_and_into_a_view_is_written(
     plain: Any, tmp_path: Path
 ) -> None:
     made = {}
@@ -201,7 +201,7 @@ def test_errors_reach_the_user_with_path_version_and_hint(
 ) -> None:
     def failure(**options: str) -> str:
         path = options.pop("at", table)
-        with pytest.raises(Exception) as caught:  # noqa: PT011 - its text is looked at
+        with pytest.raises(Exception) as caught:  # noqa: PT011 - its text is checked
             load(spark, path, **options).collect()
         return str(caught.value)
 
@@ -212,7 +212,7 @@ def test_errors_reach_the_user_with_path_version_and_hint(
     missing = failure(version="99")
     assert "VersionNotFoundError: version 99 cannot be rebuilt" in missing
     assert "expected=0 to 3" in missing
-    assert missing.count("File ") <= 1  # no traceback of what lies behind
+    assert missing.count("File ") <= 1  # no traceback of the cause
     assert "TableNotFoundError" in failure(at=str(tmp_path / "nothing"))
     assert "column 'nope' not found" in failure(columns="nope")
 
@@ -220,13 +220,13 @@ def test_errors_reach_the_user_with_path_version_and_hint(
     with made.transaction() as tx:
         tx.add(pl.DataFrame([data_file(made.path, "a.parquet", ids(1))]))
     (tmp_path / "t" / "a.parquet").unlink()
-    gone = failure(at=made.path)
-    assert "NotFoundError" in gone
-    assert "a.parquet" in gone
-    assert "version=1" in gone
+    missing_file = failure(at=made.path)
+    assert "NotFoundError" in missing_file
+    assert "a.parquet" in missing_file
+    assert "version=1" in missing_file
 
 
-def test_a_data_file_outside_the_table_is_read_where_the_option_allows_it(
+def test_data_file_outside_the_table_is_read_if_the_option_allows_it(
     spark: Any, tmp_path: Path
 ) -> None:
     outside = tmp_path / "elsewhere"
@@ -279,7 +279,7 @@ def test_columns_that_cannot_be_read_are_refused_by_name(spark: Any, tmp_path: P
 
 
 @pytest.mark.reference
-def test_rows_are_those_of_delta_with_deletion_vectors_and_column_mapping(
+def test_rows_equal_those_of_delta_with_deletion_vectors_and_column_mapping(
     delta: Any, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "t")

@@ -34,7 +34,7 @@ def write_table(root: Path, commits: int) -> None:
                 "format": {"provider": "parquet", "options": {}},
                 "schemaString": SCHEMA,
                 "partitionColumns": ["day"],
-                "configuration": {"owner": "somebody"},
+                "configuration": {"owner": "an owner"},
             }
         },
     ]
@@ -54,9 +54,9 @@ def write_table(root: Path, commits: int) -> None:
             }
         )
         if version % 2:
-            gone = f"day=2026-01-{(version - 1) % 28 + 1:02}/{version - 1:05}.parquet"
+            removed_path = f"day=2026-01-{(version - 1) % 28 + 1:02}/{version - 1:05}.parquet"
             actions.append(
-                {"remove": {"path": gone, "deletionTimestamp": version, "dataChange": True}}
+                {"remove": {"path": removed_path, "deletionTimestamp": version, "dataChange": True}}
             )
         text = "".join(json.dumps(action) + "\n" for action in actions)
         (log / f"{version:020}.json").write_text(text)
@@ -93,7 +93,7 @@ def test_spark_reads_every_part_with_maps_as_maps(
     assert kinds.count("remove") == 20
     assert kinds.count("protocol") == kinds.count("metaData") == 1
     (metadata,) = (row for row in rows if row["actionType"] == "metaData")
-    assert metadata["configuration"] == {"owner": "somebody"}
+    assert metadata["configuration"] == {"owner": "an owner"}
     assert metadata["partitionColumns"] == ["day"]
 
 

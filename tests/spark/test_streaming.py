@@ -37,7 +37,7 @@ def run(
     return [json["numInputRows"] for json in progress]
 
 
-def test_rows_go_from_table_to_table_once_through_restarts_and_copies_of_checkpoints(
+def test_rows_are_streamed_once_despite_restarts_and_copied_checkpoints(
     quiet: Any, tmp_path: Path
 ) -> None:
     source, target, checkpoint = tmp_path / "source", tmp_path / "target", tmp_path / "checkpoint"
@@ -48,13 +48,13 @@ def test_rows_go_from_table_to_table_once_through_restarts_and_copies_of_checkpo
     assert run(quiet, source, target, checkpoint, maxFilesPerTrigger=2) == [2, 1]
     kept = tmp_path / "kept"
     shutil.copytree(checkpoint, kept)
-    # The last batch, run again: its checkpoint does not know that it was done.
+    # The last batch, run again: its checkpoint does not record that it was done.
     for name in ("1", ".1.crc"):
         (checkpoint / "commits" / name).unlink(missing_ok=True)
     table.append(pl.DataFrame(rows(3, 4)))
     assert run(quiet, source, target, checkpoint, maxFilesPerTrigger=1) == [1, 1, 1]
     assert ids(target) == [0, 1, 2, 3, 4]
-    # A copy of the checkpoint from before knows nothing of the batches since.
+    # An earlier copy of the checkpoint does not have the later batches.
     with pytest.raises(Exception, match="older than the last batch"):
         run(quiet, source, target, kept)
     # Rows that were replaced cannot be taken back from the target.
@@ -65,9 +65,7 @@ def test_rows_go_from_table_to_table_once_through_restarts_and_copies_of_checkpo
     assert orphans(target) == set()
 
 
-def test_lakelog_streams_what_delta_wrote_and_delta_what_lakelog_wrote(
-    delta: Any, tmp_path: Path
-) -> None:
+def test_each_engine_streams_tables_of_the_other(delta: Any, tmp_path: Path) -> None:
     theirs, ours, copy = tmp_path / "theirs", tmp_path / "ours", tmp_path / "copy"
     frame = delta.createDataFrame([(n, f"d{n % 2}") for n in range(4)], "id long, day string")
     frame.write.format("delta").partitionBy("day").save(str(theirs))
@@ -93,7 +91,7 @@ def test_lakelog_streams_what_delta_wrote_and_delta_what_lakelog_wrote(
     assert history.operation == "STREAMING UPDATE"
 
 
-def test_streams_over_connect_know_their_query(connect: Any, tmp_path: Path) -> None:
+def test_streams_over_connect_record_their_query(connect: Any, tmp_path: Path) -> None:
     source, target = tmp_path / "source", tmp_path / "target"
     new_table(source).append(pl.DataFrame(rows(0, 1)))
     new_table(target)

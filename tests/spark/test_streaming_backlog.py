@@ -57,7 +57,7 @@ def read_all(
         offset = end
 
 
-def test_a_stream_reads_what_is_there_and_then_what_comes(tmp_path: Path) -> None:
+def test_stream_reads_existing_files_and_then_new_ones(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     add(table, "a", "b")
     add(table, "c")
@@ -74,7 +74,7 @@ def test_a_stream_reads_what_is_there_and_then_what_comes(tmp_path: Path) -> Non
     assert read_all(backlog, start, EVERYTHING)[0] == [["a", "c", "b", "d", "e", "f"]]
 
 
-def test_bytes_limit_a_batch_and_the_first_file_is_always_in_it(tmp_path: Path) -> None:
+def test_byte_limit_applies_to_a_batch_of_at_least_one_file(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     add(table, *"abcde")
     backlog = StreamPlanner(table)
@@ -85,7 +85,7 @@ def test_bytes_limit_a_batch_and_the_first_file_is_always_in_it(tmp_path: Path) 
     assert read_all(backlog, start, both)[0] == [["a", "b"], ["c", "d"], ["e"]]
 
 
-def test_it_starts_where_it_is_told_to(tmp_path: Path) -> None:
+def test_stream_starts_at_the_requested_offset(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     for name in "abc":
         add(table, name)
@@ -104,7 +104,7 @@ def test_it_starts_where_it_is_told_to(tmp_path: Path) -> None:
     assert from_(backlog.from_time(times[3] + 10_000)) == []
     with pytest.raises(VersionNotFoundError, match="cannot start at version 5"):
         backlog.from_version(5)
-    # Nothing past the version that a run was to end with.
+    # Nothing after the last version of the run.
     start = backlog.from_version(0)
     end = backlog.advance(start, EVERYTHING, last=2)
     assert backlog.files(start, end)["path"].to_list() == ["a", "b"]
@@ -113,7 +113,7 @@ def test_it_starts_where_it_is_told_to(tmp_path: Path) -> None:
     assert backlog.advance(initial, EVERYTHING, last=2) == initial
 
 
-def test_commits_that_rearrange_files_say_nothing_about_rows(tmp_path: Path) -> None:
+def test_commits_without_data_change_add_no_rows(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     add(table, "a", "b")
     add(table, "ab", remove=["a", "b"], dataChange=False)
@@ -122,7 +122,7 @@ def test_commits_that_rearrange_files_say_nothing_about_rows(tmp_path: Path) -> 
     assert read_all(backlog, backlog.from_version(0), EVERYTHING)[0] == [["a", "b", "c"]]
 
 
-def test_changed_rows_end_it_with_an_error_unless_it_is_told_to_pass_over_them(
+def test_changed_rows_raise_an_error_unless_they_are_skipped(
     tmp_path: Path,
 ) -> None:
     table = new_table(tmp_path)
@@ -133,17 +133,17 @@ def test_changed_rows_end_it_with_an_error_unless_it_is_told_to_pass_over_them(
     backlog = StreamPlanner(table)
     start = backlog.from_version(0)
     end = backlog.advance(start, EVERYTHING)
-    assert backlog.files(start, end)["path"].to_list() == ["a", "b"], "what is before it is read"
+    assert backlog.files(start, end)["path"].to_list() == ["a", "b"], "earlier files are read"
     with pytest.raises(StreamMismatchError, match=f"version {changed} .WRITE") as caught:
         backlog.advance(end, EVERYTHING)
     assert "skipChangeCommits" in str(caught.value)
-    patient = StreamPlanner(table, skip_change_commits=True)
-    assert read_all(patient, start, Limit(files=1))[0] == [["a"], ["b"], ["c"]]
+    skipping = StreamPlanner(table, skip_change_commits=True)
+    assert read_all(skipping, start, Limit(files=1))[0] == [["a"], ["b"], ["c"]]
     # The version that it begins with has no history.
     assert read_all(backlog, backlog.beginning(), EVERYTHING)[0] == [["a2", "b", "c"]]
 
 
-def test_a_stream_reads_on_under_a_schema_that_only_grew_before_it_was_started(
+def test_restarted_stream_reads_rows_of_an_earlier_narrower_schema(
     tmp_path: Path,
 ) -> None:
     table = new_table(tmp_path)
@@ -164,7 +164,7 @@ def test_a_stream_reads_on_under_a_schema_that_only_grew_before_it_was_started(
     assert read_all(restarted, start, EVERYTHING)[0] == [["a", "b"]]
 
 
-def test_rows_of_a_schema_that_did_more_than_grow_are_not_read_under_the_latest(
+def test_rows_of_an_incompatible_earlier_schema_are_refused(
     tmp_path: Path,
 ) -> None:
     table = new_table(tmp_path)
@@ -182,11 +182,11 @@ def test_rows_of_a_schema_that_did_more_than_grow_are_not_read_under_the_latest(
             StreamPlanner(table, skip_change_commits=True).advance(start, EVERYTHING)
         assert caught.value.version == 2
         assert "from a version that has that schema" in str(caught.value.hint)
-    anew = StreamPlanner(table)
-    assert read_all(anew, anew.from_version(4), EVERYTHING)[0] == [["c"]]
+    restarted = StreamPlanner(table)
+    assert read_all(restarted, restarted.from_version(4), EVERYTHING)[0] == [["c"]]
 
 
-def test_commits_that_were_cleaned_up_are_named_or_passed_over(tmp_path: Path) -> None:
+def test_commits_that_were_cleaned_up_are_reported_or_skipped(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     for name in "abcd":
         add(table, name)
@@ -199,11 +199,11 @@ def test_commits_that_were_cleaned_up_are_named_or_passed_over(tmp_path: Path) -
         backlog.advance(start, EVERYTHING)
     assert caught.value.found == "commit 3 is the first"
     assert "failOnDataLoss" in str(caught.value)
-    careless = StreamPlanner(table, fail_on_data_loss=False)
+    lenient = StreamPlanner(table, fail_on_data_loss=False)
     with pytest.warns(LakelogWarning, match="cleaned up"):
-        end = careless.advance(start, EVERYTHING)
+        end = lenient.advance(start, EVERYTHING)
     with pytest.warns(LakelogWarning, match="cleaned up"):
-        assert careless.files(start, end)["path"].to_list() == ["c", "d"]
+        assert lenient.files(start, end)["path"].to_list() == ["c", "d"]
     with pytest.raises(VersionNotFoundError, match="not read its starting version"):
         backlog.advance(Offset.beginning(start.table_id, 2, is_initial=True), EVERYTHING)
     (tmp_path / f"_delta_log/{3:020}.json").unlink()
@@ -212,7 +212,7 @@ def test_commits_that_were_cleaned_up_are_named_or_passed_over(tmp_path: Path) -
         StreamPlanner(table).advance(start, EVERYTHING)
 
 
-def test_a_damaged_checkpoint_below_the_start_does_not_stop_commits_that_serve(
+def test_damaged_checkpoint_below_the_start_is_not_needed(
     tmp_path: Path,
 ) -> None:
     table = new_table(tmp_path)
@@ -235,7 +235,7 @@ def test_a_damaged_checkpoint_below_the_start_does_not_stop_commits_that_serve(
 
 
 @pytest.mark.parametrize("commits", [2, 3, 4, 6])
-def test_a_table_made_anew_below_a_running_stream_is_noticed(tmp_path: Path, commits: int) -> None:
+def test_table_recreated_under_a_running_stream_is_detected(tmp_path: Path, commits: int) -> None:
     where = tmp_path / "t"
     table = new_table(where)
     for name in "abc":
@@ -248,7 +248,7 @@ def test_a_table_made_anew_below_a_running_stream_is_noticed(tmp_path: Path, com
     other = new_table(where)
     for number in range(commits):
         add(other, f"other-{number}")
-    # A file's time has a grain; what was made anew later has a later one.
+    # File times are coarse, so the recreated table gets clearly later ones.
     for file in where.glob("_delta_log/*.json"):
         later = (tmp_path / "old/_delta_log" / f"{0:020}.json").stat().st_mtime + 60
         os.utime(file, (later, later))
@@ -259,7 +259,7 @@ def test_a_table_made_anew_below_a_running_stream_is_noticed(tmp_path: Path, com
             backlog.files(offset, offset.next_version())
 
 
-def test_a_commit_that_is_missing_in_between_is_damage(tmp_path: Path) -> None:
+def test_missing_commit_raises_log_gap_error(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     for name in "abcd":
         add(table, name)
@@ -284,7 +284,7 @@ def test_an_offset_of_another_table_or_of_the_future_is_refused(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("begin", ["beginning", "from_now"])
-def test_the_first_batch_run_again_begins_where_it_did(tmp_path: Path, begin: str) -> None:
+def test_repeated_first_batch_has_the_same_files(tmp_path: Path, begin: str) -> None:
     table = new_table(tmp_path)
     add(table, "a", "b")
     backlog = StreamPlanner(table)
@@ -296,15 +296,15 @@ def test_the_first_batch_run_again_begins_where_it_did(tmp_path: Path, begin: st
         assert found
         add(table, "d")
         again = StreamPlanner(lakelog.open(tmp_path))
-        anew = getattr(again, begin)()
-        assert start < anew
-        assert again.files(anew, end)["path"].to_list() == found
+        restarted = getattr(again, begin)()
+        assert start < restarted
+        assert again.files(restarted, end)["path"].to_list() == found
         with table.transaction() as tx:
             tx.remove(path="d")
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_however_it_is_cut_every_added_file_comes_once(tmp_path: Path, seed: int) -> None:
+def test_every_added_file_is_read_once_with_any_limits(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
     table = new_table(tmp_path)

@@ -67,9 +67,7 @@ def test_a_batch_that_is_run_again_is_recognised(where: Path, options: dict[str,
     }
 
 
-def test_a_checkpoint_made_anew_is_refused_under_the_same_name(
-    where: Path, query: list[str]
-) -> None:
+def test_new_checkpoint_under_the_same_name_is_refused(where: Path, query: list[str]) -> None:
     write(where, 0, 0, **APP)
     write(where, 1, 1, **APP)
     query.append("two")
@@ -83,13 +81,13 @@ def test_a_checkpoint_made_anew_is_refused_under_the_same_name(
     write(where, 0, 8)
     write(where, 0, 9, txnAppId="other")
     assert ids(where) == [0, 1, 8, 9]
-    # The old one goes on.
+    # The old query continues.
     query.append("one")
     write(where, 2, 2, **APP)
     assert ids(where) == [0, 1, 2, 8, 9]
 
 
-def test_a_checkpoint_that_was_set_back_is_refused(where: Path) -> None:
+def test_outdated_checkpoint_is_refused(where: Path) -> None:
     for batch in range(3):
         write(where, batch, batch)
     with pytest.raises(StreamMismatchError, match="older than the last"):
@@ -97,12 +95,12 @@ def test_a_checkpoint_that_was_set_back_is_refused(where: Path) -> None:
     assert ids(where) == [0, 1, 2]
 
 
-def test_a_repetition_with_other_rows_is_warned_of(where: Path) -> None:
+def test_repetition_with_different_rows_issues_a_warning(where: Path) -> None:
     write(where, 0, 0, 1)
     with pytest.warns(LakelogWarning, match="with 2 rows, and now has 3"):
         write(where, 0, 0, 1, 2)
     assert ids(where) == [0, 1]
-    # What the log no longer tells is nothing to warn of.
+    # There is no warning if the log no longer has the commit.
     table = lakelog.open(where)
     table.checkpoint()
     for version in range(2):
@@ -111,7 +109,7 @@ def test_a_repetition_with_other_rows_is_warned_of(where: Path) -> None:
     assert ids(where) == [0, 1]
 
 
-def test_what_other_writers_recorded_under_the_name_is_not_taken_for_batches(where: Path) -> None:
+def test_records_of_other_writers_are_not_treated_as_batches(where: Path) -> None:
     with lakelog.open(where).transaction("app", 5) as tx:
         tx.add(path="day=d0/other.parquet", partitionValues={"day": "d0"}, size=1)
     with pytest.raises(StreamMismatchError):
@@ -134,7 +132,7 @@ def test_two_drivers_of_one_query_write_a_batch_once(where: Path) -> None:
 
 
 @pytest.mark.parametrize("faster", ["one", "two"])
-def test_a_driver_that_is_overtaken_while_it_commits_learns_by_whom(
+def test_driver_overtaken_during_its_commit_detects_the_other_query(
     where: Path, query: list[str], faster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     messages = planned(sink(where, **APP), 0)
@@ -156,7 +154,7 @@ def test_a_driver_that_is_overtaken_while_it_commits_learns_by_whom(
     assert orphans(where) == set()
 
 
-def test_a_complete_batch_takes_the_place_of_the_one_before(where: Path) -> None:
+def test_complete_batch_replaces_the_previous_one(where: Path) -> None:
     for batch, numbers in enumerate(([0, 1], [2], [])):
         messages = planned(sink(where, overwrite=True), *numbers)
         messages = messages or [task(sink(where, overwrite=True), rows())]
@@ -170,7 +168,7 @@ def test_a_complete_batch_takes_the_place_of_the_one_before(where: Path) -> None
         sink(where, overwrite=True).commit(messages, 3)
 
 
-def test_batches_without_rows_or_tasks_do_no_harm(where: Path) -> None:
+def test_batches_without_rows_or_tasks_change_nothing(where: Path) -> None:
     sink(where).commit([], 0)
     assert lakelog.open(where).version() == 0
     sink(where).commit([task(sink(where), rows())], 1)
@@ -181,15 +179,13 @@ def test_batches_without_rows_or_tasks_do_no_harm(where: Path) -> None:
     assert orphans(where) == set()
 
 
-def test_tasks_that_do_not_know_their_query_are_refused(
-    where: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_tasks_without_a_query_id_are_refused(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_sink, "query_of_task", lambda: None)
     with pytest.raises(InvalidInputError, match="query id"):
         write(where, 0, 0)
 
 
-def test_the_table_decides_what_a_repetition_is() -> None:
+def test_repetition_is_determined_from_the_recorded_versions() -> None:
     def judged(recorded: dict[str, int], batch: int, app: str = "app") -> bool | None:
         try:
             return is_repetition(recorded, app, "q", batch, "t")

@@ -60,7 +60,7 @@ def ids(made: StreamReader, limit: Any = None) -> list[list[int]]:
         start = end
 
 
-def test_options_say_where_a_stream_begins_and_how_much_a_batch_takes(where: Path) -> None:
+def test_options_set_the_start_of_a_stream_and_the_size_of_batches(where: Path) -> None:
     assert ids(reader(where)) == [[0, 1, 2]]
     assert ids(reader(where, startingVersion=2)) == [[1, 2]]
     assert ids(reader(where, startingVersion=" Latest ")) == []
@@ -80,7 +80,7 @@ def test_options_say_where_a_stream_begins_and_how_much_a_batch_takes(where: Pat
         ids(reader(where), ReadMaxRows(1))
 
 
-def test_what_is_committed_after_the_start_is_left_for_another_run(where: Path) -> None:
+def test_commits_after_the_start_are_left_for_the_next_run(where: Path) -> None:
     made = reader(where)
     made.prepareForTriggerAvailableNow()
     lakelog.open(where).append(pl.DataFrame(rows(3)))
@@ -93,13 +93,13 @@ def test_what_is_committed_after_the_start_is_left_for_another_run(where: Path) 
     assert ids(reader(where)) == [[0, 1, 2, 3]]
 
 
-def test_a_task_is_told_its_share_and_no_more(where: Path) -> None:
+def test_pickled_reader_contains_only_its_schema(where: Path) -> None:
     made = reader(where, **{"storage.key": "secret"})
     made.initialOffset()
     assert vars(pickle.loads(cloudpickle.dumps(made))) == {"_arrow": arrow_schema(SCHEMA)}
 
 
-def test_columns_and_schemas_of_the_users_are_kept_to(where: Path) -> None:
+def test_user_schema_is_applied_and_checked(where: Path) -> None:
     day = StructType().add("day", StringType())
     made = reader(where, day)
     start = made.initialOffset()
@@ -111,7 +111,7 @@ def test_columns_and_schemas_of_the_users_are_kept_to(where: Path) -> None:
             reader(where, schema).partitions(start, end)
 
 
-def test_errors_say_what_to_do(where: Path) -> None:
+def test_error_of_changed_rows_names_the_option(where: Path) -> None:
     made = reader(where, startingVersion=4)
     start = made.initialOffset()
     lakelog.open(where).overwrite(pl.DataFrame(rows(7)))
@@ -120,8 +120,8 @@ def test_errors_say_what_to_do(where: Path) -> None:
     assert ids(reader(where, startingVersion=4, skipChangeCommits="true")) == [[]]
 
 
-def test_an_option_of_batches_is_refused_as_soon_as_the_stream_is_asked(where: Path) -> None:
-    # What is raised before that, Spark hides under an error of its own.
+def test_batch_option_is_refused_at_the_first_call_of_the_stream(where: Path) -> None:
+    # Spark hides earlier exceptions behind its own error.
     made: Any = LakelogDataSource({"path": str(where), "version": "1"}).streamReader(SCHEMA)
     start = reader(where).initialOffset()
     for ask in (

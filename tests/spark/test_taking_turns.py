@@ -25,7 +25,7 @@ pytestmark = pytest.mark.reference
 DAY_S = 86_400.0
 SETTINGS = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
-    # Vacuum deals what it lists to so many tasks: 10,000 if nobody says, which take minutes.
+    # Number of tasks of a vacuum: the default of 10,000 takes minutes.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }
 TABLES: dict[str, tuple[dict[str, str], tuple[str, ...]]] = {
@@ -73,7 +73,7 @@ def grow_old(path: str) -> None:
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("name", TABLES)
-def test_both_keep_one_table_by_turns(delta: Any, tmp_path: Path, name: str) -> None:
+def test_both_engines_maintain_one_table_in_turn(delta: Any, tmp_path: Path, name: str) -> None:
     properties, layouts = TABLES[name]
     path = str(tmp_path / "a table 50% ü")
     kept = ("delta.logRetentionDuration", "delta.deletedFileRetentionDuration")
@@ -123,7 +123,7 @@ def test_both_keep_one_table_by_turns(delta: Any, tmp_path: Path, name: str) -> 
             else:
                 delta.sql(f"vacuum {own} retain 0 hours")
             agree()
-        # Reading takes long, so it comes when everything has been done.
+        # Reading is slow, so it is done once at the end.
         assert sorted(row[0] for row in rows(delta, path)) == sorted(expected)
 
 
@@ -140,8 +140,8 @@ def _clean(spark: Any, path: str, *, by_lakelog: bool) -> None:
 def _vacuum(spark: Any, path: str) -> None:
     """Let lakelog delete data files, and assert that Spark would delete them too."""
     plan: Any = lakelog.open(path).vacuum(retention=dt.timedelta(0), force=True)
-    told = spark.sql(f"vacuum delta.`{path}` retain 0 hours dry run").collect()
-    theirs = {row[0].removeprefix("file:").removeprefix(path).lstrip("/") for row in told}
+    dry_run = spark.sql(f"vacuum delta.`{path}` retain 0 hours dry run").collect()
+    theirs = {row[0].removeprefix("file:").removeprefix(path).lstrip("/") for row in dry_run}
     ours = set(plan.files["path"])
     assert ours or any(Path(path).rglob("deletion_vector_*.bin"))  # which spare the files
     assert ours <= {*map(unquote, theirs)} | theirs, "Spark would keep what we delete"

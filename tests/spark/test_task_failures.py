@@ -51,7 +51,7 @@ def breaking(*batches: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
     raise ValueError("the task's input broke")
 
 
-def vacuum_takes(where: Path) -> set[str]:
+def vacuum_deletes(where: Path) -> set[str]:
     """The files that vacuum deletes, once they are old enough."""
     for path in on_disk(where):
         os.utime(where / path, (1e9, 1e9))
@@ -62,7 +62,7 @@ def vacuum_takes(where: Path) -> set[str]:
 # --- tasks -------------------------------------------------------------------------------------
 
 
-def test_a_task_that_fails_leaves_nothing_and_another_attempt_writes_its_rows(where: Path) -> None:
+def test_failed_task_leaves_no_file_and_another_attempt_writes_its_rows(where: Path) -> None:
     made = writer(where)
     before = on_disk(where)
     with pytest.raises(ValueError, match="input broke"):
@@ -73,7 +73,7 @@ def test_a_task_that_fails_leaves_nothing_and_another_attempt_writes_its_rows(wh
     assert orphans(where) == set()
 
 
-def test_the_loser_of_two_attempts_is_an_orphan_that_vacuum_takes(where: Path) -> None:
+def test_files_of_an_unused_attempt_are_orphans_that_vacuum_deletes(where: Path) -> None:
     made = writer(where)
     winner, loser = task(made, rows(2)), task(made, rows(2))
     left = {path for path in on_disk(where) if path not in named(where)}
@@ -81,11 +81,11 @@ def test_the_loser_of_two_attempts_is_an_orphan_that_vacuum_takes(where: Path) -
     assert finish(made, [winner]) is None
     assert ids(where) == [0, 1, 2]
     assert len(orphans(where)) == 1
-    assert vacuum_takes(where) == orphans(where)
+    assert vacuum_deletes(where) == orphans(where)
     assert loser.written.adds != winner.written.adds
 
 
-def test_a_job_that_fails_for_good_leaves_the_table_and_its_folder_as_they_were(
+def test_failed_job_leaves_the_table_and_its_folder_unchanged(
     where: Path,
 ) -> None:
     made, before = writer(where), on_disk(where)
@@ -115,11 +115,11 @@ def test_a_task_whose_store_fails_at_any_operation_fails_or_writes_its_rows(
         if len(store.operations) < nth:
             break
     else:
-        pytest.fail("the faults never end")
+        pytest.fail("every run had a fault")
     assert ids(where) == [0, 1, *written]
     # What is late may arrive after the task has cleaned up.
     assert fault == "late" or orphans(where) == set()
-    assert vacuum_takes(where) == orphans(where)
+    assert vacuum_deletes(where) == orphans(where)
 
 
 # --- the driver --------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def over(where: Path, rules: list[Rule], monkeypatch: pytest.MonkeyPatch) -> Inj
 
 @pytest.mark.parametrize("replaces", [False, True])
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_commit_that_fails_at_any_operation_is_there_or_not_and_once_if_tried_again(
+def test_commit_with_a_fault_at_any_operation_is_atomic_and_can_be_repeated(
     where: Path, fault: Fault, replaces: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kinds: Sequence[Kind] = {"lost_taken": ("put_if_absent",), "fail": KINDS}.get(fault, WRITES)
@@ -160,13 +160,13 @@ def test_a_commit_that_fails_at_any_operation_is_there_or_not_and_once_if_tried_
         assert error is not None or found == after
         assert run([])[0] is None
         assert ids(here) == after, f"{fault} at {nth}, and once more"
-        assert vacuum_takes(here) == orphans(here)
+        assert vacuum_deletes(here) == orphans(here)
         if sum(kind in kinds for kind, _ in store.operations) < nth:
             return
-    pytest.fail("the faults never end")
+    pytest.fail("every run had a fault")
 
 
-def test_files_are_kept_after_a_commit_of_which_nobody_knows(
+def test_files_are_kept_after_a_commit_with_unknown_outcome(
     where: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = writer(where)
@@ -178,10 +178,10 @@ def test_files_are_kept_after_a_commit_of_which_nobody_knows(
         assert isinstance(error, CommitOutcomeUnknown)
         assert ids(where) == [0, 1]
         store.arrive()
-    assert ids(where) == [0, 1, 2], "it was on its way, and its files are there"
+    assert ids(where) == [0, 1, 2], "the late commit arrived, and its files exist"
 
 
-def test_a_commit_that_is_refused_deletes_its_files_after_a_look_at_the_log(where: Path) -> None:
+def test_refused_commit_deletes_its_files(where: Path) -> None:
     made = writer(where, overwrite=True)
     messages = [task(made, rows(2))]
     before = on_disk(where) - named(where)
@@ -194,19 +194,19 @@ def test_a_commit_that_is_refused_deletes_its_files_after_a_look_at_the_log(wher
     assert orphans(where) == set()
 
 
-def test_files_that_the_log_names_are_never_deleted(where: Path) -> None:
+def test_files_in_the_log_are_never_deleted(where: Path) -> None:
     made = writer(where)
     messages = [task(made, rows(2)), task(made, rows(3))]
     assert finish(made, messages) is None
     adds = task_commit.unpacked([m.written for m in messages])
     assert task_commit.discard(lakelog.open(where), [adds], made.version) == []
-    # Spark may give up a job whose commit it never heard of.
+    # Spark may abort a job although its commit succeeded.
     made.abort(list(messages))
     made.abort([*messages, None])
     assert ids(where) == [0, 1, 2, 3]
 
 
-def test_what_the_log_no_longer_tells_is_left_for_vacuum(
+def test_files_of_an_undecidable_commit_are_left_for_vacuum(
     where: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = writer(where)
@@ -218,7 +218,7 @@ def test_what_the_log_no_longer_tells_is_left_for_vacuum(
     for version in range(3):
         (where / f"_delta_log/{version:020}.json").unlink()
     assert finish(made, messages) is None
-    assert vacuum_takes(where) & on_disk(where)
+    assert vacuum_deletes(where) & on_disk(where)
     with monkeypatch.context() as patch:
         over(where, [Rule("fail", "list", 1, None)], patch)
         with pytest.warns(LakelogWarning, match="remain for vacuum"):

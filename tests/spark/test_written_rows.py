@@ -69,9 +69,7 @@ def comparable(stats: dict[str, Any]) -> tuple[dict[str, Any], dt.datetime | Non
     return plain, None if micro is None else dt.datetime.fromisoformat(micro)
 
 
-def test_delta_reads_what_is_written_and_writes_the_same_statistics(
-    delta: Any, tmp_path: Path
-) -> None:
+def test_delta_reads_the_rows_and_writes_the_same_statistics(delta: Any, tmp_path: Path) -> None:
     ours, theirs, whole = tmp_path / "ours", tmp_path / "theirs", tmp_path / "whole"
     given = rows()
     for path, by in ((ours, ["p"]), (theirs, ["p"]), (whole, [])):
@@ -85,9 +83,9 @@ def test_delta_reads_what_is_written_and_writes_the_same_statistics(
     for path in (ours, theirs, whole):
         assert lakelog.open(path).snapshot().scan().collect().sort("id").equals(given)
 
-    mine, reference = files_of(ours), files_of(theirs)
-    assert mine.keys() == reference.keys()
-    for folder, (values, stats) in mine.items():
+    lakelog_files, reference = files_of(ours), files_of(theirs)
+    assert lakelog_files.keys() == reference.keys()
+    for folder, (values, stats) in lakelog_files.items():
         assert values == reference[folder][0]
         (found, micro), (expected, below) = comparable(stats), comparable(reference[folder][1])
         assert found == expected, folder
@@ -95,7 +93,7 @@ def test_delta_reads_what_is_written_and_writes_the_same_statistics(
         assert below is not None
         assert dt.timedelta(0) <= micro - below <= dt.timedelta(milliseconds=1)
 
-    # All rows in one file, so that bounds and counts are of many.
+    # All rows in one file, so that bounds and counts cover many rows.
     delta.read.format("delta").load(str(whole)).coalesce(1).write.format("delta").mode(
         "overwrite"
     ).save(str(whole))
@@ -106,7 +104,9 @@ def test_delta_reads_what_is_written_and_writes_the_same_statistics(
     assert found == expected
 
 
-def test_delta_sees_what_an_overwrite_replaced(delta: Any, tmp_path: Path) -> None:
+def test_delta_change_feed_has_the_rows_replaced_by_an_overwrite(
+    delta: Any, tmp_path: Path
+) -> None:
     table = lakelog.create(
         tmp_path,
         {"id": pl.Int64, "p": pl.String},
