@@ -38,14 +38,14 @@ def snapshot_of(
     features: Sequence[str] = FEATURES,
 ) -> Snapshot:
     """Version 0 of a table with these files."""
-    made = Handmade(root)
-    made.commit(
+    handmade = Handmade(root)
+    handmade.commit(
         0,
         protocol(3, 7, readerFeatures=features, writerFeatures=features),
         metadata(*map(dict, fields), partitioned=partitioned, properties=properties),
         *adds,
     )
-    return made.table.snapshot()
+    return handmade.table.snapshot()
 
 
 def batches(

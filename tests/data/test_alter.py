@@ -34,7 +34,7 @@ SCHEMA: dict[str, Any] = {
 }
 
 
-def made(root: Path, **properties: str) -> Table:
+def new_table(root: Path, **properties: str) -> Table:
     configuration = {k.replace("__", "."): v for k, v in properties.items()}
     table = lakelog.create(root, SCHEMA, ["p"], configuration=configuration, upkeep=False)
     table.append(frame(1))
@@ -50,7 +50,7 @@ def rows(table: Table) -> list[dict[str, Any]]:
 
 
 def test_columns_are_added_in_place_and_null_in_existing_rows(tmp_path: Path) -> None:
-    table = made(tmp_path)
+    table = new_table(tmp_path)
     assert table.alter.add_columns({"x": pl.Float64, "y": pl.Date}, after="id") == 2
     assert table.snapshot().schema.names == ("id", "x", "y", "p", "s")
     assert rows(table) == [{"id": 1, "x": None, "y": None, "p": "x", "s": {"a": 1, "b": "t"}}]
@@ -93,7 +93,7 @@ def test_fields_are_added_to_structs_at_any_depth(tmp_path: Path) -> None:
 
 
 def test_columns_are_renamed_and_dropped_under_column_mapping(tmp_path: Path) -> None:
-    table = made(tmp_path)
+    table = new_table(tmp_path)
     with pytest.raises(SchemaEvolutionError, match="column mapping") as caught:
         table.alter.rename_column("id", "number")
     assert "enable=True" in str(caught.value)
@@ -113,7 +113,7 @@ def test_columns_are_renamed_and_dropped_under_column_mapping(tmp_path: Path) ->
     assert table.snapshot().metadata.partition_columns == ("part",)
     assert table.alter.drop_column("s.b") == 7
     assert table.alter.drop_column("number") == 8
-    # A new column with an old name is another column.
+    # A new column with an old name is a different column.
     table.alter.add_columns({"number": pl.String})
     assert sorted(rows(table), key=str) == [
         {"part": "x", "s": {"c": 1}, "number": None},
@@ -129,7 +129,7 @@ def test_columns_are_renamed_and_dropped_under_column_mapping(tmp_path: Path) ->
 
 @pytest.mark.parametrize("wider", [pl.Int64, pa.int64(), "long", "decimal(20,2)", "double"])
 def test_columns_are_widened(tmp_path: Path, wider: object) -> None:
-    table = made(tmp_path)
+    table = new_table(tmp_path)
     with pytest.raises(SchemaEvolutionError) as caught:
         table.alter.widen_column("id", wider)
     assert "enableTypeWidening" in str(caught.value)
@@ -145,7 +145,7 @@ def test_columns_are_widened(tmp_path: Path, wider: object) -> None:
         table.alter.widen_column("id", 5)
 
 
-def test_a_column_that_rules_depend_on_keeps_its_type(tmp_path: Path) -> None:
+def test_widening_a_column_that_rules_depend_on_raises(tmp_path: Path) -> None:
     schema = contract.to_json(struct_of(SCHEMA))
     schema["fields"][1]["metadata"] = {"delta.generationExpression": "CAST(id AS STRING)"}
     table = lakelog.create(tmp_path, schema, upkeep=False)
@@ -158,10 +158,8 @@ def test_a_column_that_rules_depend_on_keeps_its_type(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("column", ["id", "s.a", "s"])
-def test_a_column_that_the_table_is_clustered_by_is_not_dropped(
-    tmp_path: Path, column: str
-) -> None:
-    made = Handmade(tmp_path)
+def test_dropping_a_clustering_column_raises(tmp_path: Path, column: str) -> None:
+    handmade = Handmade(tmp_path)
     fields = contract.to_json(struct_of(SCHEMA))["fields"]
     for number, each in enumerate([*fields, *fields[2]["type"]["fields"]], 1):
         names = {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": f"c{number}"}
@@ -170,13 +168,13 @@ def test_a_column_that_the_table_is_clustered_by_is_not_dropped(
     domain = {"domain": "delta.clustering", "configuration": json.dumps(clustering)}
     features = ["clustering", "columnMapping", "domainMetadata"]
     mapping = {"delta.columnMapping.mode": "name", "delta.columnMapping.maxColumnId": "5"}
-    made.commit(
+    handmade.commit(
         0,
         protocol(2, 7, writerFeatures=features),
         metadata(*fields, properties=mapping),
         {"domainMetadata": {**domain, "removed": False}},
     )
-    alter = made.table.alter
+    alter = handmade.table.alter
     with pytest.raises(SchemaEvolutionError) as refused:
         alter.drop_column(column)
     assert refused.value.found == f"delta.clustering: {column}"
@@ -184,7 +182,7 @@ def test_a_column_that_the_table_is_clustered_by_is_not_dropped(
     assert alter.drop_column("p") == 2
 
 
-def test_nulls_comments_and_properties(tmp_path: Path) -> None:
+def test_nullability_comments_and_properties_are_changed(tmp_path: Path) -> None:
     schema = pa.schema([pa.field("id", pa.int64(), nullable=False), ("n", pa.int64())])
     table = lakelog.create(tmp_path, schema, upkeep=False)
     assert table.alter.set_nullable("id") == 1
@@ -197,9 +195,9 @@ def test_nulls_comments_and_properties(tmp_path: Path) -> None:
     assert snapshot.metadata.description == "a table"
     table.alter.set_comment(None, "id")
     assert table.snapshot().schema.fields[0].metadata == {}
-    table.alter.set_properties({"delta.enableDeletionVectors": "true", "mine": "1"})
+    table.alter.set_properties({"delta.enableDeletionVectors": "true", "owner": "1"})
     assert "deletionVectors" in (table.snapshot().protocol.writer_features or ())
-    table.alter.unset_properties(["mine", "other"])
+    table.alter.unset_properties(["owner", "other"])
     assert dict(table.snapshot().metadata.configuration) == {"delta.enableDeletionVectors": "true"}
     assert table.alter.unset_properties(["other"]) is None
     assert table.alter.upgrade(["timestampNtz"]) == 8
@@ -207,12 +205,12 @@ def test_nulls_comments_and_properties(tmp_path: Path) -> None:
 
 
 def test_commits_have_the_description_that_was_given(tmp_path: Path) -> None:
-    table = made(tmp_path)
+    table = new_table(tmp_path)
     described = table.alter.described(
         user_name="ann", user_metadata="ticket 7", commit_info={"run": "nightly"}
     )
     described.rename_column("id", "key", enable=True)
-    described.described(operation="TAG").set_properties({"mine": "1"})
+    described.described(operation="TAG").set_properties({"owner": "1"})
     table.alter.set_comment("orders")
     last = table.history(4).sort("version")
     assert last["operation"].to_list()[1:] == ["RENAME COLUMN", "TAG", "SET TBLPROPERTIES"]
@@ -227,7 +225,7 @@ def test_commits_have_the_description_that_was_given(tmp_path: Path) -> None:
 
 
 def test_constraint_is_added_only_if_all_rows_satisfy_it(tmp_path: Path) -> None:
-    table = made(tmp_path)
+    table = new_table(tmp_path)
     table.append(frame(5).with_columns(p=pl.lit(None, pl.String)))
     for expression, found in (("id < 5", 5), ("p = 'x'", None)):
         with pytest.raises(InvalidTransactionError, match="violate") as caught:
@@ -253,7 +251,7 @@ def test_constraint_is_added_only_if_all_rows_satisfy_it(tmp_path: Path) -> None
 
 
 def test_row_appended_while_a_constraint_is_checked_is_a_conflict(tmp_path: Path) -> None:
-    table, other = made(tmp_path), lakelog.open(tmp_path, upkeep=False)
+    table, other = new_table(tmp_path), lakelog.open(tmp_path, upkeep=False)
     begin = table.transaction
 
     def late(**more: Any) -> Any:
@@ -266,8 +264,8 @@ def test_row_appended_while_a_constraint_is_checked_is_a_conflict(tmp_path: Path
     assert table.version() == 2
 
 
-def test_features_that_lakelog_lacks_are_refused_by_name(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_unsupported_features_raise_and_are_named(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     for feature in ("catalogManaged", "noSuchFeature"):
         with pytest.raises(UnsupportedFeatureError, match=feature):
             table.alter.upgrade([feature])

@@ -41,7 +41,9 @@ FEED = {"delta.enableChangeDataFeed": "true"}
 MAPPED = {"delta.columnMapping.mode": "name"}
 
 
-def made(path: Path, schema: Any = None, by: Sequence[str] = ("p",), **configuration: str) -> Table:
+def new_table(
+    path: Path, schema: Any = None, by: Sequence[str] = ("p",), **configuration: str
+) -> Table:
     return lakelog.create(
         path, schema or SCHEMA, by, configuration=configuration or None, upkeep=False
     )
@@ -78,8 +80,8 @@ def changes_of(path: Path, version: int) -> list[tuple[Any, ...]]:
 # --- append --------------------------------------------------------------------------------------
 
 
-def test_rows_are_appended_and_every_reader_sees_them(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_appended_rows_are_read_by_every_reader(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     report = table.append(ROWS)
     assert (report.version, report.num_rows, report.num_files) == (1, 4, 3)
     assert report.num_bytes == table.snapshot().total_size()
@@ -93,20 +95,20 @@ def test_rows_are_appended_and_every_reader_sees_them(tmp_path: Path) -> None:
     assert counted.fetchall() == [(4, 10, 1.0)]
 
 
-def test_the_commit_says_what_it_did_as_delta_does(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_commit_info_of_an_append_has_the_fields_of_delta(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     report = table.append(ROWS, user_metadata="nightly")
-    told = commit_info(tmp_path, 1)
-    assert told["operation"] == "WRITE"
-    assert told["operationParameters"] == {"mode": "Append", "partitionBy": '["p"]'}
+    info = commit_info(tmp_path, 1)
+    assert info["operation"] == "WRITE"
+    assert info["operationParameters"] == {"mode": "Append", "partitionBy": '["p"]'}
     counts = {"numFiles": "3", "numOutputRows": "4", "numOutputBytes": str(report.num_bytes)}
-    assert told["operationMetrics"] == counts
-    assert told["isBlindAppend"]
-    assert told["userMetadata"] == "nightly"
+    assert info["operationMetrics"] == counts
+    assert info["isBlindAppend"]
+    assert info["userMetadata"] == "nightly"
 
 
-def test_a_writing_call_takes_what_a_transaction_says_of_its_commit(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_writing_calls_accept_the_commit_options_of_a_transaction(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     fields = {"job": {"jobId": "7"}, "clusterId": "c", "run": {"try": 1}}
     table.append(ROWS, operation="LOAD", user_name="ann", commit_info=fields, max_attempts=3)
     table.overwrite(ROWS, user_name="ben", isolation="Serializable", app_id="a", app_version=1)
@@ -136,8 +138,8 @@ def all_kinds(rows: pl.DataFrame) -> Iterator[Any]:
     yield SimpleNamespace(__arrow_c_array__=batch.__arrow_c_array__)
 
 
-def test_rows_of_every_kind_are_taken(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_rows_of_every_kind_are_accepted(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     for count, given_rows in enumerate(all_kinds(ROWS), 1):
         assert table.append(given_rows).version == count
         assert table.snapshot().scan().select(pl.len()).collect().item() == 4 * count
@@ -156,21 +158,21 @@ def test_rows_of_every_kind_are_taken(tmp_path: Path) -> None:
         (pd.DataFrame([[1, 2]], columns=["id", "id"]), "pandas frame cannot be converted"),
     ],
 )
-def test_rows_that_arrow_cannot_hold_are_refused(
+def test_rows_that_arrow_cannot_represent_raise(
     tmp_path: Path, given_rows: Any, message: str
 ) -> None:
     with pytest.raises(InvalidInputError, match=message):
-        made(tmp_path).append(given_rows)
+        new_table(tmp_path).append(given_rows)
 
 
-def test_a_table_is_created_with_bytes_of_a_fixed_size(tmp_path: Path) -> None:
+def test_table_is_created_with_fixed_size_binary(tmp_path: Path) -> None:
     rows = pa.table({"key": pa.array([b"ab", None], pa.binary(2))})
     lakelog.write(tmp_path, rows)
     assert lakelog.open(tmp_path).to_arrow().to_pydict() == {"key": [b"ab", None]}
 
 
-def test_a_write_says_in_print_what_it_did(tmp_path: Path) -> None:
-    report = made(tmp_path).append(ROWS)
+def test_write_report_is_printed(tmp_path: Path) -> None:
+    report = new_table(tmp_path).append(ROWS)
     size = f"{report.num_bytes / 1024:.1f} KiB"
     assert str(report) == f"Write\n  version  1\n  rows     4\n  files    3, {size}"
     assert f"<td style='text-align:left'>3, {size}</td>" in report._repr_html_()
@@ -178,15 +180,15 @@ def test_a_write_says_in_print_what_it_did(tmp_path: Path) -> None:
     assert "deleted rows   7" in str(WriteReport(2, num_deleted_rows=7, num_removed_files=1))
 
 
-def test_no_rows_commit_nothing(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_append_without_rows_commits_nothing(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     assert "nothing was written" in str(table.append(ROWS.clear()))
     assert table.append(ROWS.clear()).version is None
     assert table.version() == 0
 
 
-def test_an_application_writes_each_of_its_versions_once(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_application_writes_each_of_its_versions_once(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     assert table.append(ROWS, app_id="job", app_version=3).version == 1
     again = table.append(ROWS, app_id="job", app_version=3)
     assert again.duplicate
@@ -206,8 +208,8 @@ def test_an_application_writes_each_of_its_versions_once(tmp_path: Path) -> None
     assert rows_of(table).height == 8
 
 
-def test_a_wrong_row_leaves_no_file_and_no_commit(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_invalid_row_leaves_no_file_and_no_commit(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
 
     def torn() -> Iterator[pa.RecordBatch]:
         yield from ROWS.to_arrow().to_batches()
@@ -221,8 +223,8 @@ def test_a_wrong_row_leaves_no_file_and_no_commit(tmp_path: Path) -> None:
     assert table.version() == 0
 
 
-def test_columns_are_not_added_unless_it_is_asked_for(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_columns_are_added_only_with_schema_mode_merge(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(ROWS)
     wider = ROWS.with_columns(y=pl.lit("new"), z=pl.lit([{"q": 1}]))
     with pytest.raises(InvalidInputError, match="no column 'y'"):
@@ -236,8 +238,8 @@ def test_columns_are_not_added_unless_it_is_asked_for(tmp_path: Path) -> None:
     assert commit_info(tmp_path, 3)["isBlindAppend"]
 
 
-def test_a_new_column_of_nulls_alone_is_not_added(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_new_column_of_only_nulls_is_not_added(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(ROWS.with_columns(y=pl.lit(None)), schema_mode="merge")
     assert table.snapshot().schema.names == ("p", "id", "x")
     assert rows_of(table).equals(ROWS)
@@ -246,7 +248,7 @@ def test_a_new_column_of_nulls_alone_is_not_added(tmp_path: Path) -> None:
 @pytest.mark.parametrize("mapped", [False, True])
 def test_fields_of_structs_are_added_too(tmp_path: Path, mapped: bool) -> None:
     schema = {"id": pl.Int64, "s": pl.Struct({"a": pl.Int64})}
-    table = made(tmp_path, schema, (), **(MAPPED if mapped else {}))
+    table = new_table(tmp_path, schema, (), **(MAPPED if mapped else {}))
     table.append(pl.DataFrame({"id": [1], "s": [{"a": 1}]}))
     wider = pl.DataFrame({"id": [2], "s": [{"b": "q", "a": 2}], "t": [dt.datetime(2024, 1, 1)]})
     table.append(wider, schema_mode="merge")
@@ -262,7 +264,7 @@ def test_fields_inside_lists_and_maps_are_added_too(tmp_path: Path) -> None:
         pl.Struct({"a": pl.Int64}),
         pl.Struct({"a": pl.Int64, "b": pl.Map(pl.String, pl.Int64)}),
     )
-    table = made(tmp_path, {"l": pl.List(inner), "m": pl.Map(pl.String, inner)}, ())
+    table = new_table(tmp_path, {"l": pl.List(inner), "m": pl.Map(pl.String, inner)}, ())
     table.append(pl.DataFrame({"l": [[{"a": 1}]]}, schema={"l": pl.List(inner)}))
     rows = pl.DataFrame(
         {"l": [[{"a": 2, "b": {"k": 3}}]], "m": [{"q": {"a": 4, "b": None}}]},
@@ -274,9 +276,9 @@ def test_fields_inside_lists_and_maps_are_added_too(tmp_path: Path) -> None:
     assert found.height == 2
 
 
-def test_required_columns_are_never_null(tmp_path: Path) -> None:
+def test_null_or_missing_required_column_raises(tmp_path: Path) -> None:
     schema = Struct((Field("id", Primitive("long"), nullable=False), Field("x", Primitive("long"))))
-    table = made(tmp_path, schema, ())
+    table = new_table(tmp_path, schema, ())
     with pytest.raises(InvalidInputError, match="is NOT NULL"):
         table.append(pl.DataFrame({"id": [1, None]}))
     with pytest.raises(InvalidInputError, match="is missing"):
@@ -286,7 +288,7 @@ def test_required_columns_are_never_null(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", ["name", "id"])
 def test_rows_of_a_mapped_table_are_read_back(tmp_path: Path, mode: str) -> None:
-    table = made(tmp_path, **{"delta.columnMapping.mode": mode})
+    table = new_table(tmp_path, **{"delta.columnMapping.mode": mode})
     table.append(ROWS)
     with table.transaction() as tx:
         schema = tx.snapshot.schema
@@ -297,12 +299,12 @@ def test_rows_of_a_mapped_table_are_read_back(tmp_path: Path, mode: str) -> None
             partition_by=["P"],
         )
     assert table.snapshot().scan().collect().sort("ID").rows() == ROWS.rows()
-    # Statistics go by physical names: files are left out by them.
+    # Statistics use physical names, and files are skipped by them.
     assert table.snapshot().files(pl.col("ID") > 3).collect().height == 1
 
 
-def test_row_ids_are_given_to_rows_that_are_appended(tmp_path: Path) -> None:
-    table = made(tmp_path, **{"delta.enableRowTracking": "true"})
+def test_appended_rows_get_row_ids(tmp_path: Path) -> None:
+    table = new_table(tmp_path, **{"delta.enableRowTracking": "true"})
     table.append(ROWS)
     files = table.snapshot().files().collect()
     assert files["baseRowId"].n_unique() == 3
@@ -312,8 +314,8 @@ def test_row_ids_are_given_to_rows_that_are_appended(tmp_path: Path) -> None:
 # --- overwrite -----------------------------------------------------------------------------------
 
 
-def test_an_overwrite_replaces_every_row(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_overwrite_replaces_every_row(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(ROWS)
     new = frame(("z", 9, 9.0))
     report = table.overwrite(new)
@@ -321,22 +323,24 @@ def test_an_overwrite_replaces_every_row(tmp_path: Path) -> None:
     assert rows_of(table).equals(new)
     assert rows_of(table, 1).equals(ROWS)
     assert pl.read_delta(str(tmp_path)).select(*SCHEMA).equals(new)
-    told = commit_info(tmp_path, 2)
-    assert told["operationParameters"] == {"mode": "Overwrite", "partitionBy": '["p"]'}
-    assert told["operationMetrics"]["numRemovedFiles"] == "3"
-    assert not told["isBlindAppend"]
+    info = commit_info(tmp_path, 2)
+    assert info["operationParameters"] == {"mode": "Overwrite", "partitionBy": '["p"]'}
+    assert info["operationMetrics"]["numRemovedFiles"] == "3"
+    assert not info["isBlindAppend"]
 
 
-def test_an_overwrite_without_rows_empties_the_table(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_overwrite_without_rows_empties_the_table(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(ROWS)
     assert table.overwrite(ROWS.clear()).num_removed_files == 3
     assert rows_of(table).height == 0
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_a_predicate_over_partitions_removes_whole_files(tmp_path: Path, mapped: bool) -> None:
-    table = made(tmp_path, **(MAPPED if mapped else {}))
+def test_overwrite_with_a_partition_predicate_removes_whole_files(
+    tmp_path: Path, mapped: bool
+) -> None:
+    table = new_table(tmp_path, **(MAPPED if mapped else {}))
     table.append(ROWS)
     before = set(data_files(tmp_path))
     report = table.overwrite(frame(("a", 7, None)), pl.col("p") == "a")
@@ -349,9 +353,9 @@ def test_a_predicate_over_partitions_removes_whole_files(tmp_path: Path, mapped:
     assert table.overwrite(ROWS, pl.lit(value=True)).num_removed_files == 4
 
 
-def test_a_partition_value_that_cannot_be_told_is_not_replaced_by_guess(tmp_path: Path) -> None:
-    made_by_hand = Handmade(tmp_path)
-    made_by_hand.commit(
+def test_overwrite_of_an_unknown_partition_value_raises(tmp_path: Path) -> None:
+    handmade = Handmade(tmp_path)
+    handmade.commit(
         0,
         protocol(1, 2),
         metadata(field("p"), field("id"), partitioned=["p"]),
@@ -359,30 +363,32 @@ def test_a_partition_value_that_cannot_be_told_is_not_replaced_by_guess(tmp_path
     )
     rows = pl.DataFrame({"p": [None], "id": [1]}, schema={"p": pl.Int64, "id": pl.Int64})
     with pytest.raises(UnsupportedFeatureError, match="is unknown"):
-        made_by_hand.table.overwrite(rows, pl.col("p").is_null())
-    assert made_by_hand.table.overwrite(rows).num_removed_files == 1
+        handmade.table.overwrite(rows, pl.col("p").is_null())
+    assert handmade.table.overwrite(rows).num_removed_files == 1
 
 
 @pytest.mark.parametrize("mapped", [False, True])
-def test_a_predicate_over_data_copies_the_rows_that_stay(tmp_path: Path, mapped: bool) -> None:
-    table = made(tmp_path, **(MAPPED if mapped else {}))
+def test_overwrite_with_a_data_predicate_copies_the_other_rows(
+    tmp_path: Path, mapped: bool
+) -> None:
+    table = new_table(tmp_path, **(MAPPED if mapped else {}))
     table.append(ROWS)
     report = table.overwrite(frame(("n", 1, 8.0)), pl.col("x") > 0)
-    # Of a, both rows go; of b the null stays, untouched.
+    # Both rows of a are removed; the null of b is kept.
     assert (report.num_removed_files, report.num_copied_rows, report.num_deleted_rows) == (1, 0, 0)
     assert rows_of(table).rows() == [("n", 1, 8.0), ("b", 2, None), (None, 4, -1.0)]
     table.append(frame(("a", 5, None), ("a", 6, 2.0), ("a", 7, -2.0)))
     report = table.overwrite(frame(("a", 8, 3.0)), (pl.col("x") > 0) & (pl.col("p") == "a"))
     assert (report.num_removed_files, report.num_copied_rows, report.num_deleted_rows) == (1, 2, 1)
     assert rows_of(table)["id"].to_list() == [1, 2, 4, 5, 7, 8]
-    told = commit_info(tmp_path, 4)
-    assert told["operationParameters"]["predicate"] == "((`x` > 0) AND (`p` = 'a'))"
-    assert told["operationMetrics"]["numCopiedRows"] == "2"
-    assert told["operationMetrics"]["numDeletedRows"] == "1"
+    info = commit_info(tmp_path, 4)
+    assert info["operationParameters"]["predicate"] == "((`x` > 0) AND (`p` = 'a'))"
+    assert info["operationMetrics"]["numCopiedRows"] == "2"
+    assert info["operationMetrics"]["numDeletedRows"] == "1"
 
 
-def test_every_row_of_an_overwrite_satisfies_its_predicate(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_row_that_does_not_satisfy_the_overwrite_predicate_raises(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(ROWS)
     for where in (pl.col("x") > 0, pl.col("p") == "a", pl.col("id") == 1):
         with pytest.raises(InvalidInputError, match="does not satisfy the predicate") as error:
@@ -396,8 +402,8 @@ def test_every_row_of_an_overwrite_satisfies_its_predicate(tmp_path: Path) -> No
     assert len(data_files(tmp_path)) == 3
 
 
-def test_rows_that_a_deletion_vector_deletes_do_not_come_back(tmp_path: Path) -> None:
-    table = made(tmp_path, by=(), **{"delta.enableDeletionVectors": "true"})
+def test_overwrite_does_not_restore_rows_deleted_by_a_deletion_vector(tmp_path: Path) -> None:
+    table = new_table(tmp_path, by=(), **{"delta.enableDeletionVectors": "true"})
     table.append(ROWS)
     file = table.snapshot().files().collect()
     with table.transaction() as tx:
@@ -415,8 +421,8 @@ def test_rows_that_a_deletion_vector_deletes_do_not_come_back(tmp_path: Path) ->
     assert table.overwrite(ROWS).num_removed_files == 1
 
 
-def test_a_change_data_feed_is_told_of_every_row(tmp_path: Path) -> None:
-    table = made(tmp_path, **FEED)
+def test_change_data_feed_has_every_changed_row(tmp_path: Path) -> None:
+    table = new_table(tmp_path, **FEED)
     table.append(ROWS)
     assert changes_of(tmp_path, 1) == [("insert", i) for i in (1, 2, 3, 4)]
     table.overwrite(frame(("a", 5, 9.0)), (pl.col("p") == "a") & (pl.col("x") > 1))
@@ -428,23 +434,23 @@ def test_a_change_data_feed_is_told_of_every_row(tmp_path: Path) -> None:
     assert rows_of(table).equals(ROWS.head(1))
 
 
-def test_an_append_only_table_is_not_overwritten(tmp_path: Path) -> None:
-    table = made(tmp_path, **{"delta.appendOnly": "true"})
+def test_overwrite_of_an_append_only_table_raises(tmp_path: Path) -> None:
+    table = new_table(tmp_path, **{"delta.appendOnly": "true"})
     table.append(ROWS)
     with pytest.raises(InvalidTransactionError, match="append-only"):
         table.overwrite(ROWS)
     assert len(data_files(tmp_path)) == 3
 
 
-def test_an_overwrite_can_add_columns(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_overwrite_can_add_columns(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(ROWS)
     wider = frame(("a", 1, 2.0)).with_columns(y=pl.lit(1))
     table.overwrite(wider, pl.col("x") > 1, schema_mode="merge")
     assert rows_of(table)["y"].to_list() == [1, None, None, None]
 
 
-def slowly(rows: pl.DataFrame, meanwhile: Any) -> pa.RecordBatchReader:
+def rows_after(rows: pl.DataFrame, meanwhile: Any) -> pa.RecordBatchReader:
     """Rows that are read only after another event."""
 
     def batches() -> Iterator[pa.RecordBatch]:
@@ -454,28 +460,28 @@ def slowly(rows: pl.DataFrame, meanwhile: Any) -> pa.RecordBatchReader:
     return pa.RecordBatchReader.from_batches(rows.to_arrow().schema, batches())
 
 
-def test_an_overwrite_conflicts_with_rows_that_came_meanwhile(tmp_path: Path) -> None:
-    table = made(tmp_path, **{"delta.isolationLevel": "Serializable"})
+def test_overwrite_conflicts_with_concurrently_appended_rows(tmp_path: Path) -> None:
+    table = new_table(tmp_path, **{"delta.isolationLevel": "Serializable"})
     other = lakelog.open(tmp_path, upkeep=False)
     table.append(ROWS)
     into_a = frame(("a", 10, 1.0))
     with pytest.raises(ConflictError):
-        table.overwrite(slowly(into_a, lambda: other.append(into_a)), pl.col("p") == "a")
-    assert len(data_files(tmp_path)) == 4  # its own file is gone
+        table.overwrite(rows_after(into_a, lambda: other.append(into_a)), pl.col("p") == "a")
+    assert len(data_files(tmp_path)) == 4  # its own file was deleted
     report = table.overwrite(
-        slowly(into_a, lambda: other.append(frame(("b", 11, 1.0)))), pl.col("p") == "a"
+        rows_after(into_a, lambda: other.append(frame(("b", 11, 1.0)))), pl.col("p") == "a"
     )
     assert report.version == 4
     assert rows_of(table)["id"].to_list() == [2, 4, 10, 11]
 
 
-def test_appends_never_conflict_but_with_another_schema(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_appends_conflict_only_with_a_schema_change(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     other = lakelog.open(tmp_path, upkeep=False)
-    assert table.append(slowly(ROWS, lambda: other.append(ROWS))).version == 2
+    assert table.append(rows_after(ROWS, lambda: other.append(ROWS))).version == 2
     wider = ROWS.with_columns(y=pl.lit(1))
     with pytest.raises(MetadataChangedError):
-        table.append(slowly(ROWS, lambda: other.append(wider, schema_mode="merge")))
+        table.append(rows_after(ROWS, lambda: other.append(wider, schema_mode="merge")))
     assert len(data_files(tmp_path)) == 9
 
 
@@ -523,7 +529,7 @@ def frames(draw: st.DrawFn) -> tuple[list[pl.DataFrame], list[str]]:
 @pytest.mark.filterwarnings("ignore:empty values:lakelog.LakelogWarning")
 @settings(max_examples=share_of(25), deadline=None)
 @given(frames())
-def test_what_is_appended_is_what_was_given(case: tuple[list[pl.DataFrame], list[str]]) -> None:
+def test_any_appended_rows_are_read_back(case: tuple[list[pl.DataFrame], list[str]]) -> None:
     parts, by = case
     location = f"memory://{uuid.uuid4().hex}"
     table = lakelog.create(location, parts[0].schema, by, upkeep=False)
@@ -567,7 +573,7 @@ A_ROW = st.tuples(
     st.sampled_from(CONDITIONS),
     st.sampled_from([[], ["p"]]),
 )
-def test_an_overwrite_leaves_the_other_rows_and_the_new_ones(
+def test_overwrite_keeps_the_other_rows_and_adds_the_new_ones(
     parts: list[list[Any]], new: list[Any], where: pl.Expr, by: list[str]
 ) -> None:
     location = f"memory://{uuid.uuid4().hex}"

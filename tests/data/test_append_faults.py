@@ -1,5 +1,5 @@
 """Rows under faults: after any failure, at any operation, they are in the table once or not at all.
-Every way to write is run repeatedly, failing at its first operation on the store, then at its
+Every verb is run repeatedly, failing at its first operation on the store, then at its
 second, and so on until it succeeds. Each time the table is read again, and compared with the
 writer's result.
 """
@@ -36,7 +36,7 @@ def _small_files_are_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakelog.data.rewrite._COPIED_BYTES", 0)
 
 
-def merged(table: Table) -> Any:
+def merge_rows(table: Table) -> Any:
     """Deletes the row 1, moves the row 3 to another partition, and keeps the row 2."""
     merge = table.merge(pl.DataFrame({"id": [1, 3]}), "id")
     merge = merge.when_matched_update({"id": "10", "p": "'c'"}, "id = 3")
@@ -44,7 +44,7 @@ def merged(table: Table) -> Any:
 
 
 Write = Callable[[Table], Any]
-WAYS: dict[str, tuple[Write, list[int]]] = {
+VERBS: dict[str, tuple[Write, list[int]]] = {
     "append": (lambda table: table.append(NEW), [1, 2, 3, 10]),
     "append once": (lambda t: t.append(NEW, app_id="app", app_version=1), [1, 2, 3, 10]),
     "overwrite": (lambda table: table.overwrite(NEW), [10]),
@@ -61,20 +61,20 @@ WAYS: dict[str, tuple[Write, list[int]]] = {
         [2, 3, 10],
     ),
     "restore": (lambda table: table.restore(0), []),
-    "merge by copying": (merged, [2, 10]),
-    "merge": (merged, [2, 10]),
+    "merge by copying": (merge_rows, [2, 10]),
+    "merge": (merge_rows, [2, 10]),
 }
 VECTORS = {"delete", "update", "merge"}
-"""Ways to write that are tested on a table with deletion vectors."""
+"""Verbs that are tested on a table with deletion vectors."""
 FAULTS: dict[Fault, tuple[Kind, ...]] = {"fail": (), "unknown": WRITES, "lost": WRITES}
 
 
-def prepared(way: str = "") -> str:
+def prepared(verb: str = "") -> str:
     """A new table with rows."""
     location = f"memory://{uuid.uuid4().hex}"
-    made, copied = open_store(_table(vectors=way in VECTORS)), open_store(location)
-    for entry in itertools.chain.from_iterable(made.walk()):
-        copied.put_if_absent(entry.name, made.read(entry.name))
+    source, target = open_store(_table(vectors=verb in VECTORS)), open_store(location)
+    for entry in itertools.chain.from_iterable(source.walk()):
+        target.put_if_absent(entry.name, source.read(entry.name))
     return location
 
 
@@ -90,7 +90,7 @@ def _table(*, vectors: bool) -> str:
     return location
 
 
-def over(location: str, wrap: Callable[[LogStore], LogStore]) -> Table:
+def open_with_store(location: str, wrap: Callable[[LogStore], LogStore]) -> Table:
     """The same table on another store."""
     clean = lakelog.open(location, upkeep=False)
     return Table(Log(wrap(open_store(location)), clean.log.dialect))
@@ -111,20 +111,20 @@ def orphans(location: str) -> set[str]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("way", WAYS)
-def test_rows_under_store_faults_are_there_once_or_not_at_all(way: str, fault: Fault) -> None:
-    write, after = WAYS[way]
+@pytest.mark.parametrize("verb", VERBS)
+def test_rows_are_written_once_or_not_at_all_under_store_faults(verb: str, fault: Fault) -> None:
+    write, after = VERBS[verb]
     kinds = FAULTS[fault]
-    calm: list[InjectingStore] = []
+    unfaulted: list[InjectingStore] = []
 
     def watched(store: LogStore) -> LogStore:
-        calm.append(InjectingStore(store))
-        return calm[-1]
+        unfaulted.append(InjectingStore(store))
+        return unfaulted[-1]
 
     for _ in range(2):  # the first call of a process may find state of another handle
-        write(over(prepared(way), watched))
-    for nth in points(each for each in calm[-1].operations if not kinds or each[0] in kinds):
-        location = prepared(way)
+        write(open_with_store(prepared(verb), watched))
+    for nth in points(each for each in unfaulted[-1].operations if not kinds or each[0] in kinds):
+        location = prepared(verb)
         stores: list[InjectingStore] = []
 
         def faulty(
@@ -133,29 +133,29 @@ def test_rows_under_store_faults_are_there_once_or_not_at_all(way: str, fault: F
             stores.append(InjectingStore(store, [Rule(fault, kinds, nth=nth)]))
             return stores[-1]
 
-        verdict: Any
+        outcome: Any
         try:
-            verdict = write(over(location, faulty))
+            outcome = write(open_with_store(location, faulty))
         except (UnavailableError, OutcomeUnknownError) as error:
-            verdict = error
-        struck = [op for op in stores[0].operations if not kinds or op[0] in kinds][nth - 1 :]
-        what = f"{way}, {fault} at {nth}: {struck[:1]} gave {verdict!r}"
+            outcome = error
+        injected = [op for op in stores[0].operations if not kinds or op[0] in kinds][nth - 1 :]
+        description = f"{verb}, {fault} at {nth}: {injected[:1]} gave {outcome!r}"
         found = ids(location)
-        if not isinstance(verdict, LakelogError):
-            assert found == after, what
-        elif not isinstance(verdict, CommitOutcomeUnknown):
-            assert found == [1, 2, 3], what
+        if not isinstance(outcome, LakelogError):
+            assert found == after, description
+        elif not isinstance(outcome, CommitOutcomeUnknown):
+            assert found == [1, 2, 3], description
         else:
-            assert found in ([1, 2, 3], after), what
+            assert found in ([1, 2, 3], after), description
         left = orphans(location)
-        assert not left, f"{what}; left {left}"
-        if way == "append once":
+        assert not left, f"{description}; left {left}"
+        if verb == "append once":
             write(lakelog.open(location, upkeep=False))
-            assert ids(location) == after, what
-        if not struck:
-            assert not isinstance(verdict, LakelogError), what
+            assert ids(location) == after, description
+        if not injected:
+            assert not isinstance(outcome, LakelogError), description
             return
-    pytest.fail("it never ended")
+    pytest.fail("every number of operations was faulty")
 
 
 class _Unreadable(StoreWrapper):
@@ -172,49 +172,51 @@ class _Unreadable(StoreWrapper):
 
     def read(self, path: str) -> bytes:
         if self.lost:
-            raise UnavailableError("the store is away", path=path)
+            raise UnavailableError("the store is unavailable", path=path)
         return super().read(path)
 
 
-@pytest.mark.parametrize("way", [way for way in WAYS if way != "restore"])  # it has no files
-def test_files_are_kept_where_nobody_knows_whether_the_commit_was_written(way: str) -> None:
-    write, after = WAYS[way]
-    location = prepared(way)
+@pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "restore"])  # it has no files
+def test_files_are_kept_if_the_outcome_of_the_commit_is_unknown(verb: str) -> None:
+    write, after = VERBS[verb]
+    location = prepared(verb)
     with pytest.raises(CommitOutcomeUnknown) as unknown:
-        write(over(location, _Unreadable))
+        write(open_with_store(location, _Unreadable))
     assert "data files of this write are kept" in str(unknown.value.__notes__)
     assert ids(location) == after
 
 
-class _Refusing(StoreWrapper):
+class _RejectedCommit(StoreWrapper):
     """Rejects commits; optionally, cannot be listed from then on."""
 
-    def __init__(self, store: LogStore, *, away: bool) -> None:
+    def __init__(self, store: LogStore, *, unavailable: bool) -> None:
         super().__init__(store)
-        self._away, self._refused = away, False
+        self._unavailable, self._refused = unavailable, False
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
         self._refused = True
         raise UnavailableError("no room", path=path)
 
     def list_from(self, folder: str, start: str = "") -> list[Any]:
-        if self._refused and self._away:
-            raise UnavailableError("the store is away", path=folder)
+        if self._refused and self._unavailable:
+            raise UnavailableError("the store is unavailable", path=folder)
         return super().list_from(folder, start)
 
 
-@pytest.mark.parametrize("away", [False, True])
-def test_files_are_deleted_only_once_the_log_was_read_again(away: bool) -> None:
+@pytest.mark.parametrize("unavailable", [False, True])
+def test_files_are_deleted_only_after_the_log_was_read_again(unavailable: bool) -> None:
     location = prepared()
     with pytest.raises(UnavailableError, match="no room") as failed:
-        over(location, lambda store: _Refusing(store, away=away)).append(NEW)
-    assert len(orphans(location)) == away
+        open_with_store(
+            location, lambda store: _RejectedCommit(store, unavailable=unavailable)
+        ).append(NEW)
+    assert len(orphans(location)) == unavailable
     assert ids(location) == [1, 2, 3]
     notes = str(getattr(failed.value, "__notes__", ""))
-    assert ("cannot be read" in notes) == away
+    assert ("cannot be read" in notes) == unavailable
 
 
-class _Lying(StoreWrapper):
+class _FalseFailure(StoreWrapper):
     """Executes the commit, and reports a failure."""
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
@@ -222,10 +224,10 @@ class _Lying(StoreWrapper):
         raise UnavailableError("no room", path=path)
 
 
-def test_files_that_the_log_names_are_kept_whatever_the_store_said() -> None:
+def test_files_in_the_log_are_kept_although_the_store_reported_a_failure() -> None:
     location = prepared()
     with pytest.raises(UnavailableError, match="no room") as failed:
-        over(location, _Lying).append(NEW)
+        open_with_store(location, _FalseFailure).append(NEW)
     assert "the log refers to them" in str(failed.value.__notes__)
     assert ids(location) == [1, 2, 3, 10]
 
@@ -244,25 +246,25 @@ class _Interrupted(StoreWrapper):
 
 
 @pytest.mark.parametrize("after", [False, True])
-def test_an_interrupt_at_the_commit_deletes_nothing(after: bool) -> None:
+def test_interrupt_during_the_commit_deletes_no_file(after: bool) -> None:
     location = prepared()
     with pytest.raises(KeyboardInterrupt):
-        over(location, lambda store: _Interrupted(store, after=after)).append(NEW)
+        open_with_store(location, lambda store: _Interrupted(store, after=after)).append(NEW)
     assert ids(location) == ([1, 2, 3, 10] if after else [1, 2, 3])
     assert len(orphans(location)) == (not after)
 
 
-def test_files_of_a_write_that_lost_to_another_are_deleted() -> None:
+def test_files_of_a_conflicting_write_are_deleted() -> None:
     location = prepared()
 
-    class Overtaken(StoreWrapper):
+    class OtherCommitFirst(StoreWrapper):
         def put_if_absent(self, path: str, data: bytes) -> bool:
             if path.endswith("2.json"):
                 lakelog.open(location, upkeep=False).overwrite(NEW)
             return super().put_if_absent(path, data)
 
     with pytest.raises(ConflictError):
-        over(location, Overtaken).overwrite(NEW, pl.col("p") == "a")
+        open_with_store(location, OtherCommitFirst).overwrite(NEW, pl.col("p") == "a")
     assert ids(location) == [10]
     assert orphans(location) == set()
 
@@ -283,13 +285,13 @@ class FullDisk(StoreWrapper):
         return real
 
 
-@pytest.mark.parametrize("way", ["append", "overwrite"])
-def test_a_disk_that_is_full_in_the_middle_of_a_file_is_named_as_the_cause(way: str) -> None:
+@pytest.mark.parametrize("verb", ["append", "overwrite"])
+def test_disk_that_is_full_in_the_middle_of_a_file_is_reported(verb: str) -> None:
     location = prepared()
     rows = pl.DataFrame({"id": range(200_000)}).select(
         p=pl.lit("a"), id=pl.col("id").hash().reinterpret(signed=True)
     )
     with pytest.raises(UnavailableError, match="no space left"):
-        getattr(over(location, FullDisk), way)(rows)
+        getattr(open_with_store(location, FullDisk), verb)(rows)
     table = lakelog.open(location, upkeep=False)
     assert sorted(table.snapshot().scan().collect()["id"]) == [1, 2, 3]

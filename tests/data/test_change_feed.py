@@ -30,7 +30,7 @@ KIND, VERSION, TIME = "_change_type", "_commit_version", "_commit_timestamp"
 Change = tuple[int, str, str, int]
 
 
-def made(root: Path, properties: dict[str, str] | None = None) -> Table:
+def new_table(root: Path, properties: dict[str, str] | None = None) -> Table:
     """An empty table, partitioned by ``p``."""
     configuration = FEED if properties is None else properties
     return lakelog.create(root, SCHEMA, ["p"], configuration=configuration, upkeep=False)
@@ -62,7 +62,7 @@ def only_path(table: Table) -> str:
 
 
 def test_change_data_files_and_added_and_removed_files_give_the_changes(tmp_path: Path) -> None:
-    table = made(tmp_path)
+    table = new_table(tmp_path)
     table.append(rows(1, 2, 3))
     table.append(rows(4, p="ä b/%"))
     table.overwrite(rows(10), pl.col("id").is_in([1, 10]) & (pl.col("p") == "a"))
@@ -90,7 +90,7 @@ def test_change_data_files_and_added_and_removed_files_give_the_changes(tmp_path
 
 
 def test_vector_that_grows_deletes_rows_and_one_that_shrinks_inserts_them(tmp_path: Path) -> None:
-    table = made(tmp_path, {"delta.enableDeletionVectors": "true"})
+    table = new_table(tmp_path, {"delta.enableDeletionVectors": "true"})
     table.append(rows(*range(8)))
     path = only_path(table)
     for deleted in ({0, 3}, {3, 4, 5}, set()):
@@ -131,7 +131,7 @@ def test_changes_applied_in_their_order_give_the_rows(
 
 
 def test_row_groups_without_a_changed_row_are_not_read(tmp_path: Path) -> None:
-    table = made(tmp_path, {"delta.enableDeletionVectors": "true"})
+    table = new_table(tmp_path, {"delta.enableDeletionVectors": "true"})
     table.append(pl.DataFrame({"id": range(300_000), "p": "a"}, schema=SCHEMA))
     path = only_path(table)
     with table.transaction() as tx:
@@ -146,12 +146,10 @@ def test_row_groups_without_a_changed_row_are_not_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("has_feed", [True, False])
 @pytest.mark.parametrize("number", range(share_of(8, 4)))
-def test_changes_lead_from_each_version_to_the_next(
-    tmp_path: Path, number: int, has_feed: bool
-) -> None:
+def test_changes_of_each_version_give_its_rows(tmp_path: Path, number: int, has_feed: bool) -> None:
     rng = rng_of(f"changes {number} {has_feed}")
     properties = {"delta.enableDeletionVectors": "true", **(FEED if has_feed else {})}
-    table = made(tmp_path, properties)
+    table = new_table(tmp_path, properties)
     next_id = 0
     for _ in range(12):
         choice = rng.random()
@@ -199,8 +197,8 @@ def test_changes_lead_from_each_version_to_the_next(
     assert table.changes(0).head(3).collect().height == min(3, feed.height)
 
 
-def test_changes_are_those_that_deltalake_reads(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_changes_equal_those_of_deltalake(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(rows(1, 2, 3))
     table.append(rows(4, 5, p="b"))
     peer = deltalake.DeltaTable(tmp_path)
@@ -217,7 +215,7 @@ def test_changes_are_those_that_deltalake_reads(tmp_path: Path) -> None:
 
 
 def test_times_bound_the_range_like_versions(tmp_path: Path) -> None:
-    table = made(tmp_path)
+    table = new_table(tmp_path)
     for number in range(3):
         table.append(rows(number))
     at = dict(table.history().select("version", "timestamp").iter_rows())
@@ -231,7 +229,7 @@ def test_times_bound_the_range_like_versions(tmp_path: Path) -> None:
 
 
 def test_columns_added_and_renamed_in_the_range_have_the_last_schema(tmp_path: Path) -> None:
-    table = made(tmp_path, {"delta.columnMapping.mode": "name", **FEED})
+    table = new_table(tmp_path, {"delta.columnMapping.mode": "name", **FEED})
     table.append(rows(1))
     table.append(rows(2).with_columns(extra=pl.lit("x")), schema_mode="merge")
     with table.transaction() as tx:
@@ -244,10 +242,10 @@ def test_columns_added_and_renamed_in_the_range_have_the_last_schema(tmp_path: P
     assert sorted(found.iter_rows(), key=str) == sorted(expected, key=str)
 
 
-def test_schema_change_that_files_contradict_is_refused_by_column_and_version(
+def test_incompatible_schema_change_raises_with_column_and_version(
     tmp_path: Path,
 ) -> None:
-    table = made(tmp_path)
+    table = new_table(tmp_path)
     table.append(rows(1))
     with table.transaction() as tx:
         tx.remove(tx.snapshot.files())
@@ -263,8 +261,8 @@ def test_schema_change_that_files_contradict_is_refused_by_column_and_version(
         table.changes(2).collect()
 
 
-def test_deleted_file_is_an_error_that_names_file_and_version(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_deleted_file_raises_with_file_and_version(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     for number in range(3):
         table.append(rows(number, p=f"p{number}"))
     (path,) = table.snapshot().files(pl.col("p") == "p1").collect()["path"]
@@ -272,16 +270,16 @@ def test_deleted_file_is_an_error_that_names_file_and_version(tmp_path: Path) ->
     with pytest.raises(NotFoundError, match="change feed") as caught:
         table.changes(0).collect()
     assert (caught.value.path, caught.value.version) == (path, 2)
-    # What a condition excludes is not opened.
+    # Files that a condition excludes are not opened.
     for where in (pl.col(VERSION) == 3, pl.col("p") == "p0", pl.col("id") > 1):
         assert table.changes(0).filter(where).collect().height == 1
     assert table.changes(0).filter(pl.col(KIND) == "delete").collect().height == 0
 
 
-def test_a_remove_without_its_null_partition_values_is_read_as_spark_writes_it(
+def test_remove_without_null_partition_values_as_of_spark_is_read(
     tmp_path: Path,
 ) -> None:
-    table = made(tmp_path, {"delta.enableDeletionVectors": "true"})
+    table = new_table(tmp_path, {"delta.enableDeletionVectors": "true"})
     table.append(pl.concat([rows(1, 2), rows(3).with_columns(p=pl.lit(None, pl.String))]))
     table.delete("id = 3 OR id = 1")
     log = tmp_path / "_delta_log" / f"{2:020}.json"
@@ -296,8 +294,8 @@ def test_a_remove_without_its_null_partition_values_is_read_as_spark_writes_it(
     assert feed.filter(pl.col("p").is_null()).collect()["id"].to_list() == [3]
 
 
-def test_ranges_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_invalid_or_deleted_range_raises(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     for number in range(3):
         table.append(rows(number))
     for start, end in ((4, None), (2, 1), (-1, None)):
@@ -311,14 +309,14 @@ def test_ranges_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     assert changed(table.changes(2)) == [(1, "a", "insert", 2), (2, "a", "insert", 3)]
 
 
-def test_table_with_a_column_of_the_feed_is_refused(tmp_path: Path) -> None:
+def test_column_name_reserved_by_the_feed_raises(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, {KIND: pl.String})
     with pytest.raises(UnsupportedFeatureError, match=KIND):
         table.changes(0)
 
 
 def test_followers_get_every_version_once_and_wait_for_new_ones(tmp_path: Path) -> None:
-    table = made(tmp_path)
+    table = new_table(tmp_path)
     table.append(rows(1))
     waits: list[float] = []
 

@@ -29,7 +29,7 @@ ROWS = pl.DataFrame(
 )
 
 
-def made(root: Path, **properties: str) -> Table:
+def new_table(root: Path, **properties: str) -> Table:
     configuration = {key.replace("__", "."): value for key, value in properties.items()}
     lakelog.write(root, ROWS, partition_by=["p"], configuration=configuration, upkeep=False)
     return lakelog.open(root, upkeep=False)
@@ -44,8 +44,8 @@ def rows(table: Table) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("folder", ["plain", "odd é 50%20_x"])
-def test_a_clone_has_rows_metadata_and_protocol_of_the_source(tmp_path: Path, folder: str) -> None:
-    table = made(
+def test_clone_has_rows_metadata_and_protocol_of_the_source(tmp_path: Path, folder: str) -> None:
+    table = new_table(
         tmp_path / folder, delta__enableChangeDataFeed="true", delta__columnMapping__mode="name"
     )
     before = contents(tmp_path / folder)
@@ -66,21 +66,21 @@ def test_a_clone_has_rows_metadata_and_protocol_of_the_source(tmp_path: Path, fo
 
 
 def test_deltalake_reads_a_clone(tmp_path: Path) -> None:
-    made(tmp_path / "t").clone(tmp_path / "clone")
+    new_table(tmp_path / "t").clone(tmp_path / "clone")
     theirs = deltalake.QueryBuilder().register("t", deltalake.DeltaTable(str(tmp_path / "clone")))
     found = pl.DataFrame(theirs.execute("SELECT id, p, x FROM t ORDER BY id").read_all())
     assert found.equals(ROWS)
 
 
-def test_a_clone_is_opened_again_only_with_its_source_allowed(tmp_path: Path) -> None:
-    clone = made(tmp_path / "t").clone(tmp_path / "clone")
+def test_clone_is_reopened_only_with_its_source_allowed(tmp_path: Path) -> None:
+    clone = new_table(tmp_path / "t").clone(tmp_path / "clone")
     assert rows(pickle.loads(pickle.dumps(clone))).equals(ROWS)
     with pytest.raises(ExternalPathError):
         lakelog.open(tmp_path / "clone").to_polars()
     assert rows(lakelog.open(tmp_path / "clone", allow_external=tmp_path / "t")).equals(ROWS)
 
 
-def test_deletion_vectors_are_those_of_the_source(tmp_path: Path) -> None:
+def test_clone_uses_the_deletion_vectors_of_its_source(tmp_path: Path) -> None:
     many = pl.DataFrame({"id": range(20_000)})
     lakelog.write(tmp_path / "t", many, configuration={"delta.enableDeletionVectors": "true"})
     table = lakelog.open(tmp_path / "t", upkeep=False)
@@ -98,8 +98,8 @@ def test_deletion_vectors_are_those_of_the_source(tmp_path: Path) -> None:
     assert rows(clone).equals(expected)
 
 
-def test_an_earlier_version_is_cloned(tmp_path: Path) -> None:
-    table = made(tmp_path / "t")
+def test_earlier_version_is_cloned(tmp_path: Path) -> None:
+    table = new_table(tmp_path / "t")
     table.delete("id > 2")
     assert rows(table.clone(tmp_path / "a", version=0)).equals(ROWS)
     assert rows(table.clone(tmp_path / "b")).equals(ROWS.head(2))
@@ -113,7 +113,7 @@ def test_an_earlier_version_is_cloned(tmp_path: Path) -> None:
 def test_no_verb_and_no_maintenance_of_a_clone_changes_the_source(
     tmp_path: Path, vectors: str
 ) -> None:
-    table = made(tmp_path / "t", delta__enableDeletionVectors=vectors)
+    table = new_table(tmp_path / "t", delta__enableDeletionVectors=vectors)
     table.append(ROWS.with_columns(pl.col("id") + 10))
     table.delete("id = 2")
     before, expected = contents(tmp_path / "t"), rows(table)
@@ -165,8 +165,8 @@ def test_tables_with_features_are_cloned(tmp_path: Path, properties: dict[str, s
     assert clone.verify().verdict == "proved"
 
 
-def test_a_clone_is_restored_to_a_version_with_files_of_its_source(tmp_path: Path) -> None:
-    clone = made(tmp_path / "source").clone(tmp_path / "clone")
+def test_clone_is_restored_to_a_version_with_files_of_its_source(tmp_path: Path) -> None:
+    clone = new_table(tmp_path / "source").clone(tmp_path / "clone")
     clone.overwrite(ROWS.head(1))
     clone.restore(0)
     assert rows(clone).equals(ROWS)
@@ -174,17 +174,17 @@ def test_a_clone_is_restored_to_a_version_with_files_of_its_source(tmp_path: Pat
 
 
 @pytest.mark.parametrize("place", ["source/clone", "source/a/../clone", "."])
-def test_a_clone_inside_its_source_or_around_it_is_refused(tmp_path: Path, place: str) -> None:
-    source = made(tmp_path / "outer" / "source")
+def test_clone_inside_or_around_its_source_raises(tmp_path: Path, place: str) -> None:
+    source = new_table(tmp_path / "outer" / "source")
     before = contents(tmp_path)
     with pytest.raises(InvalidInputError, match="must not contain"):
         source.clone(f"{tmp_path}/outer/{place}")
     assert contents(tmp_path) == before
 
 
-def test_a_table_is_not_replaced_and_index_tables_are_not_cloned(tmp_path: Path) -> None:
-    table = made(tmp_path / "t")
-    other = made(tmp_path / "other")
+def test_clone_over_a_table_or_of_indextables_raises(tmp_path: Path) -> None:
+    table = new_table(tmp_path / "t")
+    other = new_table(tmp_path / "other")
     with pytest.raises(TableExistsError):
         table.clone(tmp_path / "other")
     assert other.version() == 0
@@ -199,10 +199,10 @@ def test_a_table_is_not_replaced_and_index_tables_are_not_cloned(tmp_path: Path)
 
 
 @pytest.mark.parametrize("fault", ["fail", "lost"])
-def test_whatever_operation_fails_the_source_stays(
+def test_source_is_unchanged_after_a_failure_of_any_operation(
     tmp_path: Path, fault: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table = made(tmp_path / "t")
+    table = new_table(tmp_path / "t")
     before = contents(tmp_path / "t")
     for nth in range(1, 40):
         root = tmp_path / str(nth)

@@ -30,7 +30,7 @@ from tests.budget import rng_of, share_of
 SCHEMA = {"id": pl.Int64, "p": pl.String, "v": pl.Float64, "d": pl.Date}
 
 
-def made(root: Path | str, count: int = 8, **properties: str) -> Table:
+def new_table(root: Path | str, count: int = 8, **properties: str) -> Table:
     """A table of small files in three partitions."""
     configuration = {k.replace("__", "."): v for k, v in properties.items()}
     table = lakelog.create(root, SCHEMA, ["p"], configuration=configuration, upkeep=False)
@@ -56,10 +56,10 @@ def rows(table: Table) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("number", range(share_of(8, 4)))
-def test_rows_stay_and_files_become_fewer(tmp_path: Path, number: int) -> None:
+def test_compaction_keeps_the_rows_in_fewer_files(tmp_path: Path, number: int) -> None:
     rng = rng_of(f"compact {number}")
     vectors = str(number % 2 == 0).lower()
-    table = made(tmp_path, 9, delta__enableDeletionVectors=vectors)
+    table = new_table(tmp_path, 9, delta__enableDeletionVectors=vectors)
     table.delete(pl.col("id") % rng.randrange(2, 6) == 0)
     before, files = rows(table), table.snapshot().num_files()
     options: dict[str, Any] = rng.choice(
@@ -88,7 +88,7 @@ def test_rows_stay_and_files_become_fewer(tmp_path: Path, number: int) -> None:
 @pytest.mark.parametrize("columns", [["id"], ["p2", "id"], ["v", "d"]])
 def test_rows_are_in_order_within_each_file(tmp_path: Path, columns: list[str]) -> None:
     table = lakelog.create(tmp_path, {**SCHEMA, "p2": pl.String}, ["p"], upkeep=False)
-    source = made(tmp_path / "source")
+    source = new_table(tmp_path / "source")
     frame = rows(source).with_columns(p2=pl.col("p"), p=pl.lit("x"))
     for part in frame.sample(fraction=1, shuffle=True, seed=1).iter_slices(50):
         table.append(part)
@@ -140,7 +140,7 @@ def test_zorder_lets_conditions_on_each_column_skip_files(tmp_path: Path) -> Non
 
 
 def test_only_partitions_of_the_condition_are_compacted(tmp_path: Path) -> None:
-    table = made(tmp_path)
+    table = new_table(tmp_path)
     report = table.compact(where="p = 'a'")
     assert (report.num_removed_files, report.num_files) == (3, 1)
     parameters = table.history(1)["operationParameters"].item()
@@ -148,20 +148,20 @@ def test_only_partitions_of_the_condition_are_compacted(tmp_path: Path) -> None:
 
 
 def test_file_that_cannot_be_read_is_skipped_with_a_warning(tmp_path: Path) -> None:
-    table = made(tmp_path, 6)
+    table = new_table(tmp_path, 6)
     path = table.snapshot().files(pl.col("p") == "a").collect()["path"][0]
     (tmp_path / path).write_bytes(b"damaged")
     with pytest.warns(LakelogWarning, match="was not compacted"):
         report = table.compact()
     assert list(report.skipped) == [path]
     assert (report.num_removed_files, report.num_files) == (4, 2)
-    assert table.compact().version is None, "it is left alone for a day"
+    assert table.compact().version is None, "the file is in cooldown for a day"
 
 
-def test_files_removed_by_another_writer_are_planned_again(
+def test_compaction_replans_if_files_are_removed_concurrently(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    table, other = made(tmp_path, 9), lakelog.open(tmp_path, upkeep=False)
+    table, other = new_table(tmp_path, 9), lakelog.open(tmp_path, upkeep=False)
     real, done = read_files, list[int]()
 
     def meanwhile(*args: Any, **more: Any) -> Any:
@@ -187,9 +187,9 @@ def test_files_removed_by_another_writer_are_planned_again(
 
 
 @pytest.mark.parametrize("nth", range(1, 26, 3))
-def test_any_failing_write_leaves_the_rows_and_no_unnamed_file(nth: int) -> None:
+def test_failed_write_keeps_the_rows_and_leaves_no_orphan_file(nth: int) -> None:
     location = f"memory://compact-{nth}"
-    table = made(location, 6)
+    table = new_table(location, 6)
     before = rows(table)
     store = InjectingStore(
         open_store(location), [Rule("fail", ("upload", "put_if_absent"), nth=nth)]
@@ -199,12 +199,12 @@ def test_any_failing_write_leaves_the_rows_and_no_unnamed_file(nth: int) -> None
     fresh = lakelog.open(location, upkeep=False)
     assert_frame_equal(rows(fresh), before)
     named = set(fresh.actions().collect()["path"].drop_nulls())
-    there = {e.name for batch in open_store(location).walk() for e in batch}
-    assert {n for n in there if not n.startswith("_delta_log/")} <= named
+    present = {e.name for batch in open_store(location).walk() for e in batch}
+    assert {n for n in present if not n.startswith("_delta_log/")} <= named
 
 
-def test_wrong_orders_are_refused_by_name(tmp_path: Path) -> None:
-    table = made(tmp_path / "t", 2)
+def test_invalid_order_raises(tmp_path: Path) -> None:
+    table = new_table(tmp_path / "t", 2)
     for columns, text in (("p", "partition column"), ("nope", "no such column")):
         with pytest.raises(InvalidInputError, match=text):
             table.compact(order_by=columns)

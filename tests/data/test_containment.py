@@ -53,7 +53,7 @@ OUTSIDE: list[Callable[[Path], str]] = [
 
 
 @pytest.mark.parametrize("spell", OUTSIDE)
-def test_a_file_elsewhere_is_listed_and_opened_only_where_the_caller_allows_it(
+def test_external_file_is_listed_and_opened_only_if_allowed(
     tmp_path: Path, spell: Callable[[Path], str]
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -98,7 +98,7 @@ def test_a_file_elsewhere_is_listed_and_opened_only_where_the_caller_allows_it(
     ],
 )
 @pytest.mark.parametrize("allowed", [False, True])
-def test_two_dots_and_nul_are_refused_always(tmp_path: Path, path: str, allowed: bool) -> None:
+def test_path_with_two_dots_or_nul_always_raises(tmp_path: Path, path: str, allowed: bool) -> None:
     spelled = path.format(here=tmp_path)
     table = table_with(tmp_path / "table", spelled, allow_external=allowed)
     assert table.snapshot().num_files() == 2
@@ -106,14 +106,14 @@ def test_two_dots_and_nul_are_refused_always(tmp_path: Path, path: str, allowed:
         read(table)
 
 
-def test_two_dots_that_are_no_part_of_a_path_are_a_name(tmp_path: Path) -> None:
+def test_two_dots_inside_a_file_name_are_allowed(tmp_path: Path) -> None:
     name = "..\\..\\a..b.parquet"
     add = data_file(tmp_path, name, numbers(1))
     snapshot_of(tmp_path, NUMBERS, add)
     assert read(lakelog.open(tmp_path)) == [1]
 
 
-def test_an_absolute_path_into_the_table_is_inside(tmp_path: Path) -> None:
+def test_absolute_path_below_the_table_is_not_external(tmp_path: Path) -> None:
     folder, link = tmp_path / "real", tmp_path / "link"
     paths = [f"{folder}/a.parquet", f"file:///{link}/b.parquet", f"file:{folder}//./c.parquet"]
     adds = [data_file(folder, path[-9:], numbers(n)) for n, path in enumerate(paths)]
@@ -130,11 +130,11 @@ def test_an_absolute_path_into_the_table_is_inside(tmp_path: Path) -> None:
     with pytest.raises(ExternalPathError):
         read(lakelog.open(other))
     assert read(lakelog.open(other, allow_external=[link])) == [1]
-    with pytest.raises(ExternalPathError):  # as the log spells it, it is not below this one
+    with pytest.raises(ExternalPathError):  # the path in the log is not below this folder
         read(lakelog.open(other, allow_external=[folder]))
 
 
-def test_a_link_inside_the_table_is_followed_for_reading(tmp_path: Path) -> None:
+def test_link_inside_the_table_is_followed_for_reading(tmp_path: Path) -> None:
     data_file(tmp_path / "elsewhere", "x.parquet", numbers(1))
     add = data_file(tmp_path / "table", "p/x.parquet", numbers(2))
     (tmp_path / "table/p/x.parquet").unlink()
@@ -145,7 +145,7 @@ def test_a_link_inside_the_table_is_followed_for_reading(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["absolute", "prefix"])
-def test_deletion_vectors_elsewhere_are_refused_too(tmp_path: Path, kind: str) -> None:
+def test_external_deletion_vector_raises(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "table"
     if kind == "absolute":
         vector = vector_file(tmp_path / "elsewhere", {"v": [0]}, absolute=True)["v"]
@@ -173,7 +173,7 @@ def memory() -> Iterator[Any]:
             filesystem.rm(folder, recursive=True)
 
 
-def test_a_remote_table_reaches_neither_local_files_nor_another_bucket(
+def test_remote_table_opens_neither_local_files_nor_another_bucket(
     tmp_path: Path, memory: Any
 ) -> None:
     table_with(tmp_path / "table", "/elsewhere/x.parquet")
@@ -229,7 +229,7 @@ SECRET = {"token": "of-the-table"}
         ("simplecache::s3://bucket/table", "s3://bucket/table/x", None),
     ],
 )
-def test_options_of_the_table_s_store_go_to_no_other_one(
+def test_store_options_of_the_table_are_not_passed_to_other_stores(
     location: str, path: str, expected: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if isinstance(expected, str):
@@ -238,10 +238,10 @@ def test_options_of_the_table_s_store_go_to_no_other_one(
     with pytest.raises(ExternalPathError) as refused:
         Reach(location, External(), SECRET).resolve(path)
     assert "of-the-table" not in str(refused.value)
-    asked: list[tuple[str, object]] = []
+    calls: list[tuple[str, object]] = []
 
     def opened(place: str, options: object = None) -> Any:
-        asked.append((place, options))
+        calls.append((place, options))
         return open_store("memory://contained")
 
     monkeypatch.setattr(file_opening, "open_bounded", opened)
@@ -250,10 +250,10 @@ def test_options_of_the_table_s_store_go_to_no_other_one(
     )
     with pytest.raises(lakelog.LakelogError):
         reading.open(path)
-    assert asked == ([] if path.startswith("file:") else [(asked[0][0], expected)])
+    assert calls == ([] if path.startswith("file:") else [(calls[0][0], expected)])
 
 
-def test_prefixes_hold_whole_parts_of_paths() -> None:
+def test_allowed_prefixes_match_whole_path_segments() -> None:
     allowed = External.of(["s3a://bucket/base/", "gs://all"])
     reach = Reach("/table", allowed)
     for path in ("s3://bucket/base/x", "s3a://bucket/base/a/b", "gs://all/x", "gcs://all/a/x"):
@@ -264,13 +264,13 @@ def test_prefixes_hold_whole_parts_of_paths() -> None:
 
 
 @pytest.mark.parametrize("wrong", [None, 1, "", [""], [1], [None], b"s3://b", ["s3://b/../c"], {}])
-def test_what_is_no_permission_is_refused(tmp_path: Path, wrong: Any) -> None:
+def test_invalid_allow_external_raises(tmp_path: Path, wrong: Any) -> None:
     snapshot_of(tmp_path, NUMBERS)
     with pytest.raises(InvalidInputError):
         lakelog.open(tmp_path, allow_external=wrong)
 
 
-def test_a_plan_carries_the_permission_to_other_processes(tmp_path: Path) -> None:
+def test_plan_carries_the_permission_to_other_processes(tmp_path: Path) -> None:
     elsewhere = tmp_path / "elsewhere"
     table = table_with(tmp_path / "table", f"{elsewhere}/x.parquet")
     files = table.snapshot().files().collect()
@@ -286,12 +286,12 @@ def test_a_plan_carries_the_permission_to_other_processes(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", ["sig", "X-Amz-Signature"])
-def test_a_presigned_url_that_cannot_be_read_is_named_whole_without_its_signature(
+def test_unreadable_presigned_url_is_reported_without_its_signature(
     tmp_path: Path, name: str
 ) -> None:
-    made = Handmade(tmp_path / "t")
+    handmade = Handmade(tmp_path / "t")
     url = f"http://127.0.0.1:9/d/x.parquet?{name}=SECRET&se=2"
-    made.commit(0, protocol(), metadata(), add(url))
+    handmade.commit(0, protocol(), metadata(), add(url))
     table = lakelog.open(tmp_path / "t", allow_external=True, read_timeout=20)
     with pytest.raises(UnavailableError) as caught:
         table.snapshot().scan().collect()

@@ -38,7 +38,7 @@ def put(root: Path, name: str, table: pa.Table | dict[str, Any], **options: Any)
 
 
 def contents(root: Path) -> dict[str, tuple[bytes, int]]:
-    """Bytes and times of the files of a folder, but those of the log."""
+    """Bytes and times of the files of a folder, except those of the log."""
     return {
         str(path.relative_to(root)): (path.read_bytes(), path.stat().st_mtime_ns)
         for path in root.rglob("*")
@@ -51,7 +51,7 @@ def stats(root: Path) -> dict[str, dict[str, Any]]:
     return {path: json.loads(text) for path, text in files.iter_rows()}
 
 
-def test_a_folder_becomes_a_table_and_its_files_stay_as_they_are(tmp_path: Path) -> None:
+def test_folder_becomes_a_table_and_its_files_are_unchanged(tmp_path: Path) -> None:
     put(tmp_path, "a.parquet", {"id": [1, 2], "name": ["x", None]})
     put(tmp_path, "below/b.parquet", {"name": ["y"], "more": [True], "id": [3]})
     (tmp_path / "notes.txt").write_text("other")
@@ -115,7 +115,7 @@ def test_types_of_partition_columns_are_inferred_without_loss_or_given(tmp_path:
         ({"p": pl.Int64}, "not a value of the column's type"),
     ],
 )
-def test_folders_that_differ_from_the_partition_columns_are_refused(
+def test_folders_that_differ_from_the_partition_columns_raise(
     tmp_path: Path, given: Any, message: str
 ) -> None:
     put(tmp_path, "p=1/x.parquet", {"id": [1]})
@@ -153,7 +153,7 @@ def test_numbers_get_the_widest_type(tmp_path: Path) -> None:
         ({"id": pa.array([1], pa.uint64())}, "no equivalent"),
     ],
 )
-def test_columns_that_a_table_cannot_have_are_refused_with_the_file(
+def test_unsupported_column_raises_with_the_file(
     tmp_path: Path, other: dict[str, Any], message: str
 ) -> None:
     put(tmp_path, "a.parquet", {"id": [1]})
@@ -165,7 +165,7 @@ def test_columns_that_a_table_cannot_have_are_refused_with_the_file(
     assert not (tmp_path / "_delta_log").exists()
 
 
-def test_statistics_have_only_what_the_footer_shows_for_certain(tmp_path: Path) -> None:
+def test_statistics_have_only_exact_values_of_the_footer(tmp_path: Path) -> None:
     us, ms = pa.timestamp("us"), pa.timestamp("ms", "UTC")
     at = dt.datetime(2026, 1, 2, 3, 4, 5, 678_901)
     columns = {
@@ -202,7 +202,7 @@ def test_statistics_have_only_what_the_footer_shows_for_certain(tmp_path: Path) 
     assert nulls == expected
 
 
-def test_times_of_spark_2_are_instants_without_bounds(tmp_path: Path) -> None:
+def test_int96_timestamps_are_instants_without_bounds(tmp_path: Path) -> None:
     at = pa.array([dt.datetime(2026, 1, 1, 12)], pa.timestamp("us"))
     put(tmp_path, "a.parquet", {"at": at}, use_deprecated_int96_timestamps=True)
     lakelog.convert(tmp_path)
@@ -228,7 +228,7 @@ def test_conditions_give_the_same_rows_as_polars_on_the_files(tmp_path: Path, nu
         )
 
 
-def test_schema_and_rows_are_those_of_deltalake(tmp_path: Path) -> None:
+def test_schema_and_rows_equal_those_of_deltalake(tmp_path: Path) -> None:
     for name in ("ours", "theirs"):
         put(
             tmp_path / name,
@@ -250,7 +250,7 @@ def test_schema_and_rows_are_those_of_deltalake(tmp_path: Path) -> None:
     assert ours.sort("at").equals(theirs.select(ours.columns).sort("at"))
 
 
-def test_a_table_is_not_converted_again(tmp_path: Path) -> None:
+def test_conversion_of_a_table_raises_or_is_ignored(tmp_path: Path) -> None:
     put(tmp_path, "a.parquet", {"id": [1]})
     assert lakelog.convert(tmp_path, mode="ignore").version == 0
     with pytest.raises(TableExistsError):
@@ -262,7 +262,7 @@ def test_a_table_is_not_converted_again(tmp_path: Path) -> None:
     assert lakelog.open(tmp_path).version() == 0
 
 
-def test_a_folder_without_valid_parquet_files_is_refused(tmp_path: Path) -> None:
+def test_folder_without_valid_parquet_files_raises(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="no Parquet file"):
         lakelog.convert(tmp_path / "none")
     path = put(tmp_path, "a.parquet", {"id": [1]})
@@ -275,7 +275,7 @@ def test_a_folder_without_valid_parquet_files_is_refused(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("fault", ["fail", "lost", "unknown"])
-def test_whatever_operation_fails_the_files_stay(tmp_path: Path, fault: Any) -> None:
+def test_files_are_unchanged_after_a_failure_of_any_operation(tmp_path: Path, fault: Any) -> None:
     for nth in range(1, 60):
         root = tmp_path / str(nth)
         put(root, "p=1/a.parquet", {"id": [1]})
@@ -293,7 +293,7 @@ def test_whatever_operation_fails_the_files_stay(tmp_path: Path, fault: Any) -> 
     pytest.fail("a conversion has fewer operations")
 
 
-def test_a_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
+def test_file_with_duplicate_column_names_raises(tmp_path: Path) -> None:
     twice = pa.Table.from_arrays([pa.array([1]), pa.array([2])], names=["x", "x"])
     pq.write_table(twice, tmp_path / "a.parquet")
     with pytest.raises(UnsupportedFeatureError, match="two columns of one name") as caught:

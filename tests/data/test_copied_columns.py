@@ -89,9 +89,7 @@ def chunks(path: Path) -> dict[str, list[bytes]]:
     return found
 
 
-def test_an_update_encodes_only_the_columns_with_new_values(
-    tmp_path: Path, copied: list[str]
-) -> None:
+def test_update_encodes_only_the_columns_with_new_values(tmp_path: Path, copied: list[str]) -> None:
     lakelog.write(tmp_path, ROWS)
     table = lakelog.open(tmp_path, upkeep=False)
     before = data_file(tmp_path)
@@ -183,7 +181,9 @@ def test_files_of_other_writers_are_copied(tmp_path: Path, copied: list[str], wr
     assert found["id"].to_list() == [5, 6]
 
 
-def test_columns_that_the_file_lacks_or_the_table_lost(tmp_path: Path, copied: list[str]) -> None:
+def test_file_that_lacks_new_columns_and_has_dropped_ones_is_copied(
+    tmp_path: Path, copied: list[str]
+) -> None:
     lakelog.write(tmp_path, ROWS, configuration={"delta.columnMapping.mode": "name"})
     table = lakelog.open(tmp_path, upkeep=False)
     table.alter.add_columns({"new": pl.Int64, "other": pl.Int64})
@@ -200,7 +200,7 @@ def test_columns_that_the_file_lacks_or_the_table_lost(tmp_path: Path, copied: l
 
 
 def test_rows_that_cannot_be_copied_are_decoded(tmp_path: Path, copied: list[str]) -> None:
-    def made(name: str, metadata: dict[str, str] | None = None, **more: Any) -> Table:
+    def new_table(name: str, metadata: dict[str, str] | None = None, **more: Any) -> Table:
         path = tmp_path / name
         path.mkdir()
         frame = ROWS.to_arrow(compat_level=pl.CompatLevel.oldest())
@@ -208,13 +208,13 @@ def test_rows_that_cannot_be_copied_are_decoded(tmp_path: Path, copied: list[str
         lakelog.convert(path, **more)
         return lakelog.open(path, upkeep=False)
 
-    old = made("calendar", {"org.apache.spark.version": "2.4.8"})
+    old = new_table("calendar", {"org.apache.spark.version": "2.4.8"})
     update(old)
-    marked = made("vectors", configuration={"delta.enableDeletionVectors": "true"})
+    marked = new_table("vectors", configuration={"delta.enableDeletionVectors": "true"})
     marked.delete("id = 5")
     marked.alter.set_properties({"delta.enableDeletionVectors": "false"})
     update(marked)
-    update(made("codec"), compression="zstd")
+    update(new_table("codec"), compression="zstd")
     assert copied == []
     assert old.to_polars().equals(UPDATED.select(old.to_polars().columns))
     assert marked.to_polars().height == COUNT - 1
@@ -277,8 +277,8 @@ def rewritten_footer(file: Path, change: Callable[[dict[int, Value]], object]) -
     file.write_bytes(data[: -8 - length] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
 
 
-def longest_chunk(fields: dict[int, Value]) -> None:
-    """Let the chunk of the first column end behind that of the second."""
+def overlapping_chunk(fields: dict[int, Value]) -> None:
+    """Make the chunk of the first column end after that of the second."""
     (encoded,) = read_list(fields[4])
     group = read_struct(encoded)
     first, *others = read_list(group[1])
@@ -293,7 +293,7 @@ def longest_chunk(fields: dict[int, Value]) -> None:
 ODD_FOOTERS: dict[str, Callable[[dict[int, Value]], object]] = {
     "key-value metadata of another type": lambda fields: fields.update({5: write_number(1)}),
     "column orders of another type": lambda fields: fields.update({7: write_number(1)}),
-    "overlapping chunks": longest_chunk,
+    "overlapping chunks": overlapping_chunk,
 }
 
 
@@ -318,7 +318,7 @@ def test_files_with_odd_footers_are_decoded(tmp_path: Path, copied: list[str], o
         ('{"a": 1e-7}', '{"a":1e-7}'),
     ],
 )
-def test_odd_statistics_are_kept_or_left_out(
+def test_unusual_statistics_are_kept_or_dropped(
     tmp_path: Path, copied: list[str], text: str, kept: str | None
 ) -> None:
     pq.write_table(ROWS.select("id", "s", "x").to_arrow(), tmp_path / "rows.parquet")
@@ -352,7 +352,7 @@ print([each.name for each in threading.enumerate() if "lakelog-rows" in each.nam
 
 
 def test_no_thread_is_left_when_the_disk_is_full(tmp_path: Path) -> None:
-    """Else garbage collection closes the reader, in any thread, and waits there for its threads."""
+    """Otherwise garbage collection closes the reader, in any thread, and waits for its threads."""
     count = 60_000
     random_ = np.random.default_rng(0)
     for _ in range(3):
@@ -366,7 +366,7 @@ def test_no_thread_is_left_when_the_disk_is_full(tmp_path: Path) -> None:
     assert threads == "[]"
 
 
-def test_a_merge_that_only_updates_copies_too(tmp_path: Path, copied: list[str]) -> None:
+def test_merge_with_only_updates_copies_columns(tmp_path: Path, copied: list[str]) -> None:
     lakelog.write(tmp_path, ROWS)
     table = lakelog.open(tmp_path, upkeep=False)
     source = pl.DataFrame({"key": [1, 2, COUNT + 1], "y": [10.0, 20.0, 30.0]})
@@ -380,7 +380,7 @@ def test_a_merge_that_only_updates_copies_too(tmp_path: Path, copied: list[str])
     assert table.to_polars().equals(expected.select(table.to_polars().columns))
 
 
-def test_decimals_of_statistics_stay_as_they_are_spelled(tmp_path: Path) -> None:
+def test_decimals_of_statistics_keep_their_digits(tmp_path: Path) -> None:
     exact = Decimal("1234567890123456789012345678.9012345678")
     rows = pl.DataFrame(
         {"id": [1], "m": [exact], "x": [1.5]}, schema_overrides={"m": pl.Decimal(38, 10)}
@@ -393,7 +393,7 @@ def test_decimals_of_statistics_stay_as_they_are_spelled(tmp_path: Path) -> None
     assert table.to_polars(f"m = {exact}").height == 1
 
 
-def test_a_column_that_vanished_is_not_copied_as_nulls(tmp_path: Path) -> None:
+def test_column_that_disappeared_from_the_file_raises(tmp_path: Path) -> None:
     lakelog.write(tmp_path, ROWS)
     table = lakelog.open(tmp_path, upkeep=False)
     file = data_file(tmp_path)
@@ -402,14 +402,14 @@ def test_a_column_that_vanished_is_not_copied_as_nulls(tmp_path: Path) -> None:
     data = file.read_bytes()
     footer = int.from_bytes(data[-8:-4], "little") + 8
     assert len(data) <= size
-    # As long as before: bytes between the last chunk and the footer belong to neither.
+    # The same length as before: bytes between the last chunk and the footer belong to neither.
     file.write_bytes(data[:-footer] + bytes(size - len(data)) + data[-footer:])
     with pytest.raises(CorruptionError, match="has no column 's'"):
         update(table)
     assert table.version() == 0
 
 
-def test_a_damaged_file_gives_the_rows_or_an_error(tmp_path: Path) -> None:
+def test_update_of_a_damaged_file_gives_correct_rows_or_raises(tmp_path: Path) -> None:
     lakelog.write(tmp_path, ROWS.select("id", "s", "x", "inside"))
     table = lakelog.open(tmp_path, upkeep=False)
     file = data_file(tmp_path)
@@ -440,7 +440,7 @@ def test_a_damaged_file_gives_the_rows_or_an_error(tmp_path: Path) -> None:
                 assert before is None
             else:
                 file.write_bytes(whole)
-                # What is damaged may be no part of the copy.
+                # The damaged bytes may not be in the copy.
                 rows = table.snapshot(0).scan().collect() if before is None else before
                 hit = pl.col("id") % 10 == 3
                 expected = rows.with_columns(x=pl.when(hit).then(pl.col("x") * 2).otherwise("x"))

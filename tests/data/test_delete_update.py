@@ -22,7 +22,7 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.transaction.row_tracking import ROW_ID_COLUMN
-from tests.data.test_append import changes_of, commit_info, frame, made
+from tests.data.test_append import changes_of, commit_info, frame, new_table
 from tests.data.test_write import data_files
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
@@ -43,10 +43,8 @@ def adds(path: Path, version: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("vectors", [False, True])
-def test_files_that_cannot_match_or_match_whole_are_not_opened(
-    tmp_path: Path, vectors: bool
-) -> None:
-    table = made(tmp_path, **(VECTORS if vectors else {}))
+def test_files_with_no_or_only_matching_rows_are_not_opened(tmp_path: Path, vectors: bool) -> None:
+    table = new_table(tmp_path, **(VECTORS if vectors else {}))
     table.append(frame(("a", 1, 0.0), ("b", 2, 0.0), ("c", 3, 0.0), ("d", 4, 0.0), ("d", 5, 0.0)))
     for partition in "abc":
         (file,) = tmp_path.glob(f"p={partition}/*.parquet")
@@ -57,8 +55,8 @@ def test_files_that_cannot_match_or_match_whole_are_not_opened(
     assert [dict(p)["p"] for p in live["partitionValues"]] == ["c", "d"]
 
 
-def test_deleted_rows_are_marked_and_marks_are_merged(tmp_path: Path) -> None:
-    table = made(tmp_path, **VECTORS)
+def test_deletes_write_deletion_vectors_and_merge_them(tmp_path: Path) -> None:
+    table = new_table(tmp_path, **VECTORS)
     table.append(ROWS)
     before = data_files(tmp_path)
     stats = {add["path"]: json.loads(add["stats"]) for add in adds(tmp_path, 1)}
@@ -69,16 +67,16 @@ def test_deleted_rows_are_marked_and_marks_are_merged(tmp_path: Path) -> None:
     for add in adds(tmp_path, 3):
         assert json.loads(add["stats"]) == {**stats[add["path"]], "tightBounds": False}
         assert add["dataChange"]
-    told = commit_info(tmp_path, 3)["operationMetrics"]
-    assert told["numDeletionVectorsAdded"] == "2"
-    assert told["numDeletionVectorsRemoved"] == "2"
-    assert told["numDeletionVectorsUpdated"] == "2"
+    info = commit_info(tmp_path, 3)["operationMetrics"]
+    assert info["numDeletionVectorsAdded"] == "2"
+    assert info["numDeletionVectorsRemoved"] == "2"
+    assert info["numDeletionVectorsUpdated"] == "2"
     assert table.delete(pl.col("p") == "a").num_removed_files == 1
     assert table.delete(pl.col("id") % 2 == 0).num_removed_files == 1
     assert not table.snapshot().num_files()
 
 
-def test_statistics_that_a_writer_passed_through_doubles_lose_no_decimal(tmp_path: Path) -> None:
+def test_decimal_statistics_that_were_rounded_to_doubles_exclude_no_row(tmp_path: Path) -> None:
     texts = ["123456789012345678.0000000001", "-9999999999999999999999999999.9999999999", "1.5"]
     rows = pl.DataFrame({"m": texts}).cast(pl.Decimal(38, 10))
     for n in range(rows.height):
@@ -91,7 +89,7 @@ def test_statistics_that_a_writer_passed_through_doubles_lose_no_decimal(tmp_pat
 
 
 def test_rows_that_are_copied_and_updated_keep_their_order(tmp_path: Path) -> None:
-    table = made(tmp_path, by=())
+    table = new_table(tmp_path, by=())
     for start in range(0, 6_000, 2_000):
         table.append(frame(*(("a", start + n, 0.0) for n in range(2_000))))
     table.update({"x": -0.0, "p": "CASE WHEN id % 2 = 0 THEN 'b' END"}, "id % 7 = 3")
@@ -110,8 +108,8 @@ def test_rows_that_are_copied_and_updated_keep_their_order(tmp_path: Path) -> No
     assert list(map(repr, rows.select("p", "x").rows())) == list(map(repr, expected))
 
 
-def test_files_of_updated_rows_follow_the_files_before(tmp_path: Path) -> None:
-    table = made(tmp_path, by=())
+def test_files_of_updated_rows_keep_their_place_in_the_order(tmp_path: Path) -> None:
+    table = new_table(tmp_path, by=())
     for start in (0, 10):
         table.append(frame(*(("a", start + n, 0.0) for n in range(10))))
     table.update({"x": 1.5}, "id >= 5")  # all rows of the second file, some of the first
@@ -132,7 +130,7 @@ def test_large_files_have_ranges_that_do_not_overlap(
         lakelog.write(tmp_path / "t", rows)
         table = lakelog.open(tmp_path / "t", upkeep=False)
     else:
-        table = made(tmp_path, by=())
+        table = new_table(tmp_path, by=())
         for part in [rows] if verb == "append" else rows.iter_slices(1_000):
             table.append(part)
     expected = rows["id"].to_list()
@@ -151,7 +149,7 @@ def test_large_files_have_ranges_that_do_not_overlap(
 
 
 def test_short_vectors_are_in_the_log_and_long_ones_in_one_file(tmp_path: Path) -> None:
-    table = made(tmp_path, by=(), **VECTORS)
+    table = new_table(tmp_path, by=(), **VECTORS)
     for start in (0, 10_000, 20_000):
         table.append(frame(*(("a", start + n, 0.5) for n in range(5_000))))
     table.delete(pl.col("id") % 10_000 == 7)
@@ -168,7 +166,7 @@ def test_short_vectors_are_in_the_log_and_long_ones_in_one_file(tmp_path: Path) 
 
 
 def test_rows_of_small_files_around_files_that_match_whole_are_copied(tmp_path: Path) -> None:
-    table = made(tmp_path, **{"delta.dataSkippingNumIndexedCols": "0"})
+    table = new_table(tmp_path, **{"delta.dataSkippingNumIndexedCols": "0"})
     table.append(frame(*((f"{n // 3:02}", n, 0.5) for n in range(60))))  # three rows per file
     kept = [n for n in range(60) if n % 6 in {3, 4}]
     report = table.delete(~pl.col("id").is_in(kept))
@@ -177,8 +175,8 @@ def test_rows_of_small_files_around_files_that_match_whole_are_copied(tmp_path: 
 
 
 @pytest.mark.parametrize("where", [None, "true", pl.lit(True)])
-def test_all_rows_are_deleted_only_if_that_is_said(tmp_path: Path, where: Any) -> None:
-    table = made(tmp_path)
+def test_delete_of_all_rows_needs_an_explicit_argument(tmp_path: Path, where: Any) -> None:
+    table = new_table(tmp_path)
     table.append(ROWS)
     with pytest.raises(TypeError):
         table.delete()  # type: ignore[call-arg]
@@ -186,8 +184,8 @@ def test_all_rows_are_deleted_only_if_that_is_said(tmp_path: Path, where: Any) -
     assert ids(table) == []
 
 
-def test_nothing_is_committed_where_no_row_matches(tmp_path: Path) -> None:
-    table = made(tmp_path, **VECTORS)
+def test_nothing_is_committed_if_no_row_matches(tmp_path: Path) -> None:
+    table = new_table(tmp_path, **VECTORS)
     table.append(ROWS)
     for where in ("id = 1", "id = -1", "p = 'z'", "id = 3 AND p = 'a'"):
         assert table.delete(where).version is None
@@ -195,24 +193,24 @@ def test_nothing_is_committed_where_no_row_matches(tmp_path: Path) -> None:
     assert table.version() == 1
 
 
-def test_the_commit_says_what_it_did_as_delta_does(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_commit_info_of_deletes_and_updates_has_the_fields_of_delta(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(ROWS)
     table.delete((pl.col("id") > 150) & (pl.col("p") == "a"), user_metadata="by hand")
-    told = commit_info(tmp_path, 2)
-    assert (told["operation"], told["userMetadata"]) == ("DELETE", "by hand")
-    assert told["operationParameters"] == {"predicate": "[\"((`id` > 150) AND (`p` = 'a'))\"]"}
-    metrics = {key: told["operationMetrics"][key] for key in ("numDeletedRows", "numCopiedRows")}
+    info = commit_info(tmp_path, 2)
+    assert (info["operation"], info["userMetadata"]) == ("DELETE", "by hand")
+    assert info["operationParameters"] == {"predicate": "[\"((`id` > 150) AND (`p` = 'a'))\"]"}
+    metrics = {key: info["operationMetrics"][key] for key in ("numDeletedRows", "numCopiedRows")}
     assert metrics == {"numDeletedRows": "24", "numCopiedRows": "76"}
-    assert not told["isBlindAppend"]
+    assert not info["isBlindAppend"]
     table.update({"x": 0.0})
-    told = commit_info(tmp_path, 3)
-    assert (told["operation"], told["operationParameters"]) == ("UPDATE", {"predicate": "[]"})
-    assert told["operationMetrics"]["numUpdatedRows"] == str(ROWS.height - 24)
+    info = commit_info(tmp_path, 3)
+    assert (info["operation"], info["operationParameters"]) == ("UPDATE", {"predicate": "[]"})
+    assert info["operationMetrics"]["numUpdatedRows"] == str(ROWS.height - 24)
 
 
-def test_an_update_of_a_partition_column_moves_rows(tmp_path: Path) -> None:
-    table = made(tmp_path, **FEED)
+def test_update_of_a_partition_column_moves_rows(tmp_path: Path) -> None:
+    table = new_table(tmp_path, **FEED)
     table.append(frame(("a", 1, 0.5), ("b", 2, 1.5)))
     report = table.update({"p": "'b'", "x": pl.col("x") + pl.col("id")}, "id = 1")
     assert (report.num_updated_rows, report.num_removed_files, report.num_files) == (1, 1, 1)
@@ -230,7 +228,7 @@ def test_an_update_of_a_partition_column_moves_rows(tmp_path: Path) -> None:
         "id BETWEEN 0 AND 2 AND at <> TIMESTAMP '2025-01-01 00:00:00' AND NOT id % 2 = 0",
     ],
 )
-def test_literals_have_the_type_of_their_column_next_to_parts_that_can_fail(
+def test_literals_get_the_type_of_their_column_next_to_expressions_that_can_fail(
     tmp_path: Path, where: str
 ) -> None:
     day = dt.date(2026, 1, 1)
@@ -248,7 +246,7 @@ def test_literals_of_sql_text_get_the_type_of_their_column(tmp_path: Path) -> No
         "x": pl.Float64,
         "f": pl.Float32,
     }
-    table = made(tmp_path, schema, by=())
+    table = new_table(tmp_path, schema, by=())
     table.append(pl.DataFrame({name: [None] for name in schema}, schema=schema))
     table.update({"d": "'2026-01-05'", "t": "'2026-01-05T01:00:00Z'", "x": "1.5", "f": "2"})
     (row,) = table.snapshot().scan().collect().rows()
@@ -258,8 +256,8 @@ def test_literals_of_sql_text_get_the_type_of_their_column(tmp_path: Path) -> No
         table.update({"d": "'tomorrow'"})
 
 
-def test_change_data_is_written_unless_whole_files_tell_it(tmp_path: Path) -> None:
-    table = made(tmp_path, **FEED, **VECTORS)
+def test_change_data_is_written_unless_whole_files_are_removed(tmp_path: Path) -> None:
+    table = new_table(tmp_path, **FEED, **VECTORS)
     table.append(frame(("a", 1, 0.5), ("b", 2, 1.5), ("b", 3, 1.5)))
     table.delete("p = 'a'")
     assert not (tmp_path / "_change_data").exists()
@@ -269,8 +267,8 @@ def test_change_data_is_written_unless_whole_files_tell_it(tmp_path: Path) -> No
     assert changes_of(tmp_path, 4) == [("delete", 1), ("delete", 2)]
 
 
-def test_a_change_that_could_lose_row_ids_is_refused(tmp_path: Path) -> None:
-    table = made(tmp_path, **{"delta.enableRowTracking": "true"})
+def test_change_that_could_lose_row_ids_raises(tmp_path: Path) -> None:
+    table = new_table(tmp_path, **{"delta.enableRowTracking": "true"})
     table.append(ROWS)
     log = tmp_path / "_delta_log"
     actions = map(json.loads, (log / f"{0:020}.json").read_text().splitlines())
@@ -294,18 +292,18 @@ def test_a_change_that_could_lose_row_ids_is_refused(tmp_path: Path) -> None:
     assert table.delete("p = 'a'").version == 3
 
 
-def test_row_ids_of_untracked_rows_are_refused(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_row_ids_without_row_tracking_raise(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     with pytest.raises(InvalidInputError, match="no row ids"):
         table.scan(row_ids=True)
     tracked = {"delta.enableRowTracking": "true"}
-    named = made(tmp_path / "named", {"_row_id": pl.Int64}, (), **tracked)
+    named = new_table(tmp_path / "named", {"_row_id": pl.Int64}, (), **tracked)
     with pytest.raises(InvalidInputError, match="has their name"):
         named.scan(row_ids=True)
 
 
-def test_tables_that_keep_their_rows_are_refused(tmp_path: Path) -> None:
-    table = made(tmp_path / "delta", **{"delta.appendOnly": "true"})
+def test_changes_of_append_only_tables_and_indextables_raise(tmp_path: Path) -> None:
+    table = new_table(tmp_path / "delta", **{"delta.appendOnly": "true"})
     table.append(ROWS)
     changes: list[Callable[[], Any]] = [
         lambda: table.delete("id % 3 = 0"),
@@ -335,7 +333,7 @@ def test_tables_that_keep_their_rows_are_refused(tmp_path: Path) -> None:
         ({"id": "id * 9223372036854775807"}, "cannot be computed"),
     ],
 )
-def test_values_that_do_not_fit_are_refused_before_anything_is_written(
+def test_invalid_values_raise_before_anything_is_written(
     tmp_path: Path, values: dict[str, Any], message: str
 ) -> None:
     schema = lakelog.model.contract.parse_schema(
@@ -356,7 +354,7 @@ def test_values_that_do_not_fit_are_refused_before_anything_is_written(
 def test_writers_on_the_same_file_conflict_and_on_others_do_not(
     tmp_path: Path, vectors: bool
 ) -> None:
-    table = made(tmp_path, **(VECTORS if vectors else {}))
+    table = new_table(tmp_path, **(VECTORS if vectors else {}))
     table.append(ROWS)
     table.delete("id % 3 = 0 AND p = 'a'")
     others = table.update({"x": 0.0}, "id % 3 = 0 AND p = 'b'", version=1)
@@ -372,16 +370,16 @@ def test_writers_on_the_same_file_conflict_and_on_others_do_not(
         assert data_files(tmp_path) == kept
 
 
-def test_an_application_deletes_once(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_delete_with_a_repeated_application_version_is_a_duplicate(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(ROWS)
     assert table.delete("id = 0", app_id="job", app_version=1).version == 2
     assert table.delete("id = 2", app_id="job", app_version=1).duplicate
     assert 2 in ids(table)
 
 
-def test_a_damaged_vector_is_an_error_and_nothing_is_written(tmp_path: Path) -> None:
-    table = made(tmp_path, by=(), **VECTORS)
+def test_damaged_deletion_vector_raises_and_nothing_is_written(tmp_path: Path) -> None:
+    table = new_table(tmp_path, by=(), **VECTORS)
     table.append(frame(*(("a", n, 0.5) for n in range(5_000))))
     table.delete("id % 3 = 0")
     (vector,) = tmp_path.glob("*.bin")

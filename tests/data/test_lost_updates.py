@@ -23,7 +23,7 @@ SCHEMA = {"p": pl.String, "id": pl.Int64, "n": pl.Int64}
 HOT = pl.col("id") == 1
 
 
-def made(path: Path, **configuration: str) -> Table:
+def new_table(path: Path, **configuration: str) -> Table:
     table = lakelog.create(path, SCHEMA, ["p"], configuration=configuration, upkeep=False)
     table.append(frame(("a", 1, 10), ("b", 2, 20)))
     return table
@@ -37,65 +37,67 @@ def rows_of(table: Table) -> list[tuple[Any, ...]]:
     return table.snapshot().scan().sort("id", "n").collect().rows()
 
 
-def raised(rows: pl.DataFrame) -> pl.DataFrame:
+def incremented(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns(pl.col("n") + 1)
 
 
 @pytest.mark.parametrize("where", [HOT, pl.col("p") == "a", None], ids=["row", "partition", "all"])
-def test_an_update_by_another_writer_since_the_rows_were_read_is_a_conflict(
+def test_update_by_another_writer_after_the_rows_were_read_is_a_conflict(
     tmp_path: Path, where: pl.Expr | None
 ) -> None:
-    table = made(tmp_path)
+    table = new_table(tmp_path)
     read = table.snapshot()
     rows = read.scan(where).collect()
-    table.overwrite(raised(rows), where)  # the other writer
+    table.overwrite(incremented(rows), where)  # the other writer
     after = rows_of(table)
     with pytest.raises(ConflictError) as caught:
-        lakelog.open(tmp_path).overwrite(raised(rows), where, version=read.version)
+        lakelog.open(tmp_path).overwrite(incremented(rows), where, version=read.version)
     assert caught.value.version == 2
     assert rows_of(table) == after
-    assert table.overwrite(raised(table.snapshot().scan(where).collect()), where).version == 3
+    assert table.overwrite(incremented(table.snapshot().scan(where).collect()), where).version == 3
 
 
 def test_two_counters_that_retry_lose_no_update(tmp_path: Path) -> None:
-    table, other = made(tmp_path), lakelog.open(tmp_path, upkeep=False)
+    table, other = new_table(tmp_path), lakelog.open(tmp_path, upkeep=False)
     for _ in range(3):
         reads = [(each, each.snapshot()) for each in (table, other)]
         for each, read in reads:
-            rows = raised(read.scan(HOT).collect())
+            rows = incremented(read.scan(HOT).collect())
             try:
                 each.overwrite(rows, HOT, version=read.version)
             except ConflictError:
                 again = each.snapshot()
-                each.overwrite(raised(again.scan(HOT).collect()), HOT, version=again.version)
+                each.overwrite(incremented(again.scan(HOT).collect()), HOT, version=again.version)
     assert rows_of(table)[0] == ("a", 1, 16)
 
 
 def test_commits_to_other_rows_since_the_version_do_not_conflict(tmp_path: Path) -> None:
-    table = made(tmp_path)
+    table = new_table(tmp_path)
     read = table.snapshot()
     rows = read.scan(HOT).collect()
     table.overwrite(frame(("b", 2, 21)), pl.col("p") == "b")
     where = (pl.col("p") == "a") & HOT
-    assert table.overwrite(raised(rows), where, version=read.version).version == 3
+    assert table.overwrite(incremented(rows), where, version=read.version).version == 3
     assert rows_of(table) == [("a", 1, 11), ("b", 2, 21)]
 
 
-def test_a_blind_append_since_the_version_stays_and_conflicts_where_the_table_is_serializable(
+def test_later_blind_append_conflicts_only_if_the_table_is_serializable(
     tmp_path: Path,
 ) -> None:
-    table = made(tmp_path / "write", **{"delta.isolationLevel": "WriteSerializable"})
+    table = new_table(tmp_path / "write", **{"delta.isolationLevel": "WriteSerializable"})
     table.append(frame(("a", 1, 99)))
     table.overwrite(frame(("a", 1, 11)), HOT, version=1)
     assert rows_of(table) == [("a", 1, 11), ("a", 1, 99), ("b", 2, 20)]
-    strict = made(tmp_path / "strict", **{"delta.isolationLevel": "Serializable"})
+    strict = new_table(tmp_path / "strict", **{"delta.isolationLevel": "Serializable"})
     strict.append(frame(("a", 1, 99)))
     with pytest.raises(ConcurrentAppendError):
         strict.overwrite(frame(("a", 1, 11)), HOT, version=1)
 
 
-def test_an_append_of_derived_rows_has_read_the_table(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_append_with_a_version_is_not_blind_and_conflicts_with_deleted_files(
+    tmp_path: Path,
+) -> None:
+    table = new_table(tmp_path)
     report = table.append(frame(("sum", 3, 30)), version=1)
     assert report.version == 2
     info = table.history(1).row(0, named=True)
@@ -108,49 +110,49 @@ def test_an_append_of_derived_rows_has_read_the_table(tmp_path: Path) -> None:
     assert table.append(frame(("blind", 5, 0))).version == 4
 
 
-def test_an_append_of_derived_rows_conflicts_with_a_derived_append_since(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_append_with_a_version_conflicts_with_a_later_append_with_a_version(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(frame(("sum", 3, 30)), version=1)
     with pytest.raises(ConcurrentAppendError):
         table.append(frame(("sum", 3, 30)), version=1)
 
 
-def test_a_new_schema_since_the_version_is_a_conflict(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_later_schema_change_is_a_conflict(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(frame(("c", 3, 1)).with_columns(new=pl.lit("x")), schema_mode="merge")
     with pytest.raises(MetadataChangedError):
         table.overwrite(frame(("a", 1, 11)), HOT, version=1)
 
 
-def test_files_that_were_vacuumed_since_the_version_are_a_conflict_and_not_missing(
+def test_files_that_were_vacuumed_after_the_version_are_reported_as_a_conflict(
     tmp_path: Path,
 ) -> None:
-    table = made(tmp_path)
-    gone = next(tmp_path.glob("p=a/*.parquet"))
+    table = new_table(tmp_path)
+    vacuumed = next(tmp_path.glob("p=a/*.parquet"))
     table.overwrite(frame(("a", 1, 11)), HOT)
-    gone.unlink()
+    vacuumed.unlink()
     read = pl.col("id") % 10 == 1  # statistics do not show that it is true for all rows
     with pytest.raises(ConcurrentDeleteReadError):
         table.overwrite(frame(("a", 1, 12)), read, version=1)
 
 
-def test_what_an_application_wrote_since_the_version_is_recognised(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_repeated_application_version_is_a_duplicate(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     options: dict[str, Any] = {"app_id": "job", "app_version": 1, "version": 1}
     assert table.overwrite(frame(("a", 1, 11)), HOT, **options).version == 2
     assert table.overwrite(frame(("a", 1, 11)), HOT, **options).duplicate
 
 
 @pytest.mark.parametrize("version", [-1, 7, True, "1", 1.0])
-def test_a_version_that_the_table_never_had_is_refused(tmp_path: Path, version: Any) -> None:
-    table = made(tmp_path)
+def test_invalid_version_raises(tmp_path: Path, version: Any) -> None:
+    table = new_table(tmp_path)
     for write in (table.append, table.overwrite):
         with pytest.raises(InvalidInputError, match="version"):
             write(frame(("a", 1, 11)), version=version)
 
 
-def test_a_version_that_cleanup_removed_is_refused(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_version_that_cleanup_removed_raises(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(frame(("a", 3, 1)))
     table.checkpoint()
     (tmp_path / "_delta_log" / f"{1:020}.json").unlink()

@@ -18,7 +18,7 @@ import lakelog
 from lakelog import ConflictError, Table
 from lakelog.errors import InvalidInputError
 from tests.budget import rng_of, share_of
-from tests.data.test_append import SCHEMA, changes_of, commit_info, frame, made
+from tests.data.test_append import SCHEMA, changes_of, commit_info, frame, new_table
 from tests.data.test_write import data_files
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
@@ -78,12 +78,12 @@ def with_clauses(merge: Any, clauses: list[tuple[str, dict[str, Any]]]) -> Any:
 
 
 @pytest.mark.parametrize("vectors", [False, True])
-def test_random_merges_leave_the_rows_that_deltalake_leaves(tmp_path: Path, vectors: bool) -> None:
+def test_random_merges_give_the_rows_of_deltalake(tmp_path: Path, vectors: bool) -> None:
     rng = rng_of(f"merges {vectors}")
     for round_ in range(share_of(80)):
         by = rng.choice([(), ("p",)])
-        ours = made(tmp_path / f"ours {round_}", by=by, **FEED, **(VECTORS if vectors else {}))
-        peer = made(tmp_path / f"peer {round_}", by=by)
+        ours = new_table(tmp_path / f"ours {round_}", by=by, **FEED, **(VECTORS if vectors else {}))
+        peer = new_table(tmp_path / f"peer {round_}", by=by)
         for _ in range(2):
             rows = some_rows(rng, [rng.choice([rng.randrange(50), None]) for _ in range(20)])
             ours.append(rows)
@@ -93,7 +93,7 @@ def test_random_merges_leave_the_rows_that_deltalake_leaves(tmp_path: Path, vect
         )
         before = ours.snapshot().scan().collect()
         source = some_rows(rng, [*rng.sample(range(60), rng.randrange(25)), None])
-        limit = rng.choice([None, 1])  # which maps the rows of the source from a file
+        limit = rng.choice([None, 1])  # with 1, rows of the source are mapped from a file
         given = batched(source, rng.randrange(1, 9))
         on = ON + rng.choice(FURTHER)
         report = with_clauses(ours.merge(given, on, memory_limit=limit), clauses).execute()
@@ -116,33 +116,33 @@ def test_random_merges_leave_the_rows_that_deltalake_leaves(tmp_path: Path, vect
             "update_postimage": report.num_updated_rows,
         }
         assert kinds == Counter({kind: count for kind, count in counts.items() if count})
-        gone = feed.filter(pl.col("_change_type").is_in(["delete", "update_preimage"]))
+        removed = feed.filter(pl.col("_change_type").is_in(["delete", "update_preimage"]))
         new = feed.filter(pl.col("_change_type").is_in(["insert", "update_postimage"]))
-        assert bag(before) + bag(new) == bag(after) + bag(gone), clauses
+        assert bag(before) + bag(new) == bag(after) + bag(removed), clauses
 
 
 def test_upsert_updates_known_keys_and_inserts_the_others(tmp_path: Path) -> None:
-    table = made(tmp_path, **VECTORS)
+    table = new_table(tmp_path, **VECTORS)
     table.append(frame(("a", 1, 0.5), ("b", 2, 1.5)))
     report = table.upsert(pl.DataFrame({"id": [2, 3], "x": [9.0, 9.5]}), "id")
     assert (report.num_rows, report.num_updated_rows) == (1, 1)
     found = table.snapshot().scan().sort("id").collect()
     assert found.rows() == [("a", 1, 0.5), ("b", 2, 9.0), (None, 3, 9.5)]
-    told = commit_info(tmp_path, 2)
-    assert told["operation"] == "MERGE"
-    assert told["operationParameters"] == {
+    info = commit_info(tmp_path, 2)
+    assert info["operation"] == "MERGE"
+    assert info["operationParameters"] == {
         "predicate": '["(target.`id` = source.`id`)"]',
         "matchedPredicates": '[{"actionType":"update"}]',
         "notMatchedPredicates": '[{"actionType":"insert"}]',
         "notMatchedBySourcePredicates": "[]",
     }
-    metrics = told["operationMetrics"]
+    metrics = info["operationMetrics"]
     assert (metrics["numTargetRowsInserted"], metrics["numTargetRowsUpdated"]) == ("1", "1")
     assert metrics["numSourceRows"] == "2"
 
 
-def test_two_source_rows_that_change_one_row_are_an_error(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_two_source_rows_that_change_one_row_raise(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(frame(("a", 1, 0.5), ("b", 2, 1.5)))
     files = data_files(tmp_path)
     twice = frame(("a", 1, 7.0), ("a", 1, 8.0), ("c", 3, 0.0), ("c", 3, 0.0))
@@ -161,7 +161,7 @@ def test_two_source_rows_that_change_one_row_are_an_error(tmp_path: Path) -> Non
 
 
 def test_files_without_a_key_of_the_source_are_not_opened(tmp_path: Path) -> None:
-    table = made(tmp_path, by=())
+    table = new_table(tmp_path, by=())
     for start in range(0, 500, 100):
         table.append(frame(*(("a", start + n, 0.5) for n in range(100))))
     files = sorted(tmp_path.glob("*.parquet"), key=lambda file: file.stat().st_mtime_ns)
@@ -174,7 +174,7 @@ def test_files_without_a_key_of_the_source_are_not_opened(tmp_path: Path) -> Non
 
 
 def test_columns_of_other_names_and_types_are_compared(tmp_path: Path) -> None:
-    table = made(tmp_path)
+    table = new_table(tmp_path)
     table.append(frame(("a", 1, 0.5), ("b", 2, 1.5)))
     source = pl.DataFrame({"key": pl.Series([2, 7], dtype=pl.Int16), "part": ["b", "b"]})
     merge = table.merge(source, {"id": "key", "p": "part"})
@@ -185,8 +185,8 @@ def test_columns_of_other_names_and_types_are_compared(tmp_path: Path) -> None:
     assert found.rows() == [("a", 1, 0.5), ("b", 2, 2.0), ("b", 7, 0.25)]
 
 
-def test_further_conditions_choose_pairs_and_files(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_additional_conditions_filter_pairs_and_skip_files(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(frame(("a", 1, 0.5), ("b", 2, 1.5), ("c", 3, 2.5)))
     (unread,) = tmp_path.glob("p=c/*.parquet")
     moved = unread.rename(tmp_path / "moved")
@@ -201,8 +201,8 @@ def test_further_conditions_choose_pairs_and_files(tmp_path: Path) -> None:
     assert bag(table.to_polars()) == Counter(rows)
 
 
-def test_a_column_that_is_compared_twice_has_both_values(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_column_that_is_compared_twice_must_equal_both_values(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(frame(("a", 1, 1.0), ("a", 2, 2.0)))
     new = pl.DataFrame({"one": [1, 2], "two": [1, 3]})
     on = "target.id = source.one AND target.id = source.two"
@@ -224,14 +224,14 @@ def test_a_column_that_is_compared_twice_has_both_values(tmp_path: Path) -> None
         ([], "needs a column to compare"),
     ],
 )
-def test_conditions_without_an_equality_are_refused(tmp_path: Path, on: Any, message: str) -> None:
-    table = made(tmp_path)
+def test_condition_without_an_equality_raises(tmp_path: Path, on: Any, message: str) -> None:
+    table = new_table(tmp_path)
     with pytest.raises(InvalidInputError, match=message):
         table.merge(frame(("a", 1, 0.5)), on).when_matched_delete().execute()
 
 
-def test_clauses_that_do_not_fit_are_refused_before_anything_is_written(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_invalid_clauses_raise_before_anything_is_written(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(frame(("a", 1, 0.5)))
     rows = frame(("a", 1, 7.0))
     files = data_files(tmp_path)
@@ -270,8 +270,8 @@ def test_keys_are_equal_as_in_conditions(tmp_path: Path, others: list[float]) ->
     assert rows["id"].to_list() == [5, 5]
 
 
-def test_a_merge_that_only_inserts_may_write_an_append_only_table(tmp_path: Path) -> None:
-    table = made(tmp_path, **{"delta.appendOnly": "true"}, **FEED)
+def test_insert_only_merge_is_allowed_on_an_append_only_table(tmp_path: Path) -> None:
+    table = new_table(tmp_path, **{"delta.appendOnly": "true"}, **FEED)
     table.append(frame(("a", 1, 0.5)))
     new = frame(("a", 1, 7.0), ("b", 2, 7.0))
     assert table.merge(new, "id").when_not_matched_insert_all().execute().num_rows == 1
@@ -280,7 +280,7 @@ def test_a_merge_that_only_inserts_may_write_an_append_only_table(tmp_path: Path
 
 
 def test_merges_of_the_same_rows_conflict_and_of_others_do_not(tmp_path: Path) -> None:
-    table = made(tmp_path, **VECTORS)
+    table = new_table(tmp_path, **VECTORS)
     table.append(frame(("a", 1, 0.5), ("a", 2, 0.5), ("b", 7, 1.5), ("b", 8, 1.5)))
     table.upsert(frame(("a", 1, 3.0)), "id")
     assert table.upsert(frame(("b", 7, 3.0)), "id", version=1).version == 3
@@ -294,14 +294,14 @@ def reopened(table: Table) -> Table:
     return lakelog.open(table.path, upkeep=False)
 
 
-def test_an_application_merges_once(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_merge_with_a_repeated_application_version_is_a_duplicate(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     rows = frame(("a", 1, 0.5))
     assert table.upsert(rows, "id", app_id="job", app_version=1).version == 1
     assert reopened(table).upsert(rows, "id", app_id="job", app_version=1).duplicate
 
 
-def test_columns_named_as_the_sides_are_merged(tmp_path: Path) -> None:
+def test_columns_named_source_and_target_are_merged(tmp_path: Path) -> None:
     old = pl.DataFrame({"id": [1, 2], "source": ["a", "b"], "target": [0.5, 1.5]})
     lakelog.write(tmp_path, old)
     table = lakelog.open(tmp_path, upkeep=False)

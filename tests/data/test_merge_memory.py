@@ -1,4 +1,4 @@
-"""A merge with a memory limit, of a source and into a target that are each far larger."""
+"""A merge with a memory limit, whose source and target are each much larger."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ import lakelog
 ROWS, STEP = 50_000, 1_000
 LIMIT_MB = 32
 LIBRARIES_MB = 250
-"""What threads and allocators of the libraries keep, and what the rows take as they are made."""
+"""Memory that threads and allocators of the libraries keep, and that creating the rows needs."""
 SCRIPT = f"""
 import json, sys, threading
 import polars as pl, pyarrow as pa
 import lakelog, lakelog.data.merge
 from tests.data.test_merge_memory import texts
 
-def anonymous_mb():  # pages of mapped files are not of the process: the system takes them back
+def anonymous_mb():  # without pages of mapped files, which the system can reclaim
     lines = open("/proc/self/status").read().splitlines()
     return next(int(line.split()[1]) / 1e3 for line in lines if line.startswith("RssAnon"))
 
@@ -58,7 +58,7 @@ def texts(start: int, count: int, kind: str) -> pl.DataFrame:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_a_merge_is_bounded_by_its_limit_and_not_by_source_or_target(tmp_path: Path) -> None:
+def test_memory_of_a_merge_is_bounded_by_its_limit(tmp_path: Path) -> None:
     lakelog.write(tmp_path, pl.concat(texts(at, STEP, "old") for at in range(0, ROWS, STEP)))
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, check=True

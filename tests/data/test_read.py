@@ -73,7 +73,7 @@ def everything(count: int) -> pa.Table:
     )
 
 
-def test_rows_are_those_that_deltalake_reads(tmp_path: Path) -> None:
+def test_rows_equal_those_of_deltalake(tmp_path: Path) -> None:
     table = everything(500)
     deltalake.write_deltalake(tmp_path, table, partition_by=["p"])
     fewer = table.slice(0, 40).select(["id", "t", "p"])
@@ -81,15 +81,15 @@ def test_rows_are_those_that_deltalake_reads(tmp_path: Path) -> None:
     deltalake.DeltaTable(tmp_path).delete("id > 450")
     snapshot = lakelog.open(tmp_path).snapshot()
     theirs = deltalake.DeltaTable(tmp_path).to_pyarrow_table()
-    mine = pa.Table.from_batches(batches(snapshot))
-    assert mine.num_rows == 491
-    assert sorted_rows(mine.select(theirs.column_names)) == sorted_rows(theirs)
-    asked = (pl.col("id") < 30) & (pl.col("p") == "50%")
-    few = rows(snapshot, ["p", "id"], predicate=asked)
+    ours = pa.Table.from_batches(batches(snapshot))
+    assert ours.num_rows == 491
+    assert sorted_rows(ours.select(theirs.column_names)) == sorted_rows(theirs)
+    predicate = (pl.col("id") < 30) & (pl.col("p") == "50%")
+    few = rows(snapshot, ["p", "id"], predicate=predicate)
     assert sorted(row["id"] for row in few) == sorted([3, 7, 11, 15, 19, 23, 27] * 2)
 
 
-def test_the_plan_says_the_arrow_types_and_travels(tmp_path: Path) -> None:
+def test_plan_has_the_arrow_types_and_can_be_pickled(tmp_path: Path) -> None:
     deltalake.write_deltalake(tmp_path, everything(8), partition_by=["p"])
     plan = ReadPlan.of(lakelog.open(tmp_path).snapshot(), ["at", "ntz", "dec", "p", "m"])
     assert plan.arrow_schema.field("at").type == pa.timestamp("us", "UTC")
@@ -152,7 +152,7 @@ def test_partition_values_are_typed(
         ("string", {}, CorruptionError),
     ],
 )
-def test_partition_values_that_cannot_be_told_are_refused(
+def test_invalid_partition_value_raises_corruption_error(
     tmp_path: Path, type_: str, values: dict[str, str], error: type[lakelog.LakelogError]
 ) -> None:
     snapshot = snapshot_of(
@@ -171,7 +171,9 @@ def test_partition_values_that_cannot_be_told_are_refused(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_deleted_rows_are_left_out_however_the_vector_is_kept(tmp_path: Path, seed: int) -> None:
+def test_deleted_rows_are_omitted_for_every_storage_type_of_the_vector(
+    tmp_path: Path, seed: int
+) -> None:
     random.seed(seed)
     count = random.choice([1, 50, 3000])
     sets = {
@@ -211,14 +213,14 @@ def test_deleted_rows_are_left_out_however_the_vector_is_kept(tmp_path: Path, se
         assert [n for b in odd for n in b["n"].to_pylist()] == [n for n in live if n % 2]
 
 
-def test_a_vector_beyond_the_files_rows_is_corruption(tmp_path: Path) -> None:
+def test_vector_with_rows_beyond_the_file_raises_corruption_error(tmp_path: Path) -> None:
     file = data_file(tmp_path, "a.parquet", numbers(1, 2), deletionVector=inline([2]))
     with pytest.raises(CorruptionError, match="beyond the end") as caught:
         rows(snapshot_of(tmp_path, NUMBERS, file))
     assert caught.value.path == "a.parquet"
 
 
-def test_files_without_what_says_of_deleted_rows_are_refused(tmp_path: Path) -> None:
+def test_files_without_a_required_column_raise(tmp_path: Path) -> None:
     snapshot = snapshot_of(tmp_path, NUMBERS, data_file(tmp_path, "a.parquet", numbers(1)))
     files = snapshot.files().collect()
     for column in FILE_COLUMNS:
@@ -229,7 +231,7 @@ def test_files_without_what_says_of_deleted_rows_are_refused(tmp_path: Path) -> 
 # --- batches, columns, predicates ----------------------------------------------------------------
 
 
-def test_order_is_that_of_the_files_and_of_their_rows(tmp_path: Path) -> None:
+def test_rows_keep_the_order_of_the_files_and_of_their_rows(tmp_path: Path) -> None:
     adds = [
         data_file(
             tmp_path,
@@ -244,24 +246,24 @@ def test_order_is_that_of_the_files_and_of_their_rows(tmp_path: Path) -> None:
     assert [row["n"] for row in rows(snapshot)] == expected
     sizes = [batch.num_rows for batch in batches(snapshot, batch_rows=2000)]
     assert max(sizes) <= 2000
-    assert sum(sizes) >= 1000 * len(sizes), "small files are put together"
+    assert sum(sizes) >= 1000 * len(sizes), "small files are combined"
     assert all(batch.num_rows <= 10 for batch in batches(snapshot, batch_rows=10))
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_small_files_that_are_read_together_give_the_rows_of_each_alone(
+def test_small_files_that_are_combined_give_the_rows_of_each_alone(
     tmp_path: Path, seed: int
 ) -> None:
     random.seed(seed)
-    spoilt = random.choice([None, 30])  # a file with a null where none may be
+    invalid = random.choice([None, 30])  # a file with a null in a required column
     fields = ({**field("r"), "nullable": False}, field("i"), field("t", "string"), field("p"))
     adds = []
     for number in range(50):
         count = random.choice([0, 1, 3, 40])
         columns = {"r": pa.array(range(number, number + count), pa.int64())}
-        if number == spoilt:
+        if number == invalid:
             columns["r"], count = pa.array([1, None], pa.int64()), 2
-        if number % 10 < 8:  # schemas in stretches, so that neighbours are joined
+        if number % 10 < 8:  # runs of equal schemas, so that neighbours are combined
             kind = (pa.int64(), pa.int32())[number // 10 % 2]
             columns["i"] = pa.array([random.choice([None, n]) for n in range(count)], kind)
         texts = pa.array([random.choice([None, "a", "é" * n]) for n in range(count)], pa.string())
@@ -299,12 +301,12 @@ def test_small_files_that_are_read_together_give_the_rows_of_each_alone(
     alone, error = read([files[n : n + 1] for n in range(files.height)], 65_536)
     assert read([files], 1) == (alone, error), f"seed {seed}"
     for batch_rows in (100, 65_536):
-        together, its_error = read([files], batch_rows)
+        combined, its_error = read([files], batch_rows)
         assert its_error == error, f"seed {seed}"
-        assert together == (alone[: len(together)] if error else alone), f"seed {seed}"
+        assert combined == (alone[: len(combined)] if error else alone), f"seed {seed}"
 
 
-def test_a_large_file_comes_batch_by_batch_and_may_be_left(tmp_path: Path) -> None:
+def test_large_file_is_read_in_batches_and_the_read_can_be_closed_early(tmp_path: Path) -> None:
     count = 700_000
     table = pa.table({"n": pa.array(random.Random(1).choices(range(1 << 60), k=count))})
     file = data_file(tmp_path, "a.parquet", table, parquet={"row_group_size": 200_000})
@@ -321,7 +323,7 @@ def test_a_large_file_comes_batch_by_batch_and_may_be_left(tmp_path: Path) -> No
     started.close()
 
 
-def test_no_columns_count_the_rows(tmp_path: Path) -> None:
+def test_read_without_columns_counts_the_rows(tmp_path: Path) -> None:
     adds = [data_file(tmp_path, f"{n}.parquet", numbers(*range(n))) for n in range(5)]
     snapshot = snapshot_of(tmp_path, NUMBERS, *adds)
     assert sum(batch.num_rows for batch in batches(snapshot, [])) == 10
@@ -331,7 +333,7 @@ def test_no_columns_count_the_rows(tmp_path: Path) -> None:
     assert sum(batch.num_rows for batch in batches(snapshot, [], predicate=pl.lit(True))) == 10
 
 
-def test_a_predicate_keeps_only_rows_for_which_it_is_true(tmp_path: Path) -> None:
+def test_predicate_keeps_only_rows_for_which_it_is_true(tmp_path: Path) -> None:
     table = pa.table({"n": pa.array([1, None, 3, 4], pa.int64()), "s": ["a", "b", None, "d"]})
     snapshot = snapshot_of(
         tmp_path, (field("n"), field("s", "string")), data_file(tmp_path, "a.parquet", table)
@@ -342,12 +344,12 @@ def test_a_predicate_keeps_only_rows_for_which_it_is_true(tmp_path: Path) -> Non
         {"s": "d", "n": 4}
     ]
     with pytest.raises(InvalidInputError, match="does not have"):
-        rows(snapshot, predicate=pl.col("nowhere") > 1)
+        rows(snapshot, predicate=pl.col("missing") > 1)
     with pytest.raises(InvalidInputError):
         rows(snapshot, predicate=pl.col("n") > pl.col("n").mean())
 
 
-def test_what_a_predicate_raises_is_not_said_to_be_the_files_fault(tmp_path: Path) -> None:
+def test_error_in_a_predicate_is_not_reported_as_a_damaged_file(tmp_path: Path) -> None:
     def refuse(_value: int) -> bool:
         raise ValueError("not this one")
 
@@ -358,7 +360,9 @@ def test_what_a_predicate_raises_is_not_said_to_be_the_files_fault(tmp_path: Pat
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_row_groups_left_out_by_statistics_change_no_answer(tmp_path: Path, seed: int) -> None:
+def test_row_groups_skipped_by_statistics_do_not_change_the_result(
+    tmp_path: Path, seed: int
+) -> None:
     random.seed(seed)
     count = 2000
     when = WHEN
@@ -402,8 +406,8 @@ def test_row_groups_left_out_by_statistics_change_no_answer(tmp_path: Path, seed
         pl.col("none").is_not_null(),
         pl.col("n").cast(pl.Int64) + pl.col("none").fill_null(1) > bound,
     ):
-        mine = [row for b in batches(snapshot, predicate=predicate) for row in b.to_pylist()]
-        assert repr(mine) == repr(whole.filter(predicate).to_dicts()), f"seed {seed}: {predicate}"
+        found = [row for b in batches(snapshot, predicate=predicate) for row in b.to_pylist()]
+        assert repr(found) == repr(whole.filter(predicate).to_dicts()), f"seed {seed}: {predicate}"
 
 
 def test_row_groups_that_cannot_match_are_not_read(tmp_path: Path) -> None:
@@ -423,7 +427,7 @@ def test_row_groups_that_cannot_match_are_not_read(tmp_path: Path) -> None:
         rows(snapshot)
 
 
-def test_columns_come_in_the_order_asked_for_and_only_those_of_the_table(tmp_path: Path) -> None:
+def test_columns_have_the_requested_order_and_unknown_ones_raise(tmp_path: Path) -> None:
     deltalake.write_deltalake(tmp_path, everything(8), partition_by=["p"])
     snapshot = lakelog.open(tmp_path).snapshot()
     assert batches(snapshot, ["t", "p", "id"])[0].schema.names == ["t", "p", "id"]
@@ -435,7 +439,7 @@ def test_columns_come_in_the_order_asked_for_and_only_those_of_the_table(tmp_pat
         read_files(ReadPlan.of(snapshot), snapshot.files().collect(), batch_rows=0)
 
 
-def test_an_empty_table_and_empty_files_have_no_rows(tmp_path: Path) -> None:
+def test_empty_table_and_empty_files_have_no_rows(tmp_path: Path) -> None:
     assert rows(snapshot_of(tmp_path / "none", NUMBERS)) == []
     empty = data_file(tmp_path / "empty", "a.parquet", numbers())
     snapshot = snapshot_of(tmp_path / "empty", NUMBERS, empty)
@@ -443,17 +447,17 @@ def test_an_empty_table_and_empty_files_have_no_rows(tmp_path: Path) -> None:
     assert batches(snapshot, []) == []
 
 
-# --- where files are -----------------------------------------------------------------------------
+# --- locations of files --------------------------------------------------------------------------
 
 
-def test_paths_with_odd_characters_are_found(tmp_path: Path) -> None:
+def test_paths_with_special_characters_are_read(tmp_path: Path) -> None:
     names = ["p=a b/ü%2F+#?.parquet", "x%20y.parquet", "a;b&c=d.parquet", "[1]{2}*.parquet"]
     adds = [data_file(tmp_path, name, numbers(n)) for n, name in enumerate(names)]
     snapshot = snapshot_of(tmp_path, NUMBERS, *adds)
     assert sorted(row["n"] for row in rows(snapshot)) == [0, 1, 2, 3]
 
 
-def test_absolute_paths_and_urls_are_honoured(tmp_path: Path) -> None:
+def test_absolute_paths_and_urls_are_read(tmp_path: Path) -> None:
     source, clone = tmp_path / "source of all", tmp_path / "clone"
     adds = [data_file(source, f"{n}.parquet", numbers(n)) for n in range(4)]
     encoded = str(source).replace(" ", "%20")
@@ -515,7 +519,7 @@ class RangedStore(StoreWrapper):
         return cast("BinaryIO", RangedFile(fetch, len(content)))
 
 
-def test_only_the_ranges_of_a_large_remote_file_that_are_wanted_are_fetched(
+def test_only_required_ranges_of_a_large_remote_file_are_fetched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ranged, "WHOLE_BYTES", 1 << 20)
@@ -541,10 +545,10 @@ def test_only_the_ranges_of_a_large_remote_file_that_are_wanted_are_fetched(
     assert sum(store.fetched) < file["add"]["size"] / 2
 
 
-# --- what is refused -----------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------------
 
 
-def test_types_that_are_not_read_are_refused_by_name(tmp_path: Path) -> None:
+def test_unsupported_types_raise_and_are_named(tmp_path: Path) -> None:
     fields = (field("n"), field("v", "variant"), field("g", "geometry(4326)"))
     nested = field("a", {"type": "array", "elementType": "variant", "containsNull": True})
     snapshot = snapshot_of(
@@ -561,13 +565,13 @@ def test_types_that_are_not_read_are_refused_by_name(tmp_path: Path) -> None:
     assert rows(snapshot, ["n"]) == [{"n": 5}]
 
 
-def test_tables_whose_rows_are_in_no_parquet_files_are_refused(tmp_path: Path) -> None:
+def test_table_without_parquet_files_raises(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, {"n": pl.Int64}, format="indextables")
     with pytest.raises(UnsupportedFeatureError, match="not in Parquet files"):
         ReadPlan.of(table.snapshot())
 
 
-def test_a_type_change_that_the_protocol_does_not_know_is_refused(tmp_path: Path) -> None:
+def test_unknown_type_change_raises(tmp_path: Path) -> None:
     change = {"fromType": "string", "toType": "long"}
     column = field("n", **{"delta.typeChanges": [change]})
     snapshot = snapshot_of(tmp_path, [column], data_file(tmp_path, "a.parquet", numbers(1)))

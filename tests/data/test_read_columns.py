@@ -65,8 +65,8 @@ def read_back(
 
 # --- types ---------------------------------------------------------------------------------------
 
-# Type of the table's column, values of the file with their type, what the reader gives; with
-# arguments of the file's writer.
+# Type of the table's column, values of the file with their type, expected values, and arguments of
+# the file's writer.
 CASTS: list[tuple[Any, pa.Array, list[Any], dict[str, Any]]] = [
     ("long", pa.array([1, None, -5], pa.int8()), [1, None, -5], {}),
     ("long", pa.array([2**31 - 1], pa.int32()), [2**31 - 1], {}),
@@ -163,7 +163,7 @@ CASTS: list[tuple[Any, pa.Array, list[Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("type_", "values", "expected", "writer"), CASTS)
-def test_values_are_those_of_the_tables_type(
+def test_values_are_converted_to_the_type_of_the_table(
     tmp_path: Path, type_: Any, values: pa.Array, expected: list[Any], writer: dict[str, Any]
 ) -> None:
     # More rows than a batch has, so that arrays are slices of others.
@@ -202,7 +202,7 @@ def test_values_are_those_of_the_tables_type(
         (array(struct(field("a"))), pa.array([[1]])),
     ],
 )
-def test_values_that_are_not_of_the_tables_type_are_refused(
+def test_values_incompatible_with_the_type_of_the_table_raise(
     tmp_path: Path, type_: Any, values: pa.Array
 ) -> None:
     snapshot = snapshot_of(
@@ -220,7 +220,7 @@ SPARK = "org.apache.spark."
 
 
 @pytest.mark.parametrize(
-    ("told", "is_old"),
+    ("metadata", "is_old"),
     [
         ({SPARK + "version": "2.4.8"}, True),
         (
@@ -231,8 +231,8 @@ SPARK = "org.apache.spark."
         ({}, False),
     ],
 )
-def test_days_of_the_calendar_of_old_are_those_of_todays(
-    tmp_path: Path, told: dict[str, str], is_old: bool
+def test_dates_of_the_julian_calendar_are_converted(
+    tmp_path: Path, metadata: dict[str, str], is_old: bool
 ) -> None:
     # Days since 1970 as Spark's own tables of both calendars have them.
     julian = [-719164, -719163, -141428, -141427, 0, None]
@@ -248,7 +248,7 @@ def test_days_of_the_calendar_of_old_are_those_of_todays(
             "w": days.cast(pa.date32()),
             "l": pa.ListArray.from_arrays(pa.array(range(7), pa.int32()), days.cast(pa.date32())),
         }
-    ).replace_schema_metadata(told)
+    ).replace_schema_metadata(metadata)
     fields = (
         field("d", "date"),
         field("t", "timestamp"),
@@ -263,20 +263,22 @@ def test_days_of_the_calendar_of_old_are_those_of_todays(
         if row["d"] is not None:
             assert row["t"].date() == row["w"].date() == row["d"]
             assert row["t"].microsecond == 3
-    asked = pl.col("d") < dt.date(1, 1, 2)
+    predicate = pl.col("d") < dt.date(1, 1, 2)
     file = data_file(tmp_path / "few", "a.parquet", table, parquet={"row_group_size": 2})
-    found = rows(snapshot_of(tmp_path / "few", fields, file), ["d"], predicate=asked)
+    found = rows(snapshot_of(tmp_path / "few", fields, file), ["d"], predicate=predicate)
     assert found == [{"d": dt.date(1, 1, 1)}]
 
 
-def test_times_of_old_in_a_zone_of_their_own_are_refused(tmp_path: Path) -> None:
-    told = {SPARK + "version": "2.4.8", SPARK + "timeZone": "America/Los_Angeles"}
-    late = pa.table({"t": pa.array([0], pa.timestamp("us", "UTC"))}).replace_schema_metadata(told)
+def test_old_timestamps_of_another_time_zone_raise(tmp_path: Path) -> None:
+    metadata = {SPARK + "version": "2.4.8", SPARK + "timeZone": "America/Los_Angeles"}
+    late = pa.table({"t": pa.array([0], pa.timestamp("us", "UTC"))}).replace_schema_metadata(
+        metadata
+    )
     early = pa.table({"t": pa.array([OLD.replace(year=1890)], pa.timestamp("us", "UTC"))})
     assert len(read_back(tmp_path / "late", late, [field("t", "timestamp")])) == 1
     with pytest.raises(UnsupportedFeatureError, match="calendar") as caught:
         read_back(
-            tmp_path / "early", early.replace_schema_metadata(told), [field("t", "timestamp")]
+            tmp_path / "early", early.replace_schema_metadata(metadata), [field("t", "timestamp")]
         )
     assert caught.value.path == "a.parquet"
 
@@ -285,15 +287,15 @@ def test_times_of_old_in_a_zone_of_their_own_are_refused(tmp_path: Path) -> None
 
 
 def test_missing_columns_are_null_at_any_depth(tmp_path: Path) -> None:
-    inner = pa.struct([("a", pa.int64()), ("gone", pa.string())])
+    inner = pa.struct([("a", pa.int64()), ("dropped", pa.string())])
     table = pa.table(
         {
             "n": [1, 2, 3],
-            "s": pa.array([{"a": 1, "gone": "x"}, None, {"a": None, "gone": "y"}], inner),
+            "s": pa.array([{"a": 1, "dropped": "x"}, None, {"a": None, "dropped": "y"}], inner),
             "l": pa.array([[{"a": 1}, None], None, []], pa.list_(inner)),
             "m": pa.array([[("k", {"a": 1})], [("k", None)], None], pa.map_(pa.string(), inner)),
             "only": pa.array(
-                [{"gone": "x"}, None, {"gone": None}], pa.struct([("gone", pa.string())])
+                [{"dropped": "x"}, None, {"dropped": None}], pa.struct([("dropped", pa.string())])
             ),
         }
     )
@@ -327,7 +329,7 @@ def test_missing_columns_are_null_at_any_depth(tmp_path: Path) -> None:
     ]
 
 
-def test_names_that_differ_in_case_are_the_same_column_unless_two_are_meant(tmp_path: Path) -> None:
+def test_column_names_ignore_case_unless_they_are_ambiguous(tmp_path: Path) -> None:
     table = pa.table({"ID": [1], "S": pa.array([{"A": 2}])})
     fields = (field("id"), field("s", struct(field("a"))))
     assert read_back(tmp_path / "one", table, fields) == [{"id": 1, "s": {"a": 2}}]
@@ -394,7 +396,7 @@ def by_id() -> pa.Table:
 
 
 @pytest.mark.parametrize("mode", ["name", "id"])
-def test_columns_are_found_as_the_table_maps_them(tmp_path: Path, mode: str) -> None:
+def test_columns_are_found_by_the_column_mapping(tmp_path: Path, mode: str) -> None:
     table = by_name() if mode == "name" else by_id()
     file = data_file(tmp_path, "a.parquet", table, partitionValues={"col-9": "v"})
     snapshot = snapshot_of(
@@ -410,7 +412,7 @@ def test_columns_are_found_as_the_table_maps_them(tmp_path: Path, mode: str) -> 
     assert rows(snapshot, ["l"], predicate=pl.col("now") == 1) == [{"l": [{"x": 3}, None]}]
 
 
-def test_the_mode_counts_only_where_the_protocol_says_so(tmp_path: Path) -> None:
+def test_mapping_mode_applies_only_if_the_protocol_supports_it(tmp_path: Path) -> None:
     snapshot = snapshot_of(
         tmp_path,
         (mapped("now", 1),),
@@ -421,7 +423,7 @@ def test_the_mode_counts_only_where_the_protocol_says_so(tmp_path: Path) -> None
     assert rows(snapshot) == [{"now": 5}]
 
 
-def test_a_file_without_ids_is_refused_where_columns_are_found_by_them(tmp_path: Path) -> None:
+def test_file_without_field_ids_raises_in_id_mode(tmp_path: Path) -> None:
     properties = {"delta.columnMapping.mode": "id"}
     with pytest.raises(CorruptionError, match="ids"):
         read_back(tmp_path, pa.table({"col-1": [1]}), (mapped("now", 1),), properties)
@@ -434,9 +436,9 @@ def test_a_file_without_ids_is_refused_where_columns_are_found_by_them(tmp_path:
     assert [batch.num_rows for batch in batches(snapshot, [])] == [1]
 
 
-def test_nulls_are_refused_where_the_schema_allows_none(tmp_path: Path) -> None:
+def test_null_in_a_required_column_raises(tmp_path: Path) -> None:
     required = {**field("n"), "nullable": False}
-    assert read_back(tmp_path / "sound", pa.table({"n": [1]}), [required]) == [{"n": 1}]
+    assert read_back(tmp_path / "valid", pa.table({"n": [1]}), [required]) == [{"n": 1}]
     with pytest.raises(CorruptionError, match="is NOT NULL"):
         read_back(tmp_path / "null", pa.table({"n": pa.array([1, None])}), [required])
     with pytest.raises(CorruptionError, match="is NOT NULL"):
@@ -517,23 +519,21 @@ def value_of(type_: Any) -> Any:
             return [(f"k{n}", value_of(type_["valueType"])) for n in range(count)]
 
 
-def seen(value: Any, type_: Any) -> Any:
+def converted(value: Any, type_: Any) -> Any:
     """A value converted to the type that the table has now."""
     if value is None or isinstance(type_, str):
         return value
     match type_["type"]:
         case "struct":
-            return {f["name"]: seen(value.get(f["name"]), f["type"]) for f in type_["fields"]}
+            return {f["name"]: converted(value.get(f["name"]), f["type"]) for f in type_["fields"]}
         case "array":
-            return [seen(element, type_["elementType"]) for element in value]
+            return [converted(element, type_["elementType"]) for element in value]
         case _:
-            return [(key, seen(element, type_["valueType"])) for key, element in value]
+            return [(key, converted(element, type_["valueType"])) for key, element in value]
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_any_evolution_of_a_nested_schema_reads_as_the_model_says(
-    tmp_path: Path, seed: int
-) -> None:
+def test_rows_of_an_evolved_nested_schema_equal_the_model(tmp_path: Path, seed: int) -> None:
     random.seed(seed)
     old = struct(*(field(f"c{n}", random_type(3)) for n in range(4)))
     new = evolved(old)
@@ -541,12 +541,12 @@ def test_any_evolution_of_a_nested_schema_reads_as_the_model_says(
     table = pa.Table.from_pylist(values, pa.schema(list(arrow(old))))
     file = data_file(tmp_path, "a.parquet", table, parquet={"row_group_size": 17})
     snapshot = snapshot_of(tmp_path, new["fields"], file)
-    expected = [seen(value, new) for value in values]
+    expected = [converted(value, new) for value in values]
     for size in (65_536, 7):
         assert rows(snapshot, batch_rows=size) == expected, f"seed {seed}"
 
 
-def test_only_the_leaves_that_are_wanted_are_read(tmp_path: Path) -> None:
+def test_only_requested_leaves_are_read(tmp_path: Path) -> None:
     table = pa.table({"a": [1], "s": pa.array([{"x": 1, "y": {"z": 1, "w": 2}}]), "b": [1]})
     pq.write_table(table, tmp_path / "a.parquet")
     schema = pq.read_schema(tmp_path / "a.parquet")
@@ -564,5 +564,5 @@ def test_only_the_leaves_that_are_wanted_are_read(tmp_path: Path) -> None:
     columns = Columns.of(schema, [b, wanted], "none")
     assert columns.leaves == (3, 4)
     assert columns.plain == {"b": 4}
-    gone = contract.Field("gone", contract.Primitive("long"))
-    assert Columns.of(schema, [gone], "none").leaves == ()
+    dropped = contract.Field("dropped", contract.Primitive("long"))
+    assert Columns.of(schema, [dropped], "none").leaves == ()

@@ -31,14 +31,14 @@ def table(count: int = COUNT) -> pa.Table:
     return pa.table({"n": pa.array(numbers, pa.int64()), "s": pa.array(map(str, numbers))})
 
 
-def made(root: Path, count: int = COUNT) -> Snapshot:
+def new_snapshot(root: Path, count: int = COUNT) -> Snapshot:
     """Three files, of which the second has a stored deletion vector."""
-    held = table(count)
+    data = table(count)
     vector = vector_file(root, {"v": range(0, count, 7)})["v"]
     adds = [
-        data_file(root, "a.parquet", held.slice(0, 10)),
-        data_file(root, "b.parquet", held, deletionVector=vector, parquet={"row_group_size": 1000}),
-        data_file(root, "c.parquet", held.slice(0, 10)),
+        data_file(root, "a.parquet", data.slice(0, 10)),
+        data_file(root, "b.parquet", data, deletionVector=vector, parquet={"row_group_size": 1000}),
+        data_file(root, "c.parquet", data.slice(0, 10)),
     ]
     return snapshot_of(root, (field("n"), field("s", "string")), *adds)
 
@@ -53,8 +53,8 @@ def read_until_it_fails(snapshot: Snapshot, columns: Any = None) -> tuple[int, L
 
 
 @pytest.mark.parametrize("count", [COUNT, LARGE])
-def test_a_missing_data_file_is_told(tmp_path: Path, count: int) -> None:
-    snapshot = made(tmp_path, count)
+def test_missing_data_file_raises_not_found_error(tmp_path: Path, count: int) -> None:
+    snapshot = new_snapshot(tmp_path, count)
     (tmp_path / "b.parquet").unlink()
     read, error = read_until_it_fails(snapshot)
     assert isinstance(error, NotFoundError)
@@ -67,10 +67,10 @@ def test_a_missing_data_file_is_told(tmp_path: Path, count: int) -> None:
 
 @pytest.mark.parametrize("kept", [0, 3, 8, 100, 0.5, -1])
 @pytest.mark.parametrize("columns", [None, []])
-def test_a_data_file_cut_short_is_told_with_both_lengths(
+def test_truncated_data_file_raises_with_both_lengths(
     tmp_path: Path, kept: float, columns: Any
 ) -> None:
-    snapshot = made(tmp_path)
+    snapshot = new_snapshot(tmp_path)
     path = tmp_path / "b.parquet"
     content = path.read_bytes()
     length = int(len(content) * kept) if 0 < kept < 1 else int(kept) % len(content)
@@ -83,14 +83,14 @@ def test_a_data_file_cut_short_is_told_with_both_lengths(
     assert read <= 10
 
 
-def test_a_large_data_file_cut_short_in_the_middle_is_told(tmp_path: Path) -> None:
-    snapshot = made(tmp_path, LARGE)
+def test_large_data_file_that_is_truncated_or_damaged_raises(tmp_path: Path) -> None:
+    snapshot = new_snapshot(tmp_path, LARGE)
     path = tmp_path / "b.parquet"
     content = path.read_bytes()
     assert len(content) > 4 << 20
     path.write_bytes(content[:-100_000])
     assert isinstance(read_until_it_fails(snapshot)[1], CorruptionError)
-    # The footer is whole, and a page in the middle is not.
+    # The footer is intact, and a page in the middle is damaged.
     path.write_bytes(content[:3_000_000] + bytes(500_000) + content[3_500_000:])
     read, error = read_until_it_fails(snapshot)
     assert isinstance(error, CorruptionError)
@@ -98,8 +98,8 @@ def test_a_large_data_file_cut_short_in_the_middle_is_told(tmp_path: Path) -> No
     assert read < LARGE
 
 
-def test_a_file_that_is_no_parquet_is_told(tmp_path: Path) -> None:
-    snapshot = made(tmp_path)
+def test_file_that_is_not_parquet_raises_corruption_error(tmp_path: Path) -> None:
+    snapshot = new_snapshot(tmp_path)
     path = tmp_path / "b.parquet"
     path.write_bytes(b"{" * path.stat().st_size)
     error = read_until_it_fails(snapshot)[1]
@@ -108,11 +108,11 @@ def test_a_file_that_is_no_parquet_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_footer_with_any_byte_changed_gives_no_other_number_of_rows(
+def test_footer_with_a_changed_byte_never_changes_the_number_of_rows(
     tmp_path: Path, seed: int
 ) -> None:
     random.seed(seed)
-    snapshot = made(tmp_path)
+    snapshot = new_snapshot(tmp_path)
     expected = len(rows(snapshot))
     path = tmp_path / "b.parquet"
     content = path.read_bytes()
@@ -124,15 +124,15 @@ def test_a_footer_with_any_byte_changed_gives_no_other_number_of_rows(
         try:
             found = len(rows(snapshot))
         except CorruptionError as error:
-            told = error.path
+            reported = error.path
         else:
-            told = "b.parquet"
+            reported = "b.parquet"
             assert found == expected, f"seed {seed}, byte {at}"
-        assert told == "b.parquet"
+        assert reported == "b.parquet"
 
 
-def test_damage_to_deletion_vectors_is_told_by_their_file(tmp_path: Path) -> None:
-    snapshot = made(tmp_path)
+def test_damaged_deletion_vector_raises_with_its_file(tmp_path: Path) -> None:
+    snapshot = new_snapshot(tmp_path)
     (path,) = tmp_path.glob("deletion_vector_*.bin")
     content = path.read_bytes()
     expected = len(rows(snapshot))
@@ -156,8 +156,8 @@ def test_damage_to_deletion_vectors_is_told_by_their_file(tmp_path: Path) -> Non
     assert len(rows(snapshot)) == expected
 
 
-def test_a_vector_of_another_cardinality_than_the_log_says_is_told(tmp_path: Path) -> None:
-    snapshot = made(tmp_path)
+def test_cardinality_that_differs_from_the_log_raises(tmp_path: Path) -> None:
+    snapshot = new_snapshot(tmp_path)
     files = snapshot.files().sort("path").collect()
     wrong = files.with_columns(pl.col("dvCardinality") + 1)
     with pytest.raises(CorruptionError, match="differs from the log") as caught:
@@ -166,55 +166,55 @@ def test_a_vector_of_another_cardinality_than_the_log_says_is_told(tmp_path: Pat
 
 
 class FailingAt(FileWrapper):
-    """A reader whose nth read (`turn`) fails."""
+    """A reader whose nth read fails."""
 
-    def __init__(self, file: BinaryIO, turn: int) -> None:
+    def __init__(self, file: BinaryIO, nth: int) -> None:
         super().__init__(file)
-        self.turn = turn
+        self.nth = nth
 
     def read(self, size: int = -1, /) -> bytes:
-        self.turn -= 1
-        if not self.turn:
+        self.nth -= 1
+        if not self.nth:
             raise UnavailableError("the store failed")
         return super().read(size)
 
 
 class FailingStore(StoreWrapper):
-    """A store where one file cannot be opened (turn 0), or fails at one of its reads."""
+    """A store where one file cannot be opened (nth 0), or fails at its nth read."""
 
-    def __init__(self, root: Path, turn: int) -> None:
+    def __init__(self, root: Path, nth: int) -> None:
         super().__init__(open_store(str(root)))
-        self.turn = turn
+        self.nth = nth
 
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
         if path != "b.parquet":
             return super().open(path, size_bytes)
-        if not self.turn:
+        if not self.nth:
             raise UnavailableError("the store failed")
-        return cast("BinaryIO", FailingAt(super().open(path, size_bytes), self.turn))
+        return cast("BinaryIO", FailingAt(super().open(path, size_bytes), self.nth))
 
 
-def test_a_store_that_fails_is_no_corruption_wherever_it_does(tmp_path: Path) -> None:
-    snapshot = made(tmp_path)
+def test_store_failure_at_any_read_is_not_reported_as_corruption(tmp_path: Path) -> None:
+    snapshot = new_snapshot(tmp_path)
     files = snapshot.files().sort("path").collect()
     plan = ReadPlan.of(snapshot)
     whole = sum(b.num_rows for b in read_files(plan, files))
-    for turn in range(100):
+    for nth in range(100):
         try:
             found = sum(
-                b.num_rows for b in read_files(plan, files, store=FailingStore(tmp_path, turn))
+                b.num_rows for b in read_files(plan, files, store=FailingStore(tmp_path, nth))
             )
         except UnavailableError as error:
-            told = error
+            reported = error
         else:
             break
-        assert (told.path, told.version) == ("b.parquet", 0)
-    assert turn > 5, "the footer, and each row group"
+        assert (reported.path, reported.version) == ("b.parquet", 0)
+    assert nth > 5, "the footer and each row group are read"
     assert found == whole
 
 
-def test_what_is_left_of_a_read_that_failed_is_closed(tmp_path: Path) -> None:
-    snapshot = made(tmp_path, LARGE)
+def test_failed_read_is_closed(tmp_path: Path) -> None:
+    snapshot = new_snapshot(tmp_path, LARGE)
     (tmp_path / "a.parquet").unlink()
     for _ in range(5):
         assert isinstance(read_until_it_fails(snapshot)[1], NotFoundError)

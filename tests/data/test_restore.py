@@ -24,7 +24,7 @@ from tests.data.vector_writer import inline, vector_file
 SCHEMA = {"id": pl.Int64, "p": pl.String}
 
 
-def made(root: Path | str, **properties: str) -> Table:
+def new_table(root: Path | str, **properties: str) -> Table:
     configuration = {k.replace("__", "."): v for k, v in properties.items()}
     return lakelog.create(root, SCHEMA, ["p"], configuration=configuration, upkeep=False)
 
@@ -34,7 +34,7 @@ def rows(*ids: int, p: str = "a") -> pl.DataFrame:
 
 
 def state(snapshot: Snapshot) -> object:
-    """The part of a state that a restore brings back."""
+    """The part of a state that a restore replaces."""
     files = snapshot.files().select("path", "dvId", "partitionValues", "stats").collect()
     live = snapshot.scan().collect()
     return (
@@ -48,7 +48,9 @@ def state(snapshot: Snapshot) -> object:
 @pytest.mark.parametrize("number", range(share_of(8, 4)))
 def test_any_version_of_a_random_history_can_be_restored(tmp_path: Path, number: int) -> None:
     rng = rng_of(f"restore {number}")
-    table = made(tmp_path, delta__enableDeletionVectors="true", delta__enableChangeDataFeed="true")
+    table = new_table(
+        tmp_path, delta__enableDeletionVectors="true", delta__enableChangeDataFeed="true"
+    )
     states, columns = [state(table.snapshot())], 0
     while len(states) < 14:
         choice = rng.random()
@@ -99,8 +101,8 @@ def test_any_version_of_a_random_history_can_be_restored(tmp_path: Path, number:
             states.append(state(table.snapshot()))
 
 
-def test_commit_is_that_of_delta(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_commit_equals_that_of_delta(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(rows(1, 2))
     table.overwrite(rows(3))
     report = table.restore(1)
@@ -123,8 +125,8 @@ def test_commit_is_that_of_delta(tmp_path: Path) -> None:
     assert list(table.history(1)["operationParameters"].item()) == ["timestamp"]
 
 
-def test_plan_writes_nothing_and_the_present_state_needs_no_commit(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_plan_and_restore_of_the_current_version_commit_nothing(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(rows(1))
     table.append(rows(2))
     plan = table.restore(1, plan=True)
@@ -134,8 +136,8 @@ def test_plan_writes_nothing_and_the_present_state_needs_no_commit(tmp_path: Pat
     assert table.version() == 2
 
 
-def test_mapped_columns_and_ids_come_back(tmp_path: Path) -> None:
-    table = made(tmp_path, delta__columnMapping__mode="name")
+def test_mapped_columns_and_their_ids_are_restored(tmp_path: Path) -> None:
+    table = new_table(tmp_path, delta__columnMapping__mode="name")
     table.append(rows(1))
     table.append(rows(2).with_columns(x=pl.lit("x")), schema_mode="merge")
     greatest = int(table.snapshot().metadata.configuration["delta.columnMapping.maxColumnId"] or 0)
@@ -148,7 +150,7 @@ def test_mapped_columns_and_ids_come_back(tmp_path: Path) -> None:
 
 
 def test_protocol_is_not_downgraded(tmp_path: Path) -> None:
-    table = made(tmp_path)
+    table = new_table(tmp_path)
     table.append(rows(1))
     with table.transaction() as tx:
         tx.set_metadata(configuration={"delta.enableDeletionVectors": "true"})
@@ -158,8 +160,8 @@ def test_protocol_is_not_downgraded(tmp_path: Path) -> None:
     assert "delta.enableDeletionVectors" not in table.snapshot().metadata.configuration
 
 
-def test_deleted_files_are_named_before_anything_is_written(tmp_path: Path) -> None:
-    table = made(tmp_path, delta__enableDeletionVectors="true")
+def test_missing_files_raise_before_anything_is_written(tmp_path: Path) -> None:
+    table = new_table(tmp_path, delta__enableDeletionVectors="true")
     for number in range(2):
         table.append(rows(number))
     first, second = table.snapshot().files().sort("version").collect()["path"]
@@ -190,7 +192,7 @@ def test_deleted_files_are_named_before_anything_is_written(tmp_path: Path) -> N
 
 
 def test_many_files_are_checked_in_one_listing(tmp_path: Path) -> None:
-    table = made(tmp_path)
+    table = new_table(tmp_path)
     frame = pl.DataFrame({"id": range(300), "p": [f"p{n}" for n in range(300)]}, schema=SCHEMA)
     table.append(frame)
     table.overwrite(rows())
@@ -202,8 +204,8 @@ def test_many_files_are_checked_in_one_listing(tmp_path: Path) -> None:
     assert caught.value.path == paths[77]
 
 
-def test_wrong_calls_are_refused(tmp_path: Path) -> None:
-    table = made(tmp_path, delta__appendOnly="true")
+def test_invalid_restore_raises(tmp_path: Path) -> None:
+    table = new_table(tmp_path, delta__appendOnly="true")
     table.append(rows(1))
     with pytest.raises(InvalidInputError, match="either version or timestamp"):
         table.restore()
@@ -213,8 +215,8 @@ def test_wrong_calls_are_refused(tmp_path: Path) -> None:
         table.restore(0)
 
 
-def test_any_commit_in_between_is_a_conflict(tmp_path: Path) -> None:
-    table = made(tmp_path)
+def test_concurrent_commit_is_a_conflict(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
     table.append(rows(1))
     table.append(rows(2))
 

@@ -38,7 +38,7 @@ CONFIGURATIONS = [
 Rows = Counter[str]
 
 
-def made(path: Path, vectors: bool, feed: bool, mapped: bool, by: list[str]) -> Table:
+def new_table(path: Path, vectors: bool, feed: bool, mapped: bool, by: list[str]) -> Table:
     configuration = {
         "delta.enableDeletionVectors": str(vectors).lower(),
         "delta.enableChangeDataFeed": str(feed).lower(),
@@ -153,7 +153,7 @@ def marked(rows: pl.DataFrame, kind: str) -> Rows:
 
 @pytest.mark.filterwarnings("ignore:empty values of the partition column")
 @pytest.mark.parametrize(("vectors", "feed", "mapped"), CONFIGURATIONS)
-def test_random_changes_leave_the_rows_of_a_plain_model(
+def test_random_changes_give_the_rows_of_a_plain_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool, feed: bool, mapped: bool
 ) -> None:
     rng = rng_of(f"row changes {vectors} {feed} {mapped}")
@@ -161,7 +161,7 @@ def test_random_changes_leave_the_rows_of_a_plain_model(
         monkeypatch.setattr("lakelog.data.rewrite._COPIED_BYTES", rng.choice([0, 1 << 20]))
         path = tmp_path / str(round_)
         by = rng.choice([[], ["p"], ["q", "p"]])
-        table = made(path, vectors, feed, mapped, by)
+        table = new_table(path, vectors, feed, mapped, by)
         model = pl.DataFrame(schema=SCHEMA)
         done: list[str] = []
         for _ in range(8):

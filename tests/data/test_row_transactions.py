@@ -27,9 +27,9 @@ ROWS = pl.DataFrame({"id": [1, 2, 3], "x": [10, 20, 30], "p": ["a", "b", "c"]})
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    made = lakelog.create(tmp_path / "t", ROWS.schema, ["p"], upkeep=False)
-    made.append(ROWS)
-    return made
+    created = lakelog.create(tmp_path / "t", ROWS.schema, ["p"], upkeep=False)
+    created.append(ROWS)
+    return created
 
 
 def data_files(table: Table) -> list[str]:
@@ -61,7 +61,7 @@ def test_several_calls_are_one_commit(table: Table) -> None:
     assert info(table, 2)["operation"] == "JOB"
 
 
-def test_a_single_call_describes_the_commit_as_on_the_table(table: Table) -> None:
+def test_single_call_has_the_commit_info_of_the_table_method(table: Table) -> None:
     with table.transaction() as tx:
         tx.delete("id = 1")
     with table.transaction() as tx:
@@ -73,7 +73,7 @@ def test_a_single_call_describes_the_commit_as_on_the_table(table: Table) -> Non
     assert written["operationMetrics"]["numOutputRows"] == "1"
 
 
-def test_a_commit_that_changed_the_rows_read_is_a_conflict(table: Table) -> None:
+def test_commit_that_changed_the_read_rows_is_a_conflict(table: Table) -> None:
     before = data_files(table)
     tx = table.transaction()
     found = tx.scan("p = 'b'").collect()
@@ -87,7 +87,7 @@ def test_a_commit_that_changed_the_rows_read_is_a_conflict(table: Table) -> None
     assert values(table) == {1: 10, 2: 21, 3: 30}
 
 
-def test_a_commit_to_other_rows_is_none(table: Table) -> None:
+def test_commit_to_other_rows_is_not_a_conflict(table: Table) -> None:
     with table.transaction() as tx:
         found = tx.scan("p = 'b'").collect()
         table.update({"x": "x + 1"}, "p = 'c'")
@@ -96,18 +96,18 @@ def test_a_commit_to_other_rows_is_none(table: Table) -> None:
 
 
 @pytest.mark.parametrize("vectors", ["false", "true"])
-@pytest.mark.parametrize("gone", ["p = 'a'", "id = 2", "id = 2 OR p = 'a'", "id = 99"])
-def test_the_change_feed_of_several_calls_has_the_changes_of_each(
-    tmp_path: Path, gone: str, vectors: str
+@pytest.mark.parametrize("condition", ["p = 'a'", "id = 2", "id = 2 OR p = 'a'", "id = 99"])
+def test_change_feed_of_several_calls_has_the_changes_of_each(
+    tmp_path: Path, condition: str, vectors: str
 ) -> None:
     properties = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": vectors}
     table = lakelog.create(tmp_path, ROWS.schema, ["p"], configuration=properties, upkeep=False)
     table.append(pl.concat([ROWS, ROWS.with_columns(pl.col("id") + 10)]), target_file_bytes=1 << 20)
     before = table.to_polars()
-    deleted = before.filter(pl.sql_expr(gone))
+    deleted = before.filter(pl.sql_expr(condition))
     with table.transaction() as tx:
         tx.append(ROWS.head(1).with_columns(id=pl.lit(7)))
-        tx.delete(gone)
+        tx.delete(condition)
         tx.overwrite(ROWS.tail(1), "p = 'c'")
         tx.append(ROWS.head(1).with_columns(id=pl.lit(8)))
     changes = table.changes(2).collect()
@@ -125,7 +125,7 @@ def test_the_change_feed_of_several_calls_has_the_changes_of_each(
     )
 
 
-def test_the_schema_is_overwritten_by_the_only_call_of_a_table_with_a_change_feed(
+def test_schema_overwrite_after_an_append_raises_with_a_change_feed(
     tmp_path: Path,
 ) -> None:
     feed = {"delta.enableChangeDataFeed": "true"}
@@ -140,7 +140,7 @@ def test_the_schema_is_overwritten_by_the_only_call_of_a_table_with_a_change_fee
     assert table.changes(1).collect().height == 6
 
 
-def test_two_calls_do_not_change_one_file(table: Table) -> None:
+def test_two_changes_of_one_file_raise(table: Table) -> None:
     before = data_files(table)
     tx = table.transaction()
     tx.update({"x": "1"}, "id = 2")
@@ -151,7 +151,7 @@ def test_two_calls_do_not_change_one_file(table: Table) -> None:
     assert values(table) == {1: 10, 2: 20, 3: 30}
 
 
-def test_an_error_in_the_block_leaves_no_file(table: Table) -> None:
+def test_error_in_the_block_leaves_no_file(table: Table) -> None:
     before = data_files(table)
 
     def interrupted() -> None:
@@ -165,7 +165,7 @@ def test_an_error_in_the_block_leaves_no_file(table: Table) -> None:
     assert table.version() == 1
 
 
-def test_a_call_that_failed_ends_the_transaction(table: Table) -> None:
+def test_failed_call_ends_the_transaction(table: Table) -> None:
     before = data_files(table)
     tx = table.transaction()
     tx.append(ROWS)
@@ -176,7 +176,7 @@ def test_a_call_that_failed_ends_the_transaction(table: Table) -> None:
         tx.commit()
 
 
-def test_rows_are_not_written_under_metadata_that_is_not_committed(table: Table) -> None:
+def test_append_after_a_schema_merge_in_the_transaction_raises(table: Table) -> None:
     tx = table.transaction()
     tx.append(ROWS.with_columns(more=1), schema_mode="merge")
     with pytest.raises(InvalidInputError, match="metadata was changed"):
@@ -184,7 +184,7 @@ def test_rows_are_not_written_under_metadata_that_is_not_committed(table: Table)
     assert tx.commit() == 2
 
 
-def test_a_merge_is_a_part_of_the_commit(table: Table) -> None:
+def test_merge_is_committed_with_the_transaction(table: Table) -> None:
     newer = pl.DataFrame({"id": [2, 4], "x": [21, 40], "p": ["b", "d"]})
     with table.transaction() as tx:
         merge = tx.merge(newer, "id").when_matched_update({"x": "source.x"})
@@ -196,7 +196,7 @@ def test_a_merge_is_a_part_of_the_commit(table: Table) -> None:
     assert values(table) == {2: 21, 3: 30, 4: 40}
 
 
-def test_a_single_upsert_describes_the_commit_as_on_the_table(table: Table) -> None:
+def test_single_upsert_has_the_commit_info_of_the_table_method(table: Table) -> None:
     with table.transaction() as tx:
         tx.upsert(ROWS.head(1).with_columns(x=pl.lit(11, pl.Int64)), "id")
     written = info(table, 2)
@@ -205,7 +205,7 @@ def test_a_single_upsert_describes_the_commit_as_on_the_table(table: Table) -> N
     assert values(table) == {1: 11, 2: 20, 3: 30}
 
 
-def test_a_merge_conflicts_with_another_change_of_its_rows(table: Table) -> None:
+def test_merge_conflicts_with_another_change_of_its_rows(table: Table) -> None:
     tx = table.transaction()
     tx.upsert(ROWS.head(1).with_columns(x=pl.lit(11, pl.Int64)), "id")
     table.update({"x": "x + 5"}, "id = 1")
@@ -216,7 +216,7 @@ def test_a_merge_conflicts_with_another_change_of_its_rows(table: Table) -> None
     assert values(table) == {1: 15, 2: 20, 3: 30}
 
 
-def test_a_merge_that_failed_ends_the_transaction(table: Table) -> None:
+def test_failed_merge_ends_the_transaction(table: Table) -> None:
     before = data_files(table)
     tx = table.transaction()
     tx.append(ROWS)
@@ -228,7 +228,9 @@ def test_a_merge_that_failed_ends_the_transaction(table: Table) -> None:
 
 
 @pytest.mark.parametrize("fault", ["fail", "lost", "unknown"])
-def test_whatever_operation_fails_all_or_nothing_is_written(tmp_path: Path, fault: Any) -> None:
+def test_all_or_nothing_is_written_after_a_failure_of_any_operation(
+    tmp_path: Path, fault: Any
+) -> None:
     for nth in range(1, 90):
         root = tmp_path / str(nth)
         lakelog.create(root, ROWS.schema, ["p"], upkeep=False).append(ROWS)

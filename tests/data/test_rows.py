@@ -35,9 +35,9 @@ FIELDS = (field("n"), field("s", "string"))
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    made = lakelog.create(tmp_path / "t", ROWS.schema, partition_by=["day"])
-    made.append(ROWS)
-    return made
+    created = lakelog.create(tmp_path / "t", ROWS.schema, partition_by=["day"])
+    created.append(ROWS)
+    return created
 
 
 @pytest.fixture(params=["table", "snapshot"])
@@ -58,7 +58,7 @@ def test_frames_and_streams_hold_the_rows(source: Table | Snapshot) -> None:
         assert connection.execute("select count(*), sum(n) from rows").fetchall() == [(3, 4)]
 
 
-def test_frames_hold_the_rows_and_columns_that_are_asked_for(source: Table | Snapshot) -> None:
+def test_frames_hold_the_requested_rows_and_columns(source: Table | Snapshot) -> None:
     wanted = [{"n": None, "id": 2}, {"n": 3, "id": 3}]
     for where in ("day = '2026-01-02'", pl.col("id") > 1):
         assert source.to_polars(where, ["n", "id"]).sort("id").to_dicts() == wanted
@@ -70,20 +70,20 @@ def test_frames_hold_the_rows_and_columns_that_are_asked_for(source: Table | Sna
                 read(columns=columns)
 
 
-def test_a_table_is_a_source_of_rows_for_another(table: Table, tmp_path: Path) -> None:
+def test_table_is_a_source_of_rows_for_another(table: Table, tmp_path: Path) -> None:
     copy = lakelog.create(tmp_path / "copy", ROWS.schema)
     assert copy.append(table).num_rows == 3
     assert copy.to_polars().sort("id").equals(ROWS)
 
 
-def test_the_state_has_one_row_per_live_file(table: Table) -> None:
+def test_state_has_one_row_per_live_file(table: Table) -> None:
     snapshot = table.snapshot()
     assert snapshot.state.to_polars().equals(snapshot.files().collect())
     assert snapshot.state.to_arrow().num_rows == len(snapshot.state.to_pandas()) == 2
     assert "version=1" in repr(snapshot.state)
 
 
-def test_a_table_without_rows_in_parquet_refuses_by_a_hint_at_its_state(tmp_path: Path) -> None:
+def test_table_without_parquet_files_raises_with_a_hint_at_its_state(tmp_path: Path) -> None:
     indexed = lakelog.create(tmp_path / "i", {"n": pl.Int64}, format="indextables")
     with indexed.transaction() as tx:
         tx.add(path="a.split", size=1, numRecords=7)
@@ -127,7 +127,7 @@ def file_of(root: Path, number: int, rows: int, deleted: list[int], stats: Any) 
         max_size=5,
     )
 )
-def test_counts_are_those_of_the_rows(
+def test_counts_equal_the_number_of_rows(
     tmp_path_factory: pytest.TempPathFactory, files: list[tuple[int, set[int], str]]
 ) -> None:
     root = tmp_path_factory.mktemp("counted")
@@ -141,7 +141,7 @@ def test_counts_are_those_of_the_rows(
     height = snapshot.scan().select("n").collect().height
     if not missing:
         for file in root.glob("*.parquet"):
-            file.unlink()  # the log alone answers
+            file.unlink()  # the counts are read from the log
     scan = snapshot.scan()
     assert snapshot.num_rows() == height
     for engine in ("in-memory", "streaming"):
@@ -163,7 +163,7 @@ def test_only_files_without_a_recorded_number_are_opened(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("recorded", [-1, 1, 1 << 62])
-def test_a_recorded_number_that_cannot_be_right_is_never_the_answer(
+def test_impossible_recorded_number_of_rows_raises_and_a_huge_one_does_not_overflow(
     tmp_path: Path, recorded: int
 ) -> None:
     adds = [file_of(tmp_path, n, 5, [1, 2], {"numRecords": recorded}) for n in range(3)]
@@ -175,12 +175,12 @@ def test_a_recorded_number_that_cannot_be_right_is_never_the_answer(
             snapshot.num_rows()
 
 
-def test_a_count_needs_no_memory_per_row(tmp_path: Path) -> None:
+def test_count_needs_no_memory_per_row(tmp_path: Path) -> None:
     snapshot = snapshot_of(tmp_path, FIELDS, file_of(tmp_path, 0, 5, [], {"numRecords": 1 << 31}))
     assert snapshot.scan().select(pl.len()).collect().item() == 1 << 31
 
 
-def test_a_missing_file_is_a_typed_error_of_every_frame(table: Table) -> None:
+def test_missing_file_raises_not_found_error_in_every_method(table: Table) -> None:
     snapshot = table.snapshot()
     for path in snapshot.files().collect()["path"]:
         Path(table.path, path).unlink()

@@ -23,7 +23,7 @@ from tests.handmade import field
 FIELDS = (field("n"), field("s", "string"), field("day", "date"))
 
 
-def made(root: Path, count: int = 6) -> tuple[Snapshot, pl.DataFrame]:
+def new_snapshot(root: Path, count: int = 6) -> tuple[Snapshot, pl.DataFrame]:
     """A table of a few files, and its rows."""
     adds, frames = [], []
     for n in range(count):
@@ -37,17 +37,17 @@ def made(root: Path, count: int = 6) -> tuple[Snapshot, pl.DataFrame]:
     return snapshot_of(root, FIELDS, *adds, partitioned=["day"]), pl.concat(frames)
 
 
-def test_all_rows_come_in_the_types_of_the_schema(tmp_path: Path) -> None:
-    snapshot, expected = made(tmp_path)
+def test_rows_have_the_types_of_the_schema(tmp_path: Path) -> None:
+    snapshot, expected = new_snapshot(tmp_path)
     lazy = snapshot.scan()
     assert dict(lazy.collect_schema()) == {"n": pl.Int64, "s": pl.String, "day": pl.Date}
     assert_frame_equal(lazy.sort("n").collect(), expected.sort("n"))
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_any_query_gives_what_it_gives_over_the_rows_themselves(tmp_path: Path, seed: int) -> None:
+def test_query_of_a_scan_equals_the_query_of_a_frame(tmp_path: Path, seed: int) -> None:
     random.seed(seed)
-    snapshot, expected = made(tmp_path, 9)
+    snapshot, expected = new_snapshot(tmp_path, 9)
     predicates = [
         pl.col("n") > random.randrange(90),
         pl.col("n").is_between(20, 20 + random.randrange(50)),
@@ -73,7 +73,7 @@ def test_any_query_gives_what_it_gives_over_the_rows_themselves(tmp_path: Path, 
 
 
 def test_slices_end_the_read_early(tmp_path: Path) -> None:
-    snapshot, expected = made(tmp_path)
+    snapshot, expected = new_snapshot(tmp_path)
     for count in (0, 1, 15, 1000):
         assert snapshot.scan().head(count).collect().height == min(count, expected.height)
     (first,) = snapshot.scan().head(1).collect()["n"]
@@ -81,17 +81,17 @@ def test_slices_end_the_read_early(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_match_are_not_opened(tmp_path: Path) -> None:
-    snapshot, _ = made(tmp_path)
+    snapshot, _ = new_snapshot(tmp_path)
     for n in (0, 1, 3, 4, 5):
         (tmp_path / f"{n}.parquet").unlink()
-    asked = pl.col("n").is_between(22, 25)
-    assert snapshot.scan().filter(asked).collect()["n"].to_list() == [22, 23, 24, 25]
-    assert snapshot.scan(asked).select("s").collect()["s"].to_list() == ["s2", "s3", "s4", "s5"]
+    predicate = pl.col("n").is_between(22, 25)
+    assert snapshot.scan().filter(predicate).collect()["n"].to_list() == [22, 23, 24, 25]
+    assert snapshot.scan(predicate).select("s").collect()["s"].to_list() == ["s2", "s3", "s4", "s5"]
     with pytest.raises(Exception, match="not found"):
         snapshot.scan().collect()
 
 
-def test_scans_are_of_their_version(tmp_path: Path) -> None:
+def test_scan_reads_its_own_version(tmp_path: Path) -> None:
     for n in range(3):
         deltalake.write_deltalake(tmp_path, pa.table({"n": [n]}), mode="append")
     table = lakelog.open(tmp_path)
@@ -101,8 +101,8 @@ def test_scans_are_of_their_version(tmp_path: Path) -> None:
 
 
 def test_two_tables_join(tmp_path: Path) -> None:
-    left, rows = made(tmp_path / "left")
-    right, _ = made(tmp_path / "right", 2)
+    left, rows = new_snapshot(tmp_path / "left")
+    right, _ = new_snapshot(tmp_path / "right", 2)
     joined = left.scan().join(right.scan(), on="n").select("n", "s_right").sort("n").collect()
     assert joined["n"].to_list() == rows["n"].to_list()[:20]
 
@@ -124,16 +124,16 @@ def test_columns_of_every_kind_pass_through_polars(tmp_path: Path) -> None:
     assert found["m"].to_list() == theirs["m"].to_list()
 
 
-def test_wrong_questions_are_refused_at_once(tmp_path: Path) -> None:
-    snapshot, _ = made(tmp_path)
+def test_invalid_scan_raises_immediately(tmp_path: Path) -> None:
+    snapshot, _ = new_snapshot(tmp_path)
     with pytest.raises(InvalidInputError, match="does not have"):
-        snapshot.scan(pl.col("nowhere") == 1)
+        snapshot.scan(pl.col("missing") == 1)
     indexed = lakelog.create(tmp_path / "indexed", {"n": pl.Int64}, format="indextables")
     with pytest.raises(UnsupportedFeatureError, match="not in Parquet files"):
         indexed.snapshot().scan()
 
 
-def test_a_column_of_a_type_that_is_not_read_keeps_nobody_from_the_others(tmp_path: Path) -> None:
+def test_columns_next_to_one_of_an_unsupported_type_are_read(tmp_path: Path) -> None:
     snapshot = snapshot_of(
         tmp_path,
         (field("n"), field("v", "variant")),
@@ -145,8 +145,8 @@ def test_a_column_of_a_type_that_is_not_read_keeps_nobody_from_the_others(tmp_pa
         snapshot.scan().collect()
 
 
-def test_errors_of_a_scan_are_lakelogs_own(tmp_path: Path) -> None:
-    snapshot, _ = made(tmp_path)
+def test_error_of_a_scan_is_a_lakelog_error(tmp_path: Path) -> None:
+    snapshot, _ = new_snapshot(tmp_path)
     (tmp_path / "0.parquet").unlink()
     with pytest.raises(NotFoundError):
         snapshot.scan().collect()

@@ -29,7 +29,7 @@ COLUMNS = "delta.dataSkippingStatsColumns"
 PREFIX = "delta.dataSkippingStringPrefixLength"
 
 
-def text_of(
+def stats_text(
     schema: contract.Struct,
     groups: Sequence[pa.Table],
     configuration: dict[str, str | None] | None = None,
@@ -54,7 +54,7 @@ def text_of(
 def stats_of(frame: pl.DataFrame, **configuration: str | None) -> dict[str, Any]:
     """Statistics of a file with the rows of a frame, in one row group."""
     found: dict[str, Any] = json.loads(
-        text_of(struct_of(frame.schema), [frame.to_arrow()], configuration)
+        stats_text(struct_of(frame.schema), [frame.to_arrow()], configuration)
     )
     return found
 
@@ -66,7 +66,7 @@ def bounds(values: list[Any], dtype: Any = None) -> tuple[Any, Any]:
     return found["minValues"].get("c"), found["maxValues"].get("c")
 
 
-def test_statistics_tell_the_count_the_bounds_and_the_nulls() -> None:
+def test_statistics_have_count_bounds_and_null_counts() -> None:
     frame = pl.DataFrame({"a": [3, None, 1], "b": ["x", "y", None]})
     assert stats_of(frame) == {
         "numRecords": 3,
@@ -84,13 +84,13 @@ def test_whole_numbers_are_bounded_by_their_extremes(dtype: Any) -> None:
     assert bounds([0, low, None, high], dtype) == (low, high)
 
 
-def test_a_column_of_nulls_has_no_bounds() -> None:
+def test_column_of_nulls_has_no_bounds() -> None:
     assert bounds([None, None], pl.Int64) == (None, None)
     found = stats_of(pl.DataFrame({"c": pl.Series([None], dtype=pl.Struct({"a": pl.Int64}))}))
     assert (found["minValues"], found["nullCount"]) == ({"c": {}}, {"c": {"a": 1}})
 
 
-def test_nan_is_above_all_numbers_and_alone_it_is_both_bounds() -> None:
+def test_nan_is_the_maximum_and_also_the_minimum_if_it_is_the_only_value() -> None:
     nan = float("nan")
     assert bounds([1.0, nan, -2.0]) == (-2.0, "NaN")
     assert bounds([nan, None]) == ("NaN", "NaN")
@@ -98,18 +98,18 @@ def test_nan_is_above_all_numbers_and_alone_it_is_both_bounds() -> None:
     assert bounds([float("inf"), float("-inf")]) == ("-Infinity", "Infinity")
 
 
-def test_zeros_of_both_signs_are_bounded_by_both() -> None:
+def test_bounds_of_zero_have_both_signs() -> None:
     for values in ([0.0, -0.0], [-0.0, 0.0], [0.0], [-0.0]):
         low, high = bounds(values)
         assert (low, high) == (0, 0)
         assert (str(low), str(high)) == ("-0.0", "0.0")
 
 
-def test_short_floats_keep_their_own_spelling() -> None:
+def test_single_precision_floats_have_their_shortest_text() -> None:
     assert bounds([0.1, 1e20], pl.Float32) == (0.1, 1e20)
 
 
-def test_times_are_rounded_down_below_and_up_above() -> None:
+def test_timestamp_minimum_is_rounded_down_and_maximum_up() -> None:
     zone = dt.UTC
     early = dt.datetime(1960, 1, 1, 0, 0, 0, 1, tzinfo=zone)
     late = dt.datetime(2024, 1, 31, 10, 20, 30, 456001, tzinfo=zone)
@@ -118,7 +118,7 @@ def test_times_are_rounded_down_below_and_up_above() -> None:
     assert bounds([whole]) == ("2024-01-31T10:20:30.456", "2024-01-31T10:20:30.456")
 
 
-def test_times_and_days_beyond_the_calendar_have_no_bounds() -> None:
+def test_timestamps_and_dates_beyond_year_9999_have_no_maximum() -> None:
     far = pl.Series([10**18, 0]).cast(pl.Datetime("us", "UTC"))
     found = stats_of(pl.DataFrame({"c": far, "d": pl.Series([3_000_000, 0]).cast(pl.Date)}))
     assert found["minValues"] == {"c": "1970-01-01T00:00:00.000Z", "d": "1970-01-01"}
@@ -130,7 +130,7 @@ def test_decimals_of_every_width_keep_their_digits() -> None:
         dtype = pl.Decimal(precision, 3)
         values = [Decimal("-1.250"), Decimal("0.001"), None, Decimal("12.000")]
         frame = pl.DataFrame({"c": pl.Series(values, dtype=dtype)})
-        text = text_of(struct_of(frame.schema), [frame.to_arrow()])
+        text = stats_text(struct_of(frame.schema), [frame.to_arrow()])
         assert '"minValues":{"c":-1.250}' in text, precision
         assert '"maxValues":{"c":12.000}' in text, precision
 
@@ -174,25 +174,25 @@ def test_only_the_first_32_leaves_are_counted() -> None:
     assert list(found["minValues"]) == ["s", "a"]
 
 
-def test_the_table_says_how_many_columns_have_statistics() -> None:
+def test_property_limits_the_number_of_columns_with_statistics() -> None:
     frame = pl.DataFrame({"a": [1], "b": [2], "c": [3]})
     assert list(stats_of(frame, **{NUM_COLUMNS: "2"})["nullCount"]) == ["a", "b"]
     assert len(stats_of(frame, **{NUM_COLUMNS: "-1"})["nullCount"]) == 3
     assert stats_of(frame, **{NUM_COLUMNS: "0"}) == {"numRecords": 1, "tightBounds": True}
 
 
-def test_the_table_says_which_columns_have_statistics() -> None:
+def test_property_chooses_the_columns_with_statistics() -> None:
     frame = pl.DataFrame({"a": [1], "S": [{"x": 1, "y": 2}], "o.d": ["q"], "t": [{"u": 3}]})
     found = stats_of(frame, **{COLUMNS: "s.Y, `o.d` ,t", NUM_COLUMNS: "1"})
     assert found["minValues"] == {"S": {"y": 2}, "o.d": "q", "t": {"u": 3}}
 
 
-def test_a_property_that_is_no_number_is_refused() -> None:
+def test_property_that_is_not_a_number_raises() -> None:
     with pytest.raises(InvalidPropertyError, match="not an integer"):
         stats_of(pl.DataFrame({"a": [1]}), **{NUM_COLUMNS: "many"})
 
 
-def test_texts_are_cut_to_32_characters_and_bound_nevertheless() -> None:
+def test_texts_are_truncated_to_32_characters_and_remain_bounds() -> None:
     long = "a" * 40
     assert bounds([long]) == ("a" * 32, "a" * 32 + "\x7f")
     assert bounds(["é" * 40]) == ("é" * 32, "é" * 32 + "\U0010ffff")
@@ -203,7 +203,7 @@ def test_texts_are_cut_to_32_characters_and_bound_nevertheless() -> None:
     assert stats_of(pl.DataFrame({"c": [long]}), **{PREFIX: "3"})["maxValues"] == {"c": "aaa\x7f"}
 
 
-def test_a_cut_never_goes_through_a_character() -> None:
+def test_truncation_never_splits_a_character() -> None:
     text = "a" * 31 + "😀" * 10
     low, high = bounds([text])
     assert low == "a" * 31 + "😀"
@@ -211,7 +211,7 @@ def test_a_cut_never_goes_through_a_character() -> None:
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=90), st.integers(1, 40))
-def test_what_is_cut_above_is_not_below(text: str, length: int) -> None:
+def test_truncated_maximum_is_not_below_the_text(text: str, length: int) -> None:
     above = cut_above(text, length)
     if above is not None:
         assert above.encode() >= text.encode()
@@ -222,20 +222,20 @@ def test_what_is_cut_above_is_not_below(text: str, length: int) -> None:
 def test_texts_that_are_too_long_for_the_footer_are_bounded() -> None:
     schema = struct_of({"c": pl.String})
     groups = [pa.table({"c": values}) for values in (["b"], ["a" * 5000, "z" * 5000], ["c", None])]
-    found = json.loads(text_of(schema, groups))
+    found = json.loads(stats_text(schema, groups))
     assert found["minValues"] == {"c": "a" * 32}
     assert found["maxValues"] == {"c": "z" * 32 + "\x7f"}
     assert found["nullCount"] == {"c": 1}
 
 
-def test_row_groups_are_taken_together() -> None:
+def test_statistics_of_row_groups_are_combined() -> None:
     schema = struct_of({"x": pl.Float64, "l": pl.List(pl.Int64), "n": pl.Int64})
     groups = [
         pa.table({"x": [1.0], "l": [[1]], "n": [None]}),
         pa.table({"x": [float("nan")], "l": [None], "n": [7]}),
         pa.table({"x": [None], "l": [[]], "n": [-7]}),
     ]
-    found = json.loads(text_of(schema, [g.cast(_nullable(schema)) for g in groups]))
+    found = json.loads(stats_text(schema, [g.cast(_nullable(schema)) for g in groups]))
     assert found["numRecords"] == 3
     assert found["minValues"] == {"x": 1.0, "n": -7}
     assert found["maxValues"] == {"x": "NaN", "n": 7}
@@ -246,7 +246,7 @@ def _nullable(schema: contract.Struct) -> pa.Schema:
     return pa.schema(list(contract.to_arrow(schema)))
 
 
-def test_mapped_columns_are_known_by_their_physical_names() -> None:
+def test_mapped_columns_have_their_physical_names() -> None:
     inner = contract.Field(
         "b", contract.Primitive("long"), metadata={"delta.columnMapping.physicalName": "col-2"}
     )
@@ -254,7 +254,7 @@ def test_mapped_columns_are_known_by_their_physical_names() -> None:
         "a", contract.Struct((inner,)), metadata={"delta.columnMapping.physicalName": "col-1"}
     )
     table = pa.table({"a": [{"b": 4}]})
-    found = json.loads(text_of(contract.Struct((outer,)), [table], {COLUMNS: "a.b"}, "name"))
+    found = json.loads(stats_text(contract.Struct((outer,)), [table], {COLUMNS: "a.b"}, "name"))
     assert found["minValues"] == {"col-1": {"col-2": 4}}
 
 
@@ -290,12 +290,12 @@ def random_frame(rng: random.Random) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_bounds_hold_of_every_row_and_nulls_are_counted(seed: int) -> None:
+def test_bounds_hold_for_every_row_and_nulls_are_counted(seed: int) -> None:
     frame = random_frame(random.Random(seed))
     schema = struct_of(frame.schema)
     cut = random.Random(seed).randrange(1, frame.height + 1)
     parts = [part.to_arrow() for part in (frame[:cut], frame[cut:]) if part.height]
-    typed = stats_from_json(pl.Series([text_of(schema, parts)]), schema)
+    typed = stats_from_json(pl.Series([stats_text(schema, parts)]), schema)
     low, high = typed["min"].struct.unnest(), typed["max"].struct.unnest()
     assert typed["nullCount"].struct.unnest().row(0) == frame.null_count().row(0)
     for name in frame.columns:
@@ -307,7 +307,7 @@ def test_bounds_hold_of_every_row_and_nulls_are_counted(seed: int) -> None:
         assert low[name].null_count() == 0, name
         assert (values >= low[name][0]).all(), name
         if high[name].null_count():
-            # Nothing is above the text, or NaN is, by which no reader leaves a file out.
+            # No text is above it, or the maximum is NaN, by which no reader skips a file.
             assert name == "t" or (name == "x" and frame["x"].is_nan().any())
             continue
         above = high[name][0]

@@ -20,7 +20,7 @@ from lakelog import InvalidInputError, LakelogWarning, Table
 EMPTY = "empty"
 
 
-def made(path: Path, type_: Any, **more: Any) -> Table:
+def new_table(path: Path, type_: Any, **more: Any) -> Table:
     schema = {"g": type_, "n": pl.Int64}
     return lakelog.create(path, schema, ["g"], upkeep=False, **more)
 
@@ -50,10 +50,10 @@ def adds(path: Path, version: int = 1) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(("dtype", "empty"), [(pl.String, ""), (pl.Binary, b"")])
-def test_an_overwrite_of_empty_partition_values_is_refused_where_it_would_add_nulls(
+def test_overwrite_of_empty_partition_values_raises_if_it_would_add_nulls(
     tmp_path: Path, dtype: Any, empty: Any
 ) -> None:
-    table = made(tmp_path, dtype)
+    table = new_table(tmp_path, dtype)
     rows = frame(empty, dtype=dtype)
     for _ in range(2):
         with (
@@ -69,8 +69,8 @@ def test_an_overwrite_of_empty_partition_values_is_refused_where_it_would_add_nu
         assert rows_of(table) == [None]
 
 
-def test_empty_partition_values_are_warned_of_once_a_write(tmp_path: Path) -> None:
-    table = made(tmp_path, pl.String)
+def test_empty_partition_values_warn_once_per_write(tmp_path: Path) -> None:
+    table = new_table(tmp_path, pl.String)
     parts = pa.RecordBatchReader.from_batches(
         frame("", "a").to_arrow().schema,
         [b for _ in range(3) for b in frame("", "a").to_arrow().to_batches()],
@@ -92,7 +92,7 @@ def test_empty_texts_of_other_columns_are_kept_without_a_warning(tmp_path: Path)
     assert sorted(rows_of(table)) == ["", "a"]
 
 
-def test_an_empty_text_is_no_value_of_a_partition_column_that_may_not_be_null(
+def test_empty_text_in_a_not_null_partition_column_raises(
     tmp_path: Path,
 ) -> None:
     schema = pa.schema([pa.field("g", pa.string(), nullable=False), ("n", pa.int64())])
@@ -107,8 +107,8 @@ def test_an_empty_text_is_no_value_of_a_partition_column_that_may_not_be_null(
 BYTES = [b"plain", "é ü".encode(), "日本 😀".encode(), b"\x00\x01\x7f", b"a/b=c%20", b'"\\u0041']
 
 
-def test_bytes_of_any_text_are_partition_values_that_every_reader_reads(tmp_path: Path) -> None:
-    table = made(tmp_path, pl.Binary)
+def test_binary_partition_values_of_any_text_are_read_by_every_reader(tmp_path: Path) -> None:
+    table = new_table(tmp_path, pl.Binary)
     table.append(frame(*BYTES, None, dtype=pl.Binary))
     assert rows_of(table) == [*BYTES, None]
     assert peer_rows(tmp_path) == [*BYTES, None]
@@ -122,10 +122,10 @@ def test_bytes_of_any_text_are_partition_values_that_every_reader_reads(tmp_path
 
 
 @pytest.mark.parametrize("value", [b"\xff", b"\x80abc", b"\xed\xa0\x80", b"\xc3"])
-def test_bytes_that_are_no_text_are_refused_before_anything_is_written(
+def test_binary_partition_value_that_is_not_utf_8_raises_before_any_write(
     tmp_path: Path, value: bytes
 ) -> None:
-    table = made(tmp_path, pl.Binary)
+    table = new_table(tmp_path, pl.Binary)
     with pytest.raises(InvalidInputError, match="UTF-8") as caught:
         table.append(frame(b"ok", value, dtype=pl.Binary))
     assert "'g'" in caught.value.message
@@ -133,7 +133,9 @@ def test_bytes_that_are_no_text_are_refused_before_anything_is_written(
     assert not list(tmp_path.rglob("*.parquet"))
 
 
-def test_bytes_that_deltalake_wrote_are_read_as_it_reads_them(tmp_path: Path) -> None:
+def test_binary_partition_values_of_deltalake_are_read_as_deltalake_reads_them(
+    tmp_path: Path,
+) -> None:
     deltalake.write_deltalake(
         tmp_path, frame(b"a", "é".encode(), dtype=pl.Binary).to_arrow(), partition_by=["g"]
     )
@@ -186,7 +188,7 @@ def rebuilt(table: Table) -> str:
     ],
 )
 def test_dates_of_any_year_are_partition_values(tmp_path: Path, days: int, text: str) -> None:
-    table = made(tmp_path, pl.Date)
+    table = new_table(tmp_path, pl.Date)
     values = pl.Series([days], dtype=pl.Int32).cast(pl.Date)
     table.append(pl.DataFrame({"g": values, "n": [0]}))
     assert adds(tmp_path)[0]["partitionValues"] == {"g": text}
@@ -194,12 +196,12 @@ def test_dates_of_any_year_are_partition_values(tmp_path: Path, days: int, text:
     assert found["g"].to_list() == [days]
 
 
-# --- numbers that are equal and not the same -----------------------------------------------------
+# --- equal numbers with different texts ----------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [pl.Float64, pl.Float32])
 def test_negative_zero_keeps_its_sign_and_equals_zero(tmp_path: Path, dtype: Any) -> None:
-    table = made(tmp_path, dtype)
+    table = new_table(tmp_path, dtype)
     values = [0.0, -0.0, math.nan, None, -0.0, 1.5, 0.0, -math.nan]
     table.append(frame(*values, dtype=dtype))
     written = sorted(str(each["partitionValues"]["g"]) for each in adds(tmp_path))

@@ -20,7 +20,7 @@ from lakelog.data import deletion_vectors
 from lakelog.data.deletion_vectors import Vector, VectorReader, VectorWriter, decode_vector
 from lakelog.errors import CorruptionError, InvalidActionError, NotFoundError
 from lakelog.storage import open_store
-from tests.data.vector_writer import MAGIC, early, framed, runs, serialised, z85
+from tests.data.vector_writer import MAGIC, framed, runs, serialised, serialised_early, z85
 
 EXAMPLE = [3, 4, 7, 11, 18, 29]
 
@@ -37,13 +37,13 @@ def read(content: bytes, vector: Vector) -> list[int]:
         reader.close()
 
 
-def test_the_protocols_own_example_is_decoded() -> None:
+def test_example_of_the_protocol_is_decoded() -> None:
     text = "wi5b=000010000siXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
     assert read(b"", Vector(None, text, 0, 40, 6)) == EXAMPLE
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_vectors_that_are_written_are_read(tmp_path: Path, seed: int) -> None:
+def test_written_vectors_are_read_back(tmp_path: Path, seed: int) -> None:
     rng = random.Random(seed)
     sets: list[list[int]] = []
     for _ in range(4):
@@ -67,8 +67,8 @@ def test_vectors_that_are_written_are_read(tmp_path: Path, seed: int) -> None:
         assert size <= len(serialised(values))
 
 
-def test_an_inline_vector_in_the_portable_format_is_decoded() -> None:
-    # Golden bytes of Delta's own tests' form: little-endian magic, one bucket, one array.
+def test_inline_vector_in_the_portable_format_is_decoded() -> None:
+    # Golden bytes in the form that Delta's tests use: little-endian magic, one bucket, one array.
     text = "^Bg9^0rr910000000000iXQKl0rr91000f55c8Xg0@@D72lkbi5=-{L"
     assert read(b"", Vector(None, text, 0, 44, 6)) == EXAMPLE
     assert z85(serialised(EXAMPLE)) == text
@@ -93,15 +93,15 @@ def test_any_set_in_any_encoding_is_decoded(seed: int) -> None:
     expected = sorted(values)
     assert decode_vector(serialised(values)).tolist() == expected, f"seed {seed}"
 
-    def mixed(key: int, held: list[int]) -> str:
-        return "run" if key % 2 == 0 or len(runs(held)) < 3 else "plain"
+    def mixed(key: int, values_of_key: list[int]) -> str:
+        return "run" if key % 2 == 0 or len(runs(values_of_key)) < 3 else "plain"
 
     assert decode_vector(serialised(values, mixed)).tolist() == expected, f"seed {seed}"
     if all(value < 2 << 32 for value in values):
-        assert decode_vector(early(values)).tolist() == expected, f"seed {seed}"
+        assert decode_vector(serialised_early(values)).tolist() == expected, f"seed {seed}"
 
 
-def test_a_full_container_is_decoded_in_both_encodings() -> None:
+def test_full_container_is_decoded_in_both_encodings() -> None:
     values = range(1 << 16)
     assert decode_vector(serialised(values)).tolist() == list(values)
     assert decode_vector(serialised(values, lambda *_: "run")).tolist() == list(values)
@@ -136,7 +136,7 @@ def flip(at: int) -> Callable[[bytes], bytes]:
         (lambda content: content, {"offset": 2}, "size of a deletion vector differs from the log"),
     ],
 )
-def test_a_stored_vector_that_is_wrong_is_corruption(
+def test_damaged_stored_vector_raises_corruption_error(
     damage: Callable[[bytes], bytes], vector: dict[str, Any], message: str
 ) -> None:
     data = serialised(EXAMPLE)
@@ -151,7 +151,7 @@ def test_a_stored_vector_that_is_wrong_is_corruption(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_changed_byte_goes_unnoticed_where_the_checksum_is_made_to_fit(seed: int) -> None:
+def test_changed_byte_without_checksum_raises_or_gives_a_valid_set(seed: int) -> None:
     random.seed(seed)
     data = serialised({*EXAMPLE, *range(70_000, 75_000), 9 << 32}, lambda k, _: "run" if k else "")
     outcomes = set()
@@ -163,14 +163,14 @@ def test_no_changed_byte_goes_unnoticed_where_the_checksum_is_made_to_fit(seed: 
         except CorruptionError:
             outcomes.add("refused")
         else:
-            # Another set, still sound: only the checksum can tell.
+            # A different valid set: only the checksum can detect it.
             assert rows == sorted(set(rows)), f"seed {seed}, byte {at}"
-            outcomes.add("another")
+            outcomes.add("different")
     assert "refused" in outcomes
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_bytes_cut_off_anywhere_are_refused(seed: int) -> None:
+def test_truncated_vector_raises_corruption_error(seed: int) -> None:
     random.seed(seed)
     data = serialised({*EXAMPLE, *range(70_000, 72_000, 3)})
     for length in random.sample(range(len(data)), 60):
@@ -181,12 +181,12 @@ def test_bytes_cut_off_anywhere_are_refused(seed: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["wi5b", "wi5b\\", "é" * 55, "0" * 50, ""])
-def test_an_inline_vector_that_is_no_z85_or_too_short_is_corruption(text: str) -> None:
+def test_inline_vector_that_is_not_z85_or_too_short_raises(text: str) -> None:
     with pytest.raises(CorruptionError):
         read(b"", Vector(None, text, 0, 44, 6))
 
 
-def test_a_missing_file_of_vectors_is_told() -> None:
+def test_missing_vector_file_raises_not_found_error() -> None:
     def missing(path: str) -> io.BytesIO:
         raise NotFoundError("the file was not found", path=path)
 
@@ -208,7 +208,7 @@ def descriptors(**columns: Any) -> pl.DataFrame:
     return pl.DataFrame([{**known, **columns}], schema_overrides=types)
 
 
-def test_descriptors_say_where_vectors_are() -> None:
+def test_descriptors_give_the_locations_of_vectors() -> None:
     name = "deletion_vector_d2c639aa-8816-431a-aaf6-d3fe2512ff61.bin"
     assert Vector.of(descriptors()) == [Vector(f"ab/{name}", None, 4, 40, 6)]
     url = f"s3://mytable/a%20b/{name}"
@@ -222,14 +222,14 @@ def test_descriptors_say_where_vectors_are() -> None:
     assert Vector.of(descriptors(dvStorageType=None, dvPathOrInline=None)) == [None]
 
 
-def test_descriptors_that_do_not_say_enough_are_refused() -> None:
+def test_incomplete_or_unknown_descriptor_raises() -> None:
     with pytest.raises(CorruptionError, match="size or its cardinality"):
         Vector.of(descriptors(dvCardinality=None))
     with pytest.raises(InvalidActionError, match="unknown storage type"):
         Vector.of(descriptors(dvStorageType="x"))
 
 
-def test_the_checksum_is_of_the_data_alone() -> None:
+def test_checksum_covers_only_the_data() -> None:
     data = serialised(EXAMPLE)
     assert framed(data)[-4:] == zlib.crc32(data).to_bytes(4, "big")
 
@@ -242,7 +242,7 @@ def bomb(containers: int) -> bytes:
     return struct.pack("<IQI", MAGIC, 1, 0) + count + header + bytes(4 * containers) + body
 
 
-def test_a_small_vector_of_many_rows_is_refused_before_it_is_expanded(
+def test_small_vector_of_many_rows_raises_before_it_is_expanded(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     data = bomb(3000)
@@ -265,7 +265,7 @@ def test_a_small_vector_of_many_rows_is_refused_before_it_is_expanded(
     assert len(read(framed_file(small), stored(small, 4 << 16))) == 4 << 16
 
 
-def test_a_vector_of_an_impossible_size_is_not_allocated() -> None:
+def test_vector_of_an_impossible_size_is_not_allocated() -> None:
     data = serialised(EXAMPLE)
     huge = replace(stored(data, 6), size_bytes=1 << 50)
     with pytest.raises(CorruptionError):

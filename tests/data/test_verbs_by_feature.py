@@ -62,7 +62,7 @@ FEATURES: dict[str, dict[str, str] | Callable[[Table], Any]] = {
 }
 
 
-def made(root: Path, feature: dict[str, str] | Callable[[Table], Any]) -> Table:
+def new_table(root: Path, feature: dict[str, str] | Callable[[Table], Any]) -> Table:
     properties = feature if isinstance(feature, dict) else {}
     lakelog.write(root, ROWS.head(2), configuration=properties)
     table = lakelog.open(root, upkeep=False)
@@ -81,16 +81,16 @@ def cells() -> dict[str, list[str]]:
     return {line[0].strip("`"): [cell.strip() for cell in line[1:]] for line in lines}
 
 
-def test_the_documentation_has_a_row_for_each_verb() -> None:
+def test_documentation_has_a_row_for_each_verb() -> None:
     assert list(cells()) == list(VERBS)
 
 
 @pytest.mark.parametrize("feature", FEATURES)
-def test_a_verb_is_supported_as_the_documentation_lists(tmp_path: Path, feature: str) -> None:
+def test_verb_is_supported_as_the_documentation_lists(tmp_path: Path, feature: str) -> None:
     found = {}
     for verb, call in VERBS.items():
         root = tmp_path / verb
-        table = made(root, FEATURES[feature])
+        table = new_table(root, FEATURES[feature])
         call(table)
         found[verb] = "yes"
         rows = table.to_polars().sort("id")

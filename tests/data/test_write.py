@@ -89,7 +89,7 @@ class OpenFiles(StoreWrapper):
         return self.uploads[-1]
 
 
-def test_rows_are_shared_out_by_partition(tmp_path: Path) -> None:
+def test_rows_are_distributed_by_partition(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     rows = frame(1000)
     with DataFileWriter(WritePlan.of(table.snapshot()), number=7) as writer:
@@ -115,7 +115,7 @@ def test_rows_of_a_partition_keep_their_order(tmp_path: Path) -> None:
         assert ids == sorted(ids)
 
 
-def test_partition_columns_do_not_stand_in_the_files(tmp_path: Path) -> None:
+def test_partition_columns_are_not_stored_in_the_files(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
         writer.write(frame(3))
@@ -135,7 +135,9 @@ def test_bytes_may_be_partition_values(tmp_path: Path) -> None:
     assert table.snapshot().num_files() == 3
 
 
-def test_many_partitions_wait_on_disk_where_few_files_may_be_open(tmp_path: Path) -> None:
+def test_rows_of_many_partitions_are_spilled_to_disk_if_few_files_may_be_open(
+    tmp_path: Path,
+) -> None:
     table = table_at(tmp_path)
     rows = frame(20_000, partitions=50)
     store = OpenFiles(open_store(str(tmp_path)))
@@ -147,11 +149,11 @@ def test_many_partitions_wait_on_disk_where_few_files_may_be_open(tmp_path: Path
             write_now(writer, part)
         files = writer.finish()
     assert files.height == 50
-    assert store.most <= 4 + 8  # those that are finished side by side
+    assert store.most <= 4 + 8  # files that are finished concurrently
     assert commit(table, files).sort("id").equals(rows)
 
 
-def test_a_file_ends_where_it_has_the_length_that_is_aimed_at(tmp_path: Path) -> None:
+def test_files_have_about_the_target_size(tmp_path: Path) -> None:
     table = table_at(tmp_path, by=())
     plan = WritePlan.of(table.snapshot(), target_file_bytes=20_000)
     rows = frame(10_000)
@@ -162,13 +164,13 @@ def test_a_file_ends_where_it_has_the_length_that_is_aimed_at(tmp_path: Path) ->
     assert files.height > 3
     assert (files["size"] < 60_000).all()
     assert commit(table, files).sort("id").equals(rows)
-    # However many rows there is memory for.
+    # Also if all rows fit into memory.
     with DataFileWriter(plan) as writer:
         writer.write(rows)
         assert (writer.finish()["size"] < 60_000).all()
 
 
-def test_the_table_says_how_long_files_are_and_how_they_are_compressed(tmp_path: Path) -> None:
+def test_properties_set_the_size_and_the_compression_of_files(tmp_path: Path) -> None:
     properties = {"delta.targetFileSize": "5mb", "delta.parquet.compression.codec": "ZSTD"}
     table = table_at(tmp_path, by=(), **properties)
     plan = WritePlan.of(table.snapshot())
@@ -203,7 +205,7 @@ def test_several_files_are_written_at_the_same_time_and_none_is_lost(tmp_path: P
     assert commit(table, files).sort("id").equals(rows)
 
 
-def test_files_of_a_table_without_partitions_are_filled_side_by_side(tmp_path: Path) -> None:
+def test_files_of_a_table_without_partitions_are_written_concurrently(tmp_path: Path) -> None:
     table = table_at(tmp_path, by=())
     rows = frame(10_000)
     store = OpenFiles(open_store(str(tmp_path)))
@@ -219,7 +221,7 @@ def test_files_of_a_table_without_partitions_are_filled_side_by_side(tmp_path: P
         assert writer.finish().height == 1  # few rows are not scattered
 
 
-def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
+def test_aborted_write_leaves_no_file(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     plan = WritePlan.of(table.snapshot(), target_file_bytes=1000)
     with DataFileWriter(plan, memory_bytes=1000) as writer:
@@ -228,7 +230,7 @@ def test_what_is_given_up_leaves_nothing(tmp_path: Path) -> None:
     assert data_files(tmp_path) == []
 
 
-def test_files_that_were_finished_go_too_when_their_writer_gives_up(tmp_path: Path) -> None:
+def test_abort_deletes_finished_files_too(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
         writer.write(frame(10))
@@ -240,7 +242,7 @@ def test_files_that_were_finished_go_too_when_their_writer_gives_up(tmp_path: Pa
         writer.write(frame(1))
 
 
-def test_no_rows_make_no_files(tmp_path: Path) -> None:
+def test_write_without_rows_creates_no_file(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
         writer.write(frame(0))
@@ -248,7 +250,7 @@ def test_no_rows_make_no_files(tmp_path: Path) -> None:
     assert data_files(tmp_path) == []
 
 
-def test_two_attempts_of_a_task_never_meet(tmp_path: Path) -> None:
+def test_two_attempts_of_a_task_write_different_files(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     plan = WritePlan.of(table.snapshot())
     first, second = (DataFileWriter(plan, number=1) for _ in range(2))
@@ -260,7 +262,7 @@ def test_two_attempts_of_a_task_never_meet(tmp_path: Path) -> None:
     assert data_files(tmp_path) == kept["path"].to_list()
 
 
-def test_names_and_times_are_those_that_were_passed_in(tmp_path: Path) -> None:
+def test_names_and_times_are_those_of_the_given_functions(tmp_path: Path) -> None:
     table = table_at(tmp_path, by=())
     plan = WritePlan.of(table.snapshot(), token="write")
     with DataFileWriter(plan, new_id=lambda: "0123-4567-89ab-cdef", clock=lambda: 42) as writer:
@@ -270,7 +272,7 @@ def test_names_and_times_are_those_that_were_passed_in(tmp_path: Path) -> None:
     assert files["modificationTime"].to_list() == [42]
 
 
-def test_a_plan_is_small_and_travels(tmp_path: Path) -> None:
+def test_plan_is_small_and_can_be_pickled(tmp_path: Path) -> None:
     plan = WritePlan.of(table_at(tmp_path).snapshot(), {"key": "secret"}, token="t")
     assert plan.stats.leaves
     data = pickle.dumps(plan)
@@ -279,7 +281,7 @@ def test_a_plan_is_small_and_travels(tmp_path: Path) -> None:
     assert "secret" not in repr(plan)
 
 
-def test_mapped_columns_stand_under_their_physical_names_with_their_ids(tmp_path: Path) -> None:
+def test_mapped_columns_are_stored_with_their_physical_names_and_ids(tmp_path: Path) -> None:
     schema = {**SCHEMA, "s": pl.Struct({"a": pl.List(pl.Struct({"b": pl.Int64}))})}
     table = table_at(tmp_path, schema, **{"delta.columnMapping.mode": "name"})
     rows = frame(5).with_columns(
@@ -318,7 +320,7 @@ def test_nested_columns_of_a_mapped_table_keep_their_rows_in_slices(tmp_path: Pa
         },
         schema=schema,
     )
-    # Arrow's own slices, in the very types of the files, so that nothing else copies them.
+    # Arrow slices in the exact types of the files, so that no conversion copies them.
     arrow = Conform(table.snapshot().schema.fields).table(rows)
     with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
         for start in (0, 1, 4):
@@ -327,7 +329,7 @@ def test_nested_columns_of_a_mapped_table_keep_their_rows_in_slices(tmp_path: Pa
     assert commit(table, files).sort("id").equals(rows)
 
 
-def test_large_frames_are_taken_piece_by_piece(
+def test_large_frames_are_written_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lakelog.data.write._SPLIT_ROWS", 64)
@@ -340,7 +342,7 @@ def test_large_frames_are_taken_piece_by_piece(
         assert commit(table, files).sort("id").equals(rows)
 
 
-def test_void_columns_are_left_out_of_files(tmp_path: Path) -> None:
+def test_void_columns_are_not_stored_in_files(tmp_path: Path) -> None:
     text = (
         '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}},'
         '{"name":"v","type":"void","nullable":true,"metadata":{}}]}'
@@ -356,7 +358,7 @@ def test_void_columns_are_left_out_of_files(tmp_path: Path) -> None:
     ("kinds", "nth"), [("upload", 1), ("upload", 2), ("upload", 3), ("upload", 4)]
 )
 @pytest.mark.parametrize("fault", ["fail", "lost", "unknown"])
-def test_a_file_that_could_not_be_written_is_an_error_and_leaves_nothing(
+def test_failed_upload_raises_and_leaves_no_file(
     tmp_path: Path, fault: Any, kinds: Any, nth: int
 ) -> None:
     table = table_at(tmp_path)
@@ -369,9 +371,7 @@ def test_a_file_that_could_not_be_written_is_an_error_and_leaves_nothing(
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
-def test_a_file_that_fails_in_the_background_is_an_error_and_leaves_nothing(
-    tmp_path: Path, nth: int
-) -> None:
+def test_failed_background_upload_raises_and_leaves_no_file(tmp_path: Path, nth: int) -> None:
     table = table_at(tmp_path, by=())
     store = InjectingStore(open_store(str(tmp_path)), [Rule("fail", "upload", nth=nth)])
     plan = WritePlan.of(table.snapshot(), target_file_bytes=2000)
@@ -386,7 +386,9 @@ def test_a_file_that_fails_in_the_background_is_an_error_and_leaves_nothing(
     assert data_files(tmp_path) == []
 
 
-def test_no_room_on_the_local_disk_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_local_disk_raises_unavailable_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     table = table_at(tmp_path)
 
     def full(**_: Any) -> None:
@@ -399,15 +401,17 @@ def test_no_room_on_the_local_disk_is_told(tmp_path: Path, monkeypatch: pytest.M
     assert data_files(tmp_path) == []
 
 
-RULED = [
+UNSUPPORTED = [
     ({"delta.constraints.positive": "hash(id) > 0"}, {}, "checkConstraints"),
     ({}, {"delta.invariants": '{"expression":{"expression":"hash(id)"}}'}, "invariants"),
     ({}, {"delta.generationExpression": "hash(x)"}, "generatedColumns"),
 ]
 
 
-@pytest.mark.parametrize(("configuration", "metadata", "feature"), RULED, ids=[r[2] for r in RULED])
-def test_rules_that_lakelog_cannot_check_are_refused_by_name_before_a_row_is_written(
+@pytest.mark.parametrize(
+    ("configuration", "metadata", "feature"), UNSUPPORTED, ids=[r[2] for r in UNSUPPORTED]
+)
+def test_unsupported_constraints_raise_before_a_row_is_written(
     tmp_path: Path, configuration: dict[str, str], metadata: dict[str, Any], feature: str
 ) -> None:
     schema = Struct(
@@ -420,10 +424,8 @@ def test_rules_that_lakelog_cannot_check_are_refused_by_name_before_a_row_is_wri
 
 
 @pytest.mark.parametrize("spelled", ['"last"', '["last"]'])
-def test_columns_that_a_table_is_clustered_by_always_have_statistics(
-    tmp_path: Path, spelled: str
-) -> None:
-    made = Handmade(tmp_path)
+def test_clustering_columns_always_have_statistics(tmp_path: Path, spelled: str) -> None:
+    handmade = Handmade(tmp_path)
     features = ["clustering", "domainMetadata"]
     names = [f"c{number:02}" for number in range(40)]
     domain = {
@@ -431,30 +433,30 @@ def test_columns_that_a_table_is_clustered_by_always_have_statistics(
         "configuration": f'{{"clusteringColumns":[{spelled}]}}',
         "removed": False,
     }
-    made.commit(
+    handmade.commit(
         0,
         protocol(1, 7, writerFeatures=features),
         metadata(*(field(name) for name in (*names, "last"))),
         {"domainMetadata": domain},
     )
-    table = made.table
+    table = handmade.table
     table.append(pl.DataFrame({name: [1] for name in (*names, "last")}))
     stats = json.loads(table.snapshot().files().collect()["stats"].item())
     assert list(stats["minValues"]) == [*names[:32], "last"]
 
 
-def test_a_record_of_clustering_that_cannot_be_read_is_an_error(tmp_path: Path) -> None:
+def test_invalid_clustering_domain_raises_corruption_error(tmp_path: Path) -> None:
     features = ["clustering", "domainMetadata"]
-    made = Handmade(tmp_path)
+    handmade = Handmade(tmp_path)
     domain = {"domain": "delta.clustering", "configuration": "[", "removed": False}
-    made.commit(
+    handmade.commit(
         0,
         protocol(1, 7, writerFeatures=features),
         metadata(field("a")),
         {"domainMetadata": domain},
     )
     with pytest.raises(CorruptionError, match="clustering columns"):
-        WritePlan.of(made.table.snapshot())
+        WritePlan.of(handmade.table.snapshot())
 
 
 @pytest.mark.parametrize(
@@ -465,29 +467,27 @@ def test_a_record_of_clustering_that_cannot_be_read_is_an_error(tmp_path: Path) 
         {"type": "struct", "fields": [field("v", "void")]},
     ],
 )
-def test_types_that_cannot_be_written_are_refused_inside_others(
-    tmp_path: Path, type_: dict[str, Any]
-) -> None:
-    made = Handmade(tmp_path)
-    made.commit(0, protocol(1, 2), metadata(field("a"), field("odd", type_)))
+def test_unsupported_nested_type_raises(tmp_path: Path, type_: dict[str, Any]) -> None:
+    handmade = Handmade(tmp_path)
+    handmade.commit(0, protocol(1, 2), metadata(field("a"), field("odd", type_)))
     with pytest.raises(UnsupportedFeatureError, match="'odd' has a type"):
-        WritePlan.of(made.table.snapshot())
+        WritePlan.of(handmade.table.snapshot())
 
 
-def test_a_table_without_any_column_for_files_is_refused(tmp_path: Path) -> None:
-    made = Handmade(tmp_path)
-    made.commit(0, protocol(1, 2), metadata(field("v", "void")))
+def test_table_without_stored_columns_raises(tmp_path: Path) -> None:
+    handmade = Handmade(tmp_path)
+    handmade.commit(0, protocol(1, 2), metadata(field("v", "void")))
     with pytest.raises(InvalidInputError, match="no column"):
-        DataFileWriter(WritePlan.of(made.table.snapshot()))
+        DataFileWriter(WritePlan.of(handmade.table.snapshot()))
 
 
-def test_index_tables_are_refused(tmp_path: Path) -> None:
+def test_indextables_raise(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, SCHEMA, format="indextables", upkeep=False)
     with pytest.raises(UnsupportedFeatureError, match="Parquet"):
         WritePlan.of(table.snapshot())
 
 
-def test_change_data_stand_in_a_folder_of_their_own(tmp_path: Path) -> None:
+def test_change_data_files_are_stored_in_their_own_folder(tmp_path: Path) -> None:
     table = table_at(tmp_path, **{"delta.enableChangeDataFeed": "true"})
     plan = WritePlan.of(table.snapshot()).of_changes()
     with DataFileWriter(plan) as writer:
@@ -533,7 +533,7 @@ def test_empty_texts_are_nulls_and_share_their_partition(tmp_path: Path) -> None
     assert commit(table, files)["p"].null_count() == 3
 
 
-def test_batches_of_arrow_are_taken_as_they_are(tmp_path: Path) -> None:
+def test_arrow_batches_are_written(tmp_path: Path) -> None:
     table = table_at(tmp_path, by=())
     batch = pa.RecordBatch.from_pydict({"ID": [1], "x": [0.5], "p": ["a"]})
     with DataFileWriter(WritePlan.of(table.snapshot())) as writer:

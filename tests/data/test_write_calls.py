@@ -32,7 +32,7 @@ def ids(root: Path) -> list[int]:
     return lakelog.open(root).to_polars()["id"].sort().to_list()
 
 
-def test_a_new_table_has_the_columns_partitions_and_properties_that_are_given(
+def test_new_table_has_the_columns_partitions_and_properties_that_are_given(
     tmp_path: Path,
 ) -> None:
     properties = {"delta.appendOnly": "true"}
@@ -49,7 +49,7 @@ def test_a_new_table_has_the_columns_partitions_and_properties_that_are_given(
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite", "error", "ignore"])
-def test_the_mode_decides_what_becomes_of_an_existing_table(tmp_path: Path, mode: Any) -> None:
+def test_mode_decides_how_an_existing_table_is_changed(tmp_path: Path, mode: Any) -> None:
     assert lakelog.write(tmp_path, ROWS, mode).num_rows == 2
     if mode == "error":
         with pytest.raises(TableExistsError):
@@ -62,7 +62,7 @@ def test_the_mode_decides_what_becomes_of_an_existing_table(tmp_path: Path, mode
     assert report.version == (None if mode == "ignore" else 1)
 
 
-def test_rows_of_a_condition_are_replaced(tmp_path: Path) -> None:
+def test_rows_that_match_a_condition_are_replaced(tmp_path: Path) -> None:
     lakelog.write(tmp_path, ROWS, "overwrite", where="day = 'a' or day = 'b'")
     lakelog.write(tmp_path, MORE, "overwrite", where="day = 'b'")
     assert ids(tmp_path) == [1, 3]
@@ -74,7 +74,7 @@ def test_rows_of_a_condition_are_replaced(tmp_path: Path) -> None:
     assert not list((tmp_path / "new").rglob("*.*"))
 
 
-def test_what_contradicts_the_table_is_refused(tmp_path: Path) -> None:
+def test_arguments_that_contradict_the_table_raise(tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError):
         lakelog.write(tmp_path / "none", ROWS, version=3)
     lakelog.write(tmp_path, ROWS, partition_by=["day"])
@@ -105,7 +105,7 @@ def test_writers_that_create_the_table_at_the_same_time_all_write(tmp_path: Path
     assert ids(tmp_path) == [0, 1, 2, 3]
 
 
-class _Rival(StoreWrapper):
+class _OtherCreatorFirst(StoreWrapper):
     """A store in which another writer creates the table just before this one commits."""
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
@@ -117,7 +117,9 @@ class _Rival(StoreWrapper):
 def test_rows_of_a_frame_are_written_again_if_another_writer_creates_the_table(
     tmp_path: Path,
 ) -> None:
-    report = lakelog.write(None, ROWS, store=_Rival(open_store(str(tmp_path))), upkeep=False)
+    report = lakelog.write(
+        None, ROWS, store=_OtherCreatorFirst(open_store(str(tmp_path))), upkeep=False
+    )
     assert report.version == 1
     assert ids(tmp_path) == [1, 2]
     assert len(list(tmp_path.rglob("*.parquet"))) == 1
@@ -126,7 +128,9 @@ def test_rows_of_a_frame_are_written_again_if_another_writer_creates_the_table(
 def test_rows_of_a_stream_conflict_if_another_writer_creates_the_table(tmp_path: Path) -> None:
     stream = ROWS.to_arrow().to_reader()
     with pytest.raises(ConflictError, match="another writer created the table"):
-        lakelog.write(None, stream, store=_Rival(open_store(str(tmp_path))), upkeep=False)
+        lakelog.write(
+            None, stream, store=_OtherCreatorFirst(open_store(str(tmp_path))), upkeep=False
+        )
     assert lakelog.open(tmp_path).version() == 0
     assert not list(tmp_path.rglob("*.parquet"))
 
@@ -140,7 +144,7 @@ def test_rows_of_a_stream_conflict_if_another_writer_creates_the_table(tmp_path:
     ],
     ids=["tracked", "mapped", "feed"],
 )
-def test_a_new_table_with_features_has_its_rows_in_the_first_commit(
+def test_new_table_with_features_has_its_rows_in_the_first_commit(
     tmp_path: Path, properties: dict[str, str]
 ) -> None:
     given: Any = {"user_name": "ann", "app_id": "job", "app_version": 3}
@@ -171,7 +175,9 @@ def test_columns_without_a_type_are_left_out_of_a_new_table(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("kind", ["fail", "lost"])
-def test_whatever_operation_fails_a_repeated_write_completes(tmp_path: Path, kind: Any) -> None:
+def test_repeated_write_completes_after_a_failure_of_any_operation(
+    tmp_path: Path, kind: Any
+) -> None:
     for nth in range(1, 40):
         inner = open_store(str(tmp_path / str(nth)))
         store = InjectingStore(inner, [Rule(kind, nth=nth)])
@@ -185,7 +191,7 @@ def test_whatever_operation_fails_a_repeated_write_completes(tmp_path: Path, kin
     pytest.fail("a write has fewer operations")
 
 
-def test_creating_an_existing_table_again_is_refused_or_ignored(tmp_path: Path) -> None:
+def test_create_of_an_existing_table_raises_or_is_ignored(tmp_path: Path) -> None:
     lakelog.create(tmp_path, ROWS.schema, ["day"]).append(ROWS)
     with pytest.raises(TableExistsError):
         lakelog.create(tmp_path, MORE.schema)
@@ -208,7 +214,7 @@ def test_creating_with_mode_overwrite_replaces_the_table_in_one_commit(tmp_path:
             configuration={"delta.logRetentionDuration": "interval 9 days"},
         ).append(ROWS)
         if create is not None:
-            made = create(
+            replaced = create(
                 root,
                 OTHERS.schema,
                 ["other"],
@@ -225,16 +231,16 @@ def test_creating_with_mode_overwrite_replaces_the_table_in_one_commit(tmp_path:
                 name="second",
                 mode="overwrite",
             )
-            made = lakelog.open(root)
-        snapshot = made.snapshot()
+            replaced = lakelog.open(root)
+        snapshot = replaced.snapshot()
         assert snapshot.version == 2
         assert (snapshot.num_files(), snapshot.schema.names) == (0, ("other", "id"))
         assert snapshot.metadata.partition_columns == ("other",)
         assert snapshot.metadata.configuration == SECOND
         assert snapshot.metadata.name == "second"
-        assert made.history()["operation"][0] == "CREATE OR REPLACE TABLE"
-        assert made.snapshot(version=1).to_polars().sort("id").equals(ROWS)
-        made.append(pl.DataFrame({"other": [1], "id": ["x"]}))
+        assert replaced.history()["operation"][0] == "CREATE OR REPLACE TABLE"
+        assert replaced.snapshot(version=1).to_polars().sort("id").equals(ROWS)
+        replaced.append(pl.DataFrame({"other": [1], "id": ["x"]}))
         assert pl.read_delta(str(root)).rows() == [(1, "x")]
 
 
@@ -248,21 +254,21 @@ def test_creating_with_mode_overwrite_replaces_the_table_in_one_commit(tmp_path:
     ],
     ids=["mapped", "feed", "tracked", "timestamps"],
 )
-def test_a_table_with_features_is_replaced_and_stays_readable(
+def test_table_with_features_is_replaced_and_stays_readable(
     tmp_path: Path, properties: dict[str, str]
 ) -> None:
     first = lakelog.create(tmp_path, ROWS.schema, ["day"], configuration=properties)
     first.append(ROWS)
-    made = lakelog.create(tmp_path, OTHER.schema, mode="overwrite")
-    kept = properties.items() & made.snapshot().metadata.configuration.items()
+    replaced = lakelog.create(tmp_path, OTHER.schema, mode="overwrite")
+    kept = properties.items() & replaced.snapshot().metadata.configuration.items()
     assert bool(kept) == ("delta.enableChangeDataFeed" not in properties)
-    made.append(OTHER)
-    assert made.to_polars().equals(OTHER)
-    assert made.snapshot(version=1).to_polars().sort("id").equals(ROWS)
-    assert made.snapshot().metadata.id == first.snapshot(version=1).metadata.id
+    replaced.append(OTHER)
+    assert replaced.to_polars().equals(OTHER)
+    assert replaced.snapshot(version=1).to_polars().sort("id").equals(ROWS)
+    assert replaced.snapshot().metadata.id == first.snapshot(version=1).metadata.id
 
 
-def test_an_append_only_table_and_another_format_are_not_replaced(tmp_path: Path) -> None:
+def test_replacing_an_append_only_table_or_another_format_raises(tmp_path: Path) -> None:
     lakelog.write(tmp_path / "a", ROWS, configuration={"delta.appendOnly": "true"})
     with pytest.raises(InvalidTransactionError, match="append"):
         lakelog.create(tmp_path / "a", MORE.schema, mode="overwrite")
@@ -307,24 +313,24 @@ def test_schema_and_partitioning_change_with_the_rows_in_one_commit(
 @pytest.mark.parametrize(
     ("columns", "remains"), [(["id", "day"], True), (["day"], False)], ids=["same", "without"]
 )
-def test_a_table_that_is_replaced_is_not_clustered_by_columns_that_it_lacks(
+def test_replaced_table_is_not_clustered_by_columns_that_it_lacks(
     tmp_path: Path, columns: list[str], remains: bool
 ) -> None:
-    made = Handmade(tmp_path)
+    handmade = Handmade(tmp_path)
     clustering = {"domain": "delta.clustering", "configuration": '{"clusteringColumns":[["id"]]}'}
-    made.commit(
+    handmade.commit(
         0,
         protocol(1, 7, writerFeatures=["clustering", "domainMetadata"]),
         metadata(field("id"), field("day", "string")),
         {"domainMetadata": {**clustering, "removed": False}},
     )
-    made.table.append(ROWS)
-    made.table.overwrite(ROWS.select(columns), schema_mode="overwrite")
-    domains = made.table.snapshot().domains().select("domain").collect().rows()
+    handmade.table.append(ROWS)
+    handmade.table.overwrite(ROWS.select(columns), schema_mode="overwrite")
+    domains = handmade.table.snapshot().domains().select("domain").collect().rows()
     assert domains == [("delta.clustering",)] * remains
     lakelog.create(tmp_path, ROWS.schema, mode="overwrite")
-    assert made.table.snapshot().domains().collect().height == 0
-    assert made.table.append(ROWS).version == 4
+    assert handmade.table.snapshot().domains().collect().height == 0
+    assert handmade.table.append(ROWS).version == 4
 
 
 def test_partitioning_is_kept_unless_it_is_given(tmp_path: Path) -> None:
@@ -337,7 +343,7 @@ def test_partitioning_is_kept_unless_it_is_given(tmp_path: Path) -> None:
     assert deltalake.DeltaTable(tmp_path).metadata().partition_columns == []
 
 
-def test_a_schema_is_not_replaced_where_rows_stay(tmp_path: Path) -> None:
+def test_schema_overwrite_that_keeps_rows_raises(tmp_path: Path) -> None:
     lakelog.write(tmp_path, ROWS, partition_by=["day"])
     table = lakelog.open(tmp_path)
     with pytest.raises(InvalidInputError, match="replaces all rows"):
@@ -363,7 +369,7 @@ def test_a_schema_is_not_replaced_where_rows_stay(tmp_path: Path) -> None:
         ("upsert", [MORE, "id"]),
     ],
 )
-def test_an_unknown_argument_of_a_verb_is_an_error_of_that_verb(
+def test_unknown_argument_raises_a_type_error_of_the_verb(
     tmp_path: Path, verb: str, given: list[Any]
 ) -> None:
     table = lakelog.create(tmp_path / "t", MORE.schema)
@@ -372,7 +378,7 @@ def test_an_unknown_argument_of_a_verb_is_an_error_of_that_verb(
     assert table.version() == 0
 
 
-def test_an_unknown_argument_of_write_creates_no_table(tmp_path: Path) -> None:
+def test_unknown_argument_of_write_creates_no_table(tmp_path: Path) -> None:
     unknown: Any = {"colour": 1}
     with pytest.raises(TypeError, match=r"^write\(\) got an unexpected keyword argument 'colour'$"):
         lakelog.write(tmp_path / "t", pl.DataFrame({"id": [1]}), **unknown)

@@ -22,20 +22,20 @@ INTEGER, FLOAT, TIMESTAMP = Primitive("integer"), Primitive("float"), Primitive(
 WHEN = dt.datetime(2024, 1, 31, 10, 20, 30, 456789)
 
 
-def fitted(values: Any, type_: DataType, **more: Any) -> list[Any]:
+def converted(values: Any, type_: DataType, **more: Any) -> list[Any]:
     """One column's values after conversion."""
     table = Conform([Field("c", type_, **more)]).table(pa.table({"c": values}))
     found: list[Any] = table["c"].to_pylist()
     return found
 
 
-def refused(values: Any, type_: DataType, **more: Any) -> InvalidInputError:
+def conversion_error(values: Any, type_: DataType, **more: Any) -> InvalidInputError:
     with pytest.raises(InvalidInputError) as error:
-        fitted(values, type_, **more)
+        converted(values, type_, **more)
     return error.value
 
 
-FITTING: list[tuple[Any, DataType, list[Any]]] = [
+LOSSLESS: list[tuple[Any, DataType, list[Any]]] = [
     (pa.array([1, None], pa.int8()), LONG, [1, None]),
     (pa.array([5, None], pa.int64()), INTEGER, [5, None]),
     (pa.array([5], pa.uint64()), Primitive("byte"), [5]),
@@ -57,14 +57,14 @@ FITTING: list[tuple[Any, DataType, list[Any]]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "type_", "found"), FITTING)
-def test_a_type_is_changed_where_no_value_changes(
+@pytest.mark.parametrize(("values", "type_", "found"), LOSSLESS)
+def test_type_is_converted_if_no_value_changes(
     values: Any, type_: DataType, found: list[Any]
 ) -> None:
-    assert fitted(values, type_) == found
+    assert converted(values, type_) == found
 
 
-CHANGING: list[tuple[Any, DataType]] = [
+LOSSY: list[tuple[Any, DataType]] = [
     (pa.array([2**40]), INTEGER),
     (pa.array([1.5]), LONG),
     (pa.array([Decimal("1.5")]), LONG),
@@ -78,14 +78,14 @@ CHANGING: list[tuple[Any, DataType]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "type_"), CHANGING)
-def test_a_value_that_would_change_is_refused(values: Any, type_: DataType) -> None:
-    error = refused(values, type_)
+@pytest.mark.parametrize(("values", "type_"), LOSSY)
+def test_value_that_would_change_raises(values: Any, type_: DataType) -> None:
+    error = conversion_error(values, type_)
     assert "without loss" in error.message
     assert error.column == "c"
 
 
-OTHERS: list[tuple[Any, DataType]] = [
+INCOMPATIBLE: list[tuple[Any, DataType]] = [
     (pa.array(["1"]), LONG),
     (pa.array([1]), STRING),
     (pa.array([True]), LONG),
@@ -102,21 +102,21 @@ OTHERS: list[tuple[Any, DataType]] = [
 ]
 
 
-@pytest.mark.parametrize(("values", "type_"), OTHERS)
-def test_a_type_that_means_something_else_is_refused(values: Any, type_: DataType) -> None:
-    assert "has another type" in refused(values, type_).message or type_ == LONG
+@pytest.mark.parametrize(("values", "type_"), INCOMPATIBLE)
+def test_incompatible_type_raises(values: Any, type_: DataType) -> None:
+    assert "has another type" in conversion_error(values, type_).message or type_ == LONG
 
 
-def test_the_hint_of_a_time_without_a_zone_says_what_to_do() -> None:
-    assert "time zone" in str(refused(pa.array([WHEN]), TIMESTAMP).hint)
+def test_hint_for_a_timestamp_without_time_zone_names_the_time_zone() -> None:
+    assert "time zone" in str(conversion_error(pa.array([WHEN]), TIMESTAMP).hint)
 
 
-def test_times_of_any_zone_are_the_same_instant() -> None:
+def test_timestamps_of_any_time_zone_keep_their_instant() -> None:
     zoned = pa.array([WHEN.replace(tzinfo=dt.UTC)], pa.timestamp("us", "Asia/Tokyo"))
-    assert fitted(zoned, TIMESTAMP) == [WHEN.replace(tzinfo=dt.UTC)]
+    assert converted(zoned, TIMESTAMP) == [WHEN.replace(tzinfo=dt.UTC)]
 
 
-def test_columns_go_by_name_whatever_their_order_and_case() -> None:
+def test_columns_are_matched_by_name_in_any_order_and_case() -> None:
     conform = Conform([Field("a", LONG), Field("B", STRING)])
     found = conform.table(pa.table({"b": ["x"], "A": [1]}))
     assert found.to_pylist() == [{"a": 1, "B": "x"}]
@@ -124,7 +124,7 @@ def test_columns_go_by_name_whatever_their_order_and_case() -> None:
     assert conform.table(pl.DataFrame({"a": [1]})).to_pylist() == [{"a": 1, "B": None}]
 
 
-def test_unknown_and_double_columns_are_refused() -> None:
+def test_unknown_and_duplicate_columns_raise() -> None:
     conform = Conform([Field("a", LONG)])
     with pytest.raises(InvalidInputError, match="no column 'z'") as error:
         conform.table(pa.table({"a": [1], "z": [1]}))
@@ -133,44 +133,46 @@ def test_unknown_and_double_columns_are_refused() -> None:
         conform.table(pa.table({"a": [1], "A": [1]}))
 
 
-def test_what_may_not_be_null_is_neither_null_nor_missing() -> None:
-    assert "is NOT NULL" in refused([1, None], LONG, nullable=False).message
+def test_null_or_missing_required_column_raises() -> None:
+    assert "is NOT NULL" in conversion_error([1, None], LONG, nullable=False).message
     conform = Conform([Field("a", LONG, nullable=False), Field("b", LONG)])
     with pytest.raises(InvalidInputError, match="is missing"):
         conform.table(pa.table({"b": [1]}))
 
 
-def test_nulls_inside_are_refused_where_the_type_says_so() -> None:
-    assert refused([[1, None]], Array(LONG, contains_null=False)).column == "c.element"
-    assert fitted([[1], None], Array(LONG, contains_null=False)) == [[1], None]
+def test_nested_null_in_a_required_field_raises() -> None:
+    assert conversion_error([[1, None]], Array(LONG, contains_null=False)).column == "c.element"
+    assert converted([[1], None], Array(LONG, contains_null=False)) == [[1], None]
     entries = pa.array([[("k", None)]], pa.map_(pa.string(), pa.int64()))
-    assert refused(entries, Map(STRING, LONG, value_contains_null=False)).column == "c.value"
+    assert (
+        conversion_error(entries, Map(STRING, LONG, value_contains_null=False)).column == "c.value"
+    )
     inner = Struct((Field("a", LONG, nullable=False),))
-    assert refused([{"a": None}], inner).column == "c.a"
-    assert fitted([{"a": 1}, None], inner) == [{"a": 1}, None]
+    assert conversion_error([{"a": None}], inner).column == "c.a"
+    assert converted([{"a": 1}, None], inner) == [{"a": 1}, None]
     lacking = pa.array([{"b": 1}]), Struct((Field("a", LONG, nullable=False), Field("b", LONG)))
-    assert "is missing" in refused(*lacking).message
+    assert "is missing" in conversion_error(*lacking).message
 
 
-def test_fields_of_structs_go_by_name_too() -> None:
+def test_fields_of_structs_are_matched_by_name() -> None:
     type_ = Struct((Field("a", LONG), Field("b", Array(Struct((Field("x", STRING),))))))
     values = pa.array([{"b": [{"x": "q"}, None]}, None, {"b": None}])
-    assert fitted(values, type_) == [
+    assert converted(values, type_) == [
         {"a": None, "b": [{"x": "q"}, None]},
         None,
         {"a": None, "b": None},
     ]
-    assert refused(pa.array([{"z": 1}]), type_).column == "c.z"
+    assert conversion_error(pa.array([{"z": 1}]), type_).column == "c.z"
 
 
-def test_slices_of_nested_columns_bring_their_own_rows_only() -> None:
+def test_slices_of_nested_columns_are_converted_without_other_rows() -> None:
     type_ = Struct((Field("l", Array(INTEGER)), Field("m", Map(STRING, INTEGER))))
     inner = pa.struct([("l", pa.list_(pa.int64())), ("m", pa.map_(pa.string(), pa.int64()))])
     values = pa.array(
         [{"l": [2**40], "m": None}, {"l": [1, 2], "m": [("k", 3)]}, None, {"l": None, "m": []}],
         inner,
     )
-    assert fitted(values[1:], type_) == values[1:].to_pylist()
+    assert converted(values[1:], type_) == values[1:].to_pylist()
 
 
 @pytest.mark.parametrize(
@@ -185,13 +187,13 @@ def test_slices_of_nested_columns_bring_their_own_rows_only() -> None:
         ("1 + 1", LONG, 2),
     ],
 )
-def test_a_missing_column_takes_its_default(default: str, type_: DataType, value: Any) -> None:
+def test_missing_column_gets_its_default(default: str, type_: DataType, value: Any) -> None:
     columns = [Field("a", LONG), Field("c", type_, metadata={"CURRENT_DEFAULT": default})]
     assert Conform(columns).table(pa.table({"a": [1]}))["c"].to_pylist() == [value]
 
 
 @pytest.mark.parametrize("default", ["current_date()", "hash(1)", "'no number'"])
-def test_a_default_that_would_have_to_be_evaluated_is_refused(default: str) -> None:
+def test_unsupported_default_raises(default: str) -> None:
     column = Field("c", LONG, metadata={"CURRENT_DEFAULT": default})
     with pytest.raises(UnsupportedFeatureError, match="default"):
         Conform([Field("a", LONG), column]).table(pa.table({"a": [1]}))
@@ -199,14 +201,14 @@ def test_a_default_that_would_have_to_be_evaluated_is_refused(default: str) -> N
 
 
 @pytest.mark.parametrize("text", ["varchar(3)", "char(3)"])
-def test_texts_are_no_longer_than_their_column(text: str) -> None:
+def test_text_longer_than_its_column_raises(text: str) -> None:
     metadata = {"__CHAR_VARCHAR_TYPE_STRING": text}
-    assert fitted(["äöü", None], STRING, metadata=metadata) == ["äöü", None]
-    assert "too long" in refused(["abcd"], STRING, metadata=metadata).message
-    assert "too long" in refused(["abcd"], Primitive(text)).message
+    assert converted(["äöü", None], STRING, metadata=metadata) == ["äöü", None]
+    assert "too long" in conversion_error(["abcd"], STRING, metadata=metadata).message
+    assert "too long" in conversion_error(["abcd"], Primitive(text)).message
 
 
-def test_a_variant_is_null_or_refused() -> None:
+def test_variant_that_is_not_null_raises() -> None:
     columns = [Field("a", LONG), Field("v", Primitive("variant"))]
     assert Conform(columns).table(pa.table({"a": [1]}))["v"].null_count == 1
     with pytest.raises(UnsupportedFeatureError, match="does not write"):
@@ -219,6 +221,6 @@ ITEMS = st.lists(
 
 
 @given(ITEMS, st.integers(0, 5))
-def test_lists_are_the_same_after_they_were_fitted(items: list[Any], start: int) -> None:
+def test_converted_lists_equal_the_given_ones(items: list[Any], start: int) -> None:
     values = pa.array(items, pa.list_(pa.int64()))[start:]
-    assert fitted(values, Array(INTEGER)) == items[start:]
+    assert converted(values, Array(INTEGER)) == items[start:]

@@ -27,7 +27,7 @@ from lakelog.model import contract
 from lakelog.skipping.values import parse_text
 
 TIME = dt.datetime(2024, 1, 31, 10, 20, 30, 456000)
-SPELLED: list[tuple[str, Any, str | None]] = [
+SERIALIZED: list[tuple[str, Any, str | None]] = [
     ("string", "a b/ü", "a b/ü"),
     ("string", "", None),
     ("string", None, None),
@@ -53,8 +53,8 @@ SPELLED: list[tuple[str, Any, str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("type_", "value", "text"), SPELLED)
-def test_a_partition_value_is_spelled_as_the_protocol_says(
+@pytest.mark.parametrize(("type_", "value", "text"), SERIALIZED)
+def test_partition_value_is_serialized_as_in_the_protocol(
     type_: str, value: Any, text: str | None
 ) -> None:
     kind = contract.Primitive(type_)
@@ -71,25 +71,25 @@ def test_decimals_of_partitions_keep_their_scale() -> None:
 
 
 @given(st.floats(allow_nan=False))
-def test_a_float_is_read_back_from_its_spelling(value: float) -> None:
+def test_float_is_read_back_from_its_text(value: float) -> None:
     type_ = contract.Primitive("double")
     text = partition_texts(pl.Series("p", [value]), type_)
     assert parse_text(text, type_).to_list() == [value]
 
 
 @given(st.floats(allow_nan=False, width=32))
-def test_a_short_float_is_read_back_from_its_spelling(value: float) -> None:
+def test_single_precision_float_is_read_back_from_its_text(value: float) -> None:
     type_ = contract.Primitive("float")
     values = pl.Series("p", [value], dtype=pl.Float32)
     assert parse_text(partition_texts(values, type_), type_).to_list() == [value]
 
 
-def test_bytes_that_are_no_text_cannot_be_a_partition_value() -> None:
+def test_binary_partition_value_that_is_not_utf_8_raises() -> None:
     with pytest.raises(InvalidInputError, match="not valid UTF-8"):
         partition_texts(pl.Series("p", [b"\xff"]), contract.Primitive("binary"))
 
 
-def test_a_nested_column_cannot_be_a_partition_column() -> None:
+def test_nested_partition_column_raises() -> None:
     with pytest.raises(InvalidInputError, match="partitioned by the column 'p'"):
         partition_texts(pl.Series("p", [[1]]), contract.Array(contract.Primitive("long")))
 
@@ -116,19 +116,19 @@ def test_names_of_columns_are_escaped_too_and_columns_keep_their_order() -> None
     assert partition_folder([], []) == ""
 
 
-def test_a_folder_name_that_is_too_long_is_cut_and_stays_its_own() -> None:
+def test_long_folder_name_is_truncated_and_stays_unique() -> None:
     long = "ü" * 300
     folders = {partition_folder(["p"], [long + end]) for end in "ab"}
     assert len(folders) == 2
     assert all(len(folder.encode()) <= 255 for folder in folders)
 
 
-def test_a_file_is_named_for_its_task_its_write_and_its_attempt() -> None:
+def test_file_is_named_for_its_task_its_write_and_its_attempt() -> None:
     assert file_name(3, "t", "a", 12, CODECS["snappy"]) == "part-00003-t-a.c012.snappy.parquet"
     assert file_name(3, "t", "a", 0, CODECS["none"], "cdc") == "cdc-00003-t-a.c000.parquet"
 
 
-def test_codecs_go_by_name_in_any_case_and_others_are_refused() -> None:
+def test_codec_names_ignore_case_and_unknown_ones_raise() -> None:
     assert codec_of(None).name == "snappy"
     assert codec_of("ZSTD").extension == ".zstd.parquet"
     with pytest.raises(InvalidPropertyError, match="unsupported compression codec"):
@@ -143,7 +143,7 @@ def test_sizes_have_units() -> None:
             size_of(wrong)
 
 
-def test_a_dictionary_is_for_columns_whose_values_repeat() -> None:
+def test_dictionaries_are_used_for_columns_with_repeated_values() -> None:
     count = 70_000
     numbers = pl.int_range(count, eager=True)
     frame = pl.DataFrame(

@@ -62,16 +62,18 @@ def container(values: list[int], kind: str) -> bytes:
 def bitmap(values: Iterable[int], kind: Kind = lambda _key, _values: "plain") -> bytes:
     """A 32-bit Roaring bitmap."""
     parts = split(values, 16)
-    kinds = [kind(key, held) for key, held in parts.items()]
-    bodies = [container(held, k) for held, k in zip(parts.values(), kinds, strict=True)]
+    kinds = [kind(key, values_of_key) for key, values_of_key in parts.items()]
+    bodies = [
+        container(values_of_key, k) for values_of_key, k in zip(parts.values(), kinds, strict=True)
+    ]
     if "run" in kinds:
         flags = sum(1 << n for n, k in enumerate(kinds) if k == "run")
         head = struct.pack("<HH", 12347, len(parts) - 1)
         head += flags.to_bytes(-(-len(parts) // 8), "little")
     else:
         head = struct.pack("<II", 12346, len(parts))
-    for key, held in parts.items():
-        head += struct.pack("<HH", key, len(held) - 1)
+    for key, values_of_key in parts.items():
+        head += struct.pack("<HH", key, len(values_of_key) - 1)
     if "run" not in kinds or len(parts) >= 4:
         at = len(head) + 4 * len(parts)
         for body in bodies:
@@ -84,13 +86,13 @@ def serialised(values: Iterable[int], kind: Kind = lambda _key, _values: "plain"
     """A set of 64-bit values, serialised as in a deletion vector."""
     parts = split(values, 32)
     data = struct.pack("<IQ", MAGIC, len(parts))
-    for key, held in parts.items():
-        data += struct.pack("<I", key) + bitmap(held, kind)
+    for key, values_of_key in parts.items():
+        data += struct.pack("<I", key) + bitmap(values_of_key, kind)
     return data
 
 
-def early(values: Iterable[int]) -> bytes:
-    """The same in the older serialisation, before the portable one."""
+def serialised_early(values: Iterable[int]) -> bytes:
+    """A set of values in the older serialisation, before the portable one."""
     parts = split(values, 32)
     data = struct.pack("<II", EARLY_MAGIC, max(parts, default=-1) + 1)
     for key in range(max(parts, default=-1) + 1):
@@ -106,13 +108,13 @@ def framed(data: bytes) -> bytes:
 
 def inline(values: Iterable[int]) -> dict[str, Any]:
     """The descriptor of a vector in the log."""
-    held = sorted(set(values))
-    data = serialised(held)
+    ordered = sorted(set(values))
+    data = serialised(ordered)
     return {
         "storageType": "i",
         "pathOrInlineDv": z85(data),
         "sizeInBytes": len(data),
-        "cardinality": len(held),
+        "cardinality": len(ordered),
     }
 
 
@@ -126,14 +128,14 @@ def vector_file(
     content = b"\x01"
     found: dict[str, dict[str, Any]] = {}
     for key, values in vectors.items():
-        held = sorted(set(values))
-        data = serialised(held)
+        ordered = sorted(set(values))
+        data = serialised(ordered)
         found[key] = {
             "storageType": "p" if absolute else "u",
             "pathOrInlineDv": str(path) if absolute else prefix + z85(name.bytes),
             "offset": len(content),
             "sizeInBytes": len(data),
-            "cardinality": len(held),
+            "cardinality": len(ordered),
         }
         content += framed(data)
     path.write_bytes(content)

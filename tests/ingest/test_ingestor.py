@@ -663,7 +663,7 @@ def test_missing_or_invalid_key_raises(
 # --- copies of the directory -----------------------------------------------------------------
 
 
-def test_a_copied_directory_is_detected(
+def test_copied_directory_is_detected(
     table: lakelog.Table, directory: Path, tmp_path: Path
 ) -> None:
     import shutil

@@ -123,9 +123,7 @@ def test_generated_and_default_values_are_computed_when_a_row_is_written(
     assert rows["at"].is_between(opened, written).all()
 
 
-def test_a_constraint_on_the_time_uses_the_time_of_the_write(
-    tmp_path: Path, directory: Path
-) -> None:
+def test_constraint_on_the_time_uses_the_time_of_the_write(tmp_path: Path, directory: Path) -> None:
     rule = {"delta.constraints.past": "at <= current_timestamp()"}
     table = new_table(tmp_path / "table", Field("at", TIMESTAMP), **rule)
     with quiet(table, directory) as ingestor:

@@ -25,7 +25,7 @@ def example() -> StoreManifest:
 
 
 @given(st.integers(0, 2**60), st.binary())
-def test_a_manifest_is_read_as_it_was_written(generation: int, key: bytes) -> None:
+def test_manifest_is_read_as_it_was_written(generation: int, key: bytes) -> None:
     written = StoreManifest(generation, 9, ((manifest.data_name(1), facts(1, 5, key)),))
     assert manifest.decode(written.encode(), "m") == written
 

@@ -74,7 +74,7 @@ def test_refresh_reuses_open_files_that_are_still_current(tmp_path: Path) -> Non
             assert reader.get("b") == b"2"
 
 
-def test_a_reader_writes_nothing() -> None:
+def test_reader_writes_nothing() -> None:
     disk = CrashDisk()
     with KeyedStore(PATH, disk=disk) as store:
         store.put("a", "1")

@@ -118,7 +118,7 @@ def test_bounds_are_inclusive_at_the_start_and_exclusive_at_the_end(tmp_path: Pa
             assert store.scan(b"a\0", b"b\0")["key"].to_list() == [b"b"]
 
 
-def test_a_prefix_selects_the_keys_that_begin_with_it(tmp_path: Path) -> None:
+def test_prefix_selects_the_keys_that_begin_with_it(tmp_path: Path) -> None:
     keys = [b"", b"a", b"a\xfe", b"a\xff", b"a\xff\xff", b"ab", b"b", b"\xff", b"\xff\xffz"]
     with KeyedStore(tmp_path) as store:
         store.put_many(dict.fromkeys(keys, b"v"))
@@ -297,7 +297,7 @@ def test_compaction_after_deleting_every_key_leaves_no_file(tmp_path: Path) -> N
         assert state(store) == {b"b": b"1"}
 
 
-def test_a_merge_works_range_by_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_merge_works_range_by_range(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sorted_file.groups, "__defaults__", (4, sorted_file.GROUP_BYTES))
     monkeypatch.setattr(sorted_file.ranges, "__defaults__", (10, sorted_file.MERGE_BYTES))
     expected: dict[bytes, bytes] = {}

@@ -79,7 +79,7 @@ def test_concurrent_puts_gets_scans_flushes_and_merges(tmp_path: Path) -> None:
     store.close()
 
 
-def test_a_flush_waits_for_a_record_between_the_log_and_the_memtable(
+def test_flush_waits_for_a_record_between_the_log_and_the_memtable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     appended, resume = threading.Event(), threading.Event()

@@ -60,7 +60,7 @@ WRITTEN = {
 
 
 @pytest.mark.parametrize("text", WRITTEN)
-def test_an_expression_is_written_as_sql_that_spark_parses(text: str) -> None:
+def test_expression_is_written_as_sql_that_spark_parses(text: str) -> None:
     assert sql_text(WRITTEN[text]) == text
 
 
@@ -237,7 +237,7 @@ def test_sql_text_that_is_not_a_valid_condition_raises(tmp_path: Path, text: str
         ~(pl.col("day") == 5),
     ],
 )
-def test_a_comparison_of_values_of_different_kinds_is_refused(
+def test_comparison_of_values_of_different_kinds_raises(
     tmp_path: Path, where: str | pl.Expr
 ) -> None:
     table = lakelog.create(
@@ -247,7 +247,7 @@ def test_a_comparison_of_values_of_different_kinds_is_refused(
         table.to_polars(where)
 
 
-def test_a_literal_is_compared_as_a_text_with_a_column_of_texts() -> None:
+def test_literal_is_compared_as_text_with_a_string_column() -> None:
     rows = pl.DataFrame({"s": ["20260101", "7", "true"], "b": [True, False, None]})
     for text, found in {
         "s = 20260101": ["20260101"],

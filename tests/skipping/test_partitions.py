@@ -67,7 +67,7 @@ DAY_US = 86_400_000_000
         ("timestamp_ntz", "1970-01-02 00:00:00", DAY_US),
     ],
 )
-def test_a_value_is_parsed_under_the_current_type(type_: str, text: str, value: Any) -> None:
+def test_value_is_parsed_under_the_current_type(type_: str, text: str, value: Any) -> None:
     assert one(type_, text) == (value, True)
 
 
@@ -76,7 +76,7 @@ def test_a_value_is_parsed_under_the_current_type(type_: str, text: str, value: 
     "string integer double boolean binary decimal(12,2) date timestamp timestamp_ntz".split(),
 )
 @pytest.mark.parametrize("text", ["", None])
-def test_an_empty_or_null_text_is_a_known_null_for_every_type(type_: str, text: str | None) -> None:
+def test_empty_or_null_text_is_a_known_null_for_every_type(type_: str, text: str | None) -> None:
     assert one(type_, text) == (None, True)
 
 
@@ -105,7 +105,7 @@ def test_binary_value_is_the_utf_8_encoding_of_its_text() -> None:
     assert one("binary", "é\\u0041") == (b"\xc3\xa9\\u0041", True)
 
 
-def test_a_missing_key_and_a_missing_map_are_unknown() -> None:
+def test_missing_key_and_a_missing_map_are_unknown() -> None:
     values, known = typed_partitions(
         maps({"b": "1"}, None, {"a": "1"}), table(a="long", b="long"), ["a", "b"]
     )
@@ -113,7 +113,7 @@ def test_a_missing_key_and_a_missing_map_are_unknown() -> None:
     assert known.rows() == [(False, True), (False, False), (True, False)]
 
 
-def test_the_order_and_case_of_keys_are_irrelevant_and_an_exact_key_is_preferred() -> None:
+def test_order_and_case_of_keys_are_irrelevant_and_an_exact_key_is_preferred() -> None:
     values, known = typed_partitions(
         maps({"A": "1", "b": "2"}, {"b": "2", "a": "1"}, {"A": "9", "a": "1"}),
         table(a="long", b="long"),

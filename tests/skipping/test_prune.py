@@ -259,7 +259,7 @@ def assert_files_with_matching_rows_are_kept(
 
 @settings(max_examples=share_of(150))
 @given(st.lists(files(), min_size=1, max_size=4), st.lists(predicates(), min_size=1, max_size=4))
-def test_a_file_with_a_matching_row_is_always_kept(
+def test_file_with_a_matching_row_is_always_kept(
     written: list[Written], asked: list[pl.Expr]
 ) -> None:
     assert_files_with_matching_rows_are_kept(written, asked)
@@ -269,7 +269,7 @@ def test_a_file_with_a_matching_row_is_always_kept(
 @pytest.mark.parametrize("column", COLUMNS)
 @settings(max_examples=share_of(15))
 @given(data=st.data())
-def test_a_file_with_a_matching_row_in_one_column_is_always_kept(
+def test_file_with_a_matching_row_in_one_column_is_always_kept(
     column: str, data: st.DataObject
 ) -> None:
     # One column at a time, so that values at its bounds are drawn often.
@@ -401,7 +401,7 @@ def test_absent_or_damaged_statistics_never_prune(text: str | None, where: pl.Ex
     assert keep(where, [{}], [text]) == [True]
 
 
-def test_an_unknown_partition_value_never_prunes_and_a_null_one_does() -> None:
+def test_unknown_partition_value_never_prunes_and_a_null_one_does() -> None:
     rows: list[dict[str, str | None]] = [{"p": "x"}, {}, {"p": ""}, {"p": None}]
     assert keep(p > date(2024, 1, 1), rows, [None] * 4) == [True, True, False, False]
     assert keep(p.is_null(), rows, [None] * 4) == [True, True, True, True]

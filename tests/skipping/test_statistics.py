@@ -129,11 +129,11 @@ def test_typed_statistics_have_the_shape_of_the_logical_schema() -> None:
         ("long", "null", None),
     ],
 )
-def test_a_json_value_converts_exactly_or_is_null(type_: str, value: str, expected: Any) -> None:
+def test_json_value_converts_exactly_or_is_null(type_: str, value: str, expected: Any) -> None:
     assert minimum(type_, value) == expected
 
 
-def test_a_year_beyond_9999_is_read() -> None:
+def test_year_beyond_9999_is_read() -> None:
     texts = pl.Series(['{"maxValues":{"c":"+10000-01-01"}}', '{"maxValues":{"c":"10000-01-01"}}'])
     frame = stats_from_json(texts, schema(field("c", "date")))
     assert frame["max"].struct.field("c").to_physical().to_list() == [2932897, 2932897]
@@ -196,7 +196,7 @@ def test_only_the_requested_columns_are_converted() -> None:
     assert none["min"].struct.fields == []
 
 
-def test_the_bounds_of_a_collated_string_are_not_kept() -> None:
+def test_bounds_of_a_collated_string_are_not_kept() -> None:
     table = schema(field("c", "string collate UNICODE_CI"), field("v", "varchar(9)"))
     frame = stats_from_json(pl.Series(['{"minValues":{"c":"a","v":"b"}}']), table)
     assert frame["min"].item() == {"v": "b"}
@@ -229,7 +229,7 @@ def test_rows_keep_their_order_across_chunks_and_invalid_texts() -> None:
     assert frame["min"].struct.field("l").equals(expected, null_equal=True)
 
 
-def test_a_text_longer_than_a_block_is_read() -> None:
+def test_text_longer_than_a_block_is_read() -> None:
     text = '{"numRecords":3,"minValues":{"s":"%s"}}' % ("x" * 3_000_000)
     assert num_records(pl.Series([text, GOOD])).to_list() == [3, 7]
 
@@ -240,7 +240,7 @@ def test_no_files_give_an_empty_typed_frame() -> None:
     assert frame.schema == stats_from_json(pl.Series([None], dtype=pl.String), WIDE).schema
 
 
-def test_a_checkpoint_struct_is_widened_to_the_current_schema() -> None:
+def test_checkpoint_struct_is_widened_to_the_current_schema() -> None:
     parsed = pl.Series(
         [
             {
@@ -298,7 +298,7 @@ def test_struct_value_that_cannot_be_cast_exactly_is_null() -> None:
     assert (low["m"], low["l"], low["w"]) == (None, None, None)
 
 
-def test_a_struct_without_fields_or_of_another_type_gives_nulls() -> None:
+def test_struct_without_fields_or_of_another_type_gives_nulls() -> None:
     for nothing in (pl.Series([None, None]), pl.Series([1, 2])):
         assert stats_from_struct(nothing, WIDE)["numRecords"].to_list() == [None, None]
 

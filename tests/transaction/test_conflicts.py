@@ -81,7 +81,7 @@ def test_blind_append_to_a_read_partition_or_table_conflicts_only_under_serializ
         assert rule_of(strict, won) == "read_files_appended"
 
 
-def test_a_blind_append_conflicts_with_a_reader_that_changes_the_metadata() -> None:
+def test_blind_append_conflicts_with_a_reader_that_changes_the_metadata() -> None:
     tx = pending(changed(METADATA, name="other"), where=[p == "a"])
     assert rule_of(tx, winner(BLIND, add("theirs", **at("a")))) == "read_files_appended"
 
@@ -94,7 +94,7 @@ def test_append_without_is_blind_append_is_not_blind(infos: list[Action]) -> Non
     assert rule_of(tx, winner(*infos, add("theirs", **at("a")))) == "read_files_appended"
 
 
-def test_a_blind_append_that_removes_files_is_not_blind() -> None:
+def test_blind_append_that_removes_files_is_not_blind() -> None:
     tx = pending(add("ours", **at("b")), where=[p == "a"])
     won = winner(BLIND, remove("old", **at("b")), add("theirs", **at("a")))
     assert rule_of(tx, won) == "read_files_appended"
@@ -149,7 +149,7 @@ def test_paths_are_compared_decoded() -> None:
         [remove("f")],
     ],
 )
-def test_a_changed_deletion_vector_conflicts_with_every_removal_of_the_path(
+def test_changed_deletion_vector_conflicts_with_every_removal_of_the_path(
     ours: list[Action],
 ) -> None:
     won = winner(info("DELETE"), remove("f", **vector("one")), add("f", **vector("two")))
@@ -162,7 +162,7 @@ def test_new_deletion_vector_of_a_path_conflicts_even_without_a_remove() -> None
     assert rule_of(pending(add("f", **vector("three"))), won) == "file_added_by_both"
 
 
-def test_the_same_path_added_by_both_conflicts() -> None:
+def test_same_path_added_by_both_conflicts() -> None:
     for isolation in (WRITE_SERIALIZABLE, SERIALIZABLE):
         tx = pending(add("f", **at("a")), isolation=isolation)
         assert conflict_of(tx, winner(BLIND, add("f", **at("a")))) == (
@@ -176,7 +176,7 @@ def test_adding_a_concurrently_removed_file_conflicts() -> None:
     assert rule_of(tx, winner(info("DELETE"), remove("f"))) == "deleted_file_added"
 
 
-def test_a_removed_file_that_was_read_conflicts() -> None:
+def test_removed_file_that_was_read_conflicts() -> None:
     won = winner(info("DELETE"), remove("f", **at("a"), **bounds(1, 5)))
     for where in (p == "a", x < 2, (p == "a") & (x > 4)):
         assert conflict_of(pending(add("g"), where=[where]), won) == ("read_files_deleted", "f")
@@ -184,13 +184,13 @@ def test_a_removed_file_that_was_read_conflicts() -> None:
         assert rule_of(pending(add("g"), where=[where]), won) is None
 
 
-def test_a_removed_file_without_partition_values_may_have_been_read() -> None:
+def test_removed_file_without_partition_values_may_have_been_read() -> None:
     tx = pending(add("g"), where=[p == "a"])
     assert rule_of(tx, winner(remove("f"))) == "read_files_deleted"
     assert rule_of(tx, winner(remove("f", partitionValues={}))) == "read_files_deleted"
 
 
-def test_a_whole_table_read_conflicts_with_any_file_and_with_no_other_action() -> None:
+def test_whole_table_read_conflicts_with_any_file_and_with_no_other_action() -> None:
     tx = pending(add("g"), whole=True)
     assert rule_of(tx, winner(info("OPTIMIZE"), remove("f"))) == "read_files_deleted"
     assert rule_of(tx, winner(NOT_BLIND, add("f"))) == "read_files_appended"

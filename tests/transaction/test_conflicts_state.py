@@ -25,7 +25,7 @@ from tests.transaction.conflict_cases import (
 )
 
 
-def test_an_application_that_was_read_or_is_written_conflicts() -> None:
+def test_application_that_was_read_or_is_written_conflicts() -> None:
     won = winner(info("STREAMING UPDATE"), txn("app", 5))
     for tx in (pending(add("f"), app_ids=["app"]), pending(txn("app", 6), add("f"))):
         assert conflict_of(tx, won) == ("app_id_written", "app")
@@ -181,12 +181,12 @@ def test_other_metadata_does_not_conflict_with_an_append() -> None:
     assert rule_of(pending(wider), winner(BLIND, add("f"))) is None
 
 
-def test_a_protocol_written_by_both_conflicts() -> None:
+def test_protocol_written_by_both_conflicts() -> None:
     tx = pending(listed_protocol("appendOnly", "invariants", "deletionVectors"))
     assert rule_of(tx, winner(info("UPGRADE PROTOCOL"), protocol())) == "protocol_changed_by_both"
 
 
-def test_a_dropped_feature_conflicts_even_with_a_blind_append() -> None:
+def test_dropped_feature_conflicts_even_with_a_blind_append() -> None:
     tx = pending(add("f"), read_protocol=listed_protocol("appendOnly", "deletionVectors"))
     assert conflict_of(tx, winner(listed_protocol("appendOnly"))) == (
         "feature_dropped",

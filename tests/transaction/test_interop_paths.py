@@ -100,7 +100,7 @@ def test_path_keeps_the_spelling_of_its_writer(tmp_path: Path, layout: str) -> N
 
 
 @pytest.mark.parametrize("limit", [None, 8 << 30])
-def test_a_log_compaction_keeps_the_texts_of_paths(tmp_path: Path, limit: int | None) -> None:
+def test_log_compaction_keeps_the_texts_of_paths(tmp_path: Path, limit: int | None) -> None:
     table = table_of_another_writer(tmp_path)
     report = table.compact_log(1, 2, memory_limit=limit)
     lines = (tmp_path / report.path).read_bytes().splitlines()
@@ -108,7 +108,7 @@ def test_a_log_compaction_keeps_the_texts_of_paths(tmp_path: Path, limit: int | 
     assert {action["add"]["path"] for action in actions if "add" in action} == set(TEXTS)
 
 
-def test_a_checkpoint_within_a_memory_limit_keeps_the_texts_of_paths(tmp_path: Path) -> None:
+def test_checkpoint_within_a_memory_limit_keeps_the_texts_of_paths(tmp_path: Path) -> None:
     table = table_of_another_writer(tmp_path)
     table.checkpoint(layout="classic", memory_limit=8 << 30)
     assert texts_in_checkpoint(tmp_path, "add") == sorted(TEXTS)

@@ -61,7 +61,7 @@ def effects(configuration: dict[str, str], format: str) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize(("key", "value", "format", "effect"), CASES)
-def test_a_property_has_the_effect_that_the_page_states(
+def test_property_has_the_effect_that_the_page_states(
     key: str, value: str, format: str, effect: str
 ) -> None:
     configuration = {key: value}
@@ -92,7 +92,7 @@ def test_a_property_has_the_effect_that_the_page_states(
     assert effects(upper, format) == effects({**others, key: value}, format)
 
 
-def test_the_page_lists_every_known_property_and_those_of_the_specifications() -> None:
+def test_page_lists_every_known_property_and_those_of_the_specifications() -> None:
     listed = {PREFIX + key for key, _, *effects in ROWS if "refused" not in effects}
     assert listed == set(INDEXTABLES_PROPERTIES)
     assert listed >= {PREFIX + key for key in SPECIFIED}

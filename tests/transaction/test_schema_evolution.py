@@ -133,7 +133,7 @@ def test_nested_columns_follow_the_same_rules() -> None:
     assert changed.column == "s.element.x"
 
 
-def test_a_void_column_may_get_a_type() -> None:
+def test_void_column_may_get_a_type() -> None:
     evolve(table(ID, column("v", "void")), table(ID, column("v", struct(column("x")))))
 
 
@@ -159,7 +159,7 @@ class TestWidening:
         new = recorded("n", "long", ("integer", "long", ""))
         evolve(table(column("n", "integer"), NAME), table(new, NAME, properties=WIDE), WIDENING)
 
-    def test_a_wider_type_needs_the_feature_the_property_and_the_record(self) -> None:
+    def test_wider_type_needs_the_feature_the_property_and_the_record(self) -> None:
         old = table(column("n", "integer"), NAME)
         new = recorded("n", "long", ("integer", "long", ""))
         assert_invalid(old, table(new, NAME, properties=WIDE), "type changes", V12)
@@ -189,7 +189,7 @@ class TestWidening:
             WIDENING,
         )
 
-    def test_a_field_inside_a_struct_records_its_own_change(self) -> None:
+    def test_field_inside_a_struct_records_its_own_change(self) -> None:
         old = table(ID, column("s", struct(column("x", "byte"))))
         new = column("s", struct(recorded("x", "short", ("byte", "short", ""))))
         evolve(old, table(ID, new, properties=WIDE), WIDENING)
@@ -270,7 +270,7 @@ class TestMapping:
         new = self.new(mapped("id", 1, physical="other"), mapped("name", 2, "string"))
         assert_invalid(self.OLD, new, "physical name of a column must not change", MAPPED)
 
-    def test_a_type_follows_its_id_and_not_its_name(self) -> None:
+    def test_type_follows_its_id_and_not_its_name(self) -> None:
         new = self.new(mapped("name", 1), mapped("id", 2))
         assert_invalid(self.OLD, new, "type changes", MAPPED)
 

@@ -30,7 +30,7 @@ def at(table: Table, now_ms: int) -> Table:
     return Table(Log(open_store(table.path), DIALECT, clock=lambda: now_ms))
 
 
-def test_a_skip_is_recorded_with_reason_time_and_cooldown(table: Table) -> None:
+def test_skip_is_recorded_with_reason_time_and_cooldown(table: Table) -> None:
     with at(table, NOW_MS).transaction() as tx:
         tx.skip(path="a", reason="broken footer", operation="merge", size=3)
     row = table.snapshot().skips().collect().row(0, named=True)

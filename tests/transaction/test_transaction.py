@@ -79,7 +79,7 @@ def test_exception_in_the_block_commits_nothing(tmp_path: Path) -> None:
 
 
 @each_format
-def test_an_empty_transaction_commits_nothing(tmp_path: Path, form: str) -> None:
+def test_empty_transaction_commits_nothing(tmp_path: Path, form: str) -> None:
     table = new_table(location("local", tmp_path), form)
     with table.transaction() as tx:
         tx.read()

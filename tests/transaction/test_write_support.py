@@ -233,12 +233,12 @@ def test_deletion_vector_is_accepted_if_enabled() -> None:
 
 
 @pytest.mark.parametrize("row", [add(**vector(), **COUNTED), remove(**vector())])
-def test_a_deletion_vector_needs_the_feature(row: dict[str, Any]) -> None:
+def test_deletion_vector_needs_the_feature(row: dict[str, Any]) -> None:
     with pytest.raises(InvalidTransactionError, match="deletion vectors"):
         gate(row, metadata=VECTORS)
 
 
-def test_a_new_deletion_vector_needs_the_property_and_an_old_one_does_not() -> None:
+def test_new_deletion_vector_needs_the_property_and_an_old_one_does_not() -> None:
     protocol = featured("deletionVectors")
     gate(add(**vector(), **COUNTED, dataChange=False), protocol=protocol)
     gate(remove(**vector()), protocol=protocol)

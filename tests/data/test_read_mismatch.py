@@ -49,7 +49,9 @@ def stats(count: int = 3, **more: Any) -> str:
     return json.dumps({"numRecords": count, "nullCount": NULLS, **more})
 
 
-def refused(snapshot: lakelog.Snapshot, columns: list[str] | None = None) -> CorruptionError:
+def corruption_error(
+    snapshot: lakelog.Snapshot, columns: list[str] | None = None
+) -> CorruptionError:
     with pytest.raises(CorruptionError) as caught:
         rows(snapshot, columns)
     assert caught.value.path == "f.parquet"
@@ -58,7 +60,7 @@ def refused(snapshot: lakelog.Snapshot, columns: list[str] | None = None) -> Cor
     return caught.value
 
 
-def test_a_file_that_was_replaced_by_one_of_fewer_rows_is_refused(tmp_path: Path) -> None:
+def test_file_replaced_by_one_with_fewer_rows_raises(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, {"n": pl.Int64}, upkeep=False)
     table.append(pl.DataFrame({"n": range(100)}))
     (path,) = tmp_path.glob("*.parquet")
@@ -74,7 +76,7 @@ def test_a_file_that_was_replaced_by_one_of_fewer_rows_is_refused(tmp_path: Path
 
 
 @pytest.mark.parametrize("length", [100, 1 << 20], ids=["small", "large"])
-def test_a_file_of_another_length_is_refused_before_its_rows_are_read(
+def test_file_of_another_length_raises_before_its_rows_are_read(
     tmp_path: Path, length: int
 ) -> None:
     file = data_file(tmp_path, "f.parquet", ROWS)
@@ -82,14 +84,14 @@ def test_a_file_of_another_length_is_refused_before_its_rows_are_read(
     content = (tmp_path / "f.parquet").read_bytes()
     # Parquet is read from its end: bytes before the rest change no row.
     (tmp_path / "f.parquet").write_bytes(bytes(length) + content)
-    error = refused(snapshot_of(tmp_path, COLUMNS, file))
+    error = corruption_error(snapshot_of(tmp_path, COLUMNS, file))
     assert (error.expected, error.found) == (
         f"{recorded} bytes of Parquet",
         f"{recorded + length} bytes",
     )
 
 
-def test_a_size_that_the_log_does_not_know_is_not_compared(tmp_path: Path) -> None:
+def test_unknown_size_in_the_log_is_not_compared(tmp_path: Path) -> None:
     for size in (0, -1):
         root = tmp_path / str(size)
         file = data_file(root, "f.parquet", ROWS, stats=stats())
@@ -97,53 +99,53 @@ def test_a_size_that_the_log_does_not_know_is_not_compared(tmp_path: Path) -> No
         assert rows(snapshot_of(root, COLUMNS, file)) == ROWS.to_pylist()
 
 
-def test_a_file_with_another_number_of_rows_than_recorded_is_refused(tmp_path: Path) -> None:
+def test_file_with_another_number_of_rows_than_recorded_raises(tmp_path: Path) -> None:
     file = data_file(tmp_path, "f.parquet", ROWS, stats=stats(4))
     snapshot = snapshot_of(tmp_path, COLUMNS, file)
     for columns in (None, ["a"], []):
-        error = refused(snapshot, columns)
+        error = corruption_error(snapshot, columns)
         assert (error.expected, error.found) == ("4 rows", "3 rows")
 
 
-def test_records_are_counted_before_deletion_vectors(tmp_path: Path) -> None:
+def test_number_of_records_includes_rows_deleted_by_a_vector(tmp_path: Path) -> None:
     vector = inline([0])
     kept = data_file(tmp_path / "1", "f.parquet", ROWS, stats=stats(), deletionVector=vector)
     assert len(rows(snapshot_of(tmp_path / "1", COLUMNS, kept))) == 2
     wrong = data_file(tmp_path / "2", "f.parquet", ROWS, stats=stats(2), deletionVector=vector)
-    refused(snapshot_of(tmp_path / "2", COLUMNS, wrong))
+    corruption_error(snapshot_of(tmp_path / "2", COLUMNS, wrong))
 
 
 @pytest.mark.parametrize(
-    ("lacks", "told"),
+    ("lacks", "column"),
     [("a", "a"), ("b", "b"), ("s", "s.x"), ("s.x", "s.x")],
 )
-def test_a_column_that_the_file_lacks_though_it_has_values_is_refused(
-    tmp_path: Path, lacks: str, told: str
+def test_missing_column_with_recorded_values_raises(
+    tmp_path: Path, lacks: str, column: str
 ) -> None:
     if lacks == "s.x":
         inner = pa.array([{"z": 1, "y": None}, {"z": 2, "y": None}, None])
-        held = ROWS.set_column(
+        data = ROWS.set_column(
             2, "s", inner.cast(pa.struct([("z", pa.int64()), ("y", pa.int64())]))
         )
     else:
-        held = ROWS.rename_columns([f"{n}_" if n == lacks else n for n in ROWS.column_names])
-    snapshot = snapshot_of(tmp_path, COLUMNS, data_file(tmp_path, "f.parquet", held, stats=stats()))
+        data = ROWS.rename_columns([f"{n}_" if n == lacks else n for n in ROWS.column_names])
+    snapshot = snapshot_of(tmp_path, COLUMNS, data_file(tmp_path, "f.parquet", data, stats=stats()))
     root = lacks.split(".", maxsplit=1)[0]
-    assert repr(told) in refused(snapshot).message
-    assert repr(told) in refused(snapshot, [root]).message
+    assert repr(column) in corruption_error(snapshot).message
+    assert repr(column) in corruption_error(snapshot, [root]).message
     others = [name for name in ROWS.column_names if name != root]
     assert rows(snapshot, others) == ROWS.select(others).to_pylist()
 
 
-def test_bounds_alone_prove_values_too(tmp_path: Path) -> None:
-    held = ROWS.drop_columns(["a"])
-    told = json.dumps({"numRecords": 3, "minValues": {"a": 1}, "maxValues": {"a": 3}})
-    file = data_file(tmp_path, "f.parquet", held, stats=told)
-    refused(snapshot_of(tmp_path, COLUMNS, file))
+def test_missing_column_with_only_recorded_bounds_raises(tmp_path: Path) -> None:
+    data = ROWS.drop_columns(["a"])
+    recorded = json.dumps({"numRecords": 3, "minValues": {"a": 1}, "maxValues": {"a": 3}})
+    file = data_file(tmp_path, "f.parquet", data, stats=recorded)
+    corruption_error(snapshot_of(tmp_path, COLUMNS, file))
 
 
 @pytest.mark.parametrize(
-    "told",
+    "recorded",
     [
         None,
         "null",
@@ -158,27 +160,27 @@ def test_bounds_alone_prove_values_too(tmp_path: Path) -> None:
         "[3]",
     ],
 )
-def test_a_column_that_was_added_after_the_file_is_null(tmp_path: Path, told: str | None) -> None:
-    file = data_file(tmp_path, "f.parquet", ROWS.drop_columns(["a"]), stats=told)
+def test_column_that_was_added_after_the_file_is_null(tmp_path: Path, recorded: str | None) -> None:
+    file = data_file(tmp_path, "f.parquet", ROWS.drop_columns(["a"]), stats=recorded)
     found = rows(snapshot_of(tmp_path, COLUMNS, file))
     assert [row["a"] for row in found] == [None] * 3
 
 
-def test_wide_bounds_of_a_column_without_any_null_prove_values(tmp_path: Path) -> None:
-    told = '{"numRecords":3,"nullCount":{"a":0},"tightBounds":false}'
-    file = data_file(tmp_path, "f.parquet", ROWS.drop_columns(["a"]), stats=told)
-    refused(snapshot_of(tmp_path, COLUMNS, file))
+def test_missing_column_with_wide_bounds_and_no_nulls_raises(tmp_path: Path) -> None:
+    recorded = '{"numRecords":3,"nullCount":{"a":0},"tightBounds":false}'
+    file = data_file(tmp_path, "f.parquet", ROWS.drop_columns(["a"]), stats=recorded)
+    corruption_error(snapshot_of(tmp_path, COLUMNS, file))
 
 
-def test_nulls_that_are_counted_without_deleted_rows_prove_nothing(tmp_path: Path) -> None:
-    # Tight statistics of a file with a deletion vector count the rows that are left.
-    told = '{"numRecords":3,"nullCount":{"a":2}}'
-    held = ROWS.drop_columns(["a"])
-    file = data_file(tmp_path, "f.parquet", held, stats=told, deletionVector=inline([1]))
+def test_null_count_of_live_rows_only_is_not_compared(tmp_path: Path) -> None:
+    # Tight statistics of a file with a deletion vector count only the live rows.
+    recorded = '{"numRecords":3,"nullCount":{"a":2}}'
+    data = ROWS.drop_columns(["a"])
+    file = data_file(tmp_path, "f.parquet", data, stats=recorded, deletionVector=inline([1]))
     assert rows(snapshot_of(tmp_path, COLUMNS, file), ["a"]) == [{"a": None}] * 2
 
 
-def test_a_damaged_column_name_in_a_footer_is_refused(tmp_path: Path) -> None:
+def test_damaged_column_name_in_a_footer_raises(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, {"n": pl.Int64, "name": pl.String}, upkeep=False)
     table.append(pl.DataFrame({"n": [1, 2], "name": ["x", "y"]}))
     (path,) = tmp_path.glob("*.parquet")
@@ -190,7 +192,7 @@ def test_a_damaged_column_name_in_a_footer_is_refused(tmp_path: Path) -> None:
     assert table.snapshot().scan().select("n").collect()["n"].to_list() == [1, 2]
 
 
-def test_columns_that_a_table_gained_by_every_way_are_still_null(tmp_path: Path) -> None:
+def test_columns_added_by_a_schema_merge_are_null_in_other_files(tmp_path: Path) -> None:
     table = lakelog.create(
         tmp_path,
         {"n": pl.Int64},
@@ -204,7 +206,7 @@ def test_columns_that_a_table_gained_by_every_way_are_still_null(tmp_path: Path)
     assert found["late"].to_list() == [None, "x", None]
 
 
-def test_rows_are_compared_where_a_checkpoint_keeps_the_statistics(tmp_path: Path) -> None:
+def test_number_of_rows_is_compared_with_the_statistics_of_a_checkpoint(tmp_path: Path) -> None:
     table = lakelog.create(
         tmp_path,
         {"n": pl.Int64},

@@ -43,7 +43,7 @@ def frame(*ids: int | None, x: str = "a") -> pl.DataFrame:
     return pl.DataFrame({"id": ids, "x": [x] * len(ids)}, schema={"id": pl.Int64, "x": pl.String})
 
 
-def ruled(path: Path, *fields: Field, by: tuple[str, ...] = (), **configuration: str) -> Table:
+def new_table(path: Path, *fields: Field, by: tuple[str, ...] = (), **configuration: str) -> Table:
     return lakelog.create(path, Struct(fields), by, configuration=configuration, upkeep=False)
 
 
@@ -55,7 +55,7 @@ def rows(table: Table) -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("bad", [0, None])
-def test_a_row_for_which_a_constraint_is_false_or_null_is_refused_by_every_writer(
+def test_row_for_which_a_constraint_is_false_or_null_raises_in_every_verb(
     tmp_path: Path, bad: int | None
 ) -> None:
     table = checked(tmp_path)
@@ -126,7 +126,7 @@ def test_deltalake_enforces_the_constraint_that_lakelog_added(tmp_path: Path) ->
     assert [row[0] for row in rows(table)] == [1, 2, 3, 4]
 
 
-def test_a_table_is_created_with_a_constraint_and_rows_that_satisfy_it(tmp_path: Path) -> None:
+def test_table_is_created_with_a_constraint_and_rows_that_satisfy_it(tmp_path: Path) -> None:
     configuration = {"delta.constraints.positive": "id > 0"}
     with pytest.raises(ConstraintViolationError):
         lakelog.write(tmp_path / "a", frame(1, -1), configuration=configuration)
@@ -135,7 +135,7 @@ def test_a_table_is_created_with_a_constraint_and_rows_that_satisfy_it(tmp_path:
     assert rows(lakelog.open(tmp_path / "a", upkeep=False)) == [(1, "a")]
 
 
-def test_a_clone_of_a_table_with_constraints_has_its_rows_and_rules(tmp_path: Path) -> None:
+def test_clone_of_a_table_with_constraints_has_its_rows_and_constraints(tmp_path: Path) -> None:
     table = checked(tmp_path / "t")
     table.append(frame(1))
     clone = table.clone(tmp_path / "c")
@@ -145,7 +145,7 @@ def test_a_clone_of_a_table_with_constraints_has_its_rows_and_rules(tmp_path: Pa
     assert rows(clone) == [(1, "a"), (2, "a")]
 
 
-def test_a_constraint_added_while_rows_are_written_is_a_conflict(tmp_path: Path) -> None:
+def test_constraint_added_while_rows_are_written_is_a_conflict(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, {"id": pl.Int64, "x": pl.String}, upkeep=False)
     tx = table.transaction()
     tx.append(frame(-1))
@@ -155,7 +155,7 @@ def test_a_constraint_added_while_rows_are_written_is_a_conflict(tmp_path: Path)
     assert rows(table) == []
 
 
-def test_files_of_other_programs_need_a_declaration(tmp_path: Path) -> None:
+def test_files_added_by_path_need_a_declaration_of_checked_rows(tmp_path: Path) -> None:
     table = checked(tmp_path)
     frame(1).write_parquet(tmp_path / "a.parquet")
     size = (tmp_path / "a.parquet").stat().st_size
@@ -170,7 +170,7 @@ def test_files_of_other_programs_need_a_declaration(tmp_path: Path) -> None:
     assert len(rows(table)) == 1
 
 
-REFUSED = [
+UNSUPPORTED = [
     ("x RLIKE 'a'", "RegexpLike"),
     ("hash(id) > 0", "function hash"),
     ("x LIKE 'a\\\\_b'", "backslash"),
@@ -195,8 +195,8 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("text", "part"), REFUSED, ids=[text for text, _ in REFUSED])
-def test_an_unsupported_expression_is_refused_by_name_before_a_row_is_written(
+@pytest.mark.parametrize(("text", "part"), UNSUPPORTED, ids=[text for text, _ in UNSUPPORTED])
+def test_unsupported_expression_raises_before_a_row_is_written(
     tmp_path: Path, text: str, part: str
 ) -> None:
     table = checked(tmp_path, text)
@@ -229,7 +229,7 @@ def test_rows_are_deleted_from_a_table_whose_constraint_is_not_supported(tmp_pat
         ("10 % id = 0", 0, "division by zero"),
     ],
 )
-def test_a_value_that_depends_on_the_settings_of_spark_is_refused(
+def test_value_that_depends_on_the_settings_of_spark_raises(
     tmp_path: Path, text: str, bad: int, reason: str
 ) -> None:
     table = checked(tmp_path, text)
@@ -240,7 +240,7 @@ def test_a_value_that_depends_on_the_settings_of_spark_is_refused(
 
 
 @pytest.mark.parametrize("text", ["CAST(day AS STRING) > ''", "year(day) > 0", "day IS NULL"])
-def test_a_date_that_spark_does_not_support_is_refused(tmp_path: Path, text: str) -> None:
+def test_date_that_spark_does_not_support_raises(tmp_path: Path, text: str) -> None:
     table = lakelog.create(tmp_path, {"day": pl.Date}, upkeep=False)
     with table.transaction() as tx:
         tx.set_metadata(configuration={"delta.constraints.c": text})
@@ -259,7 +259,7 @@ def test_a_date_that_spark_does_not_support_is_refused(tmp_path: Path, text: str
         "COALESCE(10 / NULLIF(id, 0), 0) > 1",
     ],
 )
-def test_a_branch_that_is_not_taken_is_not_evaluated(tmp_path: Path, text: str) -> None:
+def test_branch_that_is_not_taken_is_not_evaluated(tmp_path: Path, text: str) -> None:
     table = checked(tmp_path, text)
     table.append(frame(1))
     with pytest.raises(ConstraintViolationError):
@@ -269,13 +269,13 @@ def test_a_branch_that_is_not_taken_is_not_evaluated(tmp_path: Path, text: str) 
 def test_invariants_are_checked(tmp_path: Path) -> None:
     text = json.dumps({"expression": {"expression": "id > 3"}})
     id_ = Field("id", LONG, metadata={"delta.invariants": text})
-    table = ruled(tmp_path, id_, Field("x", STRING))
+    table = new_table(tmp_path, id_, Field("x", STRING))
     table.append(frame(4))
     for bad in (3, None):
         with pytest.raises(ConstraintViolationError, match="invariant of 'id'") as caught:
             table.append(frame(bad))
         assert caught.value.column == "id"
-    broken = ruled(tmp_path / "b", Field("id", LONG, metadata={"delta.invariants": "id > 3"}))
+    broken = new_table(tmp_path / "b", Field("id", LONG, metadata={"delta.invariants": "id > 3"}))
     with pytest.raises(UnsupportedFeatureError, match="cannot be read"):
         broken.append(frame(4).select("id"))
 
@@ -289,7 +289,7 @@ def generated(path: Path, **configuration: str) -> Table:
     def field(name: str, type_: Primitive, text: str) -> Field:
         return Field(name, type_, metadata={"delta.generationExpression": text})
 
-    return ruled(
+    return new_table(
         path,
         Field("id", LONG),
         Field("at", TIMESTAMP),
@@ -325,7 +325,7 @@ def test_generated_columns_are_computed_and_given_values_compared(tmp_path: Path
 
 
 @pytest.mark.parametrize("configuration", [{}, VECTORS, FEED], ids=["copy", "vectors", "feed"])
-def test_an_update_of_a_base_column_recomputes_the_generated_ones(
+def test_update_of_a_base_column_recomputes_generated_columns(
     tmp_path: Path, configuration: dict[str, str]
 ) -> None:
     table = generated(tmp_path, **configuration)
@@ -346,9 +346,9 @@ def test_an_update_of_a_base_column_recomputes_the_generated_ones(
         assert feed["month"].to_list() == ["2026-02"]
 
 
-def test_an_expression_of_another_type_than_its_column_is_refused(tmp_path: Path) -> None:
+def test_expression_of_another_type_than_its_column_raises(tmp_path: Path) -> None:
     text = {"delta.generationExpression": "id * 1.5"}
-    table = ruled(tmp_path, Field("id", LONG), Field("x", LONG, metadata=text))
+    table = new_table(tmp_path, Field("id", LONG), Field("x", LONG, metadata=text))
     with pytest.raises(UnsupportedFeatureError, match="generated column 'x'"):
         table.append(frame(1).select("id"))
 
@@ -356,11 +356,11 @@ def test_an_expression_of_another_type_than_its_column_is_refused(tmp_path: Path
 # --- defaults ------------------------------------------------------------------------------------
 
 
-def test_a_column_that_is_left_out_has_its_default(tmp_path: Path) -> None:
+def test_omitted_column_gets_its_default(tmp_path: Path) -> None:
     def field(name: str, type_: Any, text: str) -> Field:
         return Field(name, type_, metadata={"CURRENT_DEFAULT": text})
 
-    table = ruled(
+    table = new_table(
         tmp_path,
         Field("id", LONG),
         field("a", INTEGER, "1 + 1"),
@@ -392,7 +392,7 @@ def identity(path: Path, start: int = 1, step: int = 1, **metadata: Any) -> Tabl
         "delta.identity.allowExplicitInsert": False,
     }
     numbers = {f"delta.identity.{key}": value for key, value in metadata.items()}
-    return ruled(path, Field("id", LONG, metadata=known | numbers), Field("x", STRING))
+    return new_table(path, Field("id", LONG, metadata=known | numbers), Field("x", STRING))
 
 
 def named(*names: str) -> pl.DataFrame:
@@ -440,7 +440,7 @@ def test_identity_values_are_never_generated_twice(tmp_path: Path) -> None:
     assert rows(table) == [(6, "f"), (7, "g")]
 
 
-def test_values_of_identity_columns_are_refused_where_they_are_always_generated(
+def test_explicit_value_of_an_always_generated_identity_column_raises(
     tmp_path: Path,
 ) -> None:
     always = identity(tmp_path / "always")
@@ -455,7 +455,7 @@ def test_values_of_identity_columns_are_refused_where_they_are_always_generated(
     assert rows(default) == [(1, "b"), (100, "a")]
 
 
-def test_identity_values_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+def test_identity_values_out_of_range_raise(tmp_path: Path) -> None:
     table = identity(tmp_path, highWaterMark=2**63 - 2)
     with pytest.raises(InvalidInputError, match="used up"):
         table.append(named("a", "b"))
@@ -464,7 +464,7 @@ def test_identity_values_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     assert deltalake.DeltaTable(tmp_path).version() == 1
 
 
-def test_a_mark_that_is_no_value_of_the_column_is_rounded_up(tmp_path: Path) -> None:
+def test_high_water_mark_between_two_values_is_rounded_up(tmp_path: Path) -> None:
     table = identity(tmp_path, 10, 10, highWaterMark=25)
     table.append(named("a"))
     assert rows(table) == [(30, "a")]
@@ -474,7 +474,9 @@ def test_a_mark_that_is_no_value_of_the_column_is_rounded_up(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("writer", [3, 4, 6, 7])
-def test_rules_are_honoured_in_every_version_of_the_protocol(tmp_path: Path, writer: int) -> None:
+def test_constraints_are_checked_in_every_version_of_the_protocol(
+    tmp_path: Path, writer: int
+) -> None:
     lists: Mapping[str, Any] = (
         {"writerFeatures": ["appendOnly", "checkConstraints", "invariants"]} if writer == 7 else {}
     )
