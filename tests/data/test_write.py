@@ -465,6 +465,8 @@ def test_invalid_clustering_domain_raises_corruption_error(tmp_path: Path) -> No
         {"type": "array", "elementType": "variant", "containsNull": True},
         {"type": "map", "keyType": "string", "valueType": "void", "valueContainsNull": True},
         {"type": "struct", "fields": [field("v", "void")]},
+        {"type": "struct", "fields": []},
+        {"type": "array", "elementType": {"type": "struct", "fields": []}, "containsNull": True},
     ],
 )
 def test_unsupported_nested_type_raises(tmp_path: Path, type_: dict[str, Any]) -> None:

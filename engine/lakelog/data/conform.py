@@ -125,12 +125,8 @@ def _of_pandas(rows: Any) -> pa.Table:
 
 
 def _arrow_schema(frame: pl.DataFrame) -> pa.Schema:
-    require_exportable(frame.columns)
-    try:
-        return frame.clear().to_arrow(compat_level=pl.CompatLevel.oldest()).schema
-    except pa.ArrowInvalid:
-        struct_of(frame.schema)  # raises for the column whose type Arrow lacks, as Int128
-        raise
+    require_exportable(frame.schema)
+    return frame.clear().to_arrow(compat_level=pl.CompatLevel.oldest()).schema
 
 
 _CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
@@ -142,6 +138,7 @@ Rows: TypeAlias = "pa.Table | pa.RecordBatch | pl.DataFrame"
 def to_table(rows: Rows) -> pa.Table:
     """Rows as an Arrow table; values are shared where they can be."""
     if isinstance(rows, pl.DataFrame):
+        require_exportable(rows.schema)
         return rows.to_arrow(compat_level=pl.CompatLevel.oldest())
     return pa.Table.from_batches([rows]) if isinstance(rows, pa.RecordBatch) else rows
 

@@ -288,7 +288,8 @@ def _require_rows_writable(
     )
     write_support.check_actions(table, row, pl.DataFrame(), location, checked=row["path"])
     for column in metadata.schema.fields:
-        if any(_is_never_written(t) for t in _types_inside(column.type)):
+        inside = list(_types_inside(column.type))
+        if contract.Struct(()) in (column.type, *inside) or any(map(_is_never_written, inside)):
             raise UnsupportedFeatureError(
                 f"the column {column.name!r} has a type that lakelog does not write",
                 path=location,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -326,15 +326,39 @@ def _arrow_field(name: str, type_: DataType, *, nullable: bool) -> pa.Field:
 _AnyArrow = TypeVar("_AnyArrow", "pa.Table", "pa.RecordBatch")
 
 
-def require_exportable(names: Iterable[str]) -> None:
-    """Raise InvalidInputError for column names with NUL; Polars' export to Arrow panics on them."""
-    for name in names:
+def require_exportable(schema: Mapping[str, pl.DataType]) -> None:
+    """Raise InvalidInputError for what Polars' export to Arrow fails on or mistakes: column names
+    with NUL, Python objects, and integers of 128 bits.
+    """
+    import polars as pl
+
+    for name, dtype in schema.items():
         if "\0" in name:
             raise InvalidInputError(
                 "a column's name contains a NUL character",
                 expected="names without NUL characters",
                 found=repr(name),
             )
+        if any(leaf in (pl.Object, pl.Int128, pl.UInt128) for leaf in _leaf_types(dtype)):
+            raise InvalidInputError(
+                "a column has a type that Arrow does not have",
+                column=name,
+                found=str(dtype),
+                hint="cast the column, integers to pl.Int64 or pl.Decimal(38, 0)",
+            )
+
+
+def _leaf_types(dtype: pl.DataType) -> Iterator[pl.DataType]:
+    import polars as pl
+
+    match dtype:
+        case pl.Struct():
+            for field in dtype.fields:
+                yield from _leaf_types(field.dtype)  # type: ignore[arg-type]
+        case pl.List() | pl.Array():
+            yield from _leaf_types(dtype.inner)  # type: ignore[arg-type]
+        case _:
+            yield dtype
 
 
 def without_metadata(data: _AnyArrow) -> _AnyArrow:

@@ -203,7 +203,7 @@ def arrow_table(table: Any) -> pa.Table:
     """An object with an Arrow stream, as an Arrow table."""
     if type(table).__module__.startswith("polars.") and hasattr(table, "collect_schema"):
         table = getattr(table, "collect", lambda: table)()
-        require_exportable(table.columns)
+        require_exportable(table.schema)
         table = table.to_arrow()
     if isinstance(table, pa.Table):
         return without_metadata(table)
