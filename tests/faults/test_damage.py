@@ -244,7 +244,7 @@ def test_an_undamaged_log_is_read(table: Path) -> None:
 @pytest.mark.sampled(6, keep=("kind",))
 @pytest.mark.parametrize("kind", DAMAGES)
 @pytest.mark.parametrize("table", TABLES, indirect=True)
-def test_a_damaged_log_is_refused_or_read_exactly_as_its_bytes_say(table: Path, kind: str) -> None:
+def test_damaged_log_is_refused_or_read_like_the_model(table: Path, kind: str) -> None:
     whole = replay.replay(table) if kind in {"truncated", "flipped", "overwritten"} else None
     wrong = [
         (how, problems)

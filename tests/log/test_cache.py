@@ -67,7 +67,7 @@ class Watched:
         made = self.store.operations[before:]
         return [path.rsplit("/", 1)[-1] for kind, path in made if kind in {"read", "open"}]
 
-    def asked(self, work: Callable[[], object]) -> int:
+    def count_operations(self, work: Callable[[], object]) -> int:
         """Number of operations of `work`."""
         before = len(self.store.operations)
         work()
@@ -86,14 +86,14 @@ def paths(version: State | Snapshot) -> list[str]:
 # --- what is read ---------------------------------------------------------------------------------
 
 
-def test_asking_again_reads_no_commit(made: Handmade) -> None:
+def test_repeated_snapshot_reads_no_commit(made: Handmade) -> None:
     watched = Watched(made)
     assert watched.read(lambda: paths(watched.cache.state()))[-4:] == list(map(commit, range(1, 5)))
     again = watched.read(lambda: paths(watched.cache.state()))
     assert again == ["_last_checkpoint"]
 
 
-def test_a_further_commit_is_all_that_is_read(made: Handmade) -> None:
+def test_only_a_new_commit_is_read(made: Handmade) -> None:
     watched = Watched(made)
     first = watched.cache.state()
     made.commit(5, add("f5"), remove("f1"))
@@ -105,7 +105,7 @@ def test_a_further_commit_is_all_that_is_read(made: Handmade) -> None:
     assert paths(watched.cache.state()) == ["f2", "f3", "f4", "f5", "f6"]
 
 
-def test_time_travel_builds_on_the_version_below(made: Handmade) -> None:
+def test_time_travel_starts_from_the_nearest_lower_version(made: Handmade) -> None:
     watched = Watched(made)
     assert paths(watched.cache.state(2)) == ["f1", "f2"]
     assert watched.read(lambda: watched.cache.state(4)) == [commit(3), commit(4)]
@@ -115,7 +115,7 @@ def test_time_travel_builds_on_the_version_below(made: Handmade) -> None:
     assert watched.cache.state_at(at).version == 2
 
 
-def test_versions_that_rest_on_one_checkpoint_read_it_once(made: Handmade) -> None:
+def test_versions_with_the_same_checkpoint_read_it_once(made: Handmade) -> None:
     made.checkpoint(2, protocol(), metadata(), add("f1"), add("f2"))
     os.utime(made.log / f"{2:020d}.checkpoint.parquet", (1, 1))
     watched = Watched(made)
@@ -124,14 +124,14 @@ def test_versions_that_rest_on_one_checkpoint_read_it_once(made: Handmade) -> No
     assert paths(watched.cache.state(3)) == ["f1", "f2", "f3"]
 
 
-def test_a_later_checkpoint_is_started_from_as_a_fresh_handle_would(made: Handmade) -> None:
+def test_later_checkpoint_is_used_as_by_a_new_handle(made: Handmade) -> None:
     watched = Watched(made)
     assert paths(watched.cache.state()) == ["f1", "f2", "f3", "f4"]
     made.checkpoint(4, protocol(), metadata(), add("f1"), add("other"))
     assert paths(watched.cache.state()) == ["f1", "other"]
 
 
-def test_what_was_just_written_is_read_again(made: Handmade) -> None:
+def test_recently_written_commit_is_read_again(made: Handmade) -> None:
     made.commit(5, add("f5"), at_ms=LATER_MS - 50)
     watched = Watched(made)
     paths(watched.cache.state(4))
@@ -145,7 +145,7 @@ def test_what_was_just_written_is_read_again(made: Handmade) -> None:
     ("at_ms", "age_ms", "again"),
     [(0, 150, True), (0, 3_000, True), (0, 3_001, False), (1, 100, True), (1, 101, False)],
 )
-def test_times_in_whole_seconds_are_believed_later(
+def test_modification_times_in_whole_seconds_are_trusted_later(
     made: Handmade, at_ms: int, age_ms: int, again: bool
 ) -> None:
     made.commit(5, add("f5"), at_ms=LATER_MS + at_ms)
@@ -155,7 +155,7 @@ def test_times_in_whole_seconds_are_believed_later(
     assert (commit(5) in watched.read(watched.cache.state)) == again
 
 
-def test_a_broken_checkpoint_is_told_of_each_time(made: Handmade) -> None:
+def test_broken_checkpoint_is_reported_each_time(made: Handmade) -> None:
     made.write(f"{3:020d}.checkpoint.parquet", b"PAR1 not really PAR1")
     table = Table(made.context())
     for _ in range(2):
@@ -163,7 +163,7 @@ def test_a_broken_checkpoint_is_told_of_each_time(made: Handmade) -> None:
             assert paths(table.snapshot()) == ["f1", "f2", "f3", "f4"]
 
 
-def test_a_note_of_the_listing_is_that_of_now(made: Handmade) -> None:
+def test_warnings_are_those_of_the_current_listing(made: Handmade) -> None:
     table = Table(made.context())
     assert table.snapshot().provenance.warnings == ()
     made.write("_last_checkpoint", b'{"version": 2}')
@@ -173,7 +173,7 @@ def test_a_note_of_the_listing_is_that_of_now(made: Handmade) -> None:
     assert table.snapshot().provenance.warnings == ()
 
 
-def test_compactions_are_as_good_as_what_they_stand_for(made: Handmade) -> None:
+def test_compaction_gives_the_answers_of_a_new_handle(made: Handmade) -> None:
     made.compaction(1, 3, add("f1"), add("f2"), add("f3"))
     table = Table(made.context())
     assert len(table.snapshot().provenance.compactions) == 1
@@ -186,19 +186,19 @@ def test_compactions_are_as_good_as_what_they_stand_for(made: Handmade) -> None:
 # --- staleness ------------------------------------------------------------------------------------
 
 
-def test_max_staleness_spares_the_look_for_as_long_as_it_says(made: Handmade) -> None:
+def test_no_listing_runs_within_max_staleness(made: Handmade) -> None:
     watched = Watched(made)
     watched.cache.state()
     made.commit(5, add("f5"))
     watched.present_s = 5.0
-    assert watched.asked(lambda: watched.cache.state(max_staleness_s=5.0)) == 0
+    assert watched.count_operations(lambda: watched.cache.state(max_staleness_s=5.0)) == 0
     assert watched.cache.state(max_staleness_s=5.0).version == 4
     assert watched.cache.state(max_staleness_s=4.9).version == 5
     assert watched.cache.state(3, max_staleness_s=HOUR_S).version == 3
-    assert watched.asked(lambda: watched.cache.state(3, max_staleness_s=HOUR_S)) == 0
+    assert watched.count_operations(lambda: watched.cache.state(3, max_staleness_s=HOUR_S)) == 0
 
 
-def test_commits_of_the_handle_are_never_missed(tmp_path: Path) -> None:
+def test_own_commits_are_visible_within_max_staleness(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path / "t", pl.Schema({"id": pl.Int64()}))
     for version in range(1, 4):
         assert table.snapshot(max_staleness=HOUR_S).version == version - 1
@@ -209,7 +209,7 @@ def test_commits_of_the_handle_are_never_missed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("staleness", [-1.0, float("nan")])
-def test_a_staleness_that_is_none_is_refused(made: Handmade, staleness: float) -> None:
+def test_invalid_max_staleness_is_refused(made: Handmade, staleness: float) -> None:
     with pytest.raises(InvalidInputError, match=r"invalid max_staleness|max_staleness must be"):
         made.table.snapshot(max_staleness=staleness)
 
@@ -217,18 +217,18 @@ def test_a_staleness_that_is_none_is_refused(made: Handmade, staleness: float) -
 # --- bounds ---------------------------------------------------------------------------------------
 
 
-def test_after_its_time_to_live_a_state_is_read_anew(made: Handmade) -> None:
+def test_state_is_read_again_after_its_time_to_live(made: Handmade) -> None:
     watched = Watched(made, ttl_s=10.0)
     snapshot = watched.cache.state()
     watched.present_s = 9.0
     made.commit(5, add("f5"))
     assert commit(1) not in watched.read(watched.cache.state)
-    watched.present_s = 10.0  # what was built upon counts, not what came on top
+    watched.present_s = 10.0  # the age of the first state counts, not of its update
     assert commit(1) in watched.read(watched.cache.state)
     assert snapshot.version == 4
 
 
-def test_no_room_holds_nothing_and_answers_all_the_same(made: Handmade) -> None:
+def test_cache_of_size_0_holds_nothing_and_gives_the_same_answers(made: Handmade) -> None:
     watched = Watched(made, max_bytes=0)
     for _ in range(3):
         assert paths(watched.cache.state()) == ["f1", "f2", "f3", "f4"]
@@ -237,7 +237,7 @@ def test_no_room_holds_nothing_and_answers_all_the_same(made: Handmade) -> None:
     assert stats.versions.hits == 0
 
 
-def test_what_was_used_least_recently_goes_first(made: Handmade) -> None:
+def test_least_recently_used_state_is_evicted_first(made: Handmade) -> None:
     watched = Watched(made)
     watched.cache.state(1)
     one = watched.cache.stats().size_bytes
@@ -251,7 +251,7 @@ def test_what_was_used_least_recently_goes_first(made: Handmade) -> None:
     assert watched.read(lambda: watched.cache.state(2)) != []
 
 
-def test_clearing_lets_go_of_everything(made: Handmade) -> None:
+def test_clear_drops_all_states(made: Handmade) -> None:
     watched = Watched(made)
     watched.cache.state()
     watched.cache.clear()
@@ -259,7 +259,7 @@ def test_clearing_lets_go_of_everything(made: Handmade) -> None:
     assert commit(1) in watched.read(lambda: watched.cache.state(max_staleness_s=HOUR_S))
 
 
-def test_statistics_tell_what_helped(made: Handmade) -> None:
+def test_cache_statistics_count_hits_and_misses(made: Handmade) -> None:
     table = Table(made.context())
     table.snapshot()
     made.commit(5, metadata(table_id="id-0", name="renamed"), add("f5"))
@@ -291,7 +291,7 @@ def test_statistics_tell_what_helped(made: Handmade) -> None:
 # --- columns of a checkpoint ----------------------------------------------------------------------
 
 
-def test_columns_asked_for_twice_are_kept_for_the_third_time(made: Handmade) -> None:
+def test_columns_are_cached_after_the_second_read(made: Handmade) -> None:
     made.checkpoint(3, protocol(), metadata(), add("f1"), add("f2"), add("f3"))
     os.utime(made.log / f"{3:020d}.checkpoint.parquet", (1, 1))
     table = Table(made.context())
@@ -323,10 +323,10 @@ def test_columns_larger_than_the_bound_are_not_kept() -> None:
     assert hits[3:] == [False, False, True]
     for _ in range(3):
         assert len(list(kept.iter_files(owner, ["path"], ("add",), lambda: frames(5)))) == 5
-    assert hits[6:] == [False] * 3  # too large once, and not tried again
+    assert hits[6:] == [False] * 3  # too large before, so not cached again
 
 
-def test_columns_go_with_their_checkpoint_and_the_oldest_first() -> None:
+def test_columns_are_dropped_with_their_checkpoint_and_oldest_first() -> None:
     first, second = Handmade.__new__(Handmade), Handmade.__new__(Handmade)
     kept = Projections(1_500, lambda _: None)
     for owner in (first, second, first, second):
@@ -339,7 +339,7 @@ def test_columns_go_with_their_checkpoint_and_the_oldest_first() -> None:
 # --- IndexTables ----------------------------------------------------------------------------------
 
 
-def test_commits_below_a_checkpoint_that_needs_them_are_watched(tmp_path: Path) -> None:
+def test_changes_of_commits_that_a_checkpoint_needs_are_detected(tmp_path: Path) -> None:
     root = tmp_path / "t"
     log = root / "_transaction_log"
     log.mkdir(parents=True)
@@ -350,7 +350,7 @@ def test_commits_below_a_checkpoint_that_needs_them_are_watched(tmp_path: Path) 
 
     write(commit(0), protocol(), metadata(table_id="id-0"))
     write(commit(1), add("a"))
-    write(f"{1:020d}.checkpoint.json", add("a"))  # an early writer's: files, and nothing else
+    write(f"{1:020d}.checkpoint.json", add("a"))  # of an early writer, with files only
     write(commit(2), add("b"))
     write("_last_checkpoint", {"version": 1})
     cache = StateCache(Log(open_store(root), INDEXTABLES))
@@ -386,8 +386,8 @@ def observed(snapshot_of: Callable[[], Snapshot]) -> dict[str, Any]:
         return {"error": error.kind, "message": error.message}
 
 
-class Remembering(RuleBasedStateMachine):
-    """One handle with a cache, while its log goes through every kind of change."""
+class CachedHandleMachine(RuleBasedStateMachine):
+    """One handle with a cache, whose log is changed in every way."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -418,11 +418,11 @@ class Remembering(RuleBasedStateMachine):
         return len(self.commits) - 1
 
     @rule(wait_ms=st.sampled_from([7, 60, 150, 4_000]))
-    def time_passes(self, wait_ms: int) -> None:
+    def advance_clock(self, wait_ms: int) -> None:
         self.now_ms += wait_ms
 
     @rule(name=st.integers(0, 5), kind=st.sampled_from([add, remove]), count=st.integers(1, 3))
-    def others_commit(self, name: int, kind: Any, count: int) -> None:
+    def commit_by_others(self, name: int, kind: Any, count: int) -> None:
         for _ in range(count):
             txn = {"txn": {"appId": f"a{name}", "version": self.latest}}
             more = {"deletionTimestamp": 5} if kind is remove else {}
@@ -430,17 +430,17 @@ class Remembering(RuleBasedStateMachine):
 
     @precondition(lambda self: self.latest > 0)
     @rule(name=st.integers(0, 5))
-    def the_last_commit_is_written_over(self, name: int) -> None:
+    def overwrite_last_commit(self, name: int) -> None:
         self.write(self.latest, [add(f"f{name}")])
 
     @precondition(lambda self: self.latest > self.floor)
     @rule()
-    def the_last_commit_is_lost(self) -> None:
+    def lose_last_commit(self) -> None:
         (self.made.log / commit(self.latest)).unlink()
         self.commits.pop()
 
     @rule(pointed=st.booleans(), back=st.integers(0, 2))
-    def a_checkpoint_is_written(self, pointed: bool, back: int) -> None:
+    def write_checkpoint(self, pointed: bool, back: int) -> None:
         version = max(self.floor, self.latest - back)
         last: dict[tuple[str, str], Action] = {}
         for action in (a for actions in self.commits[: version + 1] for a in actions):
@@ -454,13 +454,13 @@ class Remembering(RuleBasedStateMachine):
             self.made.write("_last_checkpoint", json.dumps({"version": version}).encode())
 
     @rule(keep=st.booleans())
-    def old_commits_are_cleaned_up(self, keep: bool) -> None:
+    def clean_up_old_commits(self, keep: bool) -> None:
         for path in self.made.log.glob("*.json"):
             if int(path.stem) < self.floor + (not keep):
                 path.unlink()
 
     @rule()
-    def the_table_is_made_anew(self) -> None:
+    def recreate_table(self) -> None:
         shutil.rmtree(self.made.log)
         self.made = Handmade.__new__(Handmade)
         self.made.root, self.made.log = self.root, self.root / "_delta_log"
@@ -468,18 +468,18 @@ class Remembering(RuleBasedStateMachine):
         self.create()
 
     @rule()
-    def everything_is_forgotten(self) -> None:
+    def drop_cached_states(self) -> None:
         self.cache.clear()
 
     @rule(back=st.integers(0, 3))
-    def a_version_is_asked_for(self, back: int) -> None:
+    def read_version(self, back: int) -> None:
         version = max(0, self.latest - back)
         context = self.made.context()
         expected = observed(lambda: Snapshot.open(context, version))
         assert observed(lambda: Snapshot(self.cache.state(version))) == expected
 
     @invariant()
-    def the_latest_is_that_of_a_fresh_handle(self) -> None:
+    def latest_version_equals_that_of_a_new_handle(self) -> None:
         context = self.made.context()
         expected = observed(lambda: Snapshot.open(context))
         assert observed(lambda: Snapshot(self.cache.state())) == expected
@@ -488,8 +488,8 @@ class Remembering(RuleBasedStateMachine):
         shutil.rmtree(self.root.parent)
 
 
-TestRemembering = Remembering.TestCase
-TestRemembering.settings = settings(
+TestCachedHandleMachine = CachedHandleMachine.TestCase
+TestCachedHandleMachine.settings = settings(
     max_examples=share_of(25), stateful_step_count=20, deadline=None
 )
 
@@ -521,7 +521,7 @@ def test_threads_share_a_handle_while_others_commit(made: Handmade) -> None:
         try:
             for version in range(5, 40):
                 data = json.dumps(add(f"f{version}")).encode()
-                # As a writer does: nothing is there until all of it is.
+                # Like a writer: the file is renamed when it is complete.
                 made.write(".staged", data, FIRST_MS + version)
                 (made.log / ".staged").rename(made.log / commit(version))
                 written[0] = version
@@ -531,7 +531,7 @@ def test_threads_share_a_handle_while_others_commit(made: Handmade) -> None:
     assert table.snapshot().num_files() == 39
 
 
-def test_threads_read_one_checkpoint_at_a_time_of_their_own(made: Handmade) -> None:
+def test_threads_read_different_versions_and_columns_of_one_checkpoint(made: Handmade) -> None:
     made.checkpoint(3, protocol(), metadata(), *(add(f"f{n}", 2) for n in range(1, 4)))
     os.utime(made.log / f"{3:020d}.checkpoint.parquet", (1, 1))
     table = Table(replace(made.context(), store=InjectingStore(open_store(made.root))))
@@ -550,7 +550,7 @@ def test_threads_read_one_checkpoint_at_a_time_of_their_own(made: Handmade) -> N
             assert found == ([*below, ("f4", 1)] if turn % 2 else below)
 
 
-def test_a_diff_and_a_transaction_build_on_what_is_held(made: Handmade) -> None:
+def test_diff_and_transaction_use_cached_states(made: Handmade) -> None:
     table = Table(made.context())
     table.snapshot()
     table.snapshot(2)
@@ -563,7 +563,7 @@ def test_a_diff_and_a_transaction_build_on_what_is_held(made: Handmade) -> None:
     assert paths(table.snapshot()) == ["f1", "f2", "f3", "f4", "f5"]
 
 
-def test_a_look_that_began_later_serves_all_who_waited(made: Handmade) -> None:
+def test_concurrent_snapshots_share_one_listing(made: Handmade) -> None:
     slow = InjectingStore(open_store(made.root), latency_s=0.05)
     table = Table(replace(made.context(), store=slow))
     table.snapshot()
@@ -571,10 +571,10 @@ def test_a_look_that_began_later_serves_all_who_waited(made: Handmade) -> None:
     with ThreadPoolExecutor(12) as pool:
         versions = {s.version for s in pool.map(lambda _: table.snapshot(), range(12))}
     assert versions == {4}
-    assert len(slow.operations) - before <= 2 * 3  # the first look, and one for all the others
+    assert len(slow.operations) - before <= 2 * 3  # the first listing, and one for all others
 
 
-def test_a_state_that_decodes_later_is_held_only_while_somebody_has_it(
+def test_lazily_decoded_state_is_cached_only_while_a_caller_holds_it(
     made: Handmade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lakelog.log.state._SMALL_TAIL_BYTES", 0)

@@ -64,7 +64,7 @@ def made(tmp_path: Path) -> Handmade:
 # --- files ---------------------------------------------------------------------------------------
 
 
-def test_files_that_came_went_and_changed_name_the_commit_that_did_it(made: Handmade) -> None:
+def test_added_removed_and_changed_files_name_their_commit(made: Handmade) -> None:
     made.start(add("stays"), add("goes", 2), add("grows", 3), add("tagged", 4))
     made.commit(1, info("DELETE"), remove("goes"))
     made.commit(2, info("WRITE"), add("comes", 5), add("passes", 9))
@@ -78,7 +78,7 @@ def test_files_that_came_went_and_changed_name_the_commit_that_did_it(made: Hand
     ]
 
 
-def test_a_change_carries_the_time_and_operation_of_its_commit(made: Handmade) -> None:
+def test_change_has_the_time_and_operation_of_its_commit(made: Handmade) -> None:
     made.start()
     made.commit(1, info("WRITE"), add("a"))
     made.commit(2, info("DELETE"))
@@ -86,7 +86,7 @@ def test_a_change_carries_the_time_and_operation_of_its_commit(made: Handmade) -
     assert (row["version"], row["timestamp"], row["operation"]) == (1, time_of(1), "WRITE")
 
 
-def test_a_commit_without_a_name_for_its_operation_leaves_it_null(made: Handmade) -> None:
+def test_operation_is_null_if_the_commit_has_none(made: Handmade) -> None:
     made.start()
     made.commit(1, add("a"))
     (row,) = diff(made.context(), 0, 1).rows(named=True)
@@ -105,7 +105,7 @@ def test_a_deletion_vector_is_one_change_of_its_file(made: Handmade) -> None:
     ]
 
 
-def test_a_file_that_went_and_came_again_unchanged_is_no_change(made: Handmade) -> None:
+def test_file_removed_and_added_again_unchanged_is_not_a_change(made: Handmade) -> None:
     made.start(add("a"))
     made.commit(1, remove("a"))
     made.commit(2, add("a"))
@@ -117,7 +117,7 @@ def test_a_version_does_not_differ_from_itself(made: Handmade) -> None:
     assert changes(made.context(), 0, 0) == []
 
 
-def test_changes_by_commits_that_are_gone_have_no_version(made: Handmade) -> None:
+def test_changes_of_deleted_commits_have_no_version(made: Handmade) -> None:
     made.start(add("stays"), add("goes", 2), add("swaps"))
     base = (protocol(), metadata(properties={"p": "1"}), add("stays"), add("comes"))
     made.checkpoint(0, protocol(), metadata(), add("stays"), add("goes", 2), add("swaps"))
@@ -145,7 +145,7 @@ def test_a_version_that_cannot_be_rebuilt_is_refused(made: Handmade) -> None:
 # --- schema, properties, protocol ----------------------------------------------------------------
 
 
-def test_columns_that_came_went_and_changed_type(made: Handmade) -> None:
+def test_added_removed_and_retyped_columns(made: Handmade) -> None:
     made.commit(0, protocol(), metadata(field("a"), field("b", "integer"), field("gone", "date")))
     made.commit(1, metadata(field("a"), field("b", "integer")))
     made.commit(2, metadata(field("a"), field("b", "long")))
@@ -183,7 +183,7 @@ def mapped(name: str, number: int, type_: str = "long") -> dict[str, Any]:
     return {**field(name, type_), "metadata": names}
 
 
-def test_a_column_that_kept_its_mapping_id_was_renamed(made: Handmade) -> None:
+def test_column_with_the_same_mapping_id_is_renamed(made: Handmade) -> None:
     made.commit(0, protocol(2, 5), metadata(mapped("a", 1), mapped("b", 2), properties=MAPPED))
     made.commit(1, metadata(mapped("new", 1), mapped("b", 2), properties=MAPPED))
     made.commit(2, metadata(mapped("new", 1), properties=MAPPED))
@@ -195,7 +195,7 @@ def test_a_column_that_kept_its_mapping_id_was_renamed(made: Handmade) -> None:
     assert ("schema", "renamed", "a", "new", "a", 1) in changes(log, 2, 0)
 
 
-def test_a_column_that_was_dropped_and_made_anew_was_not_renamed(made: Handmade) -> None:
+def test_column_that_is_dropped_and_created_again_is_not_renamed(made: Handmade) -> None:
     made.commit(0, protocol(2, 5), metadata(mapped("a", 1), properties=MAPPED))
     made.commit(1, metadata(mapped("a", 2), properties=MAPPED))
     made.commit(2, metadata(mapped("b", 3), properties=MAPPED))
@@ -205,7 +205,7 @@ def test_a_column_that_was_dropped_and_made_anew_was_not_renamed(made: Handmade)
     ]
 
 
-def test_a_column_that_was_renamed_and_widened_is_both(made: Handmade) -> None:
+def test_renamed_and_widened_column_has_both_changes(made: Handmade) -> None:
     made.commit(0, protocol(2, 5), metadata(mapped("a", 1, "integer"), properties=MAPPED))
     made.commit(1, metadata(mapped("a", 1), properties=MAPPED))
     made.commit(2, metadata(mapped("b", 1), properties=MAPPED))
@@ -215,7 +215,7 @@ def test_a_column_that_was_renamed_and_widened_is_both(made: Handmade) -> None:
     ]
 
 
-def test_a_column_under_the_name_of_one_that_was_dropped_is_another(made: Handmade) -> None:
+def test_column_with_the_name_of_a_dropped_column_is_a_new_column(made: Handmade) -> None:
     made.commit(0, protocol(2, 5), metadata(mapped("a", 1), mapped("b", 2), properties=MAPPED))
     made.commit(1, metadata(mapped("a", 1), properties=MAPPED))
     made.commit(2, metadata(mapped("b", 1), properties=MAPPED))
@@ -227,7 +227,7 @@ def test_a_column_under_the_name_of_one_that_was_dropped_is_another(made: Handma
     ]
 
 
-def test_columns_stay_themselves_when_mapping_is_turned_on(made: Handmade) -> None:
+def test_enabling_column_mapping_changes_no_column(made: Handmade) -> None:
     made.start()
     properties = {**MAPPED, "delta.columnMapping.maxColumnId": "2"}
     columns = [mapped("id", 1), mapped("name", 2, "string")]
@@ -235,7 +235,7 @@ def test_columns_stay_themselves_when_mapping_is_turned_on(made: Handmade) -> No
     assert [row for row in changes(made.context(), 0, 1) if row[0] == "schema"] == []
 
 
-def test_two_columns_that_swapped_their_names_were_both_renamed(made: Handmade) -> None:
+def test_columns_that_swap_names_are_both_renamed(made: Handmade) -> None:
     made.commit(0, protocol(2, 5), metadata(mapped("a", 1), mapped("b", 2), properties=MAPPED))
     made.commit(1, metadata(mapped("b", 1), mapped("a", 2), properties=MAPPED))
     assert changes(made.context(), 0, 1) == [
@@ -244,7 +244,7 @@ def test_two_columns_that_swapped_their_names_were_both_renamed(made: Handmade) 
     ]
 
 
-def test_properties_that_were_set_changed_and_unset(made: Handmade) -> None:
+def test_added_changed_and_removed_properties(made: Handmade) -> None:
     made.commit(0, protocol(), metadata(properties={"a": "1", "b": "1", "same": "x"}))
     made.commit(1, metadata(properties={"a": "2", "b": "1", "same": "x"}))
     made.commit(2, metadata(properties={"a": "2", "c": "3", "same": "x"}))
@@ -256,14 +256,14 @@ def test_properties_that_were_set_changed_and_unset(made: Handmade) -> None:
     ]
 
 
-def test_a_property_that_wavered_names_the_last_commit_that_touched_it(made: Handmade) -> None:
+def test_property_changed_several_times_names_the_last_commit(made: Handmade) -> None:
     made.commit(0, protocol(), metadata(properties={"a": "1"}))
     for version, value in enumerate("2132", 1):
         made.commit(version, metadata(properties={"a": value}))
     assert changes(made.context(), 0, 4) == [("property", "changed", "a", "1", "2", 4)]
 
 
-def test_what_the_metadata_says_of_the_table(made: Handmade) -> None:
+def test_changes_of_the_metadata(made: Handmade) -> None:
     made.commit(0, protocol(), metadata(name="old"))
     more: dict[str, Any] = {"name": "new", "description": "text", "table_id": "id-1"}
     made.commit(1, metadata(*ID_NAME, partitioned=["id"], **more))
@@ -307,7 +307,7 @@ def domain(name: str, configuration: str, removed: bool = False) -> dict[str, An
     return {"domainMetadata": body}
 
 
-def test_domains_that_came_changed_and_were_removed(made: Handmade) -> None:
+def test_added_changed_and_removed_domains(made: Handmade) -> None:
     made.start(domain("goes", "1"), domain("turns", "1"))
     made.commit(1, domain("goes", "1", removed=True))
     made.commit(2, domain("turns", "2"), domain("comes", "3"))
@@ -334,18 +334,18 @@ def test_skips_of_an_indextables_log(tmp_path: Path) -> None:
 # --- blame ---------------------------------------------------------------------------------------
 
 
-def life(log: Log, path: str) -> list[dict[str, Any]]:
+def file_history(log: Log, path: str) -> list[dict[str, Any]]:
     frame = blame(log, path)
     assert dict(frame.schema) == BLAME_SCHEMA
     return frame.rows(named=True)
 
 
-def test_a_life_lists_every_commit_that_touched_the_file(made: Handmade) -> None:
+def test_blame_lists_every_commit_that_changed_the_file(made: Handmade) -> None:
     made.start(add("a", 7))
     made.commit(1, info("UPDATE", userName="u", engineInfo="e"), add("b"))
     made.commit(2, remove("a"), add("a", 7, dataChange=False, **vector("v", 3)))
     made.commit(3, info("DELETE", userName="u", engineInfo="e"), remove("a", **vector("v", 3)))
-    rows = life(made.context(), "a")
+    rows = file_history(made.context(), "a")
     assert [(r["version"], r["actionType"], r["dvId"], r["dvCardinality"]) for r in rows] == [
         (0, "add", None, None),
         (2, "remove", None, None),
@@ -362,11 +362,11 @@ def test_a_life_lists_every_commit_that_touched_the_file(made: Handmade) -> None
     assert [r["timestamp"] for r in rows] == [time_of(0), time_of(2), time_of(2), time_of(3)]
 
 
-def test_a_live_file_has_no_date_after_which_it_may_be_vacuumed(made: Handmade) -> None:
+def test_live_file_has_no_vacuum_time(made: Handmade) -> None:
     made.start(add("a"))
     made.commit(1, remove("a", deletionTimestamp=FIRST_MS))
     made.commit(2, add("a"))
-    assert [r["vacuumAfter"] for r in life(made.context(), "a")] == [None, None, None]
+    assert [r["vacuumAfter"] for r in file_history(made.context(), "a")] == [None, None, None]
 
 
 @pytest.mark.parametrize(
@@ -376,66 +376,66 @@ def test_a_live_file_has_no_date_after_which_it_may_be_vacuumed(made: Handmade) 
         ({"delta.deletedFileRetentionDuration": "interval 2 days"}, dt.timedelta(days=2)),
         ({"delta.deletedFileRetentionDuration": "interval 0 seconds"}, dt.timedelta(0)),
     ],
-    ids=["by default", "as set", "at once"],
+    ids=["default", "configured", "zero"],
 )
 def test_a_removed_file_may_be_vacuumed_after_the_retention(
     made: Handmade, properties: dict[str, str], retention: dt.timedelta
 ) -> None:
     made.start(add("a"), properties=properties)
     made.commit(1, remove("a", deletionTimestamp=FIRST_MS + 5))
-    first, last = life(made.context(), "a")
+    first, last = file_history(made.context(), "a")
     deleted = dt.datetime.fromtimestamp(FIRST_MS / 1000, dt.UTC) + dt.timedelta(milliseconds=5)
     assert first["vacuumAfter"] is None
     assert last["deletionTimestamp"] == deleted
     assert last["vacuumAfter"] == deleted + retention
 
 
-def test_a_removal_without_a_time_counts_from_the_epoch(made: Handmade) -> None:
+def test_remove_without_a_time_counts_from_the_epoch(made: Handmade) -> None:
     made.start(add("a"))
     made.commit(1, remove("a"))
-    assert life(made.context(), "a")[-1]["vacuumAfter"] == dt.datetime(1970, 1, 8, tzinfo=dt.UTC)
+    assert file_history(made.context(), "a")[-1]["vacuumAfter"] == dt.datetime(
+        1970, 1, 8, tzinfo=dt.UTC
+    )
 
 
-def test_a_file_that_lives_on_with_another_deletion_vector_may_not_be_vacuumed(
+def test_live_file_with_a_new_deletion_vector_has_no_vacuum_time(
     made: Handmade,
 ) -> None:
     made.start(add("a"))
     made.commit(1, add("a", **vector("v")), remove("a", deletionTimestamp=FIRST_MS))
-    assert [r["vacuumAfter"] for r in life(made.context(), "a")] == [None, None, None]
+    assert [r["vacuumAfter"] for r in file_history(made.context(), "a")] == [None, None, None]
 
 
 @pytest.mark.parametrize("deleted_ms", [2**62, 253_402_300_799_999, -(2**62)])
-def test_a_deletion_at_the_end_of_time_gives_no_date_that_a_datetime_cannot_hold(
-    made: Handmade, deleted_ms: int
-) -> None:
+def test_extreme_deletion_time_gives_a_valid_datetime(made: Handmade, deleted_ms: int) -> None:
     made.start(add("a"))
     made.commit(1, remove("a", deletionTimestamp=deleted_ms))
-    _, last = life(made.context(), "a")
+    _, last = file_history(made.context(), "a")
     assert last["deletionTimestamp"] <= last["vacuumAfter"]
 
 
-def test_a_file_that_only_a_checkpoint_knows_has_a_row_without_a_version(made: Handmade) -> None:
+def test_file_that_is_only_in_a_checkpoint_has_a_row_without_a_version(made: Handmade) -> None:
     made.commit(3, add("c"))
-    gone = remove("gone", deletionTimestamp=FIRST_MS)
-    made.checkpoint(2, protocol(), metadata(), add("live", 4), gone)
-    (row,) = life(made.context(), "live")
+    removed = remove("removed", deletionTimestamp=FIRST_MS)
+    made.checkpoint(2, protocol(), metadata(), add("live", 4), removed)
+    (row,) = file_history(made.context(), "live")
     assert (row["version"], row["actionType"], row["size"], row["vacuumAfter"]) == (
         None,
         "add",
         4,
         None,
     )
-    (row,) = life(made.context(), "gone")
+    (row,) = file_history(made.context(), "removed")
     assert (row["version"], row["actionType"]) == (None, "remove")
     assert row["vacuumAfter"] == dt.datetime.fromtimestamp(FIRST_MS / 1000, dt.UTC) + WEEK
 
 
 @pytest.mark.parametrize(
-    "spelling", ["p=a b/é.parquet", "p=a%20b/%C3%A9.parquet", "{root}/p=a b/é.parquet"]
+    "given", ["p=a b/é.parquet", "p=a%20b/%C3%A9.parquet", "{root}/p=a b/é.parquet"]
 )
-def test_a_path_may_be_given_decoded_or_as_the_log_spells_it(made: Handmade, spelling: str) -> None:
+def test_path_may_be_given_decoded_or_encoded(made: Handmade, given: str) -> None:
     made.start(add("p=a%20b/%C3%A9.parquet"))
-    (row,) = life(made.context(), spelling.format(root=made.root))
+    (row,) = file_history(made.context(), given.format(root=made.root))
     assert row["version"] == 0
 
 

@@ -28,7 +28,7 @@ def times(*modified_ms: int) -> list[int]:
 
 
 @given(st.lists(st.integers(0, 20)))
-def test_times_increase_as_one_by_one_they_are_forced_to(modified: list[int]) -> None:
+def test_commit_times_equal_a_sequential_adjustment(modified: list[int]) -> None:
     forced: list[int] = []
     for ms in modified:
         forced.append(max(ms, forced[-1] + 1) if forced else ms)
@@ -38,28 +38,30 @@ def test_times_increase_as_one_by_one_they_are_forced_to(modified: list[int]) ->
 # --- the version at a time -----------------------------------------------------------------------
 
 
-def three(made: Handmade) -> None:
+def three_commits(made: Handmade) -> None:
     made.start()
     made.commit(1, add("a"))
     made.commit(2, add("b"))
 
 
-def test_the_version_at_a_time_is_the_last_that_was_not_later(made: Handmade) -> None:
-    three(made)
+def test_version_at_a_time_is_the_last_commit_up_to_that_time(made: Handmade) -> None:
+    three_commits(made)
     log = made.context()
     at = {FIRST_MS: 0, FIRST_MS + 1: 0, FIRST_MS + MINUTE_MS - 1: 0, FIRST_MS + MINUTE_MS: 1}
     at |= {FIRST_MS + 2 * MINUTE_MS: 2, FIRST_MS + 10**12: 2}
     assert {ms: version_at(log, ms) for ms in at} == at
 
 
-def test_a_time_before_the_first_commit_names_the_versions_there_are(made: Handmade) -> None:
-    three(made)
+def test_error_for_a_time_before_the_first_commit_names_the_available_versions(
+    made: Handmade,
+) -> None:
+    three_commits(made)
     with pytest.raises(VersionNotFoundError) as refused:
         version_at(made.context(), FIRST_MS - 1)
     assert refused.value.expected == "versions 0 to 2, from 2023-11-14T22:13:20.000Z"
 
 
-def test_file_times_out_of_order_never_turn_back(made: Handmade) -> None:
+def test_file_times_out_of_order_are_adjusted_to_increase(made: Handmade) -> None:
     made.start()
     made.commit(1, add("a"), at_ms=FIRST_MS + 100)
     made.commit(2, add("b"), at_ms=FIRST_MS - 5000)
@@ -68,8 +70,8 @@ def test_file_times_out_of_order_never_turn_back(made: Handmade) -> None:
     assert [version_at(log, FIRST_MS + ms) for ms in (99, 100, 101, 102, 9999)] == [0, 1, 2, 3, 3]
 
 
-def test_times_before_what_can_be_rebuilt_are_refused(made: Handmade) -> None:
-    three(made)
+def test_times_before_the_first_readable_version_are_refused(made: Handmade) -> None:
+    three_commits(made)
     made.checkpoint(2, protocol(), metadata())
     made.forget(0)
     log = made.context()
@@ -94,14 +96,16 @@ def test_an_empty_log_has_no_versions(made: Handmade) -> None:
 # --- in-commit timestamps ------------------------------------------------------------------------
 
 ENABLED = {"delta.enableInCommitTimestamps": "true"}
-LATER = FIRST_MS + 10**9  # in-commit times lie apart from file times, so that each can be told
+LATER = (
+    FIRST_MS + 10**9
+)  # in-commit times differ from file times, so that tests can distinguish them
 
 
 def stamped(n: int) -> dict[str, object]:
     return info(inCommitTimestamp=LATER + n * 1000)
 
 
-def test_in_commit_timestamps_decide_where_every_commit_has_one(made: Handmade) -> None:
+def test_in_commit_timestamps_are_used_if_every_commit_has_one(made: Handmade) -> None:
     made.commit(0, stamped(0), protocol(), metadata(properties=ENABLED))
     for version in range(1, 6):
         made.commit(version, stamped(version), add(f"f{version}"))
@@ -114,7 +118,7 @@ def test_in_commit_timestamps_decide_where_every_commit_has_one(made: Handmade) 
     assert made.table.snapshot(3).timestamp_ms == LATER + 3000
 
 
-def test_file_times_stand_before_the_commit_that_turned_in_commit_ones_on(made: Handmade) -> None:
+def test_file_times_are_used_before_in_commit_timestamps_were_enabled(made: Handmade) -> None:
     made.start()
     made.commit(1, info(), add("a"))
     made.commit(2, stamped(2), metadata(properties=ENABLED))
@@ -139,14 +143,14 @@ def test_in_commit_timestamps_that_were_off_for_a_while_decide_after_it(made: Ha
 
 
 @pytest.mark.parametrize("value", ["text", 1.5, None, True, 2**63])
-def test_an_in_commit_timestamp_that_is_no_time_is_none(made: Handmade, value: object) -> None:
+def test_invalid_in_commit_timestamp_is_ignored(made: Handmade, value: object) -> None:
     made.commit(0, info(inCommitTimestamp=value), protocol(), metadata())
     assert made.table.snapshot().timestamp_ms == FIRST_MS
     assert version_at(made.context(), FIRST_MS) == 0
 
 
-def test_listings_that_start_late_hold_what_is_above(made: Handmade) -> None:
-    three(made)
+def test_listings_contain_the_commits_from_their_start(made: Handmade) -> None:
+    three_commits(made)
     made.checkpoint(1, protocol(), metadata(), add("a"))
     made.write("_last_checkpoint", b'{"version":1}')
     log = made.context()

@@ -37,7 +37,7 @@ CONDITION = (pl.col("day") >= pl.date(2026, 1, 3)) & (pl.col("quantity") > 3)
 KEYS = ["path"]
 
 
-def aged(root: Path) -> None:
+def set_old_times(root: Path) -> None:
     """Set the times of the log's files to an hour ago: newer files are not cached."""
     then = time.time() - 3600
     for file in root.rglob("_delta_log/**/*"):
@@ -68,7 +68,7 @@ def _written(layout: str, records: bool) -> Path:
     with t.transaction() as tx:
         tx.set_metadata(configuration=properties)
     t.checkpoint(layout=layout)
-    aged(root)
+    set_old_times(root)
     return root
 
 
@@ -119,7 +119,7 @@ def bytes_read(root: Path, cache: Path | str, columns: Sequence[str] = ()) -> in
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("records", [True, False])
-def test_answers_are_those_without_a_cache(tmp_path: Path, layout: str, records: bool) -> None:
+def test_answers_equal_those_without_a_cache(tmp_path: Path, layout: str, records: bool) -> None:
     root = made(tmp_path / "table", layout, records=records)
     plain = answers(root)
     for _ in ("empty", "filled"):
@@ -132,7 +132,7 @@ def test_answers_are_those_without_a_cache(tmp_path: Path, layout: str, records:
 
 
 @pytest.mark.corpus
-def test_answers_of_real_logs_are_those_without_a_cache(corpus: Path, tmp_path: Path) -> None:
+def test_answers_of_real_logs_equal_those_without_a_cache(corpus: Path, tmp_path: Path) -> None:
     def listed(root: Path, cache: Path | str) -> pl.DataFrame | str:
         try:
             s = lakelog.open(root, cache=cache, upkeep=False).snapshot()
@@ -142,7 +142,7 @@ def test_answers_of_real_logs_are_those_without_a_cache(corpus: Path, tmp_path: 
 
     cache = tmp_path / "cache"
     logs = sorted([*corpus.rglob("_delta_log"), *corpus.rglob("_transaction_log")])
-    warnings.simplefilter("ignore", lakelog.LakelogWarning)  # real logs warn of much
+    warnings.simplefilter("ignore", lakelog.LakelogWarning)  # real logs cause many warnings
     for log in rng_of("disk cache").sample(logs, share_of(len(logs), 3)):
         plain = listed(log.parent, "")
         for _ in ("empty", "filled"):
@@ -162,14 +162,14 @@ def test_a_later_process_does_not_read_the_file_actions(tmp_path: Path, columns:
     with t.transaction() as tx:
         tx.add(pl.DataFrame({"path": names, "size": 1, "modificationTime": 0}))
     t.checkpoint()
-    aged(root)
+    set_old_times(root)
     plain = bytes_read(root, "", columns)
     assert bytes_read(root, cache, columns) == plain
     assert bytes_read(root, cache, columns) < plain / 3
-    assert bytes_read(root, cache, ["path"]) < plain / 3  # which are there now
+    assert bytes_read(root, cache, ["path"]) < plain / 3  # which are cached now
 
 
-def test_reads_that_the_cache_answered_are_counted(table: Path, tmp_path: Path) -> None:
+def test_reads_answered_by_the_cache_are_counted(table: Path, tmp_path: Path) -> None:
     def counted(cache: Path | str) -> tuple[int, int]:
         t = lakelog.open(table, cache=cache, upkeep=False)
         t.snapshot().files().select("path", "size").collect()
@@ -194,12 +194,12 @@ def test_another_checkpoint_of_the_same_name_and_length_is_another_entry(
         path.write_bytes(content)
         os.utime(path, (time.time() - 60, time.time() - 60))
     with pytest.warns(lakelog.LakelogWarning, match="checkpoint"):
-        again = answers(table, cache)  # of the commits
+        again = answers(table, cache)  # from the commits
     paths = [found["files"]["path"] for found in (before, again)]  # type: ignore[index]
     assert paths[0].to_list() == paths[1].to_list()
 
 
-def test_a_checkpoint_that_is_seconds_old_is_not_kept(table: Path, tmp_path: Path) -> None:
+def test_checkpoint_that_is_seconds_old_is_not_cached(table: Path, tmp_path: Path) -> None:
     for path in newest(table):
         os.utime(path)
     answers(table, tmp_path / "cache")
@@ -267,7 +267,7 @@ def test_entries_are_private(table: Path, tmp_path: Path) -> None:
         assert not stat.S_IMODE(path.stat().st_mode) & 0o077, path
 
 
-def test_the_entries_used_least_recently_are_deleted(tmp_path: Path) -> None:
+def test_least_recently_used_entries_are_deleted(tmp_path: Path) -> None:
     roots = [made(tmp_path / name) for name in ("one", "two", "three")]
     cache = tmp_path / "cache"
     for number, root in enumerate(roots[:2]):
@@ -289,7 +289,7 @@ def test_columns_larger_than_the_cache_are_not_kept(table: Path, tmp_path: Path)
     assert not arrow_files(tmp_path / "cache")
 
 
-def test_a_full_disk_fails_no_read(table: Path, tmp_path: Path) -> None:
+def test_full_disk_does_not_fail_a_read(table: Path, tmp_path: Path) -> None:
     plain = answers(table)
 
     children = in_processes(_compare_on_a_full_disk, (table, tmp_path / "cache", plain))
@@ -312,15 +312,15 @@ def test_a_failed_write_is_reported(
 
 
 def _compare_on_a_full_disk(table: Path, cache: Path, plain: Answer) -> None:
-    # Python would cut the bytecode of what is imported from now on, and every later process would
-    # fail to read it.
+    # Python would write truncated bytecode of modules that are imported from now on, and later
+    # processes could not read it.
     sys.dont_write_bytecode = True
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))
     require_equal(answers(table, cache), plain)
 
 
 @pytest.mark.parametrize("error", [errno.EIO, errno.ENOSPC, errno.ENOENT])
-def test_a_failure_of_any_operation_fails_no_read(
+def test_failure_of_any_cache_operation_does_not_fail_a_read(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
     plain = answers(table)
@@ -354,7 +354,7 @@ def test_a_failure_of_any_operation_fails_no_read(
         assert calls >= failing
 
 
-def test_killed_processes_leave_nothing_that_is_believed(table: Path, tmp_path: Path) -> None:
+def test_files_of_killed_processes_do_not_change_answers(table: Path, tmp_path: Path) -> None:
     plain, cache, rng = answers(table), tmp_path / "cache", rng_of("killed disk cache")
     spawn = multiprocessing.get_context("spawn")
     for _ in range(share_of(40)):
@@ -389,7 +389,7 @@ def in_processes(
     return [child.exitcode for child in children]
 
 
-def test_processes_fill_one_cache_at_once(table: Path, tmp_path: Path) -> None:
+def test_processes_fill_one_cache_concurrently(table: Path, tmp_path: Path) -> None:
     plain = answers(table)
     assert in_processes(_compare, (table, tmp_path / "cache", plain), 3) == [0, 0, 0]
     assert not list((tmp_path / "cache").rglob("*.tmp"))
@@ -401,7 +401,7 @@ def _compare(table: Path, cache: Path, plain: Answer) -> None:
         lakelog.DiskCache(cache).clear()
 
 
-def test_what_killed_processes_leave_is_deleted(table: Path, tmp_path: Path) -> None:
+def test_temporary_files_of_killed_processes_are_deleted(table: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     plain = answers(table, cache)
     (entry,) = cache.iterdir()
@@ -413,7 +413,7 @@ def test_what_killed_processes_leave_is_deleted(table: Path, tmp_path: Path) -> 
     assert not left.exists()
 
 
-def test_the_environment_names_the_folder(
+def test_cache_folder_is_read_from_the_environment(
     table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("LAKELOG_CACHE", str(tmp_path / "cache"))

@@ -58,7 +58,7 @@ def read(directory: Path) -> pl.DataFrame:
     return pl.concat([pl.DataFrame(pq.read_table(p)) for p in parts])
 
 
-def test_what_is_read_back_is_the_state(made: Handmade, tmp_path: Path) -> None:
+def test_exported_rows_equal_the_state(made: Handmade, tmp_path: Path) -> None:
     snapshot = snapshot_of(made)
     out = tmp_path / "out"
     snapshot.write_parquet(out)
@@ -71,15 +71,15 @@ def test_what_is_read_back_is_the_state(made: Handmade, tmp_path: Path) -> None:
     back = actions.conform(rows.filter(pl.col("actionType") == "add"), files.columns)
     assert back["path"].to_list() == ["c", "a b"]  # of these only one has statistics
     assert back.sort("path").to_dicts() == files.to_dicts()
-    dead = snapshot.tombstones().collect().sort("path")
-    back = actions.conform(rows.filter(pl.col("actionType") == "remove"), dead.columns)
-    assert back.to_dicts() == dead.to_dicts()
+    removed = snapshot.tombstones().collect().sort("path")
+    back = actions.conform(rows.filter(pl.col("actionType") == "remove"), removed.columns)
+    assert back.to_dicts() == removed.to_dicts()
     txn = rows.row(by_predicate=pl.col("actionType") == "txn", named=True)
     assert (txn["appId"], txn["txnVersion"]) == ("x", 9)
     assert rows.filter(pl.col("domain").is_not_null())["domain"].to_list() == ["kept"]
 
 
-def test_the_manifest_says_what_was_written(made: Handmade, tmp_path: Path) -> None:
+def test_manifest_describes_the_written_files(made: Handmade, tmp_path: Path) -> None:
     snapshot = snapshot_of(made)
     out = tmp_path / "out"
     manifest = snapshot.write_parquet(out)
@@ -96,10 +96,10 @@ def test_the_manifest_says_what_was_written(made: Handmade, tmp_path: Path) -> N
     assert json.loads(manifest.to_json())["parts"] == body["parts"]
 
 
-def test_every_part_has_the_contracts_schema_in_parquets_own_types(
+def test_every_part_has_the_schema_of_the_contract_in_parquet_types(
     made: Handmade, tmp_path: Path
 ) -> None:
-    (tmp_path / "out").mkdir()  # an empty directory is taken
+    (tmp_path / "out").mkdir()  # an empty directory is accepted
     assert snapshot_of(made).write_parquet(tmp_path / "out").num_rows == 8
     (part,) = (tmp_path / "out").glob("part-*.parquet")
     schema = pq.read_schema(part)
@@ -146,7 +146,7 @@ def test_statistics_in_a_struct_become_text_and_maps(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.filterwarnings("ignore::lakelog.errors.LakelogWarning")
-def test_random_states_come_back_as_they_are(seed: int, tmp_path: Path) -> None:
+def test_random_states_are_read_back(seed: int, tmp_path: Path) -> None:
     table = Handmade.__new__(Handmade)
     table.root = generate(tmp_path / "t", seed, Options(commits=12))
     snapshot = table.table.snapshot()
@@ -160,14 +160,14 @@ def test_random_states_come_back_as_they_are(seed: int, tmp_path: Path) -> None:
     assert manifest.num_files == snapshot.num_files()
 
 
-def test_sizes_beyond_64_bits_are_summed_rightly(tmp_path: Path) -> None:
+def test_sizes_beyond_64_bits_are_summed_exactly(tmp_path: Path) -> None:
     log = Handmade(tmp_path / "t").start(add("a", 2**63 - 1), add("b", 2**63 - 1))
     manifest = log.table.snapshot().write_parquet(tmp_path / "out")
     assert manifest.total_size == 2**64 - 2
     assert json.loads((tmp_path / "out" / "_manifest.json").read_text())["totalSize"] == 2**64 - 2
 
 
-def test_iter_state_gives_the_columns_asked_for(made: Handmade) -> None:
+def test_iter_state_returns_the_requested_columns(made: Handmade) -> None:
     batches = list(snapshot_of(made).iter_state(["actionType", "path"]))
     assert {tuple(b.columns) for b in batches} == {("actionType", "path")}
     assert sum(b.height for b in batches) == 8
@@ -176,9 +176,7 @@ def test_iter_state_gives_the_columns_asked_for(made: Handmade) -> None:
 # --- refusals ------------------------------------------------------------------------------------
 
 
-def test_a_directory_that_is_not_empty_is_refused_and_left_alone(
-    made: Handmade, tmp_path: Path
-) -> None:
+def test_non_empty_directory_is_refused_and_not_changed(made: Handmade, tmp_path: Path) -> None:
     out = tmp_path / "out"
     out.mkdir()
     (out / "precious").write_text("x")
@@ -190,13 +188,15 @@ def test_a_directory_that_is_not_empty_is_refused_and_left_alone(
 
 
 @pytest.mark.parametrize("size", [0, -1])
-def test_a_part_needs_room(made: Handmade, tmp_path: Path, size: int) -> None:
+def test_invalid_max_part_bytes_is_refused(made: Handmade, tmp_path: Path, size: int) -> None:
     with pytest.raises(InvalidInputError, match="max_part_bytes"):
         snapshot_of(made).write_parquet(tmp_path / "out", max_part_bytes=size)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_directory_that_cannot_be_made_is_unavailable(made: Handmade, tmp_path: Path) -> None:
+def test_directory_that_cannot_be_created_raises_unavailable_error(
+    made: Handmade, tmp_path: Path
+) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(UnavailableError, match="writing the output failed"):
         snapshot_of(made).write_parquet(tmp_path / "file" / "out")
@@ -258,7 +258,7 @@ def disk() -> Iterator[type[FailingFileSystem]]:
     FailingFileSystem.store.clear()
 
 
-def test_a_disk_that_fills_at_any_moment_is_left_empty(
+def test_full_disk_at_any_write_leaves_no_file(
     made: Handmade, disk: type[FailingFileSystem], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(export, "_GROUP_ROWS", 3)
@@ -285,7 +285,7 @@ def test_a_disk_that_fills_at_any_moment_is_left_empty(
     assert names == {"_manifest.json", *(p.path for p in manifest.parts)}
 
 
-def test_a_part_that_was_not_kept_whole_is_noticed(
+def test_incomplete_part_is_detected(
     made: Handmade, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pq, "read_metadata", lambda _: type("M", (), {"num_rows": 7})())
@@ -294,7 +294,7 @@ def test_a_part_that_was_not_kept_whole_is_noticed(
     assert list((tmp_path / "out").iterdir()) == []
 
 
-# --- damage on the way ---------------------------------------------------------------------------
+# --- damage during the export --------------------------------------------------------------------
 
 
 def damaged(made: Handmade) -> Path:
@@ -315,7 +315,7 @@ def damaged(made: Handmade) -> Path:
     return path
 
 
-def test_damage_midway_begins_again_from_what_is_sound(tmp_path: Path) -> None:
+def test_damaged_checkpoint_restarts_the_export_from_the_commits(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t")
     damaged(made)
     snapshot = made.table.snapshot()
@@ -328,7 +328,7 @@ def test_damage_midway_begins_again_from_what_is_sound(tmp_path: Path) -> None:
     assert rows.filter(pl.col("actionType") == "add")["path"].n_unique() == 3001
 
 
-def test_damage_without_a_way_around_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_damage_without_commits_raises_and_leaves_no_file(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t")
     damaged(made)
     made.forget(0)
@@ -338,7 +338,7 @@ def test_damage_without_a_way_around_leaves_nothing_behind(tmp_path: Path) -> No
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_file_that_stands_twice_in_a_checkpoint_is_not_written_twice(tmp_path: Path) -> None:
+def test_duplicate_file_in_a_checkpoint_raises_corruption_error(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t")
     made.checkpoint(0, protocol(), metadata(), add("a"), add("a"))
     with pytest.raises(CheckpointCorruptionError, match="twice"):

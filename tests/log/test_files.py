@@ -59,7 +59,7 @@ def made(tmp_path: Path) -> Handmade:
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+def requested(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     """The columns that each read of the live files' rows requested."""
     seen: list[tuple[str, ...]] = []
     iter_files = DeltaCheckpointReader.iter_files
@@ -97,48 +97,48 @@ def names(frame: pl.LazyFrame) -> list[str]:
 
 
 def test_a_projection_reads_its_own_columns_only(
-    made: Handmade, asked: list[tuple[str, ...]], no_statistics: None
+    made: Handmade, requested: list[tuple[str, ...]], no_statistics: None
 ) -> None:
     frame = made.table.snapshot().files().select("path", "size").collect()
     assert frame.columns == ["path", "size"]
     assert dict(frame.rows()) == {"a": 1, "b": 2, "c": 4, "e": 16}
-    assert [set(columns) for columns in asked] == [{"path", "size", "dvId"}]
+    assert [set(columns) for columns in requested] == [{"path", "size", "dvId"}]
 
 
-def test_nothing_is_read_before_collect(made: Handmade, asked: list[tuple[str, ...]]) -> None:
+def test_nothing_is_read_before_collect(made: Handmade, requested: list[tuple[str, ...]]) -> None:
     frame = made.table.snapshot().files(stats=True, flatten=True).select("min")
     assert frame.collect_schema().names() == ["min"]
-    assert asked == []
+    assert requested == []
 
 
 def test_a_filter_reads_the_column_that_it_needs(
-    made: Handmade, asked: list[tuple[str, ...]]
+    made: Handmade, requested: list[tuple[str, ...]]
 ) -> None:
     frame = made.table.snapshot().files().filter(pl.col("size") > 2).select("path")
     assert names(frame) == ["c", "e"]
-    assert [set(columns) for columns in asked] == [{"path", "size", "dvId"}]
+    assert [set(columns) for columns in requested] == [{"path", "size", "dvId"}]
 
 
 def test_flattened_partitions_read_the_values_and_no_statistics(
-    made: Handmade, asked: list[tuple[str, ...]], no_statistics: None
+    made: Handmade, requested: list[tuple[str, ...]], no_statistics: None
 ) -> None:
     frame = made.table.snapshot().files(flatten=True, stats=True).select("partition.day").collect()
     assert frame.schema == {"partition.day": pl.Date}
     assert frame["partition.day"].null_count() == 1
-    assert [set(columns) for columns in asked] == [{"path", "partitionValues", "dvId"}]
+    assert [set(columns) for columns in requested] == [{"path", "partitionValues", "dvId"}]
 
 
-def test_the_text_of_statistics_is_read_only_where_a_file_has_nothing_else(
-    made: Handmade, asked: list[tuple[str, ...]]
+def test_json_statistics_are_read_only_for_files_without_typed_statistics(
+    made: Handmade, requested: list[tuple[str, ...]]
 ) -> None:
     made.table.snapshot().files(stats=True).select("min").collect()
     typed = {"path", STRUCT_STATISTICS, "dvId"}
-    assert [set(columns) for columns in asked] == [typed, typed | {"stats"}]
+    assert [set(columns) for columns in requested] == [typed, typed | {"stats"}]
 
 
 @pytest.mark.parametrize("tail", [False, True])
 def test_typed_statistics_of_every_file_are_read_without_their_text(
-    tmp_path: Path, asked: list[tuple[str, ...]], tail: bool
+    tmp_path: Path, requested: list[tuple[str, ...]], tail: bool
 ) -> None:
     schema = {"id": pl.Int64}
     table = lakelog.create(tmp_path / "t", schema, upkeep=False)
@@ -151,13 +151,13 @@ def test_typed_statistics_of_every_file_are_read_without_their_text(
     table.checkpoint()
     if tail:
         add(1)
-    asked.clear()
+    requested.clear()
     snapshot = lakelog.open(tmp_path / "t").snapshot()
     frame = snapshot.files(stats=True).select("path", "min").sort("path").collect()
     assert frame["min"].struct.field("id").to_list() == [0, 1][: frame.height]
     assert frame.height == 1 + tail
-    assert all("stats" not in columns for columns in asked)
-    assert any(STRUCT_STATISTICS in columns for columns in asked)
+    assert all("stats" not in columns for columns in requested)
+    assert any(STRUCT_STATISTICS in columns for columns in requested)
     kept = snapshot.files(where=pl.col("id") > 9).select("path").collect()
     assert kept["path"].to_list() == ["1.parquet"][: int(tail)]
 
@@ -165,7 +165,7 @@ def test_typed_statistics_of_every_file_are_read_without_their_text(
 # --- what is given -------------------------------------------------------------------------------
 
 
-def test_every_column_comes_in_the_contracts_type_and_order(made: Handmade) -> None:
+def test_columns_have_the_types_and_order_of_the_contract(made: Handmade) -> None:
     frame = made.table.snapshot().files().collect()
     full = actions.schema()
     assert dict(frame.schema) == {c: full[c] for c in file_columns(DELTA)}
@@ -175,7 +175,7 @@ def test_every_column_comes_in_the_contracts_type_and_order(made: Handmade) -> N
     assert frame.row(by_predicate=pl.col("path") == "a", named=True)["version"] is None
 
 
-def test_statistics_in_a_struct_are_given_as_text_where_there_is_no_text(made: Handmade) -> None:
+def test_typed_statistics_are_returned_as_text_if_there_is_no_text(made: Handmade) -> None:
     frame = made.table.snapshot().files().select("path", "stats").collect()
     found = {path: text and json.loads(text) for path, text in frame.rows()}
     assert found["a"] == json.loads(stats(0, 9))
@@ -183,7 +183,7 @@ def test_statistics_in_a_struct_are_given_as_text_where_there_is_no_text(made: H
     assert found["c"] is None
 
 
-def test_typed_statistics_come_from_text_and_struct_alike(made: Handmade) -> None:
+def test_typed_statistics_are_read_from_text_and_struct(made: Handmade) -> None:
     frame = made.table.snapshot().files(stats=True).sort("path").collect()
     assert "stats" not in frame.columns
     assert frame["numRecords"].to_list() == [10, 10, None, 10]
@@ -226,7 +226,7 @@ def test_where_prunes_by_statistics_of_every_source_and_by_partition(
     assert names(snapshot.files(where=where, stats=True, flatten=True)) == kept
 
 
-def test_where_stats_and_flatten_and_a_filter_go_together(made: Handmade) -> None:
+def test_where_stats_flatten_and_a_filter_can_be_combined(made: Handmade) -> None:
     frame = made.table.snapshot().files(where=pl.col("id") < 20, stats=True, flatten=True)
     found = (
         frame.filter(pl.col("min").struct.field("id") >= 0)
@@ -237,7 +237,7 @@ def test_where_stats_and_flatten_and_a_filter_go_together(made: Handmade) -> Non
     assert found.rows() == [("a", dt.date(2024, 1, 1), 10), ("b", dt.date(2024, 1, 2), 10)]
 
 
-def test_where_over_an_unknown_column_is_refused_at_once(made: Handmade) -> None:
+def test_where_with_an_unknown_column_is_refused_immediately(made: Handmade) -> None:
     with pytest.raises(InvalidInputError):
         made.table.snapshot().files(where=pl.col("nothing") == 1)
 
@@ -254,7 +254,7 @@ def test_a_lazy_frame_is_limited_filtered_counted_and_collected_again(made: Hand
 # --- states --------------------------------------------------------------------------------------
 
 
-def test_a_checkpoint_that_holds_a_file_twice_is_damage(tmp_path: Path) -> None:
+def test_checkpoint_with_a_duplicate_file_raises_corruption_error(tmp_path: Path) -> None:
     log = Handmade(tmp_path / "t")
     log.checkpoint(0, protocol(), metadata(), add("a", 1), add("b", 2), add("a", 1))
     snapshot = log.table.snapshot()
@@ -273,7 +273,7 @@ def test_a_path_with_and_without_a_deletion_vector_is_two_files(tmp_path: Path) 
     assert (snapshot.num_files(), snapshot.total_size()) == (2, 3)
 
 
-def test_a_table_without_files_counts_none_and_weighs_nothing(tmp_path: Path) -> None:
+def test_table_without_files_has_count_and_size_0(tmp_path: Path) -> None:
     log = Handmade(tmp_path / "t").start()
     snapshot = log.table.snapshot()
     assert (snapshot.num_files(), snapshot.total_size()) == (0, 0)
@@ -282,12 +282,12 @@ def test_a_table_without_files_counts_none_and_weighs_nothing(tmp_path: Path) ->
     assert frame.schema["min"] == pl.Struct({"id": pl.Int64, "name": pl.String})
 
 
-def test_sizes_beyond_64_bits_are_summed_rightly(tmp_path: Path) -> None:
+def test_sizes_beyond_64_bits_are_summed_exactly(tmp_path: Path) -> None:
     log = Handmade(tmp_path / "t").start(add("a", 2**63 - 1), add("b", 2**63 - 1))
     assert log.table.snapshot().total_size() == 2**64 - 2
 
 
-def test_physical_names_are_looked_up_by_column_mapping(tmp_path: Path) -> None:
+def test_statistics_are_found_by_physical_column_names(tmp_path: Path) -> None:
     names_of = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-1"}
     columns = [{**field("id"), "metadata": names_of}]
     log = Handmade(tmp_path / "t")
@@ -300,7 +300,7 @@ def test_physical_names_are_looked_up_by_column_mapping(tmp_path: Path) -> None:
     assert names(snapshot.files(where=pl.col("id") > 3)) == ["a"]
 
 
-def test_the_columns_of_each_dialect_come_from_the_contract() -> None:
+def test_columns_of_each_dialect_are_defined_by_the_contract() -> None:
     delta, index = file_columns(DELTA), file_columns(INDEXTABLES)
     assert {"dvId", "baseRowId", "clusteringProvider"} <= set(delta)
     assert {"minValues", "docMappingJson", "footerStartOffset"} <= set(index)
@@ -319,7 +319,7 @@ def test_the_columns_of_each_dialect_come_from_the_contract() -> None:
     ],
     ids=["legacy without", "legacy", "lists without", "lists", "writers' list only"],
 )
-def test_names_in_the_log_are_physical_ones_where_the_protocol_honours_the_mapping(
+def test_names_in_the_log_are_physical_if_the_protocol_supports_column_mapping(
     tmp_path: Path, read: dict[str, Any], honoured: bool
 ) -> None:
     log = Handmade(tmp_path / "t")
@@ -346,18 +346,18 @@ def test_names_in_the_log_are_physical_ones_where_the_protocol_honours_the_mappi
     assert kept == [1, 0]
 
 
-def test_a_column_mapping_that_nobody_knows_is_refused_where_names_matter(tmp_path: Path) -> None:
+def test_unknown_column_mapping_mode_is_refused_if_names_are_needed(tmp_path: Path) -> None:
     log = Handmade(tmp_path / "t")
     mode = {"delta.columnMapping.mode": "letter"}
     log.commit(0, protocol(2, 5), metadata(*COLUMNS, properties=mode), add("a", 5))
     snapshot = log.table.snapshot()
     assert snapshot.files().collect()["path"].to_list() == ["a"]
-    asks: list[Callable[[], object]] = [
+    reads: list[Callable[[], object]] = [
         lambda: snapshot.files(stats=True).collect(),
         lambda: snapshot.files(where=pl.col("id") == 1).collect(),
         lambda: snapshot.scan().collect(),
     ]
-    for ask in asks:
+    for read in reads:
         with pytest.raises(UnsupportedFeatureError, match="unknown column mapping mode") as refused:
-            ask()
+            read()
         assert refused.value.found == "letter"

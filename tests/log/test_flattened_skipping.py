@@ -68,27 +68,27 @@ def plain(snapshot: lakelog.Snapshot, where: pl.Expr) -> list[str]:
 @pytest.mark.parametrize("parts", [1, 3])
 @settings(max_examples=share_of(60))
 @given(data=st.data())
-def test_what_is_read_of_some_row_groups_is_what_is_read_of_all(
+def test_reading_some_row_groups_gives_the_rows_of_a_full_read(
     parts: int, data: st.DataObject
 ) -> None:
     few = data.draw(st.sampled_from(["isfgtdmb", "i", "s", "t", "f"]))
     below = data.draw(st.lists(files(few), min_size=1, max_size=24))
     above = data.draw(st.lists(files(few), max_size=3))
-    gone = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=3, unique=True))
+    removed_below = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=3, unique=True))
     removed = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=3, unique=True))
-    asked = data.draw(st.lists(predicates(few + "pq"), min_size=4, max_size=8))
+    conditions = data.draw(st.lists(predicates(few + "pq"), min_size=4, max_size=8))
     with TemporaryDirectory() as folder:
         root = Path(folder)
         table = created(root)
-        commit(root, 1, [*adds(below), *removes(gone)])
+        commit(root, 1, [*adds(below), *removes(removed_below)])
         rows = data.draw(st.integers(1, 4))
         write_small_groups(table, "flattened", rows, ordered=data.draw(st.booleans()), parts=parts)
         if removed or above:
             commit(root, 2, [*removes(removed), *adds(above, len(below))])
         snapshot = lakelog.open(root).snapshot()
-        left = len(below) - len({*gone, *removed})
+        left = len(below) - len({*removed_below, *removed})
         assert snapshot.num_files() == left + len(above)
-        for where in asked:
+        for where in conditions:
             assert paths(snapshot, where) == plain(snapshot, where), str(where)
             reason = snapshot.plan(where).reason
             assert reason is None or left == 0
@@ -111,7 +111,7 @@ def parts_of(table: lakelog.Table) -> list[Path]:
     return sorted((Path(table.path) / CHECKPOINTS).glob("*.parquet"))
 
 
-def test_a_partition_costs_its_row_groups(table: lakelog.Table) -> None:
+def test_partition_filter_reads_only_its_row_groups(table: lakelog.Table) -> None:
     plan = table.snapshot().plan(WHERE)
     assert paths(table.snapshot(), WHERE) == EXPECTED
     assert plan.reason is None
@@ -122,7 +122,7 @@ def test_a_partition_costs_its_row_groups(table: lakelog.Table) -> None:
     assert plan.bytes_read < plan.size_bytes
 
 
-def test_a_range_of_the_first_column_costs_its_row_groups(table: lakelog.Table) -> None:
+def test_range_filter_on_the_first_column_reads_only_its_row_groups(table: lakelog.Table) -> None:
     where = pl.col("i").is_between(20, 22)
     assert paths(table.snapshot(), where) == ["020", "021", "022"]
     read = table.snapshot().plan(where).actions_read
@@ -139,7 +139,7 @@ def test_a_part_that_cannot_match_is_not_opened(tmp_path: Path) -> None:
     plan = snapshot.plan(where)
     assert (plan.checkpoint_files, plan.checkpoint_files_read) == (12, 1)
     left = 0
-    for path in parts_of(made)[1:]:  # the first one holds protocol and metadata
+    for path in parts_of(made)[1:]:  # the first part contains protocol and metadata
         held = pq.read_table(path, columns=["path"])["path"].to_pylist()
         if "033" not in held:
             left += 1
@@ -158,7 +158,7 @@ def flip(path: Path, after: bytes, distance: int) -> None:
     path.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
 
 
-def lie(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
+def falsify_records(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
     """Change the metadata's records, with checksums that match."""
     (path,) = (root / CHECKPOINTS).glob("*.json")
     body = json.loads(path.read_bytes())
@@ -170,7 +170,7 @@ def lie(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
     path.write_text(json.dumps(body))
 
 
-def test_records_that_are_damaged_cost_the_skipping_and_no_file(table: lakelog.Table) -> None:
+def test_damaged_records_disable_skipping_but_lose_no_file(table: lakelog.Table) -> None:
     root = Path(table.path)
     damage_footers(parts_of(table))
     (described,) = (root / CHECKPOINTS).glob("*.json")
@@ -181,7 +181,7 @@ def test_records_that_are_damaged_cost_the_skipping_and_no_file(table: lakelog.T
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", '{"lakelog.files":[1]}', '{"lakelog.files":3}'])
-def test_without_metadata_the_footers_count(table: lakelog.Table, text: str) -> None:
+def test_footers_are_used_if_the_metadata_is_missing(table: lakelog.Table, text: str) -> None:
     (described,) = (Path(table.path) / CHECKPOINTS).glob("*.json")
     described.write_text(text)
     opened = lakelog.open(table.path).snapshot()
@@ -203,15 +203,15 @@ def test_without_metadata_the_footers_count(table: lakelog.Table, text: str) -> 
         lambda content: content["bounds"]["minValues"].update(q=["x"] * len(content["rows"])),
     ],
 )
-def test_records_of_another_form_cost_the_metadata_and_no_file(
+def test_malformed_metadata_records_are_ignored_and_lose_no_file(
     tmp_path: Path, change: Callable[[dict[str, Any]], None]
 ) -> None:
     made = created(tmp_path)
     commit(tmp_path, 1, adds(by_number(60)))
     write_small_groups(made, "flattened", 5, ordered=True, parts=3)
-    lie(tmp_path, change)
+    falsify_records(tmp_path, change)
     opened = lakelog.open(tmp_path).snapshot()
-    assert opened.plan(WHERE).reason is None  # by the footers
+    assert opened.plan(WHERE).reason is None  # from the footers
     assert paths(opened, WHERE) == EXPECTED
 
 
@@ -229,7 +229,7 @@ def test_metadata_of_other_parts_is_ignored(tmp_path: Path) -> None:
     assert opened.plan(last).reason is None
 
 
-def test_a_file_that_another_program_made_of_the_rows_has_no_record(table: lakelog.Table) -> None:
+def test_file_rewritten_by_another_program_has_no_record(table: lakelog.Table) -> None:
     for path in parts_of(table):
         rows = pq.read_table(path)
         pq.write_table(rows.take(list(range(len(rows)))[::-1]), path, row_group_size=5)
@@ -238,7 +238,7 @@ def test_a_file_that_another_program_made_of_the_rows_has_no_record(table: lakel
     assert paths(opened, WHERE) == EXPECTED
 
 
-def test_files_that_the_tail_removed_or_added_count_as_ever(table: lakelog.Table) -> None:
+def test_files_removed_or_added_after_the_checkpoint_are_applied(table: lakelog.Table) -> None:
     commit(Path(table.path), 2, [*removes([31]), *adds(by_number(61)[60:], 60)])
     later = lakelog.open(table.path).snapshot()
     assert paths(later, WHERE) == [path for path in EXPECTED if path != "031"]
@@ -246,7 +246,7 @@ def test_files_that_the_tail_removed_or_added_count_as_ever(table: lakelog.Table
     assert later.plan(pl.col("q") == 6).row_groups_read == 0
 
 
-def test_texts_that_are_numbers_by_now_are_not_compared_as_texts(tmp_path: Path) -> None:
+def test_bounds_of_a_column_changed_to_a_number_are_not_compared_as_text(tmp_path: Path) -> None:
     names = [("i", "string"), ("j", "string")]
     first, later = (
         {"type": "struct", "fields": [

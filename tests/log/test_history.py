@@ -44,7 +44,7 @@ def filled(made: Handmade) -> None:
 # --- history -------------------------------------------------------------------------------------
 
 
-def test_commits_come_newest_first_with_their_commit_info(made: Handmade) -> None:
+def test_commits_are_listed_newest_first_with_their_commit_info(made: Handmade) -> None:
     filled(made)
     frame = history(made.context())
     assert frame.columns == ["version", "timestamp", *HISTORY_COLUMNS]
@@ -72,13 +72,13 @@ def test_a_negative_limit_is_refused(made: Handmade) -> None:
         history(made.context(), -1)
 
 
-def test_the_first_of_two_commit_infos_counts(made: Handmade) -> None:
+def test_first_of_two_commit_infos_is_used(made: Handmade) -> None:
     made.start()
     made.commit(1, info("FIRST"), add("a"), info("SECOND"))
     assert history(made.context(), 1)["operation"].to_list() == ["FIRST"]
 
 
-def test_history_needs_no_checkpoint_and_no_whole_log(made: Handmade) -> None:
+def test_history_needs_no_checkpoint_and_no_complete_log(made: Handmade) -> None:
     filled(made)
     made.forget(0, 2)
     assert history(made.context())["version"].to_list() == [3, 1]
@@ -97,7 +97,7 @@ def test_an_empty_log_has_no_history(made: Handmade) -> None:
 
 
 @pytest.mark.parametrize("at_ms", [2**62, -(2**62)])
-def test_a_time_that_no_datetime_holds_can_still_be_shown(made: Handmade, at_ms: int) -> None:
+def test_time_beyond_the_range_of_datetime_is_clamped(made: Handmade, at_ms: int) -> None:
     made.commit(0, info(inCommitTimestamp=at_ms), protocol(), metadata())
     (row,) = history(made.context()).rows(named=True)
     assert row["timestamp"].year in {1, 9999}
@@ -106,7 +106,7 @@ def test_a_time_that_no_datetime_holds_can_still_be_shown(made: Handmade, at_ms:
 # --- actions -------------------------------------------------------------------------------------
 
 
-def test_every_action_comes_in_order_in_the_flattened_schema(made: Handmade) -> None:
+def test_actions_are_returned_in_order_with_the_flattened_schema(made: Handmade) -> None:
     filled(made)
     made.commit(4, {"newAction": {"x": 1}}, {"cdc": {"path": "c%20d"}}, info())
     frame = lazy_actions(made.context()).collect()
@@ -125,7 +125,7 @@ def test_every_action_comes_in_order_in_the_flattened_schema(made: Handmade) -> 
     assert frame.row(10, named=True)["path"] == "c d"
 
 
-def test_statistics_are_given_as_maps_too(made: Handmade) -> None:
+def test_statistics_are_also_returned_as_maps(made: Handmade) -> None:
     made.start(add("a", stats='{"numRecords":3,"minValues":{"id":1},"nullCount":{"id":0}}'))
     frame = lazy_actions(made.context()).filter(pl.col("actionType") == "add").collect()
     row = frame.row(0, named=True)
@@ -154,7 +154,7 @@ def test_a_range_that_is_empty_or_beyond_the_log_is_refused(
         commits_between(made.context(), made.context().list_all(), start, end)
 
 
-def test_commits_that_cleanup_took_from_the_beginning_are_told_of(made: Handmade) -> None:
+def test_commits_deleted_by_cleanup_are_reported_by_a_warning(made: Handmade) -> None:
     filled(made)
     made.forget(0, 1)
     with pytest.warns(LakelogWarning, match="commits 0 to 1 were not found on disk"):
@@ -178,7 +178,7 @@ def test_a_gap_within_the_range_is_refused(made: Handmade, gap: int) -> None:
         commits_between(made.context(), made.context().list_all(), 0, gap)
 
 
-def test_projection_filter_and_limit_are_of_the_same_rows(
+def test_projection_filter_and_limit_use_the_same_rows(
     made: Handmade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(made)
@@ -201,7 +201,7 @@ def test_nothing_is_read_before_collect(made: Handmade) -> None:
         lazy.collect()
 
 
-def test_runs_of_commits_are_cut_by_size(made: Handmade, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_commits_are_grouped_by_size(made: Handmade, monkeypatch: pytest.MonkeyPatch) -> None:
     filled(made)
     commits = made.context().list_all().commits
     monkeypatch.setattr(module, "_CHUNK_BYTES", commits[0].size_bytes + commits[1].size_bytes)
@@ -211,7 +211,7 @@ def test_runs_of_commits_are_cut_by_size(made: Handmade, monkeypatch: pytest.Mon
     assert list(by_size(())) == []
 
 
-def test_a_compaction_or_checkpoint_changes_no_history(made: Handmade) -> None:
+def test_compaction_or_checkpoint_does_not_change_the_history(made: Handmade) -> None:
     filled(made)
     before: Any = lazy_actions(made.context()).collect()
     made.compaction(1, 2, add("wrong"))

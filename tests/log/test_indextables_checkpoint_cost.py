@@ -24,7 +24,7 @@ COMMITS = 40
 PROTOCOL = {"protocol": {"minReaderVersion": 3, "minWriterVersion": 3}}
 COMMIT = re.compile(r"_transaction_log/\d{20}\.json")
 LAYOUTS = ("json", "json-multipart")
-QUESTIONS: dict[str, Callable[[Snapshot], object]] = {
+QUERIES: dict[str, Callable[[Snapshot], object]] = {
     "files": lambda s: s.files().collect(),
     "where": lambda s: s.files(pl.col("id") > 3).collect(),
     "num_files": Snapshot.num_files,
@@ -76,35 +76,35 @@ def foreign_checkpoint(log: Log, version: int, pointer: bool = True) -> Path:
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_a_question_costs_the_checkpoint_and_the_commits_above_it(
-    tmp_path: Path, layout: str, question: str
+@pytest.mark.parametrize("query", QUERIES)
+def test_query_reads_only_the_checkpoint_and_later_commits(
+    tmp_path: Path, layout: str, query: str
 ) -> None:
     log = write_table(tmp_path / "t")
     expected = answers(log)
     write_checkpoint(OpenLog(log.store, DIALECT), layout=layout)
     log.commit(COMMITS, [add("last.split")])
     store, counting = counted(log)
-    QUESTIONS[question](Snapshot.open(counting))
+    QUERIES[query](Snapshot.open(counting))
     assert commits_read(store) <= {f"_transaction_log/{COMMITS:020d}.json"}
     files, skips = answers(log)
     assert (files, skips) == (sorted([*expected[0], "last.split"]), expected[1])
 
 
-@pytest.mark.parametrize("question", [name for name in QUESTIONS if name != "skips"])
-def test_only_skips_are_looked_for_below_a_checkpoint_of_another_writer(
-    tmp_path: Path, question: str
+@pytest.mark.parametrize("query", [name for name in QUERIES if name != "skips"])
+def test_only_skips_need_commits_below_a_checkpoint_of_another_writer(
+    tmp_path: Path, query: str
 ) -> None:
     log = write_table(tmp_path / "t")
     expected = answers(log)
     foreign_checkpoint(log, COMMITS - 1)
     store, counting = counted(log)
-    QUESTIONS[question](Snapshot.open(counting))
+    QUERIES[query](Snapshot.open(counting))
     assert commits_read(store) == set()
     assert answers(log) == expected
 
 
-def test_one_more_checkpoint_reads_no_commit_below_the_last_one(tmp_path: Path) -> None:
+def test_next_checkpoint_reads_no_commit_below_the_previous_one(tmp_path: Path) -> None:
     log = write_table(tmp_path / "t")
     write_checkpoint(OpenLog(log.store, DIALECT), layout="json")
     log.commit(COMMITS, [add("last.split")])
@@ -121,22 +121,22 @@ def cuts(data: bytes) -> list[int]:
     return [match.end() for match in re.finditer(b"\n", data)][:-1]
 
 
-def sane(log: Log, expected: tuple[list[str], list[str]]) -> str:
+def outcome_of(log: Log, expected: tuple[list[str], list[str]]) -> str:
     """The outcome of opening a damaged table: never another state."""
     try:
-        with warnings.catch_warnings(record=True) as told:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             found = answers(log)
     except CorruptionError:
         return "refused"
     assert found == expected
-    return "warned" if any(w.category is LakelogWarning for w in told) else "silent"
+    return "warned" if any(w.category is LakelogWarning for w in caught) else "silent"
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("cleaned", [False, True])
 @pytest.mark.parametrize("pointed", [True, False])
-def test_a_checkpoint_that_was_cut_at_a_line_end_is_passed_over_or_refused(
+def test_checkpoint_truncated_at_a_line_end_is_ignored_or_refused(
     tmp_path: Path, layout: str, cleaned: bool, pointed: bool
 ) -> None:
     log = write_table(tmp_path / "t", 12)
@@ -152,13 +152,13 @@ def test_a_checkpoint_that_was_cut_at_a_line_end_is_passed_over_or_refused(
         data = file.read_bytes()
         for length in cuts(data):
             file.write_bytes(data[:length])
-            assert sane(log, expected) == ("refused" if cleaned else "warned"), (file, length)
+            assert outcome_of(log, expected) == ("refused" if cleaned else "warned"), (file, length)
         file.write_bytes(data)
-    assert sane(log, expected) == "silent"
+    assert outcome_of(log, expected) == "silent"
 
 
 @pytest.mark.parametrize("cleaned", [False, True])
-def test_a_checkpoint_of_another_writer_is_held_against_the_pointer(
+def test_checkpoint_of_another_writer_is_compared_with_the_pointer(
     tmp_path: Path, cleaned: bool
 ) -> None:
     log = write_table(tmp_path / "t", 12)
@@ -171,12 +171,12 @@ def test_a_checkpoint_of_another_writer_is_held_against_the_pointer(
     data = file.read_bytes()
     for length in cuts(data):
         file.write_bytes(data[:length])
-        assert sane(log, expected) == ("refused" if cleaned else "warned"), length
+        assert outcome_of(log, expected) == ("refused" if cleaned else "warned"), length
     file.write_bytes(data)
-    assert sane(log, expected) == "silent"
+    assert outcome_of(log, expected) == "silent"
 
 
-def test_a_pointer_that_counts_a_repeated_file_twice_is_no_contradiction(tmp_path: Path) -> None:
+def test_pointer_that_counts_a_repeated_file_twice_is_accepted(tmp_path: Path) -> None:
     """The reference counts files before it drops repeats, and actions after."""
     log = write_table(tmp_path / "t", 12)
     expected = answers(log)
@@ -186,10 +186,10 @@ def test_a_pointer_that_counts_a_repeated_file_twice_is_no_contradiction(tmp_pat
     pointer.write_text(json.dumps(body | {"numFiles": body["numFiles"] + 1}))
     for version in range(12):
         (log.folder / f"{version:020d}.json").unlink()
-    assert sane(log, (expected[0], [])) == "silent"
+    assert outcome_of(log, (expected[0], [])) == "silent"
 
 
-def test_a_part_that_was_copied_over_another_is_passed_over(tmp_path: Path) -> None:
+def test_part_copied_over_another_part_is_ignored(tmp_path: Path) -> None:
     log = write_table(tmp_path / "t", 12)
     expected = answers(log)
     log.commit(12, [metadata(configuration={"spark.indextables.checkpoint.actionsPerPart": "4"})])
@@ -197,10 +197,10 @@ def test_a_part_that_was_copied_over_another_is_passed_over(tmp_path: Path) -> N
     parts = sorted(log.folder.glob("*.checkpoint.*.json"))
     assert len(parts) > 2
     parts[1].write_bytes(parts[2].read_bytes())
-    assert sane(log, expected) == "warned"
+    assert outcome_of(log, expected) == "warned"
 
 
-def test_any_changed_byte_of_a_checkpoint_is_noticed(tmp_path: Path) -> None:
+def test_any_changed_byte_of_a_checkpoint_is_detected(tmp_path: Path) -> None:
     log = write_table(tmp_path / "t", 4)
     expected = answers(log)
     write_checkpoint(OpenLog(log.store, DIALECT), layout="json")
@@ -208,10 +208,10 @@ def test_any_changed_byte_of_a_checkpoint_is_noticed(tmp_path: Path) -> None:
     data = file.read_bytes()
     for at in range(0, len(data), 7):
         file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        assert sane(log, expected) == "warned", at
+        assert outcome_of(log, expected) == "warned", at
 
 
-def test_a_table_that_lakelog_checkpoints_says_so_at_its_first_line(tmp_path: Path) -> None:
+def test_first_line_of_a_lakelog_checkpoint_has_its_name(tmp_path: Path) -> None:
     log = write_table(tmp_path / "t", 4)
     lakelog.open(log.root).checkpoint(layout="json")
     (file,) = log.folder.glob("*.checkpoint.json")

@@ -29,7 +29,7 @@ SCHEMA = '{"type":"struct","fields":[]}'
 def _half_of_the_logs_are_decoded_by_columns(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Like large ones; small ones are decoded line by line."""
+    """Decode half of the logs like large logs; small logs are decoded line by line."""
     if request.node.callspec.params["seed"] % 2:
         monkeypatch.setattr(ndjson, "_FEW_BYTES", 0)
 
@@ -142,7 +142,7 @@ def test_actions_equal_the_plain_decode_of_every_line(seed: int, tmp_path: Path)
 @pytest.mark.sampled(6, keep=("damage",))
 @pytest.mark.parametrize("damage", [truncate, flip, overwrite, replace_whole])
 @pytest.mark.parametrize("seed", range(3))
-def test_a_damaged_log_is_refused_or_read_exactly_as_its_bytes_say(
+def test_damaged_log_is_refused_or_read_like_the_model(
     seed: int, damage: Any, tmp_path: Path
 ) -> None:
     root = generate(tmp_path / "t", seed, count=3)

@@ -52,7 +52,7 @@ def _files(text: str) -> Iterator[tuple[str, dict[str, str]]]:
     yield "version checksum", line(add("a")) | {f"{1:020d}.crc": f'{{"x":{text}}}'}
 
 
-def test_nesting_ends_no_process(tmp_path: Path) -> None:
+def test_deep_nesting_does_not_abort_the_process(tmp_path: Path) -> None:
     roots: dict[str, Path] = {}
     for depth in _DEPTHS:
         for shape, text in _nested(depth):

@@ -1,4 +1,4 @@
-"""Opening a table, skipping a broken checkpoint where that is sound, and updating."""
+"""Opening a table, ignoring a broken checkpoint if other files suffice, and updating."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tear(path: Path) -> None:
     path.write_bytes(data[: len(data) // 2])
 
 
-def read_of(store: LogStore) -> list[str]:
+def record_reads(store: LogStore) -> list[str]:
     """Names of the log files that are requested from a store from this call on."""
     seen: list[str] = []
 
@@ -57,7 +57,7 @@ def read_of(store: LogStore) -> list[str]:
     return seen
 
 
-# --- falling back --------------------------------------------------------------------------------
+# --- broken checkpoints --------------------------------------------------------------------------
 
 
 def contiguous(made: Handmade) -> Path:
@@ -69,7 +69,7 @@ def contiguous(made: Handmade) -> Path:
     return made.checkpoint(2, *BASE, add("b"), remove("a"))
 
 
-def test_a_broken_checkpoint_is_passed_over_where_commits_reach_from_zero(made: Handmade) -> None:
+def test_broken_checkpoint_is_ignored_if_all_commits_exist(made: Handmade) -> None:
     tear(contiguous(made))
     with pytest.warns(LakelogWarning, match=r"checkpoint\.parquet cannot be read"):
         snapshot = made.table.snapshot()
@@ -80,7 +80,7 @@ def test_a_broken_checkpoint_is_passed_over_where_commits_reach_from_zero(made: 
     assert "was ignored" in " ".join(found.warnings)
 
 
-def test_two_broken_checkpoints_are_passed_over_for_a_third(made: Handmade) -> None:
+def test_two_broken_checkpoints_are_ignored_for_a_third(made: Handmade) -> None:
     tear(contiguous(made))
     tear(made.checkpoint(1, *BASE, add("a"), add("b")))
     made.checkpoint(0, *BASE, add("a"))
@@ -92,7 +92,7 @@ def test_two_broken_checkpoints_are_passed_over_for_a_third(made: Handmade) -> N
     assert snapshot.provenance.checkpoint.version == 0
 
 
-def test_a_better_layout_of_the_same_version_is_passed_over_for_the_other(made: Handmade) -> None:
+def test_broken_checkpoint_is_replaced_by_another_layout_of_the_version(made: Handmade) -> None:
     contiguous(made)
     tear(made.checkpoint(2, *BASE, add("b"), suffix=".0000000001.0000000001"))
     made.forget(0, 1)
@@ -113,7 +113,7 @@ def test_a_broken_checkpoint_of_a_truncated_log_is_refused(made: Handmade) -> No
     assert "older files cannot rebuild" in refused.value.hint
 
 
-def test_no_other_table_comes_back_in_place_of_a_broken_checkpoint(made: Handmade) -> None:
+def test_commits_of_another_table_do_not_replace_a_broken_checkpoint(made: Handmade) -> None:
     broken = contiguous(made)
     made.commit(1, metadata(table_id="another"), add("b"))
     tear(broken)
@@ -123,7 +123,7 @@ def test_no_other_table_comes_back_in_place_of_a_broken_checkpoint(made: Handmad
     assert "another, id-0" in refused.value.hint
 
 
-def test_an_older_checkpoint_of_another_table_is_no_way_around(made: Handmade) -> None:
+def test_older_checkpoint_of_another_table_does_not_replace_a_broken_one(made: Handmade) -> None:
     tear(contiguous(made))
     made.checkpoint(1, protocol(), metadata(table_id="another"), add("z"))
     made.commit(3, metadata(), add("c"))
@@ -131,7 +131,7 @@ def test_an_older_checkpoint_of_another_table_is_no_way_around(made: Handmade) -
         made.table.snapshot()
 
 
-def test_damage_in_the_files_rows_is_passed_over_when_they_are_read(made: Handmade) -> None:
+def test_damaged_sidecar_is_replaced_by_another_layout_when_it_is_read(made: Handmade) -> None:
     contiguous(made)
     sidecar = made.sidecar("s.parquet", add("b"), remove("a"))
     manifest = ({"checkpointMetadata": {"version": 2}}, *BASE, sidecar)
@@ -148,7 +148,7 @@ def test_damage_in_the_files_rows_is_passed_over_when_they_are_read(made: Handma
     assert snapshot.provenance.checkpoint.layout == "classic"
 
 
-def test_a_sound_checkpoint_warns_of_nothing(made: Handmade) -> None:
+def test_valid_checkpoint_causes_no_warning(made: Handmade) -> None:
     contiguous(made)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -158,7 +158,7 @@ def test_a_sound_checkpoint_warns_of_nothing(made: Handmade) -> None:
 
 
 @pytest.mark.parametrize("missing", ["protocol", "metaData"])
-def test_a_checkpoint_without_protocol_or_metadata_is_refused_whatever_follows(
+def test_checkpoint_without_protocol_or_metadata_is_refused_even_if_commits_have_both(
     made: Handmade, missing: str
 ) -> None:
     made.start()
@@ -180,7 +180,7 @@ def test_a_log_without_protocol_or_metadata_is_refused(made: Handmade, missing: 
     assert refused.value.expected == missing
 
 
-def test_a_gap_above_the_checkpoint_is_refused_and_one_below_is_nothing(made: Handmade) -> None:
+def test_gap_above_the_checkpoint_is_refused_and_a_gap_below_is_ignored(made: Handmade) -> None:
     contiguous(made)
     made.forget(1)
     assert paths(made.table.snapshot()) == ["b", "c"]
@@ -190,7 +190,7 @@ def test_a_gap_above_the_checkpoint_is_refused_and_one_below_is_nothing(made: Ha
     assert (refused.value.expected, refused.value.found) == (4, 5)
 
 
-def test_a_version_within_a_gap_names_what_can_be_rebuilt(made: Handmade) -> None:
+def test_error_for_a_version_in_a_gap_names_the_readable_versions(made: Handmade) -> None:
     contiguous(made)
     made.forget(1)
     with pytest.raises(VersionNotFoundError) as refused:
@@ -198,12 +198,12 @@ def test_a_version_within_a_gap_names_what_can_be_rebuilt(made: Handmade) -> Non
     assert refused.value.expected == "0, 2 to 3"
 
 
-def test_an_empty_log_is_no_table(made: Handmade) -> None:
+def test_empty_log_raises_table_not_found_error(made: Handmade) -> None:
     with pytest.raises(TableNotFoundError):
         made.table.snapshot()
 
 
-# --- the pointer, which never decides ------------------------------------------------------------
+# --- the pointer, a hint -------------------------------------------------------------------------
 
 POINTERS = {
     "right": b'{"version":2,"size":4}',
@@ -229,7 +229,7 @@ POINTERS = {
 
 @pytest.mark.parametrize("pointer", POINTERS.values(), ids=POINTERS)
 @pytest.mark.filterwarnings("ignore::lakelog.errors.LakelogWarning")
-def test_whatever_the_pointer_says_the_answer_is_the_same(made: Handmade, pointer: bytes) -> None:
+def test_pointer_content_never_changes_the_answer(made: Handmade, pointer: bytes) -> None:
     contiguous(made)
     made.write("_last_checkpoint", pointer)
     snapshot = made.table.snapshot()
@@ -242,7 +242,7 @@ def test_whatever_the_pointer_says_the_answer_is_the_same(made: Handmade, pointe
 # --- compactions ---------------------------------------------------------------------------------
 
 
-def test_a_sound_compaction_stands_in_for_its_commits(made: Handmade) -> None:
+def test_valid_compaction_replaces_its_commits(made: Handmade) -> None:
     made.start(add("a"))
     made.commit(1, add("b"))
     made.commit(2, remove("b"), add("c"), {"txn": {"appId": "x", "version": 2}})
@@ -267,7 +267,7 @@ def test_a_sound_compaction_stands_in_for_its_commits(made: Handmade) -> None:
     ],
     ids=["a file twice", "a transaction twice", "malformed"],
 )
-def test_an_unsound_compaction_is_left_out_and_told_of(
+def test_invalid_compaction_is_ignored_and_reported(
     made: Handmade, lines: list[dict[str, Any]]
 ) -> None:
     made.start(add("a"))
@@ -284,7 +284,7 @@ def test_an_unsound_compaction_is_left_out_and_told_of(
 @pytest.mark.parametrize(
     "span", [(1, 3), (0, 2)], ids=["beyond the target", "below the checkpoint"]
 )
-def test_a_compaction_that_reaches_too_far_is_not_looked_at(
+def test_compaction_with_versions_outside_the_range_is_not_read(
     made: Handmade, span: tuple[int, int]
 ) -> None:
     contiguous(made)
@@ -301,7 +301,7 @@ def test_an_update_reads_the_new_commits_only(made: Handmade) -> None:
     snapshot = Snapshot.open(context)
     assert paths(snapshot) == ["b", "c"]
     made.commit(4, add("d"), remove("b"))
-    seen = read_of(context.store)
+    seen = record_reads(context.store)
     later = snapshot.update()
     assert (later.version, later.metadata.id) == (4, "id-0")
     assert seen == [f"{4:020d}.json"]
@@ -309,7 +309,7 @@ def test_an_update_reads_the_new_commits_only(made: Handmade) -> None:
     assert paths(snapshot) == ["b", "c"]
 
 
-def test_an_update_without_news_is_the_same_snapshot(made: Handmade) -> None:
+def test_update_without_new_commits_returns_the_same_snapshot(made: Handmade) -> None:
     contiguous(made)
     snapshot = made.table.snapshot()
     assert snapshot.update() is snapshot
@@ -328,7 +328,7 @@ def test_an_update_may_stop_at_a_version(made: Handmade) -> None:
         snapshot.update(9)
 
 
-def test_an_update_opens_anew_where_the_commits_between_are_gone(made: Handmade) -> None:
+def test_update_opens_the_table_again_if_intermediate_commits_are_missing(made: Handmade) -> None:
     contiguous(made)
     snapshot = made.table.snapshot(0)
     made.forget(1)
@@ -337,7 +337,7 @@ def test_an_update_opens_anew_where_the_commits_between_are_gone(made: Handmade)
     assert later.provenance.checkpoint is not None
 
 
-def test_an_update_starts_from_a_checkpoint_that_tells_of_another_table(made: Handmade) -> None:
+def test_update_starts_from_a_later_checkpoint_of_another_table(made: Handmade) -> None:
     contiguous(made)
     snapshot = made.table.snapshot(1)
     made.checkpoint(2, protocol(), metadata(table_id="other"), add("z"))
@@ -346,14 +346,14 @@ def test_an_update_starts_from_a_checkpoint_that_tells_of_another_table(made: Ha
     assert paths(later) == paths(made.table.snapshot())
 
 
-def test_an_update_minds_no_later_checkpoint_that_is_broken(made: Handmade) -> None:
+def test_update_ignores_a_broken_later_checkpoint(made: Handmade) -> None:
     broken = contiguous(made)
     snapshot = made.table.snapshot(1)
     tear(broken)
     assert paths(snapshot.update()) == ["b", "c"]
 
 
-def test_an_update_refuses_a_feature_that_came_meanwhile(made: Handmade) -> None:
+def test_update_refuses_a_feature_that_was_added_meanwhile(made: Handmade) -> None:
     contiguous(made)
     snapshot = made.table.snapshot()
     made.commit(4, protocol(3, 7, readerFeatures=["catalogManaged"], writerFeatures=[]))
@@ -392,17 +392,13 @@ def test_many_updates_keep_the_state_of_one_replay(made: Handmade) -> None:
 @pytest.mark.parametrize(
     "feature", ["columnMapping", "deletionVectors", "typeWidening", "variantType", "v2Checkpoint"]
 )
-def test_a_feature_of_rows_or_of_the_log_that_is_honoured_opens(
-    made: Handmade, feature: str
-) -> None:
+def test_table_with_a_supported_reader_feature_is_opened(made: Handmade, feature: str) -> None:
     made.commit(0, protocol(3, 7, readerFeatures=[feature], writerFeatures=[feature]), metadata())
     assert made.table.snapshot().protocol.reader_features == (feature,)
 
 
 @pytest.mark.parametrize("feature", ["catalogManaged", "adaptiveMetadata", "fromTheFuture"])
-def test_a_feature_that_would_change_the_state_is_refused_by_name(
-    made: Handmade, feature: str
-) -> None:
+def test_unsupported_reader_feature_is_refused_by_name(made: Handmade, feature: str) -> None:
     made.commit(0, protocol(3, 7, readerFeatures=[feature], writerFeatures=[feature]), metadata())
     with pytest.raises(UnsupportedFeatureError) as refused:
         made.table.snapshot()
@@ -410,19 +406,19 @@ def test_a_feature_that_would_change_the_state_is_refused_by_name(
     assert feature in refused.value.message
 
 
-def test_a_feature_of_writers_alone_opens(made: Handmade) -> None:
+def test_table_with_an_unknown_writer_feature_is_opened(made: Handmade) -> None:
     made.commit(0, protocol(1, 7, writerFeatures=["fromTheFuture"]), info(), metadata())
     assert made.table.snapshot().version == 0
 
 
-def test_a_reader_version_that_nobody_knows_is_refused(made: Handmade) -> None:
+def test_unknown_reader_version_is_refused(made: Handmade) -> None:
     made.commit(0, protocol(4, 7), metadata())
     with pytest.raises(UnsupportedFeatureError) as refused:
         made.table.snapshot()
     assert refused.value.found == 4
 
 
-def test_protocol_and_metadata_never_read_the_files_rows(
+def test_protocol_and_metadata_are_read_without_file_rows(
     made: Handmade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
@@ -430,7 +426,7 @@ def test_protocol_and_metadata_never_read_the_files_rows(
     contiguous(made)
 
     def never(*_: object, **__: object) -> Any:
-        raise AssertionError("the files' rows were read")
+        raise AssertionError("file rows were read")
 
     monkeypatch.setattr(DeltaCheckpointReader, "iter_files", never)
     snapshot = made.table.snapshot()

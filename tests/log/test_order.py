@@ -73,7 +73,7 @@ def _table(
                     partitionValues={"n": file["n"], "s": file["s"]},
                     size=1,
                     modificationTime=1,
-                    **_statistics(format, _least_of(file["path"])),
+                    **_statistics(format, _min_id_of(file["path"])),
                 )
     with table.transaction() as tx:
         for file in files[:40]:
@@ -82,7 +82,7 @@ def _table(
     return table
 
 
-def _least_of(path: str) -> int | None:
+def _min_id_of(path: str) -> int | None:
     """The minimum ``id`` in the statistics of a file: of few values, so that some tie."""
     number = int(re.findall(r"\d+", path.replace("%20", " "))[-1])
     return None if number % 5 == 0 else 9 + number * 37 % 3
@@ -107,7 +107,7 @@ def _expected(
     def key(file: tuple[str | None, str | None, str]) -> tuple[Any, ...]:
         n, s, path = file
         number = (False, 0) if not n else (True, int(n))
-        least = _least_of(path) if kind == "add" else None
+        least = _min_id_of(path) if kind == "add" else None
         by_least = (least is not None, least or 0)
         return (number, (s is not None, (s or "").encode()), by_least, path.encode())
 
@@ -175,7 +175,7 @@ def test_new_sidecars_of_an_incremental_checkpoint_are_sorted(tmp_path: Path) ->
                 partitionValues={"n": str(number), "s": "a"},
                 size=1,
                 modificationTime=1,
-                **_statistics("delta", _least_of(str(number))),
+                **_statistics("delta", _min_id_of(str(number))),
             )
     report = write_checkpoint(log, layout="v2-json", options=options)
     assert report.reused_files
@@ -207,7 +207,7 @@ def test_write_parquet_sorts_files_by_partition_values_statistics_and_path(
 
 
 @pytest.mark.parametrize("copies", ["text", "typed", "both"])
-def test_least_values_count_in_whatever_form_a_checkpoint_keeps_them(
+def test_minimum_values_are_used_in_every_form_that_a_checkpoint_keeps(
     tmp_path: Path, copies: str
 ) -> None:
     properties = {
@@ -267,7 +267,7 @@ def test_files_of_a_clustered_table_are_sorted_by_its_clustering_columns(
 
 
 @pytest.mark.parametrize("held_bytes", [None, 2_000])
-def test_the_first_column_with_bounds_leads_where_a_table_is_not_clustered(
+def test_first_column_with_bounds_leads_if_the_table_is_not_clustered(
     held_bytes: int | None,
 ) -> None:
     flag, number = contract.Primitive("binary"), contract.Primitive("double")
@@ -323,7 +323,7 @@ def _random_frames(rng: random.Random, rows: int, batch: int) -> list[pl.DataFra
 
 
 @pytest.mark.parametrize("held_bytes", [1, 3_000, 30_000, 10_000_000])
-def test_what_waits_on_disk_is_merged_to_what_one_sort_in_memory_gives(held_bytes: int) -> None:
+def test_merge_from_disk_equals_one_sort_in_memory(held_bytes: int) -> None:
     seed = random.randrange(1 << 30)
     print("seed", seed)
     frames = _random_frames(random.Random(seed), 3_000, 37)
@@ -334,7 +334,7 @@ def test_what_waits_on_disk_is_merged_to_what_one_sort_in_memory_gives(held_byte
     assert set(found.columns) == set(whole.columns)
 
 
-def test_adds_and_removes_are_sorted_apart() -> None:
+def test_adds_and_removes_are_sorted_separately() -> None:
     order = _order()
     adds = pl.DataFrame({"actionType": "add", "path": ["b", "d", "a"]})
     removes = pl.DataFrame({"actionType": "remove", "path": ["c", "a"]})
@@ -343,7 +343,7 @@ def test_adds_and_removes_are_sorted_apart() -> None:
     assert found["actionType"].to_list() == ["add"] * 3 + ["remove"] * 2
 
 
-def test_sorting_that_has_no_room_on_disk_raises_the_error_that_was_asked_for(
+def test_sort_without_disk_space_raises_the_requested_error(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class NoRoomError(UnavailableError):

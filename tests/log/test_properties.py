@@ -45,19 +45,19 @@ def test_an_interval_is_a_sum_of_its_parts(text: str, ms: int) -> None:
         "1.5 days",
     ],
 )
-def test_what_is_no_interval_of_fixed_length_is_refused(text: str) -> None:
+def test_text_that_is_not_an_interval_of_fixed_length_is_refused(text: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         parse_interval_ms(text)
     assert refused.value.found == text
 
 
-def test_tombstones_are_kept_a_week_unless_the_table_says_otherwise() -> None:
+def test_tombstones_are_kept_for_one_week_by_default() -> None:
     assert deleted_file_retention_ms({}) == 7 * DAY_MS
-    said = {"delta.deletedFileRetentionDuration": "interval 1 day"}
-    assert deleted_file_retention_ms(said) == DAY_MS
+    properties = {"delta.deletedFileRetentionDuration": "interval 1 day"}
+    assert deleted_file_retention_ms(properties) == DAY_MS
 
 
-def test_transactions_count_for_ever_unless_the_table_says_otherwise() -> None:
+def test_transactions_never_expire_by_default() -> None:
     assert transaction_retention_ms({}) is None
-    said = {"delta.setTransactionRetentionDuration": "interval 1 day"}
-    assert transaction_retention_ms(said) == DAY_MS
+    properties = {"delta.setTransactionRetentionDuration": "interval 1 day"}
+    assert transaction_retention_ms(properties) == DAY_MS

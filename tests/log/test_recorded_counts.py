@@ -24,7 +24,7 @@ from tests.handmade import Action, Handmade, add, metadata, protocol
 FILES = ("a", "b", "c")
 TXN = {"txn": {"appId": "app", "version": 7}}
 DOMAIN = {"domainMetadata": {"domain": "d", "configuration": "{}", "removed": False}}
-GONE = {"remove": {"path": "gone", "deletionTimestamp": 1 << 60, "dataChange": False}}
+TOMBSTONE = {"remove": {"path": "gone", "deletionTimestamp": 1 << 60, "dataChange": False}}
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def made(tmp_path: Path) -> Handmade:
     """Versions 0 to 3 with one more file each, a checkpoint of version 2 and its checksum."""
     made = Handmade(tmp_path / "t")
     made.start(add("a"), TXN, DOMAIN)
-    made.commit(1, add("b"), GONE)
+    made.commit(1, add("b"), TOMBSTONE)
     made.commit(2, add("c"))
     made.table.checkpoint(layout="classic")
     made.commit(3, add("d"))
@@ -71,7 +71,7 @@ def pointer(made: Handmade) -> Path:
 
 
 def point(made: Handmade, body: dict[str, Any], *, checked: bool = False) -> None:
-    """Another pointer to version 2."""
+    """Write another pointer to version 2."""
     body = {"version": 2, **body}
     if checked:
         body["checksum"] = pointer_checksum(body)
@@ -88,7 +88,7 @@ def length(made: Handmade) -> int:
 def test_commits_replace_a_checkpoint_of_other_files_than_recorded(
     made: Handmade, kept: str, files: tuple[str, ...]
 ) -> None:
-    replace_checkpoint(made, *files, others=(TXN, DOMAIN, GONE))
+    replace_checkpoint(made, *files, others=(TXN, DOMAIN, TOMBSTONE))
     (checksum if kept == "pointer" else pointer)(made).unlink()
     with pytest.warns(LakelogWarning, match="in the checkpoint differs"):
         snapshot = read_all(made)
@@ -133,7 +133,7 @@ def test_commits_replace_a_checkpoint_that_lost_other_actions(
     """Without its transaction identifier, a stream would write its rows again. A checksum does not
     record tombstones.
     """
-    others = tuple(action for action in (TXN, DOMAIN, GONE) if lost not in action)
+    others = tuple(action for action in (TXN, DOMAIN, TOMBSTONE) if lost not in action)
     replace_checkpoint(made, *FILES, others=others)
     (checksum if kept == "pointer" else pointer)(made).unlink()
     with pytest.warns(LakelogWarning, match="in the checkpoint differs"):
@@ -144,11 +144,13 @@ def test_commits_replace_a_checkpoint_that_lost_other_actions(
     assert paths(snapshot) == ["a", "b", "c", "d"]
 
 
-def test_a_file_that_was_replaced_by_a_longer_one_is_noticed_by_the_checksum(
+def test_file_replaced_by_a_larger_one_is_detected_by_the_checksum(
     made: Handmade,
 ) -> None:
     pointer(made).unlink()
-    made.checkpoint(2, protocol(), metadata(), TXN, DOMAIN, GONE, add("a"), add("b"), add("x", 9))
+    made.checkpoint(
+        2, protocol(), metadata(), TXN, DOMAIN, TOMBSTONE, add("a"), add("b"), add("x", 9)
+    )
     snapshot = made.table.snapshot()
     with pytest.warns(LakelogWarning, match="number of bytes of the files in the checkpoint"):
         assert snapshot.total_size() == 4
@@ -156,10 +158,8 @@ def test_a_file_that_was_replaced_by_a_longer_one_is_noticed_by_the_checksum(
 
 
 @pytest.mark.parametrize("part", [1, 2, 3])
-def test_commits_replace_a_part_that_was_written_again_with_fewer_rows(
-    tmp_path: Path, part: int
-) -> None:
-    """As any program writes it, whose pointer has no checksum and which writes no `.crc`."""
+def test_commits_replace_a_part_rewritten_with_fewer_rows(tmp_path: Path, part: int) -> None:
+    """Like a program whose pointer has no checksum and that writes no `.crc`."""
     properties = {"spark.indextables.checkpoint.actionsPerPart": "12"}
     made = Handmade(tmp_path / "t")
     made.start(*(add(f"f{n}") for n in range(30)), properties=properties)
@@ -178,7 +178,7 @@ def test_commits_replace_a_part_that_was_written_again_with_fewer_rows(
 # --- without older files --------------------------------------------------------------------------
 
 
-def test_without_commits_a_checked_pointer_makes_the_read_fail(made: Handmade) -> None:
+def test_pointer_with_a_checksum_fails_the_read_if_commits_are_missing(made: Handmade) -> None:
     replace_checkpoint(made, "a")
     checksum(made).unlink()
     made.forget(0, 1, 2)
@@ -198,22 +198,22 @@ def test_without_commits_a_checked_pointer_makes_the_read_fail(made: Handmade) -
         ({"size": 5, "numOfAddFiles": 3}, None, False),
         # It records another length too: the checkpoint was replaced.
         ({"size": 5, "numOfAddFiles": 3, "sizeInBytes": 1}, None, True),
-        # It was written for these very files, and counts them in another way.
+        # It was written for exactly these files, and counts them in another way.
         ({"size": 5, "numOfAddFiles": 3, "sizeInBytes": ...}, None, False),
-        # The checksum says so too.
+        # The checksum records the same number.
         ({"size": 5, "numOfAddFiles": 3}, 3, True),
         # The checksum agrees with the checkpoint.
         ({"size": 5, "numOfAddFiles": 3, "sizeInBytes": 1}, 2, False),
         # Three different numbers.
         ({"size": 5, "numOfAddFiles": 3}, 4, False),
         ({"size": 5, "numOfAddFiles": 3, "sizeInBytes": 1}, 4, True),
-        # Nothing but a checksum, which writers derive from the one before.
+        # Only a checksum, which writers derive from the previous one.
         ({}, 3, False),
         # The Java Kernel's `size` is the number of files, others' that of actions.
         ({"size": 6}, None, False),
     ],
 )
-def test_without_commits_the_evidence_decides(
+def test_recorded_counts_decide_if_commits_are_missing(
     made: Handmade, body: dict[str, Any], checksum_files: int | None, is_refused: bool
 ) -> None:
     replace_checkpoint(made, "a", "b")
@@ -235,7 +235,7 @@ def test_without_commits_the_evidence_decides(
     assert is_refused or given or checksum_files == 2
 
 
-def test_a_checkpoint_that_only_a_checksum_contradicts_is_reported(made: Handmade) -> None:
+def test_checkpoint_that_differs_only_from_a_checksum_is_reported(made: Handmade) -> None:
     body = json.loads(checksum(made).read_bytes())
     checksum(made).write_text(json.dumps(body | {"numFiles": 7}))
     pointer(made).unlink()
@@ -249,7 +249,7 @@ def test_a_checkpoint_that_only_a_checksum_contradicts_is_reported(made: Handmad
 # --- hints that agree with the checkpoint ---------------------------------------------------------
 
 
-def silently(made: Handmade) -> Snapshot:
+def read_without_warning(made: Handmade) -> Snapshot:
     """A snapshot, read without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -263,18 +263,18 @@ def test_a_value_that_is_not_a_count_is_ignored(made: Handmade, count: object) -
     checksum(made).unlink()
     keys = ("size", "numOfAddFiles", "sizeInBytes", "parts", "v2Checkpoint")
     point(made, dict.fromkeys(keys, count))
-    silently(made)
+    read_without_warning(made)
 
 
-def test_other_tombstones_than_recorded_are_no_contradiction(made: Handmade) -> None:
+def test_different_tombstone_count_is_accepted(made: Handmade) -> None:
     """Writers that checkpoint one version at different times keep different tombstones."""
     late = {"remove": {"path": "late", "deletionTimestamp": 1 << 60, "dataChange": False}}
-    replace_checkpoint(made, *FILES, others=(TXN, DOMAIN, GONE, late))
-    assert silently(made).tombstones().collect().height == 2
+    replace_checkpoint(made, *FILES, others=(TXN, DOMAIN, TOMBSTONE, late))
+    assert read_without_warning(made).tombstones().collect().height == 2
 
 
 @pytest.mark.parametrize("size", ["adds", "bytes", "actions of these files"])
-def test_the_ways_in_which_writers_count_are_no_contradiction(made: Handmade, size: str) -> None:
+def test_counting_methods_of_other_writers_are_accepted(made: Handmade, size: str) -> None:
     """The Java Kernel records the adds, old versions of deltalake the bytes."""
     checksum(made).unlink()
     bodies: dict[str, dict[str, Any]] = {
@@ -283,29 +283,29 @@ def test_the_ways_in_which_writers_count_are_no_contradiction(made: Handmade, si
         "actions of these files": {"size": 99, "sizeInBytes": length(made), "numOfAddFiles": 3},
     }
     point(made, bodies[size])
-    silently(made)
+    read_without_warning(made)
 
 
-def test_a_pointer_to_another_checkpoint_of_the_version_says_nothing_of_actions(
+def test_counts_of_a_pointer_to_another_checkpoint_are_ignored(
     made: Handmade,
 ) -> None:
     checksum(made).unlink()
     counts = {"size": 99, "sizeInBytes": 1, "numOfAddFiles": 3}
     for other in ({"parts": 3}, {"v2Checkpoint": {"path": "x"}}):
         point(made, counts | other, checked=True)
-        silently(made)
+        read_without_warning(made)
 
 
-def test_expired_transaction_identifiers_of_a_checksum_are_no_contradiction(made: Handmade) -> None:
+def test_expired_transactions_in_a_checksum_are_accepted(made: Handmade) -> None:
     body = json.loads(checksum(made).read_bytes())
     body["metadata"]["configuration"] = {"delta.setTransactionRetentionDuration": "1 day"}
     checksum(made).write_text(json.dumps(body))
-    replace_checkpoint(made, *FILES, others=(DOMAIN, GONE))
+    replace_checkpoint(made, *FILES, others=(DOMAIN, TOMBSTONE))
     point(made, {})
-    assert txns(silently(made)) == []
+    assert txns(read_without_warning(made)) == []
 
 
-def test_a_question_without_files_reads_nothing_that_is_recorded(made: Handmade) -> None:
+def test_query_without_files_reads_no_recorded_counts(made: Handmade) -> None:
     store = InjectingStore(open_store(made.root))
     snapshot = Table(replace(made.context(), store=store)).snapshot(version=3)
     assert snapshot.metadata.id == "id-0"
@@ -315,7 +315,7 @@ def test_a_question_without_files_reads_nothing_that_is_recorded(made: Handmade)
     assert hints <= {path for _, path in store.operations}
 
 
-def test_a_v2_manifest_cut_at_a_line_end_is_not_used(tmp_path: Path) -> None:
+def test_v2_manifest_truncated_at_a_line_end_is_not_used(tmp_path: Path) -> None:
     """Other writers do not record how many actions the sidecars hold."""
     made = Handmade(tmp_path / "t")
     feature = {"readerFeatures": ["v2Checkpoint"], "writerFeatures": ["v2Checkpoint"]}
@@ -333,10 +333,10 @@ def test_a_v2_manifest_cut_at_a_line_end_is_not_used(tmp_path: Path) -> None:
         assert paths(made.table.snapshot()) == list(FILES)
 
 
-def test_repair_writes_a_pointer_with_wrong_counts_again(made: Handmade) -> None:
+def test_repair_rewrites_a_pointer_with_wrong_counts(made: Handmade) -> None:
     point(made, {"size": 9, "numOfAddFiles": 4, "sizeInBytes": 1}, checked=True)
     checksum(made).unlink()
     table = lakelog.open(made.root, upkeep=False)
     with pytest.warns(LakelogWarning, match="differs from"):
         table.repair(plan=False)
-    silently(made)
+    read_without_warning(made)

@@ -36,7 +36,7 @@ SEEDS = pytest.mark.parametrize("seed", range(EXAMPLES))
 def _half_of_the_logs_are_decoded_by_columns(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Like large ones; small ones are decoded line by line."""
+    """Decode half of the logs like large logs; small logs are decoded line by line."""
     if request.node.callspec.params["seed"] % 2:
         monkeypatch.setattr(ndjson, "_FEW_BYTES", 0)
 
@@ -122,7 +122,7 @@ def test_actions_equal_the_plain_decode_of_every_line(seed: int, tmp_path: Path)
 
 
 @SEEDS
-def test_the_last_action_of_each_file_makes_the_state(seed: int, tmp_path: Path) -> None:
+def test_last_action_of_each_file_determines_the_state(seed: int, tmp_path: Path) -> None:
     root = generate(tmp_path / "t", seed, Options(layouts=()))
     table = lakelog.open(root)
     last = (
@@ -141,9 +141,7 @@ def test_the_last_action_of_each_file_makes_the_state(seed: int, tmp_path: Path)
 
 
 @SEEDS
-def test_past_a_broken_checkpoint_the_state_is_the_same_or_refused(
-    seed: int, tmp_path: Path
-) -> None:
+def test_state_with_a_broken_checkpoint_is_the_same_or_refused(seed: int, tmp_path: Path) -> None:
     root = generate(
         tmp_path / "t", seed, Options(checkpoints=0.4, break_checkpoints=0.6, truncate=0.1)
     )
@@ -175,7 +173,7 @@ def test_a_version_that_cannot_be_rebuilt_is_refused_with_the_range(
 
 
 @SEEDS
-def test_commit_times_are_stamped_or_made_monotone(seed: int, tmp_path: Path) -> None:
+def test_commit_times_are_recorded_or_adjusted_to_increase(seed: int, tmp_path: Path) -> None:
     root = generate(tmp_path / "t", seed, Options(layouts=(), noise=False))
     table = lakelog.open(root)
     times = replay.commit_times(root)

@@ -91,7 +91,7 @@ def write_small_groups(
     log = table.log
     state = open_state(log)
     every = [*actions.schema()]
-    live, gone = (actions.concat(state.iter_live(kind, every)) for kind in ("add", "remove"))
+    live, tombstones = (actions.concat(state.iter_live(kind, every)) for kind in ("add", "remove"))
     options = CheckpointOptions(stats_as_struct=typed)
     plan = plan_checkpoint(
         state.table_configuration, ".", state.version, options, num_files=live.height, layout=layout
@@ -100,7 +100,7 @@ def write_small_groups(
     plan = replace(plan, row_group_rows=group_rows, part_actions=7, parts=parts)
     writer = log.dialect.checkpoint_writer(log.store, plan)
     writer.write_meta(state.meta)
-    for rows in (live, gone):
+    for rows in (live, tombstones):
         if ordered and rows.height:
             writer.write_files(FileOrder.of_plan(plan, state.meta, log.dialect).sorted(rows))
         elif rows.height:
@@ -125,14 +125,14 @@ def plain(snapshot: lakelog.Snapshot, where: pl.Expr) -> list[str]:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @settings(max_examples=share_of(60))
 @given(data=st.data())
-def test_what_is_read_of_some_row_groups_is_what_is_read_of_all(
+def test_reading_some_row_groups_gives_the_rows_of_a_full_read(
     layout: str, data: st.DataObject
 ) -> None:
     few = data.draw(st.sampled_from(["isfgtdmbx", "i", "s", "t", "f"]))
     below = data.draw(st.lists(files(few), min_size=1, max_size=24))
     above = data.draw(st.lists(files(few), max_size=3))
     removed = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=3, unique=True))
-    asked = data.draw(st.lists(predicates(few + "pq"), min_size=4, max_size=8))
+    conditions = data.draw(st.lists(predicates(few + "pq"), min_size=4, max_size=8))
     with TemporaryDirectory() as folder:
         root = Path(folder)
         table = created(root, layout)
@@ -143,7 +143,7 @@ def test_what_is_read_of_some_row_groups_is_what_is_read_of_all(
             commit(root, 2, [*removes(removed), *adds(above, len(below))])
         snapshot = lakelog.open(root).snapshot()
         assert snapshot.num_files() == len(below) - len(removed) + len(above)
-        for where in asked:
+        for where in conditions:
             assert paths(snapshot, where) == plain(snapshot, where), str(where)
             assert snapshot.plan(where).reason is None
 
@@ -158,15 +158,13 @@ def odd_name(number: int) -> str:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @settings(max_examples=share_of(60))
 @given(data=st.data())
-def test_files_found_by_path_and_totals_are_those_of_a_read_of_all(
-    layout: str, data: st.DataObject
-) -> None:
+def test_lookup_by_path_and_totals_equal_a_full_read(layout: str, data: st.DataObject) -> None:
     few = data.draw(st.sampled_from(["i", "s"]))
     below = data.draw(st.lists(files(few), min_size=1, max_size=24))
     above = data.draw(st.lists(files(few), max_size=3))
     removed = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=3, unique=True))
     again = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=2, unique=True))
-    asked = data.draw(st.lists(st.integers(0, 40), max_size=8))
+    numbers = data.draw(st.lists(st.integers(0, 40), max_size=8))
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(log_state, "_SMALL_SHARE", data.draw(st.sampled_from([0.0, 0.5, 1.0])))
         root = Path(folder)
@@ -176,12 +174,12 @@ def test_files_found_by_path_and_totals_are_those_of_a_read_of_all(
         typed = data.draw(st.booleans())
         write_small_groups(table, layout, rows, ordered=data.draw(st.booleans()), typed=typed)
         restored = [line for n in again for line in adds(below[n : n + 1], n, odd_name)]
-        gone = removes([n for n in removed if n not in again], odd_name)
-        if lines := [*gone, *restored, *adds(above, len(below), odd_name)]:
+        removed_lines = removes([n for n in removed if n not in again], odd_name)
+        if lines := [*removed_lines, *restored, *adds(above, len(below), odd_name)]:
             commit(root, 2, lines)
         every = lakelog.open(root).snapshot().files().collect()
         snapshot = lakelog.open(root).snapshot()
-        wanted = [unquote(odd_name(number)) for number in asked] + ["", "x", "zz"]
+        wanted = [unquote(odd_name(number)) for number in numbers] + ["", "x", "zz"]
         found = find_files(snapshot, wanted, ("path", "size", "partitionValues"))
         expected = every.filter(pl.col("path").is_in(wanted)).select(found.columns)
         assert_frame_equal(found.sort("path"), expected.sort("path"))
@@ -197,7 +195,7 @@ def test_files_found_by_path_and_totals_are_those_of_a_read_of_all(
         assert snapshot.total_size() == every["size"].sum()
 
 
-def test_a_lookup_by_path_reads_row_groups_that_may_hold_it(
+def test_lookup_by_path_reads_row_groups_that_may_contain_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = created(tmp_path, "classic")
@@ -221,7 +219,7 @@ def test_a_lookup_by_path_reads_row_groups_that_may_hold_it(
     assert decoded.count("add.path") <= 2
 
 
-def test_the_number_of_rows_is_recorded_without_those_that_are_deleted(
+def test_recorded_row_count_excludes_deleted_rows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     properties = {"delta.enableDeletionVectors": "true"}
@@ -238,8 +236,8 @@ def test_the_number_of_rows_is_recorded_without_those_that_are_deleted(
     assert lakelog.open(tmp_path).snapshot().num_rows() == 19 * 10 - 4 * 3
 
 
-def foreign(root: Path, data: st.DataObject) -> None:
-    """Rewrite a checkpoint's files like another program: without lakelog's records."""
+def rewrite_like_another_program(root: Path, data: st.DataObject) -> None:
+    """Rewrite the files of a checkpoint without lakelog's records."""
     for path in sorted((root / "_delta_log").rglob("*.parquet")):
         rows = pq.read_table(path).replace_schema_metadata(None)
         order = data.draw(st.permutations(range(len(rows))))
@@ -258,35 +256,35 @@ def foreign(root: Path, data: st.DataObject) -> None:
 @pytest.mark.parametrize("layout", LAYOUTS)
 @settings(max_examples=share_of(60))
 @given(data=st.data())
-def test_what_matches_in_a_foreign_checkpoint_is_what_a_read_of_all_gives(
+def test_filter_over_a_checkpoint_of_another_program_equals_a_full_read(
     layout: str, data: st.DataObject
 ) -> None:
     few = data.draw(st.sampled_from(["isfgtdmbx", "i", "s", "t", "f"]))
     below = data.draw(st.lists(files(few), min_size=1, max_size=40))
     above = data.draw(st.lists(files(few), max_size=3))
-    gone = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=3, unique=True))
+    removed_below = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=3, unique=True))
     removed = data.draw(st.lists(st.integers(0, len(below) - 1), max_size=3, unique=True))
-    asked = data.draw(st.lists(predicates(few + "pq"), min_size=2, max_size=3))
-    asked += data.draw(st.lists(predicates("pq"), min_size=1, max_size=2))
+    conditions = data.draw(st.lists(predicates(few + "pq"), min_size=2, max_size=3))
+    conditions += data.draw(st.lists(predicates("pq"), min_size=1, max_size=2))
     with TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         patch.setattr(parquet, "_BATCH_ROWS", data.draw(st.sampled_from([3, 1 << 16])))
         patch.setattr(parquet, "_MANY_ROWS", data.draw(st.sampled_from([1, 1 << 17])))
         root = Path(folder)
         table = created(root, layout)
         commit(root, 1, adds(below))
-        if gone:
-            commit(root, 2, removes(gone))
-        version = 2 + bool(gone)
+        if removed_below:
+            commit(root, 2, removes(removed_below))
+        version = 2 + bool(removed_below)
         typed = data.draw(st.booleans())
         write_small_groups(table, layout, 5, ordered=False, typed=typed)
-        foreign(root, data)
+        rewrite_like_another_program(root, data)
         if removed or above:
             commit(root, version, [*removes(removed), *adds(above, len(below))])
         every = lakelog.open(root).snapshot().files().collect()
-        for where in asked:
+        for where in conditions:
             kept = keep(where, every["partitionValues"].to_list(), every["stats"].to_list())
             expected = every.filter(pl.Series(kept, dtype=pl.Boolean)).sort("path")
-            snapshot = lakelog.open(root).snapshot()  # which has kept no columns
+            snapshot = lakelog.open(root).snapshot()  # without cached columns
             assert snapshot.plan(where).row_groups_read is None
             assert_frame_equal(snapshot.files(where=where).collect().sort("path"), expected)
             for _ in range(3):
@@ -312,7 +310,7 @@ def table(request: pytest.FixtureRequest, tmp_path: Path) -> lakelog.Table:
     return lakelog.open(tmp_path)
 
 
-def test_a_partition_costs_its_row_groups(table: lakelog.Table) -> None:
+def test_partition_filter_reads_only_its_row_groups(table: lakelog.Table) -> None:
     plan = table.snapshot().plan(pl.col("q") == 3)
     assert paths(table.snapshot(), pl.col("q") == 3) == [f"{n:03d}" for n in range(30, 40)]
     assert plan.reason is None
@@ -325,7 +323,7 @@ def test_a_partition_costs_its_row_groups(table: lakelog.Table) -> None:
     assert f"{plan.row_groups_read} of {plan.row_groups}" in str(plan)
 
 
-def test_a_range_of_the_first_column_costs_its_row_groups(table: lakelog.Table) -> None:
+def test_range_filter_on_the_first_column_reads_only_its_row_groups(table: lakelog.Table) -> None:
     where = pl.col("i").is_between(20, 22)
     assert paths(table.snapshot(), where) == ["020", "021", "022"]
     read = table.snapshot().plan(where).actions_read
@@ -341,13 +339,13 @@ def test_the_number_of_files_is_recorded(table: lakelog.Table) -> None:
     assert lakelog.open(table.path).snapshot().num_files() == 59
 
 
-def test_where_nothing_can_match_no_row_group_is_read(table: lakelog.Table) -> None:
+def test_no_row_group_is_read_if_nothing_can_match(table: lakelog.Table) -> None:
     plan = table.snapshot().plan(pl.col("q") == 99)
     assert (plan.row_groups_read, plan.checkpoint_files_read) == (0, 0)
     assert paths(table.snapshot(), pl.col("q") == 99) == []
 
 
-def test_files_that_the_tail_removed_or_added_count_as_ever(table: lakelog.Table) -> None:
+def test_files_removed_or_added_after_the_checkpoint_are_applied(table: lakelog.Table) -> None:
     commit(Path(table.path), 2, [*removes([31]), *adds(by_number(61)[60:], 60)])
     later = lakelog.open(table.path).snapshot()
     assert paths(later, pl.col("q") == 3) == [f"{n:03d}" for n in range(30, 40) if n != 31]
@@ -361,7 +359,7 @@ def checkpoint_files(table: lakelog.Table) -> list[Path]:
     return [p for p in sorted(log.rglob("*.parquet")) if pq.ParquetFile(p).metadata.num_rows > 3]
 
 
-def test_a_bit_that_flips_in_a_record_costs_the_skipping_and_no_file(table: lakelog.Table) -> None:
+def test_flipped_bit_in_a_record_disables_skipping_but_loses_no_file(table: lakelog.Table) -> None:
     expected = paths(table.snapshot(), pl.col("q") == 3)
     for path in checkpoint_files(table):
         data = path.read_bytes()
@@ -374,9 +372,7 @@ def test_a_bit_that_flips_in_a_record_costs_the_skipping_and_no_file(table: lake
 
 @pytest.mark.parametrize("typed", [True, False])
 @pytest.mark.parametrize("layout", ["multipart", "v2-parquet"])
-def test_a_part_that_was_copied_over_another_is_refused(
-    layout: str, typed: bool, tmp_path: Path
-) -> None:
+def test_part_copied_over_another_part_is_refused(layout: str, typed: bool, tmp_path: Path) -> None:
     made = created(tmp_path, layout)
     commit(tmp_path, 1, adds(by_number(60)))
     write_small_groups(made, layout, 5, ordered=True, typed=typed)
@@ -388,7 +384,7 @@ def test_a_part_that_was_copied_over_another_is_refused(
             paths(lakelog.open(tmp_path).snapshot(), pl.col("q") == number)
 
 
-def test_a_checkpoint_without_typed_statistics_is_read_whole(tmp_path: Path) -> None:
+def test_checkpoint_without_typed_statistics_is_read_completely(tmp_path: Path) -> None:
     made = created(tmp_path, "classic")
     commit(tmp_path, 1, adds(by_number(60)))
     write_small_groups(made, "classic", 5, ordered=True, typed=False)
@@ -434,7 +430,7 @@ def test_columns_of_row_groups_without_a_match_are_not_decoded(
     assert decoded.count("add.size") == 1
 
 
-def test_a_file_that_another_program_made_of_the_rows_has_no_record(tmp_path: Path) -> None:
+def test_file_rewritten_by_another_program_has_no_record(tmp_path: Path) -> None:
     made = created(tmp_path, "classic")
     commit(tmp_path, 1, adds(by_number(60)))
     write_small_groups(made, "classic", 5, ordered=True)
@@ -446,7 +442,7 @@ def test_a_file_that_another_program_made_of_the_rows_has_no_record(tmp_path: Pa
     assert len(paths(snapshot, pl.col("q") == 3)) == 10
 
 
-def test_without_a_checkpoint_the_plan_says_so(tmp_path: Path) -> None:
+def test_plan_without_a_checkpoint_gives_the_reason(tmp_path: Path) -> None:
     created(tmp_path, "classic")
     commit(tmp_path, 1, adds(by_number(3)))
     plan = lakelog.open(tmp_path).snapshot().plan(pl.col("q") == 0)
@@ -459,7 +455,7 @@ def test_a_condition_over_an_unknown_column_is_refused(tmp_path: Path) -> None:
         created(tmp_path, "classic").snapshot().plan(pl.col("nothing") == 1)
 
 
-def test_partition_values_that_are_no_values_of_their_type_are_kept(tmp_path: Path) -> None:
+def test_files_with_invalid_partition_values_are_kept(tmp_path: Path) -> None:
     made = created(tmp_path, "classic")
     odd: list[Written] = [(pl.DataFrame(), {"p": None, "q": text}, None) for text in ("x", "", "7")]
     commit(tmp_path, 1, adds([*by_number(20), *odd]))

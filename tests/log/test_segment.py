@@ -1,4 +1,4 @@
-"""Which files make a version, decided from names alone."""
+"""The log segment of a version, chosen by file names alone."""
 
 from __future__ import annotations
 
@@ -54,21 +54,21 @@ def test_the_latest_checkpoint_at_or_below_the_target_is_chosen() -> None:
     assert shape(choose_segment(found, 1)) == (1, None, [0, 1], [])
 
 
-def test_of_one_version_the_highest_rank_is_chosen_unless_it_is_excluded() -> None:
+def test_highest_rank_of_a_version_is_chosen_unless_excluded() -> None:
     best, worse = checkpoint(2, 9), checkpoint(2, 1)
     found = LogListing((commit(3),), (worse, best))
     assert choose_segment(found).checkpoint is best
     assert choose_segment(found, excluded=[best]).checkpoint is worse
 
 
-def test_a_gap_below_the_checkpoint_is_nothing_and_one_above_is_named() -> None:
+def test_gap_below_the_checkpoint_is_ignored_and_a_gap_above_is_refused() -> None:
     assert shape(choose_segment(listing([0, 1, 6], (5,)))) == (6, 5, [6], [])
     with pytest.raises(LogGapError) as refused:
         choose_segment(listing([0, 1, 7], (5,)), table="t")
     assert (refused.value.expected, refused.value.found, refused.value.path) == (6, 7, "t")
 
 
-def test_a_version_that_cannot_be_rebuilt_names_the_ranges_that_can() -> None:
+def test_error_for_a_missing_version_names_the_readable_ranges() -> None:
     found = listing([0, 1, 4, 5, 9], (4, 7))
     for version in (2, 3, 6, 8, 9, 10):
         with pytest.raises(VersionNotFoundError) as refused:
@@ -86,7 +86,7 @@ def test_compactions_are_used_above_the_checkpoint_up_to_the_target_without_over
     assert shape(choose_segment(listing(range(10), (2,), *spans)))[3] == [(3, 6)]
 
 
-def test_a_segment_that_exists_is_contiguous() -> None:
+def test_segment_with_a_gap_is_refused() -> None:
     with pytest.raises(LogGapError):
         LogSegment(3, None, (commit(0), commit(2), commit(3)))
     with pytest.raises(LogGapError):
@@ -110,7 +110,7 @@ VERSIONS = st.sets(st.integers(0, 12))
 
 
 @given(VERSIONS, VERSIONS)
-def test_what_is_called_rebuildable_is_and_nothing_else(
+def test_rebuildable_versions_are_exactly_those_with_a_segment(
     commits: set[int], starts: set[int]
 ) -> None:
     found = listing(sorted(commits), tuple(starts))
@@ -156,7 +156,7 @@ def test_a_listing_without_a_hole_gives_its_latest_version(
         ([], (), 0, False),
     ],
 )
-def test_a_hole_is_what_replay_would_need(
+def test_hole_is_a_missing_commit_that_replay_needs(
     commits: list[int] | range, starts: tuple[int, ...], begin: int, holed: bool
 ) -> None:
     assert has_hole(listing(commits, starts), begin) == holed

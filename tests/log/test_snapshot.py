@@ -1,4 +1,4 @@
-"""One version of a table: its facts, its state, its forms for other libraries."""
+"""One version of a table: metadata, state, and conversion for other libraries."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_protocol_and_metadata_are_those_of_the_last_commit_that_set_them(made: 
 
 
 @pytest.mark.parametrize("text", [None, "{", '{"type":"long"}', "[]"])
-def test_a_schema_that_is_missing_or_broken_stops_only_who_asks_for_it(
+def test_missing_or_invalid_schema_fails_only_reads_of_the_schema(
     made: Handmade, text: str | None
 ) -> None:
     made.start(add("a", 5), schemaString=text)
@@ -77,23 +77,23 @@ def test_a_schema_that_is_missing_or_broken_stops_only_who_asks_for_it(
     ],
     ids=["top", "struct", "array", "map"],
 )
-def test_a_schema_that_names_two_columns_alike_stops_only_who_asks_for_it(
+def test_duplicate_column_name_fails_only_reads_of_the_schema(
     made: Handmade, columns: tuple[dict[str, Any], ...]
 ) -> None:
     made.start(add("a", 5, stats='{"numRecords":1}'), schemaString=schema(*columns))
     snapshot = made.table.snapshot()
     assert snapshot.num_files() == snapshot.files().collect().height == 1
-    for ask in (lambda: snapshot.schema, lambda: snapshot.files(stats=True).collect()):
+    for read in (lambda: snapshot.schema, lambda: snapshot.files(stats=True).collect()):
         with pytest.raises(CorruptionError, match="two columns"):
-            ask()
+            read()
 
 
-def test_structs_side_by_side_may_name_their_fields_alike(made: Handmade) -> None:
+def test_different_structs_may_have_equal_field_names(made: Handmade) -> None:
     made.start(schemaString=schema(field("a", struct_of("x")), field("b", struct_of("x", "X"))))
     assert made.table.snapshot().schema.names == ("a", "b")
 
 
-def test_the_time_of_a_version_is_its_commits(made: Handmade) -> None:
+def test_time_of_a_version_is_its_commit_time(made: Handmade) -> None:
     made.start()
     made.commit(1, info(inCommitTimestamp=77))
     made.commit(2, add("a"), at_ms=FIRST_MS - 10**6)
@@ -111,7 +111,7 @@ def test_a_version_without_its_commit_has_no_time(made: Handmade) -> None:
 DAY = dt.timedelta(days=1)
 
 
-def test_tombstones_are_those_younger_than_the_retention(made: Handmade) -> None:
+def test_tombstones_are_those_newer_than_the_retention(made: Handmade) -> None:
     made.start(add("a"), add("b"), add("c"), add("back"))
     ages = {"a": 1, "b": 3}
     removes = [
@@ -131,7 +131,7 @@ def test_tombstones_are_those_younger_than_the_retention(made: Handmade) -> None
     assert kept(dt.timedelta(days=100_000)) == ["a", "b", "c"]
 
 
-def test_tombstones_carry_their_columns_and_no_data_change(made: Handmade) -> None:
+def test_tombstones_have_their_columns_and_no_data_change(made: Handmade) -> None:
     made.start(add("a", **vector("v")))
     made.commit(1, remove("a", size=7, extendedFileMetadata=True, **vector("v")))
     (row,) = made.table.snapshot().tombstones().collect().rows(named=True)
@@ -139,7 +139,7 @@ def test_tombstones_carry_their_columns_and_no_data_change(made: Handmade) -> No
     assert (row["dataChange"], row["extendedFileMetadata"]) == (False, True)
 
 
-def test_transactions_expire_where_the_table_says_so(made: Handmade) -> None:
+def test_transactions_expire_after_the_configured_retention(made: Handmade) -> None:
     txns = [
         {"txn": {"appId": "old", "version": 1, "lastUpdated": FIRST_MS - 86_400_000}},
         {"txn": {"appId": "new", "version": 2, "lastUpdated": FIRST_MS - 86_399_999}},
@@ -156,14 +156,14 @@ def test_transactions_expire_where_the_table_says_so(made: Handmade) -> None:
     assert expired == {"old": True, "new": False, "timeless": True}
 
 
-def test_a_malformed_retention_of_transactions_does_not_stop_their_reading(made: Handmade) -> None:
+def test_invalid_transaction_retention_does_not_fail_the_read(made: Handmade) -> None:
     made.start({"txn": {"appId": "a", "version": 3}})
     made.commit(1, metadata(properties={"delta.setTransactionRetentionDuration": "a while"}))
     frame = made.table.snapshot().transactions().collect()
     assert frame.select("appId", "txnVersion", "expired").rows() == [("a", 3, False)]
 
 
-def test_domains_are_the_last_of_each_that_was_not_removed(made: Handmade) -> None:
+def test_domains_are_the_latest_that_are_not_removed(made: Handmade) -> None:
     def domain(name: str, text: str, removed: bool = False) -> dict[str, object]:
         return {"domainMetadata": {"domain": name, "configuration": text, "removed": removed}}
 
@@ -189,7 +189,7 @@ def filled(made: Handmade) -> Snapshot:
     return made.table.snapshot()
 
 
-def test_polars_and_arrow_hold_the_files(filled: Snapshot) -> None:
+def test_polars_and_arrow_contain_the_files(filled: Snapshot) -> None:
     frame = filled.state.to_polars()
     assert frame.equals(filled.files().collect())
     table = filled.state.to_arrow()
@@ -198,7 +198,7 @@ def test_polars_and_arrow_hold_the_files(filled: Snapshot) -> None:
     assert pl.DataFrame(table).select("path", "size").equals(frame.select("path", "size"))
 
 
-def test_pandas_keeps_whole_numbers_whole_and_maps_as_dicts(filled: Snapshot) -> None:
+def test_pandas_keeps_integers_as_integers_and_maps_as_dicts(filled: Snapshot) -> None:
     frame = filled.state.to_pandas()
     assert frame["size"].tolist() == [1, 2]
     assert frame["baseRowId"].iloc[0] == 2**60
@@ -206,7 +206,7 @@ def test_pandas_keeps_whole_numbers_whole_and_maps_as_dicts(filled: Snapshot) ->
     assert frame["tags"].iloc[0] == {"k": None}
 
 
-def test_without_pandas_the_command_that_installs_it_is_named(
+def test_error_without_pandas_names_the_install_command(
     filled: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
@@ -215,7 +215,7 @@ def test_without_pandas_the_command_that_installs_it_is_named(
     assert "lakelog[pandas]" in str(refused.value.hint)
 
 
-def test_duckdb_and_pyarrow_take_the_state_as_it_is(filled: Snapshot) -> None:
+def test_duckdb_and_pyarrow_read_the_state_directly(filled: Snapshot) -> None:
     assert pa.table(filled.state).num_rows == 2
     reader = pa.RecordBatchReader.from_stream(filled.state)
     assert reader.read_all()["path"].to_pylist() == ["a", "b"]
@@ -227,7 +227,7 @@ def test_duckdb_and_pyarrow_take_the_state_as_it_is(filled: Snapshot) -> None:
 # --- display -------------------------------------------------------------------------------------
 
 
-def test_a_snapshot_shows_what_a_person_wants_to_know(made: Handmade) -> None:
+def test_snapshot_repr_shows_protocol_metadata_and_time(made: Handmade) -> None:
     made.commit(
         0,
         protocol(3, 7, readerFeatures=["deletionVectors"], writerFeatures=["deletionVectors"]),
@@ -249,7 +249,7 @@ def test_a_snapshot_shows_what_a_person_wants_to_know(made: Handmade) -> None:
     assert "<script" not in html
 
 
-def test_a_snapshot_whose_facts_cannot_be_read_says_why(made: Handmade) -> None:
+def test_snapshot_repr_shows_why_the_schema_cannot_be_read(made: Handmade) -> None:
     made.start(schemaString="{")
     snapshot = made.table.snapshot()
     assert "schema cannot be parsed" in repr(snapshot)

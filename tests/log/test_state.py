@@ -43,7 +43,7 @@ def live(state: State, kind: str) -> list[tuple[str, str | None]]:
     return sorted(pl.concat(frames).rows(), key=str)
 
 
-def test_making_a_state_reads_nothing(made: Handmade) -> None:
+def test_creating_a_state_reads_nothing(made: Handmade) -> None:
     log = made.context()
     segment = choose_segment(log.list_all())
     for path in made.log.iterdir():
@@ -54,7 +54,7 @@ def test_making_a_state_reads_nothing(made: Handmade) -> None:
         _ = state.protocol
 
 
-def test_batches_come_the_checkpoints_first(made: Handmade) -> None:
+def test_batches_of_the_checkpoint_are_returned_first(made: Handmade) -> None:
     state = open_state(made.context())
     batches = list(state.iter_live("add", ["path"]))
     assert [sorted(b["path"]) for b in batches] == [["b"], ["c", "v", "z"]]
@@ -106,7 +106,7 @@ def test_a_large_tail_gives_protocol_and_metadata_without_its_files(
     assert ("d", None) in live(state, "add")
 
 
-def test_the_last_commit_info_is_of_the_versions_own_commit(made: Handmade) -> None:
+def test_last_commit_info_is_that_of_the_commit_of_the_version(made: Handmade) -> None:
     def operation(version: int) -> object:
         found = open_state(made.context(), version).last_commit_info
         return found.body["operation"] if found else None
@@ -126,16 +126,16 @@ def test_a_compaction_does_not_hide_the_last_commits_info(made: Handmade) -> Non
     assert found.body["operation"] == "WRITE"
 
 
-def test_damage_within_a_checkpoint_is_told_as_the_checkpoints(made: Handmade) -> None:
+def test_error_within_a_checkpoint_is_reported_as_checkpoint_corruption(made: Handmade) -> None:
     checkpoint = Checkpoint(7, "classic", 0, ("c",))
     with pytest.raises(CheckpointCorruptionError) as refused, broken_checkpoint(checkpoint):
-        raise MalformedLogError("torn", path="part", line=3, byte_offset=9, hint="mend")
+        raise MalformedLogError("torn", path="part", line=3, byte_offset=9, hint="repair")
     error = refused.value
     assert (error.version, error.path, error.line, error.byte_offset) == (7, "part", 3, 9)
     assert isinstance(error.__cause__, MalformedLogError)
 
 
-def test_damage_in_a_commit_is_no_damage_of_the_checkpoint(made: Handmade) -> None:
+def test_damaged_commit_is_not_reported_as_checkpoint_corruption(made: Handmade) -> None:
     made.write(f"{3:020d}.json", b'{"add":')
     with pytest.raises(MalformedLogError) as refused:
         open_state(made.context())

@@ -22,20 +22,20 @@ def keys(*rows: tuple[str, str | None]) -> pl.DataFrame:
     return pl.DataFrame(list(rows), schema=schema, orient="row")
 
 
-def test_a_tally_of_nothing_is_zero() -> None:
+def test_tally_without_files_is_zero() -> None:
     tally = Tally.of([])
     assert tally.without(keys()) == (0, 0)
     assert tally.without(keys(("a", None))) == (0, 0)
 
 
-def test_keys_are_taken_off_once_however_often_they_stand() -> None:
+def test_repeated_keys_are_subtracted_once() -> None:
     files = pl.DataFrame({"path": ["a", "b", "c"], "size": [1, 2, 4]})
     tally = Tally.of([files[:2], files[2:]])
     assert tally.without(keys()) == (3, 7)
     assert tally.without(keys(("b", None), ("b", None), ("x", None))) == (2, 5)
 
 
-def test_a_deletion_vector_makes_another_file_of_the_same_path() -> None:
+def test_path_with_another_deletion_vector_is_a_different_file() -> None:
     files = pl.DataFrame({"path": ["a", "a"], "size": [1, 2], "dvId": [None, "u1"]})
     tally = Tally.of([files])
     assert tally.paths_repeat
@@ -50,7 +50,7 @@ def test_batches_with_and_without_vectors_hash_alike() -> None:
     assert tally.without(keys(("a", None), ("c", None))) == (1, 2)
 
 
-def test_sizes_sum_beyond_64_bits_and_a_missing_one_is_zero() -> None:
+def test_sizes_sum_beyond_64_bits_and_a_missing_size_is_zero() -> None:
     sizes = pl.DataFrame({"size": [2**63 - 1, 2**63 - 1, None]})
     assert sum_sizes(sizes) == 2**64 - 2
     assert sum_sizes(pl.DataFrame({"path": ["a"]})) == 0
@@ -72,7 +72,7 @@ def test_an_update_counts_without_reading_the_checkpoint_again(
     assert state.totals == (3, 7)
 
 
-def test_a_checkpoint_that_repeats_a_file_is_not_counted(tmp_path: Path) -> None:
+def test_checkpoint_with_a_duplicate_file_is_not_counted(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t")
     made.checkpoint(1, *BASE, add("a", 1), add("a", 1))
     with pytest.raises(CheckpointCorruptionError, match="twice"):

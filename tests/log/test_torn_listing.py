@@ -23,8 +23,8 @@ from tests.transaction.tables import DIALECTS, NO_CHECKPOINTS, append, new_table
 LAST = 80
 
 
-class Busy(StoreWrapper):
-    """A store to whose log commits are added while each listing runs, which shows some of them.
+class CommitsDuringListing(StoreWrapper):
+    """A store whose log gets commits while each listing runs; the listing shows some of them.
 
     The commits exist from the start, and are hidden until their turn.
     """
@@ -35,19 +35,19 @@ class Busy(StoreWrapper):
         self.listings = 0
         self._rng = rng
 
-    def _pass_over(self) -> set[int]:
-        """Versions that a listing which begins now does not show."""
+    def _hidden_versions(self) -> set[int]:
+        """Versions that the next listing does not show."""
         self.listings += 1
         arriving = range(self.reached + 1, min(self.reached + self._rng.randrange(4), LAST) + 1)
         self.reached = arriving.stop - 1
         return {v for v in arriving if self._rng.random() < 0.5} | {*range(self.reached + 1, 99)}
 
     def list_from(self, folder: str, start: str = "") -> list[FileEntry]:
-        hidden = self._pass_over()
+        hidden = self._hidden_versions()
         return [e for e in self._store.list_from(folder, start) if _version(e.name) not in hidden]
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
-        hidden = self._pass_over()
+        hidden = self._hidden_versions()
         for entries in self._store.walk(folder):
             yield [e for e in entries if _version(e.name) not in hidden]
 
@@ -69,76 +69,76 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return table
 
 
-def opens_the_latest(table: Table, known: int) -> None:
+def open_latest(table: Table, known: int) -> None:
     snapshot = table.snapshot()
     assert snapshot.version >= known
     assert snapshot.num_files() == snapshot.version
 
 
-def opens_a_version(table: Table, known: int) -> None:
+def open_version(table: Table, known: int) -> None:
     assert table.snapshot(known).num_files() == known
 
 
-def updates(table: Table, known: int) -> None:
+def update_snapshot(table: Table, known: int) -> None:
     snapshot = table.snapshot(known // 2).update()
     assert snapshot.version >= known
     assert snapshot.num_files() == snapshot.version
 
 
-def tells_the_history(table: Table, known: int) -> None:
+def read_history(table: Table, known: int) -> None:
     versions = table.history()["version"].to_list()
     assert versions[0] >= known
     assert versions == list(range(versions[0], -1, -1))
 
 
-def tells_the_versions(table: Table, known: int) -> None:
+def read_versions(table: Table, known: int) -> None:
     ((first, last),) = table.versions()
     assert first == 0
     assert last >= known
 
 
-def lists_from_a_version_on(table: Table, known: int) -> None:
+def list_from_version(table: Table, known: int) -> None:
     versions = [c.version for c in table.log.list_since(known // 2).commits]
     assert versions[-1] >= known
     assert versions == list(range(known // 2, versions[-1] + 1))
 
 
-def plans_a_cleanup(table: Table, _known: int) -> None:
+def plan_cleanup(table: Table, _known: int) -> None:
     assert table.cleanup().gate == "no-cut-off-commit"
 
 
-def simulates_a_retention(table: Table, _known: int) -> None:
+def simulate(table: Table, _known: int) -> None:
     current = table.simulate_retention("1 day").row(0, named=True)
     assert (current["oldest_version"], current["versions_lost"]) == (0, 0)
 
 
 @pytest.mark.parametrize(
-    "deed",
+    "call",
     [
-        opens_the_latest,
-        opens_a_version,
-        updates,
-        tells_the_history,
-        tells_the_versions,
-        lists_from_a_version_on,
-        plans_a_cleanup,
-        simulates_a_retention,
+        open_latest,
+        open_version,
+        update_snapshot,
+        read_history,
+        read_versions,
+        list_from_version,
+        plan_cleanup,
+        simulate,
     ],
 )
-def test_commits_that_arrive_while_a_log_is_listed_make_no_hole(
-    made: Table, deed: Callable[[Table, int], None]
+def test_commits_during_a_listing_cause_no_gap(
+    made: Table, call: Callable[[Table, int], None]
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
     for _ in range(share_of(20, 3)):
         known = rng.randrange(10, 40)
-        store = Busy(open_store(made.log.table), rng, known)
-        deed(Table(Log(store, made.log.dialect)), known)
+        store = CommitsDuringListing(open_store(made.log.table), rng, known)
+        call(Table(Log(store, made.log.dialect)), known)
 
 
 @pytest.mark.parametrize("form", DIALECTS)
-def test_a_commit_that_two_listings_lack_is_missing(tmp_path: Path, form: str) -> None:
+def test_commit_absent_from_two_listings_is_missing(tmp_path: Path, form: str) -> None:
     table = new_table(str(tmp_path / "t"), form)
     for version in range(1, 5):
         append(table, f"f{version}.parquet")
@@ -149,9 +149,9 @@ def test_a_commit_that_two_listings_lack_is_missing(tmp_path: Path, form: str) -
 
 
 @pytest.mark.parametrize("form", DIALECTS)
-def test_a_sound_log_is_listed_once(tmp_path: Path, form: str) -> None:
+def test_log_without_gaps_is_listed_once(tmp_path: Path, form: str) -> None:
     new_table(str(tmp_path / "t"), form)
-    store = Busy(open_store(tmp_path / "t"), random.Random(0), LAST)
+    store = CommitsDuringListing(open_store(tmp_path / "t"), random.Random(0), LAST)
     Log(store, DIALECTS[form]).list_all()
     once = store.listings
     store.listings = 0

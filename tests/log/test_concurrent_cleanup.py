@@ -38,7 +38,7 @@ LAYOUTS: dict[str, tuple[str, dict[str, str]]] = {
 }
 
 
-class Overtaken(StoreWrapper):
+class ChangingStore(StoreWrapper):
     """A store whose files change before one reading operation, which `left` counts down to."""
 
     def __init__(self, store: LogStore, nth: int, change: Callable[[], object]) -> None:
@@ -75,7 +75,7 @@ class Overtaken(StoreWrapper):
         return self._store.stat(path)
 
 
-class Made:
+class CleanedTable:
     """A table over an old checkpoint, and the same after a new one and a cleanup."""
 
     def __init__(self, root: Path, layout: str) -> None:
@@ -85,7 +85,7 @@ class Made:
         properties = {**properties, **NO_CHECKPOINTS[form]}
         table = lakelog.create(before, {"x": pl.Int64}, (), form, properties, upkeep=False)
         if layout == "flattened":
-            table = read_by_lakelog_alone(before)
+            table = require_flattened_checkpoints(before)
         keepers.age(table, 0)
         for version in range(1, LAST + 1):
             keepers.commit(table, version, str(before))
@@ -117,10 +117,10 @@ class Made:
             if not (new / path.relative_to(old)).exists():
                 path.unlink()
 
-    def overtaken(self, where: Path, nth: int) -> tuple[Table, Overtaken]:
+    def table_cleaned_before(self, where: Path, nth: int) -> tuple[Table, ChangingStore]:
         """The table, which is cleaned up immediately before an operation."""
         log = self.copied(where).log
-        store = Overtaken(log.store, nth, lambda: self.clean(where))
+        store = ChangingStore(log.store, nth, lambda: self.clean(where))
         return Table(replace(log, store=store)), store
 
 
@@ -129,10 +129,10 @@ def _relink(source: str, target: str) -> None:
     os.link(source, target)
 
 
-def read_by_lakelog_alone(where: Path) -> Table:
+def require_flattened_checkpoints(where: Path) -> Table:
     """An IndexTables table whose protocol requires flattened checkpoints from the first version on.
 
-    Only in such tables is anything cleaned up below a flattened checkpoint.
+    Only in such tables does cleanup delete files below a flattened checkpoint.
     """
     first = where / f"_transaction_log/{0:020d}.json"
     lines = [json.loads(line) for line in first.read_text().splitlines()]
@@ -146,18 +146,22 @@ def read_by_lakelog_alone(where: Path) -> Table:
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
-def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Made:
-    return Made(tmp_path_factory.mktemp("overtaken"), request.param)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CleanedTable:
+    return CleanedTable(tmp_path_factory.mktemp("cleanup"), request.param)
 
 
 def sweep(
-    made: Made, folder: Path, call: Callable[[Table, Made], object], step: int, first: int
+    made: CleanedTable,
+    folder: Path,
+    call: Callable[[Table, CleanedTable], object],
+    step: int,
+    first: int,
 ) -> None:
     """Call with a cleanup before the operation `first`, then before a later one, until the end."""
     stride = step if IS_WHOLE else 4 * step
     start = seed_of(f"{call.__name__} {made.layout}") % stride
     for nth in count(first + start, stride):
-        table, store = made.overtaken(folder / str(nth), nth)
+        table, store = made.table_cleaned_before(folder / str(nth), nth)
         try:
             call(table, made)
         except BaseException as error:
@@ -168,61 +172,61 @@ def sweep(
     assert nth > first + 1
 
 
-# Each is asked of a table that cleanup overtakes at some moment.
+# Calls on a table that is cleaned up between two of their operations.
 
 
-def open_it(table: Table, _made: Made) -> None:
+def open_latest(table: Table, _made: CleanedTable) -> None:
     keepers.check(table.snapshot(), table.format)
 
 
-def open_it_by_number(table: Table, _made: Made) -> None:
+def open_by_version(table: Table, _made: CleanedTable) -> None:
     keepers.check(table.snapshot(LAST), table.format)
 
 
-def tell_its_history(table: Table, _made: Made) -> None:
+def read_history(table: Table, _made: CleanedTable) -> None:
     versions = table.history()["version"].to_list()
     assert versions in ([*range(LAST, -1, -1)], [LAST])
 
 
-@pytest.mark.parametrize("read", [open_it, open_it_by_number, tell_its_history])
-def test_a_cleanup_between_any_two_operations_of_a_reader_is_not_noticed(
-    made: Made, tmp_path: Path, read: Callable[[Table, Made], None]
+@pytest.mark.parametrize("read", [open_latest, open_by_version, read_history])
+def test_reader_gives_the_same_answer_if_cleanup_runs_between_its_operations(
+    made: CleanedTable, tmp_path: Path, read: Callable[[Table, CleanedTable], None]
 ) -> None:
     sweep(made, tmp_path, read, 1, 1)
 
 
-def actions(table: Table, _made: Made) -> None:
-    told = table.actions().select("version", "timestamp", "path").collect()
-    versions = told["version"].unique().sort().to_list()
+def actions(table: Table, _made: CleanedTable) -> None:
+    rows = table.actions().select("version", "timestamp", "path").collect()
+    versions = rows["version"].unique().sort().to_list()
     assert versions == list(range(versions[0], LAST + 1))
-    assert told["timestamp"].null_count() == 0
+    assert rows["timestamp"].null_count() == 0
 
 
-def blame(table: Table, _made: Made) -> None:
-    told = table.blame(keepers.name_of(LAST))
-    assert told["actionType"].to_list() == ["add"]
+def blame(table: Table, _made: CleanedTable) -> None:
+    rows = table.blame(keepers.name_of(LAST))
+    assert rows["actionType"].to_list() == ["add"]
 
 
-def checkpoint(table: Table, made: Made) -> None:
+def checkpoint(table: Table, made: CleanedTable) -> None:
     report = table.checkpoint(layout=made.layout)
     assert report.version == LAST
     assert report.verified or report.reused
     keepers.check(lakelog.open(table.path).snapshot(), table.format)
 
 
-def verify(table: Table, _made: Made) -> None:
+def verify(table: Table, _made: CleanedTable) -> None:
     report = table.verify()
     assert report.verdict in {"proved", "unprovable"}
     assert "damaged" not in (report.reason or "")
 
 
-def cleanup(table: Table, _made: Made) -> None:
+def cleanup(table: Table, _made: CleanedTable) -> None:
     report: Any = table.cleanup(plan=False, retention=0, checkpoint_retention=0, force=True)
     assert not report.errors
     keepers.check(lakelog.open(table.path).snapshot(), table.format)
 
 
-def vacuum(table: Table, _made: Made) -> None:
+def vacuum(table: Table, _made: CleanedTable) -> None:
     table.vacuum(plan=False, keep_history=table.format == "delta")
     keepers.check(lakelog.open(table.path).snapshot(), table.format)
 
@@ -233,16 +237,18 @@ def vacuum(table: Table, _made: Made) -> None:
     [(actions, 1), (blame, 2), (checkpoint, 2), (verify, 1), (cleanup, 4), (vacuum, 2)],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_whoever_is_overtaken_by_cleanup_looks_again(
-    made: Made, tmp_path: Path, call: Callable[[Table, Made], None], step: int
+def test_call_lists_again_after_concurrent_cleanup(
+    made: CleanedTable, tmp_path: Path, call: Callable[[Table, CleanedTable], None], step: int
 ) -> None:
     with warnings.catch_warnings():
         # Commits that are no longer on disk are reported by a warning.
         warnings.simplefilter("ignore", LakelogWarning)
-        sweep(made, tmp_path, call, step, 2)  # the first operation is the first look
+        sweep(made, tmp_path, call, step, 2)  # the first operation is the first listing
 
 
-def test_a_snapshot_outlives_the_files_that_it_was_opened_from(made: Made, tmp_path: Path) -> None:
+def test_open_snapshot_stays_readable_after_its_files_are_deleted(
+    made: CleanedTable, tmp_path: Path
+) -> None:
     location = tmp_path / "t"
     table = made.copied(location)
     opened, read_before = table.snapshot(), lakelog.open(location).snapshot()
@@ -254,13 +260,15 @@ def test_a_snapshot_outlives_the_files_that_it_was_opened_from(made: Made, tmp_p
         keepers.check(snapshot.update(), table.format)
 
 
-def test_a_version_that_went_is_named(made: Made, tmp_path: Path) -> None:
+def test_error_for_a_version_deleted_by_cleanup_names_the_readable_version(
+    made: CleanedTable, tmp_path: Path
+) -> None:
     location = tmp_path / "t"
     snapshot = made.copied(location).snapshot(LAST - 3)
     made.clean(location)
     try:
-        # Young sidecars stay: then it can still be read.
+        # Recent sidecars are not deleted: then it can still be read.
         keepers.check(snapshot, snapshot.format)
-    except lakelog.VersionNotFoundError as gone:
-        assert str(LAST) in str(gone.expected)  # noqa: PT017 - it need not be raised
+    except lakelog.VersionNotFoundError as error:
+        assert str(LAST) in str(error.expected)  # noqa: PT017 - it need not be raised
     keepers.check(snapshot.update(), snapshot.format)

@@ -103,11 +103,11 @@ def live(snapshot: Snapshot) -> list[str]:
     found = sorted(snapshot.files().collect()["path"])
     assert snapshot.num_files() == len(found)
     assert snapshot.total_size() == len(found)
-    gone = snapshot.tombstones().collect()["path"]
-    assert not set(found) & set(gone)
-    assert gone.is_unique().all()
+    removed = snapshot.tombstones().collect()["path"]
+    assert not set(found) & set(removed)
+    assert removed.is_unique().all()
     rows = pl.concat(snapshot.iter_state(["actionType", "path"]))
-    for kind, paths in (("add", found), ("remove", sorted(gone))):
+    for kind, paths in (("add", found), ("remove", sorted(removed))):
         assert sorted(rows.filter(rows["actionType"] == kind)["path"]) == paths
     return found
 
@@ -116,7 +116,7 @@ def opened(root: Path) -> Snapshot:
     return Table.snapshot(lakelog.open(root, upkeep=False))
 
 
-QUESTIONS: dict[str, Callable[[Snapshot], object]] = {
+QUERIES: dict[str, Callable[[Snapshot], object]] = {
     "files": lambda s: s.files().collect(),
     "num_files": lambda s: s.num_files(),
     "total_size": lambda s: s.total_size(),
@@ -125,19 +125,19 @@ QUESTIONS: dict[str, Callable[[Snapshot], object]] = {
 }
 
 
-@pytest.mark.parametrize("question", [name for name in QUESTIONS if name != "scan"])
-def test_commits_prove_that_the_remove_is_the_later_action(question: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("query", [name for name in QUERIES if name != "scan"])
+def test_commits_prove_that_the_remove_is_the_later_action(query: str, tmp_path: Path) -> None:
     commit(tmp_path, 0, *HEAD, add("p/a"))
     commit(tmp_path, 1, remove("p/a"), add("p/b"))
     checkpoint(tmp_path, 1, add("p/a"), add("p/b"), remove("p/a"))
     snapshot = opened(tmp_path)
     with pytest.warns(LakelogWarning, match="more than once"):
-        QUESTIONS[question](snapshot)
+        QUERIES[query](snapshot)
     assert live(snapshot) == ["p/b"]
     assert any("more than once" in note for note in snapshot.provenance.warnings)
 
 
-def test_the_latest_commits_suffice_where_older_ones_are_gone(tmp_path: Path) -> None:
+def test_latest_commits_suffice_if_older_commits_are_missing(tmp_path: Path) -> None:
     commit(tmp_path, 7, remove("a"), add("b"))
     commit(tmp_path, 8, add("a"))
     commit(tmp_path, 9, remove("a"))
@@ -146,7 +146,7 @@ def test_the_latest_commits_suffice_where_older_ones_are_gone(tmp_path: Path) ->
         assert live(opened(tmp_path)) == ["b"]
 
 
-def test_one_spelling_without_any_commit_is_the_kernels_and_the_file_is_live(
+def test_add_and_remove_with_equal_path_texts_and_no_commit_mean_a_live_file(
     tmp_path: Path,
 ) -> None:
     checkpoint(tmp_path, 3, add("a"), add("b"), remove("a"), remove("c"), remove("c", NOW + 1))
@@ -157,16 +157,16 @@ def test_one_spelling_without_any_commit_is_the_kernels_and_the_file_is_live(
         assert kept.tombstones().collect()["deletionTimestamp"].to_list() == [NOW + 1]
 
 
-def test_two_spellings_without_any_commit_are_refused_by_every_question(tmp_path: Path) -> None:
+def test_add_and_remove_with_different_path_texts_and_no_commit_are_refused(tmp_path: Path) -> None:
     checkpoint(tmp_path, 3, add("p=é/a"), add("b"), remove("p=%C3%A9/a"))
-    for ask in QUESTIONS.values():
+    for query in QUERIES.values():
         with pytest.raises(CheckpointCorruptionError, match="an add and a remove") as caught:
-            ask(opened(tmp_path))
+            query(opened(tmp_path))
         assert caught.value.found == "p=é/a"
         assert "restore" in str(caught.value.hint)
 
 
-def test_a_checkpoint_of_lakelog_is_marked_and_one_made_from_it_is_not_believed(
+def test_reconciled_mark_in_a_rewritten_checkpoint_is_not_trusted(
     tmp_path: Path,
 ) -> None:
     commit(tmp_path, 0, *HEAD, add("a"), add("b"))
@@ -176,7 +176,7 @@ def test_a_checkpoint_of_lakelog_is_marked_and_one_made_from_it_is_not_believed(
     written = pq.read_table(file)
     mark = written.schema.metadata[b"lakelog.reconciled"]
     assert mark.startswith(b"1 4 ")
-    # The same mark, and as many rows: b is removed in the spelling %62, and was added.
+    # The same mark and number of rows: b is added, and removed with the path text %62.
     rows = written.to_pylist()
     for row in rows:
         if row["remove"] is not None:
@@ -187,22 +187,22 @@ def test_a_checkpoint_of_lakelog_is_marked_and_one_made_from_it_is_not_believed(
     for version in (0, 1):
         (tmp_path / f"_delta_log/{version:020}.json").unlink()
     commit(tmp_path, 2, add("c"))
-    for ask in QUESTIONS.values():
+    for query in QUERIES.values():
         with pytest.raises(CheckpointCorruptionError, match="an add and a remove"):
-            ask(opened(tmp_path))
+            query(opened(tmp_path))
 
 
-def test_two_spellings_are_replayed_from_the_commits_where_these_are_there(tmp_path: Path) -> None:
+def test_different_path_texts_are_replayed_from_the_commits_if_these_exist(tmp_path: Path) -> None:
     commit(tmp_path, 0, *HEAD, add("p=é/a"), add("p=é/old"))
     commit(tmp_path, 1, remove("p=%C3%A9/old"))
     commit(tmp_path, 2, remove("p=%C3%A9/a"), add("b"))
-    # The tombstone of "old" has expired, so that nothing in the checkpoint shows that it is gone.
+    # The tombstone of "old" has expired, so that nothing in the checkpoint shows its removal.
     checkpoint(tmp_path, 2, add("p=é/a"), add("p=é/old"), add("b"), remove("p=%C3%A9/a"))
     with pytest.warns(LakelogWarning, match="was ignored"):
         assert live(opened(tmp_path)) == ["b"]
 
 
-def test_a_later_commit_on_top_of_what_was_settled(tmp_path: Path) -> None:
+def test_later_commits_are_applied_after_a_resolved_conflict(tmp_path: Path) -> None:
     checkpoint(tmp_path, 3, add("a"), add("b"), remove("a"))
     commit(tmp_path, 4, remove("b"))
     table = lakelog.open(tmp_path, upkeep=False)
@@ -219,7 +219,7 @@ def test_a_later_commit_on_top_of_what_was_settled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("memory_limit", [None, 8 << 30])
-def test_a_table_whose_only_source_is_such_a_checkpoint_gets_a_clean_one(
+def test_checkpoint_replaces_a_conflicting_checkpoint_without_commits(
     memory_limit: int | None, tmp_path: Path
 ) -> None:
     checkpoint(tmp_path, 3, add("a"), add("b"), remove("a"), remove("c"))
@@ -244,7 +244,7 @@ def test_repair_plans_a_clean_checkpoint_and_writes_it(tmp_path: Path) -> None:
     assert live(opened(tmp_path)) == ["a", "b"]
 
 
-def test_what_deltalake_leaves_after_an_overwrite_is_gone(tmp_path: Path) -> None:
+def test_files_overwritten_by_deltalake_are_not_live(tmp_path: Path) -> None:
     """A table of an earlier lakelog, or of Spark: the folder's name is not encoded in the log."""
     root = tmp_path / "t"
     table = lakelog.create(root, {"p": pl.String, "x": pl.Int64}, ["p"])
@@ -264,7 +264,7 @@ def test_what_deltalake_leaves_after_an_overwrite_is_gone(tmp_path: Path) -> Non
         assert opened(root).num_files() == 1
 
 
-def test_random_histories_settle_as_plain_replay_does(tmp_path: Path) -> None:
+def test_random_conflicts_are_resolved_like_the_plain_replay(tmp_path: Path) -> None:
     """Checkpoints that match paths by text, with and without commits; the folder's name has the
     seed.
     """
@@ -301,6 +301,6 @@ def test_random_histories_settle_as_plain_replay_does(tmp_path: Path) -> None:
                 assert live(opened(root)) == expected, seed
                 answered += 1
             except CheckpointCorruptionError:
-                spelled = [action["add"]["path"] for action in live_rows]
-                assert any(text.startswith("%") for text in (*by_text, *spelled)), seed
+                live_paths = [action["add"]["path"] for action in live_rows]
+                assert any(text.startswith("%") for text in (*by_text, *live_paths)), seed
     assert answered > 10
