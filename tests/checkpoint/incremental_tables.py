@@ -44,7 +44,7 @@ class Written:
 
     @property
     def reason(self) -> str | None:
-        """Why nothing was kept."""
+        """The reason why no sidecar was kept."""
         return self.plan.reason if isinstance(self.plan, Unfit) else None
 
 
@@ -67,7 +67,7 @@ def stage(
     """Write a V2 checkpoint under temporary names: an incremental one if possible."""
     state = open_state(log, version)
     plan = plan_of(state, **more)
-    decided: Incremental | Unfit = Unfit("a full one was asked for")
+    decided: Incremental | Unfit = Unfit("a full checkpoint was requested")
     if not full:
         base = state.base.checkpoint if state.base else Checkpoint(0, "none", 0, ())
         decided = plan_incremental(log, state, base, plan, now_ms=now_ms)
@@ -128,7 +128,7 @@ class Table:
         )
 
 
-def dead(path: str, ago_days: float = 1, **more: Any) -> Action:
+def old_remove(path: str, ago_days: float = 1, **more: Any) -> Action:
     """A remove of some days ago."""
     return remove(path, deletionTimestamp=int(NOW_MS - ago_days * DAY_MS), **more)
 
@@ -180,4 +180,4 @@ def _add(rng: random.Random, path: str, dv: str | None) -> Action:
 
 def _remove(rng: random.Random, path: str, dv: str | None) -> Action:
     more = vector(dv) if dv is not None else {}
-    return dead(path, rng.choice([1, 3, 6.9, 7.1, 30]), extendedFileMetadata=True, **more)
+    return old_remove(path, rng.choice([1, 3, 6.9, 7.1, 30]), extendedFileMetadata=True, **more)

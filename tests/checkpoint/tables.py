@@ -51,7 +51,7 @@ class Kind:
         return self.layout
 
 
-# A first part, one in the middle and a last: each more is as many more points for a fault.
+# A first, a middle and a last part: every further part only adds points for faults.
 _SMALL = CheckpointOptions(part_actions=9, max_file_bytes=6_000, compression="snappy")
 _V2 = (("delta.checkpointPolicy", "v2"),)
 

@@ -14,12 +14,12 @@ from tests.checkpoint import tables
 
 MAX_FILE = "spark.indextables.checkpoint.maxFileSize"
 FORMAT = "spark.indextables.checkpoint.format"
-NEVER = {"spark.indextables.checkpoint.enabled": "false"}
+NO_CHECKPOINTS = {"spark.indextables.checkpoint.enabled": "false"}
 V2_FEATURE = {"delta.feature.v2Checkpoint": "supported"}
 
 
 def _table(root: Path, properties: dict[str, str], files: int = 200) -> lakelog.Table:
-    table = lakelog.create(root, {"id": pl.Int64}, configuration={**NEVER, **properties})
+    table = lakelog.create(root, {"id": pl.Int64}, configuration={**NO_CHECKPOINTS, **properties})
     with table.transaction() as tx:
         for number in range(files):
             tx.add(path=f"{number}.parquet", partitionValues={}, size=1, modificationTime=1)
@@ -53,14 +53,18 @@ def test_a_delta_checkpoint_is_split_at_the_size_limit(
 
 def test_wide_statistics_are_split_at_the_size_limit(tmp_path: Path) -> None:
     root, limit = tmp_path / "t", 150_000
-    properties = {**NEVER, MAX_FILE: str(limit), "delta.checkpoint.writeStatsAsStruct": "false"}
+    properties = {
+        **NO_CHECKPOINTS,
+        MAX_FILE: str(limit),
+        "delta.checkpoint.writeStatsAsStruct": "false",
+    }
     table = lakelog.create(root, {"id": pl.Int64}, configuration=properties)
     texts = [Random(number).randbytes(2_500).hex() for number in range(200)]
     with table.transaction() as tx:
         for number, text in enumerate(texts):
             stats = json.dumps({"numRecords": 1, "of another writer": text})
             tx.add(path=f"{number}.parquet", partitionValues={}, size=1, stats=stats)
-    # First by the commit's text, of which Parquet is at most half; then by the checkpoint itself.
+    # First estimated from the text of the commit, then from the existing checkpoint.
     for times in (3, 1.3):
         report = table.checkpoint()
         assert report.layout == "multipart"
@@ -72,7 +76,7 @@ def test_wide_statistics_are_split_at_the_size_limit(tmp_path: Path) -> None:
 
 def test_a_flattened_checkpoint_is_split_at_the_size_limit(tmp_path: Path) -> None:
     root = tmp_path / "t"
-    limit = {**NEVER, FORMAT: "parquet", MAX_FILE: "2560"}
+    limit = {**NO_CHECKPOINTS, FORMAT: "parquet", MAX_FILE: "2560"}
     table = lakelog.create(root, {"id": pl.Int64}, format="indextables", configuration=limit)
     with table.transaction() as tx:
         for number in range(40):
@@ -88,7 +92,7 @@ def _batch(table: lakelog.Table, number: int) -> None:
         tx.add(path=f"batch_{number}.split", size=100, modificationTime=1, numRecords=100)
 
 
-def test_specification_004_finds_parquet_under_checkpoints_after_15_writes(tmp_path: Path) -> None:
+def test_parquet_checkpoint_of_specification_004_exists_after_15_commits(tmp_path: Path) -> None:
     root = tmp_path / "t"
     parquet = {FORMAT: "parquet"}
     table = lakelog.create(
@@ -105,10 +109,13 @@ def test_specification_004_finds_parquet_under_checkpoints_after_15_writes(tmp_p
     assert any(path.endswith(f"_checkpoints/{name}") for path in snapshot.provenance.files)
 
 
-def test_a_parquet_checkpoint_leaves_pointer_and_commits_to_readers_of_json(tmp_path: Path) -> None:
+def test_parquet_checkpoint_keeps_pointer_and_commits_for_readers_of_json(tmp_path: Path) -> None:
     root = tmp_path / "t"
     table = lakelog.create(
-        root, {"id": pl.Int64}, format="indextables", configuration={**NEVER, FORMAT: "parquet"}
+        root,
+        {"id": pl.Int64},
+        format="indextables",
+        configuration={**NO_CHECKPOINTS, FORMAT: "parquet"},
     )
     for number in range(12):
         _batch(table, number)

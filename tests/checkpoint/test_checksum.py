@@ -38,7 +38,7 @@ CORPUS = Path(os.environ.get("LAKELOG_CORPUS", "../shared/corpus")) / "delta"
 
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("seed", range(EXAMPLES))
-def test_a_checksum_says_what_the_plain_replay_says(seed: int, tmp_path: Path) -> None:
+def test_checksum_equals_the_plain_replay(seed: int, tmp_path: Path) -> None:
     root = generate(tmp_path / "t", seed, Options(noise=False))
     table = lakelog.open(root)
     for version in replay.list_log(root).rebuildable():
@@ -48,7 +48,7 @@ def test_a_checksum_says_what_the_plain_replay_says(seed: int, tmp_path: Path) -
             with pytest.raises(UnsupportedError):
                 write_checksum(table.log, version)
             continue
-        if _has_lost_its_time(root, state):
+        if _lacks_its_commit_time(root, state):
             with pytest.raises(CorruptionError, match="in-commit timestamps"):
                 write_checksum(table.log, version)
             continue
@@ -65,7 +65,7 @@ def test_a_checksum_says_what_the_plain_replay_says(seed: int, tmp_path: Path) -
         assert checked["agrees"].all(), (seed, version, checked)
 
 
-def _has_lost_its_time(root: Path, state: replay.State) -> bool:
+def _lacks_its_commit_time(root: Path, state: replay.State) -> bool:
     assert state.metadata is not None
     timed = state.metadata["configuration"].get("delta.enableInCommitTimestamps") == "true"
     return timed and not (root / replay.LOG / f"{state.version:020d}.json").exists()
@@ -108,7 +108,7 @@ def _check_files(body: dict[str, Any], state: replay.State) -> None:
 
 
 @pytest.mark.corpus
-def test_checksums_are_those_that_spark_wrote() -> None:
+def test_checksums_equal_those_written_by_spark() -> None:
     compared = 0
     names = [
         *("numFiles", "tableSizeBytes", "metadata", "protocol", "inCommitTimestampOpt"),
@@ -155,7 +155,7 @@ def _simple(root: Path, **properties: str) -> Handmade:
     return log.start(handmade.add("a", 5), handmade.add("b", 9000), properties=properties)
 
 
-def test_a_checksum_that_is_there_is_never_replaced(tmp_path: Path) -> None:
+def test_existing_checksum_is_never_replaced(tmp_path: Path) -> None:
     log = _simple(tmp_path / "t")
     wrong = json.dumps({"numFiles": 3, "tableSizeBytes": 9005}).encode()
     path = log.write(f"{0:020d}.crc", wrong)
@@ -168,20 +168,20 @@ def test_a_checksum_that_is_there_is_never_replaced(tmp_path: Path) -> None:
     assert (again.written, again.disagreements) == (False, ())
 
 
-def test_an_earlier_checksum_that_is_wrong_makes_no_later_one_wrong(tmp_path: Path) -> None:
+def test_wrong_earlier_checksum_does_not_affect_a_later_one(tmp_path: Path) -> None:
     log = _simple(tmp_path / "t")
     log.write(f"{0:020d}.crc", json.dumps({"numFiles": 30, "tableSizeBytes": 1}).encode())
     log.commit(1, handmade.info(), handmade.add("c", 1))
     assert write_checksum(log.context()).body["numFiles"] == 3
 
 
-def test_transactions_that_expire_are_left_out(tmp_path: Path) -> None:
+def test_expiring_transactions_are_omitted(tmp_path: Path) -> None:
     log = _simple(tmp_path / "t", **{"delta.setTransactionRetentionDuration": "interval 1 week"})
     assert "setTransactions" not in write_checksum(log.context()).body
 
 
 @pytest.mark.parametrize("checkpointed", [False, True])
-def test_the_time_of_a_commit_that_tells_it_is_kept(tmp_path: Path, checkpointed: bool) -> None:
+def test_in_commit_timestamp_is_recorded(tmp_path: Path, checkpointed: bool) -> None:
     log = Handmade(tmp_path / "t")
     features = ["inCommitTimestamp"]
     actions = (
@@ -199,19 +199,21 @@ def test_the_time_of_a_commit_that_tells_it_is_kept(tmp_path: Path, checkpointed
             write_checksum(log.context())
 
 
-def test_a_format_without_checksums_says_so(tmp_path: Path) -> None:
+def test_format_without_checksums_raises_unsupported_error(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, format="indextables")
     with pytest.raises(UnsupportedError, match="no version checksums"):
         write_checksum(table.log)
 
 
-def test_within_a_memory_limit_it_says_the_same(tmp_path: Path) -> None:
+def test_checksum_within_a_memory_limit_is_the_same(tmp_path: Path) -> None:
     log = _simple(tmp_path / "t")
     state = open_state(log.context())
     assert build_checksum(state, memory_limit=8 << 30) == build_checksum(state)
 
 
-def test_counts_that_differ_write_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_checksum_with_different_counts_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from lakelog.checkpoint import version_checksum
 
     log = _simple(tmp_path / "t")
@@ -225,7 +227,7 @@ def test_counts_that_differ_write_nothing(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "lost_taken", "late"])
-def test_whatever_fails_a_checksum_that_is_there_is_right(fault: Fault, tmp_path: Path) -> None:
+def test_checksum_is_correct_or_absent_after_any_failure(fault: Fault, tmp_path: Path) -> None:
     log = _simple(tmp_path / "t")
     expected = build_checksum(open_state(log.context()))
     for nth in range(1, 50):
@@ -244,11 +246,11 @@ def test_whatever_fails_a_checksum_that_is_there_is_right(fault: Fault, tmp_path
             path.unlink()
         if not any(store.operations[nth - 1 :]) or len(store.operations) < nth:
             return
-    raise AssertionError("it never ran out of operations to fail")
+    raise AssertionError("no attempt succeeds")
 
 
 @pytest.mark.parametrize("fault", [None, "fail"])
-def test_a_checkpoint_brings_its_checksum_and_does_not_depend_on_it(
+def test_checkpoint_writes_a_checksum_but_does_not_depend_on_it(
     fault: Fault | None, tmp_path: Path
 ) -> None:
     log = _simple(tmp_path / "t")
@@ -293,7 +295,7 @@ def test_files_are_counted_by_size(recorded: str, tmp_path: Path) -> None:
     ]
 
 
-def test_sizes_are_not_read_if_the_checksum_has_counted_them(tmp_path: Path) -> None:
+def test_sizes_are_not_read_if_the_checksum_has_a_histogram(tmp_path: Path) -> None:
     table = _sized(tmp_path, [5] * 20)
     table.write_checksum()
     path = tmp_path / f"_delta_log/{1:020d}.crc"

@@ -50,7 +50,7 @@ def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 
 @pytest.mark.sampled(6, keep=("limit",))
 @pytest.mark.parametrize("seed", range(EXAMPLES))
-def test_every_version_reads_the_same_over_a_compaction(
+def test_every_version_is_the_same_with_a_compaction(
     seed: int, tmp_path: Path, limit: int | None
 ) -> None:
     root = generate(tmp_path / "t", seed, Options(commits=9, noise=False, truncate=0.0))
@@ -60,9 +60,9 @@ def test_every_version_reads_the_same_over_a_compaction(
     assert not {kind for row in held for kind in row} & {"commitInfo", "cdc", "someNewAction"}
     assert list(held[-1]) == ["lakelogEnd"]
     for version in replay.list_log(root).rebuildable():
-        snapshot = lakelog.open(root).snapshot(version)  # afresh: nothing is remembered
+        snapshot = lakelog.open(root).snapshot(version)  # without cached state
         problems = disagreements(replay.replay(root, version), snapshot)
-        # What the protocol requires is written, and comes back, where a commit lacks it.
+        # Required fields that a commit lacks are written, and are therefore read back.
         problems = [
             p for p in problems if not p.endswith("partitionValues: model None, lakelog {}")
         ]
@@ -100,7 +100,7 @@ def _table(root: Path) -> Handmade:
     return log
 
 
-def test_what_can_still_matter_below_is_kept(tmp_path: Path, limit: int | None) -> None:
+def test_actions_that_affect_earlier_commits_are_kept(tmp_path: Path, limit: int | None) -> None:
     log = _table(tmp_path / "t")
     report = compact_log(log.context(), 1, 2, memory_limit=limit)
     path = _file(tmp_path / "t", 1, 2)
@@ -123,7 +123,7 @@ def test_what_can_still_matter_below_is_kept(tmp_path: Path, limit: int | None) 
                     "tomorrow": {"z": 1, "a": [2]},
                 }
             },
-            # Long expired, and still what hides f0 of the commit below.
+            # Expired long ago, but it still hides f0 of the earlier commit.
             {"remove": {"path": "f0", "deletionTimestamp": 1, "dataChange": False}},
             {"remove": {"path": "f1", "dataChange": False}},
         ],
@@ -137,7 +137,7 @@ def test_what_can_still_matter_below_is_kept(tmp_path: Path, limit: int | None) 
     assert log.table.diff(0, 2).height
 
 
-def test_a_compaction_that_is_there_is_left(tmp_path: Path) -> None:
+def test_existing_compaction_is_not_replaced(tmp_path: Path) -> None:
     log = _table(tmp_path / "t")
     path = log.compaction(1, 2, handmade.add("something else"))
     before = path.read_bytes()
@@ -146,7 +146,7 @@ def test_a_compaction_that_is_there_is_left(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("start", "end"), [(2, 2), (3, 1), (-1, 2), (1.0, 2), (True, 2)])
-def test_a_range_that_is_none_is_refused(start: Any, end: Any, tmp_path: Path) -> None:
+def test_invalid_range_is_refused(start: Any, end: Any, tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="two versions"):
         compact_log(_table(tmp_path / "t").context(), start, end)
 
@@ -161,7 +161,7 @@ def test_a_range_with_a_commit_missing_is_refused(tmp_path: Path) -> None:
     assert compact_log(log.context(), 2, 3).written
 
 
-def test_commits_that_hold_no_state_are_refused(tmp_path: Path) -> None:
+def test_commits_without_actions_of_the_state_are_refused(tmp_path: Path) -> None:
     log = Handmade(tmp_path / "t").start()
     log.commit(1, handmade.info())
     log.commit(2, handmade.info())
@@ -170,13 +170,13 @@ def test_commits_that_hold_no_state_are_refused(tmp_path: Path) -> None:
     assert [p.name for p in log.log.iterdir() if "json" not in p.name] == []
 
 
-def test_a_format_without_compactions_says_so(tmp_path: Path) -> None:
+def test_format_without_compactions_raises_unsupported_error(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, format="indextables")
     with pytest.raises(UnsupportedError, match="no log compaction"):
         compact_log(table.log, 0, 1)
 
 
-def test_a_feature_of_writers_that_nobody_here_knows_is_named(tmp_path: Path) -> None:
+def test_unknown_writer_feature_is_refused_by_name(tmp_path: Path) -> None:
     log = Handmade(tmp_path / "t")
     log.commit(0, handmade.protocol(1, 7, writerFeatures=["ofTomorrow"]), handmade.metadata())
     log.commit(1, handmade.add("a"))
@@ -184,7 +184,7 @@ def test_a_feature_of_writers_that_nobody_here_knows_is_named(tmp_path: Path) ->
         compact_log(log.context(), 0, 1)
 
 
-def test_a_damaged_commit_makes_no_compaction(tmp_path: Path, limit: int | None) -> None:
+def test_damaged_commit_is_not_compacted(tmp_path: Path, limit: int | None) -> None:
     log = _table(tmp_path / "t")
     log.write(f"{2:020d}.json", b'{"add":{"path":"f2"')
     with pytest.raises(CorruptionError):
@@ -193,9 +193,7 @@ def test_a_damaged_commit_makes_no_compaction(tmp_path: Path, limit: int | None)
     assert not list(log.log.glob(".lakelog-*"))
 
 
-def test_an_encoder_that_errs_publishes_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_encoding_is_not_published(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = _table(tmp_path / "t")
     real = compaction._Compaction._spell
 
@@ -212,7 +210,7 @@ def test_an_encoder_that_errs_publishes_nothing(
 @pytest.mark.sampled(4, keep=("fault",))
 @pytest.mark.parametrize("whole", [1 << 30, 10], ids=["put", "moved"])
 @pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "lost_taken", "late"])
-def test_whatever_fails_the_table_reads_the_same(
+def test_table_is_the_same_after_any_failure(
     fault: Fault, whole: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(compaction, "_WHOLE_BYTES", whole)
@@ -240,10 +238,10 @@ def test_whatever_fails_the_table_reads_the_same(
             rest.unlink()
         if len(store.operations) < nth:
             return
-    raise AssertionError("it never ran out of operations to fail")
+    raise AssertionError("no attempt succeeds")
 
 
-def test_it_is_used_by_nobody_whom_it_would_mislead(tmp_path: Path) -> None:
+def test_compaction_outside_the_version_range_is_not_used(tmp_path: Path) -> None:
     """A compaction that reaches below a checkpoint, or above the version, is ignored."""
     log = _table(tmp_path / "t")
     compact_log(log.context(), 1, 3)
@@ -254,7 +252,7 @@ def test_it_is_used_by_nobody_whom_it_would_mislead(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("writer", ["lakelog", "another"])
-def test_a_compaction_that_was_cut_at_a_line_end_is_left_out(tmp_path: Path, writer: str) -> None:
+def test_compaction_truncated_at_a_line_end_is_ignored(tmp_path: Path, writer: str) -> None:
     log = _table(tmp_path / "t")
     expected = log.table.snapshot().state.to_polars().drop("version").sort("path")
     compact_log(log.context(), 0, 2)
@@ -271,7 +269,7 @@ def test_a_compaction_that_was_cut_at_a_line_end_is_left_out(tmp_path: Path, wri
         assert "was ignored" in " ".join(found.provenance.warnings)
 
 
-def test_a_compaction_with_a_changed_or_missing_line_is_left_out(tmp_path: Path) -> None:
+def test_compaction_with_a_changed_or_missing_line_is_ignored(tmp_path: Path) -> None:
     log = _table(tmp_path / "t")
     compact_log(log.context(), 0, 2)
     path = _file(tmp_path / "t", 0, 2)

@@ -25,8 +25,8 @@ from tests.checkpoint.incremental_tables import (
     NOW_MS,
     Table,
     checkpoint,
-    dead,
     names,
+    old_remove,
     open_log,
     plan_of,
     stage,
@@ -85,10 +85,10 @@ def test_an_append_keeps_every_sidecar_and_writes_one(table: Table) -> None:
     assert len(keys(table.root)) == 31
 
 
-def test_a_removed_file_costs_its_own_sidecar(table: Table) -> None:
+def test_removed_file_rewrites_only_its_own_sidecar(table: Table) -> None:
     before = sidecars(table.root)
-    gone = names("base", 30)[14]
-    table.commit(dead(gone))
+    removed = names("base", 30)[14]
+    table.commit(old_remove(removed))
     written = checkpoint(logged(table))
     assert written.kept == [before[0], before[2]]
     held = keys(table.root)
@@ -96,7 +96,7 @@ def test_a_removed_file_costs_its_own_sidecar(table: Table) -> None:
     assert [k for k in held if k[0] == "remove"] == [("remove", "p=2/base%200014.parquet", None)]
 
 
-def test_a_file_that_is_added_again_stands_once_and_as_it_is_now(table: Table) -> None:
+def test_file_added_again_is_stored_once_with_its_latest_values(table: Table) -> None:
     path = names("base", 30)[3]
     table.commit(add(path, 77))
     checkpoint(logged(table))
@@ -104,9 +104,9 @@ def test_a_file_that_is_added_again_stands_once_and_as_it_is_now(table: Table) -
     assert replay.replay(table.root).files[path, None]["size"] == 77
 
 
-def test_a_tombstone_that_a_new_add_takes_back_is_gone(table: Table) -> None:
+def test_tombstone_is_dropped_when_its_file_is_added_again(table: Table) -> None:
     path = names("base", 30)[3]
-    table.commit(dead(path))
+    table.commit(old_remove(path))
     checkpoint(logged(table))
     table.commit(add(path))
     checkpoint(logged(table))
@@ -116,30 +116,30 @@ def test_a_tombstone_that_a_new_add_takes_back_is_gone(table: Table) -> None:
 
 def test_a_new_deletion_vector_is_another_logical_file(table: Table) -> None:
     path = names("base", 30)[3]
-    table.commit(dead(path), add(path, **vector("x")))
+    table.commit(old_remove(path), add(path, **vector("x")))
     checkpoint(logged(table))
-    table.commit(dead(path, **vector("x")), add(path, **vector("y")))
+    table.commit(old_remove(path, **vector("x")), add(path, **vector("y")))
     checkpoint(logged(table))
-    spelled = "p=0/base%200003.parquet"
-    assert [k for k in keys(table.root) if k[1] == spelled] == [
-        ("add", spelled, "y"),
-        ("remove", spelled, "x"),
-        ("remove", spelled, None),
+    encoded = "p=0/base%200003.parquet"
+    assert [k for k in keys(table.root) if k[1] == encoded] == [
+        ("add", encoded, "y"),
+        ("remove", encoded, "x"),
+        ("remove", encoded, None),
     ]
 
 
-def test_a_repeated_remove_moves_the_tombstones_time(table: Table) -> None:
+def test_repeated_remove_updates_the_time_of_the_tombstone(table: Table) -> None:
     path = names("base", 30)[3]
-    table.commit(dead(path, 3))
+    table.commit(old_remove(path, 3))
     checkpoint(logged(table))
-    table.commit(dead(path, 1))
+    table.commit(old_remove(path, 1))
     checkpoint(logged(table))
     assert len(keys(table.root)) == 30
     tombstone = replay.replay(table.root).tombstones[path, None]
     assert tombstone["deletionTimestamp"] == NOW_MS - DAY_MS
 
 
-def test_a_commit_without_files_costs_a_manifest(table: Table) -> None:
+def test_commit_without_files_writes_only_a_manifest(table: Table) -> None:
     before = sidecars(table.root)
     table.commit({"txn": {"appId": "a", "version": 5}})
     written = checkpoint(logged(table))
@@ -148,7 +148,7 @@ def test_a_commit_without_files_costs_a_manifest(table: Table) -> None:
     assert replay.replay(table.root).transactions["a"]["txnVersion"] == 5
 
 
-def test_small_sidecars_are_merged_as_they_pile_up(table: Table) -> None:
+def test_small_sidecars_are_merged_when_they_accumulate(table: Table) -> None:
     large = sidecars(table.root)
     for number in range(12):
         table.commit(add(f"new-{number}"))
@@ -161,7 +161,7 @@ def test_small_sidecars_are_merged_as_they_pile_up(table: Table) -> None:
 
 
 def test_an_expired_tombstone_may_stay_in_a_kept_sidecar(table: Table) -> None:
-    table.commit(*(dead(path, 6.5) for path in names("base", 30)[:2]))
+    table.commit(*(old_remove(path, 6.5) for path in names("base", 30)[:2]))
     checkpoint(logged(table))
     table.commit(add("new"))
     written = stage(logged(table), now_ms=NOW_MS + DAY_MS)
@@ -169,11 +169,11 @@ def test_an_expired_tombstone_may_stay_in_a_kept_sidecar(table: Table) -> None:
     assert written.digest.counts == {"add": 29, "remove": 2}
 
 
-def test_expired_tombstones_go_when_their_sidecar_is_written_again(table: Table) -> None:
+def test_expired_tombstones_are_dropped_when_their_sidecar_is_rewritten(table: Table) -> None:
     paths = names("base", 30)
-    table.commit(*(dead(path, 6.5) for path in paths[:2]))
+    table.commit(*(old_remove(path, 6.5) for path in paths[:2]))
     checkpoint(logged(table))
-    table.commit(dead(paths[2], -1))
+    table.commit(old_remove(paths[2], -1))
     written = stage(logged(table), now_ms=NOW_MS + DAY_MS)
     assert written.digest is not None
     assert written.digest.counts == {"add": 27, "remove": 1}
@@ -181,7 +181,7 @@ def test_expired_tombstones_go_when_their_sidecar_is_written_again(table: Table)
 
 def test_a_sidecar_of_expired_tombstones_is_dropped(table: Table) -> None:
     paths = names("base", 30)
-    table.commit(*(dead(path, 6.5) for path in paths[:20]))
+    table.commit(*(old_remove(path, 6.5) for path in paths[:20]))
     checkpoint(logged(table))
     table.commit(add("new"))
     written = stage(logged(table), now_ms=NOW_MS + DAY_MS)
@@ -237,7 +237,9 @@ def test_kept_sidecars_are_opened_once_and_their_rows_are_not_read(
     assert not uploaded & set(done.kept)
 
 
-def test_a_false_hit_of_a_filter_only_costs(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_false_positive_of_a_filter_keeps_the_sidecar(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def hits_always(self: PathFilter, hashes: Any) -> Any:
         return hashes >= 0
 
@@ -247,44 +249,46 @@ def test_a_false_hit_of_a_filter_only_costs(table: Table, monkeypatch: pytest.Mo
     assert stage(logged(table)).kept == before
 
 
-def test_more_keys_than_are_worth_asking_for_are_looked_up_in_the_paths(
+def test_many_keys_are_searched_in_the_paths_instead_of_the_filters(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoint_sidecars, "_MOST_PROBES", 1)
     before = sidecars(table.root)
-    table.commit(add("new"), add("newer"), dead(names("base", 30)[14]))
+    table.commit(add("new"), add("newer"), old_remove(names("base", 30)[14]))
     assert checkpoint(logged(table)).kept == [before[0], before[2]]
     assert len(keys(table.root)) == 32
 
 
-def test_without_filters_the_paths_are_read(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_paths_are_read_if_filters_cannot_be_read(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An older pyarrow cannot read filters, including those that a newer one wrote."""
-    unable(monkeypatch)
-    table.commit(dead(names("base", 30)[14]))
+    disable_filters(monkeypatch)
+    table.commit(old_remove(names("base", 30)[14]))
     assert len(checkpoint(logged(table)).kept) == 2
     assert len(keys(table.root)) == 30
 
 
-def unable(monkeypatch: pytest.MonkeyPatch) -> None:
+def disable_filters(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (path_filters, sidecar_fingerprints):
         monkeypatch.setattr(module, "CAN_READ", False)
 
 
-def test_filters_that_nothing_is_recorded_of_are_not_relied_on(
+def test_filters_without_a_record_are_not_used(
     table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as older:
-        unable(older)
+        disable_filters(older)
         again = Table(table.root.parent / "again")
         again.create(*(add(path) for path in names("base", 30)))
         checkpoint(logged(again), full=True, part_actions=10)
-    monkeypatch.setattr(PathFilter, "may_hold", None)  # it would fail if it were asked
-    again.commit(dead(names("base", 30)[14]))
+    monkeypatch.setattr(PathFilter, "may_hold", None)  # fails if a filter is used
+    again.commit(old_remove(names("base", 30)[14]))
     assert len(checkpoint(logged(again)).kept) == 2
     assert len(keys(again.root)) == 30
 
 
-# --- what nothing can be kept of -------------------------------------------------------------
+# --- no sidecar can be kept ------------------------------------------------------------------
 
 
 def test_the_first_v2_checkpoint_is_full(tmp_path: Path) -> None:
@@ -295,7 +299,7 @@ def test_the_first_v2_checkpoint_is_full(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tag", [FINGERPRINT_TAG, TOTAL_TAG])
-def test_a_checkpoint_of_another_writer_is_written_whole_once(table: Table, tag: str) -> None:
+def test_checkpoint_after_one_of_another_writer_is_full_once(table: Table, tag: str) -> None:
     path = manifest(table.root)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for body in lines:
@@ -320,7 +324,7 @@ def test_digests_of_another_algorithm_are_not_compared(table: Table) -> None:
     assert "no record" in (stage(logged(table)).reason or "")
 
 
-def test_only_the_newest_checkpoint_is_built_upon(table: Table) -> None:
+def test_only_the_newest_checkpoint_is_extended(table: Table) -> None:
     log = logged(table)
     table.commit(add("new"))
     table.commit(add("newer"))
@@ -328,7 +332,7 @@ def test_only_the_newest_checkpoint_is_built_upon(table: Table) -> None:
     assert "concurrent cleanup" in (stage(log, 1).reason or "")
 
 
-def test_a_version_that_rests_on_another_checkpoint_is_not_planned(table: Table) -> None:
+def test_version_derived_from_another_checkpoint_is_not_planned(table: Table) -> None:
     log = logged(table)
     state = open_state(log)
     assert state.base is not None
@@ -340,8 +344,8 @@ def test_a_version_that_rests_on_another_checkpoint_is_not_planned(table: Table)
     assert decided == Unfit("the version was not derived from that checkpoint")
 
 
-def test_where_every_sidecar_changed_nothing_is_kept(table: Table) -> None:
-    table.commit(*(dead(path) for path in names("base", 30)[::9]))
+def test_no_sidecar_is_kept_if_all_have_changed(table: Table) -> None:
+    table.commit(*(old_remove(path) for path in names("base", 30)[::9]))
     assert "every sidecar" in (stage(logged(table)).reason or "")
 
 
@@ -350,22 +354,22 @@ def test_where_every_sidecar_changed_nothing_is_kept(table: Table) -> None:
 
 def damage(path: Path, how: str, other: Path) -> None:
     data = path.read_bytes()
-    if how == "gone":
+    if how == "missing":
         path.unlink()
     elif how == "truncated":
         path.write_bytes(data[: len(data) // 2])
-    elif how == "of another":
+    elif how == "copied":
         path.write_bytes(other.read_bytes())
-    elif how == "with a row less":
+    elif how == "one row less":
         pq.write_table(pq.read_table(path)[1:], path)
-    elif how == "blind":
+    elif how == "zeroed filter":
         chunk = pq.ParquetFile(path).metadata.row_group(0).column(0)
         start, end = chunk.bloom_filter_offset + 20, chunk.bloom_filter_offset + 40
         path.write_bytes(data[:start] + bytes(end - start) + data[end:])
 
 
-@pytest.mark.parametrize("how", ["gone", "truncated", "of another", "with a row less", "blind"])
-def test_a_kept_sidecar_that_is_damaged_is_refused(table: Table, how: str) -> None:
+@pytest.mark.parametrize("how", ["missing", "truncated", "copied", "one row less", "zeroed filter"])
+def test_damaged_kept_sidecar_is_refused(table: Table, how: str) -> None:
     first, second, _ = (table.root / path for path in sidecars(table.root))
     damage(first, how, second)
     table.commit(add("new"))
@@ -389,24 +393,24 @@ def test_a_manifest_that_lost_a_sidecar_is_refused(table: Table) -> None:
         stage(logged(table))
 
 
-def test_a_sidecar_that_is_written_again_has_to_hold_what_is_recorded(table: Table) -> None:
+def test_rewritten_sidecar_must_have_the_recorded_rows(table: Table) -> None:
     path = manifest(table.root)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     tags = [body["sidecar"]["tags"] for body in lines if "sidecar" in body]
     recorded = [json.loads(tag[FINGERPRINT_TAG]) for tag in tags]
     digests = [body["digest"] for body in recorded]
-    # Each other's: as many rows, and the total is what it was.
+    # Digests of other sidecars: the numbers of rows and the total stay the same.
     for tag, body, digest in zip(tags, recorded, [*digests[1:], digests[0]], strict=True):
         tag[FINGERPRINT_TAG] = json.dumps(body | {"digest": digest})
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     table.commit(add("new"))
-    assert len(stage(logged(table)).kept) == 3  # rows that are not read are not looked at
-    table.commit(dead(names("base", 30)[0]))
+    assert len(stage(logged(table)).kept) == 3  # rows that are not read are not checked
+    table.commit(old_remove(names("base", 30)[0]))
     with pytest.raises(CheckpointCorruptionError, match="the rows that its manifest records"):
         stage(logged(table))
 
 
-def test_a_store_that_fails_is_not_taken_for_damage(table: Table) -> None:
+def test_store_failure_is_not_reported_as_damage(table: Table) -> None:
     table.commit(add("new"))
     for kind in ("open", "list"):
         rule = Rule("fail", kind, path="*_sidecars*", times=None)
@@ -414,11 +418,11 @@ def test_a_store_that_fails_is_not_taken_for_damage(table: Table) -> None:
             stage(open_log(InjectingStore(open_store(str(table.root)), [rule])))
 
 
-# --- proof -----------------------------------------------------------------------------------
+# --- verification ----------------------------------------------------------------------------
 
 
 def staged(table: Table) -> tuple[Incremental, Any]:
-    table.commit(add("new"), dead(names("base", 30)[0]))
+    table.commit(add("new"), old_remove(names("base", 30)[0]))
     written = stage(logged(table))
     assert isinstance(written.plan, Incremental)
     assert written.digest == written.plan.expected
@@ -444,16 +448,14 @@ def without_tags(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
         pytest.param(without_tags, "total", id="no total"),
     ],
 )
-def test_a_manifest_that_says_something_else_is_not_published(
-    table: Table, change: Any, what: str
-) -> None:
+def test_manifest_with_wrong_content_is_not_published(table: Table, change: Any, what: str) -> None:
     plan, checkpoint_ = staged(table)
     change_manifest(table, checkpoint_, change)
     with pytest.raises(CheckpointValidationError, match=what):
         plan.verify(checkpoint_)
 
 
-def test_rows_that_the_writer_lost_are_noticed(table: Table) -> None:
+def test_rows_lost_by_the_writer_are_detected(table: Table) -> None:
     plan, checkpoint_ = staged(table)
     for _ in plan.files(plan._comparison.columns):
         break  # fewer rows were handed out than are expected
@@ -461,14 +463,14 @@ def test_rows_that_the_writer_lost_are_noticed(table: Table) -> None:
         plan.verify(checkpoint_)
 
 
-def test_a_kept_sidecar_that_vanished_meanwhile_is_noticed(table: Table) -> None:
+def test_kept_sidecar_deleted_meanwhile_is_detected(table: Table) -> None:
     plan, checkpoint_ = staged(table)
     (table.root / plan.plan.kept[0].path).unlink()
     with pytest.raises(CheckpointValidationError, match="bytes of"):
         plan.verify(checkpoint_)
 
 
-def test_a_new_sidecar_with_other_columns_is_noticed(table: Table) -> None:
+def test_new_sidecar_with_other_columns_is_detected(table: Table) -> None:
     plan, checkpoint_ = staged(table)
     plan._schema = pa.schema([("add", pa.int64())])
     with pytest.raises(CheckpointValidationError, match="columns"):

@@ -33,12 +33,12 @@ EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "4"))
 SEEDS = pytest.mark.parametrize("seed", range(EXAMPLES))
 SAMPLED = pytest.mark.sampled(8)
 KEY = ("path", "dvId")
-WHERE_FROM = {"version", "position", "timestamp", "dataChange", "extra"}
+ORIGIN = {"version", "position", "timestamp", "dataChange", "extra"}
 
 
 def from_commits(root: Path) -> replay.State:
     """The state without any checkpoint."""
-    return replay.replay(root, passing_over=replay.list_log(root).candidates)
+    return replay.replay(root, excluded=replay.list_log(root).candidates)
 
 
 def retained(state: replay.State) -> list[dict[str, Any]]:
@@ -49,8 +49,7 @@ def retained(state: replay.State) -> list[dict[str, Any]]:
 
 def compared(rows: Any) -> list[dict[str, Any]]:
     return [
-        {name: value for name, value in normal(row).items() if name not in WHERE_FROM}
-        for row in rows
+        {name: value for name, value in normal(row).items() if name not in ORIGIN} for row in rows
     ]
 
 
@@ -85,7 +84,9 @@ def rows_of_sidecars(root: Path) -> list[tuple[str, str | None]]:
 
 @SAMPLED
 @SEEDS
-def test_a_chain_of_incremental_checkpoints_is_the_plain_replay(seed: int, tmp_path: Path) -> None:
+def test_chain_of_incremental_checkpoints_equals_the_plain_replay(
+    seed: int, tmp_path: Path
+) -> None:
     rng = random.Random(seed)
     table = Table(tmp_path / "t")
     known: dict[str, list[str | None]] = {}
@@ -145,7 +146,7 @@ def body_of(row: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_deltalake_reads_a_chain_as_we_do(seed: int, tmp_path: Path) -> None:
+def test_deltalake_reads_a_chain_like_lakelog(seed: int, tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake")
     rng = random.Random(seed)
     table = Table(tmp_path / "t")
@@ -160,7 +161,7 @@ def test_deltalake_reads_a_chain_as_we_do(seed: int, tmp_path: Path) -> None:
     assert kept
     expected = from_commits(table.root).files
     for commit in (table.root / replay.LOG).glob("?" * 20 + ".json"):
-        commit.unlink()  # only the checkpoint can tell
+        commit.unlink()  # only the checkpoint is left
     found = deltalake.DeltaTable(table.root).get_add_actions()
     assert sorted(found["path"].to_pylist()) == sorted(
         path.replace(" ", "%20") for path, _ in expected
@@ -168,7 +169,7 @@ def test_deltalake_reads_a_chain_as_we_do(seed: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_an_incremental_checkpoint_holds_what_a_full_one_does(seed: int, tmp_path: Path) -> None:
+def test_incremental_checkpoint_equals_a_full_checkpoint(seed: int, tmp_path: Path) -> None:
     rng = random.Random(seed)
     table = Table(tmp_path / "t")
     known: dict[str, list[str | None]] = {}

@@ -27,7 +27,14 @@ from lakelog.log.context import Log
 from lakelog.storage import open_store
 from lakelog.testing import Fault, InjectingStore, Rule
 from tests.budget import points, rng_of, share_of
-from tests.checkpoint.incremental_tables import DAY_MS, NOW_MS, Table, dead, names, random_commit
+from tests.checkpoint.incremental_tables import (
+    DAY_MS,
+    NOW_MS,
+    Table,
+    names,
+    old_remove,
+    random_commit,
+)
 from tests.handmade import add, field, metadata
 from tests.model import replay
 from tests.model.compare import differences
@@ -59,7 +66,7 @@ def test_a_chain_is_proved_from_the_commits(
         reused += report.reused_files
         assert checkpoints < 50, "no checkpoint kept a sidecar"
     assert lakelog.open(table.root).verify().verdict == "proved"
-    expected = replay.replay(table.root, passing_over=replay.list_log(table.root).candidates)
+    expected = replay.replay(table.root, excluded=replay.list_log(table.root).candidates)
     found = lakelog.open(table.root).snapshot().files().select("path", "dvId").collect()
     keys = [[{"path": p, "dvId": d} for p, d in rows] for rows in (expected.files, found.rows())]
     assert differences(keys[0], keys[1], ("path", "dvId")) == []
@@ -77,9 +84,9 @@ def sidecars(root: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (root / "_delta_log/_sidecars").iterdir()}
 
 
-def test_expired_tombstones_that_stay_do_not_disturb_verification(tmp_path: Path) -> None:
+def test_kept_expired_tombstones_do_not_fail_verification(tmp_path: Path) -> None:
     table = make(tmp_path / "t")
-    table.commit(*(dead(path, 6.5) for path in names("base", 30)[:2]))
+    table.commit(*(old_remove(path, 6.5) for path in names("base", 30)[:2]))
     store = open_store(str(table.root))
     write_checkpoint(Log(store, DIALECT, lambda: NOW_MS))
     table.commit(add("new"))
@@ -92,7 +99,7 @@ def test_expired_tombstones_that_stay_do_not_disturb_verification(tmp_path: Path
     assert verify_checkpoint(later).verdict == "proved"
 
 
-def test_the_report_says_how_many_sidecars_were_kept(tmp_path: Path) -> None:
+def test_report_counts_the_kept_sidecars(tmp_path: Path) -> None:
     table = make(tmp_path / "t")
     table.commit(add("new"))
     report = lakelog.open(table.root).checkpoint()
@@ -107,16 +114,16 @@ def test_only_sidecars_that_may_contain_a_changed_path_are_opened(tmp_path: Path
     lakelog.open(table.root).checkpoint()
     before = sidecars(table.root)
     store = InjectingStore(open_store(str(table.root)))
-    table.commit(add("new"), dead(paths[20]))
+    table.commit(add("new"), old_remove(paths[20]))
     assert lakelog.open(store=store).checkpoint().reused_files == 3
     operations = {
         (kind, Path(path).name) for kind, path in store.operations if Path(path).name in before
     }
-    # The changed one is rewritten. Of the others, one shows the types of the recorded bounds and
-    # the columns.
+    # The changed sidecar is rewritten. One other is opened for the columns and the types of the
+    # recorded bounds.
     assert {kind for kind, _ in operations} == {"open"}
     assert len(operations) == 2
-    # One that is not opened has to exist nevertheless.
+    # A sidecar that is not opened must exist as well.
     unopened = min(before.keys() - {name for _, name in operations})
     (table.root / "_delta_log/_sidecars" / unopened).unlink()
     table.commit(add("newer"))
@@ -125,7 +132,7 @@ def test_only_sidecars_that_may_contain_a_changed_path_are_opened(tmp_path: Path
     assert lakelog.open(table.root).snapshot().num_files() == 33
 
 
-def test_a_sidecar_that_was_replaced_by_one_of_equal_length_is_refused(tmp_path: Path) -> None:
+def test_sidecar_replaced_by_one_of_equal_length_is_refused(tmp_path: Path) -> None:
     properties = {**SMALL, **TYPED, "spark.indextables.checkpoint.compression": "uncompressed"}
     table = Table(tmp_path / "t")
     table.create(*(add(f"base {number:02}") for number in range(32)), **properties)
@@ -144,7 +151,7 @@ def test_a_sidecar_that_was_replaced_by_one_of_equal_length_is_refused(tmp_path:
         lakelog.open(table.root).snapshot().files().collect()
 
 
-def test_what_was_not_verified_is_not_recorded(tmp_path: Path) -> None:
+def test_unverified_sidecars_are_not_recorded(tmp_path: Path) -> None:
     table = make(tmp_path / "t")
     table.commit(add("new"))
     lakelog.open(table.root).checkpoint(verify=False)
@@ -164,7 +171,7 @@ def test_what_was_not_verified_is_not_recorded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statistics", "kept"), [(TEXT_ONLY, 4), (TYPED, 0)], ids=["text", "typed"]
 )
-def test_a_new_column_costs_a_full_checkpoint_where_statistics_are_typed(
+def test_new_column_requires_a_full_checkpoint_if_statistics_are_typed(
     statistics: dict[str, str], kept: int, tmp_path: Path
 ) -> None:
     table = make(tmp_path / "t", **statistics)
@@ -173,7 +180,7 @@ def test_a_new_column_costs_a_full_checkpoint_where_statistics_are_typed(
     assert lakelog.open(table.root).checkpoint().reused_files == kept
 
 
-def test_other_indexed_columns_cost_a_full_checkpoint(tmp_path: Path) -> None:
+def test_other_indexed_columns_require_a_full_checkpoint(tmp_path: Path) -> None:
     table = make(tmp_path / "t", **TYPED)
     properties = {**SMALL, **TYPED, "delta.dataSkippingNumIndexedCols": "1"}
     table.commit(metadata(properties=properties), add("new"))
@@ -187,23 +194,21 @@ def newest_sidecars(root: Path) -> list[Path]:
     return [root / path for path in snapshot.provenance.files if "_sidecars" in path]
 
 
-@pytest.mark.parametrize("how", ["gone", "truncated", "of another"])
-def test_past_a_damaged_sidecar_the_commits_give_a_whole_checkpoint(
+@pytest.mark.parametrize("how", ["missing", "truncated", "copied"])
+def test_damaged_sidecar_leads_to_a_full_checkpoint_from_the_commits(
     how: str, tmp_path: Path
 ) -> None:
     table = make(tmp_path / "t")
     damage(table.root, how)
-    table.commit(add("new"), dead(names("base", 30)[7]))
+    table.commit(add("new"), old_remove(names("base", 30)[7]))
     with pytest.warns(LakelogWarning, match="was ignored"):
         report = lakelog.open(table.root).checkpoint()
     assert (report.reused_files, report.num_adds, report.verified) == (0, 30, True)
     assert lakelog.open(table.root).snapshot().num_files() == 30
 
 
-@pytest.mark.parametrize("how", ["gone", "truncated", "of another"])
-def test_a_damaged_sidecar_is_not_built_upon_where_nothing_else_is_left(
-    how: str, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("how", ["missing", "truncated", "copied"])
+def test_damaged_sidecar_without_commits_fails_the_checkpoint(how: str, tmp_path: Path) -> None:
     table = make(tmp_path / "t")
     damage(table.root, how)
     table.commit(add("new"))
@@ -216,7 +221,7 @@ def test_a_damaged_sidecar_is_not_built_upon_where_nothing_else_is_left(
 
 def damage(root: Path, how: str) -> None:
     first, second, *_ = newest_sidecars(root)
-    if how == "gone":
+    if how == "missing":
         first.unlink()
     elif how == "truncated":
         first.write_bytes(first.read_bytes()[:-7])
@@ -225,15 +230,17 @@ def damage(root: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("fault", ["fail", "lost"])
-def test_whatever_fails_the_checkpoint_below_stays_and_so_do_its_sidecars(
+def test_previous_checkpoint_and_sidecars_are_kept_after_any_failure(
     fault: Fault, tmp_path: Path
 ) -> None:
     template = make(tmp_path / "template")
-    template.commit(add("new"), dead(names("base", 30)[7]))
+    template.commit(add("new"), old_remove(names("base", 30)[7]))
     before = sidecars(template.root)
-    calm = InjectingStore(open_store(str(shutil.copytree(template.root, tmp_path / "calm"))))
-    write_checkpoint(Log(calm, DIALECT, lambda: NOW_MS))
-    for nth in points(calm.operations):
+    faultless = InjectingStore(
+        open_store(str(shutil.copytree(template.root, tmp_path / "faultless")))
+    )
+    write_checkpoint(Log(faultless, DIALECT, lambda: NOW_MS))
+    for nth in points(faultless.operations):
         root = shutil.copytree(template.root, tmp_path / f"t{nth}")
         rule = Rule(fault, nth=nth)
         store = InjectingStore(open_store(str(root)), [rule])
@@ -252,4 +259,4 @@ def test_whatever_fails_the_checkpoint_below_stays_and_so_do_its_sidecars(
             assert done is not None
             assert done.reused_files == 3
             return
-    pytest.fail("it never ended")
+    pytest.fail("no attempt succeeds")

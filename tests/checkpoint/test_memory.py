@@ -4,7 +4,7 @@ The memory of a process before its work differs by machine: pages of its librari
 threads, memory that allocators retain. Therefore each process asks for the minimum, which the error
 for a lower limit reports, and gets the same amount above it on every machine.
 
-Linux only: elsewhere a process does not know its own peak since it began.
+Linux only: other systems do not report the peak memory of a process since its start.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def _run(root: Path, step: str, above_floor: int = ABOVE_FLOOR) -> Outcome:
 
 
 @pytest.mark.timeout(600)
-def test_a_commit_that_does_not_fit_is_checkpointed_within_the_limit(tmp_path: Path) -> None:
+def test_commit_larger_than_the_limit_is_checkpointed_within_the_limit(tmp_path: Path) -> None:
     root = tmp_path / "t"
     log = handmade.Handmade(root).start()
     lines = columns.add_lines(columns.files(0, FILES))
@@ -93,4 +93,4 @@ def test_a_commit_that_does_not_fit_is_checkpointed_within_the_limit(tmp_path: P
     assert checksum.limit is not None
     assert bounded.peak <= bounded.limit
     assert checksum.peak <= checksum.limit
-    assert free.peak > bounded.limit, "the limit held nothing back"
+    assert free.peak > bounded.limit, "the limit did not reduce the peak"

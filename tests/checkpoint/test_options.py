@@ -93,7 +93,7 @@ def test_multi_part_checkpoints_can_be_switched_off() -> None:
     assert CheckpointOptions.of(off, INDEXTABLES).part_actions is None
 
 
-def test_on_a_delta_table_the_property_of_delta_wins() -> None:
+def test_delta_property_takes_precedence_on_a_delta_table() -> None:
     both = {
         ITX + "checkpoint.interval": "3",
         "delta.checkpointInterval": "4",
@@ -107,7 +107,7 @@ def test_on_a_delta_table_the_property_of_delta_wins() -> None:
     assert options.cleanup_enabled
 
 
-def test_keys_of_indextables_count_in_any_case_and_once() -> None:
+def test_indextables_keys_are_case_insensitive_and_must_not_conflict() -> None:
     key = "SPARK.IndexTables.checkpoint.INTERVAL"
     assert CheckpointOptions.of({key: "3"}, INDEXTABLES).interval == 3
     assert CheckpointOptions.of({key: "3", key.lower(): "3"}, INDEXTABLES).interval == 3
@@ -167,6 +167,6 @@ def test_a_malformed_option_is_named(key: str, value: str | None) -> None:
     assert (refused.value.path, refused.value.found) == (key, value)
 
 
-def test_what_is_no_option_is_passed_over() -> None:
+def test_unrelated_properties_are_ignored() -> None:
     others = {"delta.fromTheFuture": "1", ITX + "aws.region": "x", "owner": None}
     assert CheckpointOptions.of(others, DELTA) == CheckpointOptions()

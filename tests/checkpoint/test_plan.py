@@ -83,7 +83,7 @@ def test_auto_follows_the_protocol_and_the_policy(
         (indextables(4), False, "flattened"),
     ],
 )
-def test_a_large_indextables_checkpoint_is_one_that_its_readers_know_where_there_is_one(
+def test_large_indextables_checkpoint_has_a_layout_that_its_readers_support(
     table: TableConfiguration, bounded: bool, expected: str
 ) -> None:
     options = CheckpointOptions.of(table.metadata.configuration, table.dialect)
@@ -103,7 +103,7 @@ def test_a_large_indextables_checkpoint_is_one_that_its_readers_know_where_there
         (indextables(3, **{FORMAT: "parquet"}), False, "flattened"),
     ],
 )
-def test_the_format_that_a_large_indextables_table_names_is_taken(
+def test_configured_format_of_a_large_indextables_table_is_used(
     table: TableConfiguration, bounded: bool, expected: str
 ) -> None:
     options = CheckpointOptions.of(table.metadata.configuration, table.dialect)
@@ -127,7 +127,7 @@ def test_the_format_that_a_large_indextables_table_names_is_taken(
         ),
     ],
 )
-def test_auto_writes_several_parts_when_one_would_pass_the_size_limit(
+def test_auto_writes_several_parts_if_one_would_exceed_the_size_limit(
     table: TableConfiguration, files: int, expected: str, parts: int
 ) -> None:
     options = CheckpointOptions.of(table.metadata.configuration, table.dialect)
@@ -136,7 +136,7 @@ def test_auto_writes_several_parts_when_one_would_pass_the_size_limit(
 
 
 @pytest.mark.parametrize("layout", ["v2", "v2-json", "v2-parquet"])
-def test_v2_is_refused_without_the_feature_and_says_what_would_bring_it(layout: str) -> None:
+def test_v2_without_the_feature_is_refused_with_a_hint(layout: str) -> None:
     with pytest.raises(InvalidInputError, match="v2Checkpoint") as refused:
         plan(delta(), layout)
     assert "delta.checkpointPolicy" in str(refused.value.hint)
@@ -149,7 +149,7 @@ def test_parts_are_refused_with_the_v2_feature() -> None:
     assert plan(delta(), "multipart").parts == 2
 
 
-def test_json_parts_need_a_protocol_whose_readers_know_them() -> None:
+def test_json_parts_need_a_protocol_that_supports_them() -> None:
     with pytest.raises(InvalidInputError, match="manifest") as refused:
         plan(indextables(2), "json-multipart")
     assert refused.value.hint is not None
@@ -164,7 +164,7 @@ def test_a_layout_that_delta_does_not_have_is_refused_by_name(layout: str) -> No
     assert "classic" in str(refused.value.expected)
 
 
-def test_a_writer_feature_that_nobody_knows_is_refused_by_name() -> None:
+def test_unknown_writer_feature_is_refused_by_name() -> None:
     table = delta(Protocol(1, 7, None, ("appendOnly", "featureOfTomorrow")))
     with pytest.raises(UnsupportedFeatureError) as refused:
         plan(table)
@@ -198,12 +198,12 @@ def test_a_memory_limit_makes_row_groups_smaller() -> None:
     assert plan(delta(), memory_limit=1 << 40).row_group_rows == free
     tight = plan(delta(), memory_limit=256 << 20).row_group_rows
     assert tight < free
-    # Parts dealt by hash are all open at once.
+    # Parts that are filled by hash are all open at the same time.
     parts = plan(delta(), "multipart", memory_limit=256 << 20).row_group_rows
     assert 2_000 <= parts <= tight // 2 + 1
 
 
-def test_a_plan_says_what_the_table_says() -> None:
+def test_plan_has_the_settings_of_the_table() -> None:
     features = ("columnMapping", "deletionVectors")
     properties = {
         "delta.columnMapping.mode": "name",

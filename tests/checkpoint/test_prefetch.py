@@ -43,9 +43,7 @@ class Source:
 
 
 @given(SIZES, st.integers(0, 4), st.booleans())
-def test_all_items_come_in_order_and_so_does_what_goes_wrong(
-    sizes: list[int], large: int, fails: bool
-) -> None:
+def test_items_and_errors_are_returned_in_order(sizes: list[int], large: int, fails: bool) -> None:
     source = Source(sizes, fails=fails)
     found: list[int] = []
     try:
@@ -63,7 +61,7 @@ def test_all_items_come_in_order_and_so_does_what_goes_wrong(
 
 
 @given(SIZES.filter(bool), st.integers(0, 4), st.integers(1, 6))
-def test_who_stops_early_stops_the_source(sizes: list[int], large: int, taken: int) -> None:
+def test_closing_early_closes_the_source(sizes: list[int], large: int, taken: int) -> None:
     source = Source(sizes)
     items = prefetch(source.items(), is_large=lambda size: size >= large)
     for _, _ in zip(range(taken), items, strict=False):
@@ -73,7 +71,7 @@ def test_who_stops_early_stops_the_source(sizes: list[int], large: int, taken: i
 
 
 @pytest.mark.parametrize("sizes", [[], [1, 2]])
-def test_without_a_measure_another_thread_makes_them(sizes: list[int]) -> None:
+def test_items_without_a_size_are_produced_in_another_thread(sizes: list[int]) -> None:
     source = Source(sizes)
     assert list(prefetch(source.items())) == sizes
     assert threading.current_thread() not in source.threads

@@ -66,7 +66,7 @@ def test_a_replica_gives_the_same_state(
     table = checkpointed(tmp_path / "table", form, layout, configuration)
     report = table.replicate(tmp_path / "copy")
     assert (report.version, report.layout, report.verdict) == (8, layout, "proved")
-    assert report.pointer_moved == (layout != "flattened")  # other readers do not know it
+    assert report.pointer_moved == (layout != "flattened")  # other readers do not support it
     assert report.copied == len(report.paths)
     assert "copied" in str(report)
     assert "copied" in report._repr_html_()
@@ -78,7 +78,7 @@ def test_a_replica_gives_the_same_state(
         assert DeltaTable(str(tmp_path / "copy")).version() == 8
 
 
-def test_a_second_replica_copies_what_is_new_and_the_older_stays(tmp_path: Path) -> None:
+def test_second_replica_copies_only_new_files_and_keeps_the_older_version(tmp_path: Path) -> None:
     table = checkpointed(
         tmp_path / "table", configuration={"delta.checkpointPolicy": "v2"}, files=20_000
     )
@@ -90,13 +90,13 @@ def test_a_second_replica_copies_what_is_new_and_the_older_stays(tmp_path: Path)
     assert set(first.paths) & set(second.paths)
     for version in (4, 8):
         assert state(tmp_path / "copy", version).equals(state(tmp_path / "table", version))
-    # The pointer goes forward only.
+    # The pointer only moves forward.
     assert not table.replicate(tmp_path / "copy", 4).pointer_moved
     pointer = json.loads((tmp_path / "copy/_delta_log/_last_checkpoint").read_text())
     assert pointer["version"] == 8
 
 
-def test_another_tables_place_is_refused(tmp_path: Path) -> None:
+def test_location_of_another_table_is_refused(tmp_path: Path) -> None:
     table = checkpointed(tmp_path / "table")
     other = new_table(str(tmp_path / "other"))
     with pytest.raises(InvalidInputError, match="another table"):
@@ -104,7 +104,7 @@ def test_another_tables_place_is_refused(tmp_path: Path) -> None:
     assert other.version() == 0
 
 
-def test_what_is_broken_or_missing_is_not_replicated(tmp_path: Path) -> None:
+def test_broken_or_missing_checkpoint_is_not_replicated(tmp_path: Path) -> None:
     table = checkpointed(tmp_path / "table")
     with pytest.raises(NotFoundError, match="no complete checkpoint"):
         table.replicate(tmp_path / "copy", 5)
@@ -116,7 +116,7 @@ def test_what_is_broken_or_missing_is_not_replicated(tmp_path: Path) -> None:
         lakelog.open(str(tmp_path / "copy"))
 
 
-class _Garbling(StoreWrapper):
+class _CorruptingStore(StoreWrapper):
     """Writes other bytes than given."""
 
     def upload(self, path: str) -> Upload:
@@ -125,22 +125,22 @@ class _Garbling(StoreWrapper):
         return below
 
 
-def test_a_copy_that_came_out_wrong_is_not_published(tmp_path: Path) -> None:
+def test_wrong_copy_is_not_published(tmp_path: Path) -> None:
     table = checkpointed(tmp_path / "table")
-    other = Log(_Garbling(open_store(str(tmp_path / "copy"))), table.log.dialect)
+    other = Log(_CorruptingStore(open_store(str(tmp_path / "copy"))), table.log.dialect)
     with pytest.raises(CheckpointValidationError, match="differs from its source"):
         replicate(table.log, other)
     assert not [f for f in (tmp_path / "copy").rglob("*") if f.is_file()]
 
 
 @pytest.mark.parametrize("fault", ["fail", "lost"])
-def test_whatever_fails_the_older_replica_is_readable(tmp_path: Path, fault: Fault) -> None:
+def test_older_replica_is_readable_after_any_failure(tmp_path: Path, fault: Fault) -> None:
     table = checkpointed(tmp_path / "table", configuration={"delta.checkpointPolicy": "v2"})
     expected = {version: paths(table, version) for version in (4, 8)}
-    table.replicate(tmp_path / "calm", 4)
-    calm = InjectingStore(open_store(str(tmp_path / "calm")))
-    replicate(table.log, Log(calm, DIALECTS["delta"]))
-    for nth in points(each for each in calm.operations if each[0] in WRITES):
+    table.replicate(tmp_path / "faultless", 4)
+    faultless = InjectingStore(open_store(str(tmp_path / "faultless")))
+    replicate(table.log, Log(faultless, DIALECTS["delta"]))
+    for nth in points(each for each in faultless.operations if each[0] in WRITES):
         where = tmp_path / f"copy-{nth}"
         table.replicate(where, 4)
         store = InjectingStore(open_store(str(where)), [Rule(fault, WRITES, nth=nth)])
@@ -159,4 +159,4 @@ def test_whatever_fails_the_older_replica_is_readable(tmp_path: Path, fault: Fau
         if sum(kind in WRITES for kind, _ in store.operations) < nth:
             break
     else:
-        pytest.fail("it never succeeded at once")
+        pytest.fail("no attempt succeeds")

@@ -1,4 +1,4 @@
-"""Which sidecars are kept: small ones never accumulate, and rows are not rewritten repeatedly."""
+"""The choice of kept sidecars: small ones never accumulate, and rows are seldom rewritten."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SOME = st.lists(sidecars(), max_size=40)
 
 @given(SOME, st.integers(0, 500))
 @settings(max_examples=share_of(100), deadline=None)
-def test_each_sidecar_is_kept_or_written_again(held: list[Sidecar], incoming: int) -> None:
+def test_each_sidecar_is_kept_or_rewritten(held: list[Sidecar], incoming: int) -> None:
     reuse = plan_reuse(held, incoming, TARGET)
     both = [*reuse.kept, *reuse.rewritten]
     assert sorted(map(id, both)) == sorted(map(id, held))
@@ -42,7 +42,7 @@ def test_each_sidecar_is_kept_or_written_again(held: list[Sidecar], incoming: in
 
 @given(SOME, st.integers(0, 500))
 @settings(max_examples=share_of(100), deadline=None)
-def test_none_that_holds_a_superseded_row_is_kept(held: list[Sidecar], incoming: int) -> None:
+def test_sidecar_with_a_superseded_row_is_not_kept(held: list[Sidecar], incoming: int) -> None:
     for kept in plan_reuse(held, incoming, TARGET).kept:
         assert not kept.superseded
         assert kept.rows > 2 * kept.expired
@@ -50,7 +50,7 @@ def test_none_that_holds_a_superseded_row_is_kept(held: list[Sidecar], incoming:
 
 @given(SOME, st.integers(0, 500))
 @settings(max_examples=share_of(100), deadline=None)
-def test_few_small_ones_are_left_and_new_ones_are_of_a_good_size(
+def test_few_small_sidecars_remain_and_new_ones_are_near_the_target_size(
     held: list[Sidecar], incoming: int
 ) -> None:
     reuse = plan_reuse(held, incoming, TARGET)
@@ -67,7 +67,7 @@ def test_few_small_ones_are_left_and_new_ones_are_of_a_good_size(
 
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=300))
 @settings(max_examples=share_of(60), deadline=None)
-def test_a_table_that_is_only_appended_to_writes_each_row_a_few_times(sizes: list[int]) -> None:
+def test_appends_write_each_row_only_a_few_times(sizes: list[int]) -> None:
     held: list[Sidecar] = []
     written = 0
     for rows in sizes:
@@ -85,7 +85,7 @@ def test_a_table_that_is_only_appended_to_writes_each_row_a_few_times(sizes: lis
     assert written <= 8 * total  # log2 of the target, and one
 
 
-def test_an_append_keeps_every_large_one() -> None:
+def test_append_keeps_every_large_sidecar() -> None:
     reuse = plan_reuse([sidecar(100), sidecar(60), sidecar(140)], 1, TARGET)
     assert (len(reuse.kept), reuse.rewritten, reuse.parts) == (3, (), 1)
 
@@ -95,17 +95,17 @@ def test_no_change_writes_nothing() -> None:
     assert (len(reuse.kept), reuse.rewritten, reuse.parts) == (2, (), 0)
 
 
-def test_a_sidecar_of_which_nothing_is_left_is_dropped() -> None:
+def test_sidecar_without_remaining_rows_is_dropped() -> None:
     reuse = plan_reuse([sidecar(100), sidecar(2, superseded=2), sidecar(0)], 0, TARGET)
     assert (len(reuse.kept), len(reuse.rewritten), reuse.parts) == (1, 2, 0)
 
 
-def test_expired_tombstones_that_are_half_of_a_sidecar_are_dropped() -> None:
+def test_sidecar_is_rewritten_if_half_of_it_is_expired_tombstones() -> None:
     half, less = sidecar(60, 60, expired=60), sidecar(61, 60, expired=60)
     reuse = plan_reuse([half, less], 0, TARGET)
     assert (reuse.kept, reuse.rewritten, reuse.parts) == ((less,), (half,), 1)
 
 
-def test_small_ones_of_another_writer_are_merged_at_once() -> None:
+def test_small_sidecars_of_another_writer_are_merged_at_once() -> None:
     reuse = plan_reuse([sidecar(100), *(sidecar(40) for _ in range(30))], 1, TARGET)
     assert (len(reuse.kept), reuse.parts) == (1, 12)

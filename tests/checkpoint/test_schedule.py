@@ -48,7 +48,9 @@ def options(**settings_: Any) -> CheckpointOptions:
 @pytest.mark.parametrize(
     ("version", "due"), [(0, False), (1, False), (9, False), (10, True), (11, False), (20, True)]
 )
-def test_on_delta_a_checkpoint_is_due_at_multiples_and_never_at_0(version: int, due: bool) -> None:
+def test_delta_checkpoint_is_due_at_multiples_of_the_interval_and_never_at_0(
+    version: int, due: bool
+) -> None:
     assert is_due(version, options(), DELTA, NOTHING) == due
     assert is_due(version, options(), DELTA, Lag(3)) == due
 
@@ -58,14 +60,14 @@ def test_on_delta_a_checkpoint_is_due_at_multiples_and_never_at_0(version: int, 
     [(0, None, False), (9, None, False), (10, None, True), (25, None, True),
      (19, 10, False), (20, 10, True), (23, 12, True), (12, 12, False)],
 )  # fmt: skip
-def test_on_indextables_one_is_due_so_many_versions_after_the_last(
+def test_indextables_checkpoint_is_due_one_interval_after_the_last(
     version: int, last: int | None, due: bool
 ) -> None:
     assert is_due(version, options(), INDEXTABLES, Lag(last)) == due
 
 
 @pytest.mark.parametrize("form", DIALECTS)
-def test_one_is_due_after_so_many_bytes(form: str) -> None:
+def test_checkpoint_is_due_after_the_configured_bytes(form: str) -> None:
     by_bytes = options(bytes_interval=100)
     assert not is_due(3, by_bytes, named(form), Lag(None, 99))
     assert is_due(3, by_bytes, named(form), Lag(None, 100))
@@ -74,7 +76,7 @@ def test_one_is_due_after_so_many_bytes(form: str) -> None:
 
 @settings(max_examples=share_of(50))
 @given(st.integers(0, 60), st.integers(0, 12), st.none() | st.integers(0, 60), st.booleans())
-def test_none_is_due_where_they_are_off_or_one_is_there(
+def test_no_checkpoint_is_due_if_disabled_or_already_written(
     version: int, interval: int, last: int | None, enabled: bool
 ) -> None:
     off = options(interval=interval, enabled=False)
@@ -107,7 +109,7 @@ class Bench:
         self.run = Recorder()
         self.now_s = 0.0
         self.seen: Lag | Exception = NOTHING
-        self.looks = 0
+        self.listings = 0
         self.waiting: list[Callable[[], None]] = []
         self.inline = True
         given_: dict[str, Any] = {"run": self.run, "start": self.start, "look": self.look} | more
@@ -121,7 +123,7 @@ class Bench:
             self.waiting.append(work)
 
     def look(self, _: Log) -> Lag:
-        self.looks += 1
+        self.listings += 1
         if isinstance(self.seen, Exception):
             raise self.seen
         return self.seen
@@ -131,26 +133,26 @@ class Bench:
         self.scheduler.after_commit(Committed(version, size_bytes, configuration))
 
 
-def test_on_delta_commits_by_rule_need_no_look_at_the_log(tmp_path: Path) -> None:
+def test_delta_checkpoints_by_interval_need_no_listing(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     for version in range(31):
         bench.commit(version)
     assert bench.run.versions == [10, 20, 30]
-    assert bench.looks == 0
+    assert bench.listings == 0
     assert bench.scheduler.last_report == "checkpoint 30"
 
 
-def test_on_indextables_the_log_is_looked_at_first(tmp_path: Path) -> None:
+def test_indextables_checkpoints_need_a_listing_first(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "indextables")
     bench.seen = Lag(7)
     for version in range(9, 30):
         bench.commit(version)
     assert bench.run.versions == [17, 27]
-    # At 10 to learn of the one at 7, and before each that seemed due: others may have come first.
-    assert bench.looks == 3
+    # At 10 to find the checkpoint at 7, and before each due one, which others may have written.
+    assert bench.listings == 3
 
 
-def test_a_checkpoint_of_another_writer_counts(tmp_path: Path) -> None:
+def test_checkpoint_of_another_writer_postpones_the_next(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "indextables")
     bench.seen = Lag(7)
     bench.commit(10)
@@ -162,7 +164,7 @@ def test_a_checkpoint_of_another_writer_counts(tmp_path: Path) -> None:
     assert bench.run.versions == [26]
 
 
-def test_the_table_s_interval_counts_and_may_change(tmp_path: Path) -> None:
+def test_interval_of_the_table_is_used_and_may_change(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.commit(4, delta__checkpointInterval="2")
     bench.commit(5, delta__checkpointInterval="5")
@@ -174,25 +176,25 @@ def test_the_table_s_interval_counts_and_may_change(tmp_path: Path) -> None:
 def test_bytes_of_commits_are_counted_from_the_last_checkpoint(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.seen = Lag(None, 40)
-    asked = {"lakelog__checkpoint__intervalBytes": "100"}
-    bench.commit(1, 40, **asked)
-    assert bench.looks == 1
-    bench.commit(2, 30, **asked)
+    properties = {"lakelog__checkpoint__intervalBytes": "100"}
+    bench.commit(1, 40, **properties)
+    assert bench.listings == 1
+    bench.commit(2, 30, **properties)
     assert bench.run.versions == []
     bench.seen = Lag(None, 110)
-    bench.commit(3, 40, **asked)
+    bench.commit(3, 40, **properties)
     assert bench.run.versions == [3]
-    bench.commit(4, 60, **asked)
+    bench.commit(4, 60, **properties)
     assert bench.run.versions == [3]
     bench.seen = Lag(3, 120)
-    bench.commit(5, 60, **asked)
+    bench.commit(5, 60, **properties)
     assert bench.run.versions == [3, 5]
     bench.scheduler.checkpointed(6)
-    bench.commit(7, 99, **asked)
+    bench.commit(7, 99, **properties)
     assert bench.run.versions == [3, 5]
 
 
-def test_requests_while_one_runs_are_remembered_as_the_newest(tmp_path: Path) -> None:
+def test_requests_during_a_checkpoint_keep_only_the_newest_version(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.inline = False
     bench.commit(10)
@@ -205,7 +207,7 @@ def test_requests_while_one_runs_are_remembered_as_the_newest(tmp_path: Path) ->
     assert not bench.scheduler.running
 
 
-def test_who_asks_late_for_an_earlier_version_gets_none(tmp_path: Path) -> None:
+def test_late_request_for_an_earlier_version_is_ignored(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.inline = False
     bench.commit(30)
@@ -221,7 +223,7 @@ def test_who_asks_late_for_an_earlier_version_gets_none(tmp_path: Path) -> None:
     assert bench.run.versions == [30]
 
 
-def test_at_most_one_runs_at_a_time(tmp_path: Path) -> None:
+def test_at_most_one_checkpoint_runs_at_a_time(tmp_path: Path) -> None:
     inside, most = 0, 0
     lock = threading.Lock()
     seen: list[int] = []
@@ -258,7 +260,7 @@ def test_at_most_one_runs_at_a_time(tmp_path: Path) -> None:
     assert seen[-1] == 2000
 
 
-def test_after_a_checkpoint_comes_a_rest_and_then_the_newest(tmp_path: Path) -> None:
+def test_checkpoint_is_followed_by_a_pause_and_then_the_newest_version(tmp_path: Path) -> None:
     written: list[int] = []
     first, second = threading.Event(), threading.Event()
 
@@ -272,16 +274,16 @@ def test_after_a_checkpoint_comes_a_rest_and_then_the_newest(tmp_path: Path) -> 
     bench.commit(10)
     assert first.wait(120)
     began_s = time.monotonic()
-    with bench.scheduler._lock:  # all before the rest is over, however slow the machine
+    with bench.scheduler._lock:  # all before the pause ends, even on a slow machine
         for version in (20, 30, 40):
             bench.commit(version)
-    assert second.wait(120)  # nobody hurries it, and it comes
+    assert second.wait(120)  # it is written without another request
     assert time.monotonic() - began_s > 0.01
     assert written == [10, 40]
 
 
 @pytest.mark.parametrize("end", ["wait", "close"])
-def test_who_waits_for_the_checkpoints_does_not_wait_for_the_rest(tmp_path: Path, end: str) -> None:
+def test_wait_and_close_do_not_wait_for_the_pause(tmp_path: Path, end: str) -> None:
     written: list[int] = []
 
     def run(version: int, check: Callable[[], None]) -> None:
@@ -303,7 +305,7 @@ def test_who_waits_for_the_checkpoints_does_not_wait_for_the_rest(tmp_path: Path
     assert time.monotonic() - began_s < 120
 
 
-def test_a_failure_is_kept_told_and_forgotten_with_the_next_success(
+def test_failure_is_reported_and_kept_until_the_next_success(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench(tmp_path)
@@ -319,7 +321,7 @@ def test_a_failure_is_kept_told_and_forgotten_with_the_next_success(
     assert bench.run.versions == [10, 20]
 
 
-def test_a_warning_that_is_an_error_does_not_reach_the_commit(tmp_path: Path) -> None:
+def test_warning_raised_as_an_error_does_not_fail_the_commit(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.run.failing = True
     with warnings.catch_warnings():
@@ -331,7 +333,7 @@ def test_a_warning_that_is_an_error_does_not_reach_the_commit(tmp_path: Path) ->
 
 
 @pytest.mark.filterwarnings("ignore::lakelog.errors.LakelogWarning")
-def test_after_failures_it_is_tried_less_and_less_often(tmp_path: Path) -> None:
+def test_retries_after_failures_become_less_frequent(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "indextables")
     bench.run.failing = True
     tried: list[float] = []
@@ -351,7 +353,7 @@ def test_after_failures_it_is_tried_less_and_less_often(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::lakelog.errors.LakelogWarning")
-def test_a_store_that_cannot_be_listed_is_a_failure_too(tmp_path: Path) -> None:
+def test_failed_listing_is_recorded_as_a_failure(tmp_path: Path) -> None:
     bench = Bench(tmp_path, "indextables")
     bench.seen = UnavailableError("no answer")
     bench.commit(10)
@@ -359,20 +361,20 @@ def test_a_store_that_cannot_be_listed_is_a_failure_too(tmp_path: Path) -> None:
     assert bench.run.versions == []
 
 
-def test_a_misspelt_property_is_told_once_and_fails_no_commit(tmp_path: Path) -> None:
+def test_misspelled_property_is_reported_once_and_does_not_fail_the_commit(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     with pytest.warns(LakelogWarning, match=r"checkpoint\.intervall"):
         bench.commit(10, spark__indextables__checkpoint__intervall="1")
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         bench.commit(20, spark__indextables__checkpoint__intervall="1")
-    assert told == []
+    assert caught == []
     assert isinstance(bench.scheduler.last_error, InvalidPropertyError)
     assert bench.run.versions == []
     bench.commit(40)
     assert bench.run.versions == [40]
 
 
-def test_cleanup_follows_a_checkpoint_only_where_the_options_say_so(tmp_path: Path) -> None:
+def test_cleanup_follows_a_checkpoint_only_if_enabled(tmp_path: Path) -> None:
     cleaned: list[int] = []
     bench = Bench(tmp_path, cleanup=cleaned.append)
     bench.commit(10, delta__enableExpiredLogCleanup="false")
@@ -385,7 +387,7 @@ def test_cleanup_follows_a_checkpoint_only_where_the_options_say_so(tmp_path: Pa
     assert cleaned == [20]
 
 
-def test_a_cleanup_that_fails_is_told_and_the_checkpoint_stands(tmp_path: Path) -> None:
+def test_failed_cleanup_is_reported_and_keeps_the_checkpoint(tmp_path: Path) -> None:
     def cleanup(_: int) -> None:
         raise UnavailableError("cannot delete")
 
@@ -396,7 +398,7 @@ def test_a_cleanup_that_fails_is_told_and_the_checkpoint_stands(tmp_path: Path) 
     assert isinstance(bench.scheduler.last_error, UnavailableError)
 
 
-def test_where_no_thread_is_to_be_had_the_commit_stands(tmp_path: Path) -> None:
+def test_commit_succeeds_if_no_thread_can_be_started(tmp_path: Path) -> None:
     def start(_: Callable[[], None]) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -407,7 +409,7 @@ def test_where_no_thread_is_to_be_had_the_commit_stands(tmp_path: Path) -> None:
     assert bench.scheduler.wait(0)
 
 
-def test_a_closed_scheduler_takes_no_more(tmp_path: Path) -> None:
+def test_closed_scheduler_ignores_commits(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     assert bench.scheduler.close()
     bench.commit(10)
@@ -415,11 +417,11 @@ def test_a_closed_scheduler_takes_no_more(tmp_path: Path) -> None:
     assert bench.scheduler.close(0)
 
 
-def test_waiting_and_closing_are_bounded_and_a_running_one_is_asked_to_stop(tmp_path: Path) -> None:
-    begun, unwound = threading.Event(), threading.Event()
+def test_wait_and_close_have_a_timeout_and_close_stops_a_running_checkpoint(tmp_path: Path) -> None:
+    started, unwound = threading.Event(), threading.Event()
 
     def run(_: int, check: Callable[[], None]) -> None:
-        begun.set()
+        started.set()
         try:
             while True:
                 check()
@@ -430,7 +432,7 @@ def test_waiting_and_closing_are_bounded_and_a_running_one_is_asked_to_stop(tmp_
 
     bench = Bench(tmp_path, run=run, start=start_daemon)
     bench.commit(10)
-    assert begun.wait(120)
+    assert started.wait(120)
     assert not bench.scheduler.wait(0.01)
     with pytest.raises(InvalidInputError, match="negative"):
         bench.scheduler.wait(-1)
@@ -440,7 +442,7 @@ def test_waiting_and_closing_are_bounded_and_a_running_one_is_asked_to_stop(tmp_
 
 
 @pytest.mark.parametrize("form", DIALECTS)
-def test_it_hangs_on_the_commits_of_a_table(tmp_path: Path, form: str) -> None:
+def test_scheduler_runs_after_commits_of_a_table(tmp_path: Path, form: str) -> None:
     table = new_table(location("local", tmp_path), form)
     seen: list[int] = []
 
@@ -453,7 +455,7 @@ def test_it_hangs_on_the_commits_of_a_table(tmp_path: Path, form: str) -> None:
         with table.transaction() as tx:
             tx.add(path=f"f{number}", size=1, modificationTime=1)
     assert scheduler.wait(120)
-    assert seen[0] >= 10  # commits 11 and 12 may have come before the log was looked at
+    assert seen[0] >= 10  # commits 11 and 12 may precede the listing
     assert log_lag(table.log).last_version is None
     sizes = [commit.size_bytes for commit in table.log.list_all().commits]
     assert log_lag(table.log).bytes_since == sum(sizes)
@@ -492,17 +494,17 @@ def end_of_program(tmp_path: Path, body: str, wait: float) -> tuple[str, float]:
     return done.stdout, time.monotonic() - started_s
 
 
-def test_a_program_that_ends_waits_for_its_checkpoint(tmp_path: Path) -> None:
+def test_program_waits_for_its_checkpoint_at_exit(tmp_path: Path) -> None:
     body = """
         time.sleep(0.5)
         with ThreadPoolExecutor(2) as pool:
             print("checkpoint", sum(pool.map(int, "1234")), flush=True)
     """
-    said, _ = end_of_program(tmp_path, body, 30)
-    assert said.splitlines() == ["the script is done", "checkpoint 10"]
+    output, _ = end_of_program(tmp_path, body, 30)
+    assert output.splitlines() == ["the script is done", "checkpoint 10"]
 
 
-def test_a_program_that_ends_asks_a_long_checkpoint_to_stop(tmp_path: Path) -> None:
+def test_program_stops_a_long_checkpoint_at_exit(tmp_path: Path) -> None:
     body = """
         try:
             while True:
@@ -511,11 +513,11 @@ def test_a_program_that_ends_asks_a_long_checkpoint_to_stop(tmp_path: Path) -> N
         finally:
             print("unwound", flush=True)
     """
-    said, _ = end_of_program(tmp_path, body, 0.2)
-    assert said.splitlines() == ["the script is done", "unwound"]
+    output, _ = end_of_program(tmp_path, body, 0.2)
+    assert output.splitlines() == ["the script is done", "unwound"]
 
 
-def test_a_program_that_ends_leaves_a_checkpoint_that_does_not_listen(
+def test_program_exits_despite_a_checkpoint_that_does_not_stop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     body = """
@@ -523,8 +525,8 @@ def test_a_program_that_ends_leaves_a_checkpoint_that_does_not_listen(
         schedule._STOP_WAIT_S = 0.2
         time.sleep(3600)
     """
-    said, seconds = end_of_program(tmp_path, body, 0.2)
-    assert said.splitlines() == ["the script is done"]
+    output, seconds = end_of_program(tmp_path, body, 0.2)
+    assert output.splitlines() == ["the script is done"]
     assert seconds < 240
 
 
@@ -533,9 +535,9 @@ def _in_child(scheduler: Scheduler, report: Any) -> None:
     report.put(scheduler.wait(120))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="fork is not available")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_forked_process_starts_afresh(tmp_path: Path) -> None:
+def test_scheduler_works_in_a_forked_process(tmp_path: Path) -> None:
     context = multiprocessing.get_context("fork")
     report: Any = context.Queue()
     release = threading.Event()
@@ -556,7 +558,7 @@ def test_a_forked_process_starts_afresh(tmp_path: Path) -> None:
     assert child.exitcode == 0
 
 
-def test_a_table_whose_other_writer_commits_the_multiples_gets_checkpoints(tmp_path: Path) -> None:
+def test_checkpoints_are_written_if_another_writer_commits_the_multiples(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path, {"id": pl.Int64})
     other = lakelog.open(tmp_path, upkeep=False)
     for _ in range(12):

@@ -1,4 +1,4 @@
-"""Incremental checkpoints keep their sidecars ranges of partition values."""
+"""The sidecars of incremental checkpoints remain ranges of partition values."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Files:
 
 @pytest.mark.sampled(3)
 @pytest.mark.parametrize("partition_by", [("q",), ("q", "r"), ()])
-def test_files_that_follow_the_order_leave_each_value_in_few_sidecars(
+def test_files_in_order_leave_each_value_in_few_sidecars(
     tmp_path: Path, partition_by: tuple[str, ...]
 ) -> None:
     table = Files(tmp_path, 1, partition_by)
@@ -102,7 +102,7 @@ def test_files_that_follow_the_order_leave_each_value_in_few_sidecars(
     assert max(table.read(value) for value in (0, 17, 50, 99, 105, 111)) <= 3
 
 
-def test_new_files_of_a_range_that_is_written_again_join_it(tmp_path: Path) -> None:
+def test_new_files_are_added_to_a_rewritten_sidecar_of_their_range(tmp_path: Path) -> None:
     table = Files(tmp_path, 2)
     table.commit([n // 10 for n in range(1000)])
     table.checkpoint()
@@ -110,13 +110,13 @@ def test_new_files_of_a_range_that_is_written_again_join_it(tmp_path: Path) -> N
     for _ in range(8):
         table.commit([52] * 20, [next(path for path, own in table.live.items() if own == 52)])
         assert table.checkpoint() >= first - 2
-    # It has split as it grew: 160 files more are three sidecars more.
+    # It is split when it grows: 160 more files give three more sidecars.
     assert first + 2 <= table.total() <= first + 4
     assert table.read(10) == 1
     assert table.read(90) == 1
 
 
-def test_files_all_over_the_order_are_put_in_order_once_too_many_sidecars_overlap(
+def test_unordered_files_are_sorted_when_too_many_sidecars_overlap(
     tmp_path: Path,
 ) -> None:
     table = Files(tmp_path, 3)
@@ -133,7 +133,7 @@ def test_files_all_over_the_order_are_put_in_order_once_too_many_sidecars_overla
 
 
 @pytest.mark.parametrize("seed", range(share_of(6)))
-def test_a_chain_of_checkpoints_holds_what_was_committed(seed: int, tmp_path: Path) -> None:
+def test_chain_of_checkpoints_equals_the_commits(seed: int, tmp_path: Path) -> None:
     table = Files(tmp_path, seed, [("q",), ("q", "r"), ()][seed % 3])
     rng = table.random
     table.commit([n // 9 for n in range(rng.randrange(200, 600))])

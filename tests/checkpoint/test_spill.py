@@ -33,7 +33,7 @@ def _rows(seed: int, height: int) -> pl.DataFrame:
 
 @pytest.mark.parametrize("partitions", [1, 7])
 @pytest.mark.parametrize("flush_bytes", [1, 5_000, 1 << 30])
-def test_rows_come_back_as_they_went_in_order(partitions: int, flush_bytes: int) -> None:
+def test_rows_are_read_back_in_order(partitions: int, flush_bytes: int) -> None:
     batches = [_rows(seed, 50) for seed in range(5)]
     narrow = pl.DataFrame({"actionType": ["remove"], "path": ["é 3"], "extra": ["{}"]})
     with Spill(partitions, flush_bytes) as spill:
@@ -46,7 +46,7 @@ def test_rows_come_back_as_they_went_in_order(partitions: int, flush_bytes: int)
             found = spill.read(number)
             whole_width = pl.concat([expected.clear(), found], how="diagonal_relaxed")
             assert whole_width.equals(expected)
-            assert spill.read(number).equals(found)  # as often as it is asked for
+            assert spill.read(number).equals(found)  # a second read gives the same rows
         assert (spill.size_bytes > 0) == (partitions > 1 or flush_bytes < 1 << 30)
 
 
@@ -56,7 +56,7 @@ def test_a_partition_without_rows_is_empty() -> None:
         assert spill.size_bytes == 0
 
 
-def test_the_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with Spill(2, 1) as spill, Repeats(8) as repeats:
         spill.append(_rows(1, 10))
@@ -70,7 +70,7 @@ def test_the_file_has_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     st.lists(st.lists(st.integers(0, (1 << 64) - 1) | st.integers(0, 9)), max_size=6),
     st.sampled_from([None, 8, 64]),
 )
-def test_what_comes_twice_is_found(batches: list[list[int]], held_bytes: int | None) -> None:
+def test_repeated_values_are_found(batches: list[list[int]], held_bytes: int | None) -> None:
     every = [value for batch in batches for value in batch]
     with Repeats(held_bytes) as repeats:
         for batch in batches:
@@ -78,7 +78,7 @@ def test_what_comes_twice_is_found(batches: list[list[int]], held_bytes: int | N
         assert repeats.repeated().to_list() == sorted({v for v in every if every.count(v) > 1})
 
 
-def test_a_mask_holds_whatever_was_put_in() -> None:
+def test_mask_has_no_false_negatives() -> None:
     rng = np.random.default_rng(1)
     held = pl.Series([f"p{n}" for n in rng.integers(0, 1 << 40, 500)])
     others = pl.Series([f"q{n}" for n in range(20_000)])
@@ -90,7 +90,7 @@ def test_a_mask_holds_whatever_was_put_in() -> None:
     assert mask.may_hold(hashes_of(others[:0])).len() == 0
 
 
-def test_contract_columns_survive_the_disk() -> None:
+def test_contract_columns_are_read_back_from_disk() -> None:
     full = actions.conform(_rows(2, 20).drop("stats_parsed"))
     with Spill(2, 1) as spill:
         spill.append(full)

@@ -46,12 +46,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::lakelog.LakelogWarning")
 
 EXAMPLES = int(os.environ.get("LAKELOG_EXAMPLES", "8"))
 NOW_MS = FIRST_COMMIT_MS + 604_800_000 + 500_000  # half of the generated tombstones are expired
-# Rows out of a compaction do not say which commit wrote them.
+# Rows of a compaction do not record which commit wrote them.
 COLUMNS = [c for c in actions.schema() if c not in ("timestamp", "position", "version")]
 FREE = None
 LAYERS = Budget(1 << 12, 300, 1 << 30, 1 << 20, 1 << 20, 1 << 10, 64, 1 << 30)
 SPILL = Budget(1 << 12, 300, -1, 2_000, 4_000, 1 << 5, 64, 1 << 30)
-ROADS = {"free": FREE, "layers": LAYERS, "spill": SPILL}
+REPLAY_MODES = {"free": FREE, "layers": LAYERS, "spill": SPILL}
 
 
 def source_of(root: Path, budget: Budget | None, version: int | None = None) -> StateSource:
@@ -71,7 +71,7 @@ def file_rows(source: StateSource) -> dict[str, list[Row]]:
         if STRUCT_STATISTICS in rows.columns:
             rows = rows.with_columns(statistics_text(rows)).drop(STRUCT_STATISTICS)
         found[kind] += [normal(row) for row in rows_of(rows)]
-    assert order == sorted(order)  # adds come first
+    assert order == sorted(order)  # adds are first
     return found
 
 
@@ -88,14 +88,14 @@ def expected_files(state: replay.State) -> dict[str, list[Row]]:
 
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("seed", range(EXAMPLES))
-def test_every_road_gives_what_the_plain_replay_gives(seed: int, tmp_path: Path) -> None:
+def test_every_replay_mode_equals_the_plain_replay(seed: int, tmp_path: Path) -> None:
     root = generate(tmp_path / "t", seed, Options(commits=10, actions=8))
     for hint in (*root.rglob("*.crc"), *root.rglob("_last_checkpoint")):
-        hint.unlink()  # with random counts, which make opening fall back
+        hint.unlink()  # with random counts, for which the checkpoint is ignored
     for version in replay.list_log(root).rebuildable()[-3:]:
         state = replay.replay(root, version)
         expected = expected_files(state)
-        for name, budget in ROADS.items():
+        for name, budget in REPLAY_MODES.items():
             with source_of(root, budget, version) as source:
                 assert source.replay_mode is ReplayMode(name)
                 found = file_rows(source)
@@ -103,7 +103,7 @@ def test_every_road_gives_what_the_plain_replay_gives(seed: int, tmp_path: Path)
                     problems = differences(expected[kind], found[kind], ("path", "dvId"))
                     assert problems == [], (seed, version, name, kind)
                 assert meta_rows(source.meta) == expected_meta(state), (seed, version, name)
-                assert file_rows(source) == found  # asked again, it says the same
+                assert file_rows(source) == found  # a second read gives the same rows
 
 
 def meta_rows(meta: pl.DataFrame) -> list[tuple[str, Any]]:
@@ -140,10 +140,12 @@ def expected_meta(state: replay.State) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("seed", range(EXAMPLES // 4))
-def test_every_road_gives_what_an_indextables_log_says(seed: int, tmp_path: Path) -> None:
+def test_every_replay_mode_equals_the_plain_replay_of_an_indextables_log(
+    seed: int, tmp_path: Path
+) -> None:
     root = generate_indextables(tmp_path / "t", seed)
     state = indextables.replay(root)
-    for name, budget in ROADS.items():
+    for name, budget in REPLAY_MODES.items():
         found: dict[str, list[str]] = {kind: [] for kind in actions.FILE_ACTIONS}
         with source_of(root, budget) as source:
             for frame in source.files(["size", "stats", "partitionValues", "deletionTimestamp"]):
@@ -153,8 +155,8 @@ def test_every_road_gives_what_an_indextables_log_says(seed: int, tmp_path: Path
         assert skips.height == len(state.skips), (seed, name)
 
 
-@pytest.mark.parametrize("budget", ROADS.values(), ids=ROADS)
-def test_where_checkpoints_soundly_repeat_a_file_the_last_one_counts(
+@pytest.mark.parametrize("budget", REPLAY_MODES.values(), ids=REPLAY_MODES)
+def test_last_row_counts_where_a_checkpoint_may_repeat_a_file(
     budget: Budget | None, tmp_path: Path
 ) -> None:
     log = writing.Log(tmp_path / "t")
@@ -181,11 +183,11 @@ def file_sizes(source: StateSource) -> set[tuple[str, str, int]]:
     }
 
 
-# --- what a checkpoint leaves out ------------------------------------------------------------
+# --- what a checkpoint omits -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("budget", ROADS.values(), ids=ROADS)
-def test_a_tombstone_as_old_as_the_retention_is_left_out(
+@pytest.mark.parametrize("budget", REPLAY_MODES.values(), ids=REPLAY_MODES)
+def test_tombstone_as_old_as_the_retention_is_omitted(
     budget: Budget | None, tmp_path: Path
 ) -> None:
     log = Handmade(tmp_path / "t")
@@ -199,10 +201,8 @@ def test_a_tombstone_as_old_as_the_retention_is_left_out(
     ]
 
 
-@pytest.mark.parametrize("budget", ROADS.values(), ids=ROADS)
-def test_a_transaction_that_no_longer_counts_is_left_out(
-    budget: Budget | None, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize("budget", REPLAY_MODES.values(), ids=REPLAY_MODES)
+def test_expired_transaction_is_omitted(budget: Budget | None, tmp_path: Path) -> None:
     log = Handmade(tmp_path / "t")
     retention = {"delta.setTransactionRetentionDuration": "interval 1 hour"}
     log.commit(0, handmade.protocol(), handmade.metadata(properties=retention))
@@ -213,27 +213,27 @@ def test_a_transaction_that_no_longer_counts_is_left_out(
     assert meta.filter(pl.col("actionType") == "txn")["appId"].to_list() == ["young"]
 
 
-# --- which road --------------------------------------------------------------------------------
+# --- choice of the replay mode -----------------------------------------------------------------
 
 
-def test_without_a_limit_the_quickest_road_is_taken() -> None:
+def test_fastest_replay_mode_is_used_without_a_limit() -> None:
     assert choose_replay_mode(None, 1 << 40, repeats=True) is ReplayMode.FREE
 
 
-def test_commits_go_over_the_disk_when_they_do_not_fit() -> None:
+def test_commits_are_spilled_to_disk_if_they_do_not_fit() -> None:
     budget = replace(SPILL, tail=1000)
     assert choose_replay_mode(budget, 1000, repeats=False) is ReplayMode.LAYERS
     assert choose_replay_mode(budget, 1001, repeats=False) is ReplayMode.SPILL
     assert choose_replay_mode(budget, 0, repeats=True) is ReplayMode.SPILL
 
 
-def test_partitions_are_as_many_as_the_rows_need() -> None:
+def test_number_of_partitions_depends_on_the_rows() -> None:
     assert count_partitions(0, 100) == 1
     assert count_partitions(100, 100) == 1
     assert count_partitions(101, 100) == 2
 
 
-def test_a_limit_below_the_floor_is_refused_and_the_floor_named(tmp_path: Path) -> None:
+def test_limit_below_the_minimum_is_refused_with_the_minimum(tmp_path: Path) -> None:
     least = LEAST_RESIDENT_BYTES + LEAST_WORK_BYTES
     with pytest.raises(InvalidInputError) as raised:
         Budget.of(least - 1, 100)
@@ -246,14 +246,14 @@ def test_a_limit_below_the_floor_is_refused_and_the_floor_named(tmp_path: Path) 
         StateSource(state, memory_limit=1 << 20, now_ms=NOW_MS)
 
 
-def test_a_process_knows_what_it_takes() -> None:
+def test_resident_memory_is_measured() -> None:
     assert 50 << 20 < resident_bytes() < 50 << 30
 
 
-# --- what goes wrong ---------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("budget", ROADS.values(), ids=ROADS)
+@pytest.mark.parametrize("budget", REPLAY_MODES.values(), ids=REPLAY_MODES)
 def test_a_checkpoint_that_repeats_a_file_is_refused(budget: Budget | None, tmp_path: Path) -> None:
     log = Handmade(tmp_path / "t")
     log.checkpoint(1, handmade.add("a"), handmade.add("b"), suffix=".0000000001.0000000003")
@@ -265,8 +265,8 @@ def test_a_checkpoint_that_repeats_a_file_is_refused(budget: Budget | None, tmp_
     assert raised.value.found == "b"
 
 
-@pytest.mark.parametrize("budget", ROADS.values(), ids=ROADS)
-def test_one_path_may_stand_in_a_checkpoint_with_several_deletion_vectors(
+@pytest.mark.parametrize("budget", REPLAY_MODES.values(), ids=REPLAY_MODES)
+def test_path_may_occur_in_a_checkpoint_with_several_deletion_vectors(
     budget: Budget | None, tmp_path: Path
 ) -> None:
     log = Handmade(tmp_path / "t")
@@ -288,7 +288,7 @@ def test_one_path_may_stand_in_a_checkpoint_with_several_deletion_vectors(
     }
 
 
-def test_a_full_disk_is_named_and_nothing_is_left(
+def test_full_disk_raises_checkpoint_write_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = generate(tmp_path / "t", 5, Options(layouts=()))
@@ -311,7 +311,7 @@ def test_a_full_disk_is_named_and_nothing_is_left(
         file_rows(source_of(root, SPILL))
 
 
-def test_nothing_is_left_in_the_temporary_folder(
+def test_no_file_is_left_in_the_temporary_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spare = tmp_path / "spare"
@@ -322,7 +322,7 @@ def test_nothing_is_left_in_the_temporary_folder(
     rows = source.files(["size"])
     next(rows)
     assert list(spare.iterdir()) == []  # even while it is being read
-    del rows, source  # forgotten and never closed
+    del rows, source  # dropped without being closed
     gc.collect()
     assert list(spare.iterdir()) == []
 

@@ -66,7 +66,7 @@ def physical(struct: Any, values: dict[str, Any]) -> dict[str, Any]:
     ],
     ids=lambda p: "".join(p) or "plain",
 )
-def test_statistics_without_a_typed_copy_make_nothing_wrong(
+def test_checkpoint_of_statistics_without_a_typed_copy_is_proved(
     tmp_path: Path, properties: dict[str, str], json_text: bool
 ) -> None:
     given = {**properties, "delta.checkpoint.writeStatsAsJson": str(json_text).lower()}

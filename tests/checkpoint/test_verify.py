@@ -51,13 +51,13 @@ def rewrite(file: Path, change: pl.Expr | None = None, keep: pl.Expr | None = No
     pq.write_table(frame.to_arrow().cast(table.schema), file)
 
 
-def cut_commits(root: Path, kind: Kind, below: int) -> None:
+def delete_commits(root: Path, kind: Kind, below: int) -> None:
     for version in range(below):
         (root / kind.dialect.log_folder / f"{version:020d}.json").unlink()
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=str)
-def test_a_good_checkpoint_is_proved(kind: Kind, tmp_path: Path) -> None:
+def test_valid_checkpoint_is_proved(kind: Kind, tmp_path: Path) -> None:
     _, log, paths = written(kind, tmp_path)
     report = verify_checkpoint(log)
     assert (report.verdict, report.version, report.is_proved) == ("proved", LATEST, True)
@@ -67,19 +67,19 @@ def test_a_good_checkpoint_is_proved(kind: Kind, tmp_path: Path) -> None:
     report.raise_for_verdict(unprovable=True)
 
 
-def test_an_earlier_one_is_proved_from_what_is_below_it(tmp_path: Path) -> None:
+def test_earlier_checkpoint_is_proved_from_its_commits(tmp_path: Path) -> None:
     root, log, _ = written(CLASSIC, tmp_path)
     report = verify_checkpoint(log, EARLIER)
     assert report.is_proved
     assert all(f"{EARLIER:020d}.checkpoint" not in path for path in report.replayed)
-    # The later one rests on the earlier.
-    cut_commits(root, CLASSIC, EARLIER)
+    # The later checkpoint is proved with the earlier one.
+    delete_commits(root, CLASSIC, EARLIER)
     assert verify_checkpoint(log, LATEST).is_proved
 
 
-def test_without_commits_nothing_is_proved_and_nothing_is_wrong(tmp_path: Path) -> None:
+def test_checkpoint_without_commits_is_unprovable(tmp_path: Path) -> None:
     root, log, _ = written(CLASSIC, tmp_path)
-    cut_commits(root, CLASSIC, EARLIER)
+    delete_commits(root, CLASSIC, EARLIER)
     report = verify_checkpoint(log, EARLIER)
     assert report.verdict == "unprovable"
     assert "are missing" in str(report.reason)
@@ -89,7 +89,7 @@ def test_without_commits_nothing_is_proved_and_nothing_is_wrong(tmp_path: Path) 
         report.raise_for_verdict(unprovable=True)
 
 
-def test_damaged_commits_below_prove_nothing(tmp_path: Path) -> None:
+def test_checkpoint_of_damaged_commits_is_unprovable(tmp_path: Path) -> None:
     root, log, _ = written(CLASSIC, tmp_path)
     (root / "_delta_log" / f"{1:020d}.json").write_text('{"add":')
     report = verify_checkpoint(log, EARLIER)
@@ -97,7 +97,7 @@ def test_damaged_commits_below_prove_nothing(tmp_path: Path) -> None:
     assert "damaged" in str(report.reason)
 
 
-def test_a_checkpoint_that_lacks_files_is_wrong_and_names_them(tmp_path: Path) -> None:
+def test_checkpoint_with_missing_files_is_wrong_and_the_report_names_them(tmp_path: Path) -> None:
     root, log, paths = written(FLATTENED, tmp_path)
     file = next(root / path for path in paths if path.endswith(".parquet"))
     rewrite(file, keep=~pl.col("path").fill_null("").str.contains("2-1", literal=True))
@@ -112,7 +112,7 @@ def test_a_checkpoint_that_lacks_files_is_wrong_and_names_them(tmp_path: Path) -
     assert "19 add" in str(refused.value.expected)
 
 
-def test_a_checkpoint_with_other_values_says_in_which_column(tmp_path: Path) -> None:
+def test_checkpoint_with_wrong_values_is_reported_with_the_column(tmp_path: Path) -> None:
     root, log, paths = written(FLATTENED, tmp_path)
     file = next(root / path for path in paths if path.endswith(".parquet"))
     rewrite(file, change=pl.col("modificationTime") + 1)
@@ -133,7 +133,7 @@ def test_a_checkpoint_that_cannot_be_read_is_broken(tmp_path: Path) -> None:
     assert refused.value.__cause__ is report.error
 
 
-def test_a_missing_sidecar_is_broken(tmp_path: Path) -> None:
+def test_checkpoint_with_a_missing_sidecar_is_broken(tmp_path: Path) -> None:
     root, log, paths = written(V2_JSON, tmp_path)
     next(root / path for path in paths if "_sidecars" in path).unlink()
     report = verify_checkpoint(log)
@@ -141,7 +141,7 @@ def test_a_missing_sidecar_is_broken(tmp_path: Path) -> None:
     assert "not found" in str(report.reason)
 
 
-def test_a_file_that_stands_twice_is_broken(tmp_path: Path) -> None:
+def test_checkpoint_with_a_duplicate_file_is_broken(tmp_path: Path) -> None:
     root, log, paths = written(CLASSIC, tmp_path)
     table = pq.read_table(root / paths[0])
     adds = table.filter(pa.compute.is_valid(pa.compute.struct_field(table["add"], "path")))
@@ -151,7 +151,7 @@ def test_a_file_that_stands_twice_is_broken(tmp_path: Path) -> None:
     assert "twice" in str(report.reason)
 
 
-def test_statistics_spelled_anew_are_the_same(tmp_path: Path) -> None:
+def test_reformatted_statistics_are_equal(tmp_path: Path) -> None:
     root, log, paths = written(CLASSIC, tmp_path)
     table = pq.read_table(root / paths[0])
     index = table.schema.get_field_index("add")
@@ -178,7 +178,9 @@ def test_a_checkpoint_without_statistics_is_proved_with_a_note(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("as_json", [True, False])
-def test_tombstones_that_expire_later_do_not_make_it_wrong(as_json: bool, tmp_path: Path) -> None:
+def test_tombstones_that_expire_later_do_not_make_a_checkpoint_wrong(
+    as_json: bool, tmp_path: Path
+) -> None:
     kind = JSON if as_json else CLASSIC
     _, log, _ = written(kind, tmp_path)
     later = Log(log.store, log.dialect, clock=lambda: NOW_MS + 365 * 86_400_000)
@@ -187,7 +189,7 @@ def test_tombstones_that_expire_later_do_not_make_it_wrong(as_json: bool, tmp_pa
     assert "remove" not in report.found.counts
 
 
-def test_empty_tags_are_none_at_all(tmp_path: Path) -> None:
+def test_empty_tags_equal_no_tags(tmp_path: Path) -> None:
     _, log, _ = written(CLASSIC, tmp_path)
     proof = Comparison(log.dialect, ("path", "tags"), contract.Struct(()), empty_tags=False)
     row = {"actionType": "add", "path": "a"}
@@ -199,7 +201,7 @@ def test_empty_tags_are_none_at_all(tmp_path: Path) -> None:
     assert verify_checkpoint(log).is_proved
 
 
-def test_a_clock_that_was_set_back_does_not_make_it_wrong(tmp_path: Path) -> None:
+def test_clock_set_back_does_not_make_a_checkpoint_wrong(tmp_path: Path) -> None:
     root = make(CLASSIC, tmp_path / "t")
     log = log_at(root, CLASSIC.dialect)
     today = Log(log.store, log.dialect)
@@ -208,14 +210,14 @@ def test_a_clock_that_was_set_back_does_not_make_it_wrong(tmp_path: Path) -> Non
     assert verify_checkpoint(log).is_proved
 
 
-def test_a_version_without_a_checkpoint_is_named_with_those_that_have_one(tmp_path: Path) -> None:
+def test_error_for_a_version_without_a_checkpoint_names_the_checkpoints(tmp_path: Path) -> None:
     _, log, _ = written(CLASSIC, tmp_path)
     with pytest.raises(NotFoundError) as refused:
         verify_checkpoint(log, 2)
     assert refused.value.expected == f"{EARLIER}, {LATEST}"
 
 
-def test_a_table_verifies_itself_and_its_report_shows_itself(tmp_path: Path) -> None:
+def test_verify_and_checkpoint_return_printable_reports(tmp_path: Path) -> None:
     root, _, _ = written(CLASSIC, tmp_path)
     report = lakelog.open(root).verify()
     assert isinstance(report, VerifyReport)

@@ -52,20 +52,22 @@ class DamagingStore(StoreWrapper):
         return super().upload(path)
 
     def open(self, path: str, size_bytes: int | None = None) -> Any:
-        self._strike(path)
+        self._damage_once(path)
         return super().open(path, size_bytes)
 
     def read(self, path: str) -> bytes:
-        self._strike(path)
+        self._damage_once(path)
         return super().read(path)
 
-    def _strike(self, path: str) -> None:
+    def _damage_once(self, path: str) -> None:
         if self._damage is not None and self._root / path in self.written:
             damage, self._damage = self._damage, None
             damage([file for file in self.written if file.exists()])
 
 
-def refuse(kind: Kind, tmp_path: Path, damage: Callable[[list[Path]], None]) -> LakelogError:
+def assert_refused(
+    kind: Kind, tmp_path: Path, damage: Callable[[list[Path]], None]
+) -> LakelogError:
     """Write a checkpoint whose files get `damage`; it is rejected, and nothing is published."""
     root = make(kind, tmp_path / "t")
     log = log_at(root, kind.dialect)
@@ -75,11 +77,11 @@ def refuse(kind: Kind, tmp_path: Path, damage: Callable[[list[Path]], None]) -> 
     with pytest.raises(CheckpointValidationError) as refused:
         write_checkpoint(over(store, kind.dialect), layout=kind.layout, options=kind.options)
     assert "nothing was published" in str(refused.value)
-    untouched(root, kind, before, listed, pointer)
+    assert_unchanged(root, kind, before, listed, pointer)
     return refused.value
 
 
-def untouched(root: Path, kind: Kind, before: Any, listed: Any, pointer: bytes) -> None:
+def assert_unchanged(root: Path, kind: Kind, before: Any, listed: Any, pointer: bytes) -> None:
     log = log_at(root, kind.dialect)
     assert state_of(log) == before
     assert log.list_all() == listed
@@ -98,7 +100,7 @@ PARQUET = [CLASSIC, MULTIPART, V2_PARQUET, V2_JSON, FLATTENED, FLATTENED_PARTS]
 
 @pytest.mark.parametrize("at", [0.03, 0.2, 0.5, 0.999])
 @pytest.mark.parametrize("kind", [CLASSIC, FLATTENED, V2_JSON], ids=str)
-def test_a_flipped_bit_is_found_or_means_nothing(kind: Kind, at: float, tmp_path: Path) -> None:
+def test_flipped_bit_is_detected_or_has_no_effect(kind: Kind, at: float, tmp_path: Path) -> None:
     root = make(kind, tmp_path / "t")
     log = log_at(root, kind.dialect)
     before = state_of(log)
@@ -107,13 +109,13 @@ def test_a_flipped_bit_is_found_or_means_nothing(kind: Kind, at: float, tmp_path
         write_checkpoint(over(store, kind.dialect), layout=kind.layout, options=kind.options)
     except CheckpointValidationError:
         assert not list(root.rglob(".lakelog-*"))
-    # Bytes of a footer exist that nobody looks at.
+    # Some bytes of a footer are not read.
     assert state_of(log) == before
     assert log.dialect.name
 
 
 @pytest.mark.parametrize("kind", PARQUET, ids=str)
-def test_a_lost_row_group_is_found(kind: Kind, tmp_path: Path) -> None:
+def test_lost_row_group_is_detected(kind: Kind, tmp_path: Path) -> None:
     def lose(files: list[Path]) -> None:
         for file in files:
             if file.read_bytes()[:4] == b"PAR1":
@@ -123,58 +125,58 @@ def test_a_lost_row_group_is_found(kind: Kind, tmp_path: Path) -> None:
                     return
         raise AssertionError("no file to damage")
 
-    refuse(kind, tmp_path, lose)
+    assert_refused(kind, tmp_path, lose)
 
 
 @pytest.mark.parametrize("kind", [MULTIPART, FLATTENED_PARTS, JSON_PARTS], ids=str)
-def test_a_part_in_place_of_another_is_found(kind: Kind, tmp_path: Path) -> None:
+def test_part_in_place_of_another_is_detected(kind: Kind, tmp_path: Path) -> None:
     def copy(files: list[Path]) -> None:
         files[1].write_bytes(files[0].read_bytes())
 
-    refuse(kind, tmp_path, copy)
+    assert_refused(kind, tmp_path, copy)
 
 
-def test_a_torn_file_is_found(tmp_path: Path) -> None:
+def test_torn_file_is_detected(tmp_path: Path) -> None:
     def tear(files: list[Path]) -> None:
         files[0].write_bytes(files[0].read_bytes()[:-100])
 
-    refuse(CLASSIC, tmp_path, tear)
+    assert_refused(CLASSIC, tmp_path, tear)
 
 
-def test_a_missing_file_is_found(tmp_path: Path) -> None:
-    error = refuse(JSON_PARTS, tmp_path, lambda files: files[0].unlink())
+def test_missing_file_is_detected(tmp_path: Path) -> None:
+    error = assert_refused(JSON_PARTS, tmp_path, lambda files: files[0].unlink())
     assert "cannot be read back" in error.message
 
 
-def test_lines_that_are_lost_are_found(tmp_path: Path) -> None:
+def test_lost_lines_are_detected(tmp_path: Path) -> None:
     def lose(files: list[Path]) -> None:
         lines = files[0].read_bytes().splitlines(keepends=True)
         files[0].write_bytes(b"".join(lines[:-1]))
 
-    error = refuse(JSON, tmp_path, lose)
+    error = assert_refused(JSON, tmp_path, lose)
     assert "differs from its checksum" in error.message
 
 
-Harm = Callable[[pl.DataFrame], pl.DataFrame]
+RowChange = Callable[[pl.DataFrame], pl.DataFrame]
 
 
-class Broken:
+class RowChangingWriter:
     """A writer that changes the rows."""
 
     def __init__(
-        self, writer: CheckpointWriter, harm: Callable[[pl.DataFrame], pl.DataFrame]
+        self, writer: CheckpointWriter, change: Callable[[pl.DataFrame], pl.DataFrame]
     ) -> None:
-        self._writer, self._harm = writer, harm
+        self._writer, self._change = writer, change
         self.columns = writer.columns
         self.typed_statistics = writer.typed_statistics
 
     def write_meta(self, meta: pl.DataFrame) -> None:
-        self._writer.write_meta(self._harm(meta))
+        self._writer.write_meta(self._change(meta))
 
     def write_files(self, files: pl.DataFrame) -> None:
-        harmed = self._harm(files)
-        if harmed.height:
-            self._writer.write_files(harmed)
+        changed = self._change(files)
+        if changed.height:
+            self._writer.write_files(changed)
 
     def finish(self) -> StagedCheckpoint:
         return self._writer.finish()
@@ -183,26 +185,28 @@ class Broken:
         self._writer.abandon()
 
 
-def break_writer(monkeypatch: pytest.MonkeyPatch, kind: Kind, harm: Harm) -> None:
+def use_row_changing_writer(monkeypatch: pytest.MonkeyPatch, kind: Kind, change: RowChange) -> None:
     dialect = type(kind.dialect)
-    honest = dialect.checkpoint_writer
-    monkeypatch.setattr(dialect, "checkpoint_writer", lambda *given: Broken(honest(*given), harm))
+    original = dialect.checkpoint_writer
+    monkeypatch.setattr(
+        dialect, "checkpoint_writer", lambda *given: RowChangingWriter(original(*given), change)
+    )
 
 
-def only(kind: str, harm: Callable[[pl.DataFrame], pl.DataFrame]) -> Any:
-    return lambda rows: harm(rows) if rows.height and rows["actionType"][0] == kind else rows
+def only(kind: str, change: Callable[[pl.DataFrame], pl.DataFrame]) -> Any:
+    return lambda rows: change(rows) if rows.height and rows["actionType"][0] == kind else rows
 
 
 def _path(change: str) -> pl.Expr:
     return pl.lit(change) + pl.col("path")
 
 
-HARMS: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
+ROW_CHANGES: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
     "an add is lost": only("add", lambda rows: rows[1:]),
     "all tombstones are lost": only("remove", lambda rows: rows.clear()),
     "an add is written twice": only("add", lambda rows: pl.concat([rows, rows[:1]])),
-    "a size is another": only("add", lambda rows: rows.with_columns(pl.col("size") + 1)),
-    "sizes change places": only("add", lambda rows: rows.with_columns(pl.col("size").reverse())),
+    "a size is wrong": only("add", lambda rows: rows.with_columns(pl.col("size") + 1)),
+    "sizes are swapped": only("add", lambda rows: rows.with_columns(pl.col("size").reverse())),
     "paths are escaped twice": only(
         "add",
         lambda rows: rows.with_columns(pl.col("path").str.replace_all(" ", "%20")).drop(
@@ -219,7 +223,7 @@ HARMS: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
     "a tombstone has another time": only(
         "remove", lambda rows: rows.with_columns(pl.col("deletionTimestamp") - 1)
     ),
-    "the metadata is another": lambda rows: (
+    "the metadata is wrong": lambda rows: (
         rows.with_columns(
             metadataId=pl.when(pl.col("actionType") == "metaData").then(pl.lit("other"))
         )
@@ -231,45 +235,45 @@ HARMS: dict[str, Callable[[pl.DataFrame], pl.DataFrame]] = {
 
 DISTINCT = (CLASSIC, V2_JSON, JSON_PARTS, FLATTENED_PARTS)
 """Kinds that keep different columns; the others differ only in the division and names of files."""
-ANYWHERE = ("an add is lost", "sizes change places", "the metadata is another")
+ANYWHERE = ("an add is lost", "sizes are swapped", "the metadata is wrong")
 
 
-@pytest.mark.sampled(8, keep=("harm",))
+@pytest.mark.sampled(8, keep=("change",))
 @pytest.mark.parametrize(
-    ("kind", "harm"),
+    ("kind", "change"),
     [
-        pytest.param(kind, harm, id=f"{kind}-{harm}")
+        pytest.param(kind, change, id=f"{kind}-{change}")
         for kind in KINDS
-        for harm in (HARMS if kind in DISTINCT else ANYWHERE)
+        for change in (ROW_CHANGES if kind in DISTINCT else ANYWHERE)
     ],
 )
-def test_a_writer_that_writes_something_else_is_found_out(
-    kind: Kind, harm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_writer_of_wrong_rows_is_detected(
+    kind: Kind, change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make(kind, tmp_path / "t")
     log = log_at(root, kind.dialect)
     before, listed = state_of(log), log.list_all()
     pointer = (root / kind.dialect.log_folder / "_last_checkpoint").read_bytes()
-    break_writer(monkeypatch, kind, HARMS[harm])
+    use_row_changing_writer(monkeypatch, kind, ROW_CHANGES[change])
     with pytest.raises((CheckpointValidationError, LakelogError)) as refused:
         write_checkpoint(log, layout=kind.layout, options=kind.options)
     assert isinstance(refused.value, CheckpointValidationError)
-    untouched(root, kind, before, listed, pointer)
+    assert_unchanged(root, kind, before, listed, pointer)
 
 
-def test_what_differs_is_told_with_counts_and_an_example(
+def test_difference_is_reported_with_counts_and_an_example(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make(CLASSIC, tmp_path / "t")
     lost: list[str] = []
 
-    def harm(rows: pl.DataFrame) -> pl.DataFrame:
+    def change(rows: pl.DataFrame) -> pl.DataFrame:
         if rows["actionType"][0] != "add" or lost:
             return rows
         lost.append(rows["path"][0])
         return rows[1:]
 
-    break_writer(monkeypatch, CLASSIC, harm)
+    use_row_changing_writer(monkeypatch, CLASSIC, change)
     with pytest.raises(CheckpointValidationError) as refused:
         write_checkpoint(log_at(root, CLASSIC.dialect))
     error = refused.value
@@ -277,41 +281,39 @@ def test_what_differs_is_told_with_counts_and_an_example(
     assert (error.version, error.expected, error.found) == (6, "19 add", "18 add")
 
 
-def test_unverified_a_lossy_writer_is_believed(
+def test_wrong_checkpoint_is_published_without_verification(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make(CLASSIC, tmp_path / "t")
     log = log_at(root, CLASSIC.dialect)
-    harm = HARMS["an add is lost"]
-    break_writer(monkeypatch, CLASSIC, harm)
+    change = ROW_CHANGES["an add is lost"]
+    use_row_changing_writer(monkeypatch, CLASSIC, change)
     report = write_checkpoint(log, verify=False)
     assert not report.verified
     monkeypatch.undo()
-    # Which the next one finds, and replaces.
+    # The next checkpoint detects and replaces it.
     again = write_checkpoint(log)
     assert again.verified
     assert not again.reused
     assert len(state_of(log)["files"]) == 19
 
 
-def test_a_typed_copy_that_says_something_else_is_found(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_typed_copy_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = make(CLASSIC, tmp_path / "t")
     from lakelog.dialects.delta.checkpoint_rows import TypedCopies
 
-    honest = TypedCopies.columns
+    original = TypedCopies.columns
 
     def other(copies: TypedCopies, files: pl.DataFrame) -> Any:
         shifted = files.with_columns(pl.col("stats").str.replace('"id":', '"id":1'))
-        return honest(copies, shifted)
+        return original(copies, shifted)
 
     monkeypatch.setattr(TypedCopies, "columns", other)
     with pytest.raises(CheckpointValidationError, match="typed statistics differ"):
         write_checkpoint(log_at(root, CLASSIC.dialect))
 
 
-def test_a_wrong_checkpoint_of_the_same_name_is_replaced_by_a_right_one(tmp_path: Path) -> None:
+def test_wrong_checkpoint_of_the_same_name_is_replaced(tmp_path: Path) -> None:
     root = make(CLASSIC, tmp_path / "t")
     log = log_at(root, CLASSIC.dialect)
     before = state_of(log)
@@ -332,7 +334,7 @@ def test_a_wrong_checkpoint_of_the_same_name_is_replaced_by_a_right_one(tmp_path
     assert kept.num_adds == again.num_adds
 
 
-def test_a_wrong_v2_checkpoint_goes_when_a_right_one_is_there(tmp_path: Path) -> None:
+def test_broken_v2_checkpoint_is_deleted_after_a_valid_one_is_written(tmp_path: Path) -> None:
     root = make(V2_JSON, tmp_path / "t")
     log = log_at(root, V2_JSON.dialect)
     report = write_checkpoint(log, layout="v2-json", options=V2_JSON.options)
@@ -340,5 +342,5 @@ def test_a_wrong_v2_checkpoint_goes_when_a_right_one_is_there(tmp_path: Path) ->
     sidecar.write_bytes(sidecar.read_bytes()[:-7])
     again = write_checkpoint(log, layout="v2-json", options=V2_JSON.options)
     assert again.verified
-    there = [c for c in log.list_all().checkpoints if c.version == report.version]
-    assert [c.paths[0] for c in there] == [again.paths[-1 - again.reused_files]]
+    present = [c for c in log.list_all().checkpoints if c.version == report.version]
+    assert [c.paths[0] for c in present] == [again.paths[-1 - again.reused_files]]

@@ -74,8 +74,8 @@ def contents(root: Path, kind: Kind) -> dict[str, bytes]:
 
 Shape = tuple[tuple[str, bytes], ...]
 RANDOM = rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|[0-9a-f]{12}"
-_judged: set[tuple[Kind, bool, Shape]] = set()
-_ended: set[tuple[Kind, Shape]] = set()
+_checked: set[tuple[Kind, bool, Shape]] = set()
+_retried: set[tuple[Kind, Shape]] = set()
 
 
 def shape(root: Path, kind: Kind) -> Shape:
@@ -96,8 +96,8 @@ def check(root: Path, kind: Kind, before: Any, earlier: dict[str, bytes], report
     if report is None and contents(root, kind) == earlier:
         return
     assert report is None or report.version == LATEST
-    judged = (kind, report is None, shape(root, kind))
-    if judged in _judged:
+    checked = (kind, report is None, shape(root, kind))
+    if checked in _checked:
         return
     log = log_at(root, kind.dialect)
     assert state_of(log) == before
@@ -123,18 +123,18 @@ def check(root: Path, kind: Kind, before: Any, earlier: dict[str, bytes], report
             continue
         path = f"{kind.dialect.log_folder}/{name}"
         assert path in named or HIDDEN.fullmatch(name) or ORPHAN.fullmatch(name), name
-    _judged.add(judged)
+    _checked.add(checked)
 
 
 def write_again(root: Path, kind: Kind, before: Any, earlier: dict[str, bytes]) -> None:
     """The next attempt succeeds, whatever state the last one left."""
     left = (kind, shape(root, kind))
-    if names(root, kind) == set(earlier) or left in _ended:
+    if names(root, kind) == set(earlier) or left in _retried:
         return
     again = write_checkpoint(log_at(root, kind.dialect), layout=kind.layout, options=kind.options)
     assert again.verified
     check(root, kind, before, earlier, again)
-    _ended.add(left)
+    _retried.add(left)
 
 
 def attempt(store: LogStore, kind: Kind) -> Any:
@@ -148,7 +148,7 @@ CASES = [
     pytest.param(kind, *run, id=f"{kind}-{run[0]}-{'-'.join(run[1]) or 'all'}-{run[2]}")
     for kind in KINDS
     for run in RUNS
-    # Several files, and files that name others, are where the faults can differ.
+    # Faults can differ only for several files, and for files that name other files.
     if (kind in (MULTIPART, V2_JSON, FLATTENED_PARTS) and run != RUNS[0])
     or run == RUNS[4]
     or (kind, run) == FIRST
@@ -157,15 +157,17 @@ CASES = [
 
 @pytest.mark.sampled(6, keep=("kind",))
 @pytest.mark.parametrize(("kind", "fault", "operations", "times"), CASES)
-def test_whatever_fails_the_table_reads_as_before(
+def test_table_is_the_same_after_any_failure(
     kind: Kind, fault: Fault, operations: Sequence[Operation], times: int | None, tmp_path: Path
 ) -> None:
     whole = make(kind, tmp_path / "whole")
     before = state_of(log_at(whole, kind.dialect))
     earlier = contents(whole, kind)
-    calm = InjectingStore(open_store(str(shutil.copytree(whole, tmp_path / "calm"))))
-    attempt(calm, kind)
-    for nth in points(each for each in calm.operations if not operations or each[0] in operations):
+    faultless = InjectingStore(open_store(str(shutil.copytree(whole, tmp_path / "faultless"))))
+    attempt(faultless, kind)
+    for nth in points(
+        each for each in faultless.operations if not operations or each[0] in operations
+    ):
         root = tmp_path / str(nth)
         shutil.copytree(whole, root)
         rule = Rule(fault, operations, nth, times)
@@ -181,10 +183,10 @@ def test_whatever_fails_the_table_reads_as_before(
             assert report is not None
             assert nth > 1
             return
-    pytest.fail("it never ended")
+    pytest.fail("no attempt succeeds")
 
 
-class Died(BaseException):
+class ProcessDiedError(BaseException):
     """The process has ended."""
 
 
@@ -199,7 +201,7 @@ class DyingStore(InjectingStore):
 
     def _begin(self, kind: Operation, path: str, trips: int = 1) -> Fault | None:
         if self.died:
-            raise Died
+            raise ProcessDiedError
         if kind in WRITES:
             self._left -= 1
             if self._left == 0 and not self._after:
@@ -210,26 +212,24 @@ class DyingStore(InjectingStore):
 
     def _die(self) -> NoReturn:
         self.died = True
-        raise Died
+        raise ProcessDiedError
 
 
 @pytest.mark.sampled(4, keep=("kind",))
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize("kind", [CLASSIC, MULTIPART, V2_JSON, FLATTENED_PARTS], ids=str)
-def test_a_process_that_dies_leaves_nothing_that_is_seen(
-    kind: Kind, after: bool, tmp_path: Path
-) -> None:
+def test_killed_process_leaves_nothing_visible(kind: Kind, after: bool, tmp_path: Path) -> None:
     whole = make(kind, tmp_path / "whole")
     before = state_of(log_at(whole, kind.dialect))
     earlier = contents(whole, kind)
-    calm = InjectingStore(open_store(str(shutil.copytree(whole, tmp_path / "calm"))))
-    attempt(calm, kind)
-    for nth in points(each for each in calm.operations if each[0] in WRITES):
+    faultless = InjectingStore(open_store(str(shutil.copytree(whole, tmp_path / "faultless"))))
+    attempt(faultless, kind)
+    for nth in points(each for each in faultless.operations if each[0] in WRITES):
         root = tmp_path / str(nth)
         shutil.copytree(whole, root)
         store = DyingStore(open_store(str(root)), nth, after=after)
         report = None
-        with contextlib.suppress(Died):
+        with contextlib.suppress(ProcessDiedError):
             report = attempt(store, kind)
         check(root, kind, before, earlier, report)
         if report is None:
@@ -237,10 +237,10 @@ def test_a_process_that_dies_leaves_nothing_that_is_seen(
         if not store.died:
             assert nth > 1
             return
-    pytest.fail("it never ended")
+    pytest.fail("no attempt succeeds")
 
 
-def test_a_failed_removal_does_not_hide_what_failed_first(tmp_path: Path) -> None:
+def test_failed_removal_does_not_hide_the_first_error(tmp_path: Path) -> None:
     root = make(CLASSIC, tmp_path / "t")
     rules = [Rule("fail", "move", times=None), Rule("fail", "delete", times=None)]
     store = InjectingStore(open_store(str(root)), rules)
@@ -252,7 +252,7 @@ def test_a_failed_removal_does_not_hide_what_failed_first(tmp_path: Path) -> Non
     assert any(map(HIDDEN.fullmatch, left))
 
 
-def test_a_part_that_fails_takes_back_those_that_have_their_names(tmp_path: Path) -> None:
+def test_failed_part_deletes_the_renamed_parts(tmp_path: Path) -> None:
     root = make(MULTIPART, tmp_path / "t")
     before = names(root, MULTIPART)
     store = InjectingStore(open_store(str(root)), [Rule("fail", "move", 2, None)])
@@ -262,7 +262,7 @@ def test_a_part_that_fails_takes_back_those_that_have_their_names(tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", [CLASSIC, V2_JSON, JSON], ids=str)
-def test_a_checkpoint_whose_pointer_cannot_be_written_is_published_all_the_same(
+def test_checkpoint_is_published_even_if_its_pointer_cannot_be_written(
     kind: Kind, tmp_path: Path
 ) -> None:
     root = make(kind, tmp_path / "t")
@@ -274,7 +274,7 @@ def test_a_checkpoint_whose_pointer_cannot_be_written_is_published_all_the_same(
     assert log_at(root, kind.dialect).list_all().checkpoints[-1].version == LATEST
 
 
-def test_a_pointer_that_cannot_be_read_stays(tmp_path: Path) -> None:
+def test_unreadable_pointer_is_not_replaced(tmp_path: Path) -> None:
     root = make(CLASSIC, tmp_path / "t")
     pointer = root / "_delta_log" / "_last_checkpoint"
     before = pointer.read_bytes()
@@ -285,7 +285,7 @@ def test_a_pointer_that_cannot_be_read_stays(tmp_path: Path) -> None:
     assert pointer.read_bytes() == before
 
 
-def test_a_store_that_takes_no_commits_takes_no_checkpoint(tmp_path: Path) -> None:
+def test_read_only_store_raises_its_error(tmp_path: Path) -> None:
     root = make(JSON_PARTS, tmp_path / "t")
 
     class ReadOnly(InjectingStore):

@@ -48,7 +48,7 @@ def _warnings_of_the_log_are_expected() -> Iterator[None]:
         yield
 
 
-def held_still(root: Path) -> Log:
+def log_at_epoch(root: Path) -> Log:
     """A log with a clock at the epoch, so that nothing has expired."""
     opened = lakelog.open(root).log
     return Log(opened.store, opened.dialect, clock=lambda: 0)
@@ -64,10 +64,10 @@ def _kept(row: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 def model_disagreements(expected: replay.State, found: replay.State, *, stats: bool) -> list[str]:
     """Differences between the model's reading of a checkpoint and its replay of the commits."""
-    left_out = {} if stats else {"stats": None}
+    omitted = {} if stats else {"stats": None}
     problems = differences(
-        [_kept(row, **left_out) for row in expected.files.values()],
-        [_kept(row, **left_out) for row in found.files.values()],
+        [_kept(row, **omitted) for row in expected.files.values()],
+        [_kept(row, **omitted) for row in found.files.values()],
         ("path", "dvId"),
     )
     dropped = {"stats": None, "tags": None}
@@ -115,11 +115,11 @@ def some_of(versions: list[int], name: str) -> list[int]:
 @pytest.mark.sampled(4, keep=("layout",))
 @SEEDS
 @pytest.mark.parametrize("layout", DELTA.layouts)
-def test_a_checkpoint_of_every_version_is_the_plain_replay(
+def test_checkpoint_of_every_version_equals_the_plain_replay(
     layout: str, seed: int, tmp_path: Path
 ) -> None:
     root = generate(tmp_path / "t", seed, PLAIN)
-    log = held_still(root)
+    log = log_at_epoch(root)
     options = CheckpointOptions(
         stats_as_json=seed % 4 != 3, stats_as_struct=seed % 2 == 1, part_actions=4
     )
@@ -159,7 +159,7 @@ def _compare_with_deltalake(root: Path, expected: dict[int, replay.State], writt
         before = sorted(deltalake.DeltaTable(plain).file_uris())
     except Exception:  # noqa: BLE001 - it does not read such a table in any case
         return
-    # Odd spellings make it miss files in plain commits.
+    # Unusual path encodings make it miss files in plain commits.
     if written and len(before) == len(expected[latest].files):
         found = [
             uri.replace(str(root), str(plain)) for uri in deltalake.DeltaTable(root).file_uris()
@@ -170,9 +170,11 @@ def _compare_with_deltalake(root: Path, expected: dict[int, replay.State], writt
 
 @pytest.mark.sampled(4)
 @SEEDS
-def test_checkpoints_follow_checkpoints_of_others(seed: int, tmp_path: Path) -> None:
+def test_checkpoints_are_written_after_checkpoints_of_other_writers(
+    seed: int, tmp_path: Path
+) -> None:
     root = generate(tmp_path / "t", seed, Options(truncate=0.5, noise=True))
-    log = held_still(root)
+    log = log_at_epoch(root)
     options = CheckpointOptions()
     known = replay.list_log(root).rebuildable()
     expected = {v: replay.replay(root, v) for v in known}
@@ -191,11 +193,11 @@ def test_checkpoints_follow_checkpoints_of_others(seed: int, tmp_path: Path) -> 
 @pytest.mark.sampled(4, keep=("layout",))
 @SEEDS
 @pytest.mark.parametrize("layout", INDEXTABLES.layouts)
-def test_an_indextables_checkpoint_of_every_version_is_the_plain_replay(
+def test_indextables_checkpoint_of_every_version_equals_the_plain_replay(
     layout: str, seed: int, tmp_path: Path
 ) -> None:
     root = generate_indextables(tmp_path / "t", seed, 6)
-    log = held_still(root)
+    log = log_at_epoch(root)
     options = CheckpointOptions(part_actions=2, max_file_bytes=600, compression="snappy")
     for version in some_of([*indextables_model.commits(root)], f"{layout} {seed}"):
         state = indextables_model.replay(root, version)
@@ -206,7 +208,7 @@ def test_an_indextables_checkpoint_of_every_version_is_the_plain_replay(
         snapshot = Snapshot.open(log, version)
         assert snapshot.provenance.checkpoint is not None
         assert snapshot.provenance.checkpoint.version == version
-        if layout != "flattened":  # JSON does not say which commit wrote a row
+        if layout != "flattened":  # JSON does not record which commit wrote a row
             for rows in (state.files, state.tombstones, state.skips):
                 for row in rows.values():
                     row["version"] = None

@@ -34,14 +34,14 @@ from tests.checkpoint.tables import (
 ROUNDS = share_of(4, 2)
 
 
-def side_by_side(*works: Callable[[], None]) -> list[BaseException]:
+def run_concurrently(*works: Callable[[], None]) -> list[BaseException]:
     """Run each in a thread; return their errors."""
     raised: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> None:
         try:
             work()
-        except BaseException as error:  # noqa: BLE001 - told by the test
+        except BaseException as error:  # noqa: BLE001 - reported by the test
             raised.append(error)
 
     threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
@@ -53,7 +53,7 @@ def side_by_side(*works: Callable[[], None]) -> list[BaseException]:
 
 
 @pytest.mark.parametrize("kind", [CLASSIC, MULTIPART, V2_JSON, JSON, FLATTENED], ids=str)
-def test_two_checkpointers_of_one_version_do_not_disturb_readers(
+def test_two_checkpoint_writers_of_one_version_do_not_affect_readers(
     kind: Kind, tmp_path: Path
 ) -> None:
     root = make(kind, tmp_path / "t")
@@ -71,20 +71,22 @@ def test_two_checkpointers_of_one_version_do_not_disturb_readers(
             found = lakelog.open(root).snapshot(version=LATEST).files().select("path").collect()
             assert sorted(found["path"]) == expected
 
-    reader = threading.Thread(target=lambda: failures.extend(side_by_side(read)))
+    reader = threading.Thread(target=lambda: failures.extend(run_concurrently(read)))
     failures: list[BaseException] = []
     reader.start()
-    raised = side_by_side(checkpoint, checkpoint)
+    raised = run_concurrently(checkpoint, checkpoint)
     done.set()
     reader.join()
     assert raised == []
     assert failures == []
     log = log_at(root, kind.dialect)
-    for there in log.list_all().checkpoints:
-        assert verify_one(log, there).is_proved
+    for found in log.list_all().checkpoints:
+        assert verify_one(log, found).is_proved
 
 
-def test_a_committer_is_not_disturbed_and_the_pointer_ends_at_a_checkpoint(tmp_path: Path) -> None:
+def test_checkpoint_writers_do_not_affect_a_committer_and_the_pointer_is_valid(
+    tmp_path: Path,
+) -> None:
     root = make(CLASSIC, tmp_path / "t")
 
     def commit() -> None:
@@ -97,19 +99,19 @@ def test_a_committer_is_not_disturbed_and_the_pointer_ends_at_a_checkpoint(tmp_p
         for _ in range(ROUNDS):
             write_checkpoint(log_at(root, CLASSIC.dialect))
 
-    assert side_by_side(commit, checkpoint, checkpoint) == []
+    assert run_concurrently(commit, checkpoint, checkpoint) == []
     snapshot = lakelog.open(root).snapshot()
     assert snapshot.version == LATEST + 8
     assert snapshot.num_files() == 19 + 8
     log = log_at(root, CLASSIC.dialect)
-    there = log.list_all().checkpoints
-    for found in there:
+    listed = log.list_all().checkpoints
+    for found in listed:
         assert verify_one(log, found).is_proved
     pointer = log.dialect.pointed_version(log.store.read("_delta_log/_last_checkpoint"))
-    assert pointer in {found.version for found in there}
+    assert pointer in {found.version for found in listed}
 
 
-def test_a_checkpointer_that_fails_does_not_disturb_another(tmp_path: Path) -> None:
+def test_failed_checkpoint_writer_does_not_affect_another(tmp_path: Path) -> None:
     root = make(MULTIPART, tmp_path / "t")
 
     def fail() -> None:
@@ -119,11 +121,11 @@ def test_a_checkpointer_that_fails_does_not_disturb_another(tmp_path: Path) -> N
     def checkpoint() -> None:
         write_checkpoint(log_at(root, MULTIPART.dialect), layout="multipart")
 
-    assert side_by_side(fail, checkpoint, fail) == []
+    assert run_concurrently(fail, checkpoint, fail) == []
     assert lakelog.open(root).verify().is_proved
 
 
-def test_a_checkpoint_that_is_replaced_under_its_reader_is_read_as_it_was_opened(
+def test_checkpoint_replaced_during_a_read_is_read_as_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = make(CLASSIC, tmp_path / "t")
@@ -132,7 +134,7 @@ def test_a_checkpoint_that_is_replaced_under_its_reader_is_read_as_it_was_opened
     found = log.list_all().checkpoints[-1]
     path = Path(root) / found.paths[0]
     bodies = itertools.cycle([_rewritten(path, tmp_path), path.read_bytes()])
-    monkeypatch.setattr(parquet, "_MANY_ROWS", 1)  # as large ones: in shares, side by side
+    monkeypatch.setattr(parquet, "_MANY_ROWS", 1)  # like a large file: in parallel parts
     monkeypatch.setattr(parquet, "_FEW_PROMISED", 1)
 
     def read() -> list[pl.DataFrame]:

@@ -47,7 +47,7 @@ def replay_from_its_base(root: Path, version: int | None, snapshot: Any) -> Stat
     paths = used.paths if used is not None else ()
     bound = used.version if used is not None else -1
     newer = [c for c in list_log(root).candidates if c.version >= bound and c.paths != paths]
-    return replay(root, version, passing_over=newer)
+    return replay(root, version, excluded=newer)
 
 
 def disagreements(state: State, snapshot: Any) -> list[str]:

@@ -165,14 +165,14 @@ def decode_commits(root: Path, start: int = 0, end: int | None = None) -> list[d
 
 
 def replay(
-    root: Path, version: int | None = None, *, passing_over: Collection[Candidate] = ()
+    root: Path, version: int | None = None, *, excluded: Collection[Candidate] = ()
 ) -> State:
     """The state at `version` (default: the latest), or a refusal.
 
     Args:
         root: Table root on local disk.
         version: Table version.
-        passing_over: Checkpoints to treat as broken, to get the result of a fallback.
+        excluded: Checkpoints to treat as broken, to get the result of a fallback.
 
     Raises:
         RefusedError: These bytes define no state.
@@ -188,7 +188,7 @@ def replay(
             raise RefusedError(f"commits {missing} are missing above {base}")
         state = State(target, base=base, broken=tuple(broken))
         if base is not None:
-            rows = None if base in passing_over else _read_checkpoint(root, base)
+            rows = None if base in excluded else _read_checkpoint(root, base)
             if rows is None:
                 broken.append(base)
                 continue
