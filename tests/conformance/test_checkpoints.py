@@ -24,11 +24,10 @@ pytestmark = [pytest.mark.corpus, pytest.mark.filterwarnings("ignore::lakelog.La
 
 DELTA = delta_tables()
 INDEXTABLES = indextables()
-ASKED = ("multipart", "v2-parquet")
+OTHER_LAYOUTS = ("multipart", "v2-parquet")
 """Layouts in addition to the default one: each table gets one of them, by its name."""
 APPLICATIONS_EXPIRE = "delta.setTransactionRetentionDuration"
 NO_TEXT = "delta.checkpoint.writeStatsAsJson"
-APART = ("stats", "dataChange", "tags")
 
 
 def copied(root: Path, folder: str, target: Path) -> Path:
@@ -44,8 +43,8 @@ def state_of(table: lakelog.Table) -> dict[str, Any]:
     snapshot = table.snapshot()
     files = snapshot.files()
     configuration = snapshot.metadata.configuration
-    # What the table asks its checkpoints to leave out.
-    left_out = {"tombstones"} | ({"txn"} if APPLICATIONS_EXPIRE in configuration else set())
+    # What the table configures its checkpoints to omit.
+    omitted = {"tombstones"} | ({"txn"} if APPLICATIONS_EXPIRE in configuration else set())
     keeps_text = configuration.get(NO_TEXT, "true") == "true"
     columns = set(files.collect_schema().names()) - {
         "version",
@@ -55,7 +54,7 @@ def state_of(table: lakelog.Table) -> dict[str, Any]:
         "tags",
     }
     return {
-        **{k: v for k, v in snapshot_facts(snapshot).items() if k not in left_out},
+        **{k: v for k, v in snapshot_facts(snapshot).items() if k not in omitted},
         "rows": [normal(row, columns) for row in rows_of(files)],
         "kept": {
             (row["path"], row.get("dvId")): (
@@ -77,7 +76,7 @@ def peer_state(path: Path) -> list[tuple[Any, ...]] | None:
         peer = DeltaTable(str(path))
         actions = peer.get_add_actions()
         columns = [actions.column(name).to_pylist() for name in ("path", "size_bytes")]
-    except BaseException as error:  # its panics are no Exceptions
+    except BaseException as error:  # its panics are not of type Exception
         if isinstance(error, KeyboardInterrupt | SystemExit):
             raise
         return None
@@ -90,11 +89,13 @@ def _writable(entry: dict[str, Any]) -> bool:
 
 @pytest.mark.sampled(10)
 @each(DELTA, _writable)
-def test_a_delta_table_reads_the_same_from_a_checkpoint_of_ours(name: str, tmp_path: Path) -> None:
+def test_delta_table_is_the_same_when_read_from_a_lakelog_checkpoint(
+    name: str, tmp_path: Path
+) -> None:
     location = copied(delta_path(name), "_delta_log", tmp_path / "t")
     before, peer_before = state_of(lakelog.open(location)), peer_state(location)
     written = 0
-    for layout in ("auto", ASKED[crc32(name.encode()) % len(ASKED)]):
+    for layout in ("auto", OTHER_LAYOUTS[crc32(name.encode()) % len(OTHER_LAYOUTS)]):
         table = lakelog.open(location)
         try:
             report = table.checkpoint(layout=layout)
@@ -110,17 +111,17 @@ def test_a_delta_table_reads_the_same_from_a_checkpoint_of_ours(name: str, tmp_p
             return
         written += not report.reused
         assert report.num_adds == before["num_files"]
-        _check_alike(before, lakelog.open(location), layout)
+        _assert_equal(before, lakelog.open(location), layout)
         if peer_before is not None:
             assert peer_state(location) == peer_before, layout
     assert lakelog.open(location).verify().verdict in {"proved", "unprovable"}
     commits = list(replay.list_log(location).commits.values())
     for commit in commits[:-1] if written else ():
         commit.unlink()
-    _check_alike(before, lakelog.open(location), "without the commits below")
+    _assert_equal(before, lakelog.open(location), "without the earlier commits")
 
 
-def _check_alike(before: dict[str, Any], table: lakelog.Table, what: str) -> None:
+def _assert_equal(before: dict[str, Any], table: lakelog.Table, what: str) -> None:
     after = state_of(table)
     assert not differences(before["rows"], after.pop("rows"), ("path", "dvId")), what
     assert after == {k: v for k, v in before.items() if k != "rows"}, what
@@ -128,7 +129,7 @@ def _check_alike(before: dict[str, Any], table: lakelog.Table, what: str) -> Non
 
 @pytest.mark.sampled(4)
 @each(INDEXTABLES)
-def test_an_indextables_table_reads_the_same_from_a_checkpoint_of_ours(
+def test_indextables_table_is_the_same_when_read_from_a_lakelog_checkpoint(
     name: str, tmp_path: Path
 ) -> None:
     root = find_corpus()

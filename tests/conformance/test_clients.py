@@ -1,4 +1,4 @@
-"""What `lakelog compat` says of the Python clients is what their installed releases do."""
+"""`lakelog compat` reports what the installed releases of the Python clients do."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def table_with(feature: str, root: Path) -> str:
     return os.fspath(root)
 
 
-def works(call: Callable[[], Any]) -> bool:
+def succeeds(call: Callable[[], Any]) -> bool:
     try:
         call()
     except Exception:  # noqa: BLE001 - any error of a client is a refusal
@@ -69,8 +69,8 @@ def works(call: Callable[[], Any]) -> bool:
     return True
 
 
-def compared(client: str, path: str, *, reads: bool, writes: bool) -> None:
-    """Assert that a client does what is said of it."""
+def assert_reported(client: str, path: str, *, reads: bool, writes: bool) -> None:
+    """Assert that the compatibility report agrees with what a client did."""
     first, second, _ = (Path(path) / "_delta_log" / f"{0:020}.json").read_text().splitlines()
     listed = json.loads(first)["protocol"]
     protocol = Protocol(
@@ -88,7 +88,7 @@ def compared(client: str, path: str, *, reads: bool, writes: bool) -> None:
 
 @pytest.mark.reference
 @pytest.mark.parametrize("feature", sorted(RULES.features))
-def test_the_python_clients_open_what_compat_says(feature: str, tmp_path: Path) -> None:
+def test_python_clients_open_the_tables_that_compat_reports(feature: str, tmp_path: Path) -> None:
     from deltalake import DeltaTable, QueryBuilder, write_deltalake
 
     path = table_with(feature, tmp_path / "t")
@@ -100,10 +100,10 @@ def test_the_python_clients_open_what_compat_says(feature: str, tmp_path: Path) 
     def read_by_polars() -> None:
         assert pl.scan_delta(path).collect().height == 2
 
-    reads, polars_reads = works(read), works(read_by_polars)
-    writes = works(lambda: write_deltalake(path, pa.table({"id": [3]}), mode="append"))
-    compared("deltalake", path, reads=reads, writes=writes)
-    compared("Polars", path, reads=polars_reads, writes=writes)
+    reads, polars_reads = succeeds(read), succeeds(read_by_polars)
+    writes = succeeds(lambda: write_deltalake(path, pa.table({"id": [3]}), mode="append"))
+    assert_reported("deltalake", path, reads=reads, writes=writes)
+    assert_reported("Polars", path, reads=polars_reads, writes=writes)
 
 
 def test_every_feature_of_a_client_is_one_of_the_dialect() -> None:

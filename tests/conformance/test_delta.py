@@ -80,7 +80,7 @@ def test_a_table_that_must_be_refused_gives_no_snapshot(name: str, unpacked: Pat
 
 
 @each(TABLES, lambda entry: entry["verdict"] == "either")
-def test_a_table_that_peers_disagree_on_is_refused_or_read_as_the_manifest_says(
+def test_table_on_which_peers_disagree_is_refused_or_equals_the_manifest(
     name: str, unpacked: Path
 ) -> None:
     try:
@@ -158,7 +158,7 @@ def _wrong_after_update(name: str, snapshot: Any, unpacked: Path) -> dict[str, A
 
 @pytest.mark.sampled(6)
 @each(TABLES, _loads)
-def test_a_projection_gives_what_the_whole_gives(name: str, unpacked: Path) -> None:
+def test_projection_equals_the_columns_of_a_full_read(name: str, unpacked: Path) -> None:
     table = lakelog.open(delta_path(name, unpacked))
     keys = table.snapshot().files().select("path", "dvId", "size").collect()
     assert wrong_facts(name, file_facts(keys)) == {}
@@ -175,7 +175,7 @@ def test_every_column_of_the_state_equals_the_plain_replay(name: str) -> None:
     path = delta_path(name)
     snapshot = lakelog.open(path).snapshot()
     state = replay.replay(path)
-    # Statistics that stand in a checkpoint as a struct only are compared by the random logs.
+    # Statistics that a checkpoint stores only as a struct are compared by the tests of random logs.
     columns = set(snapshot.files().collect_schema().names()) - {"stats", "extra"}
     if snapshot.provenance.compactions:
         columns -= {"version"}
@@ -212,7 +212,7 @@ def _row_count_is_given(entry: dict[str, Any]) -> bool:
 
 @pytest.mark.sampled(3)
 @each(TABLES, _row_count_is_given)
-def test_the_live_files_hold_the_rows_of_the_manifest(name: str) -> None:
+def test_live_files_contain_the_rows_of_the_manifest(name: str) -> None:
     path = delta_path(name)
     columns = ("path", "dvCardinality")
     files = lakelog.open(path).snapshot().files().select(columns).collect()
@@ -221,9 +221,9 @@ def test_the_live_files_hold_the_rows_of_the_manifest(name: str) -> None:
 
 
 OVERWRITTEN = {
-    "kernel-rs__parquet_row_group_skipping": "its checkpoint holds another schema and other files "
-    "than its commits, under an id that a broken checkpoint no longer tells: the protocol wants a "
-    "checkpoint to be the complete replay of the commits up to its version (Checkpoints)"
+    "kernel-rs__parquet_row_group_skipping": "its checkpoint contains another schema and other "
+    "files than its commits, with an id that a broken checkpoint no longer shows: the protocol "
+    "requires a checkpoint to be the complete replay of the commits up to its version (Checkpoints)"
 }
 """Tables whose commits do not lead to their checkpoint, with the violated clause."""
 
@@ -241,7 +241,7 @@ def _can_fall_back(entry: dict[str, Any]) -> bool:
 
 @pytest.mark.sampled(6)
 @each(TABLES, _can_fall_back)
-def test_falling_back_past_a_broken_checkpoint_gives_the_same_state_with_a_warning(
+def test_broken_checkpoint_is_ignored_with_a_warning_and_the_same_state(
     name: str, tmp_path: Path
 ) -> None:
     table = tmp_path / "table"

@@ -86,7 +86,7 @@ def test_updating_version_by_version_gives_every_state(name: str) -> None:
 
 
 @each(TABLES)
-def test_a_version_that_no_file_names_is_refused(name: str) -> None:
+def test_version_without_a_file_is_refused(name: str) -> None:
     table = lakelog.open(_path(name))
     with pytest.raises(lakelog.LakelogError) as refused:
         table.snapshot(version=TABLES[name]["expected"]["latestVersion"] + 1)

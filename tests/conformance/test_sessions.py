@@ -35,7 +35,7 @@ CLASSES = (
     "e\u0301n\u0303",  # the same letters, decomposed
     "雪\u3042\ud55c",
     "😀\U0001f469\u200d\U0001f4bb\U00010348",  # beyond the basic plane, joined
-    "\u05d0\u0627\u202e",  # right to left, and the mark that turns it
+    "\u05d0\u0627\u202e",  # right to left, and a direction mark
     "\x01\t\n\r\x1f\x7f\x85",
     "%2F%%41%C3%A9",
     # Without the tilde: deltalake does not find its own files with one in `optimize`.
@@ -58,7 +58,7 @@ class Session:
         self.rows: list[Row] = []
         self.steps: list[str] = []
         self.values: list[str | None] = [None, *(self._text() for _ in range(5))]
-        # Two spellings of one text are two partitions.
+        # Two Unicode forms of one text are two partitions.
         self.values += ["\u00e9", "e\u0301"]
         self._next = 0
         properties = {
@@ -167,7 +167,9 @@ class Session:
 
 
 @pytest.mark.parametrize("number", range(SESSIONS))
-def test_both_give_the_rows_of_the_model_after_every_step(number: int, tmp_path: Path) -> None:
+def test_lakelog_and_deltalake_return_the_rows_of_the_model_after_every_step(
+    number: int, tmp_path: Path
+) -> None:
     print(f"LAKELOG_SEED={SEED}")
     session = Session(tmp_path / "t", random.Random(f"{SEED} {number}"))
     for _ in range(STEPS):

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.conformance.test_clients import RULES, compared, table_with, works
+from tests.conformance.test_clients import RULES, assert_reported, succeeds, table_with
 from tests.kernel.engine import Kernel
 
 
@@ -18,6 +18,6 @@ def test_kernel_opens_exactly_the_tables_that_compat_lists(kernel: Kernel, tmp_p
     pq.write_table(pa.table({"id": [3]}), more)
     for feature in sorted(RULES.features):
         path = table_with(feature, tmp_path / feature)
-        reads = works(lambda path=path: kernel.rows(path))  # type: ignore[misc]
-        writes = works(lambda path=path: kernel.append(path, more))  # type: ignore[misc]
-        compared("Java Delta Kernel", path, reads=reads, writes=writes)
+        reads = succeeds(lambda path=path: kernel.rows(path))  # type: ignore[misc]
+        writes = succeeds(lambda path=path: kernel.append(path, more))  # type: ignore[misc]
+        assert_reported("Java Delta Kernel", path, reads=reads, writes=writes)
