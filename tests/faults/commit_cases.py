@@ -36,7 +36,7 @@ VOLATILE = frozenset(
 """Columns that differ between runs or versions, and are irrelevant here."""
 
 State = dict[str, Any] | None
-"""The content of a table; None if there is none."""
+"""The content of a table; None if there is no table."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def _append(location: str) -> int | None:
 
 
 def many_adds(count: int) -> pl.DataFrame:
-    """Adds as a table of them."""
+    """Adds as a data frame."""
     values = [{"p": str(i % 3)} for i in range(count)]
     return pl.DataFrame(
         {
@@ -113,7 +113,7 @@ def _set_metadata(location: str) -> int | None:
     return tx.version
 
 
-def _turn_on(location: str) -> int | None:
+def _enable_feature(location: str) -> int | None:
     """Metadata and protocol together; the first in-commit timestamp, which reads the file time."""
     with lakelog.open(location).transaction() as tx:
         tx.set_metadata(configuration={"delta.enableInCommitTimestamps": "true"})
@@ -121,7 +121,7 @@ def _turn_on(location: str) -> int | None:
     return tx.version
 
 
-def _identified(location: str) -> int | None:
+def _with_app_id(location: str) -> int | None:
     with lakelog.open(location).transaction(app_id="app", app_version=5) as tx:
         tx.add(path="once", size=1, partitionValues={"p": "b"})
     return tx.version
@@ -158,20 +158,20 @@ def _columnar(location: str) -> int | None:
         return _append_many(location)
 
 
-def _overtaken(location: str) -> int | None:
-    """Two others commit while it is open: it loses a version, reads them, and is rebased."""
+def _rebased(location: str) -> int | None:
+    """Two other transactions commit while it is open; it reads their commits and is rebased."""
     table = lakelog.open(location)
     with table.transaction() as tx:
         tx.read(pl.col("p") == "a")
         tx.add(path="late", size=1, partitionValues={"p": "a"})
-        others = _quiet(location)
+        others = _without_faults(location)
         for number in range(2):
             with others.transaction() as other:
                 other.add(path=f"other-{number}", size=1, partitionValues={"p": "b"})
     return tx.version
 
 
-def _quiet(location: str) -> Table:
+def _without_faults(location: str) -> Table:
     """The table, on a store without faults."""
     with mock.patch("lakelog.table_functions.open_bounded", open_bounded):
         return lakelog.open(location)
@@ -186,19 +186,19 @@ ROW_IDS = {"delta.enableRowTracking": "true"}
 CASES = (
     *(Case(f"create {f}", _create(f), formats=(f,), creates=True) for f in FORMATS),
     Case("append", _append),
-    Case("append behind a checkpoint", _append, formats=("delta",), checkpoint=True),
+    Case("append after a checkpoint", _append, formats=("delta",), checkpoint=True),
     Case("append with row ids and times", _append, ("delta",), {**ICT, **ROW_IDS}),
     Case("append a table", _append_many),
     Case("replace", _remove),
     Case("metadata", _set_metadata),
-    Case("turn a feature on", _turn_on, formats=("delta",)),
-    Case("identified", _identified, formats=("delta",), app=True),
+    Case("enable a feature", _enable_feature, formats=("delta",)),
+    Case("app id", _with_app_id, formats=("delta",), app=True),
     Case("domain", _domain, formats=("delta",), features=("domainMetadata",)),
     Case("skip", _skip, formats=("indextables",)),
     Case("alter add column", _add_column, formats=("delta",)),
     Case("alter rename column", _rename_column, formats=("delta",)),
     Case("alter upgrade", _upgrade, formats=("delta",)),
-    Case("overtaken", _overtaken),
+    Case("rebased", _rebased),
     Case("columnar", _columnar, formats=("indextables",), features=("columnarCommits",)),
 )
 RUNS = [(case, form) for case in CASES for form in case.formats]
@@ -283,7 +283,7 @@ def expect(location: str, case: Case, form: str) -> Expected:
 Shape = tuple[tuple[str, bytes], ...]
 RANDOM = rb"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|[0-9a-f]{32}|\b[0-9]{13}\b"
 _read: dict[Shape, State] = {}
-_followed: set[tuple[str, Shape]] = set()
+_committed_after: set[tuple[str, Shape]] = set()
 
 
 def shape(location: str) -> Shape:
@@ -306,14 +306,14 @@ def shape(location: str) -> Shape:
 def read(location: str, version: int | None = None) -> State:
     """The complete content of a table, opened again, without random values."""
     if version is not None:
-        return _read_afresh(location, version)
+        return _read_uncached(location, version)
     seen = shape(location)
     if seen not in _read:
-        _read[seen] = _read_afresh(location)
+        _read[seen] = _read_uncached(location)
     return _read[seen]
 
 
-def _read_afresh(location: str, version: int | None = None) -> State:
+def _read_uncached(location: str, version: int | None = None) -> State:
     try:
         snapshot = lakelog.open(location).snapshot(version)
     except TableNotFoundError:
@@ -344,13 +344,13 @@ def _read_afresh(location: str, version: int | None = None) -> State:
 def commit_again(location: str, form: str, state: State) -> None:
     """The next writer is not affected by the files of a failed one."""
     left = (form, shape(location))
-    if left in _followed:
+    if left in _committed_after:
         return
-    _follow(location, form, state)
-    _followed.add(left)
+    _commit_next(location, form, state)
+    _committed_after.add(left)
 
 
-def _follow(location: str, form: str, state: State) -> None:
+def _commit_next(location: str, form: str, state: State) -> None:
     if state is None:
         assert lakelog.create(location, SCHEMA, ["p"], form).version() == 0
         return

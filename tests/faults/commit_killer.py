@@ -1,7 +1,7 @@
-"""Runs writers that die: ``commit_killer.py``, one order per line of JSON on standard input. An
-order names a case of `commit_cases`, a location and where to die; the result is a line of JSON: how
-the writer ended. Each writer is a fork of this process, which has imported everything and run
-nothing, so a death costs milliseconds.
+"""Runs writers that are killed: ``commit_killer.py``, one order per line of JSON on standard input.
+An order names a case of `commit_cases`, a location and where the writer is killed; the result is a
+line of JSON: its exit code. Each writer is a fork of this process, which has imported everything
+and run nothing, so a kill costs milliseconds.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lakelog.testing import InjectingStore, Rule
 from tests.faults.commit_cases import CASES, store_replaced
 from tests.faults.faulty_os import CALLS, FaultyOs, os_replaced
 
-PATIENCE_S = 60.0
+TIMEOUT_S = 60.0
 
 
 def acknowledge(path: str, version: int | None) -> None:
@@ -32,7 +32,7 @@ def acknowledge(path: str, version: int | None) -> None:
 
 
 def write_case(order: dict[str, Any]) -> None:
-    """One case, dying at the nth operation of the store."""
+    """Write one case; the process is killed at the nth operation of the store."""
     [case] = [c for c in CASES if c.name == order["case"]]
 
     def inject(store: LogStore) -> LogStore:
@@ -43,12 +43,12 @@ def write_case(order: dict[str, Any]) -> None:
 
 
 def write_case_on_disk(order: dict[str, Any]) -> None:
-    """One case, dying at the nth call of the operating system."""
+    """Write one case; the process is killed at the nth call of the operating system."""
     [case] = [c for c in CASES if c.name == order["case"]]
 
     def die(_: str) -> None:
         os.kill(os.getpid(), signal.SIGKILL)
-        time.sleep(PATIENCE_S)
+        time.sleep(TIMEOUT_S)
 
     faulty = FaultyOs(CALLS, order["nth"], die, after=order["after"], torn=order["torn"])
     with os_replaced(faulty):
@@ -58,7 +58,7 @@ def write_case_on_disk(order: dict[str, Any]) -> None:
 
 def write_forever(order: dict[str, Any]) -> None:
     """Commit repeatedly, until the process is killed."""
-    # Without checkpoints, which do not say who wrote a file: the tests ask the commits.
+    # Without checkpoints, which do not record the writer of a file: the tests read the commits.
     table = lakelog.open(order["location"], upkeep=False)
     for number in range(1_000_000):
         app = (order["name"], number) if table.format == "delta" else ()
@@ -89,8 +89,8 @@ def run(order: dict[str, Any]) -> int:
     status = 0
     for child, each in zip(children, orders, strict=True):
         if "after_s" in each:
-            # Its first commit has been made: what follows is not its import.
-            deadline = time.monotonic() + PATIENCE_S
+            # After its first commit, so that it is not killed during its imports.
+            deadline = time.monotonic() + TIMEOUT_S
             while not os.path.exists(each["ack"]) and time.monotonic() < deadline:
                 time.sleep(0.001)
             time.sleep(each["after_s"])

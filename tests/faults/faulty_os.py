@@ -15,14 +15,14 @@ MODULES = ("lakelog.storage.durable.os", "lakelog.storage.local.os")
 
 
 class FaultyOs:
-    """``os``, with something happening at the nth of some of its calls.
+    """``os`` with a fault at the nth of some of its calls.
 
     Args:
         calls: Names of the calls that count.
-        nth: The call that is struck, from 1.
-        strike: What happens then; given the call's name.
-        after: Whether it happens after the call has been made.
-        torn: Whether a write that is struck has written half of its data.
+        nth: Number of the faulty call, from 1.
+        inject: The fault, which gets the name of the call.
+        after: Whether the fault occurs after the call.
+        torn: Whether a faulty write has written half of its data.
 
     Attributes:
         made: Names of the calls so far.
@@ -32,13 +32,13 @@ class FaultyOs:
         self,
         calls: tuple[str, ...],
         nth: int,
-        strike: Callable[[str], None],
+        inject: Callable[[str], None],
         *,
         after: bool = False,
         torn: bool = False,
     ) -> None:
         self.made: list[str] = []
-        self._calls, self._nth, self._strike = calls, nth, strike
+        self._calls, self._nth, self._inject = calls, nth, inject
         self._after, self._torn = after, torn
 
     def __getattr__(self, name: str) -> Any:
@@ -48,17 +48,17 @@ class FaultyOs:
 
         def call(*args: Any, **options: Any) -> Any:
             self.made.append(name)
-            struck = len(self.made) == self._nth
-            if struck and name == "write" and self._torn:
+            is_faulty = len(self.made) == self._nth
+            if is_faulty and name == "write" and self._torn:
                 half = memoryview(args[1])
                 real(args[0], half[: len(half) // 2])
-            if struck and not self._after:
+            if is_faulty and not self._after:
                 if name == "close":
                     real(*args, **options)  # a close that fails has closed
-                self._strike(name)
+                self._inject(name)
             result = real(*args, **options)
-            if struck and self._after:
-                self._strike(name)
+            if is_faulty and self._after:
+                self._inject(name)
             return result
 
         return call

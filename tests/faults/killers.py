@@ -15,7 +15,7 @@ from typing import IO, Any
 
 
 @contextmanager
-def asked(killer: Path) -> Iterator[Callable[[dict[str, Any]], IO[str]]]:
+def killer_process(killer: Path) -> Iterator[Callable[[dict[str, Any]], IO[str]]]:
     """Yields a function that sends an order to a process, and the stream of its results."""
     process = subprocess.Popen(
         [sys.executable, str(killer)],
@@ -28,12 +28,12 @@ def asked(killer: Path) -> Iterator[Callable[[dict[str, Any]], IO[str]]]:
     assert process.stdout is not None
     orders, answers = process.stdin, process.stdout
 
-    def ask(order: dict[str, Any]) -> IO[str]:
+    def send(order: dict[str, Any]) -> IO[str]:
         orders.write(json.dumps(order) + "\n")
         orders.flush()
         return answers
 
-    yield ask
+    yield send
     orders.close()
     process.wait(120)
     answers.close()
@@ -42,17 +42,17 @@ def asked(killer: Path) -> Iterator[Callable[[dict[str, Any]], IO[str]]]:
 @contextmanager
 def started(killer: Path) -> Iterator[Callable[[dict[str, Any]], int]]:
     """Yields a function that runs one order and returns its exit code, negative after a signal."""
-    with asked(killer) as ask:
+    with killer_process(killer) as send:
 
         def run(order: dict[str, Any]) -> int:
-            answer = ask(order).readline()
-            assert answer, "the killer itself has died"
+            answer = send(order).readline()
+            assert answer, "the killer process has ended"
             return int(answer)
 
         yield run
 
 
-def tell(*words: object) -> None:
+def write_event(*words: object) -> None:
     """Write an event to standard output, complete or not at all."""
     os.write(1, (" ".join(map(str, words)) + "\n").encode())
 
@@ -77,4 +77,4 @@ def kill_each(write: Callable[[dict[str, Any], int], object]) -> None:
         os.kill(child, signal.SIGKILL)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         os.close(is_open)
-        tell("ended", code)
+        write_event("ended", code)

@@ -41,9 +41,9 @@ def _cut(data: bytes, rng: random.Random) -> Mutation:
     return Mutation("cut", f"at {at} of {len(data)}", data[:at], at, len(data))
 
 
-def _cut_at_a_seam(data: bytes, rng: random.Random) -> Mutation:
-    at = rng.choice(seams(data))
-    return Mutation("cut at a seam", f"at {at} of {len(data)}", data[:at], at, len(data))
+def _cut_at_a_boundary(data: bytes, rng: random.Random) -> Mutation:
+    at = rng.choice(boundaries(data))
+    return Mutation("cut at a boundary", f"at {at} of {len(data)}", data[:at], at, len(data))
 
 
 def _delete(data: bytes, rng: random.Random) -> Mutation:
@@ -53,7 +53,7 @@ def _delete(data: bytes, rng: random.Random) -> Mutation:
 
 
 def _delete_a_piece(data: bytes, rng: random.Random) -> Mutation:
-    ends = [0, *seams(data), len(data)]
+    ends = [0, *boundaries(data), len(data)]
     number = rng.randrange(len(ends) - 1)
     start, end = ends[number], ends[number + 1]
     return Mutation(
@@ -75,7 +75,7 @@ def _zero(data: bytes, rng: random.Random) -> Mutation:
     )
 
 
-def seams(data: bytes) -> list[int]:
+def boundaries(data: bytes) -> list[int]:
     """Ends of lines, and of the pages of Parquet, within a file; its middle if it has none."""
     if data[:4] == b"PAR1":
         found = _page_ends(data)
@@ -102,7 +102,7 @@ _OPERATIONS: tuple[Callable[[bytes, random.Random], Mutation], ...] = (
     _flip,
     _flip,
     _cut,
-    _cut_at_a_seam,
+    _cut_at_a_boundary,
     _delete,
     _delete_a_piece,
     _insert,

@@ -58,13 +58,13 @@ class Subject:
     Attributes:
         make: Writes it into a new folder.
         read: Its complete content, in a comparable form.
-        forget: Deletes the commits that its checkpoint covers, so that a reader has no fallback;
+        delete_commits: Deletes the commits that its checkpoint covers, so that a reader needs it;
             None if it never has one.
     """
 
     make: Callable[[Path], None]
     read: Callable[[Path], Content]
-    forget: Callable[[Path], None] | None = None
+    delete_commits: Callable[[Path], None] | None = None
 
 
 def read_table(root: Path) -> Content:
@@ -94,13 +94,13 @@ def _without_nulls(file: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _forget_delta(root: Path) -> None:
+def _delete_delta_commits(root: Path) -> None:
     for file in sorted((root / "_delta_log").glob("*.json")):
         if "checkpoint" not in file.name and int(file.name[:20]) < _CHECKPOINT:
             file.unlink()
 
 
-def _forget_indextables(root: Path) -> None:
+def _delete_indextables_commits(root: Path) -> None:
     for file in (root / "_transaction_log").glob("*.json"):
         if file.stem.isdigit() and int(file.stem) < _CHECKPOINT:
             file.unlink()
@@ -222,7 +222,9 @@ SUBJECTS: dict[str, Subject] = {
     "Delta commits": Subject(partial(_make_delta, layout=None), read_table),
     "Delta compaction": Subject(partial(_make_delta, layout=None, compaction=True), read_table),
     **{
-        f"Delta {layout}": Subject(partial(_make_delta, layout=layout), read_table, _forget_delta)
+        f"Delta {layout}": Subject(
+            partial(_make_delta, layout=layout), read_table, _delete_delta_commits
+        )
         for layout in _DELTA_LAYOUTS
     },
     **{
@@ -234,7 +236,7 @@ SUBJECTS: dict[str, Subject] = {
     "IndexTables columnar": Subject(_make_columnar, read_table),
     **{
         f"IndexTables {form}": Subject(
-            partial(_make_indextables, form=form), read_table, _forget_indextables
+            partial(_make_indextables, form=form), read_table, _delete_indextables_commits
         )
         for form in _INDEXTABLES_FORMS
     },

@@ -49,7 +49,7 @@ FAULTS: dict[Fault, tuple[Kind, ...]] = {
 """Faults, and the operations that have them; none means all."""
 
 
-BASIC = ("create delta", "create indextables", "append", "identified", "overtaken")
+BASIC = ("create delta", "create indextables", "append", "app id", "rebased")
 """Cases that represent the others for kinds of faults or stores that add little."""
 
 STORE_RUNS = [
@@ -73,14 +73,14 @@ def locations(kind: str, folder: Path) -> Location:
 
 
 @pytest.fixture(autouse=True)
-def looking() -> Iterator[None]:
+def _stores_count_as_local_disk() -> Iterator[None]:
     """A faulty store counts as local disk: writers check names before they list."""
     with mock.patch("lakelog.transaction.log_tail.on_local_disk", return_value=True):
         yield
 
 
-class Made:
-    """Wraps the opened store in a faulty one, and keeps it."""
+class FaultyStoreFactory:
+    """Wraps the opened store in a faulty store, and keeps that."""
 
     def __init__(self, kind: Callable[..., InjectingStore], *args: Any) -> None:
         self._kind, self._args = kind, args
@@ -102,7 +102,7 @@ def attempt(write: Callable[[str], int | None], location: str) -> Verdict:
 def check(expected: Expected, verdict: Verdict, found: State, what: str) -> None:
     """The table reads as before or as after, in agreement with the writer."""
     possible = [*expected.befores, expected.after]
-    assert found in possible, f"{what}: between before and after: {found}"
+    assert found in possible, f"{what}: the state is neither before nor after: {found}"
     if isinstance(verdict, CommitOutcomeUnknown):
         return
     if isinstance(verdict, BaseException):
@@ -113,7 +113,7 @@ def check(expected: Expected, verdict: Verdict, found: State, what: str) -> None
         assert verdict == expected.after["version"]
 
 
-def times_identified(location: str) -> int:
+def count_commits_with_app_id(location: str) -> int:
     """Number of commits that record version 5 of the application."""
     actions = lakelog.open(location).actions().collect()
     if "appId" not in actions.columns:
@@ -123,7 +123,7 @@ def times_identified(location: str) -> int:
 
 @pytest.mark.sampled(4, keep=("case",))
 @pytest.mark.parametrize(("store_kind", "times", "case", "form"), STORE_RUNS, ids=STORE_RUN_IDS)
-def test_a_commit_under_store_faults_is_there_whole_or_not_at_all(
+def test_commit_under_store_faults_exists_completely_or_not_at_all(
     tmp_path: Path, store_kind: str, times: int | None, case: Case, form: str
 ) -> None:
     fresh = locations(store_kind, tmp_path)
@@ -132,29 +132,31 @@ def test_a_commit_under_store_faults_is_there_whole_or_not_at_all(
         for nth in count(1):
             location = fresh()
             copy_to(location, expected.files)
-            made = Made(InjectingStore, [Rule(fault, kinds, nth=nth, times=times)])
+            made = FaultyStoreFactory(InjectingStore, [Rule(fault, kinds, nth=nth, times=times)])
             with store_replaced(made):
                 verdict = attempt(case.write, location)
             store = made.store
-            struck = [kind for kind, _ in store.operations if not kinds or kind in kinds][nth - 1 :]
+            affected = [kind for kind, _ in store.operations if not kinds or kind in kinds][
+                nth - 1 :
+            ]
             what = f"{fault} at {nth} of {store.operations}"
             found = read(location)
             check(expected, verdict, found, what)
-            if times and fault != "fail" and struck[:1] == ["put_if_absent"]:
+            if times and fault != "fail" and affected[:1] == ["put_if_absent"]:
                 assert isinstance(verdict, int), f"{what}: a lost answer is read back: {verdict!r}"
             if fault == "late":
                 store.arrive()
                 found = read(location)
-                check(expected, verdict, found, f"{what}, when all had arrived")
+                check(expected, verdict, found, f"{what}, after all writes arrived")
             if case.app and not isinstance(verdict, int):
                 again = case.write(location)
                 assert (again is None) == (found == expected.after), what
                 store.arrive()
                 found = read(location)
             if case.app:
-                assert times_identified(location) == 1, what
+                assert count_commits_with_app_id(location) == 1, what
             commit_again(location, form, found)
-            if not struck:
+            if not affected:
                 assert found == expected.after, what
                 break
 
@@ -162,7 +164,7 @@ def test_a_commit_under_store_faults_is_there_whole_or_not_at_all(
 @pytest.mark.sampled(4, keep=("case",))
 @pytest.mark.parametrize("late", [False, True], ids=["never arrives", "arrives late"])
 @pytest.mark.parametrize(("case", "form"), RUNS, ids=RUN_IDS)
-def test_an_outcome_that_cannot_be_read_back_is_said_to_be_unknown(
+def test_commit_whose_outcome_cannot_be_read_raises_commit_outcome_unknown(
     tmp_path: Path, case: Case, form: str, late: bool
 ) -> None:
     expected = expect(str(tmp_path / "clean"), case, form)
@@ -186,12 +188,12 @@ def test_an_outcome_that_cannot_be_read_back_is_said_to_be_unknown(
     stores[0].arrive()
     found = read(location)
     assert expected.after is not None
-    # Where it was overtaken, the late one may meet the other's.
+    # If another writer committed first, the late commit may conflict with its commit.
     arrives = late and raised.value.version == expected.after["version"]
     assert found == expected.after if arrives else found in expected.befores
     if case.app:
         case.write(location)
-        assert times_identified(location) == 1
+        assert count_commits_with_app_id(location) == 1
 
 
 class AfterFirstPut(InjectingStore):
@@ -229,30 +231,33 @@ class _Interrupting(InjectingStore):
         return interrupted
 
 
-class _Recorded(Transaction):
-    """Records every transaction that was begun."""
+class _RecordedTransaction(Transaction):
+    """Records every transaction that was created."""
 
-    begun: ClassVar[list[Transaction]] = []
+    created: ClassVar[list[Transaction]] = []
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.begun.append(self)
+        self.created.append(self)
 
 
 @pytest.mark.sampled(4, keep=("case",))
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.parametrize(("case", "form"), RUNS, ids=RUN_IDS)
-def test_an_interrupted_commit_is_there_whole_or_not_at_all_and_says_which(
+def test_interrupted_commit_exists_completely_or_not_at_all_and_is_reported(
     tmp_path: Path, case: Case, form: str, after: bool
 ) -> None:
     expected = expect(str(tmp_path / "clean"), case, form)
     for nth in count(1):
         location = str(tmp_path / str(nth))
         copy_to(location, expected.files)
-        made = Made(_Interrupting, nth, after)
-        _Recorded.begun.clear()
+        made = FaultyStoreFactory(_Interrupting, nth, after)
+        _RecordedTransaction.created.clear()
         interrupt: KeyboardInterrupt | None = None
-        with store_replaced(made), mock.patch("lakelog.table_transaction.Transaction", _Recorded):
+        with (
+            store_replaced(made),
+            mock.patch("lakelog.table_transaction.Transaction", _RecordedTransaction),
+        ):
             try:
                 case.write(location)
             except KeyboardInterrupt as raised:
@@ -266,8 +271,10 @@ def test_an_interrupted_commit_is_there_whole_or_not_at_all_and_says_which(
         written = found == expected.after
         notes = " ".join(getattr(interrupt, "__notes__", ()))
         assert ("committed as version" in notes) == written or not after, (what, notes)
-        # What overtook it has a quiet store.
-        own = [tx for tx in _Recorded.begun if isinstance(tx._log.store, _Interrupting)]
+        # Other writers have a store without faults.
+        own = [
+            tx for tx in _RecordedTransaction.created if isinstance(tx._log.store, _Interrupting)
+        ]
         if own:
             assert (own[-1].version is not None) == written, what
         commit_again(location, form, found)
@@ -278,10 +285,10 @@ def test_an_interrupted_commit_is_there_whole_or_not_at_all_and_says_which(
 
 @contextlib.contextmanager
 def failing_os(calls: tuple[str, ...], nth: int, number: int, torn: bool) -> Iterator[FaultyOs]:
-    def strike(_name: str) -> None:
+    def inject(_name: str) -> None:
         raise OSError(number, "injected")
 
-    with os_replaced(FaultyOs(calls, nth, strike, torn=torn)) as faulty:
+    with os_replaced(FaultyOs(calls, nth, inject, torn=torn)) as faulty:
         yield faulty
 
 
@@ -304,7 +311,7 @@ OS_RUNS = [
 @pytest.mark.parametrize(
     ("fault", "case", "form"), OS_RUNS, ids=[f"{fault[0]}-{c}-{f}" for fault, c, f in OS_RUNS]
 )
-def test_a_commit_under_faults_of_the_disk_is_there_whole_or_not_at_all(
+def test_commit_under_disk_faults_exists_completely_or_not_at_all(
     tmp_path: Path, fault: tuple[str, tuple[str, ...], int], case: Case, form: str
 ) -> None:
     _, calls, number = fault
@@ -320,7 +327,7 @@ def test_a_commit_under_faults_of_the_disk_is_there_whole_or_not_at_all(
             check(expected, verdict, found, what)
             if case.app:
                 case.write(location)
-                assert times_identified(location) == 1, what
+                assert count_commits_with_app_id(location) == 1, what
                 found = read(location)
             commit_again(location, form, found)
             if len(faulty.made) < nth:

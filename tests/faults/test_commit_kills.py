@@ -73,7 +73,7 @@ def check(location: str, form: str, expected: Expected, ack: Path, what: str) ->
     assert found in [*expected.befores, expected.after], what
     if acknowledged(ack):
         assert found is not None
-        assert found == expected.after, f"{what}: acknowledged, and not there"
+        assert found == expected.after, f"{what}: acknowledged, but missing"
         assert acknowledged(ack) == [found["version"]]
     check_the_log(location, form, found)
     commit_again(location, form, found)
@@ -81,7 +81,7 @@ def check(location: str, form: str, expected: Expected, ack: Path, what: str) ->
 
 @pytest.mark.sampled(4, keep=("case",))
 @pytest.mark.parametrize(("case", "form"), RUNS, ids=RUN_IDS)
-def test_a_commit_killed_at_any_operation_is_there_whole_or_not_at_all(
+def test_commit_killed_at_any_operation_exists_completely_or_not_at_all(
     tmp_path: Path, run: Run, case: Case, form: str
 ) -> None:
     expected = expect(str(tmp_path / "clean"), case, form)
@@ -105,13 +105,13 @@ def test_a_commit_killed_at_any_operation_is_there_whole_or_not_at_all(
                 break
 
 
-OS_RUNS = [(c, f) for c, f in RUNS if c.name in {"append", "create delta", "identified"}]
+OS_RUNS = [(c, f) for c, f in RUNS if c.name in {"append", "create delta", "app id"}]
 
 
 @pytest.mark.sampled(4, keep=("when",))
 @pytest.mark.parametrize("when", ["before", "after", "torn"])
 @pytest.mark.parametrize(("case", "form"), OS_RUNS, ids=[f"{c}-{f}" for c, f in OS_RUNS])
-def test_a_commit_killed_at_any_call_of_the_system_is_there_whole_or_not_at_all(
+def test_commit_killed_at_any_system_call_exists_completely_or_not_at_all(
     tmp_path: Path, run: Run, case: Case, form: str, when: str
 ) -> None:
     expected = expect(str(tmp_path / "clean"), case, form)
@@ -134,7 +134,7 @@ def test_a_commit_killed_at_any_call_of_the_system_is_there_whole_or_not_at_all(
 
 
 @pytest.mark.parametrize("form", list(FOLDERS))
-def test_writers_killed_at_any_time_lose_nothing_that_was_acknowledged(
+def test_writers_killed_at_any_time_lose_no_acknowledged_commit(
     tmp_path: Path, run: Run, form: str
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
@@ -157,14 +157,14 @@ def test_writers_killed_at_any_time_lose_nothing_that_was_acknowledged(
         state = read(location)
         assert state is not None
         check_the_log(location, form, state)
-        assert state["version"] - versions[-1] in {0, 1}, "at most one was on its way"
+        assert state["version"] - versions[-1] in {0, 1}, "at most one commit was in progress"
         adds = lakelog.open(location).actions().collect()
         adds = adds.filter((adds["actionType"] == "add") & adds["path"].str.starts_with("writer"))
         assert adds["path"].is_unique().all()
         assert set(versions) <= set(adds["version"])
 
 
-def test_writers_killed_amid_a_race_disturb_no_other(tmp_path: Path, run: Run) -> None:
+def test_writers_killed_during_a_race_do_not_affect_other_writers(tmp_path: Path, run: Run) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
@@ -191,7 +191,7 @@ def test_writers_killed_amid_a_race_disturb_no_other(tmp_path: Path, run: Run) -
     for number, ack in enumerate(acks):
         versions = acknowledged(ack)
         written = [by_path.pop(f"writer{number}-{n}") for n in range(len(versions))]
-        assert written == versions, "each writes its own in order, and knows where"
-        by_path.pop(f"writer{number}-{len(versions)}", None)  # the one that was on its way
+        assert written == versions, "each writer commits in order and returns its versions"
+        by_path.pop(f"writer{number}-{len(versions)}", None)  # the commit in progress
     assert all(not path.startswith("writer") for path in by_path)
     commit_again(location, "delta", state)

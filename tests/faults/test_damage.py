@@ -2,9 +2,9 @@
 
 Each time lakelog either raises one of its errors, or returns exactly the state of the plain
 sequential replay for the same bytes. Two readings of damaged Parquet may differ and both be right.
-Where lakelog finds a checkpoint broken that the model can still read, it may fall back, and then
-the state is the model's past that checkpoint. And where the damage lies in bytes that lakelog has
-no need of (a column of nulls, the magic at the front), the state is that of the whole log.
+If lakelog detects a broken checkpoint that the model can still read, it may ignore it, and then the
+state is that of the model without that checkpoint. If the damage is in bytes that lakelog does not
+need (a column of nulls, the magic at the front), the state is that of the undamaged log.
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def copy_elsewhere(path: Path, rng: random.Random) -> Iterator[str]:
     names += [f"{v:020d}.checkpoint.{uid}.{s}" for v in (2, 3, 4) for s in ("json", "parquet")]
     names += [f"{2:020d}.checkpoint.{p:010d}.{n:010d}.parquet" for n in (1, 2, 3) for p in (1, 2)]
     if b'"commitInfo"' in path.read_bytes():
-        # Without it a commit has every mark of a compaction, and only its name lies.
+        # Without a commitInfo, only the name of a copy shows that it is not a compaction.
         names += [f"{0:020d}.{3:020d}.compacted.json", f"{1:020d}.{2:020d}.compacted.json"]
     names += [f"_sidecars/{p.name}" for p in (log / "_sidecars").glob("*")]
     names += ["_last_checkpoint", f"{2:020d}.crc"]
@@ -168,7 +168,7 @@ def judge(root: Path, whole: State | None = None) -> list[str]:
 
     Args:
         root: The damaged table.
-        whole: The state of the undamaged table, where that is an answer too.
+        whole: The state of the undamaged table, if that is a correct answer too.
     """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LakelogWarning)
@@ -194,7 +194,7 @@ def _compare(root: Path, snapshot: lakelog.Snapshot) -> list[str]:
     best, used = log.base_of(log.latest), snapshot.provenance.checkpoint
     if not problems or best is None or (used is not None and used.paths == best.paths):
         return problems
-    # lakelog found the best checkpoint broken: then it must be right about everything else.
+    # lakelog ignored the best checkpoint as broken: then everything else must be correct.
     try:
         return disagreements(replay_from_its_base(root, None, snapshot), snapshot)
     except RefusedError:
@@ -257,9 +257,7 @@ def test_damaged_log_is_refused_or_read_like_the_model(table: Path, kind: str) -
 @pytest.mark.sampled(4, keep=("kind",))
 @pytest.mark.parametrize("kind", ["truncated", "flipped", "replaced"])
 @pytest.mark.parametrize("table", ["json", "odd-json"], indirect=True)
-def test_the_actions_of_a_damaged_log_are_refused_or_exactly_its_lines(
-    table: Path, kind: str
-) -> None:
+def test_actions_of_a_damaged_log_are_refused_or_equal_its_lines(table: Path, kind: str) -> None:
     wrong: list[tuple[str, list[str]]] = []
     for how in every_damage(table, DAMAGES[kind]):
         try:
@@ -297,7 +295,7 @@ for table in sys.argv[1:]:
 NULLS = (b"null\n", b"\nnull\n", b" null", b'{"add":null}\nnull\n', b"null\n" * 3, b"{}\nnull\n")
 
 
-def test_a_null_where_an_object_belongs_does_not_crash_the_process(
+def test_null_in_place_of_an_object_does_not_crash_the_process(
     tables: dict[str, Path], tmp_path: Path
 ) -> None:
     """pyarrow's JSON reader segfaults on a block that begins with a null row."""

@@ -1,9 +1,9 @@
-"""Files of Delta checkpoints that another program wrote again with fewer rows, at random.
+"""Files of Delta checkpoints that another program rewrote with fewer rows, at random.
 
-Each is valid Parquet. What another file records shows it. With the commits, the answer is the
-truth. Without, it is the truth, a refusal, or (if one hint alone contradicts the checkpoint, which
-may be the wrong one) what the checkpoint holds, with a warning. Without any record, no reader can
-detect it.
+Each is valid Parquet; the records of another file show the difference. With the commits, the answer
+is the truth. Without them, it is the truth, an error, or, if a single hint that may itself be wrong
+differs from the checkpoint, the content of the checkpoint with a warning. Without any record, no
+reader can detect the loss.
 
 ``LAKELOG_SEED`` repeats a run; ``LAKELOG_MUTATIONS`` is the number of mutations.
 """
@@ -38,8 +38,8 @@ def read(root: Path, *, tombstones: bool) -> tuple[Content | LakelogError, bool]
         try:
             found = read_table(root)
             if tombstones:
-                gone = lakelog.open(root, upkeep=False).snapshot().tombstones().collect()
-                found["tombstones"] = sorted(gone["path"])
+                removed = lakelog.open(root, upkeep=False).snapshot().tombstones().collect()
+                found["tombstones"] = sorted(removed["path"])
         except LakelogError as refusal:
             found = refusal
     return found, any(issubclass(warning.category, LakelogWarning) for warning in given)
@@ -71,15 +71,15 @@ def keep_all(_: Path) -> None:
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("keep", [keep_all, keep_pointer, keep_plain_pointer, keep_checksum])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_checkpoint_with_fewer_rows_than_recorded_gives_no_other_answer(
+def test_checkpoint_with_fewer_rows_than_recorded_is_detected(
     layout: str, keep: Callable[[Path], None], tmp_path: Path
 ) -> None:
     rng = random.Random(f"{SEED} {layout} {keep.__name__}")
     print(f"LAKELOG_SEED={SEED}")
     subject = SUBJECTS[f"Delta {layout}"]
     roots = [shutil.copytree(made(f"Delta {layout}"), tmp_path / name) for name in ("all", "none")]
-    assert subject.forget is not None
-    subject.forget(roots[1])
+    assert subject.delete_commits is not None
+    subject.delete_commits(roots[1])
     for root in roots:
         keep(root)
     # A checksum records no tombstones; the tags of a manifest count those in sidecars.

@@ -45,15 +45,15 @@ def judge(found: Content | LakelogError, truth: Content) -> str:
 
 
 @pytest.mark.parametrize("name", SUBJECTS)
-def test_a_mutated_file_gives_the_truth_or_is_refused(name: str, tmp_path: Path) -> None:
+def test_mutated_file_gives_the_correct_content_or_is_refused(name: str, tmp_path: Path) -> None:
     subject = SUBJECTS[name]
     rng = random.Random(f"{SEED} {name}")
     print(f"LAKELOG_SEED={SEED}")
     roots = [tmp_path / "whole"]
     shutil.copytree(made(name), roots[0])
-    if subject.forget is not None:
-        roots.append(shutil.copytree(made(name), tmp_path / "forgotten"))
-        subject.forget(roots[1])
+    if subject.delete_commits is not None:
+        roots.append(shutil.copytree(made(name), tmp_path / "without-commits"))
+        subject.delete_commits(roots[1])
     truth = subject.read(roots[0])
     verdicts: Counter[str] = Counter()
     for number in range(-(-MUTATIONS // len(SUBJECTS))):

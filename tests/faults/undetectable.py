@@ -137,8 +137,8 @@ def _torn_tail(case: Case) -> bool:
 UNDETECTABLE: tuple[Undetectable, ...] = (
     Undetectable(
         "another value in JSON text",
-        "The formats give JSON files no checksum. A text that still is JSON, with as many actions,"
-        " has another value or another name, and each may have been written.",
+        "In these formats, JSON files have no checksum. A text that is still JSON, with the same"
+        " number of actions, has another value or name, which may have been written.",
         _another_value,
     ),
     Undetectable(
@@ -150,14 +150,14 @@ UNDETECTABLE: tuple[Undetectable, ...] = (
     ),
     Undetectable(
         "a name in an Avro schema",
-        "Avro gives its header no checksum. A schema that still is one, without a field that has a"
-        " default, may have been written by an older version.",
+        "The header of an Avro file has no checksum. A schema that is still valid, without a field"
+        " that has a default, may have been written by an older version.",
         _name_in_avro,
     ),
     Undetectable(
         "a value in an Avro block",
-        "An Avro block has no checksum, and neither has a zstd frame in it that the writer gave"
-        " none. The state records the number of files and their size, and both still agree.",
+        "An Avro block has no checksum, and neither has its zstd frame if the writer omitted it."
+        " The state records the number of files and their size, and both still agree.",
         _value_in_avro,
     ),
     Undetectable(

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 import lakelog
 from lakelog.errors import InvalidInputError
-from tests.faults.killers import kill_each, tell
+from tests.faults.killers import kill_each, write_event
 
 THREADS = 8
 
@@ -49,7 +49,7 @@ def work(ingestor: lakelog.Ingestor, writer: str, key: str | None) -> None:
         if key is not None:
             ingestor.write([{"id": name, "value": 2} for name in names])
         for name in names:
-            tell("wrote", name)
+            write_event("wrote", name)
         try:
             ingestor.write({"id": f"refused-{writer}-{number}", "value": "text"})
         except InvalidInputError:

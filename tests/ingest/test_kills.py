@@ -19,7 +19,7 @@ import pytest
 import lakelog
 from lakelog.errors import ConflictError
 from tests.budget import seed_of
-from tests.faults.killers import asked
+from tests.faults.killers import killer_process
 
 KILLER = Path(__file__).with_name("ingest_killer.py")
 ROUNDS = max(3, int(os.environ.get("LAKELOG_ROUNDS", "0")))
@@ -30,7 +30,7 @@ Run = Callable[[dict[str, Any]], list[list[str]]]
 @pytest.fixture
 def run() -> Iterator[Run]:
     """Run one process until it is killed, and return its events."""
-    with asked(KILLER) as ask:
+    with killer_process(KILLER) as ask:
 
         def run_order(order: dict[str, Any]) -> list[list[str]]:
             events = []

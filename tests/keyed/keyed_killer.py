@@ -15,17 +15,17 @@ import time
 from itertools import count
 
 from lakelog.keyed.store import KeyedStore
-from tests.faults.killers import tell
+from tests.faults.killers import write_event
 
 
 def write(directory: str, first: int) -> None:
     """Write until the process is killed: each number under two keys, in one batch."""
     with KeyedStore(directory, memtable_bytes=400) as store:
-        tell("opened")
+        write_event("opened")
         for number in count(first):
             pairs = {f"{lane}/{number:06}": str(number) for lane in "ab"}
             store.put_many(pairs)
-            tell("wrote", number)
+            write_event("wrote", number)
             if number % 97 == 0:
                 store.compact()
             time.sleep(0.0005)  # the parent process is to read intermediate states
@@ -37,7 +37,7 @@ def main() -> None:
         order = json.loads(line)
         if "kill" in order:
             os.kill(child, signal.SIGKILL)
-            tell("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            write_event("ended", os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
             continue
         child = os.fork()
         if child == 0:

@@ -19,7 +19,7 @@ from lakelog.errors import (
 )
 from lakelog.keyed import manifest
 from lakelog.keyed.store import KeyedStore
-from tests.faults.killers import asked
+from tests.faults.killers import killer_process
 from tests.wal.crash_disk import CrashDisk, Operation, quiet
 
 KILLER = Path(__file__).with_name("keyed_killer.py")
@@ -236,7 +236,7 @@ def test_store_of_another_process_is_read_while_it_writes_and_after_its_kill(
     rounds = max(2, int(os.environ.get("LAKELOG_ROUNDS", "0")))
     acknowledged = 0
     generations = set()
-    with asked(KILLER) as ask:
+    with killer_process(KILLER) as ask:
         for _ in range(rounds):
             answers = ask({"directory": str(tmp_path), "from": acknowledged + 1})
             assert answers.readline() == "opened\n"

@@ -23,7 +23,7 @@ import lakelog
 from lakelog import LakelogWarning, Table
 from lakelog.storage.base import FileEntry, LogStore, StoreWrapper
 from tests.budget import IS_WHOLE, seed_of
-from tests.races import keepers
+from tests.races import maintenance_racers
 from tests.transaction.tables import NO_CHECKPOINTS
 
 LAST = 12
@@ -86,9 +86,9 @@ class CleanedTable:
         table = lakelog.create(before, {"x": pl.Int64}, (), form, properties, upkeep=False)
         if layout == "flattened":
             table = require_flattened_checkpoints(before)
-        keepers.age(table, 0)
+        maintenance_racers.age(table, 0)
         for version in range(1, LAST + 1):
-            keepers.commit(table, version, str(before))
+            maintenance_racers.commit(table, version, str(before))
             if version == LAST // 2:
                 table.checkpoint(layout=layout)
         self.folder = table.log.dialect.log_folder
@@ -176,11 +176,11 @@ def sweep(
 
 
 def open_latest(table: Table, _made: CleanedTable) -> None:
-    keepers.check(table.snapshot(), table.format)
+    maintenance_racers.check(table.snapshot(), table.format)
 
 
 def open_by_version(table: Table, _made: CleanedTable) -> None:
-    keepers.check(table.snapshot(LAST), table.format)
+    maintenance_racers.check(table.snapshot(LAST), table.format)
 
 
 def read_history(table: Table, _made: CleanedTable) -> None:
@@ -203,7 +203,7 @@ def actions(table: Table, _made: CleanedTable) -> None:
 
 
 def blame(table: Table, _made: CleanedTable) -> None:
-    rows = table.blame(keepers.name_of(LAST))
+    rows = table.blame(maintenance_racers.name_of(LAST))
     assert rows["actionType"].to_list() == ["add"]
 
 
@@ -211,7 +211,7 @@ def checkpoint(table: Table, made: CleanedTable) -> None:
     report = table.checkpoint(layout=made.layout)
     assert report.version == LAST
     assert report.verified or report.reused
-    keepers.check(lakelog.open(table.path).snapshot(), table.format)
+    maintenance_racers.check(lakelog.open(table.path).snapshot(), table.format)
 
 
 def verify(table: Table, _made: CleanedTable) -> None:
@@ -223,12 +223,12 @@ def verify(table: Table, _made: CleanedTable) -> None:
 def cleanup(table: Table, _made: CleanedTable) -> None:
     report: Any = table.cleanup(plan=False, retention=0, checkpoint_retention=0, force=True)
     assert not report.errors
-    keepers.check(lakelog.open(table.path).snapshot(), table.format)
+    maintenance_racers.check(lakelog.open(table.path).snapshot(), table.format)
 
 
 def vacuum(table: Table, _made: CleanedTable) -> None:
     table.vacuum(plan=False, keep_history=table.format == "delta")
-    keepers.check(lakelog.open(table.path).snapshot(), table.format)
+    maintenance_racers.check(lakelog.open(table.path).snapshot(), table.format)
 
 
 @pytest.mark.parametrize("made", ["classic", "v2-json", "json"], indirect=True)
@@ -252,12 +252,12 @@ def test_open_snapshot_stays_readable_after_its_files_are_deleted(
     location = tmp_path / "t"
     table = made.copied(location)
     opened, read_before = table.snapshot(), lakelog.open(location).snapshot()
-    keepers.check(read_before, table.format)
+    maintenance_racers.check(read_before, table.format)
     made.clean(location)
     for snapshot in (opened, read_before):
-        keepers.check(snapshot, table.format)
-        assert snapshot.tombstones().collect().height == LAST - keepers.WINDOW
-        keepers.check(snapshot.update(), table.format)
+        maintenance_racers.check(snapshot, table.format)
+        assert snapshot.tombstones().collect().height == LAST - maintenance_racers.WINDOW
+        maintenance_racers.check(snapshot.update(), table.format)
 
 
 def test_error_for_a_version_deleted_by_cleanup_names_the_readable_version(
@@ -268,7 +268,7 @@ def test_error_for_a_version_deleted_by_cleanup_names_the_readable_version(
     made.clean(location)
     try:
         # Recent sidecars are not deleted: then it can still be read.
-        keepers.check(snapshot, snapshot.format)
+        maintenance_racers.check(snapshot, snapshot.format)
     except lakelog.VersionNotFoundError as error:
         assert str(LAST) in str(error.expected)  # noqa: PT017 - it need not be raised
-    keepers.check(snapshot.update(), snapshot.format)
+    maintenance_racers.check(snapshot.update(), snapshot.format)

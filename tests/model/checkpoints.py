@@ -1,7 +1,7 @@
 """Delta checkpoints read plainly: every row of every file, as dictionaries.
 
-`BrokenCheckpointError` says that the files cannot be read; a checkpoint that reads well but breaks
-a rule (no protocol, no metadata) is refused by the replay and never passed over.
+`BrokenCheckpointError` means that the files cannot be read; a readable checkpoint that violates a
+rule (no protocol, no metadata) is refused by the replay and never ignored.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _actions(root: Path, relative: str, candidate: Candidate) -> Iterator[dict[s
         actions = {k: v for k, v in row.items() if v is not None}
         known = [k for k in actions if k in wire("delta")]
         if parquet and (not actions or len(known) > 1):
-            raise RefusedError(f"{where}: a row holds one action, not {known}")
+            raise RefusedError(f"{where}: a row contains one action, not {known}")
         for wrapper in known:
             body = actions[wrapper]
             if parquet and wrapper == "add":
@@ -145,7 +145,7 @@ def _check(found: list[dict[str, Any]], candidate: Candidate) -> None:
     """Verify that a checkpoint is reconciled: no duplicates (Delta protocol, Checkpoints)."""
     kinds = [row["actionType"] for row in found]
     if candidate.layout.startswith("v2-") and kinds.count("checkpointMetadata") != 1:
-        raise RefusedError("a V2 checkpoint holds one checkpointMetadata")
+        raise RefusedError("a V2 checkpoint contains one checkpointMetadata")
     if kinds.count("protocol") > 1 or kinds.count("metaData") > 1:
         raise RefusedError("more than one protocol or metaData in a checkpoint")
     for kind, columns in (

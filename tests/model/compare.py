@@ -75,7 +75,7 @@ def differences(expected: Iterable[Row], found: Iterable[Row], key: Iterable[str
     problems: list[str] = []
     left, right = indexed(expected, "model", problems), indexed(found, "lakelog", problems)
     problems += [f"lakelog lacks {k}" for k in left.keys() - right.keys()]
-    problems += [f"lakelog invents {k}" for k in right.keys() - left.keys()]
+    problems += [f"only lakelog has {k}" for k in right.keys() - left.keys()]
     for identity in left.keys() & right.keys():
         a, b = left[identity], right[identity]
         problems += [

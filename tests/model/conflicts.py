@@ -1,12 +1,12 @@
-"""The plain model of the conflict rules: dictionaries and loops over actions as a commit spells
-them. It shares no code with lakelog.
+"""The plain model of the conflict rules: dictionaries and loops over actions in their JSON
+form. It shares no code with lakelog.
 
 A transaction is ``{"isolation", "whole", "predicates", "appIds", "actions", "protocol",
 "metadata"}``, a winning commit a list of actions. A predicate is a tuple: ``("and", a, b)``,
 ``("or", a, b)``, or ``(operator, column, value)``; see `holds`.
 
 Source: Delta protocol, Domain Metadata, Transaction Identifiers, Action Reconciliation; the rules
-of Delta's ConflictChecker, in its own order but for the files, where the most exact comes first.
+of Delta's ConflictChecker, in its order, except for the files, where the most specific is first.
 """
 
 from __future__ import annotations
@@ -135,18 +135,18 @@ def protocol_rules(ours: dict[str, Any], theirs: list[Action]) -> list[str]:
     """checkProtocolCompatibility."""
     found = []
     read = supported(ours["protocol"])
-    mine = [a["protocol"] for a in ours["actions"] if "protocol" in a]
+    our_protocols = [a["protocol"] for a in ours["actions"] if "protocol" in a]
     for action in theirs:
         if "protocol" in action:
             new = supported(action["protocol"])
-            if mine:
+            if our_protocols:
                 found.append("protocol_changed_by_both")
             if read - new:
                 found.append("feature_dropped")
             if new - read - LENIENT:
                 found.append("feature_added")
     uses = any(k in a for a in theirs for k in ("add", "remove", "metaData", "domainMetadata"))
-    if mine and read - supported(mine[0]) and uses:
+    if our_protocols and read - supported(our_protocols[0]) and uses:
         found.append("feature_drop_overtaken")
     return found
 

@@ -1,4 +1,4 @@
-"""Flattened rows to the JSON objects of a commit, one after another, as the contract's file says.
+"""Flattened rows to the JSON objects of a commit, one by one, according to the contract's file.
 
 The plain counterpart of `lakelog.dialects.encode`: it reads ``schemas/actions.json`` itself.
 """
@@ -20,8 +20,8 @@ _ENCODED = {"add", "remove", "cdc"}
 _MARKS = "-_.!~*'():@&=+$,;/"
 
 
-def spell_path(path: str) -> str:
-    """The path as Java's ``URI`` spells it, also with a quoted colon that would end a scheme."""
+def percent_encoded(path: str) -> str:
+    """The path as Java's ``URI`` encodes it; a colon that would end a scheme is encoded too."""
     scheme, colon, rest = path.partition(":")
     is_url = bool(colon) and rest.startswith("/") and _is_scheme(scheme)
     first_segment = "" if is_url else path.split("/", maxsplit=1)[0]
@@ -31,10 +31,10 @@ def spell_path(path: str) -> str:
     )
 
 
-def spell_new_path(path: str) -> str:
-    """As `spell_path`, and with deltalake's quoting of non-ASCII characters and ``*``."""
-    spelled = spell_path(path)
-    return "".join(quote(c, safe="") if not c.isascii() or c == "*" else c for c in spelled)
+def percent_encoded_by_writers(path: str) -> str:
+    """As `percent_encoded`, and with deltalake's encoding of non-ASCII characters and ``*``."""
+    encoded = percent_encoded(path)
+    return "".join(quote(c, safe="") if not c.isascii() or c == "*" else c for c in encoded)
 
 
 def _is_scheme(text: str) -> bool:
@@ -71,7 +71,7 @@ def encode_row(row: Row, dialect: str) -> Json:
         if value is None:
             continue
         if slot.column == "path" and dialect == "delta" and kind in _ENCODED:
-            value = spell_new_path(value)
+            value = percent_encoded_by_writers(value)
         target = body
         for key in slot.keys[:-1]:
             target = target.setdefault(key, {})

@@ -103,10 +103,10 @@ def _convert(value: Any, type_: Any, column: str, where: str) -> Any:
         return {k: v if v is None or isinstance(v, str) else _json(v) for k, v in value.items()}
     if column in LENIENT:
         return _json(value)
-    raise RefusedError(f"{where}: {column} holds {value!r}, which is no {type_}")
+    raise RefusedError(f"{where}: {column} contains {value!r}, which is not a {type_}")
 
 
-def _spelled(value: Any) -> str:
+def _as_text(value: Any) -> str:
     """A value without a JSON type, as text."""
     return str(value.isoformat()) if hasattr(value, "isoformat") else str(value)
 
@@ -134,7 +134,7 @@ def flatten(wrapper: str, body: Any, where: str, dialect: str = "delta") -> dict
     for slot in known:
         row[slot.column] = None
     extra = _fill(row, body, {slot.keys: slot for slot in known}, (), where)
-    row["extra"] = json.dumps(extra, default=_spelled) if extra else None
+    row["extra"] = json.dumps(extra, default=_as_text) if extra else None
     for column in REQUIRED.get(row["actionType"], ()):
         if row.get(column) is None:
             raise RefusedError(f"{where}: {wrapper} without {column}")
@@ -165,7 +165,7 @@ def _fill(
             except RefusedError:
                 if row["actionType"] != "commitInfo":
                     raise
-                extra[key] = value  # a commitInfo may hold any JSON under any name
+                extra[key] = value  # a commitInfo may contain any JSON with any name
         elif any(known[: len(keys)] == keys for known in slots):
             if inner := _fill(row, value, slots, keys, where):
                 extra[key] = inner

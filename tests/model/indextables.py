@@ -1,7 +1,7 @@
-"""The plain, sequential replay of an IndexTables log that is all JSON commits.
+"""The plain, sequential replay of an IndexTables log that consists of JSON commits.
 
-Files and skips are known by path, undecoded; there are no deletion vectors. Checkpoints are not
-read here: `tests/dialects/indextables` holds them to the commits they stand for.
+Files and skips are identified by their undecoded path; there are no deletion vectors. Checkpoints
+are not read here: `tests/dialects/indextables` compares them with the commits that they replace.
 
 Source: specification 001, transaction log; facts on the three framings.
 """
@@ -42,7 +42,7 @@ class State:
     skips: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def apply(self, row: dict[str, Any]) -> None:
-        """Reconcile one action; the newest wins."""
+        """Reconcile one action; the newest counts."""
         match row["actionType"]:
             case "protocol":
                 self.protocol = (row["minReaderVersion"], row["minWriterVersion"])
@@ -63,7 +63,7 @@ def unframe(data: bytes, where: str) -> bytes:
     body = data[2:] if data.startswith(SCALA_MARK) else data
     if not body.startswith(GZIP_MAGIC):
         if body is not data:
-            raise RefusedError(f"{where}: marked as gzip and is none")
+            raise RefusedError(f"{where}: marked as gzip, but is not gzip")
         return data
     try:
         return gzip.decompress(body)
@@ -88,7 +88,7 @@ def decode_commit(path: Path, version: int) -> list[dict[str, Any]]:
                     row[column] = default if row[column] is None else row[column]
                 rows.append({**row, "version": version, "position": line})
     if not rows:
-        raise RefusedError(f"{path.name} holds no action")
+        raise RefusedError(f"{path.name} contains no action")
     return rows
 
 

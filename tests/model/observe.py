@@ -54,8 +54,8 @@ def disagreements(state: State, snapshot: Any) -> list[str]:
     """Every fact on which the snapshot and the model differ."""
     assert state.protocol is not None
     assert state.metadata is not None
-    # First, for reading the files may lead past a broken checkpoint, and everything is then
-    # answered from what is older.
+    # First, because reading the files may detect a broken checkpoint; all answers then depend on
+    # older files.
     frames = [snapshot.files().collect(), snapshot.tombstones().collect()]
     found: list[str] = []
     if snapshot.version != state.version:
@@ -67,7 +67,7 @@ def disagreements(state: State, snapshot: Any) -> list[str]:
     expected = {k: v for k, v in state.metadata.items() if v not in (None, {}, [])}
     if metadata != {k: v for k, v in expected.items() if k not in _ROW_COLUMNS}:
         found.append(f"metadata: model {expected}, lakelog {metadata}")
-    # Rows out of a compaction do not say which of its commits wrote them.
+    # Rows of a compaction do not record which of its commits wrote them.
     blind = bool(snapshot.provenance.compactions)
     for rows, frame in zip((state.files, state.tombstones), frames, strict=True):
         columns = {*frame.collect_schema().names(), "extra"} - ({"version"} if blind else set())

@@ -1,8 +1,8 @@
-"""The plain, sequential replay of a Delta log: what "never a wrong state" is judged against.
+"""The plain, sequential replay of a Delta log: the reference for every answer of lakelog.
 
 Dictionaries and loops, one action at a time, in the order that the protocol gives. It shares no
-code with lakelog. Log compaction files, ``_last_checkpoint`` and ``.crc`` are not looked at: they
-may speed a reader up and never decide its answer.
+code with lakelog. Log compaction files, ``_last_checkpoint`` and ``.crc`` are not read: they may
+make a reader faster, but never change its answer.
 
 Source: Delta protocol, Action Reconciliation; Checkpoints; Delta Log Entries.
 """
@@ -82,7 +82,7 @@ class State:
     timestamp_ms: int | None = None
 
     def apply(self, row: dict[str, Any]) -> None:
-        """Reconcile one action; the newest reference wins."""
+        """Reconcile one action; the newest counts."""
         kind = row["actionType"]
         if kind == "protocol":
             self.protocol = row
@@ -97,16 +97,16 @@ class State:
                 self.domains[row["domain"]] = row
         elif kind in {"add", "remove"}:
             key = (row["path"], row["dvId"])
-            live, dead = (self.files, self.tombstones)[:: 1 if kind == "add" else -1]
-            dead.pop(key, None)
+            live, other = (self.files, self.tombstones)[:: 1 if kind == "add" else -1]
+            other.pop(key, None)
             live[key] = {**row, "dataChange": False}
 
 
 def list_log(root: Path) -> Log:
-    """Parse the names in the log folder; names must match exactly, empty checkpoints do not count.
+    """Parse the names in the log folder; names must match exactly, empty checkpoints are ignored.
 
     Raises:
-        RefusedError: Nothing there makes a version.
+        RefusedError: The folder contains no version.
     """
     folder = root / LOG
     names = {p.name: p for p in folder.iterdir() if p.is_file()} if folder.is_dir() else {}
@@ -139,7 +139,7 @@ def decode_commit(path: Path, version: int) -> list[dict[str, Any]]:
     """Every action of one commit in the order of its lines, flattened.
 
     Raises:
-        RefusedError: The commit is empty, holds no action, or a line is malformed.
+        RefusedError: The commit is empty, contains no action, or a line is malformed.
     """
     rows = []
     for line, value in parse_lines(path.read_bytes(), path.name):
@@ -149,7 +149,9 @@ def decode_commit(path: Path, version: int) -> list[dict[str, Any]]:
             row = flatten(wrapper, body, f"{path.name} line {line + 1}")
             rows.append({**row, "version": version, "position": line})
     if not rows:
-        raise RefusedError(f"{path.name} holds no action: it cannot be told from a torn write")
+        raise RefusedError(
+            f"{path.name} contains no action: it cannot be distinguished from a torn write"
+        )
     return rows
 
 
@@ -172,7 +174,7 @@ def replay(
     Args:
         root: Table root on local disk.
         version: Table version.
-        excluded: Checkpoints to treat as broken, to get the result of a fallback.
+        excluded: Checkpoints to treat as broken.
 
     Raises:
         RefusedError: These bytes define no state.
@@ -194,10 +196,10 @@ def replay(
                 continue
             for row in rows:
                 state.apply(row)
-            # JSON below the checkpoint may hold one: using it would hide the defect.
+            # Commits below the checkpoint may contain one: using it would hide the defect.
             _require_complete(state)
         return _replay_commits(log, state, base)
-    raise AssertionError("the loop ends with no checkpoint at all")
+    raise AssertionError("the loop ends without a checkpoint")
 
 
 def _read_checkpoint(root: Path, base: Candidate) -> list[dict[str, Any]] | None:

@@ -9,7 +9,7 @@ MAPS = ("minValues", "maxValues", "nullCount")
 
 
 class _Digits(str):
-    """A number with its spelling in the text."""
+    """A number as written in the text."""
 
     __slots__ = ()
 

@@ -1,6 +1,6 @@
-"""Strict newline-delimited JSON, one line at a time: what every decoder of lakelog is held to.
+"""Strict newline-delimited JSON, one line at a time: the rules for every decoder of lakelog.
 
-A line is one JSON object in UTF-8, whitespace aside; blank lines do not count. Refused are bytes
+A line is one JSON object in UTF-8, whitespace aside; blank lines are ignored. Refused are bytes
 that are not UTF-8, a byte order mark, unescaped control characters, lone surrogates, the same key
 twice in one object, ``NaN`` and ``Infinity``, and anything before or after the object.
 """
@@ -32,7 +32,7 @@ def _no_constant(name: str) -> Any:
 def parse(text: str) -> Any:
     """One JSON value, strictly."""
     value = json.loads(text, object_pairs_hook=_unique, parse_constant=_no_constant)
-    # An escaped lone surrogate is no Unicode text: it cannot be written as UTF-8 again.
+    # An escaped lone surrogate is not valid Unicode: it cannot be encoded as UTF-8.
     json.dumps(value, ensure_ascii=False).encode("utf-8")
     return value
 

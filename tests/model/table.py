@@ -38,7 +38,7 @@ class State:
     configuration: dict[str, str] = field(default_factory=dict)
 
     def apply(self, action: Action) -> None:
-        """Reconcile one action; the newest wins."""
+        """Reconcile one action; the newest counts."""
         [(kind, body)] = action.items()
         if kind == "add":
             self.tombstones.discard(key_of(body))

@@ -20,9 +20,9 @@ import warnings
 from collections.abc import Iterable
 from typing import Any
 
-from tests.races import keepers
+from tests.races import maintenance_racers
 
-PATIENCE_S = 240.0
+TIMEOUT_S = 240.0
 DRIVERS = {"s3": ("s3fs", "aiobotocore.session"), "az": ("adlfs",), "gs": ("gcsfs",)}
 SCHEMA = {"p": "String", "x": "Int64"}
 
@@ -41,22 +41,22 @@ class Racer:
     Attributes:
         me: Its number.
         race: The race.
-        mine: Its arguments.
+        arguments: Its arguments.
     """
 
     def __init__(self, me: int, race: dict[str, Any], barrier: Any, writing: Any) -> None:
-        self.me, self.race, self.mine = me, race, race["racers"][me]
+        self.me, self.race, self.arguments = me, race, race["racers"][me]
         self._barrier, self._writing = barrier, writing
 
     def open(self) -> Any:
         import lakelog
 
-        # Without checkpoints, which do not say who wrote a file: the tests ask the commits.
+        # Without checkpoints, which do not record the writer of a file: the tests read the commits.
         return lakelog.open(self.race["location"], self.race["options"], upkeep=False)
 
     def wait(self) -> None:
         """Wait until all racers have started."""
-        self._barrier.wait(PATIENCE_S)
+        self._barrier.wait(TIMEOUT_S)
 
     def done(self) -> None:
         """Record that a writer has ended."""
@@ -73,7 +73,7 @@ def append(racer: Racer) -> Any:
     name = f"lakelog-{racer.me}"
     racer.wait()
     versions = []
-    for number in range(racer.mine["commits"]):
+    for number in range(racer.arguments["commits"]):
         with table.transaction() as tx:
             path = f"{name}-{number}"
             tx.add(path=path, size=number, partitionValues={"p": str(racer.me)}, stats="{}")
@@ -82,7 +82,7 @@ def append(racer: Racer) -> Any:
 
 
 def append_by_deltalake(racer: Racer) -> Any:
-    """The same through deltalake, retrying after conflicts."""
+    """Like `append`, through deltalake, retrying after conflicts."""
     from deltalake import DeltaTable
     from deltalake.exceptions import CommitFailedError
     from deltalake.transaction import AddAction
@@ -90,7 +90,7 @@ def append_by_deltalake(racer: Racer) -> Any:
     table = DeltaTable(racer.race["location"])
     schema = table.schema()
     racer.wait()
-    for number in range(racer.mine["commits"]):
+    for number in range(racer.arguments["commits"]):
         values: dict[str, str | None] = {"p": str(racer.me)}
         path = f"deltalake-{racer.me}-{number}"
         action = AddAction(path, number, values, 0, data_change=True, stats="{}")
@@ -101,7 +101,7 @@ def append_by_deltalake(racer: Racer) -> Any:
             except CommitFailedError:
                 table.update_incremental()
         else:
-            raise AssertionError("deltalake never got its turn")
+            raise AssertionError("deltalake could not commit")
     return []
 
 
@@ -117,7 +117,7 @@ def watch(racer: Racer) -> Any:
         if last:
             return seen
         last = not racer.others_write()
-        time.sleep(racer.mine["pause_s"])
+        time.sleep(racer.arguments["pause_s"])
         snapshot = snapshot.update()
 
 
@@ -127,8 +127,8 @@ def create(racer: Racer) -> Any:
 
     import lakelog
 
-    mine = []
-    for number in range(racer.mine["rounds"]):
+    outcomes = []
+    for number in range(racer.arguments["rounds"]):
         location = f"{racer.race['location']}/{number}"
         schema = {name: getattr(pl, type_) for name, type_ in SCHEMA.items()}
         racer.wait()
@@ -136,21 +136,22 @@ def create(racer: Racer) -> Any:
             lakelog.create(
                 location,
                 schema,
-                format=racer.mine["format"],
+                format=racer.arguments["format"],
                 storage_options=racer.race["options"],
                 name=f"by {racer.me}",
             )
-            mine.append("created")
+            outcomes.append("created")
         except lakelog.TableExistsError as error:
-            mine.append(error.kind)
-    return mine
+            outcomes.append(error.kind)
+    return outcomes
 
 
 def identify(racer: Racer) -> Any:
-    """Commit the same versions of one application; returns versions, None if another racer won."""
+    """Commit the same versions of one application; returns versions, None if another racer
+    committed it."""
     table = racer.open()
     versions = []
-    for number in range(racer.mine["rounds"]):
+    for number in range(racer.arguments["rounds"]):
         racer.wait()
         with table.transaction(app_id="app", app_version=number) as tx:
             tx.add(path=f"{number}-by-{racer.me}", size=1, partitionValues={"p": None})
@@ -166,9 +167,9 @@ def replace(racer: Racer) -> Any:
     import lakelog
 
     table = racer.open()
-    p = racer.mine["partition"]
+    p = racer.arguments["partition"]
     answers: list[Any] = []
-    for number in range(racer.mine["rounds"]):
+    for number in range(racer.arguments["rounds"]):
         racer.wait()
         tx = table.transaction()
         tx.remove(tx.read(pl.col("p") == p))
@@ -181,20 +182,20 @@ def replace(racer: Racer) -> Any:
     return answers
 
 
-WRITERS = {"append", "append_by_deltalake", "commit_known"}
+WRITERS = {"append", "append_by_deltalake", "commit_versions"}
 
 
 def _run(me: int, race: dict[str, Any], barrier: Any, writing: Any, answers: Any) -> None:
     racer = Racer(me, race, barrier, writing)
     try:
-        does = racer.mine["does"]
-        answer = (globals().get(does) or getattr(keepers, does))(racer)
+        does = racer.arguments["does"]
+        answer = (globals().get(does) or getattr(maintenance_racers, does))(racer)
         answers.put((me, answer, None))
-    except BaseException:  # noqa: BLE001 - it is passed on
+    except BaseException:  # noqa: BLE001 - it is reported to the parent
         barrier.abort()
         answers.put((me, None, traceback.format_exc()))
     finally:
-        if racer.mine["does"] in WRITERS:
+        if racer.arguments["does"] in WRITERS:
             racer.done()
 
 
@@ -219,7 +220,7 @@ def main() -> int:
         process.start()
     found: dict[int, Any] = {}
     for _ in processes:
-        me, answer, error = answers.get(timeout=PATIENCE_S)
+        me, answer, error = answers.get(timeout=TIMEOUT_S)
         if error is not None:
             sys.stderr.write(f"racer {me}:\n{error}\n")
             return 1

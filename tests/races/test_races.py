@@ -75,7 +75,7 @@ def check_appends(
         assert versions[-1] == last
         for version, files, digest, counted in of_reader:
             assert (files, digest, counted) == (version, prefixes[version], version)
-        assert len(set(versions)) > 3, "the reader was there in between"
+        assert len(set(versions)) > 3, "the reader read intermediate versions"
 
 
 def names(count: int, commits: int, engine: str = "lakelog", first: int = 0) -> set[str]:
@@ -123,7 +123,7 @@ def test_lakelog_and_deltalake_write_to_one_table_and_lose_nothing(tmp_path: Pat
 
 
 @pytest.mark.parametrize("form", ["delta", "indextables"])
-def test_one_of_many_creators_wins(tmp_path: Path, form: str) -> None:
+def test_exactly_one_of_many_creators_creates_the_table(tmp_path: Path, form: str) -> None:
     rounds = 10 if IS_WHOLE else 4
     racers = [{"does": "create", "rounds": rounds, "format": form} for _ in range(PROCESSES)]
     answers = race(str(tmp_path), racers)
@@ -149,7 +149,7 @@ def test_one_of_many_writers_of_the_same_application_version_commits_it(tmp_path
     assert table.version() == rounds
 
 
-def test_writers_of_different_partitions_all_win_and_of_the_same_one_of_them(
+def test_exactly_one_writer_per_partition_commits(
     tmp_path: Path,
 ) -> None:
     rounds = 10 if IS_WHOLE else 4
@@ -162,15 +162,15 @@ def test_writers_of_different_partitions_all_win_and_of_the_same_one_of_them(
         str(tmp_path / "t"),
         [{"does": "replace", "rounds": rounds, "partition": p} for p in partitions],
     )
-    won = Counter(
+    committed = Counter(
         (number, partitions[me])
         for me, of_racer in enumerate(answers)
         for number, answer in enumerate(of_racer)
         if isinstance(answer, int)
     )
-    assert won == Counter({(n, p): 1 for n in range(rounds) for p in set(partitions)})
-    lost = [a for of_racer in answers for a in of_racer if not isinstance(a, int)]
-    assert {(kind, rule) for kind, rule, _ in lost} == {
+    assert committed == Counter({(n, p): 1 for n in range(rounds) for p in set(partitions)})
+    conflicts = [a for of_racer in answers for a in of_racer if not isinstance(a, int)]
+    assert {(kind, rule) for kind, rule, _ in conflicts} == {
         ("concurrent_delete_delete", "deleted_by_both")
     }
     assert table.version() == 1 + rounds * len(set(partitions))

@@ -27,7 +27,7 @@ FAULTS: tuple[Fault, ...] = ("fail", "unknown", "lost", "lost_taken", "late")
 
 
 class Flaky(InjectingStore):
-    """A third of the file creations meet a fault, and a few of the reads fail."""
+    """A third of the file creations have a fault, and a few of the reads fail."""
 
     def __init__(self, store: LogStore, seed: int) -> None:
         super().__init__(store)
@@ -51,7 +51,7 @@ def location(kind: str, folder: Path) -> str:
     return f"memory://{uuid.uuid4().hex}/t" if kind == "memory" else str(folder / "t")
 
 
-def commit_until_it_is_there(table: Table, path: str, app: tuple[str, int] | None) -> int | None:
+def commit_until_it_exists(table: Table, path: str, app: tuple[str, int] | None) -> int | None:
     """Try again until the commit is known to exist; None if an earlier attempt created it.
 
     An attempt whose answer was lost may arrive at any time. Without an application, each attempt
@@ -88,7 +88,7 @@ def test_threads_share_a_table_over_a_flaky_store_and_commit_everything_once(
     store = Flaky(open_store(where), seed)
     table = Table(Log(store, plain.log.dialect))
     barrier = threading.Barrier(THREADS + 1)
-    over = threading.Event()
+    finished = threading.Event()
 
     def write(me: int) -> list[int]:
         barrier.wait(60)
@@ -96,7 +96,7 @@ def test_threads_share_a_table_over_a_flaky_store_and_commit_everything_once(
         for number in range(COMMITS):
             path = f"{me}-{number}"
             app = (f"app{me}", number) if form == "delta" else None
-            version = commit_until_it_is_there(table, path, app)
+            version = commit_until_it_exists(table, path, app)
             if version is not None:
                 versions.append(version)
         return versions
@@ -105,7 +105,7 @@ def test_threads_share_a_table_over_a_flaky_store_and_commit_everything_once(
         snapshot = plain.snapshot()
         barrier.wait(60)
         seen = []
-        while not over.wait(0.005):
+        while not finished.wait(0.005):
             snapshot = snapshot.update()
             paths = snapshot.files().select("path").collect()["path"].to_list()
             seen.append((snapshot.version, len(paths), digest_of(paths)))
@@ -117,7 +117,7 @@ def test_threads_share_a_table_over_a_flaky_store_and_commit_everything_once(
         try:
             versions = [version for each in writing for version in each.result(120)]
         finally:
-            over.set()
+            finished.set()
         seen = watching.result(60)
     store.arrive()
     wanted = {f"{me}-{number}" for me in range(THREADS) for number in range(COMMITS)}
@@ -138,7 +138,7 @@ def test_threads_share_a_table_over_a_flaky_store_and_commit_everything_once(
     assert seen == sorted(seen)
 
 
-def test_threads_that_share_a_table_hold_transactions_open_over_each_other(tmp_path: Path) -> None:
+def test_one_of_the_concurrent_transactions_of_several_threads_commits(tmp_path: Path) -> None:
     table = lakelog.create(tmp_path / "t", SCHEMA, ["p"])
     with table.transaction() as tx:
         tx.add(path="shared", size=1, partitionValues={"p": "a"})

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lakelog.wal.log import WriteAheadLog
-from tests.faults.killers import asked
+from tests.faults.killers import killer_process
 
 KILLER = Path(__file__).with_name("wal_killer.py")
 ROUNDS = max(6, int(os.environ.get("LAKELOG_ROUNDS", "0")))
@@ -27,7 +27,7 @@ Run = Callable[[dict[str, Any]], list[list[str]]]
 @pytest.fixture
 def run() -> Iterator[Run]:
     """Runs one writer until it is killed, and returns its output."""
-    with asked(KILLER) as ask:
+    with killer_process(KILLER) as ask:
 
         def run_order(order: dict[str, Any]) -> list[list[str]]:
             events = []

@@ -14,14 +14,14 @@ import threading
 from typing import Any
 
 from lakelog.wal.log import WriteAheadLog
-from tests.faults.killers import kill_each, tell
+from tests.faults.killers import kill_each, write_event
 
 THREADS = 4
 
 
 def write(order: dict[str, Any], opened: int) -> None:
     log = WriteAheadLog(order["directory"], **order["settings"])
-    tell("opened", log.current_seq_num())
+    write_event("opened", log.current_seq_num())
     os.write(opened, b".")
     rng = random.Random(order["seed"])
     threads = [
@@ -49,12 +49,12 @@ def work(log: WriteAheadLog, writer: str, rng: random.Random) -> None:
             seq = log.append("PUT", keys[0], value)
         else:
             seq = log.append_batch([("PUT", key, value) for key in keys])
-        tell("wrote", seq, unit)
+        write_event("wrote", seq, unit)
         if writer.endswith("-0") and rng.random() < 0.1:
             up_to = max(0, log.current_seq_num() - rng.choice([0, 5, 300]))
-            tell("truncating", up_to)
+            write_event("truncating", up_to)
             log.truncate(up_to)
-            tell("truncated", up_to)
+            write_event("truncated", up_to)
 
 
 if __name__ == "__main__":

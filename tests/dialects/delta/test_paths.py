@@ -14,7 +14,7 @@ from polars.testing import assert_series_equal
 from lakelog.dialects.delta.paths import decode_path, decode_paths, encode_path, encode_paths
 from lakelog.errors import InvalidActionError
 from lakelog.model.actions import with_dv_id
-from tests.model.encode import spell_path
+from tests.model.encode import percent_encoded
 
 CASES = {
     "plain": "plain",
@@ -155,6 +155,6 @@ PATHS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.text
 def test_every_path_is_decoded_from_its_encoding(paths: list[str | None]) -> None:
     column = pl.Series("path", paths, dtype=pl.String)
     encoded = both(encode_paths, column)
-    assert encoded.to_list() == [None if p is None else spell_path(p) for p in paths]
+    assert encoded.to_list() == [None if p is None else percent_encoded(p) for p in paths]
     assert both(decode_paths, encoded).to_list() == paths
     assert [p and decode_path(encode_path(p)) for p in paths] == paths

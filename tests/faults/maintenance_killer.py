@@ -1,6 +1,6 @@
-"""Runs maintenance processes that die: ``keeping_killer.py``, one order per line of JSON on
-standard input. An order names the operation, the table, and the time after which it is killed; the
-result is its exit code. Each is a fork of this process, which has imported everything and run
+"""Runs maintenance processes that are killed: ``maintenance_killer.py``, one order per line of JSON
+on standard input. An order names the operation, the table, and the time after which it is killed;
+the result is its exit code. Each is a fork of this process, which has imported everything and run
 nothing.
 """
 
@@ -18,7 +18,7 @@ from typing import Any
 import lakelog.table_functions
 
 
-def keep(order: dict[str, Any]) -> None:
+def maintain(order: dict[str, Any]) -> None:
     """Execute an order once."""
     warnings.simplefilter("ignore", lakelog.errors.LakelogWarning)
     table = lakelog.open(order["location"])
@@ -36,21 +36,21 @@ def keep(order: dict[str, Any]) -> None:
 
 def run(order: dict[str, Any]) -> int:
     """Fork a process, and kill it in time; return its exit code, negative if it was killed."""
-    ready, begun = os.pipe()
+    ready, started = os.pipe()
     child = os.fork()
     if child == 0:
         failed = True
         try:
-            os.write(begun, b".")
-            keep(order)
+            os.write(started, b".")
+            maintain(order)
             failed = False
-        except Exception:  # noqa: BLE001 - the test shows it
+        except Exception:  # noqa: BLE001 - it is printed for the test
             traceback.print_exc()
         finally:
             os._exit(int(failed))
     os.read(ready, 1)
     os.close(ready)
-    os.close(begun)
+    os.close(started)
     time.sleep(order["after_s"])
     os.kill(child, signal.SIGKILL)
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])

@@ -1,6 +1,6 @@
 """Checkpointers, a cleaner, a vacuum and readers race with a committer.
 
-Readers never fail and never read a wrong state, and the remaining log is sound.
+Readers never fail and never read a wrong state, and the remaining log is valid.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 import lakelog
 from lakelog.checkpoint.verify import verify_one
 from tests.budget import IS_WHOLE
-from tests.races import keepers
+from tests.races import maintenance_racers
 from tests.races.test_races import race
 
 SECONDS = 4.0 if IS_WHOLE else 2.5
@@ -49,22 +49,22 @@ def racers(seed: int, layouts: tuple[list[str], list[str]], seconds: float) -> l
         return {"does": does, "seed": rng.randrange(1 << 32), "pause_s": 0.05, **given}
 
     return [
-        racer("commit_known", seconds=seconds, pause_s=0.005),
+        racer("commit_versions", seconds=seconds, pause_s=0.005),
         *(racer("checkpoint", layouts=each, may_fail=MAY_FAIL) for each in layouts),
         racer("clean", may_fail=["unsafe_retention"]),
-        racer("read_known"),
-        racer("read_known"),
+        racer("read_versions"),
+        racer("read_versions"),
     ]
 
 
-def check_what_is_left(table: lakelog.Table, last: int, promised: int) -> None:
-    """Assert that every version that can be rebuilt is unchanged, and every checkpoint is sound."""
+def check_remaining_log(table: lakelog.Table, last: int, promised: int) -> None:
+    """Assert that every version that can be rebuilt is unchanged, and every checkpoint is valid."""
     assert table.version() == last
     ranges = table.versions()
     assert any(first <= promised and end == last for first, end in ranges), (ranges, promised)
     for first, end in ranges:
         for version in range(first, end + 1):
-            keepers.check(table.snapshot(version), table.format)
+            maintenance_racers.check(table.snapshot(version), table.format)
     listing = table.log.list_all()
     assert listing.checkpoints
     for checkpoint in listing.checkpoints:
@@ -74,20 +74,20 @@ def check_what_is_left(table: lakelog.Table, last: int, promised: int) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_readers_never_fail_while_a_log_is_kept_on_local_disk(tmp_path: Path, name: str) -> None:
+def test_readers_never_fail_during_maintenance_on_local_disk(tmp_path: Path, name: str) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
     print(f"seed {seed}")
     form, properties, layouts = CASES[name]
     location = str(tmp_path / "t")
     table = lakelog.create(location, {"x": pl.Int64}, (), form, properties)
-    keepers.age(table, 0)
+    maintenance_racers.age(table, 0)
     given = racers(seed, layouts, SECONDS)
     if form == "delta":
         given.append({"does": "vacuum", "pause_s": 0.3})
     last, *checkpoints, cleaned, one, other = race(location, given)[:6]
     print(last, checkpoints, cleaned, one, other)
-    check_what_is_left(table, last, cleaned[1])
-    live = keepers.expected(last, form)["files"]
+    check_remaining_log(table, last, cleaned[1])
+    live = maintenance_racers.expected(last, form)["files"]
     assert all((tmp_path / "t" / name).exists() for name in live)
     assert not list((tmp_path / "t").rglob(".lakelog-*.tmp"))
     if form == "delta":

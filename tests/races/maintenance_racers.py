@@ -59,7 +59,7 @@ def check(snapshot: Any, form: str) -> None:
     assert seen == wanted, f"{seen}\n{wanted}\n{snapshot.provenance}"
 
 
-def long_ago(log: Any) -> Any:
+def with_late_clock(log: Any) -> Any:
     """The same log, for a writer whose clock is days late."""
     return replace(log, clock=lambda: log.clock() - DAYS_AGO_MS)
 
@@ -78,7 +78,7 @@ def commit(table: Any, version: int, folder: str | None) -> None:
     if folder is not None:
         file = Path(folder, name_of(version))
         file.write_bytes(b"x" * version)
-        # On a busy machine the commit takes longer than vacuum keeps files that it does not name.
+        # On a busy machine, a commit may take longer than vacuum keeps files that it does not name.
         os.utime(file, (time.time() + 60, time.time() + 60))
     app = ("keeper", version) if table.format == "delta" else ()
     with table.transaction(*app) as tx:
@@ -93,22 +93,22 @@ def commit(table: Any, version: int, folder: str | None) -> None:
         age(table, version)
 
 
-def commit_known(racer: Racer) -> Any:
+def commit_versions(racer: Racer) -> Any:
     """Commit versions in a loop for a number of seconds; returns the last one."""
     import lakelog
 
     table = racer.open()
-    mine = racer.mine
+    arguments = racer.arguments
     version = table.version()
     folder = racer.race["location"] if racer.race["options"] is None else None
     if folder is None:
-        table = lakelog.Table(long_ago(table.log))
+        table = lakelog.Table(with_late_clock(table.log))
     racer.wait()
-    end = time.monotonic() + mine["seconds"]
+    end = time.monotonic() + arguments["seconds"]
     while time.monotonic() < end:
         version += 1
         commit(table, version, folder)
-        time.sleep(mine["pause_s"])
+        time.sleep(arguments["pause_s"])
     return version
 
 
@@ -120,7 +120,7 @@ def checkpoint(racer: Racer) -> Any:
     """
     import lakelog
 
-    rng = random.Random(racer.mine["seed"])
+    rng = random.Random(racer.arguments["seed"])
     table = racer.open()
     racer.wait()
     outcomes: Counter[str] = Counter()
@@ -129,16 +129,16 @@ def checkpoint(racer: Racer) -> Any:
         if rng.random() < 0.3:
             first, last = rng.choice(table.versions())
             version = rng.randint(first, last)
-        layout = rng.choice(racer.mine["layouts"])
+        layout = rng.choice(racer.arguments["layouts"])
         try:
             report = table.checkpoint(version, layout)
         except lakelog.LakelogError as error:
-            if error.kind not in racer.mine["may_fail"]:
+            if error.kind not in racer.arguments["may_fail"]:
                 raise
             outcomes[error.kind] += 1
         else:
             outcomes["reused" if report.reused else layout] += 1
-        time.sleep(rng.random() * racer.mine["pause_s"])
+        time.sleep(rng.random() * racer.arguments["pause_s"])
     return outcomes
 
 
@@ -146,10 +146,10 @@ def clean(racer: Racer) -> Any:
     """Clean up without any retention, to quarantine or permanently; returns what was deleted."""
     import lakelog
 
-    rng = random.Random(racer.mine["seed"])
+    rng = random.Random(racer.arguments["seed"])
     table = racer.open()
     racer.wait()
-    gone = 0
+    deleted = 0
     promised = 0
     refused: Counter[str] = Counter()
     while racer.others_write():
@@ -159,17 +159,17 @@ def clean(racer: Racer) -> Any:
                 plan=False, quarantine=quarantine, retention=0, checkpoint_retention=0, force=True
             )
         except lakelog.LakelogError as error:
-            if error.kind not in racer.mine["may_fail"]:
+            if error.kind not in racer.arguments["may_fail"]:
                 raise
             refused[error.kind] += 1
         else:
             assert not report.errors, report.errors
-            gone += report.files.height
+            deleted += report.files.height
             promised = max(promised, report.oldest_promised or 0)
         if quarantine and rng.random() < 0.3:
             table.purge_quarantines(dt.timedelta(0))
-        time.sleep(rng.random() * racer.mine["pause_s"])
-    return gone, promised, refused
+        time.sleep(rng.random() * racer.arguments["pause_s"])
+    return deleted, promised, refused
 
 
 def vacuum(racer: Racer) -> Any:
@@ -178,20 +178,20 @@ def vacuum(racer: Racer) -> Any:
     """
     table = racer.open()
     racer.wait()
-    gone = 0
+    deleted = 0
     while racer.others_write():
         report = table.vacuum(plan=False, retention=dt.timedelta(seconds=1), force=True)
         assert not report.errors, report.errors
-        gone += report.deleted
-        time.sleep(racer.mine["pause_s"])
-    return gone
+        deleted += report.deleted
+        time.sleep(racer.arguments["pause_s"])
+    return deleted
 
 
-def read_known(racer: Racer) -> Any:
+def read_versions(racer: Racer) -> Any:
     """Open and read in every way until the committer ends; counts the reads and refusals."""
     import lakelog
 
-    rng = random.Random(racer.mine["seed"])
+    rng = random.Random(racer.arguments["seed"])
     kept = racer.open()
     held = kept.snapshot()
     racer.wait()
@@ -209,7 +209,7 @@ def read_known(racer: Racer) -> Any:
             snapshot = held = held.update()
         if way == "history":
             versions = kept.history()["version"].to_list()
-            # Commits that are just going may leave gaps.
+            # Commits that are being deleted may leave gaps.
             assert versions == sorted(set(versions), reverse=True)
             assert versions[0] >= least
         assert snapshot.version >= least, f"{way} went back from {least} to {snapshot.version}"
@@ -220,6 +220,6 @@ def read_known(racer: Racer) -> Any:
             try:
                 check(racer.open().snapshot(version), kept.format)
             except lakelog.VersionNotFoundError:
-                way = "travel, and it is gone"
+                way = "travel, version not found"
         seen[way] += 1
     return seen

@@ -23,10 +23,8 @@ def cuts(data: bytes) -> list[int]:
 
 
 @pytest.mark.parametrize("format_", ["delta", "indextables"])
-@pytest.mark.parametrize("question", ["files", "metadata", "history", "actions"])
-def test_a_commit_of_lakelog_that_was_cut_is_refused(
-    tmp_path: Path, format_: str, question: str
-) -> None:
+@pytest.mark.parametrize("query", ["files", "metadata", "history", "actions"])
+def test_truncated_commit_of_lakelog_is_refused(tmp_path: Path, format_: str, query: str) -> None:
     table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, format=format_)
     with table.transaction() as tx:
         for number in range(4):
@@ -41,23 +39,23 @@ def test_a_commit_of_lakelog_that_was_cut_is_refused(
             with pytest.raises(
                 MalformedLogError, match="number of actions in the commit differs"
             ) as refused:
-                ask(opened, question)
+                run_query(opened, query)
             assert refused.value.path is not None
             assert refused.value.path.endswith(file.name)
         file.write_bytes(data)
     assert lakelog.open(tmp_path / "t").snapshot().num_files() == 4
 
 
-def ask(table: lakelog.Table, question: str) -> object:
-    if question == "history":
+def run_query(table: lakelog.Table, query: str) -> object:
+    if query == "history":
         return table.history()
-    if question == "actions":
+    if query == "actions":
         return table.actions().collect()
     snapshot = table.snapshot()
-    return snapshot.metadata if question == "metadata" else snapshot.files().collect()
+    return snapshot.metadata if query == "metadata" else snapshot.files().collect()
 
 
-def test_the_number_of_actions_is_no_part_of_the_history(tmp_path: Path) -> None:
+def test_number_of_actions_is_not_part_of_the_history(tmp_path: Path) -> None:
     lakelog.create(tmp_path / "t", {"id": pl.Int64})
     history = lakelog.open(tmp_path / "t").history()
     assert "lakelogActions" not in str(history.to_dicts())
@@ -69,10 +67,10 @@ def test_the_number_of_actions_is_no_part_of_the_history(tmp_path: Path) -> None
 def write_table(root: Path, metrics: dict[str, str] | None = None) -> Handmade:
     """Version 1 removes a file and adds three; its checksum is right."""
     log = Handmade(root).start(add("f0", size=5))
-    said = {"operationMetrics": metrics} if metrics is not None else {}
+    extra = {"operationMetrics": metrics} if metrics is not None else {}
     log.commit(
         1,
-        info("WRITE", txnId="id-1", **said),
+        info("WRITE", txnId="id-1", **extra),
         remove("f0"),
         *(add(f"f{n}", size=5) for n in (1, 2, 3)),
     )
@@ -85,60 +83,60 @@ def write_checksum(log: Handmade, version: int, **fields: Any) -> Path:
     return log.write(f"{version:020d}.crc", json.dumps(body).encode() + b"\n")
 
 
-def outcome(log: Handmade, question: str = "files") -> str:
+def outcome(log: Handmade, query: str = "files") -> str:
     """The result of a query: ``refused``, ``warned`` or ``silent``, and the files."""
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
             snapshot = log.table.snapshot()
-            if question == "files":
+            if query == "files":
                 found = snapshot.files().collect().height
-            elif question == "num_files":
+            elif query == "num_files":
                 found = snapshot.num_files()
             else:
                 found = snapshot.total_size() // 5
         except CorruptionError:
             return "refused"
-    return f"{'warned' if any(w.category is LakelogWarning for w in told) else 'silent'} {found}"
+    return f"{'warned' if any(w.category is LakelogWarning for w in caught) else 'silent'} {found}"
 
 
-QUESTIONS = ["files", "num_files", "total_size"]
+QUERIES = ["files", "num_files", "total_size"]
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_a_checksum_and_the_commits_own_metrics_together_refuse_a_cut_commit(
-    tmp_path: Path, question: str
+@pytest.mark.parametrize("query", QUERIES)
+def test_truncated_commit_is_refused_by_its_checksum_and_metrics_together(
+    tmp_path: Path, query: str
 ) -> None:
     log = write_table(tmp_path / "t", {"numFiles": "3", "numRemovedFiles": "1"})
-    assert outcome(log, question) == "silent 3"
+    assert outcome(log, query) == "silent 3"
     commit = log.log / f"{1:020d}.json"
     data = commit.read_bytes()
     for length in cuts(data):
         commit.write_bytes(data[:length])
-        assert outcome(log, question) == "refused", length
+        assert outcome(log, query) == "refused", length
 
 
-@pytest.mark.parametrize("question", QUESTIONS)
-def test_a_checksum_alone_warns(tmp_path: Path, question: str) -> None:
+@pytest.mark.parametrize("query", QUERIES)
+def test_difference_from_a_checksum_alone_causes_a_warning(tmp_path: Path, query: str) -> None:
     log = write_table(tmp_path / "t")
-    assert outcome(log, question) == "silent 3"
+    assert outcome(log, query) == "silent 3"
     commit = log.log / f"{1:020d}.json"
     data = commit.read_bytes()
     commit.write_bytes(data[: cuts(data)[-1]])
-    assert outcome(log, question) == "warned 2"
+    assert outcome(log, query) == "warned 2"
     commit.write_bytes(data)
     write_checksum(log, 1, numFiles=9, tableSizeBytes=15)
-    assert outcome(log, question) == "warned 3"
+    assert outcome(log, query) == "warned 3"
 
 
-def test_metrics_alone_say_nothing(tmp_path: Path) -> None:
+def test_metrics_alone_are_ignored(tmp_path: Path) -> None:
     log = write_table(tmp_path / "t", {"numFiles": "7"})
     assert outcome(log) == "silent 3"
     (log.log / f"{1:020d}.crc").unlink()
     assert outcome(log) == "silent 3"
 
 
-def test_a_checksum_of_another_commit_or_of_no_sense_says_nothing(tmp_path: Path) -> None:
+def test_checksum_that_is_invalid_or_of_another_commit_is_ignored(tmp_path: Path) -> None:
     log = write_table(tmp_path / "t", {"numFiles": "4"})
     write_checksum(log, 1, txnId="another", numFiles=4)
     assert outcome(log) == "silent 3"
@@ -154,7 +152,7 @@ def test_a_checksum_of_another_commit_or_of_no_sense_says_nothing(tmp_path: Path
         assert outcome(log) == "silent 3", content
 
 
-def test_a_commit_of_which_only_the_commit_info_is_left_is_refused_by_its_metadata(
+def test_commit_reduced_to_its_commit_info_is_refused_by_the_metadata_of_its_checksum(
     tmp_path: Path,
 ) -> None:
     log = Handmade(tmp_path / "t").start(add("f0", size=5))
@@ -173,7 +171,7 @@ def test_a_commit_of_which_only_the_commit_info_is_left_is_refused_by_its_metada
     assert outcome(log) == "warned 2"
 
 
-def test_no_checkpoint_is_written_of_a_commit_that_is_refused(tmp_path: Path) -> None:
+def test_no_checkpoint_is_written_after_a_refused_commit(tmp_path: Path) -> None:
     log = write_table(tmp_path / "t", {"numFiles": "3"})
     commit = log.log / f"{1:020d}.json"
     data = commit.read_bytes()

@@ -20,10 +20,10 @@ from lakelog.checkpoint.verify import verify_one
 from lakelog.errors import LakelogWarning
 from tests.budget import share_of
 from tests.faults.killers import started
-from tests.races import keepers
+from tests.races import maintenance_racers
 from tests.transaction.tables import NO_CHECKPOINTS
 
-KILLER = Path(__file__).with_name("keeping_killer.py")
+KILLER = Path(__file__).with_name("maintenance_killer.py")
 ROUNDS = share_of(8, 3)
 V2 = {"delta.checkpointPolicy": "v2"}
 CASES: dict[str, tuple[str, dict[str, str], list[str]]] = {
@@ -57,9 +57,9 @@ def check(location: Path, last: int, promised: int, *, damaged: bool) -> None:
     with warnings.catch_warnings():
         if damaged:
             warnings.simplefilter("ignore", LakelogWarning)
-        keepers.check(table.snapshot(), table.format)
+        maintenance_racers.check(table.snapshot(), table.format)
         for version in range(promised, last + 1):
-            keepers.check(table.snapshot(version), table.format)
+            maintenance_racers.check(table.snapshot(version), table.format)
     for checkpoint in table.log.list_all().checkpoints:
         verdict = verify_one(table.log, checkpoint).verdict
         assert verdict in {"proved", "unprovable"} or damaged, checkpoint
@@ -67,10 +67,10 @@ def check(location: Path, last: int, promised: int, *, damaged: bool) -> None:
         peer = DeltaTable(location)
         assert peer.version() == last
         live = sorted(map(unquote, peer.get_add_actions().column("path").to_pylist()))
-        assert live == keepers.expected(last, "delta")["files"]
+        assert live == maintenance_racers.expected(last, "delta")["files"]
 
 
-def ordered(rng: random.Random, layouts: list[str], form: str, last: int) -> dict[str, Any]:
+def random_order(rng: random.Random, layouts: list[str], form: str, last: int) -> dict[str, Any]:
     """The order for a process."""
     does = rng.choice(["checkpoint", "checkpoint", "cleanup", "cleanup", "repair", "compact"])
     given: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def finish(location: Path, order: dict[str, Any]) -> int:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_keepers_killed_at_any_moment_leave_a_table_that_reads_and_can_be_kept(
+def test_killed_maintenance_leaves_the_table_readable_and_can_be_repeated(
     tmp_path: Path, run: Run, name: str
 ) -> None:
     seed = random.SystemRandom().randrange(1 << 32)
@@ -119,14 +119,14 @@ def test_keepers_killed_at_any_moment_leave_a_table_that_reads_and_can_be_kept(
     form, properties, layouts = CASES[name]
     location = tmp_path / "t"
     table = lakelog.create(location, {"x": pl.Int64}, (), form, properties)
-    keepers.age(table, 0)
+    maintenance_racers.age(table, 0)
     last = promised = 0
     ends: Counter[tuple[str, int]] = Counter()
     for _ in range(ROUNDS):
         for _ in range(4):
             last += 1
-            keepers.commit(table, last, str(location))
-        order = ordered(rng, layouts, form, last)
+            maintenance_racers.commit(table, last, str(location))
+        order = random_order(rng, layouts, form, last)
         damaged = order["does"] == "repair"
         if damaged:
             table.checkpoint(layout=rng.choice(layouts))
