@@ -35,7 +35,7 @@ def _table(root: Path, properties: dict[str, str], files: int = 200) -> lakelog.
     ],
     ids=["one-file", "multipart", "v2"],
 )
-def test_a_delta_checkpoint_is_split_at_the_size_limit(
+def test_delta_checkpoint_is_split_at_the_size_limit(
     tmp_path: Path, properties: dict[str, str], expected: str, parts: int
 ) -> None:
     table = _table(tmp_path / "t", properties)
@@ -74,7 +74,7 @@ def test_wide_statistics_are_split_at_the_size_limit(tmp_path: Path) -> None:
     assert lakelog.open(root, upkeep=False).snapshot().num_files() == 198
 
 
-def test_a_flattened_checkpoint_is_split_at_the_size_limit(tmp_path: Path) -> None:
+def test_flattened_checkpoint_is_split_at_the_size_limit(tmp_path: Path) -> None:
     root = tmp_path / "t"
     limit = {**NO_CHECKPOINTS, FORMAT: "parquet", MAX_FILE: "2560"}
     table = lakelog.create(root, {"id": pl.Int64}, format="indextables", configuration=limit)

@@ -151,7 +151,7 @@ def test_invalid_range_is_refused(start: Any, end: Any, tmp_path: Path) -> None:
         compact_log(_table(tmp_path / "t").context(), start, end)
 
 
-def test_a_range_with_a_commit_missing_is_refused(tmp_path: Path) -> None:
+def test_range_with_a_commit_missing_is_refused(tmp_path: Path) -> None:
     log = _table(tmp_path / "t")
     log.checkpoint(2, handmade.protocol(), handmade.metadata(), handmade.add("f2"))
     log.forget(1)

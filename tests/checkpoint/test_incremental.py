@@ -76,7 +76,7 @@ def sidecars(root: Path) -> list[str]:
 # --- what is kept ----------------------------------------------------------------------------
 
 
-def test_an_append_keeps_every_sidecar_and_writes_one(table: Table) -> None:
+def test_append_keeps_every_sidecar_and_writes_one(table: Table) -> None:
     before = sidecars(table.root)
     table.commit(add("new"))
     written = checkpoint(logged(table))
@@ -114,7 +114,7 @@ def test_tombstone_is_dropped_when_its_file_is_added_again(table: Table) -> None
     assert len(keys(table.root)) == 30
 
 
-def test_a_new_deletion_vector_is_another_logical_file(table: Table) -> None:
+def test_new_deletion_vector_is_another_logical_file(table: Table) -> None:
     path = names("base", 30)[3]
     table.commit(old_remove(path), add(path, **vector("x")))
     checkpoint(logged(table))
@@ -160,7 +160,7 @@ def test_small_sidecars_are_merged_when_they_accumulate(table: Table) -> None:
 # --- tombstones ------------------------------------------------------------------------------
 
 
-def test_an_expired_tombstone_may_stay_in_a_kept_sidecar(table: Table) -> None:
+def test_expired_tombstone_may_stay_in_a_kept_sidecar(table: Table) -> None:
     table.commit(*(old_remove(path, 6.5) for path in names("base", 30)[:2]))
     checkpoint(logged(table))
     table.commit(add("new"))
@@ -179,7 +179,7 @@ def test_expired_tombstones_are_dropped_when_their_sidecar_is_rewritten(table: T
     assert written.digest.counts == {"add": 27, "remove": 1}
 
 
-def test_a_sidecar_of_expired_tombstones_is_dropped(table: Table) -> None:
+def test_sidecar_of_expired_tombstones_is_dropped(table: Table) -> None:
     paths = names("base", 30)
     table.commit(*(old_remove(path, 6.5) for path in paths[:20]))
     checkpoint(logged(table))
@@ -198,7 +198,7 @@ def counted(table: Table, **more: Any) -> tuple[InjectingStore, Any]:
     return store, stage(open_log(store), **more)
 
 
-def test_the_cost_of_an_append_does_not_grow_with_the_table(tmp_path: Path) -> None:
+def test_cost_of_an_append_does_not_grow_with_the_table(tmp_path: Path) -> None:
     written: list[int] = []
     for size in (1_000, 8_000):
         table = Table(tmp_path / str(size))
@@ -291,7 +291,7 @@ def test_filters_without_a_record_are_not_used(
 # --- no sidecar can be kept ------------------------------------------------------------------
 
 
-def test_the_first_v2_checkpoint_is_full(tmp_path: Path) -> None:
+def test_first_v2_checkpoint_is_full(tmp_path: Path) -> None:
     table = Table(tmp_path / "t")
     table.create(add("a"))
     assert stage(logged(table)).reason == "the previous checkpoint is not a V2 checkpoint"
@@ -383,7 +383,7 @@ def without_counts(manifest: str) -> str:
     return re.sub(r'"(lakelog\.actions|sidecarSizeInBytes)"', r'"x\1"', manifest)
 
 
-def test_a_manifest_that_lost_a_sidecar_is_refused(table: Table) -> None:
+def test_manifest_that_lost_a_sidecar_is_refused(table: Table) -> None:
     path = manifest(table.root)
     lines = path.read_text().splitlines(keepends=True)
     lost = next(n for n, line in enumerate(lines) if "sidecar" in json.loads(line))
@@ -477,7 +477,7 @@ def test_new_sidecar_with_other_columns_is_detected(table: Table) -> None:
         plan.verify(checkpoint_)
 
 
-def test_a_remove_without_a_time_is_expired(table: Table) -> None:
+def test_remove_without_a_time_is_expired(table: Table) -> None:
     table.commit(remove("x"), add("new"))
     written = checkpoint(logged(table))
     assert written.digest is not None

@@ -49,7 +49,7 @@ TEXT_ONLY = {"delta.checkpoint.writeStatsAsStruct": "false"}
 @pytest.mark.parametrize(
     "statistics", [TEXT_ONLY, TYPED, TYPED_ONLY], ids=["text", "both", "typed"]
 )
-def test_a_chain_is_proved_from_the_commits(
+def test_chain_is_proved_from_the_commits(
     layout: str, statistics: dict[str, str], tmp_path: Path
 ) -> None:
     rng = rng_of(f"{layout}{statistics}")

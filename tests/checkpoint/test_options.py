@@ -49,7 +49,7 @@ SETTINGS: list[tuple[str, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("format_", ["delta", "indextables"])
 @pytest.mark.parametrize(("key", "value", "expected"), SETTINGS)
-def test_a_property_sets_its_option_and_no_other(
+def test_property_sets_its_option_and_no_other(
     format_: str, key: str, value: str, expected: dict[str, Any]
 ) -> None:
     if key.startswith("delta.") and format_ == "indextables":
@@ -66,7 +66,7 @@ def test_every_option_can_be_set() -> None:
     }
 
 
-def test_the_defaults_of_indextables_are_those_of_its_specification() -> None:
+def test_defaults_of_indextables_are_those_of_its_specification() -> None:
     options = CheckpointOptions.of({}, INDEXTABLES)
     assert (options.enabled, options.interval) == (True, 10)
     assert (options.compression, options.max_file_bytes) == ("snappy", 134_217_728)
@@ -77,7 +77,7 @@ def test_the_defaults_of_indextables_are_those_of_its_specification() -> None:
     assert (options.cleanup_enabled, options.cleanup_failure_policy) == (True, "continue")
 
 
-def test_the_defaults_of_delta_are_those_of_delta_lake() -> None:
+def test_defaults_of_delta_are_those_of_delta_lake() -> None:
     options = CheckpointOptions.of({}, DELTA)
     assert (options.interval, options.policy) == (10, "classic")
     assert (options.stats_as_json, options.stats_as_struct) == (True, True)
@@ -129,7 +129,7 @@ def test_indextables_keys_are_case_insensitive_and_must_not_conflict() -> None:
         "lakelog.checkpoint.interval",
     ],
 )
-def test_an_unknown_option_is_named(format_: str, key: str) -> None:
+def test_unknown_option_is_named(format_: str, key: str) -> None:
     with pytest.raises(InvalidPropertyError, match="unknown") as refused:
         CheckpointOptions.of({key: "1"}, named(format_))
     assert refused.value.path == key
@@ -137,7 +137,7 @@ def test_an_unknown_option_is_named(format_: str, key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["delta.checkpointIntervals", "delta.logRetention"])
-def test_an_unknown_option_of_delta_is_named(key: str) -> None:
+def test_unknown_option_of_delta_is_named(key: str) -> None:
     with pytest.raises(InvalidPropertyError, match="unknown") as refused:
         CheckpointOptions.of({key: "1"}, DELTA)
     assert refused.value.path == key
@@ -161,7 +161,7 @@ def test_an_unknown_option_of_delta_is_named(key: str) -> None:
         ("lakelog.checkpoint.intervalBytes", "-1"),
     ],
 )
-def test_a_malformed_option_is_named(key: str, value: str | None) -> None:
+def test_malformed_option_is_named(key: str, value: str | None) -> None:
     with pytest.raises(InvalidPropertyError, match="invalid value") as refused:
         CheckpointOptions.of({key: value}, DELTA)
     assert (refused.value.path, refused.value.found) == (key, value)

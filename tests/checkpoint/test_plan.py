@@ -157,7 +157,7 @@ def test_json_parts_need_a_protocol_that_supports_them() -> None:
 
 
 @pytest.mark.parametrize("layout", ["", "parquet", "avro-state", "json"])
-def test_a_layout_that_delta_does_not_have_is_refused_by_name(layout: str) -> None:
+def test_layout_that_delta_does_not_have_is_refused_by_name(layout: str) -> None:
     with pytest.raises(InvalidInputError) as refused:
         plan(delta(), layout)
     assert refused.value.found == layout
@@ -193,7 +193,7 @@ def test_parts_follow_the_size_and_the_options(
     assert count_parts(layout, replace(CheckpointOptions(), **options), files) == parts
 
 
-def test_a_memory_limit_makes_row_groups_smaller() -> None:
+def test_memory_limit_makes_row_groups_smaller() -> None:
     free = plan(delta()).row_group_rows
     assert plan(delta(), memory_limit=1 << 40).row_group_rows == free
     tight = plan(delta(), memory_limit=256 << 20).row_group_rows
@@ -223,7 +223,7 @@ def test_plan_has_the_settings_of_the_table() -> None:
     assert [field.name for field in found.schema.fields] == ["id", "name"]
 
 
-def test_a_table_without_a_schema_gets_no_typed_copies() -> None:
+def test_table_without_a_schema_gets_no_typed_copies() -> None:
     table = TableConfiguration(DELTA, builders.V12, builders.table(schema_string=None))
     found = plan(table)
     assert not found.stats_as_struct

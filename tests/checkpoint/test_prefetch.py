@@ -78,7 +78,7 @@ def test_items_without_a_size_are_produced_in_another_thread(sizes: list[int]) -
     assert source.closed
 
 
-def test_a_checkpoint_is_the_same_with_and_without_threads(
+def test_checkpoint_is_the_same_with_and_without_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     digests = []

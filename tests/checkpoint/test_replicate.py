@@ -60,7 +60,7 @@ def state(where: Path, version: int | None = None) -> pl.DataFrame:
 
 
 @pytest.mark.parametrize(("form", "layout", "configuration"), LAYOUTS)
-def test_a_replica_gives_the_same_state(
+def test_replica_gives_the_same_state(
     tmp_path: Path, form: str, layout: str, configuration: dict[str, str]
 ) -> None:
     table = checkpointed(tmp_path / "table", form, layout, configuration)

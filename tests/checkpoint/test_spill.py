@@ -50,7 +50,7 @@ def test_rows_are_read_back_in_order(partitions: int, flush_bytes: int) -> None:
         assert (spill.size_bytes > 0) == (partitions > 1 or flush_bytes < 1 << 30)
 
 
-def test_a_partition_without_rows_is_empty() -> None:
+def test_partition_without_rows_is_empty() -> None:
     with Spill(3, 10) as spill:
         assert spill.read(1).height == 0
         assert spill.size_bytes == 0

@@ -254,7 +254,7 @@ def test_resident_memory_is_measured() -> None:
 
 
 @pytest.mark.parametrize("budget", REPLAY_MODES.values(), ids=REPLAY_MODES)
-def test_a_checkpoint_that_repeats_a_file_is_refused(budget: Budget | None, tmp_path: Path) -> None:
+def test_checkpoint_that_repeats_a_file_is_refused(budget: Budget | None, tmp_path: Path) -> None:
     log = Handmade(tmp_path / "t")
     log.checkpoint(1, handmade.add("a"), handmade.add("b"), suffix=".0000000001.0000000003")
     log.checkpoint(1, handmade.add("b"), handmade.add("c"), suffix=".0000000002.0000000003")
@@ -327,7 +327,7 @@ def test_no_file_is_left_in_the_temporary_folder(
     assert list(spare.iterdir()) == []
 
 
-def test_a_manifest_that_cannot_be_read_in_batches_is_refused_within_a_limit(
+def test_manifest_that_cannot_be_read_in_batches_is_refused_within_a_limit(
     tmp_path: Path,
 ) -> None:
     root = generate(

@@ -122,7 +122,7 @@ def test_checkpoint_with_wrong_values_is_reported_with_the_column(tmp_path: Path
     assert report.differences.height == 2 * 19
 
 
-def test_a_checkpoint_that_cannot_be_read_is_broken(tmp_path: Path) -> None:
+def test_checkpoint_that_cannot_be_read_is_broken(tmp_path: Path) -> None:
     root, log, paths = written(CLASSIC, tmp_path)
     file = root / paths[0]
     file.write_bytes(file.read_bytes()[:-9])
@@ -166,7 +166,7 @@ def test_reformatted_statistics_are_equal(tmp_path: Path) -> None:
     assert "encoded differently" in str(report.reason)
 
 
-def test_a_checkpoint_without_statistics_is_proved_with_a_note(tmp_path: Path) -> None:
+def test_checkpoint_without_statistics_is_proved_with_a_note(tmp_path: Path) -> None:
     from lakelog.checkpoint.plan import CheckpointOptions
 
     root = make(CLASSIC, tmp_path / "t")

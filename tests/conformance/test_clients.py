@@ -112,7 +112,7 @@ def test_every_feature_of_a_client_is_one_of_the_dialect() -> None:
         assert client.source == "tested" or client.source.startswith("https://")
 
 
-def test_the_release_is_the_first_that_supports_every_feature(tmp_path: Path) -> None:
+def test_release_is_the_first_that_supports_every_feature(tmp_path: Path) -> None:
     table = lakelog.create(
         tmp_path / "t",
         {"id": pl.Int64},
@@ -135,6 +135,6 @@ def test_every_client_reads_a_table_without_features_of_readers(tmp_path: Path) 
     assert table.compatibility()["reads"].all()
 
 
-def test_an_indextables_table_is_read_by_its_reference_implementation(tmp_path: Path) -> None:
+def test_indextables_table_is_read_by_its_reference_implementation(tmp_path: Path) -> None:
     plain = lakelog.create(tmp_path / "plain", {"id": pl.Int64}, format="indextables")
     assert plain.compatibility()["reads"].to_list() == [True]

@@ -62,7 +62,7 @@ def _files(snapshot: Any) -> pl.DataFrame:
 
 
 @each(TABLES, _loads)
-def test_the_latest_snapshot_has_every_fact_of_the_manifest(name: str, unpacked: Path) -> None:
+def test_latest_snapshot_has_every_fact_of_the_manifest(name: str, unpacked: Path) -> None:
     snapshot = lakelog.open(delta_path(name, unpacked)).snapshot()
     facts = TABLES[name]["facts"]
     assert wrong_facts(name, snapshot_facts(snapshot)) == {}
@@ -73,7 +73,7 @@ def test_the_latest_snapshot_has_every_fact_of_the_manifest(name: str, unpacked:
 
 
 @each(TABLES, lambda entry: entry["verdict"] == "refuse")
-def test_a_table_that_must_be_refused_gives_no_snapshot(name: str, unpacked: Path) -> None:
+def test_table_that_must_be_refused_gives_no_snapshot(name: str, unpacked: Path) -> None:
     with pytest.raises(LakelogError) as refused:
         lakelog.open(delta_path(name, unpacked)).snapshot().files().collect()
     assert refused.value.kind != "internal"
@@ -192,7 +192,7 @@ def test_every_column_of_the_state_equals_the_plain_replay(name: str) -> None:
 
 @pytest.mark.sampled(3)
 @each(TABLES, lambda entry: _loads(entry) and not entry.get("packed"))
-def test_the_actions_of_every_commit_equal_the_plain_decode(name: str) -> None:
+def test_actions_of_every_commit_equal_the_plain_decode(name: str) -> None:
     path = delta_path(name)
     table = lakelog.open(path)
     commits = list(replay.list_log(path).commits)

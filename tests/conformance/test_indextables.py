@@ -40,7 +40,7 @@ def _expected_rows(state: dict[str, Any]) -> list[tuple[Any, ...]]:
 
 
 @each(TABLES)
-def test_the_latest_snapshot_has_every_fact_of_the_manifest(name: str) -> None:
+def test_latest_snapshot_has_every_fact_of_the_manifest(name: str) -> None:
     expected = TABLES[name]["expected"]
     table = lakelog.open(_path(name))
     snapshot = table.snapshot()

@@ -107,7 +107,7 @@ def test_digest_ignores_row_order_batches_map_order_and_null_columns(
 
 
 @pytest.mark.parametrize("column", sorted(set(ADD) - {"actionType"}))
-def test_a_change_of_any_field_changes_the_digest(column: str) -> None:
+def test_change_of_any_field_changes_the_digest(column: str) -> None:
     value = ADD[column]
     match value:
         case bool():
@@ -240,7 +240,7 @@ def test_text_that_is_not_a_digest_is_refused(text: str) -> None:
         Digest.of_text(text)
 
 
-def test_a_digest_of_another_algorithm_is_refused() -> None:
+def test_digest_of_another_algorithm_is_refused() -> None:
     text = digest(frame(ADD)).to_text().replace(algorithm(), "lakelog-0-0000000000000000")
     with pytest.raises(InvalidInputError, match="another algorithm"):
         Digest.of_text(text)

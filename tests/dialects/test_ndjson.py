@@ -338,7 +338,7 @@ def test_decoding_without_files_leaves_the_other_actions_unchanged(
 
 @settings(max_examples=share_of(100))
 @given(lines=st.lists(st.one_of(ENCODED, ENCODED, ENCODED_ODD), min_size=1), wire=WIRES)
-def test_a_file_without_a_version_gives_the_same_rows_of_each_type_in_order(
+def test_file_without_a_version_gives_the_same_rows_of_each_type_in_order(
     lines: list[bytes], wire: str
 ) -> None:
     def by_type(frame: pl.DataFrame) -> list[dict[str, Any]]:
@@ -548,7 +548,7 @@ def test_small_files_share_a_chunk_and_a_large_one_is_cut_at_line_ends(
         assert len(piece.data) <= 100 or bytes(piece.data).count(b"\n") == 1
 
 
-def test_a_large_file_is_decoded_in_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_file_is_decoded_in_parallel(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunks_module, "WORKERS", 2)
     lines = [json.dumps({"add": {"path": f"{n:0300}", "size": n}}).encode() for n in range(13_000)]
     large = blob(INFO, *lines)

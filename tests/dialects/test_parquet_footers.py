@@ -135,9 +135,7 @@ def test_checkpoint_of_ascending_paths_is_read(tmp_path: Path) -> None:
     assert made.table.snapshot().files().collect().height == files
 
 
-def test_the_memory_of_file_actions_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_memory_of_file_actions_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = _delta(tmp_path / "t")
     made.checkpoint(1, protocol(), metadata(), *(add(f"{n}", stats="x" * 99) for n in range(999)))
     made.forget(0, 1)

@@ -235,7 +235,7 @@ def every_damage(root: Path, damage: Damage) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("table", TABLES, indirect=True)
-def test_an_undamaged_log_is_read(table: Path) -> None:
+def test_undamaged_log_is_read(table: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", LakelogWarning)
         assert disagreements(replay.replay(table), lakelog.open(table).snapshot()) == []

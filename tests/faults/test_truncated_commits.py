@@ -199,7 +199,7 @@ def remove_commits(root: Path) -> None:
 
 
 @pytest.mark.parametrize("paths", [["f"], []], ids=["sidecar", "no files"])
-def test_a_manifest_of_lakelog_that_lost_an_action_is_not_used(
+def test_manifest_of_lakelog_that_lost_an_action_is_not_used(
     tmp_path: Path, paths: list[str]
 ) -> None:
     manifest, lines = v2_table(tmp_path, paths)
@@ -214,7 +214,7 @@ def test_a_manifest_of_lakelog_that_lost_an_action_is_not_used(
     assert lakelog.open(tmp_path).snapshot().num_files() == len(paths)
 
 
-def test_a_manifest_of_another_writer_that_lost_a_sidecar_is_not_used(tmp_path: Path) -> None:
+def test_manifest_of_another_writer_that_lost_a_sidecar_is_not_used(tmp_path: Path) -> None:
     manifest, lines = v2_table(tmp_path, ["f"])
     others = [re.sub(r',"lakelog\.actions":"\d+"', "", line) for line in lines]
     assert others != lines

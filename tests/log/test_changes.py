@@ -93,7 +93,7 @@ def test_operation_is_null_if_the_commit_has_none(made: Handmade) -> None:
     assert (row["version"], row["timestamp"], row["operation"]) == (1, time_of(1), None)
 
 
-def test_a_deletion_vector_is_one_change_of_its_file(made: Handmade) -> None:
+def test_deletion_vector_is_one_change_of_its_file(made: Handmade) -> None:
     made.start(add("gets"), add("swaps", **vector("x")), add("loses", **vector("y")))
     made.commit(1, add("gets", **vector("a")), remove("gets"))
     made.commit(2, remove("swaps", **vector("x")), add("swaps", **vector("b")))
@@ -112,7 +112,7 @@ def test_file_removed_and_added_again_unchanged_is_not_a_change(made: Handmade) 
     assert both_ways(made.context(), 0, 2) == []
 
 
-def test_a_version_does_not_differ_from_itself(made: Handmade) -> None:
+def test_version_does_not_differ_from_itself(made: Handmade) -> None:
     made.start(add("a"))
     assert changes(made.context(), 0, 0) == []
 
@@ -136,7 +136,7 @@ def test_changes_of_deleted_commits_have_no_version(made: Handmade) -> None:
     assert len(changes(made.context(), 0, 2)) == 4
 
 
-def test_a_version_that_cannot_be_rebuilt_is_refused(made: Handmade) -> None:
+def test_version_that_cannot_be_rebuilt_is_refused(made: Handmade) -> None:
     made.start()
     with pytest.raises(VersionNotFoundError):
         diff(made.context(), 0, 5)
@@ -378,7 +378,7 @@ def test_live_file_has_no_vacuum_time(made: Handmade) -> None:
     ],
     ids=["default", "configured", "zero"],
 )
-def test_a_removed_file_may_be_vacuumed_after_the_retention(
+def test_removed_file_may_be_vacuumed_after_the_retention(
     made: Handmade, properties: dict[str, str], retention: dt.timedelta
 ) -> None:
     made.start(add("a"), properties=properties)
@@ -439,7 +439,7 @@ def test_path_may_be_given_decoded_or_encoded(made: Handmade, given: str) -> Non
     assert row["version"] == 0
 
 
-def test_an_unknown_path_is_refused(made: Handmade) -> None:
+def test_unknown_path_is_refused(made: Handmade) -> None:
     made.start(add("a"))
     with pytest.raises(NotFoundError, match="does not contain this file"):
         blame(made.context(), "b")

@@ -80,7 +80,7 @@ def test_times_before_the_first_readable_version_are_refused(made: Handmade) -> 
         version_at(log, FIRST_MS + MINUTE_MS)
 
 
-def test_a_log_without_commits_has_no_times(made: Handmade) -> None:
+def test_log_without_commits_has_no_times(made: Handmade) -> None:
     made.checkpoint(2, protocol(), metadata())
     with pytest.raises(VersionNotFoundError) as refused:
         version_at(made.context(), FIRST_MS)
@@ -88,7 +88,7 @@ def test_a_log_without_commits_has_no_times(made: Handmade) -> None:
     assert made.table.snapshot().timestamp_ms is None
 
 
-def test_an_empty_log_has_no_versions(made: Handmade) -> None:
+def test_empty_log_has_no_versions(made: Handmade) -> None:
     with pytest.raises(TableNotFoundError):
         version_at(made.context(), FIRST_MS)
 
@@ -133,7 +133,7 @@ def test_file_times_are_used_before_in_commit_timestamps_were_enabled(made: Hand
     assert shown.to_list() == [LATER + 3000, LATER + 2000, FIRST_MS + MINUTE_MS, FIRST_MS]
 
 
-def test_in_commit_timestamps_that_were_off_for_a_while_decide_after_it(made: Handmade) -> None:
+def test_in_commit_timestamps_are_used_again_after_they_were_disabled(made: Handmade) -> None:
     made.commit(0, stamped(0), protocol(), metadata(properties=ENABLED))
     for version in range(1, 10):
         made.commit(version, info() if version == 6 else stamped(version), add(f"f{version}"))

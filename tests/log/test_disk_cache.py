@@ -155,7 +155,7 @@ def test_answers_of_real_logs_equal_those_without_a_cache(corpus: Path, tmp_path
 
 
 @pytest.mark.parametrize("columns", [["path", "size"], []])
-def test_a_later_process_does_not_read_the_file_actions(tmp_path: Path, columns: list[str]) -> None:
+def test_later_process_does_not_read_the_file_actions(tmp_path: Path, columns: list[str]) -> None:
     root, cache = tmp_path / "table", tmp_path / "cache"
     t = lakelog.create(root, {"id": pl.Int64}, upkeep=False)
     names = pl.Series("path", range(50_000)).hash(1).cast(pl.String)
@@ -207,7 +207,7 @@ def test_checkpoint_that_is_seconds_old_is_not_cached(table: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty", "swap"])
-def test_a_damaged_file_is_dropped_and_written_again(
+def test_damaged_file_is_dropped_and_written_again(
     table: Path, tmp_path: Path, damage: str
 ) -> None:
     cache = tmp_path / "cache"
@@ -246,7 +246,7 @@ def test_only_regular_files_are_read(table: Path, tmp_path: Path, kind: str) -> 
     require_equal(answers(table, cache), plain)
 
 
-def test_a_folder_that_others_can_write_to_is_refused(table: Path, tmp_path: Path) -> None:
+def test_folder_that_others_can_write_to_is_refused(table: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     cache.mkdir()
     cache.chmod(0o777)
@@ -255,7 +255,7 @@ def test_a_folder_that_others_can_write_to_is_refused(table: Path, tmp_path: Pat
     assert caught.value.path == str(cache)
 
 
-def test_a_folder_that_cannot_be_made_is_refused(table: Path, tmp_path: Path) -> None:
+def test_folder_that_cannot_be_created_is_refused(table: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(lakelog.InvalidInputError, match="cannot be created"):
         lakelog.open(table, cache=tmp_path / "file" / "cache")
@@ -298,7 +298,7 @@ def test_full_disk_does_not_fail_a_read(table: Path, tmp_path: Path) -> None:
     require_equal(answers(table, tmp_path / "cache"), plain)
 
 
-def test_a_failed_write_is_reported(
+def test_failed_write_is_reported(
     table: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     cache = tmp_path / "cache"
@@ -425,7 +425,7 @@ def test_cache_folder_is_read_from_the_environment(
     assert lakelog.open(table).disk_cache is None
 
 
-def test_a_pickled_table_keeps_its_cache(table: Path, tmp_path: Path) -> None:
+def test_pickled_table_keeps_its_cache(table: Path, tmp_path: Path) -> None:
     t = lakelog.open(table, cache=lakelog.DiskCache(tmp_path / "cache", max_bytes=12345))
     again = pickle.loads(pickle.dumps(t)).disk_cache
     assert (again.directory, again.max_bytes) == (str(tmp_path / "cache"), 12345)

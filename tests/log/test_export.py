@@ -346,7 +346,7 @@ def test_duplicate_file_in_a_checkpoint_raises_corruption_error(tmp_path: Path) 
     assert list((tmp_path / "out").iterdir()) == []
 
 
-def test_a_file_that_a_checkpoint_removes_twice_is_written_once(tmp_path: Path) -> None:
+def test_file_that_a_checkpoint_removes_twice_is_written_once(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t")
     made.checkpoint(0, protocol(), metadata(), add("a"), remove("b"), remove("b"))
     with pytest.warns(LakelogWarning, match="more than once, such as b"):

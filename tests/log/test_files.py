@@ -96,7 +96,7 @@ def names(frame: pl.LazyFrame) -> list[str]:
 # --- what is read --------------------------------------------------------------------------------
 
 
-def test_a_projection_reads_its_own_columns_only(
+def test_projection_reads_its_own_columns_only(
     made: Handmade, requested: list[tuple[str, ...]], no_statistics: None
 ) -> None:
     frame = made.table.snapshot().files().select("path", "size").collect()
@@ -111,7 +111,7 @@ def test_nothing_is_read_before_collect(made: Handmade, requested: list[tuple[st
     assert requested == []
 
 
-def test_a_filter_reads_the_column_that_it_needs(
+def test_filter_reads_the_column_that_it_needs(
     made: Handmade, requested: list[tuple[str, ...]]
 ) -> None:
     frame = made.table.snapshot().files().filter(pl.col("size") > 2).select("path")
@@ -242,7 +242,7 @@ def test_where_with_an_unknown_column_is_refused_immediately(made: Handmade) -> 
         made.table.snapshot().files(where=pl.col("nothing") == 1)
 
 
-def test_a_lazy_frame_is_limited_filtered_counted_and_collected_again(made: Handmade) -> None:
+def test_lazy_frame_is_limited_filtered_counted_and_collected_again(made: Handmade) -> None:
     frame = made.table.snapshot().files()
     for n in (0, 1, 3, 100):
         assert frame.head(n).collect().height == min(n, 4)
@@ -264,7 +264,7 @@ def test_checkpoint_with_a_duplicate_file_raises_corruption_error(tmp_path: Path
         snapshot.num_files()
 
 
-def test_a_path_with_and_without_a_deletion_vector_is_two_files(tmp_path: Path) -> None:
+def test_path_with_and_without_a_deletion_vector_is_two_files(tmp_path: Path) -> None:
     log = Handmade(tmp_path / "t")
     log.checkpoint(0, protocol(), metadata(), add("a", 1), add("a", 2, **vector("v")))
     snapshot = log.table.snapshot()

@@ -130,7 +130,7 @@ def test_range_filter_on_the_first_column_reads_only_its_row_groups(table: lakel
     assert read <= 15
 
 
-def test_a_part_that_cannot_match_is_not_opened(tmp_path: Path) -> None:
+def test_part_that_cannot_match_is_not_opened(tmp_path: Path) -> None:
     made = created(tmp_path)
     commit(tmp_path, 1, adds(by_number(60)))
     write_small_groups(made, "flattened", 1, ordered=True, parts=12)

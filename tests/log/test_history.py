@@ -58,7 +58,7 @@ def test_commits_are_listed_newest_first_with_their_commit_info(made: Handmade) 
         assert history(made.context(), limit)["version"].to_list() == [3, 2, 1, 0][:limit]
 
 
-def test_a_limit_reads_no_older_commit(made: Handmade) -> None:
+def test_limit_reads_no_older_commit(made: Handmade) -> None:
     filled(made)
     made.write(f"{0:020d}.json", b"damaged")
     assert history(made.context(), 3).height == 3
@@ -66,7 +66,7 @@ def test_a_limit_reads_no_older_commit(made: Handmade) -> None:
         history(made.context())
 
 
-def test_a_negative_limit_is_refused(made: Handmade) -> None:
+def test_negative_limit_is_refused(made: Handmade) -> None:
     filled(made)
     with pytest.raises(InvalidInputError, match="negative"):
         history(made.context(), -1)
@@ -84,14 +84,14 @@ def test_history_needs_no_checkpoint_and_no_complete_log(made: Handmade) -> None
     assert history(made.context())["version"].to_list() == [3, 1]
 
 
-def test_a_log_of_one_checkpoint_has_an_empty_history(made: Handmade) -> None:
+def test_log_of_one_checkpoint_has_an_empty_history(made: Handmade) -> None:
     made.checkpoint(4, protocol(), metadata())
     frame = history(made.context())
     assert frame.height == 0
     assert frame.columns == ["version", "timestamp", *HISTORY_COLUMNS]
 
 
-def test_an_empty_log_has_no_history(made: Handmade) -> None:
+def test_empty_log_has_no_history(made: Handmade) -> None:
     with pytest.raises(TableNotFoundError):
         history(made.context())
 
@@ -137,7 +137,7 @@ def test_statistics_are_also_returned_as_maps(made: Handmade) -> None:
     ("start", "end", "versions"),
     [(0, None, [0, 1, 2, 3]), (1, 2, [1, 2]), (3, 3, [3]), (2, None, [2, 3])],
 )
-def test_a_range_is_inclusive(
+def test_range_is_inclusive(
     made: Handmade, start: int, end: int | None, versions: list[int]
 ) -> None:
     filled(made)
@@ -146,7 +146,7 @@ def test_a_range_is_inclusive(
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, None), (2, 1), (0, 4), (4, None), (9, 9)])
-def test_a_range_that_is_empty_or_beyond_the_log_is_refused(
+def test_range_that_is_empty_or_beyond_the_log_is_refused(
     made: Handmade, start: int, end: int | None
 ) -> None:
     filled(made)
@@ -169,7 +169,7 @@ def test_commits_deleted_by_cleanup_are_reported_by_a_warning(made: Handmade) ->
 
 @pytest.mark.parametrize("gap", [1, 2])
 @pytest.mark.filterwarnings("ignore::lakelog.errors.LakelogWarning")
-def test_a_gap_within_the_range_is_refused(made: Handmade, gap: int) -> None:
+def test_gap_within_the_range_is_refused(made: Handmade, gap: int) -> None:
     filled(made)
     made.forget(gap)
     with pytest.raises(LogGapError):

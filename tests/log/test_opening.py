@@ -103,7 +103,7 @@ def test_broken_checkpoint_is_replaced_by_another_layout_of_the_version(made: Ha
     assert snapshot.provenance.checkpoint.layout == "classic"
 
 
-def test_a_broken_checkpoint_of_a_truncated_log_is_refused(made: Handmade) -> None:
+def test_broken_checkpoint_of_a_truncated_log_is_refused(made: Handmade) -> None:
     tear(contiguous(made))
     made.forget(0)
     with pytest.raises(CheckpointCorruptionError) as refused:
@@ -173,7 +173,7 @@ def test_checkpoint_without_protocol_or_metadata_is_refused_even_if_commits_have
 
 
 @pytest.mark.parametrize("missing", ["protocol", "metaData"])
-def test_a_log_without_protocol_or_metadata_is_refused(made: Handmade, missing: str) -> None:
+def test_log_without_protocol_or_metadata_is_refused(made: Handmade, missing: str) -> None:
     made.commit(0, *(a for a in BASE if missing not in a))
     with pytest.raises(MissingActionError) as refused:
         made.table.snapshot()
@@ -295,7 +295,7 @@ def test_compaction_with_versions_outside_the_range_is_not_read(
 # --- updates -------------------------------------------------------------------------------------
 
 
-def test_an_update_reads_the_new_commits_only(made: Handmade) -> None:
+def test_update_reads_the_new_commits_only(made: Handmade) -> None:
     contiguous(made)
     context = made.context()
     snapshot = Snapshot.open(context)
@@ -316,7 +316,7 @@ def test_update_without_new_commits_returns_the_same_snapshot(made: Handmade) ->
     assert snapshot.update(3) is snapshot
 
 
-def test_an_update_may_stop_at_a_version(made: Handmade) -> None:
+def test_update_may_stop_at_a_version(made: Handmade) -> None:
     contiguous(made)
     snapshot = made.table.snapshot(0)
     assert paths(snapshot.update(1)) == ["a", "b"]
@@ -361,7 +361,7 @@ def test_update_refuses_a_feature_that_was_added_meanwhile(made: Handmade) -> No
         snapshot.update()
 
 
-def test_an_update_across_a_gap_is_refused(made: Handmade) -> None:
+def test_update_across_a_gap_is_refused(made: Handmade) -> None:
     contiguous(made)
     snapshot = made.table.snapshot()
     made.commit(5, add("e"))

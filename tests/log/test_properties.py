@@ -27,7 +27,7 @@ DAY_MS = 86_400_000
         ("interval 0 seconds", 0),
     ],
 )
-def test_an_interval_is_a_sum_of_its_parts(text: str, ms: int) -> None:
+def test_interval_is_a_sum_of_its_parts(text: str, ms: int) -> None:
     assert parse_interval_ms(text) == ms
 
 

@@ -259,7 +259,7 @@ def read_without_warning(made: Handmade) -> Snapshot:
 
 
 @pytest.mark.parametrize("count", [1 << 70, -3, "3", None, 3.0, True, [3]])
-def test_a_value_that_is_not_a_count_is_ignored(made: Handmade, count: object) -> None:
+def test_value_that_is_not_a_count_is_ignored(made: Handmade, count: object) -> None:
     checksum(made).unlink()
     keys = ("size", "numOfAddFiles", "sizeInBytes", "parts", "v2Checkpoint")
     point(made, dict.fromkeys(keys, count))

@@ -74,7 +74,7 @@ def test_updating_from_any_version_equals_the_plain_replay(seed: int, tmp_path: 
 
 
 @SEEDS
-def test_an_update_sees_commits_written_after_the_snapshot(seed: int, tmp_path: Path) -> None:
+def test_update_sees_commits_written_after_the_snapshot(seed: int, tmp_path: Path) -> None:
     root = generate(tmp_path / "whole", seed, Options(truncate=0.0, noise=False))
     earlier = tmp_path / "earlier"
     (earlier / replay.LOG).mkdir(parents=True)
@@ -92,9 +92,7 @@ def test_an_update_sees_commits_written_after_the_snapshot(seed: int, tmp_path: 
 
 
 @SEEDS
-def test_a_projection_equals_the_same_columns_of_the_plain_replay(
-    seed: int, tmp_path: Path
-) -> None:
+def test_projection_equals_the_same_columns_of_the_plain_replay(seed: int, tmp_path: Path) -> None:
     root = generate(tmp_path / "t", seed)
     files = replay.replay(root).files.values()
     for columns in (["path", "size"], ["partitionValues"], ["dvId", "stats"], ["tags", "path"]):
@@ -160,7 +158,7 @@ def test_state_with_a_broken_checkpoint_is_the_same_or_refused(seed: int, tmp_pa
 
 
 @SEEDS
-def test_a_version_that_cannot_be_rebuilt_is_refused_with_the_range(
+def test_version_that_cannot_be_rebuilt_is_refused_with_the_range(
     seed: int, tmp_path: Path
 ) -> None:
     root = generate(tmp_path / "t", seed, Options(truncate=0.8))

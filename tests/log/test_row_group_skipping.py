@@ -331,7 +331,7 @@ def test_range_filter_on_the_first_column_reads_only_its_row_groups(table: lakel
     assert read <= 10
 
 
-def test_the_number_of_files_is_recorded(table: lakelog.Table) -> None:
+def test_number_of_files_is_recorded(table: lakelog.Table) -> None:
     assert table.snapshot().num_files() == 60
     commit(Path(table.path), 2, removes([31]))
     assert lakelog.open(table.path).snapshot().num_files() == 59
@@ -450,7 +450,7 @@ def test_plan_without_a_checkpoint_gives_the_reason(tmp_path: Path) -> None:
     assert (plan.checkpoint_files, plan.commits) == (0, 2)
 
 
-def test_a_condition_over_an_unknown_column_is_refused(tmp_path: Path) -> None:
+def test_condition_over_an_unknown_column_is_refused(tmp_path: Path) -> None:
     with pytest.raises(lakelog.InvalidInputError, match="does not have"):
         created(tmp_path, "classic").snapshot().plan(pl.col("nothing") == 1)
 
@@ -482,7 +482,7 @@ def ranges(request: pytest.FixtureRequest, tmp_path: Path) -> lakelog.Table:
     return lakelog.open(tmp_path)
 
 
-def test_a_sidecar_that_cannot_match_is_not_opened(ranges: lakelog.Table) -> None:
+def test_sidecar_that_cannot_match_is_not_opened(ranges: lakelog.Table) -> None:
     where = pl.col("q") == 3
     plan = ranges.snapshot().plan(where)
     assert (plan.row_groups_read, plan.checkpoint_files_read) == (1, 1)
@@ -500,7 +500,7 @@ def sidecars(table: lakelog.Table) -> list[Path]:
     return [root / p for p in table.snapshot().provenance.files if "_sidecars" in p]
 
 
-def test_a_sidecar_with_other_row_groups_than_its_manifest_records_is_refused(
+def test_sidecar_with_other_row_groups_than_its_manifest_records_is_refused(
     ranges: lakelog.Table,
 ) -> None:
     (Path(ranges.path) / "_delta_log" / f"{1:020d}.json").unlink()
@@ -510,7 +510,7 @@ def test_a_sidecar_with_other_row_groups_than_its_manifest_records_is_refused(
         paths(lakelog.open(ranges.path).snapshot(), pl.col("q") == 3)
 
 
-def test_an_incremental_checkpoint_keeps_the_records_of_its_sidecars(ranges: lakelog.Table) -> None:
+def test_incremental_checkpoint_keeps_the_records_of_its_sidecars(ranges: lakelog.Table) -> None:
     commit(Path(ranges.path), 2, [*removes([31]), *adds(by_number(61)[60:], 60)])
     report = lakelog.open(ranges.path).checkpoint()
     assert report.reused_files > 0

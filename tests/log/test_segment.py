@@ -46,7 +46,7 @@ def shape(segment: LogSegment) -> tuple[int, int | None, list[int], list[tuple[i
     )
 
 
-def test_the_latest_checkpoint_at_or_below_the_target_is_chosen() -> None:
+def test_latest_checkpoint_at_or_below_the_target_is_chosen() -> None:
     found = listing(range(10), (2, 5, 8))
     assert shape(choose_segment(found)) == (9, 8, [9], [])
     assert shape(choose_segment(found, 8)) == (8, 8, [], [])
@@ -98,7 +98,7 @@ def test_segment_with_a_gap_is_refused() -> None:
     ("versions", "after", "last", "expected"),
     [([1, 2, 4], 0, 4, 3), ([1, 2], 0, 3, 3), ([2], 0, 2, 1), ([1, 1], 0, 2, 2), ([], 0, 1, 1)],
 )
-def test_a_gap_names_the_version_that_is_missing(
+def test_gap_names_the_version_that_is_missing(
     versions: list[int], after: int, last: int, expected: int
 ) -> None:
     with pytest.raises(LogGapError) as refused:
@@ -130,7 +130,7 @@ def test_rebuildable_versions_are_exactly_those_with_a_segment(
 
 
 @given(VERSIONS, VERSIONS)
-def test_a_listing_without_a_hole_gives_its_latest_version(
+def test_listing_without_a_hole_gives_its_latest_version(
     commits: set[int], starts: set[int]
 ) -> None:
     found = listing(sorted(commits), tuple(starts))

@@ -101,7 +101,7 @@ def test_time_of_a_version_is_its_commit_time(made: Handmade) -> None:
     assert times == [FIRST_MS, 77, FIRST_MS + MINUTE_MS + 1]
 
 
-def test_a_version_without_its_commit_has_no_time(made: Handmade) -> None:
+def test_version_without_its_commit_has_no_time(made: Handmade) -> None:
     made.checkpoint(3, protocol(), metadata())
     snapshot = made.table.snapshot()
     assert snapshot.timestamp_ms is None
@@ -174,7 +174,7 @@ def test_domains_are_the_latest_that_are_not_removed(made: Handmade) -> None:
     assert frame.rows() == [("a", "2", 1)]
 
 
-def test_a_delta_table_has_no_skips(made: Handmade) -> None:
+def test_delta_table_has_no_skips(made: Handmade) -> None:
     frame = made.start().table.snapshot().skips().collect()
     assert frame.height == 0
     assert {"path", "skipCount", "retryAfter", "inCooldown"} <= set(frame.columns)

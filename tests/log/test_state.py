@@ -60,7 +60,7 @@ def test_batches_of_the_checkpoint_are_returned_first(made: Handmade) -> None:
     assert [sorted(b["path"]) for b in batches] == [["b"], ["c", "v", "z"]]
 
 
-def test_an_update_shares_the_checkpoint_and_leaves_the_state_as_it_was(made: Handmade) -> None:
+def test_update_shares_the_checkpoint_and_leaves_the_state_as_it_was(made: Handmade) -> None:
     state = open_state(made.context())
     before = live(state, "add")
     made.commit(4, remove("b"))
@@ -72,7 +72,7 @@ def test_an_update_shares_the_checkpoint_and_leaves_the_state_as_it_was(made: Ha
     assert [c.version for c in later.new_commits] == [4]
 
 
-def test_the_number_of_layers_above_a_checkpoint_stays_logarithmic() -> None:
+def test_number_of_layers_above_a_checkpoint_stays_logarithmic() -> None:
     layers = Layers()
     for n in range(500):
         layers = layers.push(pl.DataFrame({"actionType": ["add"], "path": [f"f{n}"]}))
@@ -95,7 +95,7 @@ def test_provenance_names_every_file_once(made: Handmade) -> None:
         assert (found.version, found.warnings) == (4, ())
 
 
-def test_a_large_tail_gives_protocol_and_metadata_without_its_files(
+def test_large_tail_gives_protocol_and_metadata_without_its_files(
     made: Handmade, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_SMALL_TAIL_BYTES", 0)
@@ -116,7 +116,7 @@ def test_last_commit_info_is_that_of_the_commit_of_the_version(made: Handmade) -
     assert operation(4) is None
 
 
-def test_a_compaction_does_not_hide_the_last_commits_info(made: Handmade) -> None:
+def test_compaction_does_not_hide_the_last_commits_info(made: Handmade) -> None:
     rows = (remove("a"), add("v", 3, **vector("2")), remove("v", **vector("1")))
     made.compaction(2, 3, *rows, add("c", 4), add("z", 5))
     state = open_state(made.context())
@@ -142,7 +142,7 @@ def test_damaged_commit_is_not_reported_as_checkpoint_corruption(made: Handmade)
     assert refused.value.version == 3
 
 
-def test_a_table_whose_store_hangs_does_not_block_another_table(made: Handmade) -> None:
+def test_table_whose_store_hangs_does_not_block_another_table(made: Handmade) -> None:
     released = threading.Event()
     reading = threading.Event()
 

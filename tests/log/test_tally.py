@@ -56,7 +56,7 @@ def test_sizes_sum_beyond_64_bits_and_a_missing_size_is_zero() -> None:
     assert sum_sizes(pl.DataFrame({"path": ["a"]})) == 0
 
 
-def test_an_update_counts_without_reading_the_checkpoint_again(
+def test_update_counts_without_reading_the_checkpoint_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = Handmade(tmp_path / "t")

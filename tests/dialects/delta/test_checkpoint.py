@@ -113,9 +113,7 @@ def test_files_read_are_all_files_of_the_checkpoint(made: Handmade, layout: str)
     assert sorted(named) == sorted(p.relative_to(made.root).as_posix() for p in on_disk)
 
 
-def test_a_projection_reads_only_its_leaves(
-    made: Handmade, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_projection_reads_only_its_leaves(made: Handmade, monkeypatch: pytest.MonkeyPatch) -> None:
     write(made, "classic")
     seen: list[str] = []
     iter_batches = pq.ParquetFile.iter_batches
@@ -438,7 +436,7 @@ def test_text_that_is_not_utf_8_is_refused(made: Handmade) -> None:
         read_all(made)
 
 
-def test_a_deletion_vector_without_its_path_is_refused(made: Handmade) -> None:
+def test_deletion_vector_without_its_path_is_refused(made: Handmade) -> None:
     made.checkpoint(5, *META, add("a", deletionVector={"storageType": "u"}))
     with pytest.raises(InvalidActionError, match="deletion vector"):
         files_of(made, ["size", "dvId"])

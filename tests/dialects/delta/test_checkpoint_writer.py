@@ -139,7 +139,7 @@ def test_written_checkpoint_is_read_back(
     assert pointer["numOfAddFiles"] == len(state.files)
 
 
-def test_an_unknown_layout_is_refused(tmp_path: Path) -> None:
+def test_unknown_layout_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="unknown checkpoint layout"):
         DIALECT.checkpoint_writer(open_store(str(tmp_path)), plan_of(1, "flattened"))
 

@@ -86,7 +86,7 @@ def test_rows_of_a_compaction_have_no_position(made: Handmade) -> None:
     assert "version" not in decoded.files.columns
 
 
-def test_a_deletion_vector_without_its_storage_is_refused(made: Handmade) -> None:
+def test_deletion_vector_without_its_storage_is_refused(made: Handmade) -> None:
     made.commit(12, add("a", deletionVector={"pathOrInlineDv": "x"}))
     log = made.context()
     with pytest.raises(InvalidActionError, match="deletion vector") as refused:
@@ -94,7 +94,7 @@ def test_a_deletion_vector_without_its_storage_is_refused(made: Handmade) -> Non
     assert refused.value.version == 12
 
 
-def test_a_delta_log_has_no_default_protocol_and_no_times_in_checkpoints(made: Handmade) -> None:
+def test_delta_log_has_no_default_protocol_and_no_times_in_checkpoints(made: Handmade) -> None:
     log = made.context()
     assert DIALECT.default_protocol is None
     assert DIALECT.state_time(log.store, log.list_all().checkpoints[0]) is None

@@ -37,7 +37,7 @@ def test_refused_feature_is_reported_with_reason_and_hint() -> None:
 
 
 @pytest.mark.parametrize("version", [-1, 4, 99])
-def test_a_reader_version_out_of_range_is_refused(version: int) -> None:
+def test_reader_version_out_of_range_is_refused(version: int) -> None:
     with pytest.raises(UnsupportedFeatureError, match="newer reader") as refused:
         check_readable(version, None, "t")
     assert refused.value.found == version

@@ -68,7 +68,7 @@ def test_empty_checkpoint_is_ignored_with_a_note(name: str) -> None:
     assert "is empty" in found.notes[0]
 
 
-def test_an_empty_part_makes_its_checkpoint_incomplete() -> None:
+def test_empty_part_makes_its_checkpoint_incomplete() -> None:
     parts = [FileEntry(f"{V}.checkpoint.{n:010d}.{2:010d}.parquet", n - 1, 5) for n in (1, 2)]
     assert parse_listing(parts).checkpoints == ()
 

@@ -51,7 +51,7 @@ def both(convert: Callable[[pl.Series], pl.Series], paths: pl.Series) -> pl.Seri
 
 
 @pytest.mark.parametrize(("encoded", "decoded"), CASES.items())
-def test_a_path_is_decoded_exactly_once(encoded: str, decoded: str) -> None:
+def test_path_is_decoded_exactly_once(encoded: str, decoded: str) -> None:
     assert decode_path(encoded) == decoded
 
 
@@ -83,7 +83,7 @@ def files(**columns: list[object]) -> pl.DataFrame:
     return pl.DataFrame({"path": [f"f{n}" for n in range(height)], **columns})
 
 
-def test_an_identity_is_storage_path_and_offset() -> None:
+def test_identity_is_storage_path_and_offset() -> None:
     found = with_dv_id(
         files(
             dvStorageType=["u", "u", "i", None],
@@ -116,7 +116,7 @@ def test_files_without_deletion_vectors_are_returned_unchanged() -> None:
     ],
     ids=str,
 )
-def test_a_deletion_vector_without_its_identity_is_refused(
+def test_deletion_vector_without_its_identity_is_refused(
     columns: dict[str, list[object]],
 ) -> None:
     with pytest.raises(InvalidActionError, match="deletion vector") as refused:

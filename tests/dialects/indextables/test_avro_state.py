@@ -99,7 +99,7 @@ def test_manifest_with_a_wrong_entry_count_raises_corruption_error(log: Log) -> 
 
 
 @pytest.mark.parametrize("name", ["../m.avro", "manifests/../../m.avro"])
-def test_a_manifest_outside_the_log_folder_is_not_read(log: Log, name: str) -> None:
+def test_manifest_outside_the_log_folder_is_not_read(log: Log, name: str) -> None:
     log.manifest(_SHARED, _entries("a", "b"))
     log.state(1, {name: 2}, numFiles=2)
     with pytest.raises(CorruptionError, match="outside the log folder") as caught:
@@ -137,12 +137,12 @@ def test_manifest_paths_of_every_generation_are_resolved(log: Log) -> None:
     )
 
 
-def test_a_state_without_manifests_is_an_empty_table(log: Log) -> None:
+def test_state_without_manifests_is_an_empty_table(log: Log) -> None:
     log.state(1, {})
     assert read_files(log.checkpoint(1)).is_empty()
 
 
-def test_an_empty_manifest_is_allowed(log: Log) -> None:
+def test_empty_manifest_is_allowed(log: Log) -> None:
     log.manifest(_SHARED, [])
     log.manifest(_SECOND, _entries("a"))
     log.state(1, {_SHARED: 0, _SECOND: 1})
@@ -289,14 +289,14 @@ def test_state_replaced_by_a_later_json_checkpoint_of_a_lower_version_is_refused
         assert paths(read_files(log.checkpoint(1))) == ["a"]
 
 
-def test_a_checkpoint_of_the_first_version_covers_its_commits(log: Log) -> None:
+def test_checkpoint_of_the_first_version_covers_its_commits(log: Log) -> None:
     log.commit(1, [add("a"), add("b")])
     log.commit(2, [add("c")])
     _first_state(log, "a", "b")
     assert paths(read_files(log.checkpoint(1))) == ["a", "b"]
 
 
-def test_a_state_that_removes_the_files_of_the_commits_covers_them(log: Log) -> None:
+def test_state_that_removes_the_files_of_the_commits_covers_them(log: Log) -> None:
     log.commit(1, [add("a"), add("b"), remove("b")])
     _first_state(log, "c", tombstones=["a"], numFiles=0)
     assert paths(read_files(log.checkpoint(1))) == ["c"]
@@ -320,13 +320,13 @@ def test_skips_with_the_versions_of_states_are_not_a_second_history(log: Log) ->
     ("fields", "found"),
     [({"formatVersion": 2}, "formatVersion 2"), ({"protocolVersion": 5}, "protocolVersion 5")],
 )
-def test_a_newer_state_is_refused(log: Log, fields: dict[str, Any], found: str) -> None:
+def test_newer_state_is_refused(log: Log, fields: dict[str, Any], found: str) -> None:
     with pytest.raises(UnsupportedFeatureError) as caught:
         _state(log, **fields).read_meta()
     assert caught.value.found == found
 
 
-def test_a_state_of_another_version_is_refused(log: Log) -> None:
+def test_state_of_another_version_is_refused(log: Log) -> None:
     log.state(2, {}, folder=1)
     with pytest.raises(CorruptionError) as caught:
         log.checkpoint(1).read_meta()
@@ -350,7 +350,7 @@ def test_missing_file_of_a_state_is_named_in_the_error(log: Log, name: str) -> N
     assert caught.value.path == f"_transaction_log/{name}"
 
 
-def test_a_state_manifest_with_other_records_is_refused(log: Log) -> None:
+def test_state_manifest_with_other_records_is_refused(log: Log) -> None:
     log.manifest(f"state-v{1:020d}/_manifest.avro", _entries("a"))
     with pytest.raises(MalformedLogError, match="lacks a field"):
         log.checkpoint(1).read_meta()
@@ -413,7 +413,7 @@ def test_error_without_zstandard_names_the_install_command(
     assert caught.value.hint == "pip install 'lakelog[avro]'"
 
 
-def test_a_reader_parses_its_state_manifest_once(log: Log) -> None:
+def test_reader_parses_its_state_manifest_once(log: Log) -> None:
     reader = _state(log)
     assert isinstance(reader, AvroStateReader)
     reader.read_meta()

@@ -139,7 +139,7 @@ def test_pyarrow_and_duckdb_read_a_columnar_commit_with_statistics(tmp_path: Pat
     assert [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)] == [2, 40]
 
 
-def test_a_truncated_commit_is_refused_at_every_length() -> None:
+def test_truncated_commit_is_refused_at_every_length() -> None:
     encoded = DIALECT.encode(adds(30), columnar_above=0)
     for length in range(4, len(encoded)):
         with pytest.raises(MalformedLogError):
@@ -185,7 +185,7 @@ def test_parquet_without_the_checksum_is_refused() -> None:
         decode(DIALECT, sink.getvalue())
 
 
-def test_a_column_of_a_later_contract_is_kept_in_extra() -> None:
+def test_column_of_a_later_contract_is_kept_in_extra() -> None:
     table = pa.table(
         {
             "actionType": ["add", "add"],
@@ -223,7 +223,7 @@ def test_rows_that_are_not_valid_actions_are_refused(
 @pytest.mark.parametrize(
     "table", [pa.table({"path": ["p"]}), pa.table({"actionType": pa.array([], pa.string())})]
 )
-def test_a_file_without_actions_is_refused(table: pa.Table) -> None:
+def test_file_without_actions_is_refused(table: pa.Table) -> None:
     with pytest.raises(MalformedLogError, match="no action"):
         decode(DIALECT, sealed(table))
 

@@ -66,7 +66,7 @@ def test_error_below_the_first_line_has_its_position(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("body", [b'{"commitInfo":null,"add":null}\n', b'{"commitInfo":{"a":1'])
-def test_a_torn_first_line_is_refused(body: bytes) -> None:
+def test_torn_first_line_is_refused(body: bytes) -> None:
     with pytest.raises(MalformedLogError):
         decode(DIALECT, body)
 

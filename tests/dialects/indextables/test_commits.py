@@ -80,7 +80,7 @@ def test_every_extended_field_of_an_add_is_kept(log: Log) -> None:
     assert (row["version"], row["position"], row["actionType"]) == (0, 0, "add")
 
 
-def test_a_time_range_may_be_a_number(log: Log) -> None:
+def test_time_range_may_be_a_number(log: Log) -> None:
     log.commit(0, [add("a", timeRangeStart=1704067200000, timeRangeEnd="x"), add("b")])
     log.commit(1, [add("c", timeRangeStart="2024", timeRangeEnd=5)])
     files = _decode(log).files

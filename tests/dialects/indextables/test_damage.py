@@ -122,7 +122,7 @@ def test_flipped_bytes_never_lose_a_row_silently(damaged: tuple[Log, list[Path]]
         target.write_bytes(data)
 
 
-def test_an_emptied_file_is_refused(damaged: tuple[Log, list[Path]]) -> None:
+def test_emptied_file_is_refused(damaged: tuple[Log, list[Path]]) -> None:
     log, files = damaged
     for target in files:
         data = target.read_bytes()

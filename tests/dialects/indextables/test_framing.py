@@ -32,7 +32,7 @@ def test_every_truncation_of_a_gzip_file_is_refused(form: str) -> None:
         assert (caught.value.path, caught.value.version) == ("commit", 3)
 
 
-def test_a_flipped_byte_of_gzip_data_is_refused() -> None:
+def test_flipped_byte_of_gzip_data_is_refused() -> None:
     whole = bytearray(frame_bytes(_TEXT, "rust"))
     whole[len(whole) // 2] ^= 0xFF
     with pytest.raises(MalformedLogError):

@@ -265,7 +265,7 @@ def test_parts_are_read_if_the_manifest_is_recognised_only_when_opened(log: Log)
         b'{"metaData":{}}\n{"add":\n',
     ],
 )
-def test_a_damaged_body_is_refused_with_its_path(log: Log, body: bytes) -> None:
+def test_damaged_body_is_refused_with_its_path(log: Log, body: bytes) -> None:
     log.write(f"{_BASE}.json", body)
     with pytest.raises(CorruptionError) as caught:
         read_files(log.checkpoint(_VERSION))

@@ -23,7 +23,7 @@ def test_versions_1_to_4_are_read(version: int) -> None:
     check_readable(Protocol(version, 1), "t")
 
 
-def test_a_newer_version_is_refused_by_number() -> None:
+def test_newer_version_is_refused_by_number() -> None:
     with pytest.raises(UnsupportedFeatureError) as caught:
         check_readable(Protocol(5, 1), "s3://bucket/t")
     assert caught.value.found == "minReaderVersion 5"

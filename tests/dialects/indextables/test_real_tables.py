@@ -54,7 +54,7 @@ def test_latest_version_equals_the_state_of_the_reference(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["json_commits", "raised_protocol"])
-def test_a_json_checkpoint_of_the_reference_is_proved(name: str) -> None:
+def test_json_checkpoint_of_the_reference_is_proved(name: str) -> None:
     assert _open(name).verify().verdict == "proved"
 
 

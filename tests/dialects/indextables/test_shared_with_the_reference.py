@@ -64,7 +64,7 @@ def test_commit_to_a_table_with_states_is_refused(tmp_path: Path, last: int) -> 
     assert not (tmp_path / "t/_transaction_log" / f"{last + 1:020d}.json").exists()
 
 
-def test_a_transaction_that_is_open_when_states_appear_is_refused(tmp_path: Path) -> None:
+def test_transaction_that_is_open_when_states_appear_is_refused(tmp_path: Path) -> None:
     table = _table(tmp_path / "t")
     tx = table.transaction()
     tx.add(path="lost", size=10, modificationTime=5, dataChange=True, partitionValues={})
@@ -178,7 +178,7 @@ def test_checkpoint_with_a_different_document_mapping_is_wrong(
     assert "docMappingJson" in (report.reason or "")
 
 
-def test_a_checkpoint_that_keeps_mappings_by_reference_is_proved(tmp_path: Path) -> None:
+def test_checkpoint_that_keeps_mappings_by_reference_is_proved(tmp_path: Path) -> None:
     properties = {"docMappingSchema.h": _EQUAL_MAPPINGS[0], "own": "1"}
     rows = [
         {"protocol": {"minReaderVersion": 4, "minWriterVersion": 4}},
@@ -194,7 +194,7 @@ def test_a_checkpoint_that_keeps_mappings_by_reference_is_proved(tmp_path: Path)
     assert "protocol" in (report.reason or "")
 
 
-def test_a_checkpoint_that_lost_a_registered_mapping_is_wrong(tmp_path: Path) -> None:
+def test_checkpoint_that_lost_a_registered_mapping_is_wrong(tmp_path: Path) -> None:
     log = Log(tmp_path / "t")
     log.commit(0, [PROTOCOL, metadata(configuration={"docMappingSchema.h": _MAPPING}), add("f")])
     log.write(f"{0:020d}.checkpoint.json", lines([PROTOCOL, metadata(), add("f")]))

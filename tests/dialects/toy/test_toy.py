@@ -48,7 +48,7 @@ def test_registry_lists_the_log_folder_of_every_dialect() -> None:
     assert list(registry.log_folders()) == ["delta", "indextables", "toy"]
 
 
-def test_a_table_is_created_opened_and_committed_to(tmp_path: Path) -> None:
+def test_table_is_created_opened_and_committed_to(tmp_path: Path) -> None:
     made = table(tmp_path)
     assert {p.name for p in (tmp_path / FOLDER).iterdir()} == {
         f"{version:08d}.ndjson" for version in range(4)
@@ -78,7 +78,7 @@ def test_concurrent_commits_are_rebased_or_refused(tmp_path: Path) -> None:
         late.commit()
 
 
-def test_a_checkpoint_is_written_verified_and_read(tmp_path: Path) -> None:
+def test_checkpoint_is_written_verified_and_read(tmp_path: Path) -> None:
     made = table(tmp_path)
     with made.transaction() as tx:
         tx.remove(path="day=a/1.parquet")
@@ -133,7 +133,7 @@ def test_rules_of_the_dialect_for_features_and_properties_apply(tmp_path: Path) 
         tx.set_metadata(configuration={"lakelog.checkpoint.nothing": "1"})
 
 
-def test_a_registered_dialect_has_a_log_folder_of_its_own(tmp_path: Path) -> None:
+def test_registered_dialect_has_a_log_folder_of_its_own(tmp_path: Path) -> None:
     class Second(ToyDialect):
         name = "second"
 
