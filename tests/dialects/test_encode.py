@@ -24,7 +24,7 @@ from lakelog.errors import InternalError, InvalidTransactionError
 from lakelog.model import actions
 from lakelog.model.contract import MAX_DEPTH
 from tests.budget import share_of
-from tests.dialects import commit_rows as making
+from tests.dialects import commit_rows
 from tests.dialects.commit_rows import FILE_KINDS, META_KINDS, content, decode, frame, plain
 from tests.model import encode as model
 
@@ -45,8 +45,8 @@ def parsed(data: bytes) -> list[dict[str, Any]]:
 def test_random_commits_equal_the_model_encoder_and_are_read_back(
     name: str, data: st.DataObject
 ) -> None:
-    meta = data.draw(making.kinds_of(META_KINDS[name], name), "meta")
-    files = data.draw(making.kinds_of(FILE_KINDS[name], name), "files")
+    meta = data.draw(commit_rows.kinds_of(META_KINDS[name], name), "meta")
+    files = data.draw(commit_rows.kinds_of(FILE_KINDS[name], name), "files")
     info = data.draw(st.sampled_from([INFO, {}]), "info")
     if not info and not meta and not files:
         return
@@ -55,7 +55,7 @@ def test_random_commits_equal_the_model_encoder_and_are_read_back(
 
     found = decode(DIALECTS[name], encoded)
     start = 1 if info and name == "delta" else 0
-    rows = making.expected([dict(row) for row in (*model.in_order(meta), *files)], name, start)
+    rows = commit_rows.expected([dict(row) for row in (*model.in_order(meta), *files)], name, start)
     read = sorted(
         (row for part in (found.meta, found.files, found.other) for row in plain(part)),
         key=lambda row: row["position"],

@@ -27,7 +27,7 @@ from lakelog.errors import (
 )
 from lakelog.model import actions
 from tests.budget import share_of
-from tests.dialects import commit_rows as making
+from tests.dialects import commit_rows
 from tests.dialects.commit_rows import FILE_KINDS, META_KINDS, content, decode, frame
 from tests.dialects.indextables.writing import PROTOCOL, Log, add
 
@@ -62,15 +62,15 @@ def rows(found: Actions) -> list[Any]:
     other.
     """
     frames = (found.files, found.meta, found.other)
-    plain = [making.plain(part.drop("position", strict=False)) for part in frames]
+    plain = [commit_rows.plain(part.drop("position", strict=False)) for part in frames]
     return [*plain, [info.body for info in found.commit_infos]]
 
 
 @settings(max_examples=share_of(60), deadline=None)
 @given(data=st.data())
 def test_columnar_commit_has_the_content_of_the_json_commit(data: st.DataObject) -> None:
-    meta = data.draw(making.kinds_of(META_KINDS["indextables"], "indextables"), "meta")
-    files = data.draw(making.kinds_of(FILE_KINDS["indextables"], "indextables"), "files")
+    meta = data.draw(commit_rows.kinds_of(META_KINDS["indextables"], "indextables"), "meta")
+    files = data.draw(commit_rows.kinds_of(FILE_KINDS["indextables"], "indextables"), "files")
     commit = content(INFO, meta, files)
     lines = DIALECT.encode(commit)
     encoded = DIALECT.encode(commit, columnar_above=0)
