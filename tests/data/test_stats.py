@@ -8,6 +8,7 @@ import json
 import random
 from collections.abc import Sequence
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -17,9 +18,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import lakelog
 from lakelog.data.conform import Conform
 from lakelog.data.stats import FileStats, StatsPlan, cut_above
-from lakelog.errors import InvalidPropertyError
+from lakelog.errors import InvalidInputError, InvalidPropertyError
 from lakelog.model import contract
 from lakelog.skipping.statistics import stats_from_json
 from lakelog.transaction.schema_conversion import struct_of
@@ -312,3 +314,22 @@ def test_bounds_hold_for_every_row_and_nulls_are_counted(seed: int) -> None:
             continue
         above = high[name][0]
         assert (values <= above).all(), name
+
+
+def test_columns_named_like_patterns_have_their_own_statistics(tmp_path: Path) -> None:
+    lakelog.write(tmp_path, pl.DataFrame({"*": [1], "^a$": [20], "a": [300]}))
+    table = lakelog.open(tmp_path, upkeep=False)
+    table.append(pl.DataFrame({"*": [4], "^a$": [500], "a": [60]}))
+    table.checkpoint()
+    assert table.verify().verdict == "proved"
+    table = lakelog.open(tmp_path, upkeep=False)
+    assert table.to_arrow().sort_by("a").to_pydict() == {
+        "*": [4, 1],
+        "^a$": [500, 20],
+        "a": [60, 300],
+    }
+    assert table.snapshot().files("a > 100").collect().height == 1
+    assert table.to_arrow("a > 100")["^a$"].to_pylist() == [20]
+    for where in ('"*" = 1', '"^a$" = 20'):
+        with pytest.raises(InvalidInputError, match="selects several columns"):
+            table.to_arrow(where)

@@ -40,7 +40,7 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.sql_predicate import condition, sql_text
-from lakelog.skipping.statistics import stats_from_json
+from lakelog.skipping.statistics import field_of, stats_from_json
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.schema_conversion import struct_of
 from lakelog.transaction.transaction import LogTransaction
@@ -476,7 +476,7 @@ class _Merging(Change):
             stats = stats_from_json(
                 files["stats"], snapshot.schema, columns=[name], mapping=mapping
             )
-            low, high = stats["min"].struct.field(name), stats["max"].struct.field(name)
+            low, high = field_of(stats["min"], name), field_of(stats["max"], name)
             unknown = low.is_null() | high.is_null()
             sorted_ = keys.unique().sort()
             first = sorted_.search_sorted(low, "left")

@@ -224,7 +224,7 @@ def _leaves(series: pl.Series) -> list[pl.Series]:
     if series.null_count() == series.len():
         return []
     if isinstance(series.dtype, pl.Struct):
-        children = [series.struct.field(child) for child in series.struct.fields]
+        children = series.struct.unnest().get_columns()
         return [leaf for c in children for leaf in _leaves(c.alias(f"{series.name}.{c.name}"))]
     return [series]
 

@@ -28,6 +28,7 @@ from lakelog.model import actions, contract
 from lakelog.model.metadata import CLUSTERING, Metadata, clustering_paths
 from lakelog.skipping.indexed_columns import indexed_columns
 from lakelog.skipping.statistics import (
+    field_of,
     has_bounds,
     least_from_json,
     stats_from_maps,
@@ -145,7 +146,7 @@ class FileOrder:
             leaf = bounds
             for name in path:
                 fields = leaf.struct.fields if isinstance(leaf.dtype, pl.Struct) else []
-                leaf = leaf.struct.field(name) if name in fields else leaf.clear(leaf.len())
+                leaf = field_of(leaf, name) if name in fields else leaf.clear(leaf.len())
             found.append(leaf.alias(f"{_KEY}{number}"))
         return pl.DataFrame(found)
 
@@ -286,7 +287,7 @@ def _has(dtype: object, path: Column) -> bool:
 
 def _leaf(struct: pl.Series, path: Column) -> pl.Series:
     for name in path:
-        struct = struct.struct.field(name)
+        struct = field_of(struct, name)
     return struct
 
 

@@ -23,6 +23,7 @@ from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol, honoured_mapping
 from lakelog.skipping.prune import keep_mask, referenced_columns, required_values
 from lakelog.skipping.statistics import (
+    field_of,
     stats_from_json,
     stats_from_maps,
     stats_from_struct,
@@ -383,7 +384,7 @@ class FilesQuery:
         assert field is not None
         name = contract.physical_name(field, self.mapping)
         sides = [bounds.struct.field(n) for n in _BOUNDS if n in bounds.struct.fields]
-        found = [side.struct.field(name) for side in sides if name in side.struct.fields]
+        found = [field_of(side, name) for side in sides if name in side.struct.fields]
         is_text = any(side.dtype == pl.String for side in found)
         return is_text and contract.to_polars(field.type) != pl.String
 

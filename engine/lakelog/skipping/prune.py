@@ -19,7 +19,7 @@ from lakelog.errors import InvalidInputError
 from lakelog.model import contract
 from lakelog.skipping import intervals
 from lakelog.skipping.intervals import ANYTHING, FALSE, TRUE, Truth, Values
-from lakelog.skipping.statistics import has_bounds
+from lakelog.skipping.statistics import field_of, has_bounds
 from lakelog.skipping.values import PREFIX, TypedPartitions
 
 _IN_LIST_LIMIT = 64
@@ -448,7 +448,7 @@ class _Walker:
         for name in path:
             if series.dtype != pl.Struct or name not in series.struct.fields:
                 return None
-            series = series.struct.field(name)
+            series = field_of(series, name)
         return series
 
     def _add(self, series: pl.Series) -> pl.Expr:

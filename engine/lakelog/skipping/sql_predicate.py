@@ -236,7 +236,7 @@ def _is_integer(text: str, columns: Mapping[str, pl.DataType]) -> bool:
 def _parsed(sql: str, schema: contract.Struct) -> pl.Expr:
     raw = pl.sql_expr(sql)
     roots = set(raw.meta.root_names())
-    if not roots <= set(schema.names):
+    if raw.meta.has_multiple_outputs() or not roots <= set(schema.names):
         referenced_columns(raw, schema)  # raises, and names the closest columns
     used = contract.Struct(tuple(field for field in schema.fields if field.name in roots))
     _require_boolean(raw, sql, used)

@@ -47,6 +47,11 @@ def has_bounds(type_: contract.DataType) -> bool:
     )
 
 
+def field_of(structs: pl.Series, name: str) -> pl.Series:
+    """A field of a struct column; ``struct.field`` reads ``*`` and ``^...$`` as patterns."""
+    return structs.struct.unnest()[name]
+
+
 def stats_from_json(
     texts: pl.Series,
     schema: contract.Struct,

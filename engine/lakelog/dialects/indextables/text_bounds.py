@@ -28,7 +28,7 @@ from lakelog.dialects.row_group_records import (
 )
 from lakelog.model import contract
 from lakelog.model.actions import FILE_ACTIONS
-from lakelog.skipping.statistics import has_bounds, stats_from_maps
+from lakelog.skipping.statistics import field_of, has_bounds, stats_from_maps
 from lakelog.skipping.values import PREFIX, typed_partitions
 
 _COLUMNS = "columns"
@@ -83,7 +83,7 @@ class TextBoundsRecorder:
             stats = stats_from_maps(counts, least, greatest, self._schema, columns=columns)
             for kind, side in zip(BOUNDS, ("min", "max"), strict=True):
                 for name in columns:
-                    typed = self._arrow(stats[side].struct.field(name), name)
+                    typed = self._arrow(field_of(stats[side], name), name)
                     found[kind, name] = bound_of(kind, typed)
         return {key: value for key, value in found.items() if value is not None}
 
