@@ -145,9 +145,11 @@ def test_columns_are_widened(tmp_path: Path, wider: object) -> None:
         table.alter.widen_column("id", 5)
 
 
-def test_widening_a_column_that_rules_depend_on_raises(tmp_path: Path) -> None:
+def test_changing_a_column_that_rules_depend_on_raises(tmp_path: Path) -> None:
     schema = contract.to_json(struct_of(SCHEMA))
     schema["fields"][1]["metadata"] = {"delta.generationExpression": "CAST(id AS STRING)"}
+    invariant = {"expression": {"expression": "s.b IS NOT NULL"}}
+    schema["fields"][2]["metadata"] = {"delta.invariants": json.dumps(invariant)}
     table = lakelog.create(tmp_path, schema, upkeep=False)
     table.alter.add_constraint("small", "s.a < 10")
     for column in ("id", "s.a"):
@@ -155,6 +157,12 @@ def test_widening_a_column_that_rules_depend_on_raises(tmp_path: Path) -> None:
             table.alter.widen_column(column, "long", enable=True)
     table.alter.drop_constraint("small")
     assert table.alter.widen_column("s.a", "long", enable=True) == 3
+    table.alter.set_properties({"delta.columnMapping.mode": "name"})
+    with pytest.raises(SchemaEvolutionError, match="referred to elsewhere"):
+        table.alter.rename_column("s.b", "c")
+    with pytest.raises(SchemaEvolutionError, match="referred to elsewhere"):
+        table.alter.drop_column("s.b")
+    assert table.alter.drop_column("s") == 5
 
 
 @pytest.mark.parametrize("column", ["id", "s.a", "s"])

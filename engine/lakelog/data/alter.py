@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
-from lakelog.data.row_rules import RowRules, check
+from lakelog.data.row_rules import GENERATION, INVARIANT, RowRules, check
 from lakelog.data.write_plan import clustering_columns, is_clusterable
 from lakelog.errors import (
     ConstraintViolationError,
@@ -33,7 +33,6 @@ from lakelog.transaction.transaction import LogTransaction
 
 _MAPPING = "delta.columnMapping.mode"
 _WIDENING = "delta.enableTypeWidening"
-_GENERATION = "delta.generationExpression"
 
 
 @checked_methods()
@@ -365,8 +364,9 @@ def _require_unreferenced(
     name = schema_edits.path_of(metadata.schema, column)[-1]
     word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
     texts = {key: str(text) for key, text in metadata.constraints.items()}
-    for at in contract.fields_of(metadata.schema):
-        texts[f"the generated column {at.text}"] = str(at.field.metadata.get(_GENERATION) or "")
+    for at in contract.fields_of(new.schema):
+        for key in (GENERATION, INVARIANT):
+            texts[f"{key} of {at.text}"] = str(at.field.metadata.get(key) or "")
     if to != column:
         texts[STATISTICS_COLUMNS] = metadata.configuration.get(STATISTICS_COLUMNS) or ""
     if to is None and column in metadata.partition_columns:

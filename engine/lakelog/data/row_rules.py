@@ -36,8 +36,8 @@ from lakelog.transaction.metadata_changes import HIGH_WATER_MARK
 if TYPE_CHECKING:
     from lakelog.data.spark_expression import RowExpression
 
-_GENERATION = "delta.generationExpression"
-_INVARIANT = "delta.invariants"
+GENERATION = "delta.generationExpression"
+INVARIANT = "delta.invariants"
 _START, _STEP = "delta.identity.start", "delta.identity.step"
 _EXPLICIT = "delta.identity.allowExplicitInsert"
 _BOOLEAN, _LONG = contract.Primitive("boolean"), contract.Primitive("long")
@@ -92,8 +92,8 @@ class RowRules:
             checks += [check(key, text or "") for key, text in table.metadata.constraints.items()]
         if table.is_active("invariants"):
             for at in fields_of(schema):
-                if _INVARIANT in at.field.metadata:
-                    text = _invariant(at.text, at.field.metadata[_INVARIANT])
+                if INVARIANT in at.field.metadata:
+                    text = _invariant(at.text, at.field.metadata[INVARIANT])
                     checks.append(
                         Rule(f"the invariant of {at.text!r}", "invariants", at.text, text)
                     )
@@ -299,7 +299,7 @@ def _invariant(column: str, text: object) -> str:
 
 
 def _is_generated(column: contract.Field) -> bool:
-    return _GENERATION in column.metadata
+    return GENERATION in column.metadata
 
 
 def _generated(at: contract.Located) -> Rule:
@@ -309,7 +309,7 @@ def _generated(at: contract.Located) -> Rule:
             column=at.text,
             found="generatedColumns",
         )
-    text = str(at.field.metadata[_GENERATION])
+    text = str(at.field.metadata[GENERATION])
     return Rule(f"the generated column {at.text!r}", "generatedColumns", at.text, text)
 
 
