@@ -391,6 +391,14 @@ def test_predicate_that_the_bounds_cannot_decide_never_prunes(where: pl.Expr) ->
     assert keep(where, PARTITION_VALUES, TEXTS)[1]
 
 
+@pytest.mark.parametrize("bound", ["1970-01-01T00:00:00.000Z", "1969-12-31T23:59:59.999Z"])
+def test_times_before_1970_that_were_truncated_towards_zero_never_prune(bound: str) -> None:
+    before = datetime.fromisoformat(bound) - timedelta(microseconds=999)
+    assert keep(t == before, [{}], [stats_text(t=(bound, bound, 0))]) == [True]
+    earlier = before - timedelta(microseconds=1)
+    assert keep(t == earlier, [{}], [stats_text(t=(bound, bound, 0))]) == [False]
+
+
 @pytest.mark.parametrize(
     "text", [None, "", "null", "{}", '{"numRecords":3,"minValues":{"i":', "[]"]
 )

@@ -108,7 +108,7 @@ def from_statistics(
             near = high.to_physical() < _SAFE_TIMESTAMP_US
             high = pl.when(near).then(high + slack)
         if low is not None:
-            early = low.to_physical() < 0
+            early = low.to_physical() <= 0
             near = low.to_physical() > -_SAFE_TIMESTAMP_US
             low = pl.when(~early).then(low).when(near).then(low - slack)
     return Values(low, high, may_null, may_value, dtype.is_float(), cut, dtype)
