@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import fsspec
+import polars as pl
 import pytest
 
+import lakelog
 from lakelog.errors import (
     InvalidInputError,
     MissingDependencyError,
@@ -180,6 +182,19 @@ def test_a_path_and_a_file_url_open_the_local_disk(tmp_path: Path, spelling: str
 def test_a_path_object_and_a_colon_in_a_name_are_local(tmp_path: Path) -> None:
     assert open_store(tmp_path).root == str(tmp_path)
     assert isinstance(open_store("a:b"), LocalStore)
+
+
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.chdir(tmp_path)
+    lakelog.write("~/orders", pl.DataFrame({"id": [1]}), partition_by=[])
+    table = lakelog.open(Path("~/orders"), upkeep=False)
+    assert table.append(pl.DataFrame({"id": [2]})).version == 1
+    assert table.path == str(home / "orders")
+    assert sorted(table.to_polars()["id"]) == [1, 2]
+    assert not (tmp_path / "~").exists()
 
 
 def test_an_empty_location_is_refused() -> None:

@@ -162,7 +162,7 @@ def open_store(
     """The store of a location: a local path, a ``file:`` URL, or any fsspec URL.
 
     Args:
-        location: Path or URL of the table, not of its log folder.
+        location: Path or URL of the table, not of its log folder; ``~`` is the home folder.
         storage_options: Passed to the fsspec filesystem; not used on local disk. Options of S3,
             Azure and Google Cloud Storage may have the names that object_store and deltalake use
             (``AWS_REGION``, ``azure_storage_account_name``), in upper or lower case.
@@ -180,7 +180,7 @@ def open_store(
         return LocalStore(unquote(urlsplit(text).path))
     # A colon alone is legal in a local path; only ://, or a chained URL, indicates a protocol.
     if "://" not in text and "::" not in text:
-        return LocalStore(text)
+        return LocalStore(os.path.expanduser(text))
     return _open_remote(text, dict(storage_options or {}))
 
 
