@@ -198,7 +198,11 @@ def test_nullability_comments_and_properties_are_changed(tmp_path: Path) -> None
     table.append(pl.DataFrame({"id": [None]}, schema={"id": pl.Int64}))
     table.alter.set_comment("the key", "id")
     table.alter.set_comment("a table")
+    table.alter.set_name("keys")
     snapshot = table.snapshot()
+    assert snapshot.metadata.name == deltalake.DeltaTable(tmp_path).metadata().name == "keys"
+    table.alter.set_name(None)
+    assert table.snapshot().metadata.name is None
     assert snapshot.schema.fields[0].metadata == {"comment": "the key"}
     assert snapshot.metadata.description == "a table"
     table.alter.set_comment(None, "id")
@@ -208,7 +212,7 @@ def test_nullability_comments_and_properties_are_changed(tmp_path: Path) -> None
     table.alter.unset_properties(["owner", "other"])
     assert dict(table.snapshot().metadata.configuration) == {"delta.enableDeletionVectors": "true"}
     assert table.alter.unset_properties(["other"]) is None
-    assert table.alter.upgrade(["timestampNtz"]) == 8
+    assert table.alter.upgrade(["timestampNtz"]) == 10
     assert "timestampNtz" in (table.snapshot().protocol.reader_features or ())
 
 

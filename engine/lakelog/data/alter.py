@@ -194,6 +194,13 @@ class Alter:
         tx.set_metadata(description=comment)
         return tx.commit()
 
+    def set_name(self, name: str | None) -> int | None:
+        """Set the name of the table in its metadata; None removes it. The location stays."""
+        parameters = {"properties": orjson.dumps({"name": name}).decode()}
+        tx = self._begin(operation="SET TBLPROPERTIES", parameters=parameters)
+        tx.set_metadata(name=name)
+        return tx.commit()
+
     def set_properties(self, properties: Mapping[str, str]) -> int | None:
         """Set table properties. The protocol is upgraded if they need features."""
         tx = self._begin()
