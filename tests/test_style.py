@@ -31,7 +31,7 @@ def relative(path: Path) -> str:
     return path.relative_to(REPOSITORY).as_posix()
 
 
-def test_a_module_is_short_finished_and_says_what_it_owns() -> None:
+def test_modules_are_short_and_finished_and_have_a_docstring() -> None:
     found: dict[str, list[str]] = {}
     for path in sources("engine"):
         text = path.read_text("utf-8")
@@ -54,7 +54,7 @@ BY_NAME = re.compile(
 """A comparison with the name of a dialect, or a table with an entry for each dialect."""
 
 
-def test_only_the_dialects_know_which_dialect_it_is() -> None:
+def test_only_dialects_compare_dialect_names() -> None:
     found = [
         f"{relative(path)}:{number}: {line.strip()}"
         for path in sources("engine/lakelog")
@@ -67,7 +67,7 @@ def test_only_the_dialects_know_which_dialect_it_is() -> None:
 WORD = re.compile(r"[A-Za-z_]\w*")
 
 
-def test_a_name_that_one_module_alone_uses_is_private() -> None:
+def test_names_used_by_one_module_are_private() -> None:
     used = Counter(
         word
         for path in sources("engine", "tests", "perf")
@@ -91,7 +91,7 @@ def test_a_name_that_one_module_alone_uses_is_private() -> None:
     assert found == []
 
 
-def test_nothing_names_a_path_of_one_machine() -> None:
+def test_no_file_contains_a_path_of_one_machine() -> None:
     others = [REPOSITORY / name for name in ("README.md", "CHANGELOG.md", "Makefile")]
     found = [
         f"{relative(path)}: {match[0]}"
@@ -102,7 +102,7 @@ def test_nothing_names_a_path_of_one_machine() -> None:
     assert found == []
 
 
-def test_every_exception_from_lint_or_types_names_its_rule() -> None:
+def test_lint_and_type_suppressions_name_their_rule() -> None:
     bare = re.compile(r"#\s*(?:noqa(?!:)|type:\s*ignore(?!\[))")
     found = [
         relative(path)
@@ -180,7 +180,11 @@ def test_texts_use_the_terms_of_the_field() -> None:
     pages = [REPOSITORY / f"{name}.md" for name in ("README", "CHANGELOG", "CONTRIBUTING")]
     for folder, kind in (("schemas", "md"), ("docs", "md"), ("notebooks", "ipynb")):
         pages += sorted((REPOSITORY / folder).rglob(f"*.{kind}"))
-    texts = [(path, english(path)) for path in sources("engine")]
+    texts = [
+        (path, english(path))
+        for path in sources("engine", "tests", "perf")
+        if path != Path(__file__)
+    ]
     texts += [(path, enumerate(path.read_text("utf-8").split("\n"), 1)) for path in pages]
     found = [
         f"{relative(path)}:{number}: {match[0]}"
@@ -189,3 +193,39 @@ def test_texts_use_the_terms_of_the_field() -> None:
         if (match := PLAIN.search(CODE.sub("", line)))
     ]
     assert found == [], BANNED
+
+
+ODD_IN_NAMES = {
+    "told, tells, says, said, say": "reported, returned, recorded",
+    "who, whoever, whom, nobody, somebody, anybody, everybody": "the reader, writer or process",
+    "mine": "ours, lakelog_rows",
+    "gone, goes, comes, came, went, stands, lies": "missing, removed, is stored",
+    "mend, mends, mended": "repair",
+    "sound, unsound": "valid, invalid",
+    "anew, beside, doomed, heed, heeds, lest": "again, next_to, discarded, obey",
+    "let_go, lets_go, left_alone, taken_for": "release, skipped, treated_as",
+    "by_turns, looks?_again, as_ever, all_the_same": "in_turn, retries, unchanged",
+}
+"""Words that names of functions, classes, arguments and variables do not have."""
+
+ODD_NAME = re.compile(rf"(?:^|_)(?:{'|'.join(', '.join(ODD_IN_NAMES).split(', '))})(?=_|$)")
+
+
+def names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """The names that a module defines, in lower case with underscores."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                yield node.lineno, re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield node.lineno, name.lower()
+
+
+def test_names_use_the_terms_of_the_field() -> None:
+    found = [
+        f"{relative(path)}:{number}: {name}"
+        for path in sources("engine", "tests", "perf")
+        for number, name in names(ast.parse(path.read_text("utf-8")))
+        if ODD_NAME.search(name)
+    ]
+    assert found == [], ODD_IN_NAMES
