@@ -163,6 +163,7 @@ def all_kinds(rows: pl.DataFrame) -> Iterator[Any]:
     yield ds.dataset(rows.to_arrow()).scanner()
     batch = rows.to_arrow().to_batches()[0]
     yield SimpleNamespace(__arrow_c_array__=batch.__arrow_c_array__)
+    yield [batch[:1], batch[1:]]
 
 
 def test_rows_of_every_kind_are_accepted(tmp_path: Path) -> None:
@@ -171,7 +172,7 @@ def test_rows_of_every_kind_are_accepted(tmp_path: Path) -> None:
         assert table.append(given_rows).version == count
         assert table.snapshot().scan().select(pl.len()).collect().item() == 4 * count
     assert rows_of(table).unique().sort("id").equals(ROWS)
-    for none in ([1, 2], pa.array([1]), pl.Series([1])):
+    for none in ([1, 2], [], [pa.array([1])], [{"id": [1]}], pa.array([1]), pl.Series([1])):
         with pytest.raises(InvalidInputError, match="not a table of rows"):
             table.append(none)
 

@@ -95,7 +95,9 @@ class Incoming:
                 return Incoming._read(pa.RecordBatchReader.from_stream(rows))
             if hasattr(rows, "__arrow_c_array__"):
                 return Incoming.of(pa.record_batch(rows))
-        except (pa.ArrowInvalid, ValueError) as cause:
+            if isinstance(rows, list | tuple) and any(hasattr(r, "__arrow_c_array__") for r in rows):
+                return Incoming.of(pa.Table.from_batches([pa.record_batch(each) for each in rows]))
+        except (pa.ArrowInvalid, TypeError, ValueError) as cause:
             raise _not_rows(rows) from cause
         raise _not_rows(rows)
 

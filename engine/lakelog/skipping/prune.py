@@ -78,7 +78,8 @@ def row_wise(
             column=column,
             hint=hint or "the table's columns: " + ", ".join(schema.names[:20]),
         )
-    _refuse_beyond_row(expr, _json(expr), name)
+    node = _json(expr)
+    _refuse_beyond_row(expr, node, name)
     used = {f.name: contract.to_polars(f.type) for f in schema.fields if f.name in roots}
     empty = pl.DataFrame(schema=used)
     try:
@@ -89,7 +90,7 @@ def row_wise(
             found=expr,
             hint=_OWN_TYPE,
         ) from cause
-    _require_comparable(expr, _json(expr), pl.LazyFrame(schema=used), name)
+    _require_comparable(expr, node, pl.LazyFrame(schema=used), name)
     return outcome, tuple(n for n in schema.names if n in roots)
 
 
