@@ -256,6 +256,20 @@ def test_literals_of_sql_text_get_the_type_of_their_column(tmp_path: Path) -> No
         table.update({"d": "'tomorrow'"})
 
 
+def test_condition_that_a_value_makes_fail_raises_and_nothing_is_written(tmp_path: Path) -> None:
+    table = new_table(tmp_path, {"s": pl.String}, by=())
+    table.append(pl.DataFrame({"s": ["7", "x"]}))
+    where = "CAST(s AS INT) = 7"
+    for call in (table.delete, table.to_polars, lambda w: table.update({"s": None}, w)):
+        with pytest.raises(InvalidInputError, match="condition cannot be computed"):
+            call(where)
+    merge = table.merge(pl.DataFrame({"s": ["x"]}), on="s")
+    with pytest.raises(InvalidInputError, match="condition cannot be computed"):
+        merge.when_matched_delete("CAST(source.s AS INT) = 7").execute()
+    assert table.version() == 1
+    assert table.delete("TRY_CAST(s AS INT) = 7").num_deleted_rows == 1
+
+
 def test_change_data_is_written_unless_whole_files_are_removed(tmp_path: Path) -> None:
     table = new_table(tmp_path, **FEED, **VECTORS)
     table.append(frame(("a", 1, 0.5), ("b", 2, 1.5), ("b", 3, 1.5)))

@@ -36,7 +36,7 @@ from lakelog.data.files import ReadPlan
 from lakelog.dialects.parquet_footers import require_valid_chunks
 from lakelog.errors import CorruptionError, InvalidInputError, LakelogError
 from lakelog.model import contract
-from lakelog.skipping.prune import keep_mask, referenced_columns
+from lakelog.skipping.prune import keep_mask, outcome_of, referenced_columns
 from lakelog.skipping.statistics import has_bounds, stats_from_struct
 from lakelog.skipping.values import TypedPartitions, typed_partitions
 from lakelog.storage import LogStore
@@ -373,7 +373,7 @@ class _Reading:
         if not self._roots:  # one answer for all rows
             return batch if pl.select(predicate).item() else batch.slice(0, 0)
         frame = pl.DataFrame(pl.from_arrow(batch.select(list(self._roots))))
-        mask = frame.select(predicate.alias("mask"))["mask"]
+        mask = outcome_of(predicate, frame)
         if mask.all(ignore_nulls=False):
             return batch
         return batch.filter(mask.fill_null(False).to_arrow())

@@ -22,7 +22,7 @@ from lakelog.data.files import ReadPlan
 from lakelog.data.read import FILE_INDEX, read_files
 from lakelog.errors import UnsupportedFeatureError
 from lakelog.log.snapshot import LogSnapshot
-from lakelog.skipping.prune import keep_mask, referenced_columns
+from lakelog.skipping.prune import keep_mask, outcome_of, referenced_columns
 from lakelog.skipping.statistics import stats_from_json
 from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.storage import LogStore
@@ -30,8 +30,6 @@ from lakelog.transaction.row_tracking import num_records
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-_HOLDS, _ROW = "\x00holds", "\x00row"  # no column is called so
 
 
 class Selection:
@@ -194,6 +192,4 @@ def keeping(where: pl.Expr) -> pl.Expr:
 
 def holds(rows: pl.DataFrame, where: pl.Expr) -> pl.Series:
     """Of which rows a predicate is true; null is not true."""
-    # A predicate without columns still speaks of every row.
-    counted = rows.with_row_index(_ROW)
-    return counted.with_columns(where.alias(_HOLDS))[_HOLDS].fill_null(value=False)
+    return outcome_of(where, rows).fill_null(value=False)

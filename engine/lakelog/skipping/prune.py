@@ -156,6 +156,23 @@ def _text_of(expr: pl.Expr) -> str | None:
     return literal.item() if literal is not None and literal.dtype == pl.String else None
 
 
+def outcome_of(where: pl.Expr, rows: pl.DataFrame) -> pl.Series:
+    """The outcome of a condition for each row; raises InvalidInputError if a value makes it fail,
+    such as a text that it casts to a number.
+    """
+    outcome = where.alias("outcome")
+    try:
+        if where.meta.root_names():
+            return rows.select(outcome)["outcome"]
+        return rows.with_row_index("\0row").select("\0row", outcome)["outcome"]
+    except pl.exceptions.PolarsError as cause:
+        raise InvalidInputError(
+            f"the condition cannot be computed: {str(cause).splitlines()[0]}",
+            found=str(where),
+            hint="in SQL, TRY_CAST gives null for such a value",
+        ) from cause
+
+
 def keep_mask(
     where: pl.Expr,
     *,
