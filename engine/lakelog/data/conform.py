@@ -93,9 +93,9 @@ class Incoming:
                 return Incoming._read(rows.to_reader())
             if hasattr(rows, "__arrow_c_stream__"):
                 return Incoming._read(pa.RecordBatchReader.from_stream(rows))
-            if hasattr(rows, "__arrow_c_array__"):
+            if _is_batch(rows):
                 return Incoming.of(pa.record_batch(rows))
-            if isinstance(rows, list | tuple) and any(hasattr(r, "__arrow_c_array__") for r in rows):
+            if isinstance(rows, list | tuple) and any(map(_is_batch, rows)):
                 return Incoming.of(pa.Table.from_batches([pa.record_batch(each) for each in rows]))
         except (pa.ArrowInvalid, TypeError, ValueError) as cause:
             raise _not_rows(rows) from cause
@@ -105,6 +105,10 @@ class Incoming:
     def _read(reader: pa.RecordBatchReader) -> Incoming:
         schema = without_metadata(reader.schema.empty_table()).schema
         return Incoming(schema, map(without_metadata, reader), is_stream=True)
+
+
+def _is_batch(rows: object) -> bool:
+    return hasattr(rows, "__arrow_c_array__")
 
 
 def _not_rows(rows: object) -> InvalidInputError:
