@@ -1134,7 +1134,7 @@ class Table:
             force: Accept a retention shorter than the table's. Concurrent readers and writers may
                 then lose files.
             keep_versions: Versions whose files are kept regardless of age.
-            keep_history: Whether the files of every readable version are kept.
+            keep_history: Whether the files of every readable version and its change data are kept.
             inventory: Files of the table's folder, instead of a listing: a frame with
                 ``path`` (relative), ``size_bytes`` (or ``size``, ``length``) and ``modified_ms``
                 (or ``modificationTime``; milliseconds, or a datetime); rows with ``isDir`` true are

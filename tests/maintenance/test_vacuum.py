@@ -16,6 +16,7 @@ import pytest
 from deltalake import DeltaTable
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from polars.testing import assert_frame_equal
 
 import lakelog
 from lakelog import (
@@ -352,6 +353,22 @@ def test_requested_versions_keep_their_files(where: Path, table: Table) -> None:
     assert planned(table, keep_history=True) == ["c"]
     with pytest.raises(lakelog.VersionNotFoundError):
         table.vacuum(keep_versions=[9])
+
+
+def test_history_that_is_kept_includes_change_data(tmp_path: Path) -> None:
+    table = lakelog.create(
+        tmp_path / "t",
+        {"id": pl.Int64},
+        configuration={"delta.enableChangeDataFeed": "true"},
+        upkeep=False,
+    )
+    table.append(pl.DataFrame({"id": range(4)}))
+    table.update({"id": pl.col("id") + 10}, "id < 2")
+    changes = table.changes(0).sort(pl.all()).collect()
+    options: dict[str, Any] = {"retention": dt.timedelta(0), "force": True}
+    assert any(path.startswith("_change_data/") for path in planned(table, **options))
+    applied(table, keep_history=True, **options)
+    assert_frame_equal(table.changes(0).sort(pl.all()).collect(), changes)
 
 
 def test_vacuum_of_an_indextables_table(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ reference           meaning
 ==================  ================================================================================
 live                the latest version, or one that the caller names, contains it
 tombstone           it was removed within the retention: readers of older versions may still run
-history             with ``keep_history``: a version that can be rebuilt contains it
+history             with ``keep_history``: a version that can be rebuilt contains it, or it is
+                    change data of its commit
 deletion vector     a protected file refers to it
 ==================  ================================================================================
 
@@ -343,15 +344,18 @@ class Vacuum:
         return found
 
     def _protect_history(self, listing: LogListing, found: References) -> None:
-        """Protect the files of the oldest version, and all files that were added after it."""
+        """Protect the files of the oldest version, all files that were added after it, and the
+        change data of its commits.
+        """
         for first, last in rebuildable(listing):
             for frame in _files(LogSnapshot.open(self.log, first), "add"):
                 found.add(frame)
-            later = [c for c in listing.commits if first < c.version <= last]
-            for run in by_size(later):
-                files = self.log.dialect.decode(self.log.store, run).files
-                if files.height:
-                    found.add(files.filter(pl.col("actionType") == "add"))
+            commits = [c for c in listing.commits if first <= c.version <= last]
+            for run in by_size(commits):
+                decoded = self.log.dialect.decode(self.log.store, run)
+                for frame, kind in ((decoded.files, "add"), (decoded.other, "cdc")):
+                    if frame.height:
+                        found.add(actions.of_type(frame, kind))
 
 
 @dataclass(frozen=True)
