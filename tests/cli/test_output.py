@@ -209,3 +209,55 @@ def test_rows_are_shown_by_condition_columns_and_version(lakelog: Any, tmp_path:
     engine.write(tmp_path / "u", pl.DataFrame({"id": [1234567], "size_bytes": [2048]}))
     assert lakelog("rows", tmp_path / "u").text.splitlines()[1].split() == ["1234567", "2048"]
     assert lakelog("rows", tmp_path, "--where", "nothing = 1").code == 2
+
+
+def test_columns_named_like_patterns_are_shown(lakelog: Any, tmp_path: Path) -> None:
+    rows = pa.table({"*": pa.nulls(1, pa.int64()), "^a$": [[b"x"]], "a": [3], "b[c]": [4]})
+    engine.write(tmp_path, rows)
+    header, values, _ = lakelog("rows", tmp_path).text.splitlines()
+    assert header.split() == ["^a$", "a", "b[c]"]
+    assert values.split() == ["b'x'", "3", "4"]
+    raw = lakelog("rows", tmp_path, "--columns", "^a$", "--output", "csv").raw
+    assert raw == b'^a$\n"[""eA==""]"\n'
+    raw = lakelog("rows", tmp_path, "--output", "json").raw
+    assert json.loads(raw) == [{"*": None, "^a$": ["eA=="], "a": 3, "b[c]": 4}]
+
+
+@pytest.mark.parametrize("form", ["json", "csv"])
+def test_nested_bytes_times_and_keys_of_maps_are_text(
+    lakelog: Any, tmp_path: Path, form: str
+) -> None:
+    time, text = dt.datetime(2026, 1, 2, 3, 4, 5, 678901), "2026-01-02T03:04:05.678901"
+    types = {
+        "time": pa.timestamp("us"),
+        "bytes": pa.list_(pa.struct([("b", pa.binary())])),
+        "map": pa.map_(pa.timestamp("us"), pa.binary()),
+        "nested": pa.map_(pa.string(), pa.list_(pa.timestamp("us", "UTC"))),
+    }
+    first = {
+        "time": time,
+        "bytes": [{"b": b"x"}, None],
+        "map": [(time, b"x")],
+        "nested": [("k", [time])],
+    }
+    nulls = dict.fromkeys(types)
+    engine.write(tmp_path, pa.Table.from_pylist([first, nulls], pa.schema(types)))
+    found = rows_of(lakelog("rows", tmp_path, "--output", form).raw, form)
+    if form == "csv":
+        nested = ("bytes", "map", "nested")
+        found[0] |= {name: json.loads(found[0][name]) for name in nested}
+    assert found == [
+        {
+            "time": text,
+            "bytes": [{"b": "eA=="}, None],
+            "map": {text: "eA=="},
+            "nested": {"k": [f"{text}Z"]},
+        },
+        nulls,
+    ]
+
+
+def test_changes_of_columns_with_names_of_the_log_are_shown(lakelog: Any, tmp_path: Path) -> None:
+    engine.write(tmp_path, pl.DataFrame({"operationMetrics": [5], "after": [6], "size": [2048]}))
+    text = lakelog("changes", tmp_path, "--start", 0).text
+    assert text.splitlines()[1].split()[-3:] == ["5", "6", "2048"]

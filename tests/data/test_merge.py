@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import random
 from collections import Counter
@@ -314,3 +315,34 @@ def test_columns_named_source_and_target_are_merged(tmp_path: Path) -> None:
     merge = table.merge(new[:1], "source").when_matched_delete()
     merge.when_not_matched_by_source_update({"target": 0.0}, "source = 'a'").execute()
     assert table.scan().sort("id").collect().rows() == [(1, "a", 0.0), (3, "z", 8.0)]
+
+
+@pytest.mark.parametrize("partition_by", [(), ("^a$",)])
+def test_columns_named_like_patterns_are_merged_by_their_names(
+    tmp_path: Path, partition_by: tuple[str, ...]
+) -> None:
+    times = [dt.datetime(2026, 1, day, tzinfo=dt.UTC) for day in range(1, 5)]
+
+    schema = pa.schema({"*": pa.int64(), "^a$": pa.timestamp("us", "UTC"), "a": pa.int64()})
+
+    def rows(days: list[int], a: int) -> pa.Table:
+        columns = {"*": days, "^a$": [times[day] for day in days], "a": [a] * len(days)}
+        return pa.table(columns, schema)
+
+    configuration = {"delta.checkpoint.writeStatsAsStruct": "true"}
+    configuration |= {"delta.checkpoint.writeStatsAsJson": "false"}
+    table = lakelog.create(
+        tmp_path, schema, partition_by, configuration=configuration, upkeep=False
+    )
+    table.append(rows([0, 1], 7))
+    table.append(rows([2], 7))
+    table.upsert(rows([1, 2], 8), on="*")
+    table.upsert(rows([2, 3], 9), on="^a$")
+    table.checkpoint()
+    table = lakelog.open(tmp_path, upkeep=False)
+    found = table.to_arrow().sort_by("*").select(["*", "^a$", "a"]).to_pylist()
+    assert found == [{"*": day, "^a$": times[day], "a": a} for day, a in enumerate([7, 8, 9, 9])]
+    bounds = [json.loads(text) for text in table.snapshot().files().collect()["stats"]]
+    assert {each["minValues"]["a"] for each in bounds} <= {7, 8, 9}
+    assert {each["minValues"].get("*") for each in bounds} <= {0, 1, 2, 3}
+    assert table.to_polars().columns == ["*", "^a$", "a"]

@@ -637,6 +637,21 @@ def test_last_change_of_a_key_is_committed(table: lakelog.Table, directory: Path
     assert keyed_rows(table.scan()) == {**expected, 5: "g"}
 
 
+def test_key_columns_named_like_patterns_are_compared_by_their_names(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"*": [1, 2], "^a$": [10, 20], "a": [7, 7]})
+    lakelog.write(tmp_path / "t", rows)
+    table = lakelog.open(tmp_path / "t")
+    with quiet(table, tmp_path / "i", key=["^a$", "*"]) as ingestor:
+        for number in (8, 9):
+            ingestor.write(rows.with_columns(a=number))
+        ingestor.write({"*": 3, "^a$": 10, "a": 9})
+        ingestor.delete({"*": 2, "^a$": 20})
+        expected = [(1, 10, 9), (3, 10, 9)]
+        assert sorted(ingestor.read_your_writes().collect().rows()) == expected
+        ingestor.flush()
+        assert sorted(table.to_polars().rows()) == expected
+
+
 def test_missing_or_invalid_key_raises(
     table: lakelog.Table, directory: Path, tmp_path: Path
 ) -> None:

@@ -128,6 +128,11 @@ class TestMetadata:
     def test_empty_column_name_raises(self) -> None:
         assert_invalid(table(column("")), "no name")
 
+    def test_column_name_with_a_nul_character_raises(self) -> None:
+        for columns in (column("a\0b"), column("s", struct(column("\0")))):
+            with pytest.raises(InvalidMetadataError, match="NUL"):
+                check(table(columns, properties=BY_NAME), None, MAPPED)
+
     @pytest.mark.parametrize("type_", ["interval year", "char(3)", "decimal(39,1)", "decimal(4,5)"])
     def test_unknown_column_type_raises(self, type_: str) -> None:
         assert assert_invalid(table(column("x", type_)), "type").column == "x"

@@ -60,6 +60,8 @@ def emit(rows: pl.LazyFrame, output: Output, shown: View) -> None:
 
 def collect(rows: pl.LazyFrame, output: Output, shown: View) -> pl.DataFrame:
     """The rows and columns that `write` needs; no others are read."""
+    from lakelog.skipping.statistics import column_named
+
     known = rows.collect_schema().names()
     for name in output.columns:
         if name not in known:
@@ -73,9 +75,9 @@ def collect(rows: pl.LazyFrame, output: Output, shown: View) -> pl.DataFrame:
     if output.format == "table":
         # A text table is sorted, counted and summarised, so it needs all rows, but few columns.
         wanted = (*output.columns, *shown.columns, *shown.sort)
-        return rows.select(c for c in dict.fromkeys(wanted) if c in known).collect()
+        return rows.select(column_named(c) for c in dict.fromkeys(wanted) if c in known).collect()
     if output.columns:
-        rows = rows.select(output.columns)
+        rows = rows.select(map(column_named, output.columns))
     if output.limit is not None:
         rows = rows.head(output.limit)
     return rows.collect()
@@ -93,20 +95,22 @@ def write(frame: pl.DataFrame, output: Output, shown: View) -> None:
 
 
 def _table(frame: pl.DataFrame, output: Output, shown: View) -> str:
+    from lakelog.cli import rendering
+    from lakelog.skipping.statistics import column_named
+
     chosen = output.columns or tuple(c for c in shown.columns if c in frame.columns)
     if shown.sort:
-        frame = frame.sort(shown.sort)
+        frame = frame.sort(*map(column_named, shown.sort))
     limit = TABLE_ROWS if output.limit is None else output.limit
-    top = frame.head(limit).select(chosen)
+    top = frame.head(limit).select(map(column_named, chosen))
     if not output.columns:
         # Computed from all rows, so that another limit shows the same columns.
         empty = [c for c in chosen if frame.height and frame[c].null_count() == frame.height]
-        top = top.drop(*empty, *shown.redundant(top))
+        hidden = {*empty, *shown.redundant(top)}
+        top = top.select(column_named(c) for c in chosen if c not in hidden)
     parts = [count(frame.height, shown.noun)]
     if top.height < frame.height:
         parts = [f"{top.height:,} of {parts[0]} shown", f"--limit {frame.height} shows all"]
-    from lakelog.cli import rendering
-
     return rendering.table_text(
         top,
         [*parts, *shown.summary(frame)],

@@ -26,6 +26,7 @@ from rich.text import Text
 from lakelog.cli.text import colour_wanted, plain, time_text
 from lakelog.display import size_text
 from lakelog.model import contract
+from lakelog.skipping.statistics import column_named, field_named
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType
@@ -116,7 +117,7 @@ def rich_table(frame: pl.DataFrame, *, exact: bool = False) -> Table:
         right = dtype.is_numeric() and (exact or _unit(name) != "ms")
         # Numbers, times and words are shown completely; only long texts are shortened.
         long = _is_long(texts, dtype)
-        table.add_column(name, justify="right" if right else "left", no_wrap=not long)
+        table.add_column(Text(plain(name)), justify="right" if right else "left", no_wrap=not long)
         middle = name in _CLIPPED_IN_THE_MIDDLE
         common = _common_suffix(texts) if middle and long else 0
         if name in _WRAPPED and not exact:
@@ -146,7 +147,7 @@ def fitting(frame: pl.DataFrame, width: int, *, exact: bool = False) -> pl.DataF
             break
         kept.append(name)
         used += _GAP
-    return frame.select(kept)
+    return frame.select(map(column_named, kept))
 
 
 def row_texts(row: pl.DataFrame) -> list[str]:
@@ -271,7 +272,7 @@ def _plain_value(name: str, value: Any) -> str:
         case None:
             return "null"
         case dt.datetime():
-            return time_text(value)
+            return time_text(value) if value.tzinfo else time_text(value).removesuffix("Z")
         case int() if not isinstance(value, bool) and not name.endswith(_EXACT):
             return f"{value:,}"
         case dict():
@@ -291,25 +292,43 @@ def _since_epoch(value_ms: int) -> str:
 
 
 def _textual(frame: pl.DataFrame) -> pl.DataFrame:
-    """Types that JSON lacks, as text: times in ISO 8601, to the millisecond; bytes in base64."""
+    """Types that JSON lacks, as text: times in ISO 8601, bytes in base64, keys of maps."""
     return frame.with_columns(
-        _as_text(pl.col(name), dtype).alias(name) for name, dtype in frame.schema.items()
+        _as_text(column_named(name), dtype).alias(name) for name, dtype in frame.schema.items()
     )
 
 
 def _as_text(values: pl.Expr, dtype: pl.DataType) -> pl.Expr:
     match dtype:
         case pl.Datetime():
+            digits = {"ms": 3, "us": 6, "ns": 9}[dtype.time_unit]
             zone = "Z" if dtype.time_zone else ""
-            return values.dt.to_string(f"%Y-%m-%dT%H:%M:%S%.3f{zone}")
+            return values.dt.to_string(f"%Y-%m-%dT%H:%M:%S%.{digits}f{zone}")
         case pl.Binary():
             return values.bin.encode("base64")
         case pl.Struct() if dtype.fields:
             fields = (
-                _as_text(values.struct.field(f.name), _instance(f.dtype)).alias(f.name)
+                _as_text(field_named(values, f.name), _instance(f.dtype)).alias(f.name)
                 for f in dtype.fields
             )
             return pl.when(values.is_not_null()).then(pl.struct(fields))
+        case pl.List():
+            element = pl.element()
+            text = _as_text(element, _instance(dtype.inner))
+            return values if text is element else values.list.eval(text)
+        case pl.Map():
+            key, value = pl.element().struct.field("key"), pl.element().struct.field("value")
+            key_text = _as_text(key, _instance(dtype.key))
+            if dtype.key.is_nested():
+                key_text = _json_of(key_text)
+            text = _as_text(value, _instance(dtype.value))
+            entry = pl.struct(key_text.cast(pl.String).alias("key"), text.alias("value"))
+            made = (
+                pl.Series("", dtype=dtype.value)
+                .to_frame()
+                .select(_as_text(pl.col(""), _instance(dtype.value)))
+            )
+            return values.map.entries().list.eval(entry).cast(pl.Map(pl.String, made.dtypes[0]))
         case _:
             return values
 
@@ -343,8 +362,13 @@ def _is_map(dtype: pl.DataType) -> bool:
 
 
 def _json_text(name: str) -> pl.Expr:
-    wrapped = pl.struct(pl.col(name).alias("v")).struct.json_encode()
-    return pl.when(pl.col(name).is_not_null()).then(wrapped.str.slice(5).str.head(-1)).alias(name)
+    column = column_named(name)
+    return pl.when(column.is_not_null()).then(_json_of(column)).alias(name)
+
+
+def _json_of(values: pl.Expr) -> pl.Expr:
+    wrapped = pl.struct(values.alias("v")).struct.json_encode()
+    return wrapped.str.slice(5).str.head(-1)
 
 
 def _write_parquet(frame: pl.DataFrame, sink: IO[bytes]) -> None:

@@ -478,7 +478,7 @@ def changes(
         return [f"{number:,} {kind}" for kind, number in tally.most_common()]
 
     names = rows.collect_schema().names()
-    shown = View("change", (*names[-3:], *names[:-3]), ("_commit_version",), summary)
+    shown = View("change", (*names[-3:], *names[:-3]), ("_commit_version",), summary, exact=True)
     with progress("reading changes", meter):
         found = collect(rows, output, shown)
     write(found, output, shown)

@@ -42,10 +42,12 @@ def count(number: int, noun: str) -> str:
 
 
 def time_text(moment: dt.datetime | None) -> str:
-    """A time in UTC, ISO 8601; milliseconds only if they are not zero."""
+    """A time in UTC, ISO 8601, with the digits after the second that are not zero."""
     if moment is None:
         return "unknown"
-    spec = "milliseconds" if moment.microsecond else "seconds"
+    spec = "microseconds" if moment.microsecond % 1000 else "milliseconds"
+    if not moment.microsecond:
+        spec = "seconds"
     return moment.replace(tzinfo=None).isoformat(timespec=spec) + "Z"
 
 

@@ -41,6 +41,7 @@ from lakelog.model.contract import Struct
 from lakelog.model.metadata import Metadata
 from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.sql_predicate import condition, sql_text
+from lakelog.skipping.statistics import column_named
 from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.transaction import metadata_changes
 from lakelog.transaction.create import NewTable
@@ -456,16 +457,17 @@ def partitions_of(snapshot: LogSnapshot, adds: pl.DataFrame, mapping: str) -> pl
     groups = pl.DataFrame([*outer, last]).unique()
     parts = groups.partition_by([s.name for s in outer]) if outer else [groups]
     each = [
-        reduce(operator.and_, [_is_one_of(series.unique()) for series in part]) for part in parts
+        reduce(operator.and_, [_is_one_of(s.name, s.alias("").unique()) for s in part])
+        for part in parts
     ]
     while len(each) > 1:  # pairs of pairs: a chain of thousands would be too deep
         each = [reduce(operator.or_, each[n : n + 2]) for n in range(0, len(each), 2)]
     return each[0]
 
 
-def _is_one_of(values: pl.Series) -> pl.Expr:
-    """Whether the column of that name has one of the values, which may be null."""
-    column, known = pl.col(values.name), values.drop_nulls()
+def _is_one_of(name: str, values: pl.Series) -> pl.Expr:
+    """Whether a column has one of the values, which may be null."""
+    column, known = column_named(name), values.drop_nulls()
     if known.len() == values.len():
         return column.is_in(known.implode())
     return column.is_null() | column.is_in(known.implode()) if known.len() else column.is_null()

@@ -392,7 +392,7 @@ def _partitions(paths: pl.Series, given: PartitionBy) -> tuple[Struct, pl.DataFr
 
 
 def _inferred(texts: pl.Series) -> DataType:
-    known = texts.drop_nulls().unique()
+    known = texts.alias("").drop_nulls().unique()
     for pattern, type_ in ((_NUMBER, Primitive("long")), (_DATE, Primitive("date"))):
         is_usual = known.len() > 0 and known.str.contains(pattern).all()
         if is_usual and not parse_text(known, type_).null_count():

@@ -148,6 +148,7 @@ def partition_texts(values: pl.Series, type_: contract.DataType) -> pl.Series:
     >>> partition_texts(pl.Series(["a", "", None]), contract.Primitive("string")).to_list()
     ['a', None, None]
     """
+    column, values = values.name, values.alias("")  # Polars reads some names as patterns
     if isinstance(type_, contract.Decimal):
         texts = [None if v is None else format(v, "f") for v in values.to_list()]
         return pl.Series(values.name, texts, dtype=pl.String)
@@ -165,11 +166,11 @@ def partition_texts(values: pl.Series, type_: contract.DataType) -> pl.Series:
         case "timestamp_ntz":
             return _trimmed(values.dt.strftime("%Y-%m-%d %H:%M:%S%.6f"))
         case "binary":
-            return _no_empty(_utf8(values))
+            return _no_empty(_utf8(values, column))
     if name.startswith(("string", "char", "varchar")):
         return _no_empty(values.cast(pl.String))
     raise InvalidInputError(
-        f"a table cannot be partitioned by the column {values.name!r}",
+        f"a table cannot be partitioned by the column {column!r}",
         expected="a type that can be a partition column",
         found=contract.to_json(type_),
     )
@@ -179,12 +180,12 @@ def _no_empty(texts: pl.Series) -> pl.Series:
     return texts.set(texts == "", None)
 
 
-def _utf8(values: pl.Series) -> pl.Series:
+def _utf8(values: pl.Series, column: str) -> pl.Series:
     try:
         return values.cast(pl.String)
     except pl.exceptions.PolarsError as cause:
         raise InvalidInputError(
-            f"a value of the partition column {values.name!r} is not valid UTF-8, and "
+            f"a value of the partition column {column!r} is not valid UTF-8, and "
             "the log cannot store it",
             expected="UTF-8",
             found=str(cause).split("\n", 1)[0],

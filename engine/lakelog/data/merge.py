@@ -40,7 +40,7 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.sql_predicate import condition, sql_text
-from lakelog.skipping.statistics import field_of, stats_from_json
+from lakelog.skipping.statistics import column_named, field_named, field_of, stats_from_json
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.schema_conversion import struct_of
 from lakelog.transaction.transaction import LogTransaction
@@ -294,7 +294,7 @@ class _Source:
     def keys(self, keys: Mapping[str, str]) -> pl.DataFrame:
         """The keys without nulls, named as in the target, and the number of the row."""
         found = pl.concat(
-            [f.select(pl.col(s).alias(t) for t, s in keys.items()) for f in self.frames]
+            [pl.DataFrame([f[s].alias(t) for t, s in keys.items()]) for f in self.frames]
         )
         return found.with_row_index(_S).drop_nulls()
 
@@ -351,7 +351,7 @@ class _Effect:
         values = clause.values
         if values is None:
             values = {
-                name: pl.col(SOURCE).struct.field(name)
+                name: field_named(pl.col(SOURCE), name)
                 for name in sides.source.names
                 if name not in clause.skipped
             }
@@ -448,14 +448,14 @@ class _Merging(Change):
             return pl.lit(value=False)
         found = None
         for name in self._keys:
-            values = self._index[name].unique()
+            values = self._index[name].alias("").unique()
             if not (values.dtype.is_integer() or values.dtype in _ORDERED):
                 continue
             if values.len() <= _MOST_LISTED:
-                part = pl.col(name).is_in(values.implode())
+                part = column_named(name).is_in(values.implode())
             else:
                 low, high = (pl.lit(v, values.dtype) for v in (values.min(), values.max()))
-                part = pl.col(name).is_between(low, high)
+                part = column_named(name).is_between(low, high)
             found = part if found is None else found & part
         return found
 
@@ -468,7 +468,7 @@ class _Merging(Change):
         snapshot = self._snapshot
         mapping = snapshot.table_configuration.column_mapping
         for name in self._keys:
-            keys = self._index[name]
+            keys = self._index[name].alias("")
             if name in snapshot.metadata.partition_columns or not (
                 keys.dtype.is_integer() or keys.dtype == pl.Date
             ):
@@ -524,8 +524,8 @@ class _Merging(Change):
         keys = list(self._keys)
         is_float = any(target[key].dtype.is_float() for key in keys)
         # By one column in ascending order, as that of one row is, Polars would not join NaN.
-        on: list[str | pl.Expr] = [*keys, pl.lit(0)] if is_float else [*keys]
-        pairs = target.select(keys).with_row_index(_T).join(self._index, on=on)
+        on = [*map(column_named, keys), pl.lit(0)] if is_float else list(map(column_named, keys))
+        pairs = target[keys].with_row_index(_T).join(self._index, on=on)
         ours, theirs = pairs[_T].to_numpy(), pairs[_S].to_numpy()
         if self._pairs is not None and len(ours):
             matches = holds(self._seen(target[ours], theirs), self._pairs.where).to_numpy()
@@ -571,7 +571,7 @@ class _Merging(Change):
                 expected="at most one",
                 found={
                     "rows": int(counts.max()),
-                    **target.select(list(self._keys)).row(row, named=True),
+                    **target[list(self._keys)].row(row, named=True),
                 },
                 hint="make the keys of the source unique, or exclude rows by a predicate",
             )

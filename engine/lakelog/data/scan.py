@@ -15,6 +15,7 @@ from lakelog.errors import InvalidInputError
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.skipping.prune import referenced_columns
+from lakelog.skipping.statistics import column_named
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +61,7 @@ def scan_rows(
 
     added = _ROW_IDS if row_ids else ()
     rows = lazy_rows(plan.schema, read, where, "lakelog rows", lambda: num_rows(snapshot), added)
-    return rows if columns is None else rows.select(columns)
+    return rows if columns is None else rows.select(map(column_named, columns))
 
 
 def _require_row_ids(plan: ReadPlan) -> None:
@@ -186,7 +187,7 @@ def lazy_rows(
                 n_rows -= frame.height
             if frame.height:
                 yielded = True
-                yield frame if frame.columns == chosen else frame.select(chosen)
+                yield frame if frame.columns == chosen else frame.select(map(column_named, chosen))
             if n_rows == 0:
                 break
         if not yielded:

@@ -36,6 +36,7 @@ from lakelog.errors import (
 from lakelog.ingest.rows import BadRows, Records, RowCodec, follows
 from lakelog.ingest.state import Attempt, IngestDirectory, IngestState, TableView, committed_seq
 from lakelog.model.contract import Struct
+from lakelog.skipping.statistics import column_named, field_named
 from lakelog.snapshot import Snapshot
 from lakelog.table import Table
 from lakelog.table_transaction import Transaction
@@ -326,7 +327,7 @@ class Committer:
             )
             parts.append(frame.with_columns(pl.lit(op == "DELETE").alias(deleted)))
         every = pl.concat(parts, how="diagonal").sort(order, maintain_order=True)
-        last = every.unique(self.state.key, keep="last", maintain_order=True)
+        last = every.unique([*map(column_named, self.state.key)], keep="last", maintain_order=True)
         return last.drop(order), deleted
 
     def _confirm(self, seq: int, txn: int | None) -> None:
@@ -389,14 +390,14 @@ class Committer:
         schema = rows.collect_schema()
         try:
             if not self.state.key:
-                return pl.concat([rows, self._appended(snapshot, records).cast(schema).lazy()])
+                return pl.concat([rows, _cast(self._appended(snapshot, records), schema)])
             changes, deleted = self.changes(records)
             puts = self._shown(snapshot).table(changes.filter(~pl.col(deleted)).drop(deleted))
         except InvalidInputError as error:
             raise _refused(error, self.table.path) from error
-        keys = list(self.state.key)
-        kept = rows.join(changes.select(keys).lazy(), on=keys, how="anti")
-        return pl.concat([kept, pl.DataFrame(puts).cast(schema).lazy()])
+        keys = list(map(column_named, self.state.key))
+        kept = rows.join(changes.lazy().select(keys), on=keys, how="anti")
+        return pl.concat([kept, _cast(pl.DataFrame(puts), schema)])
 
     def _appended(self, snapshot: Snapshot, records: Records) -> pl.DataFrame:
         """The rows of records in the schema of a version, in the order of the log."""
@@ -437,8 +438,8 @@ def merge_changes(
     Identity columns of rows that are replaced keep their values; those of new rows are generated
     where they are null.
     """
-    source = pl.col("source").struct.field
-    is_deleted = source(deleted)
+    row = pl.col("source")
+    is_deleted = field_named(row, deleted)
     identities = () if state.rules is None else state.rules.identities
     columns = {each.column for each in identities}
     merge = target.merge(changes, list(state.key)).when_matched_delete(is_deleted)
@@ -447,11 +448,16 @@ def merge_changes(
     for count in range(len(chosen), -1, -1):
         for given in itertools.combinations(chosen, count):
             predicate = pl.all_horizontal(
-                ~is_deleted, *(source(name).is_not_null() for name in given)
+                ~is_deleted, *(field_named(row, name).is_not_null() for name in given)
             )
             left_out = [deleted, *columns.difference(given)]
             merge.when_not_matched_insert_all(predicate, except_cols=left_out)
     merge.execute()
+
+
+def _cast(rows: pl.DataFrame, schema: pl.Schema) -> pl.LazyFrame:
+    """The rows in the types of a schema with the same columns, none of them read as a pattern."""
+    return pl.DataFrame([rows[name].cast(dtype) for name, dtype in schema.items()]).lazy()
 
 
 def unused_name(name: str, taken: Sequence[str]) -> str:

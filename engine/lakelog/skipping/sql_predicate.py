@@ -230,7 +230,7 @@ def _is_integer(text: str, columns: Mapping[str, pl.DataType]) -> bool:
         schema = pl.LazyFrame(schema=columns).select(pl.sql_expr(text)).collect_schema()
     except pl.exceptions.PolarsError:
         return False  # a keyword, or a date without its literal
-    return schema.dtypes()[0].is_integer()
+    return all(dtype.is_integer() for dtype in schema.dtypes())
 
 
 def _parsed(sql: str, schema: contract.Struct) -> pl.Expr:

@@ -15,6 +15,7 @@ struct.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -47,9 +48,33 @@ def has_bounds(type_: contract.DataType) -> bool:
     )
 
 
+def column_named(name: str) -> pl.Expr:
+    """The column of exactly that name; ``pl.col`` reads ``*`` and ``^...$`` as patterns."""
+    return _literally(pl.col(name), lambda: {"Column": name})
+
+
+def field_named(struct: pl.Expr, name: str) -> pl.Expr:
+    """The field of exactly that name; ``struct.field`` reads patterns as ``pl.col`` does."""
+    function = {"StructExpr": {"FieldByName": name}}
+
+    def node() -> Any:
+        outer = json.loads(struct.meta.serialize(format="json"))
+        return {"Function": {"input": [outer], "function": function}}
+
+    return _literally(struct.struct.field(name), node)
+
+
+def _literally(expr: pl.Expr, node: Callable[[], Any]) -> pl.Expr:
+    if not expr.meta.has_multiple_outputs():
+        return expr
+    return pl.Expr.deserialize(io.StringIO(json.dumps(node())), format="json")
+
+
 def field_of(structs: pl.Series, name: str) -> pl.Series:
-    """A field of a struct column; ``struct.field`` reads ``*`` and ``^...$`` as patterns."""
-    return structs.struct.unnest()[name]
+    """A field of a struct column, without its name: Polars reads ``*`` and ``^...$`` as patterns,
+    in ``struct.field`` and in most methods of a series of that name.
+    """
+    return structs.struct.unnest()[name].alias("")
 
 
 def stats_from_json(
@@ -244,7 +269,9 @@ def _mirror(
                 continue
         else:
             there = raw is not None and name in raw.columns
-            leaf = convert(raw[name] if raw is not None and there else None, f.type, height)
+            leaf = convert(
+                raw[name].alias("") if raw is not None and there else None, f.type, height
+            )
             if leaf is None:
                 continue
         leaves.append(leaf.alias(f.name))
@@ -497,7 +524,7 @@ def _object(struct: pl.Expr, dtype: pl.Struct, names: Iterable[str]) -> pl.Expr:
     types = {f.name: f.dtype for f in dtype.fields}
     members = []
     for name in names:
-        value = _value(struct.struct.field(name), types[name])
+        value = _value(field_named(struct, name), types[name])
         if value is not None:
             # A null value makes the member null, and the join omits it.
             members.append(pl.lit(json.dumps(name, ensure_ascii=False) + ":") + value)

@@ -155,9 +155,15 @@ def _check_names(
     for at in fields_of(schema):
         if not at.field.name:
             raise InvalidMetadataError("a column has no name", column=at.text)
-        if any_name or at.path in before:
+        if at.path in before:
             continue
-        if _FORBIDDEN.search(at.field.name):
+        if "\0" in at.field.name:
+            raise InvalidMetadataError(
+                "a column's name contains a NUL character",
+                column=repr(at.text),
+                expected="names without NUL characters",
+            )
+        if not any_name and _FORBIDDEN.search(at.field.name):
             raise InvalidMetadataError(
                 "a column's name contains a character that Parquet does not allow",
                 column=at.text,
