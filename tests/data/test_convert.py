@@ -300,3 +300,12 @@ def test_file_with_duplicate_column_names_raises(tmp_path: Path) -> None:
         lakelog.convert(tmp_path)
     assert (caught.value.path, caught.value.column) == ("a.parquet", "x")
     assert not (tmp_path / "_delta_log").exists()
+
+
+def test_folders_named_like_patterns_are_partitions(tmp_path: Path) -> None:
+    folder = tmp_path / "^a$=2026-01-02" / "*=5"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"a": [1]}), folder / "a.parquet")
+    lakelog.convert(tmp_path, partition_by=["^a$", "*"])
+    found = lakelog.open(tmp_path).to_arrow().select(["a", "^a$", "*"])
+    assert found.to_pylist() == [{"a": 1, "^a$": dt.date(2026, 1, 2), "*": 5}]

@@ -498,3 +498,15 @@ def test_decimals_are_compared_exactly(tmp_path: Path) -> None:
     for bad in ("1.26", "-0.01"):
         with pytest.raises(ConstraintViolationError):
             table.append(pl.DataFrame({"price": [Decimal(bad)]}, {"price": price}))
+
+
+def test_rules_of_columns_named_like_patterns_read_those_columns(tmp_path: Path) -> None:
+    rows = {"*": [1], "^x$": [1], "x": [2]}
+    lakelog.write(tmp_path, pl.DataFrame(rows))
+    table = lakelog.open(tmp_path, upkeep=False)
+    table.alter.add_constraint("positive", "`^x$` > 0")
+    table.alter.add_constraint("less", "`*` < `x`")
+    for wrong in ({"^x$": [-1]}, {"*": [3]}):
+        with pytest.raises(ConstraintViolationError):
+            table.append(pl.DataFrame(rows | wrong))
+    assert table.to_arrow().to_pydict() == rows

@@ -141,6 +141,8 @@ def test_null_is_compared_as_in_sql(text: str) -> None:
         ("(CASE WHEN small > 0 THEN small ELSE 0 END) * 2 > 150 /* small - 1 */", [0]),
         ("2 * -(small - 1) > 250", [1]),
         ("100000 * 100000 = 10000000000 AND small > 1", [0]),
+        ("ABS(small) > 100", [1]),
+        ("abs (t.small) = 128 OR ABS(small - 1) = 0", [1, 2]),
     ],
 )
 def test_arithmetic_of_whole_numbers_does_not_wrap_around(text: str, matching: list[int]) -> None:

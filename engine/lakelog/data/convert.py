@@ -404,7 +404,7 @@ def _partition_values(paths: pl.Series, partitions: Struct, found: pl.DataFrame)
     """``partitionValues`` of the files, as the log spells them."""
     columns: list[Sequence[str | None]] = []
     for field in partitions.fields:
-        texts = found[field.name]
+        texts = found[field.name].alias("")
         values = parse_text(texts, field.type)
         lost = values.is_null() & texts.is_not_null()
         if lost.any():

@@ -57,6 +57,7 @@ from lakelog.data.spark_values import (
 )
 from lakelog.errors import InvalidInputError
 from lakelog.model.contract import DataType, Decimal, Struct
+from lakelog.skipping.statistics import column_named, field_named
 
 _ROW = "\x00row"
 _DECIMAL_PLACES = re.compile(r"\d*\.(\d*)")
@@ -250,7 +251,7 @@ class Translation:
                 raise UnsupportedExpressionError(f"the column {'.'.join(parts)} of type char")
             if expr is None:
                 self.columns.add(field.name)
-            expr = pl.col(field.name) if expr is None else expr.struct.field(field.name)
+            expr = column_named(field.name) if expr is None else field_named(expr, field.name)
             type_ = field.type
         assert expr is not None
         if type_ in TIMES:

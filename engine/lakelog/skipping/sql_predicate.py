@@ -28,7 +28,8 @@ _TIMESTAMP = re.compile(
 """A quoted text, or the word before a literal."""
 _STRING = re.compile("'(?:[^']|'')*'")
 _REWRITTEN = re.compile(
-    r"[+*]|-(?!\s*[\d.])|[^\s(,=<>]\s*-|\bIS\s+(?:NOT\s+)?(?:TRUE|FALSE|DISTINCT)\b", re.IGNORECASE
+    r"[+*]|-(?!\s*[\d.])|[^\s(,=<>]\s*-|\bABS\s*\(|\bIS\s+(?:NOT\s+)?(?:TRUE|FALSE|DISTINCT)\b",
+    re.IGNORECASE,
 )
 """Found in every text that `_as_sql` may change, outside of strings."""
 _ARITHMETIC = frozenset({"PLUS", "DASH", "STAR"})
@@ -106,7 +107,8 @@ class _Token(NamedTuple):
 def _as_sql(text: str, schema: contract.Struct) -> str:
     """The text, written so that Polars gives it the meaning that it has in SQL.
 
-    Polars computes in the type of the operands and wraps around (``MONTH(d) * 100`` has 8 bits),
+    Polars computes in the type of the operands and wraps around (``MONTH(d) * 100`` has 8 bits, and
+    ``ABS`` of the least number is negative),
     reads ``IS TRUE`` as a comparison, and extends the operand after ``DISTINCT FROM`` over AND and
     OR.
     """
@@ -130,6 +132,8 @@ def _as_sql(text: str, schema: contract.Struct) -> str:
                 edits.append((end, end, ")" if negated else ") = FALSE"))
             case kind, _ if kind in _ARITHMETIC:
                 operands |= {_operand_before(tokens, i), _operand_after(tokens, i)}
+            case _, ["L_PAREN", *_] if text[token.start : token.end].upper() == "ABS":
+                operands.add((i + 2, _matching(tokens, i + 1, 1) - 1))
     for first, last in operands:
         if first > last:
             continue
