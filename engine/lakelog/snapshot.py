@@ -9,7 +9,12 @@ from typing import TYPE_CHECKING, Any
 import polars as pl
 
 from lakelog.display import described, table_html, table_text
-from lakelog.errors import InvalidInputError, LakelogError, MissingDependencyError
+from lakelog.errors import (
+    InvalidInputError,
+    LakelogError,
+    MissingDependencyError,
+    UnsupportedFeatureError,
+)
 from lakelog.input_validation import checked_methods, require_version
 from lakelog.log.opening import update_state
 from lakelog.log.snapshot import LogSnapshot
@@ -286,7 +291,15 @@ def _to_pandas(read: Callable[[], pa.Table]) -> pd.DataFrame:
         pa.int64(): pd.Int64Dtype(),
         pa.bool_(): pd.BooleanDtype(),
     }
-    return read().to_pandas(types_mapper=nullable.get, maps_as_pydicts="strict")
+    rows = read()
+    try:
+        return rows.to_pandas(types_mapper=nullable.get, maps_as_pydicts="strict")
+    except pa.ArrowException as cause:  # such as a map with a key twice
+        raise UnsupportedFeatureError(
+            f"the rows cannot be converted to pandas: {cause}",
+            found="\n".join(f"{field.name}: {field.type}" for field in rows.schema)[:200],
+            hint="read them by to_arrow or to_polars",
+        ) from cause
 
 
 def _column_names(metadata: Metadata) -> list[str]:

@@ -100,6 +100,16 @@ def test_rows_are_in_order_within_each_file(tmp_path: Path, columns: list[str]) 
     assert operation["operation"] == "OPTIMIZE"
 
 
+def test_order_by_a_name_with_a_comma_is_not_that_by_two_columns(tmp_path: Path) -> None:
+    mapped = {"delta.columnMapping.mode": "name"}
+    schema = {"a": pl.Int64, "b": pl.Int64, "a,b": pl.Int64}
+    table = lakelog.create(tmp_path, schema, configuration=mapped, upkeep=False)
+    table.append(pl.DataFrame({"a": [1, 2], "b": [1, 2], "a,b": [2, 1]}))
+    for columns, expected in ((["a", "b"], [2, 1]), (["a,b"], [1, 2])):
+        table.compact(order_by=columns)
+        assert table.to_arrow()["a,b"].to_pylist() == expected
+
+
 def test_zorder_keys_interleave_the_bits_of_ranks() -> None:
     side = [0, 1, 2, 3]
     grid = pl.DataFrame(list(itertools.product(side, side)), schema=["a", "b"], orient="row")

@@ -58,6 +58,15 @@ def test_frames_and_streams_hold_the_rows(source: Table | Snapshot) -> None:
         assert connection.execute("select count(*), sum(n) from rows").fetchall() == [(3, 4)]
 
 
+def test_map_with_a_repeated_key_raises_in_pandas_only(tmp_path: Path) -> None:
+    rows = pa.table({"m": pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int64()))})
+    lakelog.write(tmp_path, rows)
+    table = lakelog.open(tmp_path)
+    assert table.to_arrow().to_pydict() == {"m": [[("a", 1), ("a", 2)]]}
+    with pytest.raises(UnsupportedFeatureError, match="pandas"):
+        table.to_pandas()
+
+
 def test_frames_hold_the_requested_rows_and_columns(source: Table | Snapshot) -> None:
     wanted = [{"n": None, "id": 2}, {"n": 3, "id": 3}]
     for where in ("day = '2026-01-02'", pl.col("id") > 1):

@@ -12,6 +12,7 @@ Source: Delta Lake, OPTIMIZE ZORDER BY (``range_partition_id``, ``interleave_bit
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -43,7 +44,8 @@ class RowOrder:
     @property
     def text(self) -> str:
         """The order as a tag of files records it."""
-        return f"{'zorder' if self.is_zorder else 'order'}:{','.join(self.columns)}"
+        names = ",".join(re.sub(r"([\\,])", r"\\\1", name) for name in self.columns)
+        return f"{'zorder' if self.is_zorder else 'order'}:{names}"
 
     def positions(self, rows: pa.Table) -> pl.Series:
         """The positions of the rows, in order."""
