@@ -316,6 +316,7 @@ def test_files_with_odd_footers_are_decoded(tmp_path: Path, copied: list[str], o
         ("[" * 400 + "]" * 400, "[" * 400 + "]" * 400),
         ("[1, 2.50]", "[1,2.50]"),
         ('{"a": 1e-7}', '{"a":1e-7}'),
+        ('"\\ud840\\udc00"', '"\U00020000"'),  # delta-rs decodes these escapes to U+10000
     ],
 )
 def test_unusual_statistics_are_kept_or_dropped(

@@ -263,13 +263,14 @@ def joined_statistics(old: str | None, kept: Collection[str], new: str) -> str:
 def _spelled(value: Any) -> str:
     match value:
         case dict():
-            members = (f"{json.dumps(name)}:{_spelled(each)}" for name, each in value.items())
+            members = (f"{_spelled(name)}:{_spelled(each)}" for name, each in value.items())
             return "{" + ",".join(members) + "}"
         case list():
             return "[" + ",".join(map(_spelled, value)) + "]"
         case _Number():
             return str(value)
-    return json.dumps(value)
+    # Without escapes: delta-rs decodes pairs of surrogates from U+20000 on to other characters.
+    return orjson.dumps(value).decode()
 
 
 _FIRST_EVEN_DAY = (dt.date(1600, 1, 1) - dt.date(1970, 1, 1)).days
