@@ -277,6 +277,11 @@ def rewritten_footer(file: Path, change: Callable[[dict[int, Value]], object]) -
     file.write_bytes(data[: -8 - length] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
 
 
+def test_fields_with_negative_numbers_are_kept() -> None:
+    fields = {-3: write_number(4), 2: write_number(-5), 300: write_number(6)}
+    assert read_struct(write_struct(fields)) == fields
+
+
 def overlapping_chunk(fields: dict[int, Value]) -> None:
     """Make the chunk of the first column end after that of the second."""
     (encoded,) = read_list(fields[4])

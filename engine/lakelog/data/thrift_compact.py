@@ -40,7 +40,7 @@ def write_struct(fields: Mapping[int, Value]) -> bytes:
         step = number - last
         short = 0 < step <= _LONG_LIST
         parts.append(bytes([(step << 4 if short else 0) | value.type]))
-        parts += [value.data] if short else [_varint(number << 1), value.data]
+        parts += [value.data] if short else [write_number(number).data, value.data]
         last = number
     return b"".join([*parts, b"\0"])
 
