@@ -160,6 +160,19 @@ def test_arithmetic_of_whole_numbers_does_not_wrap_around(text: str, matching: l
     assert rows.with_row_index().filter(where)["index"].to_list() == matching
 
 
+@pytest.mark.parametrize("part", [".", "(", "^a$", "a|b", "\\", "[x]", "''", "b"])
+def test_strpos_searches_for_a_text_and_not_for_a_pattern(part: str) -> None:
+    rows = pl.DataFrame({"s": ["a.b", "(x)", "^a$", "a|b", "a\\b", "[x]", "'", "", "x", None]})
+    text = part.replace("''", "'")
+    expected = [s for s in rows["s"].drop_nulls() if text in s]
+    for sql in (f"STRPOS(s, '{part}') > 0", f"position('{part}' in s) - 1 >= 0"):
+        where = condition(sql, struct_of(rows.schema))
+        assert where is not None
+        assert rows.filter(where)["s"].to_list() == expected
+    with pytest.raises(InvalidInputError, match="string literal"):
+        condition("STRPOS('a.b', s) > 0", struct_of(rows.schema))
+
+
 _numbers = st.sampled_from([n, n + 1, n * 2, -n, n.abs()])
 _atoms = st.one_of(
     st.builds(lambda a, k: a > k, _numbers, st.integers(-8, 8)),

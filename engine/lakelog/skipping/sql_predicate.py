@@ -28,11 +28,13 @@ _TIMESTAMP = re.compile(
 """A quoted text, or the word before a literal."""
 _STRING = re.compile("'(?:[^']|'')*'")
 _REWRITTEN = re.compile(
-    r"[+*]|-(?!\s*[\d.])|[^\s(,=<>]\s*-|\bABS\s*\(|\bIS\s+(?:NOT\s+)?(?:TRUE|FALSE|DISTINCT)\b",
+    r"[+*]|-(?!\s*[\d.])|[^\s(,=<>]\s*-|\b(?:ABS|STRPOS|POSITION)\s*\(|\bIS\s+(?:NOT\s+)?(?:TRUE|FALSE|DISTINCT)\b",
     re.IGNORECASE,
 )
 """Found in every text that `_as_sql` may change, outside of strings."""
+_PATTERN_CHARACTERS = re.compile(r"[\\.+*?()|\[\]{}^$]")
 _ARITHMETIC = frozenset({"PLUS", "DASH", "STAR"})
+_SEARCHES = frozenset({"STRPOS", "POSITION"})
 _CLOSING = {"L_PAREN": "R_PAREN", "L_BRACKET": "R_BRACKET", "CASE": "END"}
 _OPENING = {closing: opening for opening, closing in _CLOSING.items()}
 _KEYWORDS = frozenset("AND OR NOT IN BETWEEN LIKE ILIKE RLIKE IS FROM CASE WHEN THEN ELSE".split())
@@ -108,9 +110,8 @@ def _as_sql(text: str, schema: contract.Struct) -> str:
     """The text, written so that Polars gives it the meaning that it has in SQL.
 
     Polars computes in the type of the operands and wraps around (``MONTH(d) * 100`` has 8 bits, and
-    ``ABS`` of the least number is negative),
-    reads ``IS TRUE`` as a comparison, and extends the operand after ``DISTINCT FROM`` over AND and
-    OR.
+    ``ABS`` of the least number is negative), searches in ``STRPOS`` for a regular expression, reads
+    ``IS TRUE`` as a comparison, and extends the operand after ``DISTINCT FROM`` over AND and OR.
     """
     if not _REWRITTEN.search(_STRING.sub("''", text)):
         return text
@@ -134,6 +135,8 @@ def _as_sql(text: str, schema: contract.Struct) -> str:
                 operands |= {_operand_before(tokens, i), _operand_after(tokens, i)}
             case _, ["L_PAREN", *_] if text[token.start : token.end].upper() == "ABS":
                 operands.add((i + 2, _matching(tokens, i + 1, 1) - 1))
+            case _, ["L_PAREN", *_] if text[token.start : token.end].upper() in _SEARCHES:
+                edits.append(_literal_search(text, tokens, i))
     for first, last in operands:
         if first > last:
             continue
@@ -143,6 +146,26 @@ def _as_sql(text: str, schema: contract.Struct) -> str:
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
     return text
+
+
+def _literal_search(text: str, tokens: Sequence[_Token], call: int) -> tuple[int, int, str]:
+    """The edit that makes the text that a call of `_SEARCHES` searches a pattern of itself."""
+    first, end = call + 2, _matching(tokens, call + 1, 1)
+    by_comma = text[tokens[call].start : tokens[call].end].upper() == "STRPOS"
+    found = end - 1 if by_comma else first
+    separator = found - 1 if by_comma else found + 1
+    if not (
+        first <= found < end
+        and tokens[found].kind == "STRING"
+        and tokens[separator].kind == ("COMMA" if by_comma else "IN")
+    ):
+        raise InvalidInputError(
+            "STRPOS and POSITION search only for a string literal",
+            expected="STRPOS(name, 'a') or POSITION('a' IN name)",
+            found=text,
+        )
+    start, stop = tokens[found].start, tokens[found].end
+    return start, stop, _PATTERN_CHARACTERS.sub(r"\\\g<0>", text[start:stop])
 
 
 def _tokens(text: str) -> list[_Token]:
