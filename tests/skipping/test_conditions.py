@@ -142,6 +142,7 @@ def test_null_is_compared_as_in_sql(text: str) -> None:
         ("2 * -(small - 1) > 250", [1]),
         ("100000 * 100000 = 10000000000 AND small > 1", [0]),
         ("ABS(small) > 100", [1]),
+        ("POWER(small - 1, 3) + 1 < -1000000 OR pow(0 - small, 2) = 10000", [0, 1]),
         ("abs (t.small) = 128 OR ABS(small - 1) = 0", [1, 2]),
     ],
 )

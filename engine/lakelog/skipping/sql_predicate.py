@@ -28,13 +28,13 @@ _TIMESTAMP = re.compile(
 """A quoted text, or the word before a literal."""
 _STRING = re.compile("'(?:[^']|'')*'")
 _REWRITTEN = re.compile(
-    r"[+*]|-(?!\s*[\d.])|[^\s(,=<>]\s*-|\b(?:ABS|STRPOS|POSITION)\s*\(|\bIS\s+(?:NOT\s+)?(?:TRUE|FALSE|DISTINCT)\b",
+    r"[+*]|-(?!\s*[\d.])|[^\s(,=<>]\s*-|\b(?:ABS|POW|POWER|STRPOS|POSITION)\s*\(|\bIS\s+(?:NOT\s+)?(?:TRUE|FALSE|DISTINCT)\b",
     re.IGNORECASE,
 )
 """Found in every text that `_as_sql` may change, outside of strings."""
 _PATTERN_CHARACTERS = re.compile(r"[\\.+*?()|\[\]{}^$]")
 _ARITHMETIC = frozenset({"PLUS", "DASH", "STAR"})
-_SEARCHES = frozenset({"STRPOS", "POSITION"})
+_SEARCHES, _POWERS = frozenset({"STRPOS", "POSITION"}), frozenset({"POWER", "POW"})
 _CLOSING = {"L_PAREN": "R_PAREN", "L_BRACKET": "R_BRACKET", "CASE": "END"}
 _OPENING = {closing: opening for opening, closing in _CLOSING.items()}
 _KEYWORDS = frozenset("AND OR NOT IN BETWEEN LIKE ILIKE RLIKE IS FROM CASE WHEN THEN ELSE".split())
@@ -135,6 +135,10 @@ def _as_sql(text: str, schema: contract.Struct) -> str:
                 operands |= {_operand_before(tokens, i), _operand_after(tokens, i)}
             case _, ["L_PAREN", *_] if text[token.start : token.end].upper() == "ABS":
                 operands.add((i + 2, _matching(tokens, i + 1, 1) - 1))
+            case _, ["L_PAREN", *_] if text[token.start : token.end].upper() in _POWERS:
+                end = tokens[_last_of_comparison(tokens, i + 2)].end
+                start = tokens[i + 1].end
+                edits += [(start, start, "("), (end, end, ")::DOUBLE")]
             case _, ["L_PAREN", *_] if text[token.start : token.end].upper() in _SEARCHES:
                 edits.append(_literal_search(text, tokens, i))
     for first, last in operands:
