@@ -38,10 +38,10 @@ from lakelog.errors import CommitOutcomeUnknown, InvalidInputError, LakelogError
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.contract import Struct
+from lakelog.model.expressions import column_named
 from lakelog.model.metadata import Metadata
 from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.sql_predicate import condition, sql_text
-from lakelog.skipping.statistics import column_named
 from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.transaction import metadata_changes
 from lakelog.transaction.create import NewTable

@@ -38,9 +38,10 @@ from lakelog.errors import InvalidInputError, UnavailableError
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
+from lakelog.model.expressions import column_named, field_named, field_of
 from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.sql_predicate import condition, sql_text
-from lakelog.skipping.statistics import column_named, field_named, field_of, stats_from_json
+from lakelog.skipping.statistics import stats_from_json
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.schema_conversion import struct_of
 from lakelog.transaction.transaction import LogTransaction

@@ -9,8 +9,6 @@ Source: Delta Lake, MERGE INTO (MergeIntoCommand).
 
 from __future__ import annotations
 
-import io
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -21,6 +19,7 @@ import polars as pl
 
 from lakelog.errors import InvalidInputError
 from lakelog.model.contract import Field, Struct
+from lakelog.model.expressions import expression_of, tree_of
 from lakelog.skipping.sql_predicate import condition, parse_sql, sql_text
 
 SOURCE, TARGET = "source", "target"
@@ -82,12 +81,12 @@ class MergeCondition:
         assert where is not None
         plain = [
             found
-            for part, node in _parts(where, _node(where))
+            for part, node in _parts(where, tree_of(where))
             if set(part.meta.root_names()) == {TARGET} and (found := _plain(node)) is not None
         ]
         return PairCondition(
             where,
-            frozenset(_fields(_node(where), target.names)),
+            frozenset(_fields(tree_of(where), target.names)),
             reduce(lambda a, b: a & b, plain) if plain else None,
         )
 
@@ -116,7 +115,7 @@ def _of_text(text: str) -> MergeCondition:
     except pl.exceptions.PolarsError as error:
         cause = error
     else:
-        for _, node in _parts(expr, _node(expr)):
+        for _, node in _parts(expr, tree_of(expr)):
             sides = _equal_sides(node)
             if sides.keys() == {SOURCE, TARGET} and sides[TARGET] not in keys:
                 keys[sides[TARGET]] = sides[SOURCE]
@@ -139,10 +138,6 @@ def _equal_sides(node: Any) -> dict[str, str]:
         case {"BinaryExpr": {"left": left, "op": "Eq", "right": right}}:
             return dict(filter(None, [_side(left), _side(right)]))
     return {}
-
-
-def _node(expr: pl.Expr) -> Any:
-    return json.loads(expr.meta.serialize(format="json"))
 
 
 def _parts(expr: pl.Expr, node: Any) -> Iterator[tuple[pl.Expr, Any]]:
@@ -202,6 +197,6 @@ def _plain(node: Any) -> pl.Expr | None:
         return node
 
     try:
-        return pl.Expr.deserialize(io.StringIO(json.dumps(renamed(node))), format="json")
+        return expression_of(renamed(node))
     except LookupError:
         return None

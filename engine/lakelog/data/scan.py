@@ -14,8 +14,8 @@ from lakelog.data.read import BATCH_ROWS, read_files
 from lakelog.errors import InvalidInputError
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
+from lakelog.model.expressions import column_named
 from lakelog.skipping.prune import referenced_columns
-from lakelog.skipping.statistics import column_named
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,6 @@ predicate can never be true, so unknown values and unsupported expressions keep 
 from __future__ import annotations
 
 import difflib
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,9 +16,10 @@ import polars as pl
 
 from lakelog.errors import InvalidInputError
 from lakelog.model import contract
+from lakelog.model.expressions import field_of, tree_of
 from lakelog.skipping import intervals
 from lakelog.skipping.intervals import ANYTHING, FALSE, TRUE, Truth, Values
-from lakelog.skipping.statistics import field_of, has_bounds
+from lakelog.skipping.statistics import has_bounds
 from lakelog.skipping.values import PREFIX, TypedPartitions
 
 _IN_LIST_LIMIT = 64
@@ -273,7 +273,7 @@ def _child_node(node: Any, position: int) -> Any:
 def _json(expr: pl.Expr) -> Any:
     """The expression as JSON data; None if it cannot be serialized (a Python function)."""
     try:
-        return json.loads(expr.meta.serialize(format="json"))
+        return tree_of(expr)
     except _REFUSALS:
         return None
 

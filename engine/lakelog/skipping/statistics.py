@@ -15,7 +15,6 @@ struct.
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -25,6 +24,7 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.model import contract
+from lakelog.model.expressions import field_named
 from lakelog.skipping.json_texts import CHUNK_ROWS, are_lines, decode, read_lines
 from lakelog.skipping.values import parse_text
 
@@ -46,35 +46,6 @@ def has_bounds(type_: contract.DataType) -> bool:
     return isinstance(type_, contract.Primitive) and (
         type_.name in _BOUNDED or type_.name.startswith(("char(", "varchar("))
     )
-
-
-def column_named(name: str) -> pl.Expr:
-    """The column of exactly that name; ``pl.col`` reads ``*`` and ``^...$`` as patterns."""
-    return _literally(pl.col(name), lambda: {"Column": name})
-
-
-def field_named(struct: pl.Expr, name: str) -> pl.Expr:
-    """The field of exactly that name; ``struct.field`` reads patterns as ``pl.col`` does."""
-    function = {"StructExpr": {"FieldByName": name}}
-
-    def node() -> Any:
-        outer = json.loads(struct.meta.serialize(format="json"))
-        return {"Function": {"input": [outer], "function": function}}
-
-    return _literally(struct.struct.field(name), node)
-
-
-def _literally(expr: pl.Expr, node: Callable[[], Any]) -> pl.Expr:
-    if not expr.meta.has_multiple_outputs():
-        return expr
-    return pl.Expr.deserialize(io.StringIO(json.dumps(node())), format="json")
-
-
-def field_of(structs: pl.Series, name: str) -> pl.Series:
-    """A field of a struct column, without its name: Polars reads ``*`` and ``^...$`` as patterns,
-    in ``struct.field`` and in most methods of a series of that name.
-    """
-    return structs.struct.unnest()[name].alias("")
 
 
 def stats_from_json(
