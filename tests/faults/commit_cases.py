@@ -36,7 +36,7 @@ VOLATILE = frozenset(
 """Columns that differ between runs or versions, and are irrelevant here."""
 
 State = dict[str, Any] | None
-"""The content of a table; None if there is no table."""
+"""The content of a table; None if the table does not exist."""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ Spark use this parser. `sql_text` writes a condition as SQL for commitInfo.
 from __future__ import annotations
 
 import datetime as dt
-import json
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from polars.io.plugins import register_io_source
 
 from lakelog.errors import InvalidInputError
 from lakelog.model import contract
+from lakelog.model.expressions import tree_of
 from lakelog.skipping.prune import referenced_columns, require_comparable
 
 _HINT = "write a SQL condition over the table's columns, such as \"day >= '2026-01-05'\""
@@ -28,7 +28,9 @@ _TIMESTAMP = re.compile(
 """A quoted text, or the word before a literal."""
 _STRING = re.compile("'(?:[^']|'')*'")
 _REWRITTEN = re.compile(
-    r"[+*]|-(?!\s*[\d.])|[^\s(,=<>]\s*-|\b(?:ABS|POW|POWER|STRPOS|POSITION)\s*\(|\bIS\s+(?:NOT\s+)?(?:TRUE|FALSE|DISTINCT)\b",
+    r"[+*]|-(?!\s*[\d.])|[^\s(,=<>]\s*-"
+    r"|\b(?:ABS|POW|POWER|STRPOS|POSITION)\s*\("
+    r"|\bIS\s+(?:NOT\s+)?(?:TRUE|FALSE|DISTINCT)\b",
     re.IGNORECASE,
 )
 """Found in every text that `_as_sql` may change, outside of strings."""
@@ -66,7 +68,7 @@ def sql_text(where: pl.Expr | str) -> str | None:
     if isinstance(where, str):
         return _QUOTED.sub(lambda found: found[1] or _quoted(found[2].replace('""', '"')), where)
     try:
-        return _sql(where, json.loads(where.meta.serialize(format="json")))
+        return _sql(where, tree_of(where))
     except _NOT_SQL:
         return None
 
@@ -98,12 +100,17 @@ def _parsed_text(text: str, schema: contract.Struct) -> pl.Expr:
 
 
 class _Token(NamedTuple):
-    """A token of SQL text, and its place there."""
+    """A token of SQL text, its place there, and its text in capitals."""
 
     kind: str
     start: int
     end: int
-    is_word: bool
+    text: str
+
+    @property
+    def is_word(self) -> bool:
+        """Whether it is a name or a keyword."""
+        return self.kind == "IDENTIFIER" or self.text[0].isidentifier()
 
 
 def _as_sql(text: str, schema: contract.Struct) -> str:
@@ -133,13 +140,13 @@ def _as_sql(text: str, schema: contract.Struct) -> str:
                 edits.append((end, end, ")" if negated else ") = FALSE"))
             case kind, _ if kind in _ARITHMETIC:
                 operands |= {_operand_before(tokens, i), _operand_after(tokens, i)}
-            case _, ["L_PAREN", *_] if text[token.start : token.end].upper() == "ABS":
+            case _, ["L_PAREN", *_] if token.text == "ABS":
                 operands.add((i + 2, _matching(tokens, i + 1, 1) - 1))
-            case _, ["L_PAREN", *_] if text[token.start : token.end].upper() in _POWERS:
+            case _, ["L_PAREN", *_] if token.text in _POWERS:
                 end = tokens[_last_of_comparison(tokens, i + 2)].end
                 start = tokens[i + 1].end
                 edits += [(start, start, "("), (end, end, ")::DOUBLE")]
-            case _, ["L_PAREN", *_] if text[token.start : token.end].upper() in _SEARCHES:
+            case _, ["L_PAREN", *_] if token.text in _SEARCHES:
                 edits.append(_literal_search(text, tokens, i))
     for first, last in operands:
         if first > last:
@@ -155,7 +162,7 @@ def _as_sql(text: str, schema: contract.Struct) -> str:
 def _literal_search(text: str, tokens: Sequence[_Token], call: int) -> tuple[int, int, str]:
     """The edit that makes the text that a call of `_SEARCHES` searches a pattern of itself."""
     first, end = call + 2, _matching(tokens, call + 1, 1)
-    by_comma = text[tokens[call].start : tokens[call].end].upper() == "STRPOS"
+    by_comma = tokens[call].text == "STRPOS"
     found = end - 1 if by_comma else first
     separator = found - 1 if by_comma else found + 1
     if not (
@@ -185,12 +192,12 @@ def _tokens(text: str) -> list[_Token]:
         return []  # Polars reports it
     return [
         _Token(
-            token.token_type.name,
-            token.start,
-            token.end + 1,
-            token.token_type.name == "IDENTIFIER" or text[token.start].isidentifier(),
+            each.token_type.name,
+            each.start,
+            each.end + 1,
+            text[each.start : each.end + 1].upper(),
         )
-        for token in found
+        for each in found
     ]
 
 
