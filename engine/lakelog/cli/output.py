@@ -60,7 +60,7 @@ def emit(rows: pl.LazyFrame, output: Output, shown: View) -> None:
 
 def collect(rows: pl.LazyFrame, output: Output, shown: View) -> pl.DataFrame:
     """The rows and columns that `write` needs; no others are read."""
-    from lakelog.model.expressions import column_named
+    from lakelog.model.contract import column_named
 
     known = rows.collect_schema().names()
     for name in output.columns:
@@ -96,7 +96,7 @@ def write(frame: pl.DataFrame, output: Output, shown: View) -> None:
 
 def _table(frame: pl.DataFrame, output: Output, shown: View) -> str:
     from lakelog.cli import rendering
-    from lakelog.model.expressions import column_named
+    from lakelog.model.contract import column_named
 
     chosen = output.columns or tuple(c for c in shown.columns if c in frame.columns)
     if shown.sort:

@@ -26,7 +26,7 @@ from rich.text import Text
 from lakelog.cli.text import colour_wanted, plain, time_text
 from lakelog.display import size_text
 from lakelog.model import contract
-from lakelog.model.expressions import column_named, field_named
+from lakelog.model.contract import column_named, field_named
 
 if TYPE_CHECKING:
     from polars._typing import PolarsDataType

@@ -37,8 +37,7 @@ from lakelog.data.write_plan import is_clusterable
 from lakelog.errors import CommitOutcomeUnknown, InvalidInputError, LakelogError
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
-from lakelog.model.contract import Struct
-from lakelog.model.expressions import column_named
+from lakelog.model.contract import Struct, column_named
 from lakelog.model.metadata import Metadata
 from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.sql_predicate import condition, sql_text

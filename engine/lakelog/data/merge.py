@@ -38,7 +38,7 @@ from lakelog.errors import InvalidInputError, UnavailableError
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
-from lakelog.model.expressions import column_named, field_named, field_of
+from lakelog.model.contract import column_named, field_named, field_of
 from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.sql_predicate import condition, sql_text
 from lakelog.skipping.statistics import stats_from_json

@@ -18,8 +18,7 @@ import orjson
 import polars as pl
 
 from lakelog.errors import InvalidInputError
-from lakelog.model.contract import Field, Struct
-from lakelog.model.expressions import expression_of, tree_of
+from lakelog.model.contract import Field, Struct, expression_of, tree_of
 from lakelog.skipping.sql_predicate import condition, parse_sql, sql_text
 
 SOURCE, TARGET = "source", "target"

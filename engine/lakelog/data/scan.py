@@ -14,7 +14,7 @@ from lakelog.data.read import BATCH_ROWS, read_files
 from lakelog.errors import InvalidInputError
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
-from lakelog.model.expressions import column_named
+from lakelog.model.contract import column_named
 from lakelog.skipping.prune import referenced_columns
 
 if TYPE_CHECKING:

@@ -56,8 +56,7 @@ from lakelog.data.spark_values import (
     whole,
 )
 from lakelog.errors import InvalidInputError
-from lakelog.model.contract import DataType, Decimal, Struct
-from lakelog.model.expressions import column_named, field_named
+from lakelog.model.contract import DataType, Decimal, Struct, column_named, field_named
 
 _ROW = "\x00row"
 _DECIMAL_PLACES = re.compile(r"\d*\.(\d*)")

@@ -35,8 +35,7 @@ from lakelog.errors import (
 )
 from lakelog.ingest.rows import BadRows, Records, RowCodec, follows
 from lakelog.ingest.state import Attempt, IngestDirectory, IngestState, TableView, committed_seq
-from lakelog.model.contract import Struct
-from lakelog.model.expressions import column_named, field_named
+from lakelog.model.contract import Struct, column_named, field_named
 from lakelog.snapshot import Snapshot
 from lakelog.table import Table
 from lakelog.table_transaction import Transaction

@@ -25,7 +25,7 @@ from lakelog.errors import CorruptionError, InvalidPropertyError, UnavailableErr
 from lakelog.log.replay import live_domains
 from lakelog.log.state import State
 from lakelog.model import actions, contract
-from lakelog.model.expressions import field_of
+from lakelog.model.contract import field_of
 from lakelog.model.metadata import CLUSTERING, Metadata, clustering_paths
 from lakelog.skipping.indexed_columns import indexed_columns
 from lakelog.skipping.statistics import (

@@ -20,7 +20,7 @@ from lakelog.display import Displayed, size_text
 from lakelog.lazy import cached_property
 from lakelog.log.base_checkpoint import RowGroupChoice, Transform, path_condition
 from lakelog.model import actions, contract
-from lakelog.model.expressions import field_of
+from lakelog.model.contract import field_of
 from lakelog.model.metadata import Metadata, Protocol, honoured_mapping
 from lakelog.skipping.prune import keep_mask, referenced_columns, required_values
 from lakelog.skipping.statistics import (

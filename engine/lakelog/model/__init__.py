@@ -2,9 +2,8 @@
 
 | module | owns |
 |---|---|
-| `contract` | ``schemas/``: StructType JSON, and its Arrow and Polars types |
+| `contract` | ``schemas/``: StructType JSON, its Arrow and Polars types, columns by exact name |
 | `metadata` | `Protocol`, `Metadata`: the two actions that every state has once |
 | `actions` | the flattened action table: columns, dtypes, file identity |
-| `expressions` | Polars expressions as JSON trees; columns and fields by their exact names |
 | `reconcile` | the last row of each key wins |
 """

@@ -7,9 +7,10 @@ a wheel, and the zip file for Spark's executors, contain the same files in ``lak
 
 from __future__ import annotations
 
+import io
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -359,6 +360,45 @@ def _leaf_types(dtype: pl.DataType) -> Iterator[pl.DataType]:
             yield from _leaf_types(dtype.inner)  # type: ignore[arg-type]
         case _:
             yield dtype
+
+
+def column_named(name: str) -> pl.Expr:
+    """The column of exactly that name; ``pl.col`` reads ``*`` and ``^...$`` as patterns."""
+    import polars as pl
+
+    return _literally(pl.col(name), lambda: {"Column": name})
+
+
+def field_named(struct: pl.Expr, name: str) -> pl.Expr:
+    """The field of exactly that name; ``struct.field`` reads patterns as ``pl.col`` does."""
+    function = {"StructExpr": {"FieldByName": name}}
+    return _literally(
+        struct.struct.field(name),
+        lambda: {"Function": {"input": [tree_of(struct)], "function": function}},
+    )
+
+
+def field_of(structs: pl.Series, name: str) -> pl.Series:
+    """A field of a struct column, without its name: Polars reads ``*`` and ``^...$`` as patterns,
+    in ``struct.field`` and in most methods of a series of that name.
+    """
+    return structs.struct.unnest()[name].alias("")
+
+
+def _literally(expr: pl.Expr, tree: Callable[[], Any]) -> pl.Expr:
+    return expression_of(tree()) if expr.meta.has_multiple_outputs() else expr
+
+
+def tree_of(expr: pl.Expr) -> Any:
+    """The expression as JSON data; errors of Polars for a Python function."""
+    return json.loads(expr.meta.serialize(format="json"))
+
+
+def expression_of(tree: Any) -> pl.Expr:
+    """The expression from JSON data, as `tree_of` returns it."""
+    import polars as pl
+
+    return pl.Expr.deserialize(io.StringIO(json.dumps(tree)), format="json")
 
 
 def without_metadata(data: _AnyArrow) -> _AnyArrow:

@@ -16,7 +16,7 @@ import polars as pl
 
 from lakelog.errors import InvalidInputError
 from lakelog.model import contract
-from lakelog.model.expressions import field_of, tree_of
+from lakelog.model.contract import field_of, tree_of
 from lakelog.skipping import intervals
 from lakelog.skipping.intervals import ANYTHING, FALSE, TRUE, Truth, Values
 from lakelog.skipping.statistics import has_bounds

@@ -18,7 +18,7 @@ from polars.io.plugins import register_io_source
 
 from lakelog.errors import InvalidInputError
 from lakelog.model import contract
-from lakelog.model.expressions import tree_of
+from lakelog.model.contract import tree_of
 from lakelog.skipping.prune import referenced_columns, require_comparable
 
 _HINT = "write a SQL condition over the table's columns, such as \"day >= '2026-01-05'\""

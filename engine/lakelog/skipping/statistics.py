@@ -24,7 +24,7 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.model import contract
-from lakelog.model.expressions import field_named
+from lakelog.model.contract import field_named
 from lakelog.skipping.json_texts import CHUNK_ROWS, are_lines, decode, read_lines
 from lakelog.skipping.values import parse_text
 

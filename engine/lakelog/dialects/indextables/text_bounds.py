@@ -28,7 +28,7 @@ from lakelog.dialects.row_group_records import (
 )
 from lakelog.model import contract
 from lakelog.model.actions import FILE_ACTIONS
-from lakelog.model.expressions import field_of
+from lakelog.model.contract import field_of
 from lakelog.skipping.statistics import has_bounds, stats_from_maps
 from lakelog.skipping.values import PREFIX, typed_partitions
 
