@@ -57,6 +57,7 @@ CASES: dict[str, dict[str, Any]] = {
         "lakelog": case(lambda job, _: _open(job).update({"price": calls.PRICE}, calls.UPDATED))
     },
     "rows_merge_100k_into_10m": {"lakelog": case(_merge, calls.source)},
+    "rows_merge_vectors_100k_into_10m": {"lakelog": case(_merge, calls.source)},
     "rows_merge_512mb_5gb": {
         "lakelog": case(lambda job, rows: _merge(job, rows, MEMORY_LIMIT), calls.source)
     },

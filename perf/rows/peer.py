@@ -49,6 +49,7 @@ CASES: dict[str, dict[str, Any]] = {
         )
     },
     "rows_merge_100k_into_10m": {"deltalake": case(_merge, calls.source)},
+    "rows_merge_vectors_100k_into_10m": {"deltalake": case(_merge, calls.source)},
     "rows_compact_1000_files": {
         "deltalake": case(lambda job, _: DeltaTable(job.path).optimize.compact())
     },

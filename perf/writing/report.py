@@ -102,6 +102,8 @@ def _general(where: Mapping[str, Any]) -> Iterable[str]:
     yield "all columns of the table's files; get s: from open to the first value read"
     yield "rows_: CPU seconds of all threads; every table's rows read back by lakelog and by"
     yield "deltalake; MB written: new data files, change data and deletion vectors"
+    yield "rows_*_vectors_: lakelog marks rows by deletion vectors; deltalake, which cannot write"
+    yield "them, copies the other rows of each file of its own table"
     yield "peak MB: the whole process, including the actions to write; grown MB: growth since"
     yield "imports and preparation"
 

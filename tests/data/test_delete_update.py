@@ -11,6 +11,7 @@ from typing import Any
 
 import deltalake
 import polars as pl
+import pyarrow as pa
 import pytest
 
 import lakelog
@@ -402,3 +403,16 @@ def test_damaged_deletion_vector_raises_and_nothing_is_written(tmp_path: Path) -
         lakelog.open(tmp_path).delete("id % 5 = 0")
     assert list(tmp_path.glob("*.bin")) == [vector]
     assert table.version() == 2
+
+
+@pytest.mark.parametrize("feed", ["false", "true"])
+def test_every_column_is_replaced_with_deletion_vectors(tmp_path: Path, feed: str) -> None:
+    schema = pa.schema([pa.field("id", pa.int64(), nullable=False), pa.field("by", pa.string())])
+    configuration = {"delta.enableDeletionVectors": "true", "delta.enableChangeDataFeed": feed}
+    table = lakelog.create(tmp_path, schema, ["by"], configuration=configuration, upkeep=False)
+    table.append(pa.table({"id": [1, 2, 3], "by": ["a", "a", "b"]}, schema))
+    assert table.update({"id": 7, "by": "'c'"}, "by = 'a'").num_updated_rows == 2
+    assert table.update({"id": 9}, "id = 3").num_updated_rows == 1
+    assert sorted(table.to_polars().rows()) == [(7, "c"), (7, "c"), (9, "b")]
+    assert table.update({"id": 8, "by": "'d'"}, None).num_updated_rows == 3
+    assert table.to_polars().rows() == [(8, "d")] * 3

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import mmap
 import tempfile
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -414,14 +415,21 @@ class _Merging(Change):
         roots |= self._pairs.columns if self._pairs is not None else set()
         sees_all = TARGET in roots
         self.columns = [name for name in schema.names if sees_all or name in roots]
-        updates = [each.assigned.columns for each in effects if each.assigned is not None]
+        assigned = [each.assigned for each in effects if each.assigned is not None]
+        updates = [each.columns for each in assigned]
+        read = {*self.columns, *(name for each in updates for name in each.read)}
         if updates and len(updates) == len(effects):
-            read = {*self.columns, *(name for each in updates for name in each.read)}
             self.updated = UpdatedColumns(
                 frozenset(name for each in updates for name in each.assigned),
                 frozenset(schema.names if TARGET in read else read),
             )
+        if assigned and TARGET not in read:
+            every = (each.overwritten for each in assigned)
+            self.overwritten = frozenset.intersection(*every).difference(self.columns)
         self._index = source.keys(keys)
+        self._first = next((name for name in keys if _is_ordered(self._index[name].dtype)), None)
+        if self._first is not None:
+            self._index = self._index.sort(column_named(self._first))
         self._found = np.zeros(source.height, bool)
         super().__init__(self._condition())
 
@@ -450,7 +458,7 @@ class _Merging(Change):
         found = None
         for name in self._keys:
             values = self._index[name].alias("").unique()
-            if not (values.dtype.is_integer() or values.dtype in _ORDERED):
+            if not _is_ordered(values.dtype):
                 continue
             if values.len() <= _MOST_LISTED:
                 part = column_named(name).is_in(values.implode())
@@ -526,7 +534,7 @@ class _Merging(Change):
         is_float = any(target[key].dtype.is_float() for key in keys)
         # By one column in ascending order, as that of one row is, Polars would not join NaN.
         on = [*map(column_named, keys), pl.lit(0)] if is_float else list(map(column_named, keys))
-        pairs = target[keys].with_row_index(_T).join(self._index, on=on)
+        pairs = target[keys].with_row_index(_T).join(self._index_within(target), on=on)
         ours, theirs = pairs[_T].to_numpy(), pairs[_S].to_numpy()
         if self._pairs is not None and len(ours):
             matches = holds(self._seen(target[ours], theirs), self._pairs.where).to_numpy()
@@ -550,6 +558,16 @@ class _Merging(Change):
             clauses[clauses >= 0] += len(self._matched)
             chosen[alone] = clauses
         return chosen, partners
+
+    def _index_within(self, target: pl.DataFrame) -> pl.DataFrame:
+        """The keys of the source between the bounds of those of the target."""
+        if self._first is None:
+            return self._index
+        found, ours = self._index[self._first], target[self._first]
+        low, high = ours.min(), ours.max()
+        if low is None:
+            return self._index.clear()
+        return self._index[bisect_left(found, low) : bisect_right(found, high)]
 
     def _seen(
         self, target: pl.DataFrame, partners: NDArray[np.int64] | None = None
@@ -578,8 +596,9 @@ class _Merging(Change):
             )
 
 
-_ORDERED = (pl.Date, pl.String, pl.Boolean)
-"""Types of keys, in addition to integers, of which files are left out."""
+def _is_ordered(dtype: pl.DataType) -> bool:
+    """Whether keys of a type are compared with bounds."""
+    return dtype.is_integer() or dtype in (pl.Date, pl.String, pl.Boolean)
 
 
 def _with_struct(schema: contract.Struct, field: contract.Field) -> contract.Struct:

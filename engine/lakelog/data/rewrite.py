@@ -81,11 +81,13 @@ class Change(Selection):
         updates: Whether `outcomes` may give other than deleted rows, and so reads all columns.
         writes: Whether there are new rows, or new versions of rows.
         updated: The columns of updated rows; None if rows may be deleted.
+        overwritten: Columns whose old values no new version of a row depends on.
     """
 
     updates = False
     writes = False
     updated: UpdatedColumns | None = None
+    overwritten: frozenset[str] = frozenset()
 
     def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:
         """What becomes of rows that change."""
@@ -271,10 +273,15 @@ class Rewriter:
         self._record("insert", rows)
 
     def _mark(self, files: pl.DataFrame) -> None:
-        reads_all = self._change.updates or self._commit.keeps_changes
-        columns = None if reads_all else self._change.columns
-        plan = ReadPlan.of(self._snapshot, columns, row_ids=self._change.updates)
+        change = self._change
+        columns = set(change.columns)
+        if change.updates or self._commit.keeps_changes:
+            columns |= set(self._snapshot.schema.names)
+        if not self._commit.keeps_changes:
+            columns -= change.overwritten
+        plan = ReadPlan.of(self._snapshot, self._in_order(columns), row_ids=change.updates)
         self._row_ids = plan.row_ids
+        wanted = ReadPlan.of(self._snapshot, row_ids=True).arrow_schema if change.updates else None
         vectors = self._commit.vector_writer()
         marking = _Marking(self._snapshot, files, vectors, self._store)
         waiting = _Waiting(None, self._batch_bytes)
@@ -282,7 +289,8 @@ class Rewriter:
             for rows in batches:
                 marking.take(rows)
                 mask = np.ones(rows.num_rows, bool)
-                self._put(waiting, rows.drop_columns([FILE_INDEX, ROW_INDEX]), mask)
+                touched = rows.drop_columns([FILE_INDEX, ROW_INDEX])
+                self._put(waiting, _completed(touched, wanted), mask)
         self._write_waiting(waiting)
         targets, self._again = marking.finish()
         self._removed_files.append(targets.files)
@@ -606,6 +614,19 @@ def _is_same(column: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
         for each in (column, other)
     )
     return ours == theirs
+
+
+def _completed(rows: pa.Table, schema: pa.Schema | None) -> pa.Table:
+    """The rows with nulls in the columns of a schema that they lack."""
+    if schema is None or rows.schema.names == schema.names:
+        return rows
+    columns = [
+        rows.column(field.name)
+        if field.name in rows.column_names
+        else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def _places(rows: pa.Table, files: NDArray[np.intp] | None = None) -> NDArray[np.int64]:

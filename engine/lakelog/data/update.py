@@ -169,6 +169,11 @@ class Assignments:
         assigned = self.names | set(self._rules.dependent(self.names))
         return UpdatedColumns(assigned, assigned | self._roots | set(self._rules.columns))
 
+    @property
+    def overwritten(self) -> frozenset[str]:
+        """The columns whose old values the new ones do not depend on."""
+        return self.names - self._roots
+
     def values(self, rows: pl.DataFrame) -> pa.Table:
         """The new values of rows, in the types of their columns."""
         frame = rows.select(name for name in rows.columns if name in self._roots)
@@ -246,6 +251,7 @@ class _Update(Change):
         super().__init__(where)
         self._assigned = assigned
         self.updated = assigned.columns
+        self.overwritten = assigned.overwritten
 
     def outcomes(self, rows: pa.Table) -> Iterator[Outcome]:
         """What becomes of rows that change."""
