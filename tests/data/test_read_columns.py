@@ -269,6 +269,18 @@ def test_dates_of_the_julian_calendar_are_converted(
     assert found == [{"d": dt.date(1, 1, 1)}]
 
 
+@pytest.mark.parametrize("zone", ["UTC", "America/Los_Angeles"])
+def test_times_without_a_zone_are_never_in_the_julian_calendar(tmp_path: Path, zone: str) -> None:
+    # Databricks marks all of its files, and converts only dates and timestamps.
+    marks = {"version": "3.4.1", "legacyDateTime": "", "legacyINT96": "", "timeZone": zone}
+    times = [dt.datetime(1, 1, 1), dt.datetime(1890, 1, 1), NAIVE, None]
+    table = pa.table({"w": pa.array(times, pa.timestamp("us"))}).replace_schema_metadata(
+        {SPARK + name: text for name, text in marks.items()}
+    )
+    read = read_back(tmp_path, table, [field("w", "timestamp_ntz")])
+    assert [row["w"] for row in read] == times
+
+
 def test_old_timestamps_of_another_time_zone_raise(tmp_path: Path) -> None:
     metadata = {SPARK + "version": "2.4.8", SPARK + "timeZone": "America/Los_Angeles"}
     late = pa.table({"t": pa.array([0], pa.timestamp("us", "UTC"))}).replace_schema_metadata(

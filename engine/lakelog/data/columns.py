@@ -1,8 +1,4 @@
-"""Maps the columns of a data file to those of the table, also of the legacy calendar.
-
-Before version 3, Spark counted days before 15 October 1582 in the Julian calendar; later ones do so
-where they are configured to, and the footer says so. Such a file's 1 January of the year 1 would be
-read as 30 December of the year before. Other writers never did that.
+"""Maps the columns of a data file to those of the table.
 
 Columns, and the fields of structs at any depth, are found by name, by physical name or by field id,
 as the table's column mapping says. A column that the file lacks is null; a column that the table
@@ -12,128 +8,21 @@ alone, so they are computed once for all files with one schema.
 A file may hold an older, narrower type (type widening), another unit of time, or another layout of
 the same values (dictionary, large, view). Any other type is refused.
 
-Source: Apache Spark, SPARK-31404 and the properties spark.sql.parquet.datetimeRebaseModeInRead and
-int96RebaseModeInRead; JDN algorithms as in the Explanatory Supplement to the Astronomical Almanac.
-Delta protocol, Reader Requirements for Column Mapping; Type Widening; Consistency Between Table
-Metadata and Data Files.
+Source: Delta protocol, Reader Requirements for Column Mapping; Type Widening; Consistency Between
+Table Metadata and Data Files.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lakelog.errors import CorruptionError, UnsupportedFeatureError
+from lakelog.dialects.legacy_calendar import Calendar
+from lakelog.errors import CorruptionError
 from lakelog.model import contract
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
-
-_VERSION = b"org.apache.spark.version"
-_DATES = b"org.apache.spark.legacyDateTime"
-_INT96 = b"org.apache.spark.legacyINT96"
-_ZONE = b"org.apache.spark.timeZone"
-
-_CUT_DAYS = -141_427  # 15 October 1582
-_EVEN_US = -2_208_988_800_000_000  # 1900: from then on zones have no local mean times
-_DAY_US = 86_400_000_000
-_UNIX_JDN = 2_440_588
-_UTC_ZONES = frozenset(("UTC", "Z", "Etc/UTC", "GMT", "Etc/GMT", "UCT", "+00:00", "GMT0"))
-
-
-@dataclass(frozen=True)
-class Calendar:
-    """In which calendar a file counts days of old.
-
-    Attributes:
-        dates: Whether dates and timestamps are of the calendar of old.
-        int96: Whether timestamps as INT96 are.
-        zone: The time zone in which timestamps were counted.
-    """
-
-    dates: bool
-    int96: bool
-    zone: str
-
-    @staticmethod
-    def of(metadata: Mapping[bytes, bytes] | None) -> Calendar:
-        """As the key-value metadata of a file's footer says."""
-        known = metadata or {}
-        found = re.match(rb"(\d+)\.(\d+)", known.get(_VERSION, b""))
-        version = (int(found[1]), int(found[2])) if found else (99, 0)
-        zone = known.get(_ZONE, b"UTC").decode("utf-8", "replace")
-        dates = version < (3, 0) or _DATES in known
-        return Calendar(dates, version < (3, 1) or _INT96 in known, zone)
-
-    def rebased(self, source: pa.DataType, array: pa.Array) -> pa.Array:
-        """Dates, or timestamps in microseconds, as those of today's calendar."""
-        if pa.types.is_date32(source):
-            return _rebased_days(array) if self.dates else array
-        if not pa.types.is_timestamp(source):
-            return array
-        if not (self.int96 if source.tz is None else self.dates):
-            return array
-        numbers = array.cast(pa.int64())
-        least = pc.min(numbers).as_py()
-        if least is None or least >= _EVEN_US:
-            return array
-        if self.zone not in _UTC_ZONES:
-            raise UnsupportedFeatureError(
-                "times before 1900 use the Julian calendar and an unknown time zone",
-                expected="UTC",
-                found=self.zone,
-                hint="rewrite the file with spark.sql.parquet.datetimeRebaseModeInWrite=CORRECTED",
-            )
-        if least >= _CUT_DAYS * _DAY_US:
-            return array
-        values = numbers.fill_null(0).to_numpy(zero_copy_only=False)
-        days, rest = np.divmod(values, _DAY_US)
-        moved = _gregorian(days) * _DAY_US + rest
-        return pa.array(moved, pa.int64(), mask=_nulls(array)).cast(array.type)
-
-    @property
-    def is_old(self) -> bool:
-        """Whether any value may have to be moved."""
-        return self.dates or self.int96
-
-
-def _rebased_days(array: pa.Array) -> pa.Array:
-    numbers = array.cast(pa.int32())
-    least = pc.min(numbers).as_py()
-    if least is None or least >= _CUT_DAYS:
-        return array
-    days = numbers.fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
-    moved = _gregorian(days).astype(np.int32)
-    return pa.array(moved, pa.int32(), mask=_nulls(array)).cast(array.type)
-
-
-def _nulls(array: pa.Array) -> NDArray[np.bool_] | None:
-    if not array.null_count:
-        return None
-    found: NDArray[np.bool_] = array.is_null().to_numpy(zero_copy_only=False)
-    return found
-
-
-def _gregorian(days: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Days since 1970: those of the Julian calendar before 1582 as the Gregorian ones of the same
-    year, month and day.
-    """
-    # The Julian date, with years that begin in March so that the leap day comes last.
-    shifted = days + _UNIX_JDN + 32_082
-    year = (4 * shifted + 3) // 1461
-    day_of_year = shifted - 1461 * year // 4
-    # The same date in the Gregorian calendar, which leaves out leap days at most centuries.
-    moved = 365 * year + year // 4 - year // 100 + year // 400 + day_of_year - 32_044 - _UNIX_JDN
-    found: NDArray[np.int64] = np.where(days < _CUT_DAYS, moved, days)
-    return found
-
 
 _FIELD_ID = b"PARQUET:field_id"
 _HINT = "the file was written for another table, or its writer violated the protocol"
@@ -337,7 +226,9 @@ def _leaf(
     calendar = rules.calendar
     if calendar.is_old and pa.types.is_date(source):
         return lambda array: _apply(convert, calendar.rebased(source, array))
-    if calendar.is_old and pa.types.is_timestamp(source):
+    # A type without a zone is younger than the old calendar, and never in it.
+    has_zone = target != contract.Primitive("timestamp_ntz")
+    if calendar.is_old and pa.types.is_timestamp(source) and has_zone:
         return lambda array: calendar.rebased(source, _apply(convert, array))
     return convert
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.data import layout
-from lakelog.data.columns import Calendar, Columns
+from lakelog.data.columns import Columns
 from lakelog.data.file_opening import Sources, require_contents
 from lakelog.data.layout import Codec
 from lakelog.data.stats import FileStats, StatsPlan, joined_statistics
@@ -36,6 +36,7 @@ from lakelog.data.thrift_compact import (
     write_number,
     write_struct,
 )
+from lakelog.dialects.legacy_calendar import Calendar
 from lakelog.dialects.parquet_footers import require_valid_chunks
 from lakelog.errors import CorruptionError, LakelogError
 from lakelog.model import contract

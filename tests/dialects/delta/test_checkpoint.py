@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +156,42 @@ def test_int96_times_outside_the_nanosecond_range_are_read(made: Handmade) -> No
     (frame,) = reader(made).iter_files([STRUCT_STATISTICS], ("add",))
     found = frame[STRUCT_STATISTICS].struct.field("minValues").struct.field("t")
     assert found.to_list() == [time.replace(tzinfo=None) for time in times]
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_early_bounds_in_the_julian_calendar_are_unknown(made: Handmade, is_old: bool) -> None:
+    # Days of the year 1 in both calendars: Databricks writes checkpoints in the Julian one.
+    days = [-719_164 if is_old else -719_162, 0]
+    bounds = {
+        "d": pa.array(days, pa.int32()).cast(pa.date32()),
+        "t": pa.array([day * 86_400_000_000 for day in days]).cast(pa.timestamp("us", "UTC")),
+        "n": pa.array([1, 2]),
+    }
+    nested = pa.StructArray.from_arrays([bounds["d"]], ["d"])
+    least = pa.StructArray.from_arrays(
+        [bounds["d"], bounds["t"], bounds["n"], nested], ["d", "t", "n", "s"]
+    )
+    structs = pa.StructArray.from_arrays(
+        [pa.array([5, 6]), least, least], ["numRecords", "minValues", "maxValues"]
+    )
+    children = [pa.array(["a", "b"]), pa.array([1, 2]), structs]
+    names = ["path", "size", STRUCT_STATISTICS]
+    table = pa.table({"add": pa.StructArray.from_arrays(children, names)})
+    marks = {"version": "3.4.1", "legacyDateTime": "", "legacyINT96": "", "timeZone": "Etc/UTC"}
+    marks = marks if is_old else {"version": "3.4.1"}
+    metadata = {f"org.apache.spark.{name}": text for name, text in marks.items()}
+    path = made.log / f"{5:020d}.checkpoint.parquet"
+    pq.write_table(table.replace_schema_metadata(metadata), path)
+    (frame,) = reader(made).iter_files([STRUCT_STATISTICS], ("add",))
+    found = frame[STRUCT_STATISTICS].struct.unnest()
+    assert found["numRecords"].to_list() == [5, 6]
+    first, epoch = None if is_old else date(1, 1, 1), date(1970, 1, 1)
+    for name in ("minValues", "maxValues"):
+        values = found[name].struct.unnest()
+        assert values["d"].to_list() == [first, epoch]
+        assert values["t"].dt.date().to_list() == [first, epoch]
+        assert values["s"].to_list() == [{"d": first}, {"d": epoch}]
+        assert values["n"].to_list() == [1, 2]
 
 
 def test_without_struct_statistics_there_is_no_type(made: Handmade) -> None:

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from lakelog.dialects.delta.partition_dictionaries import distinct_partitions
 from lakelog.dialects.delta.paths import decode_paths, other_texts
 from lakelog.dialects.json_layout import Leaf, Node, Wire
+from lakelog.dialects.legacy_calendar import Calendar
 from lakelog.dialects.log_content import STRUCT_STATISTICS, FileCondition
 from lakelog.dialects.parquet_footers import (
     Bound,
@@ -398,12 +399,13 @@ def _read_parts(
     """For each batch of rows, the columns of `leaves` by action type, also `PATH_TEXT` with
     `texts`. For one type, `mask` selects rows, as from `_of_rows`.
     """
+    calendar = Calendar.of(file.metadata.metadata)
     start = 0
     for batch in checked_batches(file, leaves, groups, rows):
         own = None if mask is None else mask[start : start + len(batch)]
         start += len(batch)
         yield {
-            kind: _part(batch.column(index), kind, path, texts, own)
+            kind: _part(batch.column(index), kind, path, texts, own, calendar)
             for index, kind in enumerate(batch.schema.names)
         }
 
@@ -425,7 +427,12 @@ def _match_distinct(
 
 
 def _part(
-    column: pa.StructArray, kind: str, path: str, texts: bool, mask: pa.BooleanArray | None
+    column: pa.StructArray,
+    kind: str,
+    path: str,
+    texts: bool,
+    mask: pa.BooleanArray | None,
+    calendar: Calendar,
 ) -> Part:
     rows = len(column)
     if column.null_count == rows:
@@ -443,7 +450,8 @@ def _part(
         if texts and (others := other_texts(written, series["path"])) is not None:
             series[PATH_TEXT] = others
     if (index := column.type.get_field_index(STRUCT_STATISTICS)) >= 0:
-        series[STRUCT_STATISTICS] = pl.Series(STRUCT_STATISTICS, column.flatten()[index])
+        structs = calendar.known_bounds(column.flatten()[index])
+        series[STRUCT_STATISTICS] = pl.Series(STRUCT_STATISTICS, structs)
     return Part(rows, valid, len(column), series, _extra_of(column, kind))
 
 
