@@ -5,6 +5,7 @@ omitted.
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -12,6 +13,7 @@ import polars as pl
 import pyarrow as pa
 import pytest
 
+import lakelog
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import read_files
 from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnavailableError
@@ -19,7 +21,7 @@ from lakelog.snapshot import Snapshot
 from lakelog.storage import StoreWrapper, open_store
 from lakelog.storage.base import FileWrapper
 from tests.data.rows import data_file, rows, snapshot_of
-from tests.data.vector_writer import vector_file
+from tests.data.vector_writer import inline, vector_file
 from tests.handmade import field
 
 COUNT = 5000
@@ -154,6 +156,28 @@ def test_damaged_deletion_vector_raises_with_its_file(tmp_path: Path) -> None:
     assert "deletion vector" in error.message
     path.write_bytes(content)
     assert len(rows(snapshot)) == expected
+
+
+def test_file_that_is_live_with_two_deletion_vectors_raises(tmp_path: Path) -> None:
+    # As after a remove without the vector of the file: both adds stay.
+    adds = [
+        data_file(tmp_path, "a.parquet", table(10), deletionVector=inline(deleted))
+        for deleted in ([0], [0, 1])
+    ]
+    snapshot = snapshot_of(tmp_path, (field("n"), field("s", "string")), *adds)
+    reads: list[Callable[[], Any]] = [
+        snapshot.to_polars,
+        snapshot.num_rows,
+        lambda: snapshot.scan(pl.col("n") >= 0).collect(),
+    ]
+    for read in reads:
+        with pytest.raises(CorruptionError, match="more than once") as caught:
+            read()
+        assert (caught.value.path, caught.value.version) == ("a.parquet", 0)
+    opened = lakelog.open(tmp_path)
+    with opened.transaction() as tx:
+        tx.remove(snapshot.files().filter(pl.col("dvCardinality") == 1))
+    assert opened.snapshot().num_rows() == opened.to_polars().height == 8
 
 
 def test_cardinality_that_differs_from_the_log_raises(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from lakelog.errors import InvalidInputError, UnsupportedFeatureError
+from lakelog.errors import CorruptionError, InvalidInputError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
@@ -218,6 +218,28 @@ def row_id_columns(snapshot: LogSnapshot) -> tuple[str, str] | None:
                 hint="set the property to a name that no column has or had",
             )
     return str(names[0]), str(names[1])
+
+
+def require_single(files: pl.DataFrame, version: int | None) -> None:
+    """Refuse data files that are live more than once, with different deletion vectors: their rows
+    would be read more than once.
+
+    Source: Delta protocol, Action Reconciliation; Add File and Remove File.
+    """
+    if files["dvStorageType"].null_count() == files.height:
+        return
+    again = files["path"].is_duplicated()
+    if again.any():
+        path = files["path"].filter(again)[0]
+        raise CorruptionError(
+            "the table contains a data file more than once, with different deletion vectors",
+            path=path,
+            version=version,
+            expected="one live add per path",
+            found=int((files["path"] == path).sum()),
+            hint="a writer removed the file without its deletion vector, as Trino does; remove the "
+            "older ones with Transaction.remove, one per commit",
+        )
 
 
 def location_reach(log: Log) -> Reach:

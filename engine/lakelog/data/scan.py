@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from lakelog.data.files import ReadPlan
+from lakelog.data.files import ReadPlan, require_single
 from lakelog.data.read import BATCH_ROWS, read_files
 from lakelog.errors import InvalidInputError
 from lakelog.log.snapshot import LogSnapshot
@@ -103,11 +103,14 @@ def num_rows(snapshot: LogSnapshot) -> int:
     if recorded is not None:
         return recorded
     rows, deleted = pl.col("numRecords"), pl.lit(0)
-    if snapshot.table_configuration.dialect.has_deletion_vectors:
+    files = snapshot.files(stats=True)
+    table = snapshot.table_configuration
+    if table.supports("deletionVectors"):
+        require_single(files.select("path", "dvStorageType").collect(), snapshot.version)
+    if table.dialect.has_deletion_vectors:
         has_none = pl.col("dvStorageType").is_null()
         deleted = pl.when(has_none).then(0).otherwise("dvCardinality")
     known = deleted.is_between(0, rows).fill_null(value=False)
-    files = snapshot.files(stats=True)
     left = files.select(pl.when(known).then(rows - deleted)).collect().to_series()
     found = int(left.cast(pl.Int128).sum())
     if left.null_count():
@@ -127,6 +130,7 @@ def _batches(
     batch_rows: int = BATCH_ROWS,
 ) -> Iterator[pa.RecordBatch]:
     rows = files.select(plan.file_columns).collect()
+    require_single(rows, plan.version)
     store = snapshot.read_state(lambda state: state.log.store)
     return read_files(plan, rows, predicate=where, store=store, batch_rows=batch_rows)
 

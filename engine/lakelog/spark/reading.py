@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 import lakelog
 from lakelog.data.change_feed import change_range, change_schema
-from lakelog.data.files import FILE_COLUMNS, ReadPlan, pack
+from lakelog.data.files import FILE_COLUMNS, ReadPlan, pack, require_single
 from lakelog.data.read import read_files
 from lakelog.errors import LakelogError
 from lakelog.lazy import cached_property
@@ -165,6 +165,7 @@ class RowsReader(_Reader):
         """Files grouped into shares of about equal work."""
         assert self._snapshot is not None, "shares can be computed only on the driver"
         files = self._snapshot.files(where=self._where).select(FILE_COLUMNS).collect()
+        require_single(files, self._snapshot.version)
         return share_files(files, self._tasks)
 
     def batches(self, share: bytes) -> Iterator[pa.RecordBatch]:
