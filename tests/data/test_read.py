@@ -6,7 +6,7 @@ import datetime as dt
 import decimal
 import pickle
 import random
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -141,6 +141,33 @@ def test_partition_values_are_typed(
     )
     assert rows(snapshot) == [{"n": 1, "p": value}, {"n": 2, "p": value}]
     assert rows(snapshot, ["p"]) == [{"p": value}] * 2
+
+
+@pytest.mark.parametrize("column", ["P", "q"])
+def test_partition_column_of_another_case_is_read_and_an_unknown_one_not_written(
+    tmp_path: Path, column: str
+) -> None:
+    add = data_file(tmp_path, "a.parquet", numbers(1), partitionValues={column: "x"})
+    fields = (field("n"), field("p", "string"))[: 2 if column == "P" else 1]
+    snapshot = snapshot_of(tmp_path, fields, add, partitioned=[column])
+    expected = {"n": 1, "p": "x"} if column == "P" else {"n": 1}
+    assert rows(snapshot) == [expected]
+    assert snapshot.scan(pl.col("n") == 1).collect().to_dicts() == [expected]
+    assert lakelog.open(tmp_path).changes(0).select(*expected).collect().to_dicts() == [expected]
+    if column == "P":
+        assert snapshot.scan(pl.col("p") == "x").collect().height == 1
+        assert snapshot.scan(pl.col("p") != "x").collect().height == 0
+    table = lakelog.open(tmp_path)
+    writes: list[Callable[[], Any]] = [
+        lambda: table.append(pl.DataFrame([expected])),
+        lambda: table.overwrite(pl.DataFrame([expected])),
+        lambda: table.update({"n": 2}),
+        lambda: table.compact(order_by=["n"]),
+    ]
+    for write in writes:
+        with pytest.raises(CorruptionError, match="not in the schema") as caught:
+            write()
+        assert caught.value.found == column
 
 
 @pytest.mark.parametrize(

@@ -120,7 +120,10 @@ class ReadPlan:
             location=_absolute(snapshot.path),
             storage_options=None if storage_options is None else dict(storage_options),
             schema_json=metadata.schema_string or "",
-            partition_columns=metadata.partition_columns,
+            partition_columns=tuple(
+                name if (known := metadata.schema.field(name)) is None else known.name
+                for name in metadata.partition_columns
+            ),
             configuration={} if mode == "none" else {MAPPING_MODE: mode},
             columns=(),
             version=snapshot.version,

@@ -277,6 +277,15 @@ def _require_rows_writable(
             "with Table.transaction",
         )
     write_support.check_writable(table, location)
+    unknown = set(metadata.partition_columns).difference(metadata.schema.names)
+    if unknown:
+        raise CorruptionError(
+            "a partition column is not in the schema",
+            path=location,
+            expected=", ".join(metadata.schema.names),
+            found=", ".join(sorted(unknown)),
+            hint="repair the metadata: other engines cannot read the table",
+        )
     # What the table would say to a file of rows, it says now.
     row = pl.DataFrame(
         {
