@@ -281,6 +281,23 @@ def test_times_without_a_zone_are_never_in_the_julian_calendar(tmp_path: Path, z
     assert [row["w"] for row in read] == times
 
 
+@pytest.mark.parametrize("writer", ["parquet-mr version 1.10.1.2-databricks4", None])
+def test_files_of_spark_without_its_version_are_in_the_julian_calendar(
+    tmp_path: Path, writer: str | None
+) -> None:
+    days = pa.array([-719_164, 0], pa.int32()).cast(pa.date32())
+    table = pa.table({"d": days}).replace_schema_metadata({SPARK + "sql.parquet.row.metadata": ""})
+    file = data_file(tmp_path, "a.parquet", table)
+    if writer is not None:
+        path = tmp_path / "a.parquet"
+        own = pq.read_metadata(path).created_by.encode()
+        data = path.read_bytes()
+        assert data.count(own) == 1
+        path.write_bytes(data.replace(own, writer.encode()[: len(own)].ljust(len(own))))
+    first = snapshot_of(tmp_path, [field("d", "date")], file).to_arrow()["d"][0]
+    assert first.cast(pa.int32()).as_py() == (-719_164 if writer is None else -719_162)
+
+
 def test_old_timestamps_of_another_time_zone_raise(tmp_path: Path) -> None:
     metadata = {SPARK + "version": "2.4.8", SPARK + "timeZone": "America/Los_Angeles"}
     late = pa.table({"t": pa.array([0], pa.timestamp("us", "UTC"))}).replace_schema_metadata(

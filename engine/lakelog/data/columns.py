@@ -47,15 +47,20 @@ class Columns:
     _fields: tuple[pa.Field, ...]
 
     @staticmethod
-    def of(schema: pa.Schema, fields: Sequence[contract.Field], mapping: str) -> Columns:
-        """Work it out for a file's schema."""
+    def of(
+        schema: pa.Schema,
+        fields: Sequence[contract.Field],
+        mapping: str,
+        calendar: Calendar = Calendar(),  # noqa: B008 - it is immutable
+    ) -> Columns:
+        """Work it out for a file's schema, and the calendar in which it counts days."""
         if mapping == "id" and fields and not _has_ids(schema):
             raise CorruptionError(
                 "the table maps columns by field id, and a data file has no field ids",
                 expected="a field_id for each column",
                 hint=_HINT,
             )
-        rules = _Rules(mapping, Calendar.of(schema.metadata))
+        rules = _Rules(mapping, calendar)
         children = _children(list(schema), 0)
         matches = [_match(children, field, rules, field.name) for field in fields]
         resolved = [

@@ -258,7 +258,7 @@ class CopySource:
             if (
                 memory_bytes > group_bytes
                 or count * metadata.num_columns * chunk_bytes > file["size"]
-                or Calendar.of(metadata.metadata).is_old
+                or Calendar.of(metadata).is_old
             ):
                 return None
             footer = read_struct(encoded)  # takes longer than what pyarrow does

@@ -33,6 +33,7 @@ from lakelog.data.columns import Columns, require_values
 from lakelog.data.deletion_vectors import Vector, VectorReader
 from lakelog.data.file_opening import Sources, raise_explained, require_contents
 from lakelog.data.files import ReadPlan
+from lakelog.dialects.legacy_calendar import Calendar
 from lakelog.dialects.parquet_footers import require_valid_chunks
 from lakelog.errors import CorruptionError, InvalidInputError, LakelogError
 from lakelog.model import contract
@@ -193,7 +194,7 @@ class _Reading:
         self._partitions = [n for n in plan.columns if n in plan.partition_columns]
         self._schema = plan.arrow_schema
         self._positions = positions
-        self._columns: list[tuple[pa.Schema, Columns]] = []
+        self._columns: list[tuple[pa.Schema, Calendar, Columns]] = []
         self._files: list[_File] = []
         self._predicate: pl.Expr | None = None
         self._roots: tuple[str, ...] = ()
@@ -456,12 +457,12 @@ class _Reading:
         return arrays
 
     def _columns_of(self, parquet: pq.ParquetFile) -> Columns:
-        schema = parquet.schema_arrow
-        for known, columns in self._columns:
-            if known is schema or known.equals(schema, check_metadata=True):
+        schema, calendar = parquet.schema_arrow, Calendar.of(parquet.metadata)
+        for known, days, columns in self._columns:
+            if days == calendar and (known is schema or known.equals(schema, check_metadata=True)):
                 return columns
-        columns = Columns.of(schema, self._fields, self._plan.mapping)
-        self._columns = [(schema, columns), *self._columns[: _KEPT_SCHEMAS - 1]]
+        columns = Columns.of(schema, self._fields, self._plan.mapping, calendar)
+        self._columns = [(schema, calendar, columns), *self._columns[: _KEPT_SCHEMAS - 1]]
         return columns
 
     def _assembled(self, pieces: list[_Piece]) -> Iterator[pa.RecordBatch]:

@@ -1,8 +1,9 @@
 """`Calendar`: dates and timestamps that Spark wrote in the Julian calendar.
 
 Before version 3, Spark counted days before 15 October 1582 in the Julian calendar; later ones do so
-where they are configured to, as Databricks is, and the footer says so. Such a file's 1 January of
-the year 1 would be read as 30 December of the year before. Other writers never did that.
+where they are configured to, as Databricks is, and the footer says so. Footers of the first ones
+have Spark's schema, but not its version. Such a file's 1 January of the year 1 would be read as 30
+December of the year before. Other writers never did that.
 
 Source: Apache Spark, SPARK-31404 and the properties spark.sql.parquet.datetimeRebaseModeInRead and
 int96RebaseModeInRead; JDN algorithms as in the Explanatory Supplement to the Astronomical Almanac.
@@ -11,7 +12,6 @@ int96RebaseModeInRead; JDN algorithms as in the Explanatory Supplement to the As
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,12 @@ import pyarrow.compute as pc
 from lakelog.errors import UnsupportedFeatureError
 
 if TYPE_CHECKING:
+    import pyarrow.parquet as pq
     from numpy.typing import NDArray
 
 
 _VERSION = b"org.apache.spark.version"
+_SCHEMA, _SPARK_WRITER = b"org.apache.spark.sql.parquet.row.metadata", "parquet-mr "
 _DATES = b"org.apache.spark.legacyDateTime"
 _INT96 = b"org.apache.spark.legacyINT96"
 _ZONE = b"org.apache.spark.timeZone"
@@ -47,16 +49,18 @@ class Calendar:
         zone: The time zone in which timestamps were counted.
     """
 
-    dates: bool
-    int96: bool
-    zone: str
+    dates: bool = False
+    int96: bool = False
+    zone: str = "UTC"
 
     @staticmethod
-    def of(metadata: Mapping[bytes, bytes] | None) -> Calendar:
-        """As the key-value metadata of a file's footer says."""
-        known = metadata or {}
+    def of(footer: pq.FileMetaData) -> Calendar:
+        """As a file's footer says."""
+        known = footer.metadata or {}
         found = re.match(rb"(\d+)\.(\d+)", known.get(_VERSION, b""))
-        version = (int(found[1]), int(found[2])) if found else (99, 0)
+        has_none = _SCHEMA in known and (footer.created_by or "").startswith(_SPARK_WRITER)
+        unknown = (2, 0) if has_none else (99, 0)
+        version = (int(found[1]), int(found[2])) if found else unknown
         zone = known.get(_ZONE, b"UTC").decode("utf-8", "replace")
         dates = version < (3, 0) or _DATES in known
         return Calendar(dates, version < (3, 1) or _INT96 in known, zone)

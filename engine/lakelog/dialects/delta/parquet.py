@@ -399,7 +399,7 @@ def _read_parts(
     """For each batch of rows, the columns of `leaves` by action type, also `PATH_TEXT` with
     `texts`. For one type, `mask` selects rows, as from `_of_rows`.
     """
-    calendar = Calendar.of(file.metadata.metadata)
+    calendar = Calendar.of(file.metadata)
     start = 0
     for batch in checked_batches(file, leaves, groups, rows):
         own = None if mask is None else mask[start : start + len(batch)]
