@@ -199,6 +199,19 @@ def test_without_struct_statistics_there_is_no_type(made: Handmade) -> None:
     assert reader(made).struct_statistics() is None
 
 
+@pytest.mark.parametrize("layout", ["multipart", "v2-parquet"])
+def test_file_without_a_column_of_adds_has_none(made: Handmade, layout: str) -> None:
+    write(made, layout)
+    path = min(made.log.glob("*.checkpoint.*.parquet"))
+    if layout == "multipart":
+        made.checkpoint(5, *META, suffix=f".{1:010d}.{2:010d}")
+    pq.write_table(pq.read_table(path).drop_columns(["add"]), path)
+    expected = ["b"] if layout == "multipart" else ["a b", "b"]
+    for where in (pl.col("id") > 0, None):
+        found = made.table.snapshot().files(where)
+        assert sorted(found.collect()["path"]) == expected
+
+
 def test_columns_missing_in_the_checkpoint_are_omitted(made: Handmade) -> None:
     lacking = ["stats", "tags", "deletionVector", "partitionValues", "dataChange"]
     made.checkpoint(5, *META, add("a"), without=lacking)

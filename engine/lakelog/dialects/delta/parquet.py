@@ -214,8 +214,8 @@ def groups_with(
     if record is not None:
         return groups_of(record, kinds)
     leaves = [i for i, c in enumerate(_columns(file)) if c.path.split(".", 1)[0] in kinds]
-    groups = range(file.num_row_groups)
-    if len(groups) < 2 or not leaves:
+    groups = range(file.num_row_groups if leaves else 0)
+    if len(groups) < 2:
         return list(groups)
     require_valid_chunks(file.metadata, groups, leaves)
     found = []
