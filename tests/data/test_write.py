@@ -354,6 +354,27 @@ def test_void_columns_are_not_stored_in_files(tmp_path: Path) -> None:
     assert pq.read_schema(tmp_path / files["path"][0]).names == ["a"]
 
 
+@pytest.mark.parametrize("type_", ["void", "variant"])
+def test_rows_are_appended_to_tables_with_columns_that_are_never_written(
+    tmp_path: Path, type_: str
+) -> None:
+    features = {"writerFeatures": ["variantType"], "readerFeatures": ["variantType"]}
+    Handmade(tmp_path).commit(
+        0, protocol(3, 7, **features), metadata(field("a"), field("v", type_))
+    )
+    table = lakelog.open(tmp_path)
+    table.append(pl.DataFrame({"a": [1, 2]}))
+    table.upsert(pl.DataFrame({"a": [3]}), on=["a"])
+    assert sorted(table.to_polars(columns=["a"])["a"]) == [1, 2, 3]
+    if type_ == "void":
+        table.append(table.to_polars())
+        table.update({"a": 5}, pl.col("a") == 1)
+        table.delete(pl.col("a") == 2)
+        table.upsert(pl.DataFrame({"a": [3, 4]}), on=["a"])
+        table.compact()
+        assert sorted(table.to_polars().rows()) == [(3, None)] * 2 + [(4, None)] + [(5, None)] * 2
+
+
 @pytest.mark.parametrize(
     ("kinds", "nth"), [("upload", 1), ("upload", 2), ("upload", 3), ("upload", 4)]
 )

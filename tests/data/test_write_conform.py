@@ -210,7 +210,9 @@ def test_text_longer_than_its_column_raises(text: str) -> None:
 
 def test_variant_that_is_not_null_raises() -> None:
     columns = [Field("a", LONG), Field("v", Primitive("variant"))]
-    assert Conform(columns).table(pa.table({"a": [1]}))["v"].null_count == 1
+    conform = Conform(columns)
+    table = conform.table(pa.table({"a": [1]}))
+    assert conform.table(table)["v"].null_count == 1  # writers bring rows under their schema again
     with pytest.raises(UnsupportedFeatureError, match="does not write"):
         Conform(columns).table(pa.table({"v": [b"x"]}))
 

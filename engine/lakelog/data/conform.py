@@ -324,7 +324,7 @@ def _name(type_: DataType) -> str:
 
 def _fit(array: pa.Array, type_: DataType, path: str) -> pa.Array:
     target = _wide_type(type_)
-    if pa.types.is_null(array.type) and not pa.types.is_null(target):
+    if pa.types.is_null(array.type) or (_is_opaque(type_) and array.null_count == len(array)):
         return pa.nulls(len(array), target)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
