@@ -28,7 +28,8 @@ OPENING = {
     "log": "base_checkpoint cache checksum_conflicts context files opening properties "
     "repeated_files replay segment snapshot state",
     "model": "actions contract durations metadata reconcile",
-    "skipping": "intervals json_texts prune sql_predicate statistics values",
+    "skipping": "intervals json_texts prune statistics values",
+    "sql": "condition",
     "storage": "base bounded containment durable local ranged resolve upload",
 }
 """Packages that the first answer from a small Delta table imports.

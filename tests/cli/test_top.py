@@ -32,7 +32,7 @@ def test_pipe_gets_one_line_per_commit_and_new_commits_when_they_appear(
     def append(_: float) -> None:
         table.append(pl.DataFrame({"id": [3]}))
 
-    monkeypatch.setattr("lakelog.cli.top.time.sleep", append)
+    monkeypatch.setattr("lakelog.cli.top.sleep", append)
     header, *lines = lakelog("top", tmp_path / "t", "--count", 3).text.splitlines()
     assert header.split()[:4] == ["version", "timestamp", "operation", "userName"]
     assert {line.index(word) for line, word in zip(lines, OPERATIONS, strict=True)} == {
@@ -77,7 +77,7 @@ def test_an_unreachable_store_is_reported_and_read_again(
         return read(snapshot)
 
     monkeypatch.setattr(Snapshot, "update", update)
-    monkeypatch.setattr("lakelog.cli.top.time.sleep", lambda _: None)
+    monkeypatch.setattr("lakelog.cli.top.sleep", lambda _: None)
     outcome = lakelog("top", tmp_path / "t", "--count", 3)
     assert outcome.code == 0
     assert "unreachable, trying again: the store is down" in outcome.errors
@@ -92,6 +92,6 @@ def test_interrupt_exits_with_0(
     def interrupted(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lakelog.cli.top.time.sleep", interrupted)
+    monkeypatch.setattr("lakelog.cli.top.sleep", interrupted)
     assert lakelog("top", tmp_path / "t").code == 0
     assert threading.active_count() < 50

@@ -218,8 +218,8 @@ def test_column_that_is_compared_twice_must_equal_both_values(tmp_path: Path) ->
     [
         ("nope", "the condition of the merge cannot be used"),
         ("target.id = source.id AND p = 'a'", "the condition of the merge cannot be used"),
-        ("target.id = source.id AND target.x > 'a'", "values of different kinds"),
-        ("target.id = source.id AND target.x", "the condition cannot be used"),
+        ("target.id = source.id AND target.x > 'a'", "the string 'a' as double"),
+        ("target.id = source.id AND target.x", "target.x as a condition"),
         ("target.id > source.id", "the condition of the merge cannot be used"),
         ("target.id = source.id OR target.p = source.p", "the condition of the merge cannot"),
         (["y"], "the target of the merge has no column 'y'"),

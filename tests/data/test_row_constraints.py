@@ -184,7 +184,7 @@ UNSUPPORTED = [
     ("true = id > 0", "without brackets"),
     ("id = x IN (1)", "without brackets"),
     ("id BETWEEN 0 AND 1 = true", "without brackets"),
-    ("TRY_CAST(x AS INT) > 0", "function try_cast"),
+    ("TRY_CAST(x AS INT) > 0", "TRY_CAST"),
     ("date_format(x, 'EEE') = 'Mon'", "date_format"),
     ("x LIKE x", "literal pattern"),
     ("id > 1 OVER ()", "parsed"),

@@ -18,10 +18,10 @@ import pytest
 
 import lakelog
 from lakelog.data.conform import wide_field
-from lakelog.data.spark_expression import RowExpression, translate
-from lakelog.data.spark_values import UnsupportedExpressionError, type_name
+from lakelog.data.row_expression import RowExpression, translate
 from lakelog.model import contract
 from lakelog.model.contract import Field, Primitive, Struct
+from lakelog.sql.values import UnsupportedExpressionError, type_name
 from tests.budget import rng_of, share_of
 
 pytestmark = pytest.mark.reference
@@ -124,7 +124,9 @@ def ours(texts: Sequence[str], rows: pa.Table) -> tuple[dict[str, list[Any]], di
     values, certain = {}, {}
     for text in texts:
         found = translated(text)
-        bad = [each.condition.fill_null(value=False) for each in found.bad] or [pl.lit(value=False)]
+        bad = [each.condition.fill_null(value=False) for each in found.errors] or [
+            pl.lit(value=False)
+        ]
         answer = frame.select("\0", value=found.expr, bad=pl.any_horizontal(bad))
         array = answer["value"].to_arrow(compat_level=pl.CompatLevel.oldest())
         values[text] = values_of(pa.chunked_array([array]))

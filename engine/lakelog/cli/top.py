@@ -8,9 +8,9 @@ writers were faster.
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from time import sleep
 from typing import TYPE_CHECKING
 
 import click
@@ -129,7 +129,7 @@ def _readings(
                 readings -= 1
                 if readings == 0:
                     return
-            time.sleep(interval_s)
+            sleep(interval_s)
             try:
                 snapshot = snapshot.update()
                 if snapshot.version != last:

@@ -40,8 +40,9 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.contract import Struct, column_named
 from lakelog.model.metadata import Metadata
 from lakelog.skipping.prune import referenced_columns
-from lakelog.skipping.sql_predicate import condition, sql_text
 from lakelog.skipping.values import PREFIX, typed_partitions
+from lakelog.sql.condition import condition
+from lakelog.sql.sql_text import sql_text
 from lakelog.transaction import metadata_changes
 from lakelog.transaction.create import NewTable
 from lakelog.transaction.operations import CommitArguments, Operation

@@ -52,7 +52,7 @@ from lakelog.log.history import (
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, honoured_mapping
-from lakelog.skipping.sql_predicate import condition
+from lakelog.sql.condition import condition
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.schema_evolution import is_widening
 

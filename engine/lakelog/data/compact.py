@@ -55,7 +55,7 @@ from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import honoured_mapping
-from lakelog.skipping.sql_predicate import sql_text
+from lakelog.sql.sql_text import sql_text
 from lakelog.transaction.operations import CommitDescription
 from lakelog.transaction.transaction import LogTransaction
 

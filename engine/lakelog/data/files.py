@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import honoured_mapping
 from lakelog.storage.containment import NOTHING, External, Reach
+from lakelog.storage.resolve import absolute_location
 from lakelog.transaction.row_tracking import ROW_ID_COLUMN, ROW_VERSION_COLUMN
 
 if TYPE_CHECKING:
@@ -117,7 +117,7 @@ class ReadPlan:
         if storage_options is None:
             storage_options = log.storage_options
         plan = ReadPlan(
-            location=_absolute(snapshot.path),
+            location=absolute_location(snapshot.path),
             storage_options=None if storage_options is None else dict(storage_options),
             schema_json=metadata.schema_string or "",
             partition_columns=tuple(
@@ -247,13 +247,7 @@ def require_single(files: pl.DataFrame, version: int | None) -> None:
 
 def location_reach(log: Log) -> Reach:
     """What the paths in a log may lead to."""
-    return Reach(_absolute(log.table), log.external, log.storage_options)
-
-
-def _absolute(location: str) -> str:
-    """A local path from the root, for a task may run in another folder."""
-    remote = "://" in location or "::" in location or location.startswith("file:")
-    return location if remote else os.path.abspath(location)
+    return Reach(absolute_location(log.table), log.external, log.storage_options)
 
 
 def _check_type(type_: contract.DataType, name: str, plan: ReadPlan) -> None:

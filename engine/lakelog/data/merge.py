@@ -41,8 +41,9 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.contract import column_named, field_named, field_of
 from lakelog.skipping.prune import referenced_columns
-from lakelog.skipping.sql_predicate import condition, sql_text
 from lakelog.skipping.statistics import stats_from_json
+from lakelog.sql.condition import condition
+from lakelog.sql.sql_text import sql_text
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.schema_conversion import struct_of
 from lakelog.transaction.transaction import LogTransaction

@@ -19,7 +19,8 @@ import polars as pl
 
 from lakelog.errors import InvalidInputError
 from lakelog.model.contract import Field, Struct, expression_of, tree_of
-from lakelog.skipping.sql_predicate import condition, parse_sql, sql_text
+from lakelog.sql.condition import condition, parts_of
+from lakelog.sql.sql_text import sql_text
 
 SOURCE, TARGET = "source", "target"
 
@@ -106,37 +107,25 @@ class PairCondition:
 
 
 def _of_text(text: str) -> MergeCondition:
-    cause: Exception | None = None
     keys: dict[str, str] = {}
     is_more = False
-    try:
-        expr = parse_sql(text, Struct(()))
-    except pl.exceptions.PolarsError as error:
-        cause = error
-    else:
-        for _, node in _parts(expr, tree_of(expr)):
-            sides = _equal_sides(node)
-            if sides.keys() == {SOURCE, TARGET} and sides[TARGET] not in keys:
-                keys[sides[TARGET]] = sides[SOURCE]
-            else:
-                is_more = True
-        if keys and set(expr.meta.root_names()) == {SOURCE, TARGET}:
-            return MergeCondition(keys, text if is_more else None)
+    parts = parts_of(text)
+    for part in parts:
+        sides = {path[0]: path[1] for path in part.columns if len(path) == 2}
+        both = part.is_equality and sides.keys() == {SOURCE, TARGET}
+        if both and sides[TARGET] not in keys:
+            keys[sides[TARGET]] = sides[SOURCE]
+        else:
+            is_more = True
+    if keys and {path[0] for part in parts for path in part.columns} == {SOURCE, TARGET}:
+        return MergeCondition(keys, text if is_more else None)
     raise InvalidInputError(
         "the condition of the merge cannot be used",
         expected="a column, a list of columns, or a condition with an equality of both sides, "
         "such as 'target.id = source.id AND target.day > source.day'",
         found=text,
         hint="join at least one equality by AND, and write each column as target.x or source.x",
-    ) from cause
-
-
-def _equal_sides(node: Any) -> dict[str, str]:
-    """The column of each side that an equality compares."""
-    match node:
-        case {"BinaryExpr": {"left": left, "op": "Eq", "right": right}}:
-            return dict(filter(None, [_side(left), _side(right)]))
-    return {}
+    )
 
 
 def _parts(expr: pl.Expr, node: Any) -> Iterator[tuple[pl.Expr, Any]]:

@@ -34,7 +34,7 @@ from lakelog.model.metadata import CONSTRAINT_PROPERTY
 from lakelog.transaction.metadata_changes import HIGH_WATER_MARK
 
 if TYPE_CHECKING:
-    from lakelog.data.spark_expression import RowExpression
+    from lakelog.data.row_expression import RowExpression
 
 GENERATION = "delta.generationExpression"
 INVARIANT = "delta.invariants"
@@ -117,8 +117,8 @@ class RowRules:
         }
 
     def _translated(self, rule: Rule, type_: contract.DataType) -> RowExpression:
-        from lakelog.data.spark_expression import translate
-        from lakelog.data.spark_values import UnsupportedExpressionError
+        from lakelog.data.row_expression import translate
+        from lakelog.sql.values import UnsupportedExpressionError
 
         try:
             return translate(rule.text, self.schema, type_, self.now_us)
@@ -368,8 +368,8 @@ def default_value(column: contract.Field, now_us: int) -> Any:
 
 def default_expression(column: contract.Field, now_us: int = 0) -> RowExpression:
     """The expression of a column's default, which reads no column."""
-    from lakelog.data.spark_expression import translate
-    from lakelog.data.spark_values import UnsupportedExpressionError
+    from lakelog.data.row_expression import translate
+    from lakelog.sql.values import UnsupportedExpressionError
 
     text = str(column.metadata[contract.CURRENT_DEFAULT])
     try:

@@ -24,8 +24,9 @@ from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
-from lakelog.skipping.prune import row_wise
-from lakelog.skipping.sql_predicate import parse_sql, sql_text
+from lakelog.skipping.prune import row_error, row_wise
+from lakelog.sql.condition import new_value
+from lakelog.sql.sql_text import sql_text
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.transaction import LogTransaction
 
@@ -147,7 +148,7 @@ class Assignments:
                     expected=", ".join(schema.names),
                     found=name,
                 )
-            expr = _expression(name, value, seen)
+            expr = _expression(name, value, seen, rules.now_us)
             dtype, roots = row_wise(expr, seen, f"the new value of {name!r}")
             if isinstance(value, str):
                 expr = _as_assigned(expr, dtype, fields[name].type)
@@ -187,7 +188,7 @@ class Assignments:
             )
         except pl.exceptions.PolarsError as cause:
             raise InvalidInputError(
-                f"a new value cannot be computed: {str(cause).splitlines()[0]}",
+                f"a new value cannot be computed: {row_error(cause)}",
                 column=", ".join(names),
             ) from cause
         return self._conform.table(found.select(pl.col(f"\x00{n}").alias(n) for n in names))
@@ -205,19 +206,11 @@ class Assignments:
         return self._rules.recomputed(rows, self.names)
 
 
-def _expression(name: str, value: Any, seen: contract.Struct) -> pl.Expr:
+def _expression(name: str, value: Any, seen: contract.Struct, now_us: int) -> pl.Expr:
     if isinstance(value, pl.Expr):
         return value
     if isinstance(value, str):
-        try:
-            return parse_sql(value, seen)
-        except (pl.exceptions.PolarsError, UnicodeEncodeError) as cause:
-            raise InvalidInputError(
-                f"the new value of {name!r} is not a SQL expression: {str(cause).splitlines()[0]}",
-                column=name,
-                found=repr(value)[:200],
-                hint="text is SQL: write a string literal in single quotes, or as pl.lit(...)",
-            ) from cause
+        return new_value(value, seen, name, now_us)
     try:
         return pl.lit(value)
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as cause:
@@ -233,7 +226,7 @@ def _as_assigned(expr: pl.Expr, dtype: pl.DataType, type_: contract.DataType) ->
     target = contract.to_polars(type_)
     if isinstance(dtype, pl.Decimal) and target.is_float():
         return expr.cast(target)
-    if dtype == pl.Int128:  # of `parse_sql`; larger numbers are refused
+    if dtype == pl.Int128:  # of SQL text; larger numbers are refused
         return expr.cast(pl.Int64)
     if dtype == pl.String and isinstance(target, pl.Datetime):
         return expr.str.to_datetime(time_unit="us", time_zone=target.time_zone)

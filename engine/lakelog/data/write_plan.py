@@ -7,7 +7,6 @@ name before anything is written.
 from __future__ import annotations
 
 import json
-import os
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import CLUSTERING, Metadata, clustering_paths
 from lakelog.skipping.indexed_columns import NUM_INDEXED_COLUMNS
+from lakelog.storage.resolve import absolute_location
 from lakelog.transaction import write_support
 
 CHANGE_TYPE = "_change_type"
@@ -121,7 +121,7 @@ class WritePlan:
         if mapping != "none":
             configuration[MAPPING_MODE] = mapping
         return WritePlan(
-            location=_absolute(location),
+            location=absolute_location(location),
             storage_options=None if storage_options is None else dict(storage_options),
             schema_json=metadata.schema_string or "",
             partition_columns=metadata.partition_columns,
@@ -238,12 +238,6 @@ def is_clusterable(metadata: Metadata, clustering: Iterable[Sequence[str]]) -> b
         return not path or (path[0] in names and has(names[path[0]], path[1:]))
 
     return all(has(metadata.schema, path) for path in clustering)
-
-
-def _absolute(location: str) -> str:
-    """A local path from the root, for a task may run in another folder."""
-    remote = "://" in location or "::" in location or location.startswith("file:")
-    return location if remote else os.path.abspath(location)
 
 
 def _of_files(

@@ -32,7 +32,7 @@ from lakelog.log.replay import is_expired, live_domains, retained_tombstones
 from lakelog.log.state import Provenance, State
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, Protocol
-from lakelog.skipping.sql_predicate import condition
+from lakelog.sql.condition import condition
 
 _T = TypeVar("_T")
 

@@ -58,7 +58,7 @@ class Field:
     name: str
     type: DataType
     nullable: bool = True
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

@@ -7,5 +7,4 @@
 | `statistics` | statistics: typed, as maps of text, as JSON text |
 | `indexed_columns` | the columns that have statistics, by the table's properties |
 | `prune`, `intervals` | selection of files that may match a predicate; interval arithmetic |
-| `sql_predicate` | SQL conditions as Polars expressions |
 """

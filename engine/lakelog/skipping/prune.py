@@ -22,6 +22,8 @@ from lakelog.skipping.intervals import ANYTHING, FALSE, TRUE, Truth, Values
 from lakelog.skipping.statistics import has_bounds
 from lakelog.skipping.values import PREFIX, TypedPartitions
 
+ROW_ERROR = "error: "
+"""Begins the texts that an expression casts to numbers where a row's value is an error."""
 _IN_LIST_LIMIT = 64
 _EQUALITIES = ("Eq", "NotEq", "EqValidity", "NotEqValidity")
 _ORDERED = {"Lt": (False, True), "LtEq": (False, False), "Gt": (True, True), "GtEq": (True, False)}
@@ -94,15 +96,10 @@ def row_wise(
     return outcome, tuple(n for n in schema.names if n in roots)
 
 
-def require_comparable(expr: pl.Expr, schema: contract.Struct, name: str) -> None:
-    """Refuse comparisons of values of different kinds, such as a decimal and a text, which Polars
-    compares as texts, or a date and a number of days. `name` as for `row_wise`.
-    """
-    columns = pl.LazyFrame(schema={f.name: contract.to_polars(f.type) for f in schema.fields})
-    _require_comparable(expr, _json(expr), columns, name)
-
-
 def _require_comparable(expr: pl.Expr, node: Any, columns: pl.LazyFrame, name: str) -> None:
+    """Refuse comparisons of values of different kinds, such as a decimal and a text, which Polars
+    compares as texts, or a date and a number of days.
+    """
     children = list(reversed(expr.meta.pop()))
     match node:
         case {"BinaryExpr": {"op": str(op)}} | {
@@ -162,15 +159,24 @@ def outcome_of(where: pl.Expr, rows: pl.DataFrame) -> pl.Series:
     """
     outcome = where.alias("outcome")
     try:
-        if where.meta.root_names():
-            return rows.select(outcome)["outcome"]
-        return rows.with_row_index("\0row").select("\0row", outcome)["outcome"]
+        if not where.meta.root_names():
+            return rows.with_row_index("\0row").select("\0row", outcome)["outcome"]
+        found = rows.select(outcome)["outcome"]
+        # Polars simplifies some expressions to one value, such as coalesce of a literal.
+        return found if found.len() == rows.height else found.new_from_index(0, rows.height)
     except pl.exceptions.PolarsError as cause:
         raise InvalidInputError(
-            f"the condition cannot be computed: {str(cause).splitlines()[0]}",
-            found=str(where),
-            hint="in SQL, TRY_CAST gives null for such a value",
+            f"the condition cannot be computed: {row_error(cause)}",
+            found=str(where)[:200],
+            hint="in SQL, TRY_CAST and NULLIF give null for such a value",
         ) from cause
+
+
+def row_error(cause: pl.exceptions.PolarsError) -> str:
+    """Why an expression cannot be computed for a row."""
+    first = str(cause).splitlines()[0]
+    _, is_own, reason = first.partition(f'["{ROW_ERROR}')
+    return reason.split('"]')[0].split('", "')[0] if is_own else first
 
 
 def keep_mask(
@@ -380,7 +386,7 @@ class _Walker:
                 if f == "Date":
                     return values.rising(lambda bound: bound.dt.date(), pl.Date())
                 return values.rising(lambda bound: bound.dt.year(), pl.Int32())
-            case {"Cast": {"expr": inner, "dtype": {"Literal": str(target)}}}:
+            case {"Cast": {"expr": inner, "dtype": {"Literal": target}}}:
                 values = self.values(expr.meta.pop()[0], inner)
                 return None if values is None else _cast(values, target)
         return None
@@ -532,13 +538,23 @@ def _compare(op: str, a: Values, b: Values) -> Truth:
     return ANYTHING
 
 
-def _cast(values: Values, target: str) -> Values | None:
+def _cast(values: Values, target: Any) -> Values | None:
     """Casts that keep the order; a bound that does not convert becomes unknown."""
-    dtype = _CAST_TARGETS.get(target)
+    match target:
+        case {"Decimal": [int(precision), int(scale)]}:
+            dtype: pl.DataType | None = pl.Decimal(precision, scale)
+        case str():
+            dtype = _CAST_TARGETS.get(target)
+        case _:
+            dtype = None
     have = values.dtype
     if dtype is None or have is None:
         return None
-    number = have.is_integer() or (have.is_float() and dtype.is_float())
+    number = (
+        have.is_integer()
+        or (have.is_float() and dtype.is_float())
+        or (have.is_decimal() and (dtype.is_decimal() or dtype == pl.Float64))
+    )
     temporal = dtype == pl.Date and isinstance(have, pl.Date | pl.Datetime)
     if not (temporal or (number and dtype.is_numeric())):
         return None

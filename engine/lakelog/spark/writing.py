@@ -47,7 +47,6 @@ from lakelog.errors import (
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.skipping.prune import referenced_columns
-from lakelog.skipping.sql_predicate import condition
 from lakelog.spark.error_display import readable
 from lakelog.spark.options import SourceOptions
 from lakelog.spark.task_commit import (
@@ -59,6 +58,7 @@ from lakelog.spark.task_commit import (
     write_task_files,
 )
 from lakelog.spark.types import arrow_schema, new_schema
+from lakelog.sql.condition import condition
 from lakelog.table_functions import new_log
 from lakelog.table_transaction import Transaction
 from lakelog.transaction import write_support

@@ -1,13 +1,16 @@
-"""`translate`: SQL expressions of table rules, with the semantics of Spark, as Polars expressions.
+"""The translation of SQL expressions to Polars, with the semantics of Spark SQL.
 
-CHECK constraints, invariants, generated columns and defaults are Spark SQL. sqlglot parses the
-text; the translation gives every part its Spark type. A part that is not of the supported subset
-(the table in ``docs/rows.md``) is refused by name before a row is evaluated.
+sqlglot parses the text; `Translation` gives every part its Spark type. A part that is not of the
+supported subset (the table in ``docs/sql.md``) is refused by name before a row is evaluated.
 
-Some results depend on Spark's settings. Where ``spark.sql.ansi.enabled`` decides between an error
-and another value (an overflow, a division by zero, an invalid cast), rows that would show the
-difference raise an error. They are found by conditions that are evaluated with the expression; in a
-branch that is not taken (CASE, COALESCE, AND, OR) they do not count. The session time zone is UTC.
+Some values are errors (a division by zero, an invalid cast). Their rows are found by conditions
+that are evaluated with the expression; in a branch that is not taken (CASE, COALESCE, AND, OR) they
+do not count. The session time zone is UTC.
+
+Table rules (constraints, generated columns) are translated exactly: a part whose value depends on
+settings or the version of Spark is refused, and so are rows for which it does. Conditions and new
+values of callers take more: arithmetic of whole numbers does not overflow, and functions whose last
+digit may differ are accepted.
 
 Source: Spark SQL reference, ANSI compliance; Delta protocol, CHECK Constraints; Generated Columns.
 """
@@ -16,17 +19,31 @@ from __future__ import annotations
 
 import decimal
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import cache, reduce
+from dataclasses import replace
+from functools import cache, partial, reduce
+from operator import and_, or_
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
-from lakelog.data.row_rules import example
-from lakelog.data.spark_values import (
+from lakelog.errors import InvalidInputError
+from lakelog.model.contract import (
+    Array,
+    DataType,
+    Decimal,
+    Map,
+    Struct,
+    column_named,
+    field_named,
+    is_nested,
+    to_polars,
+)
+from lakelog.skipping.prune import referenced_columns
+from lakelog.sql.functions import call, moved
+from lakelog.sql.values import (
+    BINARY,
     BOOLEAN,
     BYTE,
     DATE,
@@ -42,7 +59,7 @@ from lakelog.data.spark_values import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     VOID,
-    Bad,
+    RowError,
     UnsupportedExpressionError,
     Value,
     beyond_years,
@@ -51,99 +68,19 @@ from lakelog.data.spark_values import (
     comparable,
     constant,
     is_integral,
+    is_number,
+    literal_as,
     overflow,
     type_name,
+    typed,
     whole,
 )
-from lakelog.errors import InvalidInputError
-from lakelog.model.contract import DataType, Decimal, Struct, column_named, field_named
 
-_ROW = "\x00row"
 _DECIMAL_PLACES = re.compile(r"\d*\.(\d*)")
 
 
-@dataclass(frozen=True)
-class RowExpression:
-    """An expression over the rows of a table.
-
-    Attributes:
-        text: The SQL text.
-        type: Its Spark type.
-        columns: The columns of the table that it reads.
-        expr: The expression.
-        first: Conditions on rows for which the expression must not be evaluated.
-        bad: Conditions on rows for which Spark's result depends on its settings.
-        reads_clock: Whether it depends on the time of the write.
-    """
-
-    text: str
-    type: DataType
-    columns: tuple[str, ...]
-    expr: pl.Expr
-    first: tuple[Bad, ...]
-    bad: tuple[Bad, ...]
-    reads_clock: bool
-
-    def reads_none_of(self, columns: Collection[str]) -> bool:
-        """Whether it reads no column of these."""
-        return set(self.columns).isdisjoint(columns)
-
-    def of(self, rows: pa.Table) -> pl.Series:
-        """Its value for each row; raises InvalidInputError for a row without a certain value."""
-        read = [name for name in rows.column_names if name in self.columns]
-        frame = pl.DataFrame(rows.select(read)) if read else pl.DataFrame(height=rows.num_rows)
-        frame = frame.with_row_index(_ROW)
-        self._require_none(rows, frame, self.first, pl.col(_ROW))
-        return self._require_none(rows, frame, self.bad, self.expr)
-
-    def _require_none(
-        self, rows: pa.Table, frame: pl.DataFrame, bad: Sequence[Bad], expr: pl.Expr
-    ) -> pl.Series:
-        """The values of an expression; refuses rows for which a condition is true."""
-        conditions = (
-            each.condition.fill_null(value=False).alias(str(n)) for n, each in enumerate(bad)
-        )
-        found = frame.select(pl.col(_ROW), expr.alias("value"), *conditions)
-        for number, each in enumerate(bad):
-            wrong = found[str(number)]
-            if wrong.any():
-                raise InvalidInputError(
-                    f"the expression {self.text!r} has no certain value for a row: {each.reason}",
-                    expected="a value that does not depend on the settings of Spark",
-                    found=example(rows, self.columns, int(wrong.arg_max() or 0)),
-                    hint="change the row",
-                )
-        return found["value"]
-
-
-def translate(text: str, schema: Struct, type_: DataType | None, now_us: int) -> RowExpression:
-    """The expression of a SQL text over the columns of a schema, as a value of a type, or its own.
-
-    `now_us` (microseconds since 1970, UTC) is the time of ``current_timestamp``. Raises
-    UnsupportedExpressionError with the unsupported part.
-    """
-    translation = Translation(schema, now_us)
-    value = translation.value(_parse(text))
-    type_ = type_ or value.type
-    may_cast = value.is_literal and type_ != BOOLEAN
-    if not may_cast and common_type(value.type, type_) != type_:
-        raise UnsupportedExpressionError(
-            f"a value of {type_name(value.type)} in place of {type_name(type_)}"
-        )
-    value = translation.cast(value, type_)
-    return RowExpression(
-        text,
-        value.type,
-        tuple(sorted(translation.columns)),
-        value.expr,
-        tuple(translation.first),
-        tuple(translation.bad),
-        translation.reads_clock,
-    )
-
-
 @cache
-def _dialect() -> Any:
+def _dialects() -> tuple[Any, Any]:
     from sqlglot.dialects.spark import Spark
 
     class Rules(Spark):
@@ -152,27 +89,41 @@ def _dialect() -> Any:
         class Parser(Spark.Parser):  # type: ignore[misc, valid-type]
             FUNCTIONS: Mapping[str, Any] = {}
             FUNCTION_PARSERS: Mapping[str, Any] = {
-                "CAST": Spark.Parser.FUNCTION_PARSERS["CAST"],
-                "EXTRACT": Spark.Parser.FUNCTION_PARSERS["EXTRACT"],
+                name: Spark.Parser.FUNCTION_PARSERS[name]
+                for name in ("CAST", "EXTRACT", "TRY_CAST")
             }
 
-    return Rules
+    class Standard(Rules):
+        """Names in double quotes, as in the SQL standard, and no escapes in strings."""
+
+        class Tokenizer(Rules.Tokenizer):
+            QUOTES = ["'"]  # noqa: RUF012
+            STRING_ESCAPES = ["'"]  # noqa: RUF012
+            IDENTIFIERS = ["`", '"']  # noqa: RUF012
+
+    return Rules, Standard
 
 
-def _parse(text: str) -> Any:
+def parse(text: str, *, exact: bool = True) -> Any:
+    """The syntax tree of Spark SQL; or of a caller's text, with names in double quotes."""
     import sqlglot
     from sqlglot.errors import SqlglotError
 
-    if "\\" in text:
+    dialect = _dialects()[not exact]
+    if exact and "\\" in text:
         raise UnsupportedExpressionError("a backslash in a string literal")
     try:
-        tokens = sqlglot.tokenize(text, dialect=_dialect())
-        node = sqlglot.parse_one(text, dialect=_dialect())
+        tokens = sqlglot.tokenize(text, dialect=dialect)
+        node = sqlglot.parse_one(text, dialect=dialect)
     except (SqlglotError, RecursionError) as cause:
-        reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
-        raise UnsupportedExpressionError(f"a text that cannot be parsed ({reason})") from cause
-    for token in tokens:  # sqlglot drops the length
-        if token.token_type.name in {"CHAR", "VARCHAR", "NCHAR", "NVARCHAR"}:
+        place = "".join(
+            f", at line {e['line']}, column {e['col']}" for e in getattr(cause, "errors", [])[:1]
+        )
+        raise UnsupportedExpressionError(f"text that cannot be parsed{place}") from cause
+    following = [token.text for token in tokens[1:]] + [""]
+    for token, after in zip(tokens, following, strict=True):  # sqlglot drops the length
+        is_text = token.token_type.name in {"CHAR", "VARCHAR", "NCHAR", "NVARCHAR"}
+        if is_text and (exact or after == "("):
             raise UnsupportedExpressionError(f"the type {token.text.lower()}")
     return node
 
@@ -188,42 +139,66 @@ def _plus(places: int, a: Decimal, b: Decimal) -> Decimal:
 
 
 class Translation:
-    """The translation of one text: what it reads, and when its value is not certain."""
+    """The translation of one text: what it reads, and for which rows its value is an error.
 
-    def __init__(self, schema: Struct, now_us: int) -> None:
+    Args:
+        schema: The columns.
+        now_us: The time of ``current_timestamp``; None refuses it.
+        exact: Whether a part is refused if its value depends on settings or version of Spark.
+    """
+
+    def __init__(self, schema: Struct, *, now_us: int | None = None, exact: bool) -> None:
         self._schema = schema
         self.now_us, self.reads_clock = now_us, False
+        self.exact = exact
         self.columns: set[str] = set()
-        self.first: list[Bad] = []
-        self.bad: list[Bad] = []
-        self._active: pl.Expr | None = None
+        self.first: list[RowError] = []
+        self.errors: list[RowError] = []
+        self._taken: list[Callable[[], pl.Expr]] = []
 
-    def refuse_if(self, bad: Bad) -> None:
-        """Take a condition on rows whose value is not certain."""
-        condition = bad.condition if self._active is None else self._active & bad.condition
-        self.bad.append(replace(bad, condition=condition))
+    def refuse_if(self, error: RowError) -> None:
+        """Take a condition on rows whose value is an error."""
+        if self.exact or not error.by_version:
+            taken = [condition().fill_null(value=False) for condition in self._taken]
+            condition = reduce(and_, [*taken, error.condition])
+            if self.exact or condition.meta.root_names():
+                self.errors.append(replace(error, condition=condition))
+            elif pl.select(condition).item():
+                raise UnsupportedExpressionError(error.reason)
 
     @contextmanager
-    def only_if(self, condition: pl.Expr) -> Iterator[None]:
+    def only_if(self, condition: Callable[[], pl.Expr]) -> Iterator[None]:
         """Values in the block count only for rows for which a condition is true."""
-        before = self._active
-        known = condition.fill_null(value=False)
-        self._active = known if before is None else before & known
+        self._taken.append(condition)
         yield
-        self._active = before
+        self._taken.pop()
 
     def cast(self, value: Value, type_: DataType) -> Value:
         """CAST."""
-        return cast(value, type_, self.refuse_if)
+        return cast(value, type_, self.refuse_if, exact=self.exact)
+
+    def try_cast(self, value: Value, type_: DataType) -> Value:
+        """TRY_CAST, which is null for a value that cannot be cast."""
+        errors: list[RowError] = []
+        found = cast(value, type_, errors.append, exact=self.exact)
+        if not errors:
+            return found
+        failed = pl.any_horizontal(error.condition.fill_null(value=False) for error in errors)
+        return Value(pl.when(~failed).then(found.expr), type_)
+
+    def whole(self, expr: pl.Expr, type_: DataType) -> Value:
+        """The result of arithmetic with whole numbers, as `pl.Int128` or in a type of Spark."""
+        return whole(expr, type_, self.refuse_if) if self.exact else Value(expr, LONG)
 
     def value(self, node: Any) -> Value:
         """The value of a node of sqlglot."""
         name = type(node).__name__
         handler = _NODES.get(name)
         others = [key for key, given in node.args.items() if given and key not in _ARGUMENTS]
-        if handler is None or others:
+        if handler is None or others or (self.exact and name in _INEXACT_NODES):
             raise UnsupportedExpressionError(f"{_sql(node)} ({name})")
-        return handler(self, node)
+        found = handler(self, node)
+        return found if self.exact else _folded(found)
 
     def boolean(self, node: Any) -> pl.Expr:
         """The value of a condition."""
@@ -243,10 +218,8 @@ class Translation:
         for part in parts:
             field = type_.field(part) if isinstance(type_, Struct) else None
             if field is None:
-                raise UnsupportedExpressionError(
-                    f"the column {'.'.join(parts)}, which is not found"
-                )
-            if str(field.metadata.get("__CHAR_VARCHAR_TYPE_STRING")).startswith("char"):
+                raise self._not_found(parts, type_)
+            if self.exact and _is_char(field.metadata):
                 raise UnsupportedExpressionError(f"the column {'.'.join(parts)} of type char")
             if expr is None:
                 self.columns.add(field.name)
@@ -257,16 +230,35 @@ class Translation:
             self.first.append(beyond_years(expr.to_physical(), type_))
         return Value(expr, type_)
 
+    def _not_found(self, parts: Sequence[str], parent: DataType) -> Exception:
+        name = ".".join(parts)
+        if self.exact:
+            return UnsupportedExpressionError(f"the column {name}, which is not found")
+        if parent is self._schema:
+            referenced_columns(column_named(parts[0]), self._schema)  # raises, with close names
+        fields = ", ".join(parent.names) if isinstance(parent, Struct) else "none"
+        return InvalidInputError(
+            f"the table has no column {name}", column=name, hint=f"its fields: {fields}"
+        )
+
     # --- operators ---------------------------------------------------------------------------
 
-    def compared(self, a: Value, b: Value) -> tuple[pl.Expr, pl.Expr]:
-        """Two values in the type in which Spark compares them."""
-        type_ = comparable(a, b)
+    def compared(self, a: Value, b: Value, *, is_equality: bool = False) -> tuple[Value, Value]:
+        """Two values in the type in which Spark compares them; where possible, a literal is brought
+        to the type of a column, instead of every row to that of the literal.
+        """
+        if (found := literal_as(a, b.type)) is not None:
+            return found, b
+        if (found := literal_as(b, a.type)) is not None:
+            return a, found
+        if not self.exact and is_equality:
+            a, b = _as_text(a, b), _as_text(b, a)
+        type_ = comparable(a, b, exact=self.exact)
         if type_ is None:
             raise UnsupportedExpressionError(
                 f"a comparison of {type_name(a.type)} with {type_name(b.type)}"
             )
-        return self.cast(a, type_).expr, self.cast(b, type_).expr
+        return self.cast(a, type_), self.cast(b, type_)
 
     def arithmetic(self, operator: str, a: Value, b: Value) -> Value:
         """A + b, a - b, a * b."""
@@ -274,10 +266,8 @@ class Translation:
         if is_integral(a.type) and is_integral(b.type):
             type_ = common_type(a.type, b.type)
             assert type_ is not None
-            wide = pl.Int128 if type_ == LONG else pl.Int64
-            return whole(
-                _ARITHMETIC[operator](a.expr.cast(wide), b.expr.cast(wide)), type_, self.refuse_if
-            )
+            wide = pl.Int64 if self.exact and type_ != LONG else pl.Int128
+            return self.whole(_ARITHMETIC[operator](a.expr.cast(wide), b.expr.cast(wide)), type_)
         kinds = {type(a.type), type(b.type)}
         if Decimal in kinds and all(
             isinstance(v.type, Decimal) or is_integral(v.type) for v in (a, b)
@@ -288,6 +278,8 @@ class Translation:
             return Value(_ARITHMETIC[operator](x.expr, y.expr), DOUBLE)
         if a.type == b.type == FLOAT:
             return Value(_ARITHMETIC[operator](a.expr, b.expr), FLOAT)
+        if not self.exact and is_number(a) and is_number(b):
+            return self.arithmetic(operator, self.cast(a, DOUBLE), self.cast(b, DOUBLE))
         raise UnsupportedExpressionError(f"{type_name(a.type)} {operator} {type_name(b.type)}")
 
     def _decimal(self, operator: str, a: Value, b: Value) -> Value:
@@ -298,10 +290,11 @@ class Translation:
         else:
             type_ = _plus(1, left, right)
             most, scales = type_.precision, (type_.scale, type_.scale)
-        if most > MOST_DIGITS:
+        if most > MOST_DIGITS and (self.exact or type_.scale > MOST_DIGITS):
             raise UnsupportedExpressionError(
                 f"{type_name(left)} {operator} {type_name(right)}, of over {MOST_DIGITS} digits"
             )
+        type_ = Decimal(min(type_.precision, MOST_DIGITS), type_.scale)
         x, y = (
             v.expr.cast(pl.Decimal(MOST_DIGITS, s)) for v, s in zip((a, b), scales, strict=True)
         )
@@ -312,39 +305,60 @@ class Translation:
         if isinstance(value.type, Decimal):
             return value, value.type
         digits = DECIMAL_DIGITS[value.type.name]  # type: ignore[union-attr]
-        if value.is_literal:
+        if value.literal is not None:
             digits = len(str(abs(value.literal)))
         type_ = Decimal(digits, 0)
         return self.cast(value, type_), type_
 
     def divided(self, a: Value, b: Value) -> Value:
         """A / b, of which Spark makes doubles unless both are decimals."""
-        if isinstance(a.type, Decimal) or isinstance(b.type, Decimal):
-            if not {a.type, b.type} & {DOUBLE, FLOAT}:
-                raise UnsupportedExpressionError("a division of decimals")
-        elif not all(_is_number(v.type) for v in (a, b)):
+        if not (is_number(a) and is_number(b)):
             raise UnsupportedExpressionError(f"{type_name(a.type)} / {type_name(b.type)}")
+        kinds = {type(a.type), type(b.type)}
+        if Decimal in kinds and not {a.type, b.type} & {DOUBLE, FLOAT, VOID}:
+            return self._decimal_division(a, b)
         x, y = self.cast(a, DOUBLE).expr, self.cast(b, DOUBLE).expr
-        self.refuse_if(Bad(y == 0, "a division by zero"))
+        self.refuse_if(RowError(y == 0, "a division by zero"))
         return Value(x / y, DOUBLE)
+
+    def _decimal_division(self, a: Value, b: Value) -> Value:
+        if self.exact:
+            raise UnsupportedExpressionError("a division of decimals")
+        (a, left), (b, right) = self._as_decimal(a), self._as_decimal(b)
+        whole_digits = left.precision - left.scale + right.scale
+        scale = min(max(6, left.scale + right.precision + 1), max(6, MOST_DIGITS - whole_digits))
+        type_ = Decimal(MOST_DIGITS, scale)
+        self.refuse_if(RowError(b.expr == 0, "a division by zero"))
+        divisor = pl.when(b.expr != 0).then(b.expr)  # Polars refuses a zero in any row
+        return Value(a.expr.cast(pl.Decimal(MOST_DIGITS, scale)) / divisor, type_)
 
     def whole_division(self, operator: str, a: Value, b: Value) -> Value:
         """``DIV``, ``%`` and ``pmod`` of whole numbers."""
+        a, b = (self.cast(v, INTEGER) if v.type == VOID else v for v in (a, b))
         type_ = common_type(a.type, b.type)
+        if not self.exact and operator != "div" and {a.type, b.type} & {DOUBLE, FLOAT}:
+            return self._float_rest(operator, self.cast(a, DOUBLE), self.cast(b, DOUBLE))
         if not (is_integral(a.type) and is_integral(b.type)) or type_ is None:
             raise UnsupportedExpressionError(f"{type_name(a.type)} {operator} {type_name(b.type)}")
         x, y = a.expr.cast(pl.Int128), b.expr.cast(pl.Int128)
-        self.refuse_if(Bad(y == 0, "a division by zero"))
+        self.refuse_if(RowError(y == 0, "a division by zero"))
         if operator == "div":
             quotient = (x.abs() // y.abs()) * x.sign() * y.sign()
-            return whole(quotient, LONG, self.refuse_if)
+            return self.whole(quotient, LONG)
         # The rest has the sign of the dividend, as in Java; Polars gives it that of the divisor.
         rest = (x.abs() % y.abs()) * x.sign()
         if operator == "pmod":
             self.refuse_if(overflow(rest + y, type_, rest < 0))
             positive = ((rest + y).abs() % y.abs()) * (rest + y).sign()
             rest = pl.when(rest < 0).then(positive).otherwise(rest)
-        return whole(rest, type_, self.refuse_if)
+        return self.whole(rest, type_)
+
+    def _float_rest(self, operator: str, a: Value, b: Value) -> Value:
+        self.refuse_if(RowError(b.expr == 0, "a division by zero"))
+        rest = (a.expr.abs() % b.expr.abs()) * a.expr.sign()
+        if operator == "pmod":
+            rest = pl.when(rest < 0).then((rest + b.expr) % b.expr).otherwise(rest)
+        return Value(rest, DOUBLE)
 
     def chosen(self, branches: Sequence[tuple[Callable[[], pl.Expr], Any]], default: Any) -> Value:
         """The value of the first branch whose condition is true; None is null."""
@@ -352,13 +366,13 @@ class Translation:
         values: list[Value] = []
         left: pl.Expr = pl.lit(value=True)
         for condition, node in branches:
-            with self.only_if(left):
+            with self.only_if(partial(_same, left)):
                 hit = condition().fill_null(value=False)
-            with self.only_if(left & hit):
+            with self.only_if(partial(and_, left, hit)):
                 values.append(node if isinstance(node, Value) else self.value(node))
             conditions.append(hit)
             left &= ~hit
-        with self.only_if(left):
+        with self.only_if(partial(_same, left)):
             other = constant(None) if default is None else self.value(default)
         values.append(other)
         values = self.of_one_type(values)
@@ -378,8 +392,28 @@ class Translation:
         return [self.cast(value, type_) for value in values]
 
 
-def _is_number(type_: DataType) -> bool:
-    return is_integral(type_) or type_ in {DOUBLE, FLOAT, VOID}
+def _same(condition: pl.Expr) -> pl.Expr:
+    return condition
+
+
+def _folded(value: Value) -> Value:
+    """A value that reads no column, as a literal."""
+    if value.is_literal or is_nested(value.type) or value.expr.meta.root_names():
+        return value
+    result = pl.select(value.expr).item()
+    return constant(result) if is_integral(value.type) and result else typed(result, value.type)
+
+
+def _is_char(metadata: Mapping[str, Any]) -> bool:
+    return str(metadata.get("__CHAR_VARCHAR_TYPE_STRING")).startswith("char")
+
+
+def _as_text(value: Value, other: Value) -> Value:
+    """A number or a truth value that is compared with a column of texts, as a text."""
+    literal = value.literal
+    if other.is_literal or other.type != STRING or not isinstance(literal, int | decimal.Decimal):
+        return value
+    return constant(str(literal).lower())
 
 
 _ARITHMETIC: Mapping[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
@@ -399,7 +433,11 @@ _COMPARISONS: Mapping[str, Callable[[pl.Expr, pl.Expr], pl.Expr]] = {
 }
 
 
-_PREDICATES = frozenset({*_COMPARISONS, "Between", "In", "Is", "Like", "Not"})
+_EQUALITIES = frozenset({"EQ", "NEQ", "NullSafeEQ", "NullSafeNEQ"})
+_PREDICATES = frozenset(
+    {*_COMPARISONS, "Between", "Escape", "ILike", "In", "Is", "Like", "Not", "RegexpLike"}
+)
+_INEXACT_NODES = frozenset({"Bracket", "Escape", "HexString", "ILike", "RegexpLike"})
 _ARGUMENTS = frozenset(
     "this expression expressions low high ifs default table db catalog is_string to true false"
     " negate safe".split()
@@ -414,27 +452,45 @@ def _comparison(self: Translation, node: Any) -> Value:
     for side in (node.this, node.expression):
         if type(side).__name__ in _PREDICATES:  # of which Spark and sqlglot bind others first
             raise UnsupportedExpressionError(f"{_sql(node)}: two comparisons without brackets")
-    a, b = self.compared(self.value(node.this), self.value(node.expression))
-    return Value(_COMPARISONS[type(node).__name__](a, b), BOOLEAN)
+    name = type(node).__name__
+    values = self.value(node.this), self.value(node.expression)
+    a, b = self.compared(*values, is_equality=name in _EQUALITIES)
+    return Value(_COMPARISONS[name](a.expr, b.expr), BOOLEAN)
 
 
-def _and(self: Translation, node: Any) -> Value:
-    left = self.boolean(node.this)
-    with self.only_if(left.fill_null(value=True)):
-        right = self.boolean(node.expression)
-    return Value(left & right, BOOLEAN)
+def _joined(operator: Callable[[pl.Expr, pl.Expr], pl.Expr]) -> Callable[[Translation, Any], Value]:
+    """AND or OR: a part counts where those before it leave the outcome open."""
+
+    def handle(self: Translation, node: Any) -> Value:
+        parts: list[pl.Expr] = []
+
+        def is_open() -> pl.Expr:
+            before = reduce(operator, parts, pl.lit(value=operator is and_))
+            return (
+                before.fill_null(value=True) if operator is and_ else ~before.fill_null(value=False)
+            )
+
+        for each in node.flatten(unnest=False):
+            with self.only_if(is_open):
+                parts.append(self.boolean(each))
+        return Value(_balanced(operator, parts), BOOLEAN)
+
+    return handle
 
 
-def _or(self: Translation, node: Any) -> Value:
-    left = self.boolean(node.this)
-    with self.only_if(~left.fill_null(value=False)):
-        right = self.boolean(node.expression)
-    return Value(left | right, BOOLEAN)
+def _balanced(operator: Callable[[pl.Expr, pl.Expr], pl.Expr], parts: list[pl.Expr]) -> pl.Expr:
+    while len(parts) > 1:  # pairs of pairs: a chain of thousands would be too deep
+        parts = [reduce(operator, parts[n : n + 2]) for n in range(0, len(parts), 2)]
+    return parts[0]
 
 
 def _binary(operator: str) -> Callable[[Translation, Any], Value]:
     def handle(self: Translation, node: Any) -> Value:
-        a, b = self.value(node.this), self.value(node.expression)
+        sides = [node.this, node.expression]
+        for time, interval in (sides, reversed(sides) if operator == "+" else sides):
+            if operator in {"+", "-"} and type(interval).__name__ == "Interval":
+                return moved(self, operator, self.value(time), interval)
+        a, b = (self.value(side) for side in sides)
         if operator in _ARITHMETIC:
             return self.arithmetic(operator, a, b)
         return self.divided(a, b) if operator == "/" else self.whole_division(operator, a, b)
@@ -464,15 +520,37 @@ def _negative(self: Translation, node: Any) -> Value:
     if value.is_literal and isinstance(value.literal, int | float | decimal.Decimal):
         return constant(-value.literal)
     if is_integral(value.type):
-        return whole(0 - value.expr.cast(pl.Int128), value.type, self.refuse_if)
+        return self.whole(0 - value.expr.cast(pl.Int128), value.type)
     if isinstance(value.type, Decimal) or value.type in {DOUBLE, FLOAT}:
         return Value(-value.expr, value.type)
     raise UnsupportedExpressionError(f"-{type_name(value.type)}")
 
 
+def _hexadecimal(_self: Translation, node: Any) -> Value:
+    return constant(bytes.fromhex(str(node.this)))
+
+
 def _column(self: Translation, node: Any) -> Value:
-    parts = [part.name for part in node.parts]
-    return self.column(parts)
+    if type(node.this).__name__ == "Star":
+        raise UnsupportedExpressionError(_sql(node))
+    return self.column([part.name for part in node.parts])
+
+
+def _element(self: Translation, node: Any) -> Value:
+    """An element of an array, counted from 0, or a value of a map."""
+    value, keys = self.value(node.this), [self.value(each) for each in node.expressions]
+    type_, key = value.type, keys[0]
+    if len(keys) != 1 or not key.is_literal or key.literal is None:
+        raise UnsupportedExpressionError(_sql(node))
+    if isinstance(type_, Array) and is_integral(key.type) and key.literal >= 0:
+        return Value(value.expr.list.get(key.literal, null_on_oob=True), type_.element)
+    if isinstance(type_, Map):
+        of_key = self.cast(key, type_.key).expr
+        entry = value.expr.list.eval(
+            pl.when(pl.element().struct[0] == of_key).then(pl.element().struct[1])
+        )
+        return Value(entry.list.drop_nulls().list.last(), type_.value)
+    raise UnsupportedExpressionError(_sql(node))
 
 
 def _dot(self: Translation, node: Any) -> Value:
@@ -494,7 +572,7 @@ def _is(self: Translation, node: Any) -> Value:
         found = self.boolean(node.this).eq_missing(pl.lit(bool(node.expression.this)))
     else:
         raise UnsupportedExpressionError(_sql(node))
-    return Value(~found if node.args.get("negate") else found, BOOLEAN)
+    return _negated(node, found)
 
 
 def _not(self: Translation, node: Any) -> Value:
@@ -505,31 +583,75 @@ def _between(self: Translation, node: Any) -> Value:
     value = self.value(node.this)
     a, low = self.compared(value, self.value(node.args["low"]))
     b, high = self.compared(value, self.value(node.args["high"]))
-    return Value((a >= low) & (b <= high), BOOLEAN)
+    return Value((a.expr >= low.expr) & (b.expr <= high.expr), BOOLEAN)
 
 
 def _in(self: Translation, node: Any) -> Value:
     value = self.value(node.this)
-    pairs = [self.compared(value, self.value(each)) for each in node.expressions]
-    found = [a == b for a, b in pairs]
-    while len(found) > 1:  # pairs of pairs: a chain of thousands would be too deep
-        found = [reduce(lambda a, b: a | b, found[n : n + 2]) for n in range(0, len(found), 2)]
-    return Value(found[0], BOOLEAN)
+    listed = [self.value(each) for each in node.expressions]
+    found: list[pl.Expr] = []
+    literals: dict[DataType, tuple[pl.Expr, list[Any]]] = {}
+    for each in listed:
+        a, b = self.compared(value, each, is_equality=True)
+        if b.is_literal and b.literal is not None and not value.is_literal:
+            literals.setdefault(b.type, (a.expr, []))[1].append(b.literal)
+        else:
+            found.append(a.expr == b.expr)
+    for type_, (expr, values) in literals.items():
+        found.append(expr.is_in(pl.Series([values], dtype=pl.List(to_polars(type_)))))
+    if not found:
+        raise UnsupportedExpressionError(_sql(node))
+    return Value(_balanced(or_, found), BOOLEAN)
 
 
 def _like(self: Translation, node: Any) -> Value:
+    escape = None
+    if type(node).__name__ == "Escape":
+        escape, node = self.value(node.expression).literal, node.this
+    value, pattern = self.value(node.this), self.value(node.expression)
+    if value.type not in {STRING, VOID} or not isinstance(pattern.literal, str):
+        raise UnsupportedExpressionError(f"{_sql(node)}: LIKE needs a string and a literal pattern")
+    folds_case = type(node).__name__ == "ILike"
+    found = _matches(value.expr, pattern.literal, escape or "\\", folds_case)
+    return _negated(node, found)
+
+
+def _matches(text: pl.Expr, pattern: str, escape: str, folds_case: bool) -> pl.Expr:
+    """LIKE, where possible by a comparison that files can be skipped by."""
+    parts = re.findall(rf"{re.escape(escape)}(.)|(.)", pattern, re.DOTALL)
+    if parts and parts[-1] == ("", escape):
+        raise UnsupportedExpressionError(f"the pattern {pattern!r}, which ends with its escape")
+    plain = "".join(escaped or c for escaped, c in parts)
+    wild = [n for n, (escaped, c) in enumerate(parts) if not escaped and c in "%_"]
+    if not folds_case and not wild:
+        return text == plain
+    if not folds_case and wild == [len(parts) - 1] and pattern.endswith("%"):
+        return text.str.starts_with(plain[:-1])
+    regex = "".join(
+        re.escape(escaped) if escaped else {"%": ".*", "_": "."}.get(c, re.escape(c))
+        for escaped, c in parts
+    )
+    return text.str.contains(f"(?s{'i' if folds_case else ''})^{regex}$")
+
+
+def _regular_expression(self: Translation, node: Any) -> Value:
     value, pattern = self.value(node.this), self.value(node.expression)
     if value.type != STRING or not isinstance(pattern.literal, str):
-        raise UnsupportedExpressionError(f"{_sql(node)}: LIKE needs a string and a literal pattern")
-    text = "".join({"%": ".*", "_": "."}.get(c, re.escape(c)) for c in pattern.literal)
-    found = value.expr.str.contains(f"(?s)^{text}$")
+        raise UnsupportedExpressionError(_sql(node))
+    return _negated(node, value.expr.str.contains(pattern.literal))
+
+
+def _negated(node: Any, found: pl.Expr) -> Value:
+    """Or not: sqlglot has no NOT around some predicates."""
     return Value(~found if node.args.get("negate") else found, BOOLEAN)
 
 
 def _cast(self: Translation, node: Any) -> Value:
-    if node.args.get("default"):
+    is_try = node.args.get("safe")
+    if node.args.get("default") or (is_try and self.exact):
         raise UnsupportedExpressionError(_sql(node))
-    return self.cast(self.value(node.this), _type_of(node.to))
+    cast = self.try_cast if is_try else self.cast
+    return cast(self.value(node.this), _type_of(node.to))
 
 
 def _type_of(node: Any) -> DataType:
@@ -553,6 +675,8 @@ _TYPES = {
     "FLOAT": FLOAT,
     "DOUBLE": DOUBLE,
     "TEXT": STRING,
+    "VARBINARY": BINARY,
+    "BINARY": BINARY,
     "DATE": DATE,
     "TIMESTAMPTZ": TIMESTAMP,
     "TIMESTAMPLTZ": TIMESTAMP,
@@ -573,8 +697,8 @@ def _case(self: Translation, node: Any) -> Value:
 
 
 def _equal(self: Translation, a: Value, b: Value) -> pl.Expr:
-    x, y = self.compared(a, b)
-    return x == y
+    x, y = self.compared(a, b, is_equality=True)
+    return x.expr == y.expr
 
 
 def _if(self: Translation, node: Any) -> Value:
@@ -596,29 +720,24 @@ def _concatenated(self: Translation, values: Sequence[Value]) -> Value:
 
 
 def _function(self: Translation, node: Any) -> Value:
-    from lakelog.data.spark_functions import call
-
     return call(self, str(node.this).lower(), list(node.expressions))
 
 
 def _extract(self: Translation, node: Any) -> Value:
-    from lakelog.data.spark_functions import call
-
     return call(self, str(node.this.name).lower(), [node.expression])
 
 
 def _clock(self: Translation, node: Any) -> Value:
-    from lakelog.data.spark_functions import call
-
     return call(self, {"CurrentDate": "current_date"}.get(type(node).__name__, "now"), [])
 
 
 _NODES: Mapping[str, Callable[[Translation, Any], Value]] = {
     **dict.fromkeys(_COMPARISONS, _comparison),
     "Add": _binary("+"),
-    "And": _and,
+    "And": _joined(and_),
     "Anonymous": _function,
     "Between": _between,
+    "Bracket": _element,
     "Boolean": lambda _self, node: constant(bool(node.this)),
     "Case": _case,
     "Cast": _cast,
@@ -628,7 +747,10 @@ _NODES: Mapping[str, Callable[[Translation, Any], Value]] = {
     "DPipe": _pipe,
     "Div": _binary("/"),
     "Dot": _dot,
+    "Escape": _like,
     "Extract": _extract,
+    "HexString": _hexadecimal,
+    "ILike": _like,
     "If": _if,
     "In": _in,
     "IntDiv": _binary("div"),
@@ -640,7 +762,8 @@ _NODES: Mapping[str, Callable[[Translation, Any], Value]] = {
     "Neg": _negative,
     "Not": _not,
     "Null": lambda _self, _node: constant(None),
-    "Or": _or,
+    "Or": _joined(or_),
+    "RegexpLike": _regular_expression,
     "Paren": lambda self, node: self.value(node.this),
     "Sub": _binary("-"),
     "TryCast": _cast,

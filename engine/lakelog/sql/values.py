@@ -1,4 +1,4 @@
-"""Types and casts of Spark SQL, as `lakelog.data.spark_expression` needs them.
+"""Values, types and casts of Spark SQL.
 
 Source: Spark SQL reference, Data Types; ANSI compliance, Cast and Type Promotion.
 """
@@ -19,7 +19,7 @@ from lakelog.model.contract import DataType, Decimal, Primitive
 
 BOOLEAN, STRING, DATE, VOID = (Primitive(n) for n in ("boolean", "string", "date", "void"))
 BYTE, SHORT, INTEGER, LONG = (Primitive(n) for n in ("byte", "short", "integer", "long"))
-FLOAT, DOUBLE = Primitive("float"), Primitive("double")
+FLOAT, DOUBLE, BINARY = Primitive("float"), Primitive("double"), Primitive("binary")
 TIMESTAMP, TIMESTAMP_NTZ = Primitive("timestamp"), Primitive("timestamp_ntz")
 
 DECIMAL_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 20}
@@ -39,25 +39,36 @@ class UnsupportedExpressionError(Exception):
 
 
 @dataclass(frozen=True)
-class Bad:
-    """A condition on rows for which a value is not certain, and why."""
+class RowError:
+    """A condition on rows for which a value is an error, and why; or for which it only depends on
+    the version of Spark.
+    """
 
     condition: pl.Expr
     reason: str
+    by_version: bool = False
 
 
-Refuse = Callable[[Bad], None]
-"""Takes a condition on rows whose value is not certain."""
+Refuse = Callable[[RowError], None]
+"""Takes the rows for which a value is an error."""
 
 
 @dataclass(frozen=True)
 class Value:
-    """An expression with its Spark type; `literal` is its value if `is_literal`."""
+    """An expression with its Spark type; `literal` is its value if `is_literal`, and else None."""
 
-    expr: pl.Expr
+    computed: pl.Expr | None
     type: DataType
     literal: Any = None
     is_literal: bool = False
+
+    @property
+    def expr(self) -> pl.Expr:
+        """The expression."""
+        if self.computed is not None:
+            return self.computed
+        dtype = pl.Null() if self.type == VOID else contract.to_polars(self.type)
+        return pl.lit(self.literal, dtype)
 
 
 def constant(value: Any) -> Value:
@@ -80,6 +91,8 @@ def constant(value: Any) -> Value:
             type_ = DOUBLE
         case str():
             type_ = STRING
+        case bytes():
+            type_ = BINARY
         case dt.datetime():
             type_ = TIMESTAMP if value.tzinfo is not None else TIMESTAMP_NTZ
         case dt.date():
@@ -91,8 +104,27 @@ def constant(value: Any) -> Value:
 
 def typed(value: Any, type_: DataType) -> Value:
     """A literal of a type."""
-    dtype = pl.Null() if type_ == VOID else contract.to_polars(type_)
-    return Value(pl.lit(value, dtype), type_, value, is_literal=True)
+    return Value(None, type_, value, is_literal=True)
+
+
+def literal_as(value: Value, type_: DataType) -> Value | None:
+    """The same value as a literal of the type of a column; None if it has none."""
+    literal = value.literal
+    if not value.is_literal or literal is None:
+        return None
+    is_exact_number = type(literal) in {int, decimal.Decimal}
+    if is_integral(type_) and is_exact_number and literal == int(literal):
+        return typed(int(literal), type_) if _fits(int(literal), type_) else None
+    if isinstance(type_, Decimal) and is_exact_number:
+        exact = constant(decimal.Decimal(literal)).type
+        return (
+            typed(decimal.Decimal(literal), type_) if common_type(exact, type_) == type_ else None
+        )
+    if type_ == DATE and isinstance(literal, dt.datetime) and literal.time() == dt.time():
+        return typed(literal.date(), DATE)
+    if type_ in {TIMESTAMP, TIMESTAMP_NTZ} and isinstance(literal, dt.datetime):
+        return typed(literal.replace(tzinfo=dt.UTC if type_ == TIMESTAMP else None), type_)
+    return None
 
 
 def type_name(type_: DataType) -> str:
@@ -109,6 +141,12 @@ def is_integral(type_: DataType) -> bool:
     return type_ in _WHOLE
 
 
+def is_number(value: Value) -> bool:
+    """Whether the value is a number, or null."""
+    type_ = value.type
+    return is_integral(type_) or type_ in {DOUBLE, FLOAT, VOID} or isinstance(type_, Decimal)
+
+
 def _fits(value: int, type_: DataType) -> bool:
     low, high = _limits(type_)
     return low <= value <= high
@@ -119,12 +157,12 @@ def _limits(type_: DataType) -> tuple[int, int]:
     return -bound, bound - 1
 
 
-def overflow(expr: pl.Expr, type_: DataType, where: pl.Expr | None = None) -> Bad:
+def overflow(expr: pl.Expr, type_: DataType, where: pl.Expr | None = None) -> RowError:
     """Values out of the range of a type."""
     low, high = (pl.lit(v, pl.Int64) for v in _limits(type_))
     condition = ~expr.is_between(low, high)
     condition = condition if where is None else where & condition
-    return Bad(condition, f"an overflow of {type_name(type_)}")
+    return RowError(condition, f"an overflow of {type_name(type_)}")
 
 
 def whole(expr: pl.Expr, type_: DataType, refuse: Refuse) -> Value:
@@ -169,23 +207,31 @@ def _is_exact(type_: DataType) -> bool:
     return isinstance(type_, Decimal) and type_.precision <= _EXACT_DIGITS
 
 
-def comparable(a: Value, b: Value) -> DataType | None:
-    """The type in which Spark, in every mode, compares two values; None if there is none."""
+def comparable(a: Value, b: Value, *, exact: bool) -> DataType | None:
+    """The type in which Spark compares two values; None if there is none, or, if it has to be
+    exact, if it depends on the mode.
+    """
     for one, other in ((a, b), (b, a)):
-        if one.is_literal and isinstance(one.literal, str) and other.type != STRING:
-            return other.type if other.type in {*TIMES, *_WHOLE, BOOLEAN} else None
+        if isinstance(one.literal, str) and other.type not in {STRING, VOID}:
+            certain = {*TIMES, *_WHOLE, BOOLEAN}
+            is_certain = other.type in certain or not (exact or contract.is_nested(other.type))
+            return other.type if is_certain else None
     types = {a.type, b.type}
     if types <= TIMES and len(types) > 1:
         return TIMESTAMP if TIMESTAMP in types else TIMESTAMP_NTZ
     if FLOAT in types and len(types) > 1:
         other = b if a.type == FLOAT else a
         if other.type in {BYTE, SHORT} or (
-            is_integral(other.type) and other.is_literal and abs(other.literal) <= _EXACT_FLOAT
+            is_integral(other.type)
+            and other.literal is not None
+            and abs(other.literal) <= _EXACT_FLOAT
         ):
             return FLOAT
         if isinstance(other.type, Decimal):
             return DOUBLE
-        return DOUBLE if other.type == DOUBLE else None
+        return DOUBLE if other.type == DOUBLE or (not exact and is_number(other)) else None
+    if not exact and DOUBLE in types and all(map(is_number, (a, b))):
+        return DOUBLE
     found = common_type(*(_in_comparison(value, types) for value in (a, b)))
     return None if found is not None and contract.is_nested(found) else found
 
@@ -194,7 +240,8 @@ def _in_comparison(value: Value, types: set[DataType]) -> DataType:
     """The type that a literal has next to another value."""
     if value.is_literal and DOUBLE in types and isinstance(value.type, Decimal):
         return DOUBLE
-    if value.is_literal and is_integral(value.type) and any(isinstance(t, Decimal) for t in types):
+    is_whole = value.literal is not None and is_integral(value.type)
+    if is_whole and any(isinstance(t, Decimal) for t in types):
         return Decimal(len(str(abs(value.literal))), 0)
     return value.type
 
@@ -203,32 +250,47 @@ def _in_comparison(value: Value, types: set[DataType]) -> DataType:
 
 _DAY = r"\d{4}-\d{2}-\d{2}"
 _CLOCK = r"\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?"
+_NUMBER = re.compile(r"[+-]?(\d+(\.\d+)?(e[+-]?\d+)?|inf(inity)?)|nan", re.ASCII | re.IGNORECASE)
 _TRUE, _FALSE = ("t", "true", "y", "yes", "1"), ("f", "false", "n", "no", "0")
 _EPOCH_DAY, _DAY_US = dt.date(1970, 1, 1).toordinal(), 86_400_000_000
 _FIRST_DAY, _LAST_DAY = dt.date(1, 1, 1), dt.date(9999, 12, 31)
 
 
-def cast(value: Value, type_: DataType, refuse: Refuse) -> Value:
+def cast(value: Value, type_: DataType, refuse: Refuse, *, exact: bool) -> Value:
     """CAST(value AS type)."""
     if value.type == type_:
         return value
+    if value.is_literal and value.literal is not None:
+        return _cast_literal(value, type_, exact=exact)
     dtype = contract.to_polars(type_)
     if value.type == VOID or (value.is_literal and value.literal is None):
         return typed(None, type_)
-    if value.is_literal and isinstance(value.literal, str):
-        return typed(_from_text(value.literal, type_), type_)
-    if value.is_literal and isinstance(value.literal, decimal.Decimal) and type_ in {DOUBLE, FLOAT}:
-        return _float_literal(value.literal, type_)
     if is_integral(type_) and is_integral(value.type):
         if common_type(value.type, type_) == type_:
-            return Value(value.expr.cast(dtype), type_, value.literal, value.is_literal)
+            return Value(value.expr.cast(dtype), type_)
         return whole(value.expr, type_, refuse)
-    caster = _CASTS.get((_kind(value.type), _kind(type_)))
+    kinds = _kind(value.type), _kind(type_)
+    caster = _CASTS.get(kinds)
+    if not exact and (caster is None or kinds in _INEXACT_CASTS) and _INEXACT.issuperset(kinds):
+        caster = _inexact_cast
     if caster is None:
         raise UnsupportedExpressionError(
             f"a cast from {type_name(value.type)} to {type_name(type_)}"
         )
     return Value(caster(value, type_, refuse), type_)
+
+
+def _cast_literal(value: Value, type_: DataType, *, exact: bool) -> Value:
+    if isinstance(value.literal, str):
+        return typed(_from_text(value.literal, type_, exact=exact), type_)
+    if isinstance(value.literal, decimal.Decimal) and type_ in {DOUBLE, FLOAT} and exact:
+        return _float_literal(value.literal, type_)
+    errors: list[RowError] = []
+    found = cast(Value(value.expr, value.type), type_, errors.append, exact=exact)
+    result = pl.select(found.expr.alias("value"), *(e.condition.alias(e.reason) for e in errors))
+    if any(result[error.reason].item() for error in errors):
+        raise UnsupportedExpressionError(f"{value.literal} as {type_name(type_)}")
+    return typed(result["value"].item(), type_)
 
 
 def _kind(type_: DataType) -> str:
@@ -239,7 +301,7 @@ def _kind(type_: DataType) -> str:
     return type(type_).__name__.lower()
 
 
-def _from_text(text: str, type_: DataType) -> Any:
+def _from_text(text: str, type_: DataType, *, exact: bool) -> Any:
     """A string literal as a value of a type."""
     plain = text.strip(" ")
     found: Any = None
@@ -247,12 +309,14 @@ def _from_text(text: str, type_: DataType) -> Any:
         if is_integral(type_) and re.fullmatch(r"[+-]?\d+", plain, re.ASCII):
             found = int(plain)
             found = found if _fits(found, type_) else None
-        elif type_ == DOUBLE and re.fullmatch(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", plain, re.ASCII):
+        elif (type_ == DOUBLE or (type_ == FLOAT and not exact)) and _NUMBER.fullmatch(plain):
             found = float(plain)
+        elif type_ == BINARY and not exact:
+            found = text.encode()
         elif isinstance(type_, Decimal) and re.fullmatch(r"[+-]?\d+(\.\d+)?", plain, re.ASCII):
             number = decimal.Decimal(plain)
-            exact = constant(number).type
-            found = number if common_type(exact, type_) == type_ else None
+            own_type = constant(number).type
+            found = number if common_type(own_type, type_) == type_ else None
         elif type_ == BOOLEAN and plain.lower() in {*_TRUE, *_FALSE}:
             found = plain.lower() in _TRUE
         elif type_ == DATE and re.fullmatch(_DAY, plain, re.ASCII):
@@ -267,7 +331,9 @@ def _from_text(text: str, type_: DataType) -> Any:
 
 
 def _time(text: str, type_: DataType) -> dt.datetime | None:
-    if not re.fullmatch(rf"{_DAY}([ T]{_CLOCK}(Z|[+-]\d{{2}}:\d{{2}})?)?", text, re.ASCII):
+    if not re.fullmatch(
+        rf"{_DAY}([ T](\d{{2}}:\d{{2}}|{_CLOCK})(Z|[+-]\d{{2}}:\d{{2}})?)?", text, re.ASCII
+    ):
         return None
     found = dt.datetime.fromisoformat(text)
     if type_ == TIMESTAMP_NTZ:
@@ -283,6 +349,14 @@ def _float_literal(number: decimal.Decimal, type_: DataType) -> Value:
     return Value(pl.lit(float(number), pl.Float64).cast(pl.Float32), FLOAT)
 
 
+def _inexact_cast(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
+    expr = value.expr.str.strip_chars(" ") if value.type == STRING != type_ else value.expr
+    found = expr.cast(contract.to_polars(type_), strict=False)
+    what = f"a {type_name(value.type)} that is not of {type_name(type_)}"
+    refuse(RowError(value.expr.is_not_null() & found.is_null(), what))
+    return found
+
+
 def _plain_cast(value: Value, type_: DataType, _refuse: Refuse) -> pl.Expr:
     return value.expr.cast(contract.to_polars(type_))
 
@@ -292,7 +366,11 @@ def _whole_to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     digits = type_.precision - type_.scale
     if digits < DECIMAL_DIGITS[value.type.name]:  # type: ignore[union-attr]
         bound = pl.lit(10**digits, pl.Int128)
-        refuse(Bad(value.expr.cast(pl.Int128).abs() >= bound, f"an overflow of {type_name(type_)}"))
+        refuse(
+            RowError(
+                value.expr.cast(pl.Int128).abs() >= bound, f"an overflow of {type_name(type_)}"
+            )
+        )
     return value.expr.cast(contract.to_polars(type_), strict=False)
 
 
@@ -307,7 +385,7 @@ def _decimal_to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Exp
     digits = type_.precision - type_.scale
     if digits < old.precision - old.scale:
         bound = pl.lit(decimal.Decimal(10**digits), pl.Decimal(MOST_DIGITS, 0))
-        refuse(Bad(value.expr.abs() >= bound, f"an overflow of {type_name(type_)}"))
+        refuse(RowError(value.expr.abs() >= bound, f"an overflow of {type_name(type_)}"))
     return value.expr.cast(contract.to_polars(type_), strict=False)
 
 
@@ -335,7 +413,7 @@ def _float_to_whole(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     wide = value.expr.cast(pl.Float64)
     # The first double above the range is exact: a power of two. NaN is greater than it.
     inside = (wide > float(low) - 1) if type_ != LONG else wide >= float(low)
-    refuse(Bad(~(inside & (wide < float(high + 1))), f"an overflow of {type_name(type_)}"))
+    refuse(RowError(~(inside & (wide < float(high + 1))), f"an overflow of {type_name(type_)}"))
     return wide.cast(contract.to_polars(type_), strict=False)
 
 
@@ -347,7 +425,7 @@ def _to_boolean(value: Value, _type: DataType, _refuse: Refuse) -> pl.Expr:
     return value.expr != 0
 
 
-def beyond_years(number: pl.Expr, type_: DataType) -> Bad:
+def beyond_years(number: pl.Expr, type_: DataType) -> RowError:
     """Dates and times, as numbers, beyond the years 1 to 9999 that Spark supports; for some of them
     Polars gives null or panics.
     """
@@ -355,20 +433,22 @@ def beyond_years(number: pl.Expr, type_: DataType) -> Bad:
     if type_ != DATE:
         low, high = low * _DAY_US, (high + 1) * _DAY_US - 1
     condition = ~number.is_between(pl.lit(low, pl.Int64), pl.lit(high, pl.Int64))
-    return Bad(condition, "a year beyond 1 to 9999")
+    return RowError(condition, "a year beyond 1 to 9999", by_version=True)
 
 
-def time_of(number: pl.Expr, type_: DataType, refuse: Refuse) -> Value:
-    """A date or a timestamp of a number, which may be beyond the supported years."""
-    bad = beyond_years(number, type_)
-    refuse(bad)
-    number = pl.when(~bad.condition).then(number)
+def time_of(number: pl.Expr, type_: DataType, refuse: Refuse, *, exact: bool) -> Value:
+    """A date or a timestamp of a number; one beyond the supported years is not exact."""
+    if exact:
+        beyond = beyond_years(number, type_)
+        refuse(beyond)
+        number = pl.when(~beyond.condition).then(number)
     if type_ == DATE:
         return Value(number.cast(pl.Int32).cast(pl.Date), DATE)
-    return Value(number.cast(pl.Datetime("us")).dt.replace_time_zone("UTC"), type_)
+    zone = "UTC" if type_ == TIMESTAMP else None
+    return Value(number.cast(pl.Datetime("us")).dt.replace_time_zone(zone), type_)
 
 
-def in_text_years(day: pl.Expr) -> Bad:
+def in_text_years(day: pl.Expr) -> RowError:
     """Days whose year has no four digits, or is before 1."""
     return beyond_years(day.to_physical(), DATE)
 
@@ -409,21 +489,21 @@ def _text_to_whole(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     number = pl.when(is_plain).then(text).cast(pl.Int128, strict=False)
     low, high = (pl.lit(v, pl.Int64) for v in _limits(type_))
     certain = number.is_between(low, high).fill_null(value=False)
-    refuse(Bad(text.is_not_null() & ~certain, f"a string that is not of {type_name(type_)}"))
+    refuse(RowError(text.is_not_null() & ~certain, f"a string that is not of {type_name(type_)}"))
     return number.cast(contract.to_polars(type_), strict=False)
 
 
 def _text_to_double(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
     text = value.expr.str.strip_chars(" ")
     is_plain = text.str.contains(r"^[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?$")
-    refuse(Bad(~is_plain, "a string that is not a plain number"))
+    refuse(RowError(~is_plain, "a string that is not a plain number"))
     return pl.when(is_plain).then(text).cast(pl.Float64, strict=False)
 
 
 def _text_to_boolean(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
     text = value.expr.str.strip_chars(" ").str.to_lowercase()
     yes, no = text.is_in(_TRUE), text.is_in(_FALSE)
-    refuse(Bad(~(yes | no), "a string that is not a truth value"))
+    refuse(RowError(~(yes | no), "a string that is not a truth value"))
     return yes
 
 
@@ -432,7 +512,9 @@ def _text_to_date(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
     is_plain = text.str.contains(rf"^{_ascii(_DAY)}(?:[ T].*)?$")
     found = pl.when(is_plain).then(text.str.slice(0, 10)).str.to_date("%Y-%m-%d", strict=False)
     certain = found.is_not_null() & (found >= _FIRST_DAY)
-    refuse(Bad(text.is_not_null() & ~certain, "a string that is not a date such as 2026-01-31"))
+    refuse(
+        RowError(text.is_not_null() & ~certain, "a string that is not a date such as 2026-01-31")
+    )
     return found
 
 
@@ -453,7 +535,7 @@ def _text_to_time(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     # Another second than 0 to 59 is a leap second to Polars, and no time to Spark.
     certain &= text.str.slice(17, 2) != "60"
     what = "a string that is not a time such as 2026-01-31 10:00:00"
-    refuse(Bad(text.is_not_null() & ~certain.fill_null(value=False), what))
+    refuse(RowError(text.is_not_null() & ~certain.fill_null(value=False), what))
     return found.dt.replace_time_zone("UTC" if type_ == TIMESTAMP else None)
 
 
@@ -495,3 +577,8 @@ _CASTS: Mapping[tuple[str, str], Callable[[Value, DataType, Refuse], pl.Expr]] =
     ("whole", "float"): _plain_cast,
     ("whole", "string"): _plain_cast,
 }
+_INEXACT = frozenset({"whole", "float", "double", "decimal", "string", "binary"})
+_INEXACT_CASTS = frozenset(
+    {("decimal", "decimal"), ("decimal", "double"), ("decimal", "string"), ("string", "double")}
+)
+"""Casts that are refused, or accept less, where they have to be exact."""

@@ -1,4 +1,4 @@
-"""Functions of Spark SQL in expressions of table rules.
+"""Functions of Spark SQL.
 
 Source: Spark SQL reference, Functions.
 """
@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
-from lakelog.data.spark_values import (
+from lakelog.model.contract import Array, DataType, Decimal, Map, is_nested
+from lakelog.sql.values import (
+    BINARY,
     BOOLEAN,
     DATE,
     DOUBLE,
@@ -24,19 +26,19 @@ from lakelog.data.spark_values import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     VOID,
-    Bad,
+    RowError,
     UnsupportedExpressionError,
     Value,
     in_text_years,
     is_integral,
+    is_number,
     time_of,
     type_name,
     whole,
 )
-from lakelog.model.contract import DataType, Decimal
 
 if TYPE_CHECKING:
-    from lakelog.data.spark_expression import Translation
+    from lakelog.sql.translation import Translation
 
 _MANY = 1 << 30
 
@@ -44,6 +46,8 @@ _MANY = 1 << 30
 def call(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     """The value of a function; refuses one that is not supported, by name."""
     found = _FUNCTIONS.get(name)
+    if not self.exact:
+        found = _INEXACT_FUNCTIONS.get(name, found)
     if found is None:
         raise UnsupportedExpressionError(f"the function {name}")
     function, least, most = found
@@ -84,7 +88,7 @@ def _text(self: Translation, name: str, node: Any) -> pl.Expr:
 
 def _whole(self: Translation, name: str, node: Any) -> pl.Expr:
     value = self.value(node)
-    if not is_integral(value.type) or value.type == LONG:
+    if not is_integral(value.type) or (self.exact and value.type == LONG):
         raise _refuse(name, value)
     return value.expr.cast(pl.Int64)
 
@@ -197,16 +201,58 @@ def _add_days(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     day = _time(self, name, nodes[0], DATE).expr.cast(pl.Int32)
     days = _whole(self, name, nodes[1])
     moved = day.cast(pl.Int64) + (days if name in {"date_add", "dateadd"} else -days)
-    return time_of(moved, DATE, self.refuse_if)
+    return time_of(moved, DATE, self.refuse_if, exact=self.exact)
 
 
 def _days_between(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     end, start = (_time(self, name, node, DATE).expr.cast(pl.Int32) for node in nodes)
-    return whole(end.cast(pl.Int64) - start, INTEGER, self.refuse_if)
+    return self.whole(end.cast(pl.Int64) - start, INTEGER)
 
 
 def _last_day(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     return Value(_time(self, name, nodes[0], DATE).expr.dt.month_end(), DATE)
+
+
+_DAY_US = 86_400_000_000
+_MONTHS = {"month": 1, "year": 12}
+_UNIT_MICROSECONDS = {
+    "microsecond": 1,
+    "millisecond": 1_000,
+    "second": 1_000_000,
+    "minute": 60_000_000,
+    "hour": 3_600_000_000,
+    "day": _DAY_US,
+    "week": 7 * _DAY_US,
+}
+
+
+def moved(self: Translation, operator: str, value: Value, interval: Any) -> Value:
+    """A date or a time plus or minus an interval; days are 24 hours, in UTC."""
+    unit = str(interval.args["unit"] or "").lower().removesuffix("s")
+    text = interval.this.name if type(interval.this).__name__ == "Literal" else ""
+    in_days = unit in {"day", "week", *_MONTHS}
+    if (
+        value.type not in TIMES
+        or unit not in _MONTHS.keys() | _UNIT_MICROSECONDS
+        or not re.fullmatch(r"[+-]?\d{1,9}", text, re.ASCII)
+        or (value.type == DATE and not in_days)
+    ):
+        raise UnsupportedExpressionError(
+            f"{type_name(value.type)} {operator} {interval.sql(dialect='spark')}"
+        )
+    count = int(text) * (-1 if operator == "-" else 1)
+    if unit in _MONTHS:
+        count *= _MONTHS[unit]
+        time = value.expr
+        if self.exact:
+            month = time.dt.year().cast(pl.Int64) * 12 + time.dt.month() - 1 + count
+            beyond = ~month.is_between(12, 9999 * 12 + 11)
+            self.refuse_if(RowError(beyond, "a year beyond 1 to 9999"))
+            time = pl.when(~beyond).then(time)
+        return Value(time.dt.offset_by(f"{count}mo"), value.type)
+    step = count * _UNIT_MICROSECONDS[unit] // (_DAY_US if value.type == DATE else 1)
+    number = value.expr.to_physical().cast(pl.Int64) + step
+    return time_of(number, value.type, self.refuse_if, exact=self.exact)
 
 
 _MICROSECONDS = {"seconds": 1_000_000, "millis": 1_000, "micros": 1}
@@ -218,7 +264,7 @@ def _of_epoch(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
         raise _refuse(name, value)
     factor = _MICROSECONDS[name.removeprefix("timestamp_")]
     us = whole(value.expr.cast(pl.Int128) * factor, LONG, self.refuse_if).expr
-    return time_of(us, TIMESTAMP, self.refuse_if)
+    return time_of(us, TIMESTAMP, self.refuse_if, exact=self.exact)
 
 
 def _epoch(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
@@ -236,6 +282,8 @@ def _from_unixtime(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
 
 
 def _now(self: Translation, name: str, _nodes: Sequence[Any]) -> Value:
+    if self.now_us is None:
+        raise UnsupportedExpressionError(f"{name}; write the time as a literal")
     self.reads_clock = True
     time = pl.lit(self.now_us, pl.Int64).cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
     if name in {"current_date", "curdate"}:
@@ -248,12 +296,16 @@ def _now(self: Translation, name: str, _nodes: Sequence[Any]) -> Value:
 
 def _substring(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     text = _text(self, name, nodes[0])
+    literals = [self.value(node).literal for node in nodes[1:]]
+    if all(type(number) is int and number >= 0 for number in literals):
+        return Value(text.str.slice(max(0, literals[0] - 1), *literals[1:]), STRING)
     position = _whole(self, name, nodes[1])
     length = _whole(self, name, nodes[2]) if len(nodes) > 2 else pl.lit(_MANY, pl.Int64)
     return Value(_cut(text, position, length), STRING)
 
 
 def _cut(text: pl.Expr, position: pl.Expr, length: pl.Expr) -> pl.Expr:
+    """A part of a text; the expression holds the text several times."""
     size = text.str.len_chars().cast(pl.Int64)
     start = (
         pl.when(position > 0)
@@ -296,7 +348,8 @@ _UNCERTAIN_CASE = r"[\u0130\u03A3\u0149\u01F0\u0390\u03B0]"
 def _changed_case(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     text = _text(self, name, nodes[0])
     certain = text.str.contains(_CASED) & ~text.str.contains(_UNCERTAIN_CASE)
-    self.refuse_if(Bad(~certain, "a letter whose other case depends on the version of Unicode"))
+    what = "a letter whose other case depends on the version of Unicode"
+    self.refuse_if(RowError(~certain, what, by_version=True))
     upper = name in {"upper", "ucase"}
     return Value(text.str.to_uppercase() if upper else text.str.to_lowercase(), STRING)
 
@@ -323,7 +376,7 @@ def _holds(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     if name == "contains":
         return Value(text.str.contains(part, literal=True), BOOLEAN)
     return Value(
-        (text.str.starts_with if name == "startswith" else text.str.ends_with)(part), BOOLEAN
+        (text.str.starts_with if name.startswith("start") else text.str.ends_with)(part), BOOLEAN
     )
 
 
@@ -343,7 +396,7 @@ def _pad(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
 def _abs(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     value = self.value(nodes[0])
     if is_integral(value.type):
-        return whole(value.expr.cast(pl.Int128).abs(), value.type, self.refuse_if)
+        return self.whole(value.expr.cast(pl.Int128).abs(), value.type)
     if isinstance(value.type, Decimal) or value.type in {DOUBLE, FLOAT}:
         return Value(value.expr.abs(), value.type)
     raise _refuse(name, value)
@@ -376,8 +429,10 @@ def _coalesce(self: Translation, _name: str, nodes: Sequence[Any]) -> Value:
     values: list[Value] = []
     left: pl.Expr = pl.lit(value=True)
     for node in nodes:
-        with self.only_if(left):
+        with self.only_if(partial(pl.Expr.fill_null, left, value=False)):
             values.append(self.value(node))
+        if values[-1].is_literal and values[-1].literal is not None:
+            break
         left &= values[-1].expr.is_null()
     values = self.of_one_type(values)
     return Value(pl.coalesce([v.expr for v in values]), values[0].type)
@@ -390,8 +445,10 @@ def _nvl2(self: Translation, _name: str, nodes: Sequence[Any]) -> Value:
 
 def _nullif(self: Translation, _name: str, nodes: Sequence[Any]) -> Value:
     a, b = (self.value(node) for node in nodes)
-    x, y = self.compared(a, b)
-    return Value(pl.when((x == y).fill_null(value=False)).then(None).otherwise(a.expr), a.type)
+    x, y = self.compared(a, b, is_equality=True)
+    return Value(
+        pl.when((x.expr == y.expr).fill_null(value=False)).then(None).otherwise(a.expr), a.type
+    )
 
 
 def _extreme(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
@@ -424,8 +481,118 @@ def _signed(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     if name == "positive":
         return value
     if is_integral(value.type):
-        return whole(0 - value.expr.cast(pl.Int128), value.type, self.refuse_if)
+        return self.whole(0 - value.expr.cast(pl.Int128), value.type)
     raise _refuse(name, value)
+
+
+# --- only in conditions and new values -----------------------------------------------------------
+
+_OF_FLOATS: Mapping[str, Callable[[pl.Expr], pl.Expr]] = {
+    "acos": pl.Expr.arccos,
+    "asin": pl.Expr.arcsin,
+    "atan": pl.Expr.arctan,
+    "cbrt": pl.Expr.cbrt,
+    "cos": pl.Expr.cos,
+    "degrees": pl.Expr.degrees,
+    "exp": pl.Expr.exp,
+    "ln": pl.Expr.log,
+    "log10": pl.Expr.log10,
+    "log2": lambda x: x.log(2),
+    "radians": pl.Expr.radians,
+    "sign": pl.Expr.sign,
+    "signum": pl.Expr.sign,
+    "sin": pl.Expr.sin,
+    "sqrt": pl.Expr.sqrt,
+    "tan": pl.Expr.tan,
+}
+
+
+def _float(self: Translation, name: str, node: Any) -> pl.Expr:
+    value = self.value(node)
+    if not is_number(value):
+        raise _refuse(name, value)
+    return self.cast(value, DOUBLE).expr
+
+
+def _of_float(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
+    return Value(_OF_FLOATS[name](_float(self, name, nodes[0])), DOUBLE)
+
+
+def _power(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
+    base, exponent = (_float(self, name, node) for node in nodes)
+    return Value(base.pow(exponent), DOUBLE)
+
+
+def _rounded(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
+    value = self.value(nodes[0])
+    digits = _literal(self, name, nodes[1], int) if len(nodes) > 1 else 0
+    if is_integral(value.type) and digits >= 0:
+        return value
+    if not is_number(value) or digits < 0:
+        raise _refuse(name, value)
+    if not isinstance(value.type, Decimal):
+        value = self.cast(value, DOUBLE)
+    return Value(value.expr.round(digits, mode="half_away_from_zero"), value.type)
+
+
+def _position(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
+    """The place of a text in another, from 1; 0 if it is not there."""
+    in_node = nodes[0]
+    if len(nodes) == 1 and type(in_node).__name__ == "In" and "field" in in_node.args:
+        nodes = [in_node.this, in_node.args["field"]]
+    if len(nodes) != 2:
+        raise UnsupportedExpressionError(f"{name} with {len(nodes)} arguments")
+    part, text = nodes if name in {"position", "locate"} else reversed(nodes)
+    sought, text = _literal(self, name, part, str), _text(self, name, text)
+    before = text.str.extract(f"(?s)^(.*?){re.escape(sought)}").str.len_chars()
+    found = pl.when(text.is_not_null()).then((before.cast(pl.Int64) + 1).fill_null(0))
+    return Value(found.cast(pl.Int32), INTEGER)
+
+
+def _matches(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
+    pattern = _literal(self, name, nodes[1], str)
+    return Value(_text(self, name, nodes[0]).str.contains(pattern), BOOLEAN)
+
+
+def _changed_text(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
+    text = _text(self, name, nodes[0]).str
+    return Value(text.reverse() if name == "reverse" else text.to_titlecase(), STRING)
+
+
+def _size_of_text(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
+    value = self.value(nodes[0])
+    size = (
+        value.expr.bin.size()
+        if value.type == BINARY
+        else _text(self, name, nodes[0]).str.len_bytes()
+    )
+    return Value(size.cast(pl.Int32) * (8 if name == "bit_length" else 1), INTEGER)
+
+
+def _epoch_seconds(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
+    time = self.cast(_time(self, name, nodes[0]), TIMESTAMP)
+    return Value(time.expr.dt.epoch("us") / 1_000_000, DOUBLE)
+
+
+def _named_part(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
+    return call(self, _literal(self, name, nodes[0], str).lower(), nodes[1:])
+
+
+def _size_of_list(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
+    value = self.value(nodes[0])
+    if not isinstance(value.type, Array | Map):
+        raise _refuse(name, value)
+    return Value(value.expr.list.len().cast(pl.Int32), INTEGER)
+
+
+def _in_list(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
+    value, sought = (self.value(node) for node in nodes)
+    if not isinstance(value.type, Array) or is_nested(value.type.element):
+        raise _refuse(name, value)
+    _, element = self.compared(Value(pl.element(), value.type.element), sought)
+    if element.type != value.type.element:
+        raise _refuse(name, value, sought)
+    return Value(value.expr.list.contains(element.expr, nulls_equal=False), BOOLEAN)
 
 
 _Function = Callable[["Translation", str, Sequence[Any]], Value]
@@ -467,3 +634,18 @@ _FUNCTIONS: Mapping[str, tuple[_Function, int, int]] = {
     "to_date": (_to(DATE), 1, 1),
     "to_timestamp": (_to(TIMESTAMP), 1, 1),
 }
+_INEXACT_FUNCTIONS: Mapping[str, tuple[_Function, int, int]] = {
+    **dict.fromkeys(_OF_FLOATS, (_of_float, 1, 1)),
+    **dict.fromkeys(("pow", "power"), (_power, 2, 2)),
+    **dict.fromkeys(("instr", "locate", "position", "strpos"), (_position, 1, 2)),
+    **dict.fromkeys(("regexp", "regexp_like", "rlike"), (_matches, 2, 2)),
+    **dict.fromkeys(("starts_with", "ends_with"), (_holds, 2, 2)),
+    **dict.fromkeys(("reverse", "initcap"), (_changed_text, 1, 1)),
+    **dict.fromkeys(("bit_length", "octet_length"), (_size_of_text, 1, 1)),
+    **dict.fromkeys(("array_length", "array_size", "cardinality", "size"), (_size_of_list, 1, 1)),
+    "array_contains": (_in_list, 2, 2),
+    "date_part": (_named_part, 2, 2),
+    "epoch": (_epoch_seconds, 1, 1),
+    "round": (_rounded, 1, 2),
+}
+"""Functions whose value may depend on the version of Spark, or that Spark does not have."""

@@ -1,0 +1,106 @@
+"""`translate`: the SQL expressions of table rules (constraints, generated columns, defaults).
+
+Source: Delta protocol, CHECK Constraints; Column Invariants; Generated Columns; Default Columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+import pyarrow as pa
+
+from lakelog.data.row_rules import example
+from lakelog.errors import InvalidInputError
+from lakelog.model.contract import DataType, Struct
+from lakelog.sql.translation import Translation, parse
+from lakelog.sql.values import (
+    BOOLEAN,
+    RowError,
+    UnsupportedExpressionError,
+    common_type,
+    type_name,
+)
+
+_ROW = "\x00row"
+
+
+@dataclass(frozen=True)
+class RowExpression:
+    """An expression over the rows of a table.
+
+    Attributes:
+        text: The SQL text.
+        type: Its Spark type.
+        columns: The columns of the table that it reads.
+        expr: The expression.
+        first: Conditions on rows for which the expression must not be evaluated.
+        errors: Conditions on rows for which Spark's result depends on its settings.
+        reads_clock: Whether it depends on the time of the write.
+    """
+
+    text: str
+    type: DataType
+    columns: tuple[str, ...]
+    expr: pl.Expr
+    first: tuple[RowError, ...]
+    errors: tuple[RowError, ...]
+    reads_clock: bool
+
+    def reads_none_of(self, columns: Collection[str]) -> bool:
+        """Whether it reads no column of these."""
+        return set(self.columns).isdisjoint(columns)
+
+    def of(self, rows: pa.Table) -> pl.Series:
+        """Its value for each row; raises InvalidInputError for a row without a certain value."""
+        read = [name for name in rows.column_names if name in self.columns]
+        frame = pl.DataFrame(rows.select(read)) if read else pl.DataFrame(height=rows.num_rows)
+        frame = frame.with_row_index(_ROW)
+        self._require_none(rows, frame, self.first, pl.col(_ROW))
+        return self._require_none(rows, frame, self.errors, self.expr)
+
+    def _require_none(
+        self, rows: pa.Table, frame: pl.DataFrame, bad: Sequence[RowError], expr: pl.Expr
+    ) -> pl.Series:
+        """The values of an expression; refuses rows for which a condition is true."""
+        conditions = (
+            each.condition.fill_null(value=False).alias(str(n)) for n, each in enumerate(bad)
+        )
+        found = frame.select(pl.col(_ROW), expr.alias("value"), *conditions)
+        for number, each in enumerate(bad):
+            wrong = found[str(number)]
+            if wrong.any():
+                raise InvalidInputError(
+                    f"the expression {self.text!r} has no certain value for a row: {each.reason}",
+                    expected="a value that does not depend on the settings of Spark",
+                    found=example(rows, self.columns, int(wrong.arg_max() or 0)),
+                    hint="change the row",
+                )
+        return found["value"]
+
+
+def translate(text: str, schema: Struct, type_: DataType | None, now_us: int) -> RowExpression:
+    """The expression of a SQL text over the columns of a schema, as a value of a type, or its own.
+
+    `now_us` (microseconds since 1970, UTC) is the time of ``current_timestamp``. Raises
+    UnsupportedExpressionError with the unsupported part.
+    """
+    translation = Translation(schema, now_us=now_us, exact=True)
+    value = translation.value(parse(text))
+    type_ = type_ or value.type
+    may_cast = value.is_literal and type_ != BOOLEAN
+    if not may_cast and common_type(value.type, type_) != type_:
+        raise UnsupportedExpressionError(
+            f"a value of {type_name(value.type)} in place of {type_name(type_)}"
+        )
+    value = translation.cast(value, type_)
+    return RowExpression(
+        text,
+        value.type,
+        tuple(sorted(translation.columns)),
+        value.expr,
+        tuple(translation.first),
+        tuple(translation.errors),
+        translation.reads_clock,
+    )
