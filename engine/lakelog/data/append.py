@@ -112,7 +112,7 @@ def create_with_rows(
         compression=options.compression,
         token=new.runtime.new_id(),
     )
-    predicate = condition(where, plan.schema)
+    predicate = condition(where, plan.schema, new.log.clock() * 1000)
     if predicate is not None:
         referenced_columns(predicate, plan.schema)
     conform = Conform(plan.schema.fields, plan.partition_columns, plan.rules)

@@ -94,7 +94,8 @@ def changes(
         )
     feed = _Feed(log, open_version, first, snapshot)
     schema = feed.plan.schema
-    return lazy_rows(schema, feed.read, condition(where, schema), "lakelog changes")
+    asked = condition(where, schema, log.clock() * 1000)
+    return lazy_rows(schema, feed.read, asked, "lakelog changes")
 
 
 def change_range(

@@ -348,7 +348,7 @@ class _Effect:
 
     def __init__(self, clause: _Clause, sides: _Sides, seen: contract.Struct) -> None:
         self.kind = clause.kind
-        self.where = condition(clause.predicate, seen)
+        self.where = condition(clause.predicate, seen, sides.rules.now_us)
         if self.where is not None:
             referenced_columns(self.where, seen)
         values = clause.values
@@ -394,8 +394,8 @@ class _Merging(Change):
         keys = on.keys
         self._snapshot, self._source, self._keys = snapshot, source, keys
         schema = snapshot.schema
-        self._pairs = on.of_pairs(schema, source.schema)
         rules = RowRules.of(snapshot.table_configuration)
+        self._pairs = on.of_pairs(schema, source.schema, rules.now_us)
         sides = _Sides(rules, snapshot.metadata.partition_columns, source.schema)
         target_row = _with_struct(schema, contract.Field(TARGET, schema))
         pair = _with_struct(target_row, contract.Field(SOURCE, source.schema))

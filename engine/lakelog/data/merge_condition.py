@@ -73,11 +73,12 @@ class MergeCondition:
         keys = " AND ".join(f"({TARGET}.`{t}` = {SOURCE}.`{s}`)" for t, s in self.keys.items())
         return orjson.dumps([text or keys]).decode()
 
-    def of_pairs(self, target: Struct, source: Struct) -> PairCondition | None:
+    def of_pairs(self, target: Struct, source: Struct, now_us: int) -> PairCondition | None:
         """What pairs of rows with equal keys have to satisfy; None if all match."""
         if self.text is None:
             return None
-        where = condition(self.text, Struct((Field(TARGET, target), Field(SOURCE, source))))
+        sides = Struct((Field(TARGET, target), Field(SOURCE, source)))
+        where = condition(self.text, sides, now_us)
         assert where is not None
         plain = [
             found

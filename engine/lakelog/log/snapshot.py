@@ -144,7 +144,9 @@ class LogSnapshot:
         Raises:
             InvalidInputError: SQL text is not a row-wise condition over the table's columns.
         """
-        return condition(where, self.schema) if isinstance(where, str) else where
+        if not isinstance(where, str):
+            return where
+        return condition(where, self.schema, self._state.log.clock() * 1000)
 
     def files(
         self, where: pl.Expr | str | None = None, stats: bool = False, flatten: bool = False

@@ -182,7 +182,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     @property
     def _where(self) -> pl.Expr | None:
-        return condition(self.options.get("replaceWhere"), self.plan.schema)
+        now_us = self._new_log().clock() * 1000
+        return condition(self.options.get("replaceWhere"), self.plan.schema, now_us)
 
     def _require_whole_files(self, snapshot: LogSnapshot) -> None:
         """Raise if a table with a change data feed would copy rows, which would be reported

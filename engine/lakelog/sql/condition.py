@@ -24,19 +24,20 @@ _REFUSED = (pl.exceptions.PolarsError, RecursionError, ValueError, OverflowError
 _HINT = "write a SQL condition over the table's columns, such as \"day >= '2026-01-05'\""
 
 
-def condition(where: pl.Expr | str | None, schema: contract.Struct) -> pl.Expr | None:
+def condition(where: pl.Expr | str | None, schema: contract.Struct, now_us: int) -> pl.Expr | None:
     """The condition of a caller as an expression; raises InvalidInputError for text that is not a
-    condition over the columns. Expressions are checked where they are evaluated.
+    condition over the columns. Expressions are checked where they are evaluated. `now_us`
+    (microseconds since 1970, UTC) is the time of ``current_timestamp``.
 
     >>> schema = contract.Struct((contract.Field("n", contract.Primitive("byte")),))
-    >>> print(condition("n > 5 AND n + 100 < 128", schema))
+    >>> print(condition("n > 5 AND n + 100 < 128", schema, now_us=0))
     [([(col("n")) > (5)]) & ([([(col("n").strict_cast(Int128)) + ...
     """
     if not isinstance(where, str):
         return where
     from lakelog.sql.values import BOOLEAN, VOID, type_name
 
-    value, errors = _translated(where, schema, "the condition", _HINT)
+    value, errors = _translated(where, schema, "the condition", _HINT, now_us)
     if value.type not in {BOOLEAN, VOID}:
         raise InvalidInputError(
             "where must be a condition that is true or false",
@@ -49,7 +50,7 @@ def condition(where: pl.Expr | str | None, schema: contract.Struct) -> pl.Expr |
 
 
 def new_value(text: str, schema: contract.Struct, name: str, now_us: int) -> pl.Expr:
-    """The expression of a column's new value; `now_us` is the time of ``current_timestamp``."""
+    """The expression of a column's new value; `now_us` as for `condition`."""
     what = f"the new value of {name!r}"
     hint = "text is SQL: write a string literal in single quotes, or as pl.lit(...)"
     value, errors = _translated(text, schema, what, hint, now_us)
@@ -87,7 +88,7 @@ def _part(node: Any) -> ConditionPart:
 
 
 def _translated(
-    text: str, schema: contract.Struct, what: str, hint: str, now_us: int | None = None
+    text: str, schema: contract.Struct, what: str, hint: str, now_us: int
 ) -> tuple[Value, Sequence[RowError]]:
     from lakelog.sql.translation import Translation
 

@@ -282,8 +282,6 @@ def _from_unixtime(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
 
 
 def _now(self: Translation, name: str, _nodes: Sequence[Any]) -> Value:
-    if self.now_us is None:
-        raise UnsupportedExpressionError(f"{name}; write the time as a literal")
     self.reads_clock = True
     time = pl.lit(self.now_us, pl.Int64).cast(pl.Datetime("us")).dt.replace_time_zone("UTC")
     if name in {"current_date", "curdate"}:

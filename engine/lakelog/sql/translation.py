@@ -143,11 +143,11 @@ class Translation:
 
     Args:
         schema: The columns.
-        now_us: The time of ``current_timestamp``; None refuses it.
+        now_us: The time of ``current_timestamp``, in microseconds since 1970, UTC.
         exact: Whether a part is refused if its value depends on settings or version of Spark.
     """
 
-    def __init__(self, schema: Struct, *, now_us: int | None = None, exact: bool) -> None:
+    def __init__(self, schema: Struct, *, now_us: int, exact: bool) -> None:
         self._schema = schema
         self.now_us, self.reads_clock = now_us, False
         self.exact = exact
