@@ -171,13 +171,13 @@ def test_a_table_sorts_by_value(page: Path, browse: Callable[..., Shown], tmp_pa
 
 def test_page_size_does_not_grow_with_the_number_of_files(tmp_path: Path) -> None:
     sizes = []
-    for files in (1_000, 200_000):
+    for files in (1_000, 50_000):
         generate.generate("checkpoint_1m_files", tmp_path / f"{files}", files / 1_000_000)
         table = lakelog.open(tmp_path / f"{files}")
         sizes.append(table.report(tmp_path / "report.html").size_bytes)
         assert table.snapshot().num_files() == files + 10
     assert max(sizes) < 1_500_000
-    assert sizes[1] - sizes[0] < 100_000  # half a byte per file
+    assert sizes[1] - sizes[0] < 50_000  # a byte per file
 
 
 def test_a_table_without_files_has_a_report(browse: Callable[..., Shown], tmp_path: Path) -> None:
@@ -209,11 +209,12 @@ def test_each_commit_is_read_once(tmp_path: Path) -> None:
     assert sorted(read) == [f"_delta_log/{version:020}.json" for version in range(4)]
 
 
-def test_unwritable_report_raises_unavailable_error(demo: Table, tmp_path: Path) -> None:
+def test_unwritable_report_raises_unavailable_error(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, upkeep=False)
     with pytest.raises(UnavailableError, match="the report cannot be written"):
-        demo.report(tmp_path / "missing" / "report.html")
+        table.report(tmp_path / "missing" / "report.html")
     with pytest.raises(InvalidInputError, match="path of the report is invalid"):
-        demo.report("a\0b")
+        table.report("a\0b")
 
 
 @pytest.mark.parametrize("name", lakelog.plot.__all__)

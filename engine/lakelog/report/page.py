@@ -15,6 +15,7 @@ import html
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -124,12 +125,7 @@ class _Page:
 
     def text(self, title: str, body: str) -> str:
         """The whole page."""
-        import altair as alt
-        import vl_convert
-
-        version = "_".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
-        library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", f"v{version}")
-        scripts = [library.replace("</script", "<\\/script"), _resource("page.js")]
+        scripts = [_plotting_library(), _resource("page.js")]
         hashes = " ".join(f"'sha256-{_sha256(each)}'" for each in scripts)
         policy = (
             f"default-src 'none'; script-src {hashes} 'unsafe-eval'; "
@@ -146,6 +142,17 @@ class _Page:
             f"</footer></main>\n{colours}{''.join(self._specs)}"
             f"{''.join(f'<script>{each}</script>' for each in scripts)}</body></html>\n"
         )
+
+
+@cache  # a bundle takes one to two seconds
+def _plotting_library() -> str:
+    """The script that draws the figures, for the version of Altair's specifications."""
+    import altair as alt
+    import vl_convert
+
+    version = "_".join(alt.SCHEMA_VERSION.removeprefix("v").split(".")[:2])
+    library = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", f"v{version}")
+    return str(library.replace("</script", "<\\/script"))
 
 
 def _data_block(name: str, value: Any) -> str:
