@@ -222,8 +222,9 @@ def test_rows_are_tracked_across_both_engines(delta: Any, tmp_path: Path) -> Non
         (lambda: table.update({"id": "id + 4000"}, "id = 10"), {10}),
     ):  # fmt: skip
         before, version = after, change() and table.version()
-        found = values(load(delta, path).select(*columns))
-        assert sorted(found) == sorted(table.scan(row_ids=True).collect().rows())
+        found = table.scan(row_ids=True).collect().rows()
+        if updated in ({98}, {10}):  # before compaction, and at the end
+            assert sorted(found) == sorted(values(load(delta, path).select(*columns)))
         after = {i % 1000: (row_id, since) for i, row_id, since in found}
         assert {i for i, (_, since) in after.items() if since == version} == updated
         assert {i: kept for i, kept in after.items() if i not in updated} == {
@@ -237,13 +238,13 @@ def test_columns_of_spark_copied_by_an_update_are_unchanged(delta: Any, tmp_path
     path = str(tmp_path / "table")
     columns = ("id", "rand(1) x", "string(id % 900) s", "timestamp_seconds(id) at")
     more = ("named_struct('a', id, 'b', array(id)) inside", "cast(id as decimal(20, 3)) m")
-    frame = delta.range(120_000).selectExpr(*columns, *more)
+    frame = delta.range(45_000).selectExpr(*columns, *more)  # three pages of each column
     frame.coalesce(1).write.format("delta").save(path)
     table = lakelog.open(path, upkeep=False)
     table.update({"x": "x + 1"}, "id % 100 = 7")
     (file,) = table.snapshot().files().collect()["path"]
     assert pq.read_metadata(tmp_path / "table" / file).created_by.startswith("parquet-mr")
-    assert table.snapshot().num_rows() == load(delta, path).count() == 120_000
+    assert table.snapshot().num_rows() == load(delta, path).count() == 45_000
     ours = table.to_polars()
     sums = load(delta, path).selectExpr("sum(id)", "sum(x)", "sum(m)", "max(at)").first()
     assert (ours["id"].sum(), ours["m"].sum(), ours["at"].dt.epoch("s").max()) == (

@@ -29,14 +29,6 @@ def total(spark: Any, path: str) -> tuple[Any, ...]:
     return tuple(frame.selectExpr("count(*)", "sum(id)").collect()[0])
 
 
-def records(state: State) -> int:
-    """Live rows, by statistics and deletion vectors."""
-    return sum(
-        file["stats"]["numRecords"] - (file["dvCardinality"] or 0)
-        for file in state["files"].values()
-    )
-
-
 @pytest.mark.timeout(900)  # three minutes on two cores that fifteen processes shared
 def test_a_table_of_many_operations_is_the_same_at_every_version(
     delta: Any, tmp_path: Path
@@ -61,21 +53,10 @@ def test_a_table_of_many_operations_is_the_same_at_every_version(
     delta.sql(f"alter table {name} add columns (note string)")
     delta.sql(f"delete from {name} where p is null")
     delta.sql(f"optimize {name}")
-    delta.sql(f"restore table {name} to version as of 8")
     states = same_at_every_version(delta, path)
-    assert len(states) == 12
+    assert len(states) == 11
     vectors = {f["dvStorageType"] for state in states for f in state["files"].values()}
     assert vectors >= {None, "u"}
-    counts = {
-        row["version"]: row["count"]
-        for row in delta.sql(
-            " union all ".join(
-                f"select {v} version, count(*) count from {name} version as of {v}"
-                for v in range(len(states))
-            )
-        ).collect()
-    }
-    assert {v: records(state) for v, state in enumerate(states)} == counts
 
     history = delta.sql(f"describe history {name}").collect()
     ours = lakelog.open(path).history().to_dicts()
@@ -83,7 +64,7 @@ def test_a_table_of_many_operations_is_the_same_at_every_version(
     assert [tuple(row[k] for k in compared) for row in ours] == [
         tuple(row[k] for k in compared) for row in history
     ]
-    assert {row["operation"] for row in ours} >= {"MERGE", "UPDATE", "OPTIMIZE", "RESTORE"}
+    assert {row["operation"] for row in ours} >= {"MERGE", "UPDATE", "OPTIMIZE"}
     for own, theirs in zip(ours, history, strict=True):
         assert own["operationMetrics"] == theirs["operationMetrics"]
 

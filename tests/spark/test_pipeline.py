@@ -20,6 +20,7 @@ import lakelog
 from lakelog import CorruptionError, InvalidInputError, StreamMismatchError
 from lakelog.spark.pipeline import Checkpoint, Cleanup, Compact, Ingest, Pipeline, Target, Vacuum
 from lakelog.spark.pipeline import pipeline as running
+from lakelog.spark.pipeline.ingest import named, parsed
 from lakelog.spark.pipeline.upkeep import list_table
 from tests.spark.pipeline_side import Side, live, on_disk
 
@@ -69,9 +70,9 @@ def test_pipeline_runs_all_steps_and_a_second_run_changes_nothing(
     write_events(tmp_path / "raw", "c.json", range(12, 14))
     reported: list[tuple[str, int, int | None]] = []
 
-    # It fails once before each step, and continues there.
+    # It fails before a step, and continues there.
     real: Callable[..., Any] = running._step
-    for step in STEPS[1:]:
+    for step in ("compact", "cleanup"):
 
         def broken(pipeline: Any, name: str, *more: Any, at: str = step) -> Any:
             if name == at:
@@ -126,19 +127,27 @@ def test_malformed_line_is_reported_and_read_once_repaired(spark: Any, tmp_path:
     pipeline = described(tmp_path, compact=None, checkpoint=None, cleanup=None, vacuum=None)
     raw = tmp_path / "raw"
     write_events(raw, "good one.json", range(2))
-    bad = ['{"id": 3, "wh', '{"id": "x"}', '{"id": 1}{"id": 2}', "[1]", '{"id": 1.5}', "{'id': 1}"]
-    (raw / "bad one.json").write_text('{"id": 7}\n' + bad[0] + "\n")
-    for line in bad:
-        (raw / "bad one.json").write_text('{"id": 7}\n' + line + "\n")
-        with pytest.raises(CorruptionError, match="not one JSON object") as error:
-            pipeline.run(spark)
-        assert error.value.path is not None
-        assert error.value.path.endswith("raw/bad one.json")
-        assert (error.value.line, error.value.found) == (2, line)
-        assert ids(tmp_path) == []
+    (raw / "bad one.json").write_text('{"id": 7}\n{"id": 3, "wh\n')
+    with pytest.raises(CorruptionError, match="not one JSON object") as error:
+        pipeline.run(spark)
+    assert error.value.path is not None
+    assert error.value.path.endswith("raw/bad one.json")
+    assert (error.value.line, error.value.found) == (2, '{"id": 3, "wh')
+    assert ids(tmp_path) == []
     (raw / "bad one.json").write_text('{"id": 7}\n{"id": 3}\n')
     assert pipeline.run(spark)["ingest"].rows == 4
     assert ids(tmp_path) == [0, 1, 3, 7]
+
+
+def test_every_malformed_line_is_refused(spark: Any, tmp_path: Path) -> None:
+    from pyspark.sql.types import StructType
+
+    for line in ('{"id": "x"}', '{"id": 1}{"id": 2}', "[1]", '{"id": 1.5}', "{'id': 1}"):
+        (tmp_path / "bad.json").write_text('{"id": 7}\n' + line + "\n")
+        rows = parsed(spark.read.text(f"{tmp_path}/bad.json"), StructType.fromDDL(COLUMNS), {})
+        with pytest.raises(CorruptionError) as error, named("repair the file"):
+            rows.collect()
+        assert (error.value.line, error.value.found) == (2, line)
 
 
 def test_batch_is_written_once_and_with_the_columns_of_the_table(
