@@ -64,7 +64,7 @@ def test_missing_named_corpus_is_an_error_and_not_a_skip(tmp_path: Path, reposit
     assert "LAKELOG_CORPUS is not a folder" in outcome.stdout
 
 
-@pytest.mark.parametrize("options", [(), ("-n", "2")])
+@pytest.mark.parametrize("options", [(), ("-n", "1")])
 def test_any_other_skip_of_a_test_or_a_module_fails_ci(
     tmp_path: Path, repository: Path, options: tuple[str, ...]
 ) -> None:

@@ -21,7 +21,7 @@ from lakelog.errors import ArgumentTypeError, InvalidInputError, VersionNotFound
 from tests import odd_calls
 
 SEED = int(os.environ.get("LAKELOG_SEED") or random.SystemRandom().randrange(1 << 32))
-VALUES = int(os.environ.get("LAKELOG_EXAMPLES", "4"))
+VALUES = int(os.environ.get("LAKELOG_EXAMPLES", "2"))
 
 
 @pytest.mark.parametrize("scope", odd_calls.SCOPES)

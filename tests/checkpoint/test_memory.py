@@ -20,8 +20,8 @@ import pytest
 from perf import columns
 from tests import handmade
 
-ABOVE_FLOOR = 80 << 20
-FILES = 150_000
+ABOVE_FLOOR = 40 << 20
+FILES = 90_000
 
 CHILD = """
 import json, re, sys

@@ -28,7 +28,6 @@ from tests.handmade import Handmade, add, info, metadata, protocol
 
 LATENCY_S = 0.03
 COMMITS = 100
-TRIES = 3
 MOST_TRIES = 30  # on a busy machine
 
 
@@ -52,12 +51,12 @@ def opened(root: Path, latency_s: float) -> Table:
 def trips(operation: Callable[[float], object], at_most: float) -> float:
     """Round trips that an operation waits for, given the latency.
 
-    The minimum of a few measurements, or of more if the machine is busy.
+    The minimum of one measurement, or of more if the machine is busy.
     """
     found = float("inf")
     operation(0.0)  # imports, caches
-    for turn in range(MOST_TRIES):
-        if turn >= TRIES and found < at_most:
+    for _ in range(MOST_TRIES):
+        if found < at_most:
             break
         start = time.perf_counter()
         operation(0.0)
