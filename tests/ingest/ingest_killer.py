@@ -17,12 +17,13 @@ from lakelog.errors import InvalidInputError
 from tests.faults.killers import kill_each, write_event
 
 THREADS = 8
+SCHEMA = pa.schema([("id", pa.string()), ("value", pa.int64())])
 
 
 def write(order: dict[str, Any], opened: int) -> None:
     table = lakelog.open(order["table"], upkeep=False)
     ingestor = lakelog.Ingestor(
-        table, order["directory"], key=order["key"], max_rows=60, max_seconds=0.02
+        table, order["directory"], key=order["key"], max_rows=160, max_seconds=0.02
     )
     os.write(opened, b".")
     threads = [
@@ -45,7 +46,10 @@ def work(ingestor: lakelog.Ingestor, writer: str, key: str | None) -> None:
         number += 1
         names = [f"{writer}-{number}-{n}" for n in range(rng.choice([1, 1, 1, 5]))]
         rows = [{"id": name, "value": 1} for name in names]
-        ingestor.write(rows[0] if len(rows) == 1 else rows)
+        if rng.random() < 0.5:
+            ingestor.write(pa.Table.from_pylist(rows, SCHEMA))  # shares a record with others
+        else:
+            ingestor.write(rows[0] if len(rows) == 1 else rows)
         if key is not None:
             ingestor.write([{"id": name, "value": 2} for name in names])
         for name in names:

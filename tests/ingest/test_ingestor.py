@@ -6,6 +6,7 @@ import asyncio
 import datetime as dt
 import decimal
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.testing import InjectingStore
+from lakelog.wal import encode
+from lakelog.wal.disk import LocalFile
+from lakelog.wal.encode import RECORD_BYTES
 
 SCHEMA = {"id": pl.Int64, "name": pl.String, "at": pl.Datetime("us", "UTC")}
 
@@ -150,6 +154,68 @@ def test_many_threads_write_at_the_same_time(table: lakelog.Table, directory: Pa
             thread.join()
         assert ingestor.status().durable_seq == 400
     assert ids(table.scan()) == list(range(400))
+
+
+@pytest.mark.parametrize("key", [None, "id"])
+def test_tables_that_threads_write_at_the_same_time_share_records(
+    table: lakelog.Table, directory: Path, key: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = table.to_arrow().schema
+    sync = LocalFile.sync
+
+    def slow_sync(file: LocalFile) -> None:
+        """Other threads queue meanwhile."""
+        time.sleep(0.002)
+        sync(file)
+
+    monkeypatch.setattr(LocalFile, "sync", slow_sync)
+    with quiet(table, directory, key=key, sync="sync", max_rows=1000) as ingestor:
+        ingestor.write(pa.table({"id": [-1], "name": ["x"], "at": [None]}, schema))
+        numbers: dict[int, list[int]] = {}
+
+        def write(thread: int) -> None:
+            own = numbers[thread] = []
+            for number in range(thread * 60, thread * 60 + 60, 3):
+                names = [str(thread)] * 3
+                three = {"id": range(number, number + 3), "name": names, "at": [None] * 3}
+                rows = pa.table(three, schema)
+                match number % 4:
+                    case 0:
+                        own.append(ingestor.write(rows.to_pylist()))
+                    case 1:
+                        own.append(ingestor.write(rows, source="s", offset=number))
+                    case _:
+                        own += [ingestor.write(rows[:1]), ingestor.write(rows[1:])]
+
+        threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert all(own == sorted(own) for own in numbers.values())
+        seqs = [seq for own in numbers.values() for seq in own]
+        assert len(set(seqs)) < len(seqs), "no record was shared"
+        assert max(seqs) == ingestor.status().durable_seq
+        assert ids(ingestor.read_your_writes()) == list(range(-1, 480))
+        backlog = ingestor.status().backlog_bytes
+        waiting = ingestor._committer.pending()
+        assert backlog == int(waiting.sizes.sum()) + RECORD_BYTES * waiting.count
+        assert int(waiting.rows.sum()) == ingestor._backlog_rows
+        ingestor.flush()
+        assert (ingestor.status().backlog_bytes, ingestor._backlog_rows) == (0, 0)
+    assert ids(table.scan()) == list(range(-1, 480))
+
+
+def test_rows_far_larger_than_the_last_ones_are_written(
+    table: lakelog.Table, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = table.to_arrow().schema
+    monkeypatch.setattr(encode, "PAYLOAD_LIMIT_BYTES", 10_000_000)
+    with quiet(table, directory) as ingestor:
+        for name in ("x", "x", "y" * 6_000_000, "z"):
+            ingestor.write(pa.table({"id": [1, 2], "name": [name] * 2, "at": [None] * 2}, schema))
+        assert ingestor.status().rows_durable == 8
+    assert table.to_polars()["name"].str.len_bytes().sum() == 12_000_006
 
 
 def test_rows_that_were_not_committed_are_committed_by_the_next_ingestor(

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelog.errors import InvalidInputError, MalformedLogError
-from lakelog.ingest.rows import Record, Records, RowCodec, batches_of, follows
+from lakelog.ingest.joined_records import JoinedRecords
+from lakelog.ingest.rows import Record, Records, RowCodec, batches_of
+from lakelog.ingest.state import follows
 from lakelog.model.contract import Struct, parse_schema, to_json
 from lakelog.transaction.schema_conversion import struct_of
 
@@ -100,6 +102,35 @@ def test_table_with_matching_types_is_encoded_like_a_converted_one(
     assert next(codec.tables(table)) is table
     converted = RowCodec(SCHEMA)._fitted(table)
     assert is_equal(decoded(codec, list(codec.records(table))), converted)
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(ROWS, min_size=1, max_size=6), st.integers(0, 12), st.data())
+def test_joined_records_have_the_rows_of_separate_ones(
+    writes: list[list[dict[str, Any]]], most_rows: int, data: st.DataObject
+) -> None:
+    codec = RowCodec(SCHEMA)
+    wide = codec.empty().schema
+    schemas = [data.draw(st.sampled_from([ARROW, wide])) for _ in writes]
+    tables = [
+        pa.concat_tables([pa.Table.from_pylist([row], schema=schema) for row in rows])
+        for rows, schema in zip(writes, schemas, strict=True)
+    ]
+    joined = JoinedRecords(most_rows, data.draw(st.sampled_from([0, 2000, 1 << 30])))
+    for _ in range(2):  # in memory that is used again
+        found = list(joined.of(tables))
+        assert sum(count for count, _, _ in found) == len(tables)
+        records = [Record(key, value.to_pybytes(), 0) for _, key, value in found]
+        separate = [record for table in tables for record in codec.records(table)]
+        assert is_equal(decoded(codec, records), decoded(codec, separate))
+        first = 0
+        for (count, _, _), rows in zip(found, as_records(records).rows, strict=True):
+            part = tables[first : first + count]
+            assert rows == sum(map(len, part))
+            assert count == 1 or rows <= most_rows
+            assert all(table.schema == part[0].schema for table in part)
+            first += count
+        del found
 
 
 def test_null_in_a_required_column_of_a_table_with_matching_types_raises() -> None:

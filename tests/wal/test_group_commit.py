@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from lakelog.errors import (
@@ -18,6 +19,7 @@ from lakelog.errors import (
     UnavailableError,
 )
 from lakelog.wal import group_commit
+from lakelog.wal.encode import RECORD_BYTES
 from lakelog.wal.log import WriteAheadLog
 from tests.wal import plain
 from tests.wal.crash_disk import Counting, CrashDisk, Operation, fail
@@ -122,6 +124,59 @@ def test_batches_and_single_records_of_one_group_have_separate_frames() -> None:
             assert len({r.key.rsplit(b" ", 1)[0] for r in batch[:-1]}) == 1
             batch = []
     assert len(frames) < len(seen) / 4
+
+
+def test_parts_of_one_group_share_records() -> None:
+    calls: list[int] = []
+
+    def encode(parts: Sequence[Any]) -> Iterator[tuple[int, bytes, pa.Buffer]]:
+        """Records of at most three parts."""
+        calls.append(len(parts))
+        for start in range(0, len(parts), 3):
+            own = parts[start : start + 3]
+            if "bad" in own:
+                raise ValueError("a part cannot be encoded")
+            yield len(own), b"joined", pa.py_buffer("\n".join(own).encode())
+
+    with opened(slow(), frame_bytes=500) as log:
+
+        def work(thread: int) -> dict[str, tuple[int, int]]:
+            done = {}
+            for n in range(12):
+                name = f"{thread} {n}"
+                match (thread + n) % 6:
+                    case 0:
+                        log.append_batch([("PUT", name, b"")])
+                    case 1:
+                        log.append("PUT", name, b"")
+                    case 2 if n % 3 == 0:
+                        with pytest.raises(ValueError, match="cannot be encoded"):
+                            log.append_part("PUT", "bad", encode)
+                    case _:
+                        done[name] = log.append_part("PUT" if n % 4 else "DELETE", name, encode)
+            return done
+
+        outcomes = together(THREADS, work)
+        keys = [record.key for record in log.replay()]
+        joined = {
+            record.seq_num: (record.op_type, (record.value or b"").decode().split("\n"))
+            for record in log.replay()
+            if record.key == b"joined"
+        }
+    assert len(keys) - len(joined) == 32
+    assert max(calls) > 1
+    assert max(len(names) for _, names in joined.values()) > 1
+    done = {name: found for each in outcomes for name, found in each.items()}
+    assert sorted(chain(*(names for _, names in joined.values()))) == sorted(done)
+    for name, (seq, size) in done.items():
+        op, names = joined[seq]
+        assert op == ("PUT" if int(name.split()[1]) % 4 else "DELETE")
+        assert name in names
+        size_bytes = len("joined") + len("\n".join(names)) + RECORD_BYTES
+        assert size == (size_bytes if name == names[0] else 0)
+    for each in outcomes:
+        seqs = [seq for seq, _ in each.values()]
+        assert seqs == sorted(seqs)
 
 
 def test_a_group_that_does_not_fit_is_tried_one_by_one() -> None:

@@ -33,8 +33,15 @@ from lakelog.errors import (
     OutcomeUnknownError,
     StreamMismatchError,
 )
-from lakelog.ingest.rows import BadRows, Records, RowCodec, follows
-from lakelog.ingest.state import Attempt, IngestDirectory, IngestState, TableView, committed_seq
+from lakelog.ingest.rows import BadRows, Records, RowCodec
+from lakelog.ingest.state import (
+    Attempt,
+    IngestDirectory,
+    IngestState,
+    TableView,
+    committed_seq,
+    follows,
+)
 from lakelog.model.contract import Struct, column_named, field_named
 from lakelog.snapshot import Snapshot
 from lakelog.table import Table

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import polars as pl
+import pyarrow as pa
 
 from lakelog import telemetry
 from lakelog.display import Displayed
@@ -33,8 +34,10 @@ from lakelog.ingest.committer import (
     merge_changes,
     unused_name,
 )
+from lakelog.ingest.joined_records import JoinedRecords
 from lakelog.ingest.rows import (
     ONE_ROW,
+    RECORD_BYTES,
     BadRows,
     Given,
     Record,
@@ -42,7 +45,14 @@ from lakelog.ingest.rows import (
     batches_of,
     with_position,
 )
-from lakelog.ingest.state import IngestDirectory, IngestState, opened_log
+from lakelog.ingest.state import (
+    REJECTED,
+    IngestDirectory,
+    IngestState,
+    key_names,
+    opened_log,
+    require_outside,
+)
 from lakelog.input_validation import checked_methods, require_bool, require_choice, require_int
 from lakelog.model.contract import Struct
 from lakelog.table import Table
@@ -59,15 +69,8 @@ OnBadRow = Literal["raise", "divert"]
 _LEAST_DELAY_S = 0.2
 _MOST_DELAY_S = 30.0
 _ATOMIC_BYTES = 64 << 20
+_SHARE_OF_COMMIT = 16  # a record shared by threads has a small part of a commit's rows
 _STALENESS_S = 1.0
-
-_REJECTED = {
-    "time": pl.String(),
-    "kind": pl.String(),
-    "reason": pl.String(),
-    "column": pl.String(),
-    "row": pl.String(),
-}
 
 
 @dataclass(frozen=True)
@@ -193,6 +196,9 @@ class Ingestor(Closing):
             _require_seconds(name, seconds, may_be_none=name != "max_seconds")
         self._max_seconds, self._write_timeout = max_seconds, write_timeout
         self._compact_after_s = compact_after_seconds
+        self._joined = JoinedRecords(
+            self._max_rows // _SHARE_OF_COMMIT, self._max_bytes // _SHARE_OF_COMMIT
+        )
         self._diverts = on_bad_row == "divert"
         self._clock = clock
         path = local_directory(directory) if disk is None else os.fsdecode(directory)
@@ -202,12 +208,12 @@ class Ingestor(Closing):
             if isinstance(table_or_location, Table)
             else open_table(table_or_location)
         )
-        _require_outside(self._table.path, path)
+        require_outside(self._table.path, path)
         self._access = Access("ingestor", path, is_read_only=False, pid=os.getpid())
         self._log = opened_log(path, sync, disk)
         try:
             self._directory = IngestDirectory(path, disk)
-            state, snapshot = self._opened_state(_names(key))
+            state, snapshot = self._opened_state(key_names(key))
             self._committer = Committer(
                 self._table,
                 self._log,
@@ -367,7 +373,8 @@ class Ingestor(Closing):
 
         Returns:
             The sequence number of the last record. Rows are committed in the order of sequence
-            numbers. If all rows were diverted, the last number of the log.
+            numbers. Threads that write at the same time can share a record. If all rows were
+            diverted, the last number of the log.
 
         Raises:
             InvalidInputError: A row does not fit the table (``on_bad_row="raise"``), or the call is
@@ -423,7 +430,10 @@ class Ingestor(Closing):
         position = None if source is None else (source, require_int("offset", offset, least=0))
         self._access.check(to_write=True)
         seq = 0
-        batches = iter((rows,)) if self._codec(op).is_known(rows) else batches_of(rows)
+        codec = self._codec(op)
+        if position is None and codec.is_joined(rows) and (seq := self._append_part(op, rows)):
+            return seq
+        batches = iter((rows,)) if codec.is_known(rows) else batches_of(rows)
         batch = next(batches, None)
         while True:
             following = None if batch is None else next(batches, None)
@@ -482,12 +492,33 @@ class Ingestor(Closing):
                 else:
                     seq = self._log.append_batch([(op, r.key, r.value) for r in now])
             except BaseException:
-                with self._changed:
-                    self._backlog_rows -= count
-                    self._backlog_bytes -= size
-                    self._rows_durable -= count
+                self._release(count, size)
                 raise
         return seq
+
+    def _append_part(self, op: Literal["PUT", "DELETE"], rows: pa.Table) -> int:
+        """Append rows that share a record with those of other threads; 0 if they are too large."""
+        size = self._joined.estimate(rows)
+        if size >= RECORD_BYTES:
+            return 0
+        self._reserve(rows.num_rows, size)
+        try:
+            seq, stored = self._log.append_part(op, rows, self._joined.of)
+        except BaseException as error:
+            self._release(rows.num_rows, size)
+            if isinstance(error, InvalidInputError):  # the size was far from the estimate
+                return 0
+            raise
+        with self._changed:
+            self._backlog_bytes += stored - size
+        return seq
+
+    def _release(self, rows: int, size_bytes: int) -> None:
+        """Release reserved space."""
+        with self._changed:
+            self._backlog_rows -= rows
+            self._backlog_bytes -= size_bytes
+            self._rows_durable -= rows
 
     def _reserve(self, rows: int, size_bytes: int) -> None:
         """Wait for space in the backlog, and reserve it."""
@@ -584,8 +615,8 @@ class Ingestor(Closing):
             write that failed, a row may occur twice, or be accepted later.
         """
         if not os.path.exists(self.rejected_path) or not os.path.getsize(self.rejected_path):
-            return pl.DataFrame(schema=_REJECTED)
-        return pl.read_ndjson(self.rejected_path, schema=_REJECTED)
+            return pl.DataFrame(schema=REJECTED)
+        return pl.read_ndjson(self.rejected_path, schema=REJECTED)
 
     # --- committing --------------------------------------------------------------------------
 
@@ -741,35 +772,6 @@ class Ingestor(Closing):
 
     def _open_facts(self) -> list[tuple[str, str]]:
         return [("table", self._table.path), *self.status().facts]
-
-
-def _names(key: object) -> tuple[str, ...]:
-    if key is None:
-        return ()
-    names: tuple[object, ...] = (
-        tuple(key) if isinstance(key, Sequence) and not isinstance(key, str) else (key,)
-    )
-    if not names or not all(isinstance(name, str) for name in names):
-        raise InvalidInputError(
-            "key must be a column name or a list of column names", expected="a str", found=repr(key)
-        )
-    if len(set(names)) < len(names):
-        raise InvalidInputError("key names a column twice", found=repr(key))
-    return tuple(str(name) for name in names)
-
-
-def _require_outside(table: str, directory: str) -> None:
-    """Refuse a directory in the folder of a local table, where vacuum would delete the log."""
-    if "://" in table:
-        return
-    folder = os.path.realpath(table)
-    if os.path.commonpath((folder, os.path.realpath(directory))) == folder:
-        raise InvalidInputError(
-            "the ingest directory is inside the table: vacuum would delete its files",
-            path=directory,
-            expected=f"a directory outside of {folder}",
-            hint="choose a directory next to the table",
-        )
 
 
 def _limited(seconds: float | None) -> float | None:

@@ -19,7 +19,7 @@ import itertools
 import math
 import struct
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -41,12 +41,12 @@ from lakelog.model import contract
 from lakelog.model.contract import Array, DataType, Decimal, Field, Map, Primitive, Struct
 
 EMPTY, JSON, ARROW = 0, 1, 2
-_HEADER = struct.Struct("<BI")
+HEADER = struct.Struct("<BI")
 _HEADER_DTYPE = np.dtype([("form", "u1"), ("rows", "<u4")])
-ONE_ROW = _HEADER.pack(JSON, 1)
+ONE_ROW = HEADER.pack(JSON, 1)
 """The key of a record of one row without a position."""
 
-_END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
+END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 
 RECORD_BYTES = 8 << 20
 """Approximate bytes of rows per record."""
@@ -271,6 +271,15 @@ class RowCodec:
             and rows.schema.equals(known, check_metadata=True)
         )
 
+    def is_joined(self, rows: Any) -> bool:
+        """Whether rows need no check but this one, and may share a record with others."""
+        return (
+            self.rules is None
+            and self.is_known(rows)
+            and rows.num_rows > 0
+            and not any(rows[name].null_count for name in self._never_null)
+        )
+
     def _given_by(self, row: Any) -> frozenset[str]:
         return self._given & row.keys() if isinstance(row, Mapping) else frozenset()
 
@@ -480,7 +489,7 @@ class Records:
         self.rows = np.zeros(len(self.ops), np.int64)
         if is_data.any():
             keys = self.keys.filter(pa.array(is_data))
-            heads = pc.binary_slice(keys, 0, _HEADER.size).cast(pa.binary(_HEADER.size))
+            heads = pc.binary_slice(keys, 0, HEADER.size).cast(pa.binary(HEADER.size))
             read = np.frombuffer(
                 b"".join(chunk_bytes(chunk) for chunk in heads.chunks), _HEADER_DTYPE
             )
@@ -518,10 +527,10 @@ class Records:
 
     def positions(self) -> dict[str, int]:
         """The last offset of each source."""
-        long = pc.greater(pc.binary_length(self.keys), _HEADER.size)
+        long = pc.greater(pc.binary_length(self.keys), HEADER.size)
         found: dict[str, int] = {}
         for key in self.keys.filter(long).to_pylist():
-            source, offset = orjson.loads(key[_HEADER.size :])
+            source, offset = orjson.loads(key[HEADER.size :])
             found[source] = offset
         return found
 
@@ -540,7 +549,7 @@ def chunk_bytes(heads: pa.FixedSizeBinaryArray) -> bytes:
 
 def with_position(records: list[Record], source: str, offset: int) -> list[Record]:
     """The records of one write, the last of which has a position."""
-    records = records or [Record(_HEADER.pack(EMPTY, 0), b"", 0)]
+    records = records or [Record(HEADER.pack(EMPTY, 0), b"", 0)]
     last = records[-1]
     key = last.key + orjson.dumps([source, offset])
     return [*records[:-1], replace(last, key=key)]
@@ -587,23 +596,27 @@ def _records_of_lines(lines: Sequence[bytes]) -> Iterator[Record]:
         part.append(line)
         size += len(line)
         if size >= RECORD_BYTES:
-            yield Record(_HEADER.pack(JSON, len(part)), b"".join(part), len(part))
+            yield Record(HEADER.pack(JSON, len(part)), b"".join(part), len(part))
             part, size = [], 0
     if part:
-        yield Record(_HEADER.pack(JSON, len(part)), b"".join(part), len(part))
+        yield Record(HEADER.pack(JSON, len(part)), b"".join(part), len(part))
 
 
 def _records_of_table(table: pa.Table) -> Iterator[Record]:
     rows = table.num_rows
-    size = sum(map(pa.ipc.get_record_batch_size, table.to_batches()))  # `nbytes` costs tenfold
-    step = max(1, rows * RECORD_BYTES // max(size, RECORD_BYTES))
+    step = max(1, rows * RECORD_BYTES // max(size_of(table), RECORD_BYTES))
     schema = table.schema.serialize()
     for start in range(0, rows, step):
         part = table.slice(start, step)
         # The messages of an IPC stream; the schema of the table's types has no dictionaries.
         batches = [batch.serialize() for batch in part.to_batches()]
-        value = b"".join([schema, *batches, _END_OF_STREAM])
-        yield Record(_HEADER.pack(ARROW, part.num_rows), value, part.num_rows)
+        value = b"".join([schema, *batches, END_OF_STREAM])
+        yield Record(HEADER.pack(ARROW, part.num_rows), value, part.num_rows)
+
+
+def size_of(table: pa.Table) -> int:
+    """The bytes of a record of rows, without its schema; `nbytes` costs tenfold."""
+    return sum(map(pa.ipc.get_record_batch_size, table.to_batches()))
 
 
 def _table_of_rows(rows: list[Mapping[str, Any]], schema: Struct) -> pa.Table:
@@ -760,41 +773,3 @@ def _default_reads_clock(column: Field) -> bool:
         return default_expression(column).reads_clock
     except UnsupportedFeatureError:  # reported if a row lacks the column
         return False
-
-
-def follows(old: Iterable[Field], new: Struct) -> str | None:
-    """The first column that rows of an older schema have, and the new one lacks, or has under
-    another id or in a type that does not hold all of its values; None if there is none.
-    """
-    for field in old:
-        now = new.field(field.name)
-        if now is None or now.name != field.name or _id(now) != _id(field):
-            return field.name
-        if not _holds(field.type, now.type):
-            return field.name
-    return None
-
-
-def _id(field: Field) -> Any:
-    return field.metadata.get(contract.COLUMN_ID)
-
-
-_WIDER = {
-    "byte": ("short", "integer", "long", "double"),
-    "short": ("integer", "long", "double"),
-    "integer": ("long", "double"),
-    "float": ("double",),
-}
-
-
-def _holds(old: DataType, new: DataType) -> bool:
-    match old, new:
-        case Struct(fields), Struct():
-            return follows(fields, new) is None
-        case Array(a, _), Array(b, _):
-            return _holds(a, b)
-        case Map(key, value, _), Map(new_key, new_value, _):
-            return _holds(key, new_key) and _holds(value, new_value)
-        case Primitive(a), Primitive(b):
-            return a == b or b in _WIDER.get(a, ())
-    return old == new

@@ -13,18 +13,21 @@ from __future__ import annotations
 import contextlib
 import datetime as dt
 import errno
+import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import orjson
+import polars as pl
 
 from lakelog.data.row_rules import Identity, RowRules, Rule
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
     ConcurrentTransactionError,
     CorruptionError,
+    InvalidInputError,
     LogLockedError,
     NotFoundError,
     StreamMismatchError,
@@ -32,7 +35,17 @@ from lakelog.errors import (
     UnsupportedError,
 )
 from lakelog.ingest.rows import BadRows
-from lakelog.model.contract import Struct, parse_schema, to_json
+from lakelog.model import contract
+from lakelog.model.contract import (
+    Array,
+    DataType,
+    Field,
+    Map,
+    Primitive,
+    Struct,
+    parse_schema,
+    to_json,
+)
 from lakelog.transaction.metadata_changes import without_identity_marks
 from lakelog.wal.disk import (
     Disk,
@@ -51,6 +64,14 @@ _RESERVE_BYTES = 64 << 10
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 LOG_FOLDER = "wal"
 _FORMAT_VERSION = 1
+REJECTED = {
+    "time": pl.String(),
+    "kind": pl.String(),
+    "reason": pl.String(),
+    "column": pl.String(),
+    "row": pl.String(),
+}
+"""The columns of the file of diverted rows."""
 
 
 def opened_log(path: str, sync: Sync, disk: Disk | None) -> WriteAheadLog:
@@ -443,3 +464,71 @@ def _fenced(view: TableView, before: int) -> ConcurrentTransactionError:
         hint="the directory was copied, or its log restored from a copy: stop one of the two, and "
         "write the rows that only this log has through a new directory",
     )
+
+
+def key_names(key: object) -> tuple[str, ...]:
+    """The key columns that a caller names."""
+    if key is None:
+        return ()
+    names: tuple[object, ...] = (
+        tuple(key) if isinstance(key, Sequence) and not isinstance(key, str) else (key,)
+    )
+    if not names or not all(isinstance(name, str) for name in names):
+        raise InvalidInputError(
+            "key must be a column name or a list of column names", expected="a str", found=repr(key)
+        )
+    if len(set(names)) < len(names):
+        raise InvalidInputError("key names a column twice", found=repr(key))
+    return tuple(str(name) for name in names)
+
+
+def require_outside(table: str, directory: str) -> None:
+    """Refuse a directory in the folder of a local table, where vacuum would delete the log."""
+    if "://" in table:
+        return
+    folder = os.path.realpath(table)
+    if os.path.commonpath((folder, os.path.realpath(directory))) == folder:
+        raise InvalidInputError(
+            "the ingest directory is inside the table: vacuum would delete its files",
+            path=directory,
+            expected=f"a directory outside of {folder}",
+            hint="choose a directory next to the table",
+        )
+
+
+def follows(old: Iterable[Field], new: Struct) -> str | None:
+    """The first column that rows of an older schema have, and the new one lacks, or has under
+    another id or in a type that does not hold all of its values; None if there is none.
+    """
+    for column in old:
+        now = new.field(column.name)
+        if now is None or now.name != column.name or _id(now) != _id(column):
+            return column.name
+        if not _holds(column.type, now.type):
+            return column.name
+    return None
+
+
+def _id(field: Field) -> Any:
+    return field.metadata.get(contract.COLUMN_ID)
+
+
+_WIDER = {
+    "byte": ("short", "integer", "long", "double"),
+    "short": ("integer", "long", "double"),
+    "integer": ("long", "double"),
+    "float": ("double",),
+}
+
+
+def _holds(old: DataType, new: DataType) -> bool:
+    match old, new:
+        case Struct(fields), Struct():
+            return follows(fields, new) is None
+        case Array(a, _), Array(b, _):
+            return _holds(a, b)
+        case Map(key, value, _), Map(new_key, new_value, _):
+            return _holds(key, new_key) and _holds(value, new_value)
+        case Primitive(a), Primitive(b):
+            return a == b or b in _WIDER.get(a, ())
+    return old == new

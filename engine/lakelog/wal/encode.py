@@ -55,7 +55,7 @@ FEW_RECORDS = 48
 
 _MANY_RECORDS = 1 << 14  # above, Arrow creates a column faster
 
-LARGE_BYTES = 1 << 20
+LARGE_BYTES = 1 << 17
 """From this size in bytes, copying takes longer than writing in pieces."""
 
 RECORD_BYTES = 9
@@ -226,6 +226,13 @@ def pack_columns(
 def columns_of(ops: bytes, keys: Sequence[bytes], values: Sequence[bytes | None]) -> Columns:
     """Many records as columns."""
     return Columns(np.frombuffer(ops, dtype=np.uint8), column_of(keys), column_of(values))
+
+
+def columns_of_one(ops: bytes, key: bytes, value: pa.Buffer) -> Columns:
+    """One record as columns; its value is not copied."""
+    ends = pa.py_buffer(np.array([0, len(value)], np.int64))
+    values = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, value])
+    return Columns(np.frombuffer(ops, dtype=np.uint8), column_of([key]), values)
 
 
 def column_of(items: Sequence[bytes | None]) -> pa.LargeBinaryArray:

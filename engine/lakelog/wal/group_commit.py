@@ -12,18 +12,23 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from itertools import groupby
+from typing import Any, Generic, TypeAlias, TypeVar
 
-from lakelog.errors import InvalidInputError, LakelogError, OutcomeUnknownError, UnavailableError
+import pyarrow as pa
+
+from lakelog.errors import InvalidInputError, LakelogError, OutcomeUnknownError
 from lakelog.wal.disk import Bytes
 from lakelog.wal.encode import (
     FEW_RECORDS,
     RECORD_BYTES,
     Columns,
     check_columns,
+    check_size,
     columns_of,
+    columns_of_one,
     pack_columns,
     pack_records,
 )
@@ -170,17 +175,24 @@ def _wake(request: QueuedRequest) -> None:
 
 _COMMIT = bytes((COMMIT,))
 
+Encode: TypeAlias = Callable[[Sequence[Any]], Iterable[tuple[int, bytes, pa.Buffer]]]
+"""Makes records of parts that threads append at the same time. For each record: how many of the
+next parts it has, its key and its value.
+"""
+
 
 class Entry(QueuedRequest):
     """A request of one caller, with its result. It has records (`ops`, `keys`, `values`, or
-    `columns` for a batch) or an `action` that the writing thread runs; `seq` is 0 until the outcome
-    is known; `changes`: the action modifies the log.
+    `columns` for a batch), a `part` of a record that the writing thread encodes, or an `action`
+    that it runs; `seq` is 0 until the outcome is known; `changes`: the action modifies the log.
     """
 
     # Every append creates an entry, so rarely used attributes are class attributes.
     columns: Sequence[Columns] | None = None
     is_batch = False
     is_urgent = False
+    encode: Encode | None = None
+    part: Any = None
     action: Callable[[], object] | None = None
     changes = True
     seq = 0
@@ -216,6 +228,14 @@ class Entry(QueuedRequest):
         entry = cls()
         entry.columns = columns
         entry.is_batch = True
+        return entry
+
+    @classmethod
+    def of_part(cls, ops: bytes, part: object, encode: Encode) -> Entry:
+        """A part of a record, which `encode` makes of this part and others."""
+        entry = cls(ops)
+        entry.part, entry.encode = part, encode
+        entry.columns, entry.is_batch = (), True  # `_pack` treats it with the batches
         return entry
 
     @classmethod
@@ -281,17 +301,18 @@ class Committer:
             entry.error = error
 
     def _commit(self, entries: Sequence[Entry]) -> None:
+        writer = self.writer
+        next_seq = writer.next_seq
         try:
             self._write(entries)
-        except UnavailableError as error:
-            if len(entries) == 1 or self.writer.poison is not None:
+        except Exception as error:  # noqa: BLE001 - it is raised where the record was appended
+            if len(entries) == 1 or writer.poison is not None or writer.next_seq != next_seq:
                 _fail(entries, error)
                 return
-            # Written separately: one entry may exceed the free disk space, and the others may not.
+            # Nothing was written. Separately, the entry that fails does not affect the others:
+            # one may exceed the free disk space, or be too large.
             for entry in entries:
                 self._commit([entry])
-        except Exception as error:  # noqa: BLE001 - it is raised where the record was appended
-            _fail(entries, error)
 
     def _write(self, entries: Sequence[Entry]) -> None:
         writer = self.writer
@@ -367,9 +388,10 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
             return pieces, list(range(next_seq, next_seq + len(entries)))
     packer = _Packer(writer)
     seqs = []
-    for entry in entries:
+    encoded, places = _encoded(entries)
+    for entry in encoded:
         if entry.columns is not None:
-            packer.add_columns(entry.columns)
+            packer.add_columns(entry.columns, is_batch=entry.is_batch)
         elif entry.is_batch:
             packer.flush()
             packer.add(entry)
@@ -380,7 +402,32 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
             packer.add(entry)
         seqs.append(packer.next_seq - 1)
     packer.flush()
-    return packer.pieces, seqs
+    return packer.pieces, [seqs[place] for place in places]
+
+
+def _encoded(entries: Sequence[Entry]) -> tuple[list[Entry], list[int]]:
+    """The entries, with records in place of parts, and the place of each entry among them. The
+    first entry of a record gets its size in bytes as the result.
+    """
+    found: list[Entry] = []
+    places: list[int] = []
+    for (encode, ops), run in groupby(entries, key=lambda entry: (entry.encode, entry.ops)):
+        parts = list(run)
+        if encode is None:
+            places += range(len(found), len(found) + len(parts))
+            found += parts
+            continue
+        for count, key, value in encode([entry.part for entry in parts]):
+            size = len(key) + len(value) + RECORD_BYTES
+            check_size(size)
+            for entry in parts[:count]:
+                entry.result = 0
+            parts[0].result = size
+            places += [len(found)] * count
+            found.append(Entry.of_columns([columns_of_one(ops, key, value)]))
+            found[-1].is_batch = False
+            parts = parts[count:]
+    return found, places
 
 
 class _Packer:
@@ -421,8 +468,8 @@ class _Packer:
         self._ops, self._keys, self._values = bytearray(), [], []
         self.held_bytes = 0
 
-    def add_columns(self, chunks: Sequence[Columns]) -> None:
-        """Add a batch in columns, in frames of its own."""
+    def add_columns(self, chunks: Sequence[Columns], *, is_batch: bool) -> None:
+        """Add a batch in columns, or other records, in frames of its own."""
         self.flush()
         for n, columns in enumerate(chunks):
             is_last = n == len(chunks) - 1
@@ -431,8 +478,9 @@ class _Packer:
                 self.next_seq,
                 self._unsynced_bytes,
                 self._framing,
-                commit=COMMIT if is_last else None,
+                commit=COMMIT if is_last and is_batch else None,
                 continues=not is_last,
+                is_batch=is_batch,
             ):
                 self._emit(pieces)
                 self.next_seq += records

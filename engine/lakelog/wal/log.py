@@ -30,7 +30,7 @@ from lakelog.wal.disk import (
 )
 from lakelog.wal.encode import RECORD_BYTES, Compression, check_columns, check_size, columns_of
 from lakelog.wal.frames import MAX_SEQ, Op
-from lakelog.wal.group_commit import CommitQueue, Committer, Entry
+from lakelog.wal.group_commit import CommitQueue, Committer, Encode, Entry
 from lakelog.wal.opening import RecoveryReport, open_for_writing, report_of
 from lakelog.wal.reading import state_of, table_of, tables_of
 from lakelog.wal.records import (
@@ -246,6 +246,24 @@ class WriteAheadLog(Closing):
         size = len(key) + (len(value) if value is not None else 0)
         check_size(size)
         return self._write(Entry(code, (key,), (value,), size + RECORD_BYTES))
+
+    def append_part(self, op: Op, part: object, encode: Encode) -> tuple[int, int]:
+        """Append a part of a record, which has the parts that other threads append meanwhile too.
+
+        Args:
+            op: PUT or DELETE.
+            part: What this thread appends.
+            encode: Makes records of parts; called by the thread that writes for all. Parts are
+                given to it together if their `op` and `encode` are equal.
+
+        Returns:
+            The sequence number of the record, and its size in bytes; 0 if an earlier part has it.
+
+        Raises:
+            InvalidInputError, UnavailableError, OutcomeUnknownError, LogPoisonedError: As `append`.
+        """
+        entry = Entry.of_part(code_of(op), part, encode)
+        return self._write(entry), entry.result
 
     def append_batch(self, records: Iterable[tuple[str, bytes | str, bytes | str | None]]) -> int:
         """Append records atomically: after a crash either all of them exist or none.

@@ -38,7 +38,7 @@ from lakelog.wal.segments import Segment, segment_name
 LOOK = "close the log, open it again, and check whether it contains the record"
 """Hint of errors with an unknown outcome."""
 
-_JOINED_BYTES = 1 << 20  # approximate size of the writes that pieces are joined to
+_JOINED_BYTES = 1 << 17  # approximate size of the writes that pieces are joined to
 
 
 @dataclass(frozen=True)
