@@ -1,14 +1,18 @@
 """Statistics without a typed copy: of booleans, as delta-rs writes them, and of columns that the
-table does not index. A checkpoint of them equals replay, and its text is complete.
+table does not index. A checkpoint of them equals replay, and its text is complete. Typed copies of
+an earlier checkpoint that differ from their texts are made again.
 """
 
 from __future__ import annotations
 
 import json
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import lakelog
@@ -86,3 +90,49 @@ def test_checkpoint_of_statistics_without_a_typed_copy_is_proved(
     if json_text:
         assert [json.loads(text) for text in texts] == [stats] * 3
     assert table.repair().is_clean
+
+
+def typed_bounds(table: Path, version: int) -> list[Any]:
+    """The typed minima of column ``a`` in the checkpoint of a version, sorted."""
+    log = table / "_delta_log"
+    parts = [*log.glob(f"{version:020}.checkpoint*.parquet")] or [*log.glob("_sidecars/*.parquet")]
+    adds = pq.read_table(parts)["add"].to_pylist()
+    return sorted(add["stats_parsed"]["minValues"]["a"] for add in adds if add is not None)
+
+
+@pytest.mark.parametrize("policy", ["classic", "v2"])
+@pytest.mark.parametrize("memory_limit", [None, 1 << 30])
+def test_checkpoint_after_a_column_was_widened_from_float(
+    tmp_path: Path, policy: str, memory_limit: int | None
+) -> None:
+    given = {"delta.checkpointPolicy": policy}
+    table = lakelog.create(tmp_path / "t", {"a": pl.Float32}, configuration=given)
+    table.append(pl.DataFrame({"a": [0.1]}, schema={"a": pl.Float32}))
+    table.checkpoint()
+    table.alter.widen_column("a", "double", enable=True)
+    assert table.checkpoint(memory_limit=memory_limit).verified
+    table.append(pl.DataFrame({"a": [0.2]}))
+    assert table.checkpoint(memory_limit=memory_limit).verified
+    rows = lakelog.open(tmp_path / "t").scan(pl.col("a") > 0.1).collect()
+    assert sorted(rows["a"]) == pytest.approx([0.1, 0.2])
+
+
+@pytest.mark.parametrize("metadata", [{}, {"org.apache.spark.legacyDateTime": ""}])
+def test_typed_copies_that_differ_from_their_texts_are_made_again(
+    tmp_path: Path, metadata: dict[str, str]
+) -> None:
+    lakelog.write(tmp_path / "t", pl.DataFrame({"a": [date(1, 1, 1)]}))
+    table = lakelog.open(tmp_path / "t")
+    (path,) = table.checkpoint().paths
+    written = pq.read_table(tmp_path / "t" / path)
+    rows = written.to_pylist()
+    for add in filter(None, (row["add"] for row in rows)):
+        add["stats_parsed"]["minValues"]["a"] = date(1, 1, 3)
+    other = pa.Table.from_pylist(rows, schema=written.schema)
+    other = other.replace_schema_metadata({"org.apache.spark.version": "3.5.0", **metadata})
+    pq.write_table(other, tmp_path / "t" / path)
+    (tmp_path / "t/_delta_log/_last_checkpoint").unlink()
+    table = lakelog.open(tmp_path / "t")
+    table.append(pl.DataFrame({"a": [date(2, 1, 1)]}))
+    assert table.checkpoint().verified
+    assert typed_bounds(tmp_path / "t", 1) == [date(1, 1, 1), date(2, 1, 1)]

@@ -43,6 +43,9 @@ from lakelog.storage import LogStore
 TYPED = ("numRecords", "tightBounds", "min", "max", "nullCount")
 """Columns under which typed statistics are compared."""
 
+COPIES_DIFFER = "typed statistics differ from the JSON statistics"
+"""The problem of a file whose two forms of statistics differ."""
+
 _SAMPLE_ROWS = 2_048
 _PARQUET_MAGIC = b"PAR1"
 _TYPED_PREFIX = "typed "
@@ -315,7 +318,7 @@ def check_written_file(
         what = "a file does not contain the rows that were written to it"
         return FileCheck(plain, what, f"{rows} rows", f"{footer.num_rows} rows")
     if differ:
-        return FileCheck(plain, "typed statistics differ from the JSON statistics")
+        return FileCheck(plain, COPIES_DIFFER)
     return FileCheck(plain)
 
 

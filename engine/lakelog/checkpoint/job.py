@@ -11,7 +11,9 @@ in the writing of parts: each provides a `PartWriter`. The job does the rest:
 5. Rename the files in order, and update the pointer last (`lakelog.checkpoint.publish`).
 
 If cleanup removes files of the state in the meantime, the log is listed again and the job starts
-over. If the checkpoint below is damaged, the job starts over without it. If a step fails, the
+over. If the checkpoint below is damaged, the job starts over without it. If the typed statistics of
+the checkpoint below differ from their texts, the job starts over with typed statistics made from
+the texts. If a step fails, the
 previous checkpoint is unchanged, and the staged files are deleted if the store allows it; cleanup
 deletes the others, whose names no reader opens.
 
@@ -24,10 +26,11 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple, Protocol
 
 from lakelog import telemetry
-from lakelog.checkpoint.compare import differs_from_replay
+from lakelog.checkpoint.compare import COPIES_DIFFER, differs_from_replay
 from lakelog.checkpoint.publish import Published, publish
 from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
 from lakelog.dialects.digest import Digest
@@ -39,6 +42,7 @@ from lakelog.dialects.log_content import (
 )
 from lakelog.display import Displayed, size_text
 from lakelog.errors import (
+    CheckpointValidationError,
     CheckpointWriteError,
     CorruptionError,
     InternalError,
@@ -141,10 +145,12 @@ class ReadBack(NamedTuple):
     Attributes:
         found: Digest of all rows.
         plain_bytes: Uncompressed length of the columns, in bytes.
+        differing_copies: A file whose typed statistics differ from their texts, if any.
     """
 
     found: Digest
     plain_bytes: int
+    differing_copies: str | None = None
 
 
 class PartWriter(Protocol):
@@ -185,10 +191,22 @@ class PartWriter(Protocol):
         ...
 
 
-OpenParts = Callable[[State, str], PartWriter]
-"""Creates the part writer for a state and a layout: the requested layout, or that of the checkpoint
-to replace.
-"""
+class OpenParts(Protocol):
+    """Creates the part writer for a state and a layout: the requested layout, or that of the
+    checkpoint to replace. `from_texts`: typed statistics are not copied where there is a text.
+    """
+
+    def __call__(self, state: State, layout: str, *, from_texts: bool) -> PartWriter:
+        """Create the part writer."""
+        ...
+
+
+class _CopiesDifferError(Exception):
+    """Typed statistics of a staged file differ from their texts."""
+
+    def __init__(self, error: CheckpointValidationError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 def run_checkpoint_job(
@@ -223,12 +241,19 @@ def run_checkpoint_job(
     with telemetry.span("checkpoint.write", path=log.table, format=log.dialect.name) as span:
         state = open_state(log, version)
         attempts = 0
+        from_texts = False
         while True:
             attempts += 1
-            job = _Attempt(log, state, layout, open_parts, verify, memory_limit, progress)
+            open_each = partial(open_parts, from_texts=from_texts)
+            job = _Attempt(log, state, layout, open_each, verify, memory_limit, progress)
             try:
                 report = job.run()
                 break
+            except _CopiesDifferError as differ:
+                if from_texts:
+                    raise differ.error from None
+                # The checkpoint below may have them from another writer, or from a narrower type.
+                from_texts = True
             except (CorruptionError, NotFoundError) as error:
                 state = reopened(job.state, error, may_list=attempts < MOST_ATTEMPTS)
         report = replace(report, seconds=time.perf_counter() - begin)
@@ -244,7 +269,7 @@ class _Attempt:
     log: Log
     state: State
     layout: str
-    open_parts: OpenParts
+    open_parts: Callable[[State, str], PartWriter]
     verify: bool
     memory_limit: int | None
     progress: Progress | None
@@ -272,8 +297,10 @@ class _Attempt:
             parts = writer.write(may_keep_sidecars=not replaced)
             if self.verify:
                 begin = time.perf_counter()
-                found, self.plain_bytes = writer.read_back(parts)
-                _require_same(writer, parts, found)
+                read = writer.read_back(parts)
+                self.plain_bytes = read.plain_bytes
+                _require_same(writer, parts, read.found)
+                _require_same_copies(writer.plan, read.differing_copies)
                 verify_seconds = time.perf_counter() - begin
         except BaseException:
             _abandon(writer)
@@ -302,6 +329,11 @@ class _Attempt:
 def _abandon(writer: PartWriter) -> None:
     with suppress(Exception):  # the earlier error is raised
         writer.abandon()
+
+
+def _require_same_copies(plan: CheckpointPlan, differing: str | None) -> None:
+    if differing is not None:
+        raise _CopiesDifferError(differs_from_replay(COPIES_DIFFER, differing, plan.version))
 
 
 def _require_same(writer: PartWriter, parts: StagedParts, found: Digest) -> None:

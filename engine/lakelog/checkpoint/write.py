@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 from lakelog import telemetry
 from lakelog.checkpoint.bounded_memory import prefetch, release
 from lakelog.checkpoint.compare import (
+    COPIES_DIFFER,
     Comparison,
     check_written_file,
     differs_from_replay,
@@ -120,8 +121,8 @@ def write_checkpoint(
         log,
         version,
         layout,
-        lambda state, wanted: _LocalPartWriter(
-            log, state, wanted, memory_limit, verify, options, progress
+        lambda state, layout, *, from_texts: _LocalPartWriter(
+            log, state, layout, memory_limit, verify, options, progress, from_texts
         ),
         verify=verify,
         memory_limit=memory_limit,
@@ -143,9 +144,11 @@ class _LocalPartWriter:
         verify: bool,
         options: CheckpointOptions | None,
         progress: Progress | None,
+        from_texts: bool,
     ) -> None:
         self._log = log
         self._state = state
+        self._from_texts = from_texts
         self._memory_limit = memory_limit
         self._verify = verify
         self._progress = progress
@@ -281,7 +284,8 @@ class _LocalPartWriter:
         elif "stats" in columns:
             columns[STRUCT_STATISTICS] = None  # the text may be encoded from them
         files = self._source if self._incremental is None else self._incremental
-        return files.files(tuple(columns))
+        frames = files.files(tuple(columns))
+        return map(_structs_without_text, frames) if self._from_texts else frames
 
     def _counted(self) -> Iterator[pl.DataFrame]:
         """`_files`, counted before sorting: text is hashed faster in its original order."""
@@ -352,7 +356,7 @@ class _LocalPartWriter:
                     found += each
                     self._report_progress("verify", found.total, parts.expected.total)
                     self._require_unchanging(frame, parts)
-            return ReadBack(found, self._check_files(parts))
+            return ReadBack(found, *self._check_files(parts))
         except CheckpointValidationError:
             raise
         except (CorruptionError, NotFoundError) as cause:
@@ -381,9 +385,11 @@ class _LocalPartWriter:
             what = "a file action has dataChange true"
             raise differs_from_replay(what, path, self.plan.version, expected=False, found=True)
 
-    def _check_files(self, parts: StagedParts) -> int:
-        """Check each file; return the uncompressed length of the columns, in bytes."""
-        version, plain = self.plan.version, 0
+    def _check_files(self, parts: StagedParts) -> tuple[int, str | None]:
+        """Check each file; return the uncompressed length of the columns, in bytes, and a file
+        whose typed statistics differ from their texts.
+        """
+        version, plain, differing = self.plan.version, 0, None
         for file in parts.staged.files:
             try:
                 check = check_written_file(
@@ -396,12 +402,14 @@ class _LocalPartWriter:
                 raise differs_from_replay(
                     what, file.path, version, "Parquet", str(cause)[:200]
                 ) from cause
-            if check.problem:
+            if check.problem == COPIES_DIFFER:
+                differing = file.path
+            elif check.problem:
                 raise differs_from_replay(
                     check.problem, file.path, version, check.expected, check.found
                 )
             plain += check.plain_bytes
-        return plain
+        return plain, differing
 
     def differing_path(self, parts: StagedParts) -> str | None:
         if self._incremental is not None:
@@ -436,6 +444,14 @@ class _LocalPartWriter:
     def _report_progress(self, step: str, done: int, total: int | None) -> None:
         if self._progress is not None:
             self._progress(step, done, total)
+
+
+def _structs_without_text(frame: pl.DataFrame) -> pl.DataFrame:
+    """Rows with typed statistics only where there is no text."""
+    if STRUCT_STATISTICS not in frame.columns or "stats" not in frame.columns:
+        return frame
+    has_text = pl.col("stats").is_not_null()
+    return frame.with_columns(pl.when(~has_text).then(STRUCT_STATISTICS).alias(STRUCT_STATISTICS))
 
 
 def _is_large(frame: pl.DataFrame) -> bool:

@@ -119,7 +119,8 @@ def checkpoint(
         log,
         version,
         layout,
-        lambda state, wanted: _SparkPartWriter(
+        # Executors get the texts of statistics only, so `from_texts` changes nothing.
+        lambda state, wanted, *, from_texts: _SparkPartWriter(  # noqa: ARG005 - as above
             spark, log, state, wanted, verify, parts, strategy, storage_options
         ),
         verify=verify,
