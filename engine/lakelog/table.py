@@ -845,6 +845,7 @@ class Table:
         source: Any,
         on: str | Sequence[str] | Mapping[str, str],
         *,
+        schema_mode: Literal["merge"] | None = None,
         target_file_bytes: int | None = None,
         compression: str | None = None,
         version: int | None = None,
@@ -859,6 +860,9 @@ class Table:
             on: The columns that are compared: a name, several names, a mapping of table columns to
                 source columns, or SQL text of equalities
                 (``"target.id = source.id AND target.day = source.day"``). Nulls match nothing.
+            schema_mode: ``merge`` adds columns of the source that the table lacks, if a clause
+                assigns them by their name: `when_matched_update_all` and
+                `when_not_matched_insert_all` assign all. None raises an error.
             target_file_bytes: As `append`.
             compression: As `append`.
             version: The version at which the rows were read; conflicts are as for `overwrite`.
@@ -881,7 +885,7 @@ class Table:
         """
         from lakelog.data.merge import Merge
 
-        options = _options("merge", commit, None, target_file_bytes, compression, version)
+        options = _options("merge", commit, schema_mode, target_file_bytes, compression, version)
         return Merge(self._log, self._runtime, self.transaction, source, on, options, memory_limit)
 
     def upsert(
@@ -889,6 +893,7 @@ class Table:
         df: Any,
         on: str | Sequence[str],
         *,
+        schema_mode: Literal["merge"] | None = None,
         target_file_bytes: int | None = None,
         compression: str | None = None,
         version: int | None = None,
@@ -901,6 +906,7 @@ class Table:
             df: The rows, as `append` takes them; their keys must be unique. Columns that they lack
                 keep their values in updated rows.
             on: The key columns, as `merge`.
+            schema_mode: As `merge`.
             target_file_bytes: As `append`.
             compression: As `append`.
             version: As `merge`.
@@ -924,7 +930,7 @@ class Table:
         """
         from lakelog.data.merge import Merge
 
-        options = _options("upsert", commit, None, target_file_bytes, compression, version)
+        options = _options("upsert", commit, schema_mode, target_file_bytes, compression, version)
         merge = Merge(self._log, self._runtime, self.transaction, df, on, options, memory_limit)
         return merge.when_matched_update_all().when_not_matched_insert_all().execute()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lakelog.errors import InvalidInputError
 from lakelog.input_validation import checked_methods
@@ -124,6 +124,7 @@ class Transaction(LogTransaction):
         source: Any,
         on: str | Sequence[str] | Mapping[str, str],
         *,
+        schema_mode: Literal["merge"] | None = None,
         target_file_bytes: int | None = None,
         compression: str | None = None,
         memory_limit: int | None = None,
@@ -134,7 +135,7 @@ class Transaction(LogTransaction):
         from lakelog.data.merge import Merge
         from lakelog.data.row_commit import WriteOptions
 
-        options = WriteOptions(None, target_file_bytes, compression)
+        options = WriteOptions(schema_mode, target_file_bytes, compression)
         return Merge(self._log, self._runtime, self, source, on, options, memory_limit, self._part)
 
     def upsert(
@@ -142,6 +143,7 @@ class Transaction(LogTransaction):
         df: Any,
         on: str | Sequence[str],
         *,
+        schema_mode: Literal["merge"] | None = None,
         target_file_bytes: int | None = None,
         compression: str | None = None,
         memory_limit: int | None = None,
@@ -150,6 +152,7 @@ class Transaction(LogTransaction):
         merge = self.merge(
             df,
             on,
+            schema_mode=schema_mode,
             target_file_bytes=target_file_bytes,
             compression=compression,
             memory_limit=memory_limit,

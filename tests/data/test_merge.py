@@ -19,7 +19,7 @@ import lakelog
 from lakelog import ConflictError, Table
 from lakelog.errors import InvalidInputError
 from tests.budget import rng_of, share_of
-from tests.data.test_append import SCHEMA, changes_of, commit_info, frame, new_table
+from tests.data.test_append import ROWS, SCHEMA, changes_of, commit_info, frame, new_table
 from tests.data.test_write import data_files
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
@@ -392,3 +392,93 @@ def test_columns_named_like_patterns_are_merged_by_their_names(
     assert {each["minValues"]["a"] for each in bounds} <= {7, 8, 9}
     assert {each["minValues"].get("*") for each in bounds} <= {0, 1, 2, 3}
     assert table.to_polars().columns == ["*", "^a$", "a"]
+
+
+WITH_NEW = pl.DataFrame({"id": [2, 3, 9], "new": [20, None, 90], "x": [2.5, 3.5, 9.5]})
+
+
+@pytest.mark.parametrize(
+    "clauses",
+    [
+        [("when_matched_update_all", {}), ("when_not_matched_insert_all", {})],
+        [("when_matched_update", {"updates": {"new": "source.new"}})],
+        [("when_not_matched_insert", {"updates": {"id": "source.id", "new": "source.new"}})],
+        [("when_matched_update_all", {"except_cols": ["x"]}), ("when_matched_delete", {})],
+        [("when_not_matched_by_source_delete", {}), ("when_matched_update_all", {})],
+    ],
+)
+def test_merge_with_schema_mode_adds_the_columns_that_deltalake_adds(
+    tmp_path: Path, clauses: list[tuple[str, dict[str, Any]]]
+) -> None:
+    rows = ROWS
+    table = new_table(tmp_path / "ours")
+    table.append(rows)
+    deltalake.write_deltalake(str(tmp_path / "theirs"), rows.to_arrow(), partition_by=["p"])
+    merge = table.merge(WITH_NEW, on="id", schema_mode="merge")
+    theirs = deltalake.DeltaTable(str(tmp_path / "theirs")).merge(
+        WITH_NEW.to_arrow(), ON, "source", "target", merge_schema=True
+    )
+    for name, arguments in clauses:
+        getattr(merge, name)(**arguments)
+        getattr(theirs, name)(**arguments)
+    merge.execute()
+    theirs.execute()
+    expected = pl.DataFrame(deltalake.DeltaTable(str(tmp_path / "theirs")).to_pyarrow_table())
+    assert set(table.snapshot().schema.names) == {"p", "id", "x", "new"}
+    assert bag(table.to_polars().select("id", "p", "x", "new")) == bag(
+        expected.select("id", "p", "x", "new")
+    )
+    again = pl.DataFrame(deltalake.DeltaTable(str(tmp_path / "ours")).to_pyarrow_table())
+    assert bag(again.select("id", "p", "x", "new")) == bag(expected.select("id", "p", "x", "new"))
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        VECTORS,
+        FEED,
+        {"delta.columnMapping.mode": "name"},
+        {"delta.enableRowTracking": "true"},
+    ],
+    ids=lambda configuration: next(iter(configuration)),
+)
+def test_new_columns_of_a_merge_are_in_tables_with_features(
+    tmp_path: Path, configuration: dict[str, str]
+) -> None:
+    table = new_table(tmp_path, **configuration)
+    table.append(ROWS)
+    table.upsert(WITH_NEW, on="id", schema_mode="merge")
+    table.checkpoint()
+    found = lakelog.open(tmp_path).to_polars().sort("id")
+    assert found["new"].to_list() == [None, 20, None, None, 90]
+    assert found["x"].to_list()[1:3] == [2.5, 3.5]
+    assert found["p"].to_list()[:4] == ROWS["p"].to_list()
+    if configuration is FEED:
+        changes = table.changes(2).collect()
+        assert changes.filter(_change_type="update_preimage")["new"].null_count() == 2
+        assert changes.filter(pl.col("new") == 20)["_change_type"].to_list() == ["update_postimage"]
+
+
+def test_new_columns_of_a_merge_conflict_with_other_changes_of_the_schema(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    table.append(ROWS)
+    version = table.snapshot().version
+    table.alter.add_columns({"new": pl.Int64})
+    with pytest.raises(ConflictError):
+        table.merge(
+            WITH_NEW, on="id", schema_mode="merge", version=version
+        ).when_matched_update_all().execute()
+
+
+def test_merge_adds_only_columns_that_are_assigned_by_their_name(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    table.append(ROWS)
+    source = WITH_NEW.rename({"id": "key"})
+    with table.transaction() as tx:
+        merge = tx.merge(source, on={"id": "key"}, schema_mode="merge")
+        merge.when_matched_update({"x": pl.col("source").struct.field("new")}).execute()
+    assert table.snapshot().schema.names == ("p", "id", "x")
+    with pytest.raises(InvalidInputError, match="no column 'new'"):
+        table.upsert(WITH_NEW, on="id")
+    with pytest.raises(InvalidInputError, match="does not replace them"):
+        table.upsert(WITH_NEW, on="id", schema_mode="overwrite")  # type: ignore[arg-type]

@@ -43,7 +43,6 @@ from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.sql.condition import condition
 from lakelog.sql.sql_text import sql_text
-from lakelog.transaction import metadata_changes
 from lakelog.transaction.create import NewTable
 from lakelog.transaction.operations import CommitArguments, Operation
 from lakelog.transaction.runtime import Runtime
@@ -192,11 +191,7 @@ class _Write:
         with commit.guarded():
             targets = self._targets(where) if mode != "Append" else None
             if metadata != before:
-                tx.set_metadata(
-                    schema=metadata.schema,
-                    partition_by=metadata.partition_columns,
-                    configuration=_changed(before, metadata),
-                )
+                commit.set_metadata(metadata)
                 if changes_schema and not is_clusterable(metadata, plan.clustering):
                     tx.remove_clustering()
             records = commit.keeps_changes and not changes_schema
@@ -237,9 +232,10 @@ class _Write:
         metadata = snapshot.metadata
         if self._options.schema_mode is None:
             return metadata
-        replaces = self._options.schema_mode == "overwrite"
-        schema = merged_schema(Struct(()) if replaces else metadata.schema, self._rows.schema)
-        partition_by = self._options.partition_by if replaces else None
+        if self._options.schema_mode == "merge":
+            return self._commit.with_columns(self._rows.schema)
+        schema = merged_schema(Struct(()), self._rows.schema)
+        partition_by = self._options.partition_by
         for name in metadata.partition_columns if partition_by is None else partition_by:
             if name not in schema.names:
                 raise InvalidInputError(
@@ -251,16 +247,7 @@ class _Write:
                 )
         if schema == metadata.schema and partition_by is None:
             return metadata
-        wanted = metadata_changes.change_metadata(
-            metadata,
-            snapshot.table_configuration.dialect,
-            None,
-            {},
-            schema=schema,
-            partition_by=partition_by,
-        )
-        # Ids and physical names of new columns are settled now, for the files need them.
-        return metadata_changes.settled_metadata(wanted, metadata, self._runtime)
+        return self._commit.changed_metadata(schema, partition_by)
 
     def _targets(self, where: pl.Expr | None) -> Targets:
         """The files that are removed; refuses what the table forbids before rows are written."""
@@ -417,12 +404,6 @@ def require_all(table: pa.Table, where: pl.Expr) -> None:
             found={"row": row, **(rows.row(row, named=True) if columns else {})},
             hint="pass only rows for which the predicate is true, or change the predicate",
         )
-
-
-def _changed(before: Metadata, after: Metadata) -> dict[str, str | None]:
-    """Properties that are new or have another value."""
-    old = before.configuration
-    return {k: v for k, v in after.configuration.items() if k not in old or old[k] != v}
 
 
 def _metrics(report: WriteReport, removed_files: pl.DataFrame) -> Mapping[str, int]:

@@ -91,6 +91,12 @@ class Merge:
         memory_limit: int | None = None,
         part: Callable[[Callable[[], WriteReport]], WriteReport] | None = None,
     ) -> None:
+        if options.schema_mode not in {None, "merge"}:
+            raise InvalidInputError(
+                "a merge adds columns, and does not replace them",
+                expected="schema_mode='merge' or None",
+                found=options.schema_mode,
+            )
         self._log, self._runtime, self._begin, self._part = log, runtime, begin, part
         self._source, self._on, self._options = source, on, options
         self._memory_limit = memory_limit
@@ -178,11 +184,11 @@ class Merge:
         if commit.tx.duplicate:
             return WriteReport(None, duplicate=True)
         ReadPlan.of(commit.snapshot, ())  # refuses a table without rows
-        schema = commit.snapshot.schema
         incoming = Incoming.of(self._source)
-        on = MergeCondition.of(self._on, schema.names, incoming.schema.names)
-        keys = on.keys
-        source = _Source.of(incoming, schema, keys, self._memory_limit)
+        on = MergeCondition.of(self._on, commit.snapshot.schema.names, incoming.schema.names)
+        if self._options.schema_mode == "merge":
+            commit.set_metadata(commit.with_columns(self._assigned(incoming.schema)))
+        source = _Source.of(incoming, commit.snapshot.schema, on.keys, self._memory_limit)
         commit.parameters |= {
             "predicate": on.parameter,
             **_clause_parameters("matchedPredicates", self._matched),
@@ -208,6 +214,14 @@ class Merge:
             return WriteReport(None)
         commit.metrics |= _metrics(done, source.height)
         return commit.commit(done.report())
+
+    def _assigned(self, source: pa.Schema) -> pa.Schema:
+        """The columns of the source that clauses assign to columns of the same name."""
+        names: set[str] = set()
+        for clause in (*self._matched, *self._not_matched, *self._by_source):
+            every = set(source.names).difference(clause.skipped)
+            names |= every if clause.values is None else every.intersection(clause.values)
+        return pa.schema([field for field in source if field.name in names])
 
 
 def _clause_parameters(name: str, clauses: Sequence[_Clause]) -> dict[str, str]:

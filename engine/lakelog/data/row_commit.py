@@ -18,8 +18,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import polars as pl
+import pyarrow as pa
 
-from lakelog.data.conform import Conform
+from lakelog.data.conform import Conform, merged_schema
 from lakelog.data.deletion_vectors import VectorWriter
 from lakelog.data.row_rules import IdentityValues
 from lakelog.data.write import DataFileWriter, WritePlan, discard
@@ -38,8 +39,9 @@ from lakelog.errors import (
 from lakelog.log.context import Log
 from lakelog.log.files import find_files
 from lakelog.log.snapshot import LogSnapshot
+from lakelog.model import contract
 from lakelog.model.metadata import Metadata
-from lakelog.transaction import write_support
+from lakelog.transaction import metadata_changes, write_support
 from lakelog.transaction.operations import CommitArguments
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.transaction import LogTransaction, Part
@@ -165,6 +167,7 @@ class RowCommit:
         self.parameters: dict[str, Any] = {}
         self._writers: list[DataFileWriter | VectorWriter] = []
         self._identities: list[IdentityValues] = []
+        self._evolved: LogSnapshot | None = None
         self.joins = isinstance(begin, LogTransaction)
         self.follows = False
         if isinstance(begin, LogTransaction):
@@ -181,8 +184,39 @@ class RowCommit:
 
     @property
     def snapshot(self) -> LogSnapshot:
-        """The version that the transaction reads."""
-        return self.tx.snapshot
+        """The version that the transaction reads, with the columns that the call adds."""
+        return self._evolved or self.tx.snapshot
+
+    def with_columns(self, rows: pa.Schema) -> Metadata:
+        """The metadata with the columns of rows that the table lacks."""
+        metadata = self.tx.snapshot.metadata
+        schema = merged_schema(metadata.schema, rows)
+        return metadata if schema == metadata.schema else self.changed_metadata(schema, None)
+
+    def changed_metadata(
+        self, schema: contract.Struct, partition_by: Sequence[str] | None
+    ) -> Metadata:
+        """The metadata with another schema; ids and physical names of new columns are settled."""
+        metadata, table = self.tx.snapshot.metadata, self.tx.snapshot.table_configuration
+        wanted = metadata_changes.change_metadata(
+            metadata, table.dialect, None, {}, schema=schema, partition_by=partition_by
+        )
+        return metadata_changes.settled_metadata(wanted, metadata, self._runtime)
+
+    def set_metadata(self, metadata: Metadata) -> None:
+        """Change the metadata in the same commit; files are then read and written under it."""
+        before = self.tx.snapshot.metadata
+        if metadata == before:
+            return
+        old = before.configuration
+        self.tx.set_metadata(
+            schema=metadata.schema,
+            partition_by=metadata.partition_columns,
+            configuration={
+                k: v for k, v in metadata.configuration.items() if k not in old or old[k] != v
+            },
+        )
+        self._evolved = self.tx.snapshot.under(metadata)
 
     @property
     def keeps_changes(self) -> bool:

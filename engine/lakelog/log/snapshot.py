@@ -58,6 +58,10 @@ class LogSnapshot:
     def __init__(self, state: State) -> None:
         self._state = state
 
+    def under(self, metadata: Metadata) -> LogSnapshot:
+        """The same files under metadata that a transaction sets: with columns that it adds."""
+        return _EvolvedSnapshot(self._state, metadata)
+
     @classmethod
     def open(cls, log: Log, version: int | None = None) -> Self:
         """Open a version (None: the latest); errors as `Table.snapshot`."""
@@ -354,3 +358,21 @@ class LogSnapshot:
         from lakelog.log.export import iter_state
 
         return iter_state(self._state, columns)
+
+
+class _EvolvedSnapshot(LogSnapshot):
+    """A version under the metadata of its next one."""
+
+    def __init__(self, state: State, metadata: Metadata) -> None:
+        super().__init__(state)
+        self._metadata = metadata
+
+    @property
+    def metadata(self) -> Metadata:
+        """The new metadata."""
+        return self._metadata
+
+    @property
+    def table_configuration(self) -> TableConfiguration:
+        """The protocol with the new metadata."""
+        return super().table_configuration.changed(metadata=self._metadata)
