@@ -18,6 +18,7 @@ from lakelog.data.alter import Alter
 from lakelog.errors import (
     ConflictError,
     InvalidInputError,
+    InvalidPropertyError,
     InvalidTransactionError,
     SchemaEvolutionError,
     UnsupportedFeatureError,
@@ -214,6 +215,19 @@ def test_nullability_comments_and_properties_are_changed(tmp_path: Path) -> None
     assert table.alter.unset_properties(["other"]) is None
     assert table.alter.upgrade(["timestampNtz"]) == 10
     assert "timestampNtz" in (table.snapshot().protocol.reader_features or ())
+
+
+@pytest.mark.parametrize(
+    "listed", ["nothing", "id,id", "st.x,st", "st,ST.x", "st.y", "day", "id.x"]
+)
+def test_list_of_statistics_columns_names_each_column_of_files_once(
+    tmp_path: Path, listed: str
+) -> None:
+    schema = {"id": pl.Int64, "st": pl.Struct({"x": pl.Int64}), "day": pl.String}
+    table = lakelog.create(tmp_path, schema, partition_by=["day"])
+    with pytest.raises(InvalidPropertyError, match="the list of statistics columns names"):
+        table.alter.set_properties({"delta.dataSkippingStatsColumns": listed})
+    table.alter.set_properties({"delta.dataSkippingStatsColumns": "ID, st.x"})
 
 
 def test_commits_have_the_description_that_was_given(tmp_path: Path) -> None:

@@ -36,6 +36,34 @@ def indexed_columns(
     return own if count < 0 else _first(own, count)[0]
 
 
+def require_statistics_columns(
+    schema: contract.Struct, partition_columns: Sequence[str], text: str
+) -> None:
+    """Refuse a list of statistics columns that names a column twice, within another one, or one
+    that files do not have.
+    """
+    partitions = {name.lower() for name in partition_columns}
+    seen: set[tuple[str, ...]] = set()
+    for parts in _names(text):
+        type_: contract.DataType | None = schema
+        for part in parts:
+            field = type_.field(part) if isinstance(type_, contract.Struct) else None
+            type_ = None if field is None else field.type
+        path = tuple(part.lower() for part in parts)
+        is_repeated = any(path[: len(other)] == other[: len(path)] for other in seen)
+        if type_ is None or is_repeated or path[0] in partitions:
+            raise InvalidPropertyError(
+                "the list of statistics columns names a column twice"
+                if is_repeated
+                else "the list of statistics columns names a column that data files do not have",
+                path=STATISTICS_COLUMNS,
+                column=".".join(parts),
+                expected="columns of the table, each once, without partition columns",
+                found=text,
+            )
+        seen.add(path)
+
+
 def whole_number(configuration: Mapping[str, str | None], key: str, default: int) -> int:
     """A property that is an integer; `default` if it is not set."""
     text = configuration.get(key)

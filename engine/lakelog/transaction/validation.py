@@ -29,6 +29,7 @@ from lakelog.errors import (
 from lakelog.model import actions, contract
 from lakelog.model.contract import fields_of, is_nested, leaf_types
 from lakelog.model.metadata import Metadata, is_on
+from lakelog.skipping.indexed_columns import STATISTICS_COLUMNS, require_statistics_columns
 from lakelog.transaction import row_tracking, write_support
 from lakelog.transaction.commit_content import after
 from lakelog.transaction.file_rules import check_files
@@ -76,6 +77,9 @@ def check_metadata(
     any_name = configured.column_mapping != "none" or not dialect.names_parquet_columns
     _check_names(schema, fields, any_name=any_name)
     _check_partition_columns(new, schema)
+    listed = properties.get(STATISTICS_COLUMNS)
+    if listed is not None and old is not None and not restored:  # a clone may have an old list
+        require_statistics_columns(schema, new.partition_columns, listed)
     settled = replaced or restored or constraints_hold
     _check_rules_of_features(configured, old, schema, constraints_hold=settled)
     _check_types(schema, fields)
