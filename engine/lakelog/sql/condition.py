@@ -113,7 +113,7 @@ def _refused(text: str, what: str, hint: str | None) -> Iterator[None]:
     except (UnsupportedExpressionError, *_REFUSED) as cause:
         reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
         raise InvalidInputError(
-            f"{what} has a part that is not supported: {reason}", found=text, hint=hint
+            f"{what} has a part that cannot be evaluated: {reason}", found=text, hint=hint
         ) from cause
 
 
