@@ -350,6 +350,7 @@ def test_condition_has_the_meaning_of_spark_sql(text: str, matching: list[int]) 
         ("n IN (SELECT 1)", "evaluated: n IN"),
         ("n = = 1", "text that cannot be parsed, at line 1, column 5"),
         ("s LIKE 'a\\'", "ends with its escape"),
+        ("s LIKE 'a' ESCAPE '!!'", "the escape character '!!'"),
         ("st.nothing = 1", "no column st.nothing"),
         ("n % 0 = 1", "a division by zero"),
         ("CAST(s AS VARCHAR(3)) = 'a'", "the type varchar"),

@@ -605,14 +605,16 @@ def _in(self: Translation, node: Any) -> Value:
 
 
 def _like(self: Translation, node: Any) -> Value:
-    escape = None
+    escape = "\\"
     if type(node).__name__ == "Escape":
-        escape, node = self.value(node.expression).literal, node.this
+        escape, node = str(self.value(node.expression).literal), node.this
     value, pattern = self.value(node.this), self.value(node.expression)
     if value.type not in {STRING, VOID} or not isinstance(pattern.literal, str):
         raise UnsupportedExpressionError(f"{_sql(node)}: LIKE needs a string and a literal pattern")
+    if len(escape) != 1:
+        raise UnsupportedExpressionError(f"the escape character {escape!r}")
     folds_case = type(node).__name__ == "ILike"
-    found = _matches(value.expr, pattern.literal, escape or "\\", folds_case)
+    found = _matches(value.expr, pattern.literal, escape, folds_case)
     return _negated(node, found)
 
 
