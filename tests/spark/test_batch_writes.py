@@ -426,7 +426,7 @@ def test_invalid_condition_is_refused(tmp_path: Path) -> None:
     made = writer(tmp_path / "t", overwrite=True, replaceWhere="id = 3")
     with pytest.raises(InvalidInputError, match="satisfy"):
         made.write(iter([rows(3, 4)]))
-    with pytest.raises(InvalidInputError, match="cannot be used"):
+    with pytest.raises(InvalidInputError, match="cannot be parsed"):
         writer(tmp_path / "t", overwrite=True, replaceWhere="id ===")
 
 
