@@ -4,6 +4,7 @@ reports every skip.
 
 from __future__ import annotations
 
+import gc
 import os
 import tempfile
 import zlib
@@ -233,6 +234,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             config.hook.pytest_deselected(items=[i for i in items if i in left_out])
             items[:] = [i for i in items if i not in left_out]
     items.sort(key=_turn)
+
+
+def pytest_collection_finish() -> None:
+    """Take what pytest has collected, half a million objects, out of garbage collection: each of
+    sixty collections that tests and benchmarks request took a third of a second.
+    """
+    gc.freeze()
 
 
 def _turn(item: pytest.Item) -> int:
