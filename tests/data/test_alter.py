@@ -166,6 +166,15 @@ def test_changing_a_column_that_rules_depend_on_raises(tmp_path: Path) -> None:
     assert table.alter.drop_column("s") == 5
 
 
+def test_column_with_a_backquote_in_its_name_is_found_in_rules(tmp_path: Path) -> None:
+    mapping = {"delta.columnMapping.mode": "name"}
+    table = lakelog.create(tmp_path, {"id": pl.Int64, "a`b": pl.Int64}, configuration=mapping)
+    table.alter.add_constraint("small", "`a``b` < 10")
+    with pytest.raises(SchemaEvolutionError, match="referred to elsewhere"):
+        table.alter.drop_column("a`b")
+    table.append(pl.DataFrame({"id": [1], "a`b": [2]}))
+
+
 @pytest.mark.parametrize("column", ["id", "s.a", "s"])
 def test_dropping_a_clustering_column_raises(tmp_path: Path, column: str) -> None:
     handmade = Handmade(tmp_path)

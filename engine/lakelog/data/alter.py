@@ -369,7 +369,8 @@ def _require_unreferenced(
     """Refuse to rename, change or drop a column that something else in the metadata refers to."""
     metadata = snapshot.metadata
     name = schema_edits.path_of(metadata.schema, column)[-1]
-    word = re.compile(rf"(?<!\w){re.escape(name)}(?!\w)", re.IGNORECASE)
+    forms = {name, name.replace("`", "``"), orjson.dumps(name).decode()[1:-1]}
+    word = re.compile(rf"(?<!\w)({'|'.join(map(re.escape, forms))})(?!\w)", re.IGNORECASE)
     texts = {key: str(text) for key, text in metadata.constraints.items()}
     for at in contract.fields_of(new.schema):
         for key in (GENERATION, INVARIANT):
