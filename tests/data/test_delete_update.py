@@ -6,6 +6,7 @@ import datetime as dt
 import itertools
 import json
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -253,8 +254,39 @@ def test_literals_of_sql_text_get_the_type_of_their_column(tmp_path: Path) -> No
     (row,) = table.snapshot().scan().collect().rows()
     moment = dt.datetime(2026, 1, 5, 1, tzinfo=dt.UTC)
     assert row == (dt.date(2026, 1, 5), moment, 1.5, 2.0)
-    with pytest.raises(InvalidInputError, match="cannot be computed"):
+    with pytest.raises(InvalidInputError, match="the string 'tomorrow' as date"):
         table.update({"d": "'tomorrow'"})
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "expected"),
+    [
+        ("big", "-9223372036854775808", -(2**63)),
+        ("big", "CAST(s AS BIGINT) - 1", 6),
+        ("price", f"-{'9' * 20}.{'9' * 18}", Decimal(f"-{'9' * 20}.{'9' * 18}")),
+        ("big", "big * 9223372036854775807", "an overflow of bigint"),
+        ("at", "'2026-01-06T10:00:00+02:00'", dt.datetime(2026, 1, 6, 8, tzinfo=dt.UTC)),
+        ("at", "'06.01.2026'", "the string '06.01.2026' as timestamp"),
+        ("at", "s", "a string that is not a time such as"),
+        ("day", "'x'", "the string 'x' as date"),
+    ],
+)
+def test_new_value_of_sql_text_is_written_exactly_or_refused(
+    tmp_path: Path, name: str, text: str, expected: Any
+) -> None:
+    rows = pl.DataFrame(
+        {"big": [2], "s": ["7"], "price": [Decimal(1)], "at": [FAR], "day": [FAR.date()]},
+        schema_overrides={"price": pl.Decimal(38, 18)},
+    )
+    lakelog.write(tmp_path, rows)
+    table = lakelog.open(tmp_path)
+    if isinstance(expected, str):
+        with pytest.raises(InvalidInputError, match=expected):
+            table.update({name: text})
+        expected = rows[name][0]
+    else:
+        table.update({name: text})
+    assert table.to_polars()[name].to_list() == [expected]
 
 
 def test_condition_that_a_value_makes_fail_raises_and_nothing_is_written(tmp_path: Path) -> None:

@@ -204,6 +204,17 @@ def test_additional_conditions_filter_pairs_and_skip_files(tmp_path: Path) -> No
     assert bag(table.to_polars()) == Counter(rows)
 
 
+def test_names_of_a_condition_are_found_in_any_case_and_quotes(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    table.append(frame(("a", 1, 1.0), ("a", 2, 2.0)))
+    new = pl.DataFrame({"o`ne": [1], "y": [5.0]})
+    merge = table.merge(new, 'TARGET."ID" = Source.`O``NE` AND Target.X < SOURCE.Y')
+    assert merge.when_matched_delete().execute().num_deleted_rows == 1
+    table.merge(new, {"id": "o`ne"}).when_not_matched_insert({"id": "SOURCE.`o``ne`"}).execute()
+    predicate = commit_info(tmp_path, 3)["operationParameters"]["predicate"]
+    assert json.loads(predicate) == ["(target.`id` = source.`o``ne`)"]
+
+
 def test_column_that_is_compared_twice_must_equal_both_values(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     table.append(frame(("a", 1, 1.0), ("a", 2, 2.0)))

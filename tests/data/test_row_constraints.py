@@ -185,6 +185,10 @@ UNSUPPORTED = [
     ("id = x IN (1)", "without brackets"),
     ("id BETWEEN 0 AND 1 = true", "without brackets"),
     ("TRY_CAST(x AS INT) > 0", "TRY_CAST"),
+    ("CAST(x AS STRING COLLATE UTF8_LCASE) = 'a'", "type STRING COLLATE"),
+    ("EXTRACT(length FROM x) = 1", "part length"),
+    ("week(x) = 1", "function week"),
+    ("id > 0;", "semicolon"),
     ("date_format(x, 'EEE') = 'Mon'", "date_format"),
     ("x LIKE x", "literal pattern"),
     ("id > 1 OVER ()", "parsed"),
@@ -205,6 +209,13 @@ def test_unsupported_expression_raises_before_a_row_is_written(
     assert part in caught.value.message
     assert caught.value.expected == text
     assert data_files(tmp_path) == []
+
+
+def test_seconds_that_are_extracted_have_a_fraction(tmp_path: Path) -> None:
+    table = checked(tmp_path, "EXTRACT(SECOND FROM timestamp_millis(id)) = 1")
+    table.append(frame(61_000))
+    with pytest.raises(ConstraintViolationError):
+        table.append(frame(1_500))
 
 
 def test_rows_are_deleted_from_a_table_whose_constraint_is_not_supported(tmp_path: Path) -> None:

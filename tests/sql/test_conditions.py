@@ -88,6 +88,8 @@ def test_sql_text_is_kept_with_its_names_in_backquotes() -> None:
     assert sql_text("region='eu'  and day > '2026-01-01'") == "region='eu'  and day > '2026-01-01'"
     assert sql_text("s = 'it''s \\'") == r"s = 'it\'s \\'"
     assert sql_text('"re`g""n" = \'"eu"\'') == '`re``g"n` = \'"eu"\''
+    text = '/* it\'s "q" */ "n" = 1 -- don\'t "q"'
+    assert sql_text(text) == text.replace('"n"', "`n`")
     assert sql_text("\"at\" < TIMESTAMP_NTZ '2026-01-01'") == "`at` < TIMESTAMP_NTZ '2026-01-01'"
 
 
@@ -331,6 +333,23 @@ ODD = pl.DataFrame(
         ("at <= current_timestamp() - INTERVAL 30 MINUTES OR at > now() + INTERVAL 1 DAY", [1, 3]),
         ("DATE(at) = current_date", [1]),
         ("NULL", []),
+        ("CAST(price * 1.5 AS DECIMAL(10,1)) = 2.3", [1]),
+        ("TRY_CAST(concat(n, '.445') AS DECIMAL(10,2)) = 1.45", [1]),
+        ("CAST(CAST(concat(n, '.125') AS DOUBLE) AS DECIMAL(10,2)) = 1.13", [1]),
+        ("(price + 1) / 64 = 0.039063", [1]),
+        ("CAST(price AS DECIMAL(38,18)) * CAST(price * 10 AS DECIMAL(38,18)) = 22.5", [1]),
+        ("price > -1.2345678901234567890123456789", [1, 2]),
+        ("ln(n) IS NULL AND n IS NOT NULL", [2]),
+        ("CAST(id AS DOUBLE) % 2 = 1", [1, 3]),
+        ("initcap(s) = 'A_b' AND initcap('a-b cD') = 'A-b Cd'", [1]),
+        ("EXTRACT(SECOND FROM at + INTERVAL 500 MILLISECONDS) = 0.5", [1, 3]),
+        ("EXTRACT(week FROM at) = 1 AND date_part('dow', at) = 5", [1]),
+        ("TRY_CAST('x' AS INT) IS NULL AND TRY_CAST('2026-02-30' AS DATE) IS NULL AND n = 1", [1]),
+        (
+            "TRY_CAST(concat('2026-01-0', n, 'T10:00:00+02:00') AS TIMESTAMP) = '2026-01-01 08:00'",
+            [1],
+        ),
+        ("NOT array_contains(tags, 'z')", [1, 2]),
         (" OR ".join(f"id = {k}" for k in range(3, 300)), [3]),
         (f"id IN ({', '.join(map(str, range(2, 3000)))}, NULL)", [2, 3]),
     ],
@@ -346,14 +365,25 @@ def test_condition_has_the_meaning_of_spark_sql(text: str, matching: list[int]) 
     [
         ("10 / n > 5", "a division by zero"),
         ("CAST(s AS INT) = 7", "a string that is not of int"),
-        ("n = 1; DROP TABLE t", "evaluated: n = 1; DROP TABLE t"),
+        ("n = 1; DROP TABLE t", "text that cannot be parsed"),
         ("n IN (SELECT 1)", "evaluated: n IN"),
         ("n = = 1", "text that cannot be parsed, at line 1, column 5"),
-        ("s LIKE 'a\\'", "ends with its escape"),
+        ("s LIKE 'a\\'", "has to be before %, _ or another"),
         ("s LIKE 'a' ESCAPE '!!'", "the escape character '!!'"),
         ("st.nothing = 1", "no column st.nothing"),
         ("n % 0 = 1", "a division by zero"),
         ("CAST(s AS VARCHAR(3)) = 'a'", "the type varchar"),
+        ("CAST(s AS STRING COLLATE UTF8_LCASE) = 'A_B'", "the type STRING COLLATE UTF8_LCASE"),
+        ("s = 7.0", r"a comparison of string with decimal\(2,1\)"),
+        ("s LIKE 'a' ESCAPE ''", "the escape character ''"),
+        ("s LIKE 'a\\_\\b'", "has to be before %, _ or another"),
+        ("s RLIKE '('", r"the regular expression '\('"),
+        ("n < 1e400", "the number 1e400"),
+        ("EXTRACT(upper FROM s) = 'A'", "the part upper of a time"),
+        ("CAST(n AS DOUBLE) % 3 = 1", "a value other than 1, 2, 4"),
+        ("CAST(n * 1e9 AS STRING) = '1E9'", "a double that Spark writes with an exponent"),
+        ("TRY_CAST(concat('2026-1-', id) AS DATE) IS NULL", "may be a date or a time to Spark"),
+        ("nothing = 1", "SQL text uses a column that the table does not have"),
         ("(" * 500 + "n = 1" + ")" * 500, "text that cannot be parsed"),
     ],
 )
@@ -363,6 +393,24 @@ def test_condition_that_cannot_be_computed_is_refused_with_the_part(
     lakelog.write(tmp_path / "t", ODD.drop("Two Words"))
     with pytest.raises(InvalidInputError, match=message):
         lakelog.open(tmp_path / "t").to_polars(text)
+
+
+def test_list_with_nulls_that_lacks_a_value_may_contain_it() -> None:
+    rows = pl.DataFrame({"id": [1, 2, 3], "tags": [["x", None], ["y"], []]})
+    for text, found in {
+        "array_contains(tags, 'x')": [1],
+        "NOT array_contains(tags, 'y')": [3],
+    }.items():
+        where = condition(text, struct_of(rows.schema), NOW_US)
+        assert where is not None
+        assert rows.filter(where)["id"].to_list() == found
+
+
+@pytest.mark.parametrize("name", ["comment", "set", "begin", "use", "update", "date", "interval"])
+def test_column_may_have_the_name_of_a_statement(name: str) -> None:
+    where = condition(f"{name} > 1 AND {name.upper()} < 3", struct_of({name: pl.Int64()}), NOW_US)
+    assert where is not None
+    assert pl.DataFrame({name: [1, 2, 3]}).filter(where)[name].to_list() == [2]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from decimal import Decimal
 import duckdb
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 import lakelog
@@ -124,5 +124,8 @@ def duck(table: lakelog.Table) -> Iterator[duckdb.DuckDBPyConnection]:
 def test_condition_selects_the_rows_that_duckdb_selects(
     table: lakelog.Table, duck: duckdb.DuckDBPyConnection, text: str
 ) -> None:
-    expected = duck.sql(f"SELECT id FROM rows WHERE {text}").pl()["id"].sort()
+    try:
+        expected = duck.sql(f"SELECT id FROM rows WHERE {text}").pl()["id"].sort()
+    except duckdb.OutOfRangeException:  # of a byte, where lakelog computes with wider numbers
+        reject()
     assert table.to_polars(text)["id"].sort().to_list() == expected.to_list()

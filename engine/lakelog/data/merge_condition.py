@@ -20,7 +20,7 @@ import polars as pl
 from lakelog.errors import InvalidInputError
 from lakelog.model.contract import Field, Struct, expression_of, tree_of
 from lakelog.sql.condition import condition, parts_of
-from lakelog.sql.sql_text import sql_text
+from lakelog.sql.sql_text import quoted, sql_text
 
 SOURCE, TARGET = "source", "target"
 
@@ -43,7 +43,7 @@ class MergeCondition:
     ) -> MergeCondition:
         """The condition of a caller, with the column names of both sides."""
         if isinstance(on, str):
-            found = MergeCondition({on: on}) if on in target else _of_text(on)
+            found = MergeCondition({on: on}) if on in target else _of_text(on, target, source)
         elif isinstance(on, Mapping):
             found = MergeCondition(dict(on))
         else:
@@ -70,7 +70,9 @@ class MergeCondition:
     def parameter(self) -> str:
         """The ``predicate`` of ``operationParameters``."""
         text = None if self.text is None else sql_text(self.text)
-        keys = " AND ".join(f"({TARGET}.`{t}` = {SOURCE}.`{s}`)" for t, s in self.keys.items())
+        keys = " AND ".join(
+            f"({TARGET}.{quoted(t)} = {SOURCE}.{quoted(s)})" for t, s in self.keys.items()
+        )
         return orjson.dumps([text or keys]).decode()
 
     def of_pairs(self, target: Struct, source: Struct, now_us: int) -> PairCondition | None:
@@ -107,18 +109,19 @@ class PairCondition:
     of_target: pl.Expr | None
 
 
-def _of_text(text: str) -> MergeCondition:
+def _of_text(text: str, target: Sequence[str], source: Sequence[str]) -> MergeCondition:
     keys: dict[str, str] = {}
     is_more = False
     parts = parts_of(text)
     for part in parts:
-        sides = {path[0]: path[1] for path in part.columns if len(path) == 2}
+        sides = {path[0].lower(): path[1] for path in part.columns if len(path) == 2}
         both = part.is_equality and sides.keys() == {SOURCE, TARGET}
-        if both and sides[TARGET] not in keys:
-            keys[sides[TARGET]] = sides[SOURCE]
+        key = _named(sides[TARGET], target) if both else ""
+        if both and key not in keys:
+            keys[key] = _named(sides[SOURCE], source)
         else:
             is_more = True
-    if keys and {path[0] for part in parts for path in part.columns} == {SOURCE, TARGET}:
+    if keys and {path[0].lower() for part in parts for path in part.columns} == {SOURCE, TARGET}:
         return MergeCondition(keys, text if is_more else None)
     raise InvalidInputError(
         "the condition of the merge cannot be used",
@@ -127,6 +130,12 @@ def _of_text(text: str) -> MergeCondition:
         found=text,
         hint="join at least one equality by AND, and write each column as target.x or source.x",
     )
+
+
+def _named(name: str, names: Sequence[str]) -> str:
+    """The column of a name, in whose case it may differ."""
+    same = [each for each in names if each.lower() == name.lower()]
+    return same[0] if name not in names and len(same) == 1 else name
 
 
 def _parts(expr: pl.Expr, node: Any) -> Iterator[tuple[pl.Expr, Any]]:

@@ -148,10 +148,8 @@ class Assignments:
                     expected=", ".join(schema.names),
                     found=name,
                 )
-            expr = _expression(name, value, seen, rules.now_us)
-            dtype, roots = row_wise(expr, seen, f"the new value of {name!r}")
-            if isinstance(value, str):
-                expr = _as_assigned(expr, dtype, fields[name].type)
+            expr = _expression(fields[name], value, seen, rules.now_us)
+            _, roots = row_wise(expr, seen, f"the new value of {name!r}")
             self._roots |= set(roots)
             self._expressions[name] = expr
         changed = [field for name, field in fields.items() if name in self._expressions]
@@ -206,33 +204,19 @@ class Assignments:
         return self._rules.recomputed(rows, self.names)
 
 
-def _expression(name: str, value: Any, seen: contract.Struct, now_us: int) -> pl.Expr:
+def _expression(field: contract.Field, value: Any, seen: contract.Struct, now_us: int) -> pl.Expr:
     if isinstance(value, pl.Expr):
         return value
     if isinstance(value, str):
-        return new_value(value, seen, name, now_us)
+        return new_value(value, seen, field.name, field.type, now_us)
     try:
         return pl.lit(value)
     except (TypeError, ValueError, OverflowError, pl.exceptions.PolarsError) as cause:
         raise InvalidInputError(
-            f"the new value of {name!r} is not a literal", column=name, found=repr(value)[:200]
+            f"the new value of {field.name!r} is not a literal",
+            column=field.name,
+            found=repr(value)[:200],
         ) from cause
-
-
-def _as_assigned(expr: pl.Expr, dtype: pl.DataType, type_: contract.DataType) -> pl.Expr:
-    """A value of SQL text, where a literal has no type of its own: numbers with a point are
-    decimals, and dates and times are texts.
-    """
-    target = contract.to_polars(type_)
-    if isinstance(dtype, pl.Decimal) and target.is_float():
-        return expr.cast(target)
-    if dtype == pl.Int128:  # of SQL text; larger numbers are refused
-        return expr.cast(pl.Int64)
-    if dtype == pl.String and isinstance(target, pl.Datetime):
-        return expr.str.to_datetime(time_unit="us", time_zone=target.time_zone)
-    if dtype == pl.String and target == pl.Date:
-        return expr.str.to_date("%Y-%m-%d")
-    return expr
 
 
 class _Update(Change):

@@ -49,11 +49,13 @@ def condition(where: pl.Expr | str | None, schema: contract.Struct, now_us: int)
     return expr if not errors else expr & _without_errors(errors)
 
 
-def new_value(text: str, schema: contract.Struct, name: str, now_us: int) -> pl.Expr:
-    """The expression of a column's new value; `now_us` as for `condition`."""
+def new_value(
+    text: str, schema: contract.Struct, name: str, type_: contract.DataType, now_us: int
+) -> pl.Expr:
+    """The expression of a new value of a column of a type; `now_us` as for `condition`."""
     what = f"the new value of {name!r}"
     hint = "text is SQL: write a string literal in single quotes, or as pl.lit(...)"
-    value, errors = _translated(text, schema, what, hint, now_us)
+    value, errors = _translated(text, schema, what, hint, now_us, type_)
     return value.expr if not errors else pl.when(_without_errors(errors)).then(value.expr)
 
 
@@ -88,13 +90,20 @@ def _part(node: Any) -> ConditionPart:
 
 
 def _translated(
-    text: str, schema: contract.Struct, what: str, hint: str, now_us: int
+    text: str,
+    schema: contract.Struct,
+    what: str,
+    hint: str,
+    now_us: int,
+    type_: contract.DataType | None = None,
 ) -> tuple[Value, Sequence[RowError]]:
     from lakelog.sql.translation import Translation
 
     translation = Translation(schema, now_us=now_us, exact=False)
     with _refused(text, what, hint):
         value = translation.value(_parsed(text))
+        if type_ is not None:
+            value = translation.assigned(value, type_)
     return value, translation.errors
 
 
@@ -110,6 +119,8 @@ def _refused(text: str, what: str, hint: str | None) -> Iterator[None]:
 
     try:
         yield
+    except InvalidInputError:
+        raise
     except (UnsupportedExpressionError, *_REFUSED) as cause:
         reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
         raise InvalidInputError(

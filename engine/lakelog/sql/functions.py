@@ -104,7 +104,6 @@ _PARTS: Mapping[str, Callable[[pl.Expr], pl.Expr]] = {
     "dayofyear": lambda t: t.dt.ordinal_day(),
     "dayofweek": lambda t: t.dt.weekday() % 7 + 1,
     "weekday": lambda t: t.dt.weekday() - 1,
-    "week": lambda t: t.dt.week(),
     "weekofyear": lambda t: t.dt.week(),
 }
 _CLOCK: Mapping[str, Callable[[pl.Expr], pl.Expr]] = {
@@ -121,6 +120,21 @@ def _part(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
             time = self.cast(time, TIMESTAMP_NTZ)
         return Value(_CLOCK[name](time.expr).cast(pl.Int32), INTEGER)
     return Value(_PARTS[name](_time(self, name, nodes[0], DATE).expr).cast(pl.Int32), INTEGER)
+
+
+_PART_NAMES = {"dow": "dayofweek", "doy": "dayofyear", "week": "weekofyear"}
+_EXTRACTED = frozenset({"day", "dayofweek", "epoch", "hour", "minute", "month", "quarter", "year"})
+
+
+def part_of_time(self: Translation, name: str, node: Any) -> Value:
+    """EXTRACT(name FROM time)."""
+    if name == "second":  # with its fraction, unlike the function
+        time = self.cast(_time(self, name, node), TIMESTAMP)
+        digits = time.expr.dt.strftime("%S.%6f")
+        return Value(digits.cast(pl.Decimal(8, 6)), Decimal(8, 6))
+    if name not in _EXTRACTED | _PART_NAMES.keys():
+        raise UnsupportedExpressionError(f"the part {name} of a time")
+    return call(self, _PART_NAMES.get(name, name), [node])
 
 
 _UNITS = {
@@ -352,6 +366,26 @@ def _changed_case(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     return Value(text.str.to_uppercase() if upper else text.str.to_lowercase(), STRING)
 
 
+def is_like(text: pl.Expr, pattern: str, escape: str, folds_case: bool) -> pl.Expr:
+    """LIKE, where possible by a comparison that files can be skipped by."""
+    parts = re.findall(rf"{re.escape(escape)}(.)|(.)", pattern, re.DOTALL)
+    if ("", escape) in parts or any(escaped not in {"", "%", "_", escape} for escaped, _ in parts):
+        raise UnsupportedExpressionError(
+            f"the pattern {pattern!r}: {escape} has to be before %, _ or another {escape}"
+        )
+    plain = "".join(escaped or c for escaped, c in parts)
+    wild = [n for n, (escaped, c) in enumerate(parts) if not escaped and c in "%_"]
+    if not folds_case and not wild:
+        return text == plain
+    if not folds_case and wild == [len(parts) - 1] and pattern.endswith("%"):
+        return text.str.starts_with(plain[:-1])
+    regex = "".join(
+        re.escape(escaped) if escaped else {"%": ".*", "_": "."}.get(c, re.escape(c))
+        for escaped, c in parts
+    )
+    return text.str.contains(f"(?s{'i' if folds_case else ''})^{regex}$")
+
+
 def _length(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     return Value(_text(self, name, nodes[0]).str.len_chars().cast(pl.Int32), INTEGER)
 
@@ -485,6 +519,11 @@ def _signed(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
 
 # --- only in conditions and new values -----------------------------------------------------------
 
+
+def _logarithm(of: Callable[[pl.Expr], pl.Expr]) -> Callable[[pl.Expr], pl.Expr]:
+    return lambda x: pl.when(x > 0).then(of(x))
+
+
 _OF_FLOATS: Mapping[str, Callable[[pl.Expr], pl.Expr]] = {
     "acos": pl.Expr.arccos,
     "asin": pl.Expr.arcsin,
@@ -493,9 +532,9 @@ _OF_FLOATS: Mapping[str, Callable[[pl.Expr], pl.Expr]] = {
     "cos": pl.Expr.cos,
     "degrees": pl.Expr.degrees,
     "exp": pl.Expr.exp,
-    "ln": pl.Expr.log,
-    "log10": pl.Expr.log10,
-    "log2": lambda x: x.log(2),
+    "ln": _logarithm(pl.Expr.log),
+    "log10": _logarithm(pl.Expr.log10),
+    "log2": _logarithm(lambda x: x.log(2)),
     "radians": pl.Expr.radians,
     "sign": pl.Expr.sign,
     "signum": pl.Expr.sign,
@@ -549,12 +588,22 @@ def _position(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
 
 def _matches(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     pattern = _literal(self, name, nodes[1], str)
+    try:
+        pl.select(pl.lit("").str.contains(pattern))
+    except pl.exceptions.PolarsError as cause:
+        raise UnsupportedExpressionError(f"the regular expression {pattern!r}") from cause
     return Value(_text(self, name, nodes[0]).str.contains(pattern), BOOLEAN)
 
 
 def _changed_text(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
-    text = _text(self, name, nodes[0]).str
-    return Value(text.reverse() if name == "reverse" else text.to_titlecase(), STRING)
+    text = _text(self, name, nodes[0])
+    if name == "reverse":
+        return Value(text.str.reverse(), STRING)
+    word = pl.element().str
+    words = text.str.to_lowercase().str.split(" ")
+    return Value(
+        words.list.eval(word.head(1).str.to_uppercase() + word.slice(1)).list.join(" "), STRING
+    )
 
 
 def _size_of_text(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
@@ -573,7 +622,7 @@ def _epoch_seconds(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
 
 
 def _named_part(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
-    return call(self, _literal(self, name, nodes[0], str).lower(), nodes[1:])
+    return part_of_time(self, _literal(self, name, nodes[0], str).lower(), nodes[1])
 
 
 def _size_of_list(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
@@ -590,7 +639,9 @@ def _in_list(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     _, element = self.compared(Value(pl.element(), value.type.element), sought)
     if element.type != value.type.element:
         raise _refuse(name, value, sought)
-    return Value(value.expr.list.contains(element.expr, nulls_equal=False), BOOLEAN)
+    found = value.expr.list.contains(element.expr, nulls_equal=False)
+    is_known = found | (value.expr.list.drop_nulls().list.len() == value.expr.list.len())
+    return Value(pl.when(is_known).then(found), BOOLEAN)
 
 
 _Function = Callable[["Translation", str, Sequence[Any]], Value]

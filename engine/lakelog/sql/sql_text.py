@@ -16,9 +16,6 @@ import polars as pl
 
 from lakelog.model.contract import tree_of
 
-_QUOTED = re.compile(r"""'(?P<text>(?:[^']|'')*)'|`[^`]*`|"(?P<name>(?:[^"]|"")*)\"""")
-"""A string, or a name in backquotes or in double quotes."""
-
 
 def sql_text(where: pl.Expr | str) -> str | None:
     """A condition as SQL text that Spark parses, for ``operationParameters``.
@@ -31,7 +28,7 @@ def sql_text(where: pl.Expr | str) -> str | None:
     "((`day` >= DATE '2026-01-02') AND (`n` IN (1, 2)))"
     """
     if isinstance(where, str):
-        return _QUOTED.sub(_requoted, where)
+        return _requoted(where)
     try:
         return _sql(where, tree_of(where))
     except _NOT_SQL:
@@ -96,7 +93,7 @@ def _sql(expr: pl.Expr, node: Any) -> str:
     children = list(reversed(expr.meta.pop()))
     match node:
         case {"Column": str(name)}:
-            return _quoted(name)
+            return quoted(name)
         case {"Literal": _}:
             values = pl.select(expr).to_series()
             if values.len() != 1:
@@ -131,7 +128,7 @@ def _call(function: Any, children: Sequence[pl.Expr], nodes: Sequence[Any]) -> s
         ((name, options),) = function.items()
     first = _sql(children[0], nodes[0])
     if name == "FieldByName":
-        return f"{first}.{_quoted(options)}"
+        return f"{first}.{quoted(options)}"
     if name == "IsIn":
         return _is_in(first, pl.select(children[1]).to_series(), options["nulls_equal"])
     if name in _LIKE:
@@ -195,13 +192,21 @@ def _literal(one: pl.Series) -> str:
     raise LookupError(dtype)
 
 
-def _requoted(found: re.Match[str]) -> str:
-    if found["name"] is not None:
-        return _quoted(found["name"].replace('""', '"'))
-    return found[0] if found["text"] is None else _quoted_text(found["text"].replace("''", "'"))
+def _requoted(text: str) -> str:
+    from lakelog.sql.translation import tokens
+
+    found, end = "", 0
+    for token in tokens(text):
+        found += text[end : token.start]
+        end = token.end + 1
+        as_written = text[token.start : end]
+        as_spark = {"'": _quoted_text, '"': quoted}.get(as_written[:1])
+        found += as_written if as_spark is None else as_spark(token.text)
+    return found + text[end:]
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
+    """A name in backquotes."""
     return "`" + name.replace("`", "``") + "`"
 
 

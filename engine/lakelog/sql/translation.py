@@ -18,6 +18,7 @@ Source: Spark SQL reference, ANSI compliance; Delta protocol, CHECK Constraints;
 from __future__ import annotations
 
 import decimal
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -40,8 +41,8 @@ from lakelog.model.contract import (
     is_nested,
     to_polars,
 )
-from lakelog.skipping.prune import referenced_columns
-from lakelog.sql.functions import call, moved
+from lakelog.skipping.prune import row_wise
+from lakelog.sql.functions import call, is_like, moved, part_of_time
 from lakelog.sql.values import (
     BINARY,
     BOOLEAN,
@@ -70,7 +71,9 @@ from lakelog.sql.values import (
     is_integral,
     is_number,
     literal_as,
+    may_be_time,
     overflow,
+    rounded,
     type_name,
     typed,
     whole,
@@ -108,13 +111,15 @@ def parse(text: str, *, exact: bool = True) -> Any:
     """The syntax tree of Spark SQL; or of a caller's text, with names in double quotes."""
     import sqlglot
     from sqlglot.errors import SqlglotError
+    from sqlglot.expressions import Condition
 
     dialect = _dialects()[not exact]
     if exact and "\\" in text:
         raise UnsupportedExpressionError("a backslash in a string literal")
     try:
         tokens = sqlglot.tokenize(text, dialect=dialect)
-        node = sqlglot.parse_one(text, dialect=dialect)
+        # As an expression: a column may have the name of a statement, such as comment or set.
+        node = sqlglot.parse_one(text, into=Condition, dialect=dialect)
     except (SqlglotError, RecursionError) as cause:
         place = "".join(
             f", at line {e['line']}, column {e['col']}" for e in getattr(cause, "errors", [])[:1]
@@ -125,7 +130,16 @@ def parse(text: str, *, exact: bool = True) -> Any:
         is_text = token.token_type.name in {"CHAR", "VARCHAR", "NCHAR", "NVARCHAR"}
         if is_text and (exact or after == "("):
             raise UnsupportedExpressionError(f"the type {token.text.lower()}")
+        if exact and token.text == ";":
+            raise UnsupportedExpressionError("a semicolon, which Spark does not parse")
     return node
+
+
+def tokens(text: str) -> Sequence[Any]:
+    """The tokens of a caller's text, with the positions of their first and last characters."""
+    import sqlglot
+
+    return sqlglot.tokenize(text, dialect=_dialects()[True])
 
 
 def _sql(node: Any) -> str:
@@ -180,11 +194,26 @@ class Translation:
     def try_cast(self, value: Value, type_: DataType) -> Value:
         """TRY_CAST, which is null for a value that cannot be cast."""
         errors: list[RowError] = []
+        is_text = value.type == STRING
+        if is_text and value.is_literal:  # a literal that cannot be cast refuses the text
+            value = Value(value.expr, STRING)
         found = cast(value, type_, errors.append, exact=self.exact)
         if not errors:
             return found
         failed = pl.any_horizontal(error.condition.fill_null(value=False) for error in errors)
+        if is_text and type_ in TIMES:
+            self.refuse_if(may_be_time(value.expr, type_, failed))
         return Value(pl.when(~failed).then(found.expr), type_)
+
+    def assigned(self, value: Value, type_: DataType) -> Value:
+        """A value for a column of a type. Literals have no type of their own: numbers with a point
+        are decimals, and dates and times are texts.
+        """
+        if value.type == STRING and type_ in TIMES:
+            return self.cast(value, type_)
+        if isinstance(value.type, Decimal) and type_ in {DOUBLE, FLOAT}:
+            return Value(value.expr.cast(to_polars(type_)), type_)
+        return whole(value.expr, LONG, self.refuse_if) if value.type == LONG else value
 
     def whole(self, expr: pl.Expr, type_: DataType) -> Value:
         """The result of arithmetic with whole numbers, as `pl.Int128` or in a type of Spark."""
@@ -235,7 +264,7 @@ class Translation:
         if self.exact:
             return UnsupportedExpressionError(f"the column {name}, which is not found")
         if parent is self._schema:
-            referenced_columns(column_named(parts[0]), self._schema)  # raises, with close names
+            row_wise(column_named(parts[0]), self._schema, "SQL text")  # raises, with close names
         fields = ", ".join(parent.names) if isinstance(parent, Struct) else "none"
         return InvalidInputError(
             f"the table has no column {name}", column=name, hint=f"its fields: {fields}"
@@ -287,10 +316,14 @@ class Translation:
         if operator == "*":
             type_ = Decimal(left.precision + right.precision + 1, left.scale + right.scale)
             most, scales = type_.precision + right.scale, (type_.scale, right.scale)
+            if most > MOST_DIGITS and not self.exact:  # rounded to the places of Spark, or more
+                places = MOST_DIGITS - (type_.precision - type_.scale)
+                type_ = Decimal(MOST_DIGITS, max(places, left.scale, right.scale))
+                scales = (type_.scale, right.scale)
         else:
             type_ = _plus(1, left, right)
             most, scales = type_.precision, (type_.scale, type_.scale)
-        if most > MOST_DIGITS and (self.exact or type_.scale > MOST_DIGITS):
+        if most > MOST_DIGITS and self.exact:
             raise UnsupportedExpressionError(
                 f"{type_name(left)} {operator} {type_name(right)}, of over {MOST_DIGITS} digits"
             )
@@ -330,7 +363,9 @@ class Translation:
         type_ = Decimal(MOST_DIGITS, scale)
         self.refuse_if(RowError(b.expr == 0, "a division by zero"))
         divisor = pl.when(b.expr != 0).then(b.expr)  # Polars refuses a zero in any row
-        return Value(a.expr.cast(pl.Decimal(MOST_DIGITS, scale)) / divisor, type_)
+        more = max(0, min(6, MOST_DIGITS - whole_digits - scale))  # Polars rounds a half to even
+        quotient = a.expr.cast(pl.Decimal(MOST_DIGITS, scale + more)) / divisor
+        return Value(rounded(quotient, type_), type_)
 
     def whole_division(self, operator: str, a: Value, b: Value) -> Value:
         """``DIV``, ``%`` and ``pmod`` of whole numbers."""
@@ -354,6 +389,11 @@ class Translation:
         return self.whole(rest, type_)
 
     def _float_rest(self, operator: str, a: Value, b: Value) -> Value:
+        if b.literal is None or math.frexp(abs(b.literal))[0] not in {0, 0.5}:
+            # Polars computes the rest from a rounded quotient: exact only for powers of two.
+            raise UnsupportedExpressionError(
+                f"double {operator} a value other than 1, 2, 4 and so on"
+            )
         self.refuse_if(RowError(b.expr == 0, "a division by zero"))
         rest = (a.expr.abs() % b.expr.abs()) * a.expr.sign()
         if operator == "pmod":
@@ -412,6 +452,8 @@ def _as_text(value: Value, other: Value) -> Value:
     """A number or a truth value that is compared with a column of texts, as a text."""
     literal = value.literal
     if other.is_literal or other.type != STRING or not isinstance(literal, int | decimal.Decimal):
+        return value
+    if isinstance(literal, decimal.Decimal) and literal.as_tuple().exponent:
         return value
     return constant(str(literal).lower())
 
@@ -510,15 +552,19 @@ def _number(text: str) -> Value:
     if _DECIMAL_PLACES.fullmatch(text):
         return constant(decimal.Decimal(text))
     try:
-        return constant(float(text))  # with an exponent it is a double
+        number = float(text)  # with an exponent it is a double
     except ValueError:
-        raise UnsupportedExpressionError(f"the number {text}") from None
+        number = math.inf
+    if number == math.inf:
+        raise UnsupportedExpressionError(f"the number {text}")
+    return constant(number)
 
 
 def _negative(self: Translation, node: Any) -> Value:
     value = self.value(node.this)
     if value.is_literal and isinstance(value.literal, int | float | decimal.Decimal):
-        return constant(-value.literal)
+        number = value.literal  # the operator would round a decimal to 28 digits
+        return constant(number.copy_negate() if isinstance(number, decimal.Decimal) else -number)
     if is_integral(value.type):
         return self.whole(0 - value.expr.cast(pl.Int128), value.type)
     if isinstance(value.type, Decimal) or value.type in {DOUBLE, FLOAT}:
@@ -614,33 +660,12 @@ def _like(self: Translation, node: Any) -> Value:
     if len(escape) != 1:
         raise UnsupportedExpressionError(f"the escape character {escape!r}")
     folds_case = type(node).__name__ == "ILike"
-    found = _matches(value.expr, pattern.literal, escape, folds_case)
+    found = is_like(value.expr, pattern.literal, escape, folds_case)
     return _negated(node, found)
 
 
-def _matches(text: pl.Expr, pattern: str, escape: str, folds_case: bool) -> pl.Expr:
-    """LIKE, where possible by a comparison that files can be skipped by."""
-    parts = re.findall(rf"{re.escape(escape)}(.)|(.)", pattern, re.DOTALL)
-    if parts and parts[-1] == ("", escape):
-        raise UnsupportedExpressionError(f"the pattern {pattern!r}, which ends with its escape")
-    plain = "".join(escaped or c for escaped, c in parts)
-    wild = [n for n, (escaped, c) in enumerate(parts) if not escaped and c in "%_"]
-    if not folds_case and not wild:
-        return text == plain
-    if not folds_case and wild == [len(parts) - 1] and pattern.endswith("%"):
-        return text.str.starts_with(plain[:-1])
-    regex = "".join(
-        re.escape(escaped) if escaped else {"%": ".*", "_": "."}.get(c, re.escape(c))
-        for escaped, c in parts
-    )
-    return text.str.contains(f"(?s{'i' if folds_case else ''})^{regex}$")
-
-
 def _regular_expression(self: Translation, node: Any) -> Value:
-    value, pattern = self.value(node.this), self.value(node.expression)
-    if value.type != STRING or not isinstance(pattern.literal, str):
-        raise UnsupportedExpressionError(_sql(node))
-    return _negated(node, value.expr.str.contains(pattern.literal))
+    return _negated(node, call(self, "rlike", [node.this, node.expression]).expr)
 
 
 def _negated(node: Any, found: pl.Expr) -> Value:
@@ -663,7 +688,7 @@ def _type_of(node: Any) -> DataType:
         precision, scale = (*parameters, *(10, 0)[len(parameters) :])
         if scale <= precision <= MOST_DIGITS:
             return Decimal(precision, scale)
-    elif name in _TYPES and not node.expressions:
+    elif name in _TYPES and not node.expressions and not node.args.get("collate"):
         return _TYPES[name]
     raise UnsupportedExpressionError(f"the type {_sql(node)}")
 
@@ -726,7 +751,7 @@ def _function(self: Translation, node: Any) -> Value:
 
 
 def _extract(self: Translation, node: Any) -> Value:
-    return call(self, str(node.this.name).lower(), [node.expression])
+    return part_of_time(self, str(node.this.name).lower(), node.expression)
 
 
 def _clock(self: Translation, node: Any) -> Value:

@@ -250,6 +250,7 @@ def _in_comparison(value: Value, types: set[DataType]) -> DataType:
 
 _DAY = r"\d{4}-\d{2}-\d{2}"
 _CLOCK = r"\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?"
+_ZONE = "(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])?"
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d+)?(e[+-]?\d+)?|inf(inity)?)|nan", re.ASCII | re.IGNORECASE)
 _TRUE, _FALSE = ("t", "true", "y", "yes", "1"), ("f", "false", "n", "no", "0")
 _EPOCH_DAY, _DAY_US = dt.date(1970, 1, 1).toordinal(), 86_400_000_000
@@ -272,7 +273,7 @@ def cast(value: Value, type_: DataType, refuse: Refuse, *, exact: bool) -> Value
     kinds = _kind(value.type), _kind(type_)
     caster = _CASTS.get(kinds)
     if not exact and (caster is None or kinds in _INEXACT_CASTS) and _INEXACT.issuperset(kinds):
-        caster = _inexact_cast
+        caster = _to_decimal if isinstance(type_, Decimal) else _inexact_cast
     if caster is None:
         raise UnsupportedExpressionError(
             f"a cast from {type_name(value.type)} to {type_name(type_)}"
@@ -351,10 +352,38 @@ def _float_literal(number: decimal.Decimal, type_: DataType) -> Value:
 
 def _inexact_cast(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     expr = value.expr.str.strip_chars(" ") if value.type == STRING != type_ else value.expr
+    if type_ == STRING and value.type in {DOUBLE, FLOAT}:
+        size = value.expr.abs()
+        is_long = size.is_finite() & (size > 0) & ~size.is_between(1e-3, 1e7, closed="left")
+        refuse(RowError(is_long, f"a {type_name(value.type)} that Spark writes with an exponent"))
+        return expr.cast(pl.String).str.replace("inf", "Infinity", literal=True)
     found = expr.cast(contract.to_polars(type_), strict=False)
     what = f"a {type_name(value.type)} that is not of {type_name(type_)}"
     refuse(RowError(value.expr.is_not_null() & found.is_null(), what))
     return found
+
+
+def _to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
+    """A value as a decimal; halves are rounded away from zero."""
+    assert isinstance(type_, Decimal)
+    if isinstance(value.type, Decimal) and value.type.scale <= type_.scale:
+        return _decimal_to_decimal(value, type_, refuse)
+    expr = value.expr.str.strip_chars(" ") if value.type == STRING else value.expr
+    if not isinstance(value.type, Decimal):
+        # A double has the digits of its text. Polars rounds halves of texts to even.
+        wide = pl.Decimal(MOST_DIGITS, type_.scale + MOST_DIGITS - type_.precision)
+        text = expr if value.type == STRING else expr.cast(pl.Float64).cast(pl.String)
+        expr = text.cast(wide, strict=False)
+    found = rounded(expr, type_)
+    what = f"a {type_name(value.type)} that is not of {type_name(type_)}"
+    refuse(RowError(value.expr.is_not_null() & found.is_null(), what))
+    return found
+
+
+def rounded(number: pl.Expr, type_: Decimal) -> pl.Expr:
+    """A decimal with fewer places, with halves away from zero; null beyond the type."""
+    places = number.round(type_.scale, mode="half_away_from_zero")
+    return places.cast(pl.Decimal(type_.precision, type_.scale), strict=False)
 
 
 def _plain_cast(value: Value, type_: DataType, _refuse: Refuse) -> pl.Expr:
@@ -520,11 +549,13 @@ def _text_to_date(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
 
 def _text_to_time(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     text = value.expr.str.strip_chars(" ")
-    is_plain = text.str.contains(rf"^{_ascii(_DAY)}(?:[ T]{_ascii(_CLOCK)})?$")
+    zone = _ZONE if type_ == TIMESTAMP else ""
+    is_plain = text.str.contains(rf"^{_ascii(_DAY)}(?:[ T]{_ascii(_CLOCK)}{zone})?$")
+    clock = text.str.slice(11).str.replace("(?:Z|[+-].*)$", "")
     full = pl.concat_str(
         text.str.slice(0, 10),
         pl.lit(" "),
-        pl.when(text.str.len_chars() > 10).then(text.str.slice(11)).otherwise(pl.lit("00:00:00")),
+        pl.when(text.str.len_chars() > 10).then(clock).otherwise(pl.lit("00:00:00")),
     )
     found = (
         pl.when(is_plain)
@@ -536,7 +567,21 @@ def _text_to_time(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     certain &= text.str.slice(17, 2) != "60"
     what = "a string that is not a time such as 2026-01-31 10:00:00"
     refuse(RowError(text.is_not_null() & ~certain.fill_null(value=False), what))
+    hours, minutes = (
+        text.str.extract(pattern).cast(pl.Int64).fill_null(0)
+        for pattern in ("[+-]([0-9]{2}):[0-9]{2}$", "[+-][0-9]{2}:([0-9]{2})$")
+    )
+    east = pl.duration(minutes=hours * 60 + minutes)
+    found = pl.when(text.str.contains("-..:..$")).then(found + east).otherwise(found - east)
     return found.dt.replace_time_zone("UTC" if type_ == TIMESTAMP else None)
+
+
+def may_be_time(text: pl.Expr, type_: DataType, failed: pl.Expr) -> RowError:
+    """Texts of other forms, which Spark may take as dates or times, such as 2026-1-31."""
+    zone = _ZONE if type_ == TIMESTAMP else ""
+    plain = rf"^ *{_ascii(_DAY)}(?:[ T]{_ascii(_CLOCK)}{zone})? *$"
+    has_year = text.str.contains(r"^\s*[+-]?[0-9]{4}") & ~text.str.contains(plain)
+    return RowError(failed & has_year, "a string that may be a date or a time to Spark")
 
 
 def _ascii(pattern: str) -> str:
