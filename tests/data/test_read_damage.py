@@ -175,6 +175,9 @@ def test_file_that_is_live_with_two_deletion_vectors_raises(tmp_path: Path) -> N
             read()
         assert (caught.value.path, caught.value.version) == ("a.parquet", 0)
     opened = lakelog.open(tmp_path)
+    found = opened.doctor().findings[0]
+    assert (found.severity, found.kind) == ("error", "files-damaged")
+    assert "a.parquet" in found.problem
     with opened.transaction() as tx:
         tx.remove(snapshot.files().filter(pl.col("dvCardinality") == 1))
     assert opened.snapshot().num_rows() == opened.to_polars().height == 8

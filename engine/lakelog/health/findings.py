@@ -230,7 +230,7 @@ def findings(facts: TableFacts) -> list[Finding]:
 
 def _damage(facts: TableFacts) -> Iterator[Finding]:
     for kind, problem, why in facts.damage:
-        severity = ERROR if kind in {"log", "checkpoint", "property"} else WARNING
+        severity = ERROR if kind in {"log", "checkpoint", "property", "files"} else WARNING
         if why is None:
             yield Finding(severity, f"{kind}-damaged", problem, facts.command("repair", "--apply"))
         else:

@@ -13,6 +13,7 @@ from typing import Any
 import polars as pl
 
 from lakelog.checkpoint.plan import CheckpointOptions
+from lakelog.data.files import require_single
 from lakelog.data.layout import SIZE_PROPERTY, size_of
 from lakelog.dialects.clients import compatibility
 from lakelog.errors import (
@@ -72,7 +73,7 @@ def _survey(log: Log, snapshot: LogSnapshot, *, files: bool) -> tuple[TableFacts
     avoided = [text for text in provenance.warnings if pointer not in text]
     damage = [Damage("checkpoint", text) for text in avoided]
     damage += _of_pointer(log, is_damaged=bool(avoided))
-    damage += _of_checksum(snapshot)
+    damage += [*_of_checksum(snapshot), *_of_files(snapshot)]
     options = CheckpointOptions()
     more: dict[str, Any] = {}
     target = size_of(None)
@@ -175,6 +176,21 @@ def _live(snapshot: LogSnapshot, sizes: pl.DataFrame) -> dict[str, Any]:
         }
         return found | {"largest_partition": partition_label(sizes.row(0, named=True))}
     return found
+
+
+def _of_files(snapshot: LogSnapshot) -> Iterator[Damage]:
+    """A data file that is live more than once, so that rows cannot be read."""
+    if not snapshot.table_configuration.dialect.has_deletion_vectors:
+        return
+    files = snapshot.files().select("path", "dvStorageType")
+    marked = files.filter(pl.col("dvStorageType").is_not_null()).collect()["path"]
+    if marked.is_empty():
+        return
+    try:
+        same = files.filter(pl.col("path").is_in(marked.implode())).collect()
+        require_single(same, snapshot.version)
+    except CorruptionError as error:
+        yield Damage("files", f"{error.path}: {error.message}", error.hint)
 
 
 def _refusals(snapshot: LogSnapshot) -> Iterator[Refusal]:
