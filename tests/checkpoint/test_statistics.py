@@ -101,7 +101,7 @@ def typed_bounds(table: Path, version: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("policy", ["classic", "v2"])
-@pytest.mark.parametrize("memory_limit", [None, 1 << 30])
+@pytest.mark.parametrize("memory_limit", [None, 8 << 30])
 def test_checkpoint_after_a_column_was_widened_from_float(
     tmp_path: Path, policy: str, memory_limit: int | None
 ) -> None:
