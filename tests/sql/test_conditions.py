@@ -330,6 +330,7 @@ ODD = pl.DataFrame(
         ("ST.x IS NULL AND st IS NOT NULL", [2]),
         ('"Two Words" < 2 OR `two words` = 3', [1, 3]),
         ("n BETWEEN 0 AND NULL OR id = 3", [3]),
+        ("NULL LIKE 'a' OR id = 3", [3]),
         ("at <= current_timestamp() - INTERVAL 30 MINUTES OR at > now() + INTERVAL 1 DAY", [1, 3]),
         ("DATE(at) = current_date", [1]),
         ("NULL", []),
@@ -337,6 +338,7 @@ ODD = pl.DataFrame(
         ("TRY_CAST(concat(n, '.445') AS DECIMAL(10,2)) = 1.45", [1]),
         ("CAST(CAST(concat(n, '.125') AS DOUBLE) AS DECIMAL(10,2)) = 1.13", [1]),
         ("(price + 1) / 64 = 0.039063", [1]),
+        ("CAST(CAST(concat(n, '.125') AS DOUBLE) AS DECIMAL(38,2)) = 1.13", [1]),
         ("CAST(price AS DECIMAL(38,18)) * CAST(price * 10 AS DECIMAL(38,18)) = 22.5", [1]),
         ("price > -1.2345678901234567890123456789", [1, 2]),
         ("ln(n) IS NULL AND n IS NOT NULL", [2]),
@@ -384,7 +386,10 @@ def test_condition_has_the_meaning_of_spark_sql(text: str, matching: list[int]) 
         ("CAST(n * 1e9 AS STRING) = '1E9'", "a double that Spark writes with an exponent"),
         ("TRY_CAST(concat('2026-1-', id) AS DATE) IS NULL", "may be a date or a time to Spark"),
         ("nothing = 1", "SQL text uses a column that the table does not have"),
-        ("(" * 500 + "n = 1" + ")" * 500, "text that cannot be parsed"),
+        ("(" * 500 + "n = 1" + ")" * 500, "text that is nested too deeply"),
+        (f"n = {' + '.join('1' * 3000)}", "text that is nested too deeply"),
+        ("at < timestamp_micros(9223372036854775807)", "a year beyond 1 to 9999"),
+        ("at > TIMESTAMP '9999-12-31' + INTERVAL 1 DAY", "a year beyond 1 to 9999"),
     ],
 )
 def test_condition_that_cannot_be_computed_is_refused_with_the_part(

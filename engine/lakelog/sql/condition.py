@@ -123,6 +123,8 @@ def _refused(text: str, what: str, hint: str | None) -> Iterator[None]:
         raise
     except (UnsupportedExpressionError, *_REFUSED) as cause:
         reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+        if isinstance(cause, RecursionError):
+            reason = "text that is nested too deeply"
         raise InvalidInputError(
             f"{what} has a part that cannot be evaluated: {reason}", found=text, hint=hint
         ) from cause

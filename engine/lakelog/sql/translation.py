@@ -124,7 +124,8 @@ def parse(text: str, *, exact: bool = True) -> Any:
         place = "".join(
             f", at line {e['line']}, column {e['col']}" for e in getattr(cause, "errors", [])[:1]
         )
-        raise UnsupportedExpressionError(f"text that cannot be parsed{place}") from cause
+        what = "is nested too deeply" if isinstance(cause, RecursionError) else "cannot be parsed"
+        raise UnsupportedExpressionError(f"text that {what}{place}") from cause
     following = [token.text for token in tokens[1:]] + [""]
     for token, after in zip(tokens, following, strict=True):  # sqlglot drops the length
         is_text = token.token_type.name in {"CHAR", "VARCHAR", "NCHAR", "NVARCHAR"}
@@ -440,6 +441,10 @@ def _folded(value: Value) -> Value:
     """A value that reads no column, as a literal."""
     if value.is_literal or is_nested(value.type) or value.expr.meta.root_names():
         return value
+    if value.type in TIMES:  # Polars panics for some of them
+        beyond = beyond_years(value.expr.to_physical(), value.type)
+        if pl.select(beyond.condition).item():
+            raise UnsupportedExpressionError(beyond.reason)
     result = pl.select(value.expr).item()
     return constant(result) if is_integral(value.type) and result else typed(result, value.type)
 
@@ -660,12 +665,8 @@ def _like(self: Translation, node: Any) -> Value:
     if len(escape) != 1:
         raise UnsupportedExpressionError(f"the escape character {escape!r}")
     folds_case = type(node).__name__ == "ILike"
-    found = is_like(value.expr, pattern.literal, escape, folds_case)
+    found = is_like(self.cast(value, STRING).expr, pattern.literal, escape, folds_case)
     return _negated(node, found)
-
-
-def _regular_expression(self: Translation, node: Any) -> Value:
-    return _negated(node, call(self, "rlike", [node.this, node.expression]).expr)
 
 
 def _negated(node: Any, found: pl.Expr) -> Value:
@@ -790,7 +791,9 @@ _NODES: Mapping[str, Callable[[Translation, Any], Value]] = {
     "Not": _not,
     "Null": lambda _self, _node: constant(None),
     "Or": _joined(or_),
-    "RegexpLike": _regular_expression,
+    "RegexpLike": lambda self, node: _negated(
+        node, call(self, "rlike", [node.this, node.expression]).expr
+    ),
     "Paren": lambda self, node: self.value(node.this),
     "Sub": _binary("-"),
     "TryCast": _cast,

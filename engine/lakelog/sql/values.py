@@ -368,13 +368,15 @@ def _to_decimal(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     assert isinstance(type_, Decimal)
     if isinstance(value.type, Decimal) and value.type.scale <= type_.scale:
         return _decimal_to_decimal(value, type_, refuse)
-    expr = value.expr.str.strip_chars(" ") if value.type == STRING else value.expr
-    if not isinstance(value.type, Decimal):
-        # A double has the digits of its text. Polars rounds halves of texts to even.
-        wide = pl.Decimal(MOST_DIGITS, type_.scale + MOST_DIGITS - type_.precision)
-        text = expr if value.type == STRING else expr.cast(pl.Float64).cast(pl.String)
-        expr = text.cast(wide, strict=False)
-    found = rounded(expr, type_)
+    if isinstance(value.type, Decimal):
+        found = rounded(value.expr, type_)
+    else:
+        # A double has the digits of its text, at most 17. Polars rounds halves of texts to even.
+        text = value.expr if value.type == STRING else value.expr.cast(pl.Float64).cast(pl.String)
+        text = text.str.strip_chars(" ")
+        more = min(MOST_DIGITS, type_.scale + 18)
+        wide = [pl.Decimal(MOST_DIGITS, places) for places in (more, type_.scale)]
+        found = pl.coalesce(rounded(text.cast(dtype, strict=False), type_) for dtype in wide)
     what = f"a {type_name(value.type)} that is not of {type_name(type_)}"
     refuse(RowError(value.expr.is_not_null() & found.is_null(), what))
     return found
