@@ -86,6 +86,7 @@ def test_expression_without_sql_counterpart_returns_none(where: pl.Expr) -> None
 
 def test_sql_text_is_kept_with_its_names_in_backquotes() -> None:
     assert sql_text("region='eu'  and day > '2026-01-01'") == "region='eu'  and day > '2026-01-01'"
+    assert sql_text("n > 5L AND 1.5BD < n+2Y") == "n > 5L AND 1.5BD < n+2Y"
     assert sql_text("s = 'it''s \\'") == r"s = 'it\'s \\'"
     assert sql_text('"re`g""n" = \'"eu"\'') == '`re``g"n` = \'"eu"\''
     text = '/* it\'s "q" */ "n" = 1 -- don\'t "q"'
@@ -409,6 +410,24 @@ def test_list_with_nulls_that_lacks_a_value_may_contain_it() -> None:
         where = condition(text, struct_of(rows.schema), NOW_US)
         assert where is not None
         assert rows.filter(where)["id"].to_list() == found
+
+
+def test_values_of_maps_are_found_by_their_keys(tmp_path: Path) -> None:
+    entries = pl.List(pl.Struct({"key": pl.String, "value": pl.Int64}))
+    maps = [[{"key": "a", "value": 1}, {"key": "b", "value": None}], [{"key": "b", "value": 2}], []]
+    rows = pl.DataFrame({"id": [1, 2, 3, 4], "m": pl.Series([*maps, None], dtype=entries)})
+    lakelog.write(tmp_path, rows.with_columns(pl.col("m").cast(pl.Map(pl.String, pl.Int64))))
+    table = lakelog.open(tmp_path)
+    for text, found in {
+        "m['a'] = 1": [1],
+        "M['b'] IS NULL": [1, 3, 4],
+        "m['b'] IN (2)": [2],
+        "size(m) < 2": [2, 3],
+        "m IS NULL": [4],
+    }.items():
+        assert table.to_polars(text)["id"].to_list() == found
+    table.update({"id": "coalesce(m['b'], size(m), 7)"})
+    assert sorted(table.to_polars()["id"]) == [0, 2, 2, 7]
 
 
 @pytest.mark.parametrize("name", ["comment", "set", "begin", "use", "update", "date", "interval"])

@@ -629,7 +629,8 @@ def _size_of_list(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     value = self.value(nodes[0])
     if not isinstance(value.type, Array | Map):
         raise _refuse(name, value)
-    return Value(value.expr.list.len().cast(pl.Int32), INTEGER)
+    items = value.expr.map if isinstance(value.type, Map) else value.expr.list
+    return Value(items.len().cast(pl.Int32), INTEGER)
 
 
 def _in_list(self: Translation, name: str, nodes: Sequence[Any]) -> Value:

@@ -197,6 +197,8 @@ def _requoted(text: str) -> str:
 
     found, end = "", 0
     for token in tokens(text):
+        if token.start < end:  # of a number with a suffix, which sqlglot takes as several tokens
+            continue
         found += text[end : token.start]
         end = token.end + 1
         as_written = text[token.start : end]

@@ -596,11 +596,7 @@ def _element(self: Translation, node: Any) -> Value:
     if isinstance(type_, Array) and is_integral(key.type) and key.literal >= 0:
         return Value(value.expr.list.get(key.literal, null_on_oob=True), type_.element)
     if isinstance(type_, Map):
-        of_key = self.cast(key, type_.key).expr
-        entry = value.expr.list.eval(
-            pl.when(pl.element().struct[0] == of_key).then(pl.element().struct[1])
-        )
-        return Value(entry.list.drop_nulls().list.last(), type_.value)
+        return Value(value.expr.map.get(self.cast(key, type_.key).expr), type_.value)
     raise UnsupportedExpressionError(_sql(node))
 
 
