@@ -308,27 +308,15 @@ def _now(self: Translation, name: str, _nodes: Sequence[Any]) -> Value:
 
 def _substring(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     text = _text(self, name, nodes[0])
-    literals = [self.value(node).literal for node in nodes[1:]]
-    if all(type(number) is int and number >= 0 for number in literals):
-        return Value(text.str.slice(max(0, literals[0] - 1), *literals[1:]), STRING)
     position = _whole(self, name, nodes[1])
     length = _whole(self, name, nodes[2]) if len(nodes) > 2 else pl.lit(_MANY, pl.Int64)
     return Value(_cut(text, position, length), STRING)
 
 
 def _cut(text: pl.Expr, position: pl.Expr, length: pl.Expr) -> pl.Expr:
-    """A part of a text; the expression holds the text several times."""
-    size = text.str.len_chars().cast(pl.Int64)
-    start = (
-        pl.when(position > 0)
-        .then(position - 1)
-        .when(position < 0)
-        .then(size + position)
-        .otherwise(pl.lit(0, pl.Int64) + position)
-    )
-    first = start.clip(lower_bound=0)
-    count = (start + length - first).clip(lower_bound=0)
-    return text.str.slice(first, count.cast(pl.UInt64))
+    """A part of a text, from a position that counts from 1, or from the end if it is negative."""
+    offset = pl.when(position > 0).then(position - 1).otherwise(position)
+    return text.str.slice(offset, length.clip(lower_bound=0))
 
 
 def _end(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
