@@ -185,6 +185,7 @@ UNSUPPORTED = [
     ("id = x IN (1)", "without brackets"),
     ("id BETWEEN 0 AND 1 = true", "without brackets"),
     ("TRY_CAST(x AS INT) > 0", "TRY_CAST"),
+    ("x > INT '5'", "a literal of the type int"),
     ("CAST(x AS STRING COLLATE UTF8_LCASE) = 'a'", "type STRING COLLATE"),
     ("EXTRACT(length FROM x) = 1", "part length"),
     ("week(x) = 1", "function week"),

@@ -674,8 +674,10 @@ def _cast(self: Translation, node: Any) -> Value:
     is_try = node.args.get("safe")
     if node.args.get("default") or (is_try and self.exact):
         raise UnsupportedExpressionError(_sql(node))
-    cast = self.try_cast if is_try else self.cast
-    return cast(self.value(node.this), _type_of(node.to))
+    cast, type_ = self.try_cast if is_try else self.cast, _type_of(node.to)
+    if self.exact and type(node).__name__ == "Cast" and type_ not in TIMES:  # such as INT '5'
+        raise UnsupportedExpressionError(f"a literal of the type {type_name(type_)}")
+    return cast(self.value(node.this), type_)
 
 
 def _type_of(node: Any) -> DataType:
