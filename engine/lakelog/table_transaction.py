@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from lakelog.errors import InvalidInputError
 from lakelog.input_validation import checked_methods
@@ -124,7 +124,7 @@ class Transaction(LogTransaction):
         source: Any,
         on: str | Sequence[str] | Mapping[str, str],
         *,
-        schema_mode: Literal["merge"] | None = None,
+        schema_mode: SchemaMode | None = None,
         target_file_bytes: int | None = None,
         compression: str | None = None,
         memory_limit: int | None = None,
@@ -143,7 +143,7 @@ class Transaction(LogTransaction):
         df: Any,
         on: str | Sequence[str],
         *,
-        schema_mode: Literal["merge"] | None = None,
+        schema_mode: SchemaMode | None = None,
         target_file_bytes: int | None = None,
         compression: str | None = None,
         memory_limit: int | None = None,

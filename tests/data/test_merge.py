@@ -492,4 +492,4 @@ def test_merge_adds_only_columns_that_are_assigned_by_their_name(tmp_path: Path)
     with pytest.raises(InvalidInputError, match="no column 'new'"):
         table.upsert(WITH_NEW, on="id")
     with pytest.raises(InvalidInputError, match="does not replace them"):
-        table.upsert(WITH_NEW, on="id", schema_mode="overwrite")  # type: ignore[arg-type]
+        table.upsert(WITH_NEW, on="id", schema_mode="overwrite")

@@ -20,7 +20,7 @@ from lakelog.errors import (
 )
 from lakelog.wal import group_commit
 from lakelog.wal.encode import RECORD_BYTES
-from lakelog.wal.log import WriteAheadLog
+from lakelog.wal.log import WriteAheadLog, append_part
 from tests.wal import plain
 from tests.wal.crash_disk import Counting, CrashDisk, Operation, fail
 from tests.wal.damage import LOG_ID, settings
@@ -151,9 +151,9 @@ def test_parts_of_one_group_share_records() -> None:
                         log.append("PUT", name, b"")
                     case 2 if n % 3 == 0:
                         with pytest.raises(ValueError, match="cannot be encoded"):
-                            log.append_part("PUT", "bad", encode)
+                            append_part(log, "PUT", "bad", encode)
                     case _:
-                        done[name] = log.append_part("PUT" if n % 4 else "DELETE", name, encode)
+                        done[name] = append_part(log, "PUT" if n % 4 else "DELETE", name, encode)
             return done
 
         outcomes = together(THREADS, work)

@@ -38,7 +38,7 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log
 from lakelog.log.files import find_files
-from lakelog.log.snapshot import LogSnapshot
+from lakelog.log.snapshot import EvolvedSnapshot, LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import Metadata
 from lakelog.transaction import metadata_changes, write_support
@@ -216,7 +216,7 @@ class RowCommit:
                 k: v for k, v in metadata.configuration.items() if k not in old or old[k] != v
             },
         )
-        self._evolved = self.tx.snapshot.under(metadata)
+        self._evolved = EvolvedSnapshot(self.tx.snapshot, metadata)
 
     @property
     def keeps_changes(self) -> bool:

@@ -59,7 +59,7 @@ from lakelog.table import Table
 from lakelog.table_functions import open as open_table
 from lakelog.wal.disk import Access, Closing, Disk, LocalDisk, local_directory
 from lakelog.wal.encode import RECORD_BYTES as RECORD_OVERHEAD_BYTES
-from lakelog.wal.log import Sync
+from lakelog.wal.log import Sync, append_part
 
 if TYPE_CHECKING:
     from lakelog.snapshot import Snapshot
@@ -503,7 +503,7 @@ class Ingestor(Closing):
             return 0
         self._reserve(rows.num_rows, size)
         try:
-            seq, stored = self._log.append_part(op, rows, self._joined.of)
+            seq, stored = append_part(self._log, op, rows, self._joined.of)
         except BaseException as error:
             self._release(rows.num_rows, size)
             if isinstance(error, InvalidInputError):  # the size was far from the estimate

@@ -58,10 +58,6 @@ class LogSnapshot:
     def __init__(self, state: State) -> None:
         self._state = state
 
-    def under(self, metadata: Metadata) -> LogSnapshot:
-        """The same files under metadata that a transaction sets: with columns that it adds."""
-        return _EvolvedSnapshot(self._state, metadata)
-
     @classmethod
     def open(cls, log: Log, version: int | None = None) -> Self:
         """Open a version (None: the latest); errors as `Table.snapshot`."""
@@ -360,11 +356,11 @@ class LogSnapshot:
         return iter_state(self._state, columns)
 
 
-class _EvolvedSnapshot(LogSnapshot):
-    """A version under the metadata of its next one."""
+class EvolvedSnapshot(LogSnapshot):
+    """A version under the metadata that a transaction sets, with the columns that it adds."""
 
-    def __init__(self, state: State, metadata: Metadata) -> None:
-        super().__init__(state)
+    def __init__(self, snapshot: LogSnapshot, metadata: Metadata) -> None:
+        super().__init__(snapshot.read_state(lambda state: state))
         self._metadata = metadata
 
     @property

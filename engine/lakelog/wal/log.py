@@ -247,24 +247,6 @@ class WriteAheadLog(Closing):
         check_size(size)
         return self._write(Entry(code, (key,), (value,), size + RECORD_BYTES))
 
-    def append_part(self, op: Op, part: object, encode: Encode) -> tuple[int, int]:
-        """Append a part of a record, which has the parts that other threads append meanwhile too.
-
-        Args:
-            op: PUT or DELETE.
-            part: What this thread appends.
-            encode: Makes records of parts; called by the thread that writes for all. Parts are
-                given to it together if their `op` and `encode` are equal.
-
-        Returns:
-            The sequence number of the record, and its size in bytes; 0 if an earlier part has it.
-
-        Raises:
-            InvalidInputError, UnavailableError, OutcomeUnknownError, LogPoisonedError: As `append`.
-        """
-        entry = Entry.of_part(code_of(op), part, encode)
-        return self._write(entry), entry.result
-
     def append_batch(self, records: Iterable[tuple[str, bytes | str, bytes | str | None]]) -> int:
         """Append records atomically: after a crash either all of them exist or none.
 
@@ -535,3 +517,24 @@ def _unchanged(found: Verdict | None, writer: Writer) -> Verdict | None:
 def _owner() -> str:
     started = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return f"process {os.getpid()} on {socket.gethostname()} since {started}\n"
+
+
+def append_part(log: WriteAheadLog, op: Op, part: object, encode: Encode) -> tuple[int, int]:
+    """Append a part of a record, which has the parts that other threads append meanwhile too.
+
+    Args:
+        log: The log.
+        op: PUT or DELETE.
+        part: What this thread appends.
+        encode: Makes records of parts; called by the thread that writes for all. Parts are given to
+            it together if their `op` and `encode` are equal.
+
+    Returns:
+        The sequence number of the record, and its size in bytes; 0 if an earlier part has it.
+
+    Raises:
+        InvalidInputError, UnavailableError, OutcomeUnknownError, LogPoisonedError: As
+            `WriteAheadLog.append`.
+    """
+    entry = Entry.of_part(code_of(op), part, encode)
+    return log._write(entry), entry.result  # noqa: SLF001 - for the Ingestor alone, so not a method
