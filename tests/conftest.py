@@ -214,6 +214,12 @@ class SharedFixtures(LoadScopeScheduling):  # type: ignore[misc]  # it has no ty
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than the cores, because tests wait for a third of their time."""
+    given = os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS")
+    return int(given) if given else (os.cpu_count() or 1) + 1
+
+
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
     config.option.loadscopereorder = False  # the order is that of `LONG`
     return SharedFixtures(config, log)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import sqlglot.dialects.spark  # noqa: F401 - SQL text imports it
+
 import lakelog
 import lakelog.data.change_feed  # imported before the measurement, like every module
 import lakelog.data.compact
 import lakelog.data.merge
 import lakelog.data.scan
+import lakelog.sql.translation
 import lakelog.table
 import lakelog.table_functions
 from perf.rows import calls
