@@ -17,6 +17,7 @@ from lakelog.sql.values import (
     BINARY,
     BOOLEAN,
     DATE,
+    DAY_US,
     DOUBLE,
     FLOAT,
     INTEGER,
@@ -46,8 +47,8 @@ _MANY = 1 << 30
 def call(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     """The value of a function; refuses one that is not supported, by name."""
     found = _FUNCTIONS.get(name)
-    if not self.exact:
-        found = _INEXACT_FUNCTIONS.get(name, found)
+    if found is None and not self.exact:
+        found = _INEXACT_FUNCTIONS.get(name)
     if found is None:
         raise UnsupportedExpressionError(f"the function {name}")
     function, least, most = found
@@ -227,7 +228,6 @@ def _last_day(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     return Value(_time(self, name, nodes[0], DATE).expr.dt.month_end(), DATE)
 
 
-_DAY_US = 86_400_000_000
 _MONTHS = {"month": 1, "year": 12}
 _UNIT_MICROSECONDS = {
     "microsecond": 1,
@@ -235,8 +235,8 @@ _UNIT_MICROSECONDS = {
     "second": 1_000_000,
     "minute": 60_000_000,
     "hour": 3_600_000_000,
-    "day": _DAY_US,
-    "week": 7 * _DAY_US,
+    "day": DAY_US,
+    "week": 7 * DAY_US,
 }
 
 
@@ -264,7 +264,7 @@ def moved(self: Translation, operator: str, value: Value, interval: Any) -> Valu
             self.refuse_if(RowError(beyond, "a year beyond 1 to 9999"))
             time = pl.when(~beyond).then(time)
         return Value(time.dt.offset_by(f"{count}mo"), value.type)
-    step = count * _UNIT_MICROSECONDS[unit] // (_DAY_US if value.type == DATE else 1)
+    step = count * _UNIT_MICROSECONDS[unit] // (DAY_US if value.type == DATE else 1)
     number = value.expr.to_physical().cast(pl.Int64) + step
     return time_of(number, value.type, self.refuse_if, exact=self.exact)
 
@@ -427,7 +427,11 @@ def _round(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     digits = _literal(self, name, nodes[1], int) if len(nodes) > 1 else 0
     if is_integral(value.type) and digits >= 0:
         return value
-    raise _refuse(name, value)
+    if self.exact or not is_number(value) or digits < 0:
+        raise _refuse(name, value)
+    if not isinstance(value.type, Decimal):
+        value = self.cast(value, DOUBLE)
+    return Value(value.expr.round(digits, mode="half_away_from_zero"), value.type)
 
 
 def _whole_part(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
@@ -546,18 +550,6 @@ def _of_float(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
 def _power(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
     base, exponent = (_float(self, name, node) for node in nodes)
     return Value(base.pow(exponent), DOUBLE)
-
-
-def _rounded(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
-    value = self.value(nodes[0])
-    digits = _literal(self, name, nodes[1], int) if len(nodes) > 1 else 0
-    if is_integral(value.type) and digits >= 0:
-        return value
-    if not is_number(value) or digits < 0:
-        raise _refuse(name, value)
-    if not isinstance(value.type, Decimal):
-        value = self.cast(value, DOUBLE)
-    return Value(value.expr.round(digits, mode="half_away_from_zero"), value.type)
 
 
 def _position(self: Translation, name: str, nodes: Sequence[Any]) -> Value:
@@ -684,6 +676,5 @@ _INEXACT_FUNCTIONS: Mapping[str, tuple[_Function, int, int]] = {
     "array_contains": (_in_list, 2, 2),
     "date_part": (_named_part, 2, 2),
     "epoch": (_epoch_seconds, 1, 1),
-    "round": (_rounded, 1, 2),
 }
 """Functions whose value may depend on the version of Spark, or that Spark does not have."""

@@ -248,12 +248,13 @@ def _in_comparison(value: Value, types: set[DataType]) -> DataType:
 
 # --- casts ---------------------------------------------------------------------------------------
 
-_DAY = r"\d{4}-\d{2}-\d{2}"
-_CLOCK = r"\d{2}:\d{2}:\d{2}(?:\.\d{1,6})?"
+DAY_US = 86_400_000_000
+_DAY = "[0-9]{4}-[0-9]{2}-[0-9]{2}"
+_CLOCK = r"[0-9]{2}:[0-9]{2}:[0-9]{2}(?:\.[0-9]{1,6})?"
 _ZONE = "(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])?"
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d+)?(e[+-]?\d+)?|inf(inity)?)|nan", re.ASCII | re.IGNORECASE)
 _TRUE, _FALSE = ("t", "true", "y", "yes", "1"), ("f", "false", "n", "no", "0")
-_EPOCH_DAY, _DAY_US = dt.date(1970, 1, 1).toordinal(), 86_400_000_000
+_EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
 _FIRST_DAY, _LAST_DAY = dt.date(1, 1, 1), dt.date(9999, 12, 31)
 
 
@@ -320,7 +321,7 @@ def _from_text(text: str, type_: DataType, *, exact: bool) -> Any:
             found = number if common_type(own_type, type_) == type_ else None
         elif type_ == BOOLEAN and plain.lower() in {*_TRUE, *_FALSE}:
             found = plain.lower() in _TRUE
-        elif type_ == DATE and re.fullmatch(_DAY, plain, re.ASCII):
+        elif type_ == DATE and re.fullmatch(_DAY, plain):
             found = dt.date.fromisoformat(plain)
         elif type_ in {TIMESTAMP, TIMESTAMP_NTZ}:
             found = _time(plain, type_)
@@ -332,9 +333,8 @@ def _from_text(text: str, type_: DataType, *, exact: bool) -> Any:
 
 
 def _time(text: str, type_: DataType) -> dt.datetime | None:
-    if not re.fullmatch(
-        rf"{_DAY}([ T](\d{{2}}:\d{{2}}|{_CLOCK})(Z|[+-]\d{{2}}:\d{{2}})?)?", text, re.ASCII
-    ):
+    minutes = "[0-9]{2}:[0-9]{2}"
+    if not re.fullmatch(rf"{_DAY}([ T]({minutes}|{_CLOCK})(Z|[+-]{minutes})?)?", text):
         return None
     found = dt.datetime.fromisoformat(text)
     if type_ == TIMESTAMP_NTZ:
@@ -462,7 +462,7 @@ def beyond_years(number: pl.Expr, type_: DataType) -> RowError:
     """
     low, high = (day.toordinal() - _EPOCH_DAY for day in (_FIRST_DAY, _LAST_DAY))
     if type_ != DATE:
-        low, high = low * _DAY_US, (high + 1) * _DAY_US - 1
+        low, high = low * DAY_US, (high + 1) * DAY_US - 1
     condition = ~number.is_between(pl.lit(low, pl.Int64), pl.lit(high, pl.Int64))
     return RowError(condition, "a year beyond 1 to 9999", by_version=True)
 
@@ -540,7 +540,7 @@ def _text_to_boolean(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
 
 def _text_to_date(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
     text = value.expr.str.strip_chars(" ")
-    is_plain = text.str.contains(rf"^{_ascii(_DAY)}(?:[ T].*)?$")
+    is_plain = text.str.contains(rf"^{_DAY}(?:[ T].*)?$")
     found = pl.when(is_plain).then(text.str.slice(0, 10)).str.to_date("%Y-%m-%d", strict=False)
     certain = found.is_not_null() & (found >= _FIRST_DAY)
     refuse(
@@ -551,8 +551,7 @@ def _text_to_date(value: Value, _type: DataType, refuse: Refuse) -> pl.Expr:
 
 def _text_to_time(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
     text = value.expr.str.strip_chars(" ")
-    zone = _ZONE if type_ == TIMESTAMP else ""
-    is_plain = text.str.contains(rf"^{_ascii(_DAY)}(?:[ T]{_ascii(_CLOCK)}{zone})?$")
+    is_plain = text.str.contains(f"^{_time_pattern(type_)}$")
     clock = text.str.slice(11).str.replace("(?:Z|[+-].*)$", "")
     full = pl.concat_str(
         text.str.slice(0, 10),
@@ -580,14 +579,14 @@ def _text_to_time(value: Value, type_: DataType, refuse: Refuse) -> pl.Expr:
 
 def may_be_time(text: pl.Expr, type_: DataType, failed: pl.Expr) -> RowError:
     """Texts of other forms, which Spark may take as dates or times, such as 2026-1-31."""
-    zone = _ZONE if type_ == TIMESTAMP else ""
-    plain = rf"^ *{_ascii(_DAY)}(?:[ T]{_ascii(_CLOCK)}{zone})? *$"
-    has_year = text.str.contains(r"^\s*[+-]?[0-9]{4}") & ~text.str.contains(plain)
+    plain = text.str.contains(f"^ *{_time_pattern(type_)} *$")
+    has_year = text.str.contains(r"^\s*[+-]?[0-9]{4}") & ~plain
     return RowError(failed & has_year, "a string that may be a date or a time to Spark")
 
 
-def _ascii(pattern: str) -> str:
-    return pattern.replace(r"\d", "[0-9]")
+def _time_pattern(type_: DataType) -> str:
+    """The texts that are cast to a time, without blanks around them."""
+    return rf"{_DAY}(?:[ T]{_CLOCK}{_ZONE if type_ == TIMESTAMP else ''})?"
 
 
 _CASTS: Mapping[tuple[str, str], Callable[[Value, DataType, Refuse], pl.Expr]] = {
