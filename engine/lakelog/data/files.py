@@ -245,6 +245,17 @@ def require_single(files: pl.DataFrame, version: int | None) -> None:
         )
 
 
+def require_single_files(snapshot: LogSnapshot) -> None:
+    """`require_single` for all files of a version. Memory: the paths of files with a vector."""
+    if not snapshot.table_configuration.dialect.has_deletion_vectors:
+        return
+    files = snapshot.files().select("path", "dvStorageType")
+    marked = files.filter(pl.col("dvStorageType").is_not_null()).collect()["path"]
+    if not marked.is_empty():
+        same = files.filter(pl.col("path").is_in(marked.implode())).collect()
+        require_single(same, snapshot.version)
+
+
 def location_reach(log: Log) -> Reach:
     """What the paths in a log may lead to."""
     return Reach(absolute_location(log.table), log.external, log.storage_options)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import polars as pl
 from polars.io.plugins import register_io_source
 
-from lakelog.data.files import ReadPlan, require_single
+from lakelog.data.files import ReadPlan, require_single, require_single_files
 from lakelog.data.read import BATCH_ROWS, read_files
 from lakelog.errors import InvalidInputError
 from lakelog.log.snapshot import LogSnapshot
@@ -106,7 +106,7 @@ def num_rows(snapshot: LogSnapshot) -> int:
     files = snapshot.files(stats=True)
     table = snapshot.table_configuration
     if table.supports("deletionVectors"):
-        require_single(files.select("path", "dvStorageType").collect(), snapshot.version)
+        require_single_files(snapshot)
     if table.dialect.has_deletion_vectors:
         has_none = pl.col("dvStorageType").is_null()
         deleted = pl.when(has_none).then(0).otherwise("dvCardinality")

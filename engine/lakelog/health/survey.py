@@ -13,7 +13,7 @@ from typing import Any
 import polars as pl
 
 from lakelog.checkpoint.plan import CheckpointOptions
-from lakelog.data.files import require_single
+from lakelog.data.files import require_single_files
 from lakelog.data.layout import SIZE_PROPERTY, size_of
 from lakelog.dialects.clients import compatibility
 from lakelog.errors import (
@@ -180,15 +180,8 @@ def _live(snapshot: LogSnapshot, sizes: pl.DataFrame) -> dict[str, Any]:
 
 def _of_files(snapshot: LogSnapshot) -> Iterator[Damage]:
     """A data file that is live more than once, so that rows cannot be read."""
-    if not snapshot.table_configuration.dialect.has_deletion_vectors:
-        return
-    files = snapshot.files().select("path", "dvStorageType")
-    marked = files.filter(pl.col("dvStorageType").is_not_null()).collect()["path"]
-    if marked.is_empty():
-        return
     try:
-        same = files.filter(pl.col("path").is_in(marked.implode())).collect()
-        require_single(same, snapshot.version)
+        require_single_files(snapshot)
     except CorruptionError as error:
         yield Damage("files", f"{error.path}: {error.message}", error.hint)
 
