@@ -12,10 +12,9 @@ in the writing of parts: each provides a `PartWriter`. The job does the rest:
 
 If cleanup removes files of the state in the meantime, the log is listed again and the job starts
 over. If the checkpoint below is damaged, the job starts over without it. If the typed statistics of
-the checkpoint below differ from their texts, the job starts over with typed statistics made from
-the texts. If a step fails, the
-previous checkpoint is unchanged, and the staged files are deleted if the store allows it; cleanup
-deletes the others, whose names no reader opens.
+the checkpoint below differ from the JSON statistics, the job starts over with typed statistics made
+from those. If a step fails, the previous checkpoint is unchanged, and the staged files are deleted
+if the store allows it; cleanup deletes the others, whose names no reader opens.
 
 Source: Delta protocol, Checkpoints.
 """

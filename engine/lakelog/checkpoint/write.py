@@ -447,7 +447,7 @@ class _LocalPartWriter:
 
 
 def _structs_without_text(frame: pl.DataFrame) -> pl.DataFrame:
-    """Rows with typed statistics only where there is no text."""
+    """The rows, without the typed statistics of those that have JSON statistics."""
     if STRUCT_STATISTICS not in frame.columns or "stats" not in frame.columns:
         return frame
     has_text = pl.col("stats").is_not_null()

@@ -27,6 +27,7 @@ from lakelog.data.write import DataFileWriter, WritePlan, discard
 from lakelog.data.write_plan import clustering_columns
 from lakelog.dialects.commit_reader import group_commits
 from lakelog.dialects.delta.deletion_vectors import vector_paths
+from lakelog.dialects.properties import changed
 from lakelog.display import Displayed, size_text
 from lakelog.errors import (
     CommitOutcomeUnknown,
@@ -208,13 +209,10 @@ class RowCommit:
         before = self.tx.snapshot.metadata
         if metadata == before:
             return
-        old = before.configuration
         self.tx.set_metadata(
             schema=metadata.schema,
             partition_by=metadata.partition_columns,
-            configuration={
-                k: v for k, v in metadata.configuration.items() if k not in old or old[k] != v
-            },
+            configuration=changed(metadata.configuration, before.configuration),
         )
         self._evolved = EvolvedSnapshot(self.tx.snapshot, metadata)
 
