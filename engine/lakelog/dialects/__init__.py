@@ -14,7 +14,6 @@
 | `row_validation`, `encode` | rows validated, then encoded as NDJSON |
 | `digest` | action counts and an order-independent hash |
 | `truncation_marks` | line counts that reveal a file truncated at a line end |
-| `checkpoint_counts` | the counts that a pointer records of a checkpoint |
 | `checkpoint_sources` | opened files of checkpoints; cached footers and ranges |
 | `row_group_records` | what the row groups of a checkpoint contain, recorded with a checksum |
 | `parquet_footers` | checks of Parquet footers before use |

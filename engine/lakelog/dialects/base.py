@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import polars as pl
 
+from lakelog.dialects.commit_reader import group_commits
 from lakelog.dialects.log_content import (
     NO_TEXTS,
     Actions,
@@ -303,7 +304,6 @@ class Dialect(ABC):
             InvalidActionError: A required field is missing, or of the wrong type.
         """
 
-    @abstractmethod
     def decode_pieces(
         self,
         store: LogStore,
@@ -317,12 +317,14 @@ class Dialect(ABC):
         Args:
             store: Store of the table.
             commits: Commits by version, ascending.
-            piece_bytes: Approximate text of one piece, in bytes. A longer commit is split at line
-                ends, if its framing allows.
+            piece_bytes: Approximate text of one piece, in bytes. A longer commit is one piece, or
+                split at line ends, if its framing allows.
             files: As `decode`.
 
         Memory: one piece, decoded; never all commits.
         """
+        for run in group_commits(commits, piece_bytes):
+            yield self.decode(store, run, files=files)
 
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
         """Read and decode a log compaction file; rows have null ``version`` and ``position``.

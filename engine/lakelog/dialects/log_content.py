@@ -103,6 +103,12 @@ class Checkpoint:
     checksum_path: str | None = field(default=None, compare=False, repr=False)
     pointer_path: str | None = field(default=None, compare=False, repr=False)
 
+    @staticmethod
+    def of_files(version: int, layout: str, rank: int, files: Sequence[StagedFile]) -> Checkpoint:
+        """The checkpoint of some written files, in order."""
+        paths, sizes = tuple(f.path for f in files), tuple(f.size_bytes for f in files)
+        return Checkpoint(version, layout, rank, paths, sizes)
+
     def without_records(self) -> Checkpoint:
         """The checkpoint, to be read without comparing it with other files' records of it."""
         return replace(self, recorded=None, checksum_path=None, pointer_path=None)
@@ -282,7 +288,7 @@ class CheckpointWriter(Protocol):
     Rows are flattened and narrow, paths decoded, with ``dvId`` if there are deletion vectors.
     """
 
-    digest_of: Callable[[pl.DataFrame], Digest] | None
+    digest_of: Callable[[pl.DataFrame], Digest] | None = None
     """Computes the digest of file actions that is recorded with them, if the layout supports it;
     None records none.
     """
@@ -292,7 +298,7 @@ class CheckpointWriter(Protocol):
     typed statistics are copied.
     """
 
-    typed_statistics: pa.StructType | None
+    typed_statistics: pa.StructType | None = None
     """Arrow type of the typed statistics that it derives from their text; None: it derives none."""
 
     def write_meta(self, meta: pl.DataFrame) -> None:
@@ -410,11 +416,30 @@ class CheckpointReader(Protocol):
 
     def is_reconciled(self) -> bool:
         """Whether its writer proved that it contains no file both added and removed."""
-        ...
+        return False
 
     def struct_statistics(self) -> pa.DataType | None:
         """Arrow type of ``add.stats_parsed``, or None if statistics are not stored as a struct."""
-        ...
+        return None
+
+
+class CheckpointCounts(NamedTuple):
+    """Counts of a checkpoint: actions of all types, live files, and bytes of its files."""
+
+    actions: int
+    adds: int
+    size_bytes: int
+
+
+def count_held(store: LogStore, reader: CheckpointReader) -> CheckpointCounts:
+    """Count an existing checkpoint's actions and bytes. Memory: a batch of paths."""
+    files = adds = 0
+    for frame in reader.iter_files(("path",)):
+        files += frame.height
+        adds += int((frame["actionType"] == "add").sum())
+    entries = (store.stat(path) for path in reader.files_read())
+    size_bytes = sum(entry.size_bytes for entry in entries if entry is not None)
+    return CheckpointCounts(files + reader.read_meta().height, adds, size_bytes)
 
 
 @dataclass(frozen=True)

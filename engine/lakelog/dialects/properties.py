@@ -85,43 +85,34 @@ INDEXTABLES_PROPERTIES: Mapping[str, Kind] = {
     for kind, keys in (
         (
             BOOLEAN,
-            (
-                "checkpoint.checksumValidation.enabled checkpoint.compression.enabled "
-                "checkpoint.enabled checkpoint.multiPart.enabled cleanup.dryRun cleanup.enabled "
-                "protocol.autoUpgrade protocol.checkEnabled protocol.enforceReaderVersion "
-                "protocol.enforceWriterVersion "
-                "skippedFiles.trackingEnabled stats.truncation.enabled "
-                "transaction.allowDirectUsage transaction.cache.enabled "
-                "transaction.compression.enabled transaction.useOptimized"
-            ),
+            """checkpoint.checksumValidation.enabled checkpoint.compression.enabled
+            checkpoint.enabled checkpoint.multiPart.enabled cleanup.dryRun cleanup.enabled
+            protocol.autoUpgrade protocol.checkEnabled protocol.enforceReaderVersion
+            protocol.enforceWriterVersion skippedFiles.trackingEnabled stats.truncation.enabled
+            transaction.allowDirectUsage transaction.cache.enabled
+            transaction.compression.enabled transaction.useOptimized""",
         ),
         (
             POSITIVE,
-            (
-                "checkpoint.actionsPerPart checkpoint.parallelism "
-                "checkpoint.read.timeoutSeconds stats.truncation.maxLength "
-                "transaction.cache.expirationSeconds transaction.maxConcurrentReads "
-                "transaction.cache.fileList.capacity transaction.cache.snapshot.capacity "
-                "transaction.cache.version.capacity transaction.retry.maxAttempts"
-            ),
+            """checkpoint.actionsPerPart checkpoint.parallelism checkpoint.read.timeoutSeconds
+            stats.truncation.maxLength transaction.cache.expirationSeconds
+            transaction.maxConcurrentReads transaction.cache.fileList.capacity
+            transaction.cache.snapshot.capacity transaction.cache.version.capacity
+            transaction.retry.maxAttempts""",
         ),
         # An interval of 0 disables checkpoints.
         (
             COUNT,
-            (
-                "checkpoint.interval checkpoint.maxRetries checkpoint.retention "
-                "skippedFiles.cooldownDuration transaction.maxRetries"
-            ),
+            """checkpoint.interval checkpoint.maxRetries checkpoint.retention
+            skippedFiles.cooldownDuration transaction.maxRetries""",
         ),
         (whole(-1), "dataSkippingNumIndexedCols"),
         (
             LONG_COUNT,
-            (
-                "checkpointRetention.duration logRetention.duration "
-                "transaction.cache.fileList.ttl.ms transaction.cache.metadata.ttl.ms "
-                "transaction.cache.snapshot.ttl.ms transaction.cache.ttl.ms "
-                "transaction.cache.version.ttl.ms"
-            ),
+            """checkpointRetention.duration logRetention.duration
+            transaction.cache.fileList.ttl.ms transaction.cache.metadata.ttl.ms
+            transaction.cache.snapshot.ttl.ms transaction.cache.ttl.ms
+            transaction.cache.version.ttl.ms""",
         ),
         (
             whole(1, LONG_BITS),
@@ -181,13 +172,11 @@ WITHOUT_EFFECT: Mapping[str, tuple[str, str]] = {
         (
             _OWN_CACHE,
             "",
-            (
-                "transaction.cache.expirationSeconds transaction.cache.fileList.capacity "
-                "transaction.cache.fileList.ttl.ms transaction.cache.metadata.ttl.ms "
-                "transaction.cache.snapshot.capacity transaction.cache.snapshot.ttl.ms "
-                "transaction.cache.ttl.ms transaction.cache.version.capacity "
-                "transaction.cache.version.ttl.ms"
-            ),
+            """transaction.cache.expirationSeconds transaction.cache.fileList.capacity
+            transaction.cache.fileList.ttl.ms transaction.cache.metadata.ttl.ms
+            transaction.cache.snapshot.capacity transaction.cache.snapshot.ttl.ms
+            transaction.cache.ttl.ms transaction.cache.version.capacity
+            transaction.cache.version.ttl.ms""",
         ),
     )
     for key in keys.split()

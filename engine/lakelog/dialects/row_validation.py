@@ -33,16 +33,16 @@ def conform_rows(rows: pl.DataFrame, dialect: str) -> pl.DataFrame:
     schema = actions.schema()
     unknown = [name for name in rows.columns if name not in schema]
     if unknown:
-        raise _refusal("the flattened table has an unknown column", found=unknown[0])
+        raise InvalidTransactionError("the flattened table has an unknown column", found=unknown[0])
     wanted = [name for name in schema if name in rows.columns]
     try:
         frame = actions.conform(rows, wanted)
     except pl.exceptions.PolarsError as cause:
-        raise _refusal(
+        raise InvalidTransactionError(
             "a column has another type than the contract", found=str(cause).splitlines()[0][:200]
         ) from cause
     if ACTION_TYPE not in wanted or frame[ACTION_TYPE].null_count():
-        raise _refusal("a row has no action type", expected=ACTION_TYPE)
+        raise InvalidTransactionError("a row has no action type", expected=ACTION_TYPE)
     frame = _with_written(frame, dialect)
     frame = without_nulls(frame)
     for name in frame.columns:
@@ -130,23 +130,29 @@ def _require_keys_once(maps: pl.Series) -> None:
     rows = np.repeat(np.arange(len(counts)), counts)
     width = int(codes.max()) + 1
     if pl.Series(rows * width + codes).n_unique() != len(codes):
-        raise _refusal("a map contains a key twice", expected="each key once", found=maps.name)
+        raise InvalidTransactionError(
+            "a map contains a key twice", expected="each key once", found=maps.name
+        )
 
 
 def _check_type(kind: str, rows: pl.DataFrame, dialect: str) -> None:
     wire = Wire.of(dialect)
     node = wire.wrappers.get(kind)
     if kind == "commitInfo" or (node is None and kind in _known_types()):
-        raise _refusal("the dialect cannot store this action", found=kind)
+        raise InvalidTransactionError("the dialect cannot store this action", found=kind)
     for column in wire.required.get(kind, ()):
         if column not in rows.columns or rows[column].null_count():
-            raise _refusal("an action lacks a required field", expected=column, found=kind)
+            raise InvalidTransactionError(
+                "an action lacks a required field", expected=column, found=kind
+            )
     if node is None and (EXTRA not in rows.columns or rows[EXTRA].null_count()):
-        raise _refusal("an action of an unknown type has no content", expected=EXTRA, found=kind)
+        raise InvalidTransactionError(
+            "an action of an unknown type has no content", expected=EXTRA, found=kind
+        )
     placed = columns_of(kind, dialect) | _derived()
     for column in rows.columns:
         if column not in placed and rows[column].null_count() < rows.height:
-            raise _refusal(f"{kind} has no field for a column", found=column)
+            raise InvalidTransactionError(f"{kind} has no field for a column", found=column)
 
 
 def check_extra(rows: pl.DataFrame, dialect: str) -> None:
@@ -163,27 +169,29 @@ def parse_extra(text: str, node: Node | None, kind: str) -> Any:
     try:
         parsed = orjson.loads(text)
     except orjson.JSONDecodeError as cause:
-        raise _refusal(
+        raise InvalidTransactionError(
             "extra is not valid JSON", expected="JSON text", found=f"{kind}: {cause}"
         ) from cause
     if _depth(parsed) > _MAX_NESTING:
-        raise _refusal(
+        raise InvalidTransactionError(
             "extra is nested too deeply", expected=f"at most {_MAX_NESTING} levels", found=kind
         )
     if node is not None:
         _require_unnamed(parsed, node, kind)
     elif parsed is None:
-        raise _refusal("an action of an unknown type has no content", found=kind)
+        raise InvalidTransactionError("an action of an unknown type has no content", found=kind)
     return parsed
 
 
 def _require_unnamed(extra: Any, node: Node, where: str) -> None:
     if not isinstance(extra, dict):
-        raise _refusal("extra is not an object", expected="a JSON object", found=where)
+        raise InvalidTransactionError(
+            "extra is not an object", expected="a JSON object", found=where
+        )
     for name, value in extra.items():
         child = node.fields.get(name)
         if isinstance(child, Leaf):
-            raise _refusal(
+            raise InvalidTransactionError(
                 "extra contains a field that has its own column",
                 expected=f"the value in column {child.column}",
                 found=f"{where}.{name}",
@@ -196,13 +204,13 @@ def encode_info(info: Mapping[str, Any]) -> bytes:
     """The JSON of a commitInfo body."""
     body = dict(info)
     if _depth(body) > _MAX_NESTING:
-        raise _refusal(
+        raise InvalidTransactionError(
             "the commitInfo is nested too deeply", expected=f"at most {_MAX_NESTING} levels"
         )
     try:
         return orjson.dumps(body)
     except TypeError as cause:
-        raise _refusal(
+        raise InvalidTransactionError(
             "the commitInfo is not valid JSON",
             expected="strings, 64-bit integers, floats, booleans, lists and maps",
             found=str(cause),
@@ -214,9 +222,3 @@ def _depth(value: Any, level: int = 1) -> int:
         return level
     children = value.values() if isinstance(value, dict) else value
     return max((_depth(child, level + 1) for child in children), default=level)
-
-
-def _refusal(
-    message: str, *, expected: object = None, found: object = None
-) -> InvalidTransactionError:
-    return InvalidTransactionError(message, expected=expected, found=found)

@@ -7,15 +7,13 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import polars as pl
-import pyarrow as pa
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.commit_info import flatten_commit_infos
-from lakelog.dialects.commit_reader import Counts, group_commits, read_commits
-from lakelog.dialects.digest import Digest
+from lakelog.dialects.commit_reader import Counts, read_commits
 from lakelog.dialects.encode import encode_rows, ordered_content, require_content
 from lakelog.dialects.features import Feature, Stance
 from lakelog.dialects.json_layout import Wire
@@ -24,6 +22,8 @@ from lakelog.dialects.log_content import (
     Actions,
     Checkpoint,
     CheckpointPlan,
+    CheckpointReader,
+    CheckpointWriter,
     CommitContent,
     CommitFile,
     CommitInfo,
@@ -110,17 +110,6 @@ class ToyDialect(Dialect):
         counts.check(commits)
         return decoded
 
-    def decode_pieces(
-        self,
-        store: LogStore,
-        commits: Sequence[CommitFile],
-        piece_bytes: int,
-        *,
-        files: bool = True,
-    ) -> Iterator[Actions]:
-        for run in group_commits(commits, piece_bytes):
-            yield self.decode(store, run, files=files)
-
     def commit_path(self, version: int) -> str:
         return f"{FOLDER}/{version:08d}.ndjson"
 
@@ -160,7 +149,7 @@ class ToyDialect(Dialect):
         return flatten_commit_infos(infos, WIRE)
 
 
-class ToyCheckpointReader:
+class ToyCheckpointReader(CheckpointReader):
     """The lines of one checkpoint."""
 
     def __init__(self, store: LogStore, checkpoint: Checkpoint) -> None:
@@ -183,18 +172,10 @@ class ToyCheckpointReader:
     def files_read(self) -> tuple[str, ...]:
         return self.checkpoint.paths
 
-    def is_reconciled(self) -> bool:
-        return False
 
-    def struct_statistics(self) -> None:
-        return None
-
-
-class ToyCheckpointWriter:
+class ToyCheckpointWriter(CheckpointWriter):
     """Collects the lines of one checkpoint, and writes them at the end."""
 
-    digest_of: Callable[[pl.DataFrame], Digest] | None = None
-    typed_statistics: pa.StructType | None = None
     columns: tuple[str, ...] = (
         "path",
         "partitionValues",

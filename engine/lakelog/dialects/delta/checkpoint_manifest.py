@@ -52,6 +52,14 @@ class FileActionCounts:
     adds: int = 0
     removes: int = 0
 
+    @property
+    def total(self) -> int:
+        """Number of file actions."""
+        return self.adds + self.removes
+
+    def __add__(self, other: FileActionCounts) -> FileActionCounts:
+        return FileActionCounts(self.adds + other.adds, self.removes + other.removes)
+
 
 def checkpoint_metadata(version: int, tags: dict[str, str]) -> pl.DataFrame:
     """The one checkpointMetadata action of a manifest, as a flattened row."""
@@ -110,7 +118,7 @@ def _name(sidecar: SidecarFile) -> str:
 
 def count_actions(store: LogStore, sidecars: Sequence[SidecarFile]) -> FileActionCounts:
     """Number of file actions in sidecars, from their records or footers."""
-    adds = removes = 0
+    total = FileActionCounts()
     for sidecar in sidecars:
         found: Fingerprint | Inspection | None = Fingerprint.of_tags(sidecar.tags)
         if found is None:
@@ -119,9 +127,8 @@ def count_actions(store: LogStore, sidecars: Sequence[SidecarFile]) -> FileActio
             raise MalformedLogError(
                 "the footer of a sidecar does not record its number of actions", path=sidecar.path
             )
-        adds += found.adds
-        removes += found.removes
-    return FileActionCounts(adds, removes)
+        total += FileActionCounts(found.adds, found.removes)
+    return total
 
 
 def manifest_tags(
@@ -129,7 +136,7 @@ def manifest_tags(
 ) -> dict[str, str]:
     """The tags of the checkpointMetadata action."""
     tags = {
-        "sidecarNumActions": str(held.adds + held.removes),
+        "sidecarNumActions": str(held.total),
         "sidecarSizeInBytes": str(sum(sidecar.size_bytes for sidecar in sidecars)),
         "numOfAddFiles": str(held.adds),
     }
@@ -147,7 +154,7 @@ def pointer_bytes(
     meta: Sequence[pl.DataFrame] = (),
 ) -> bytes:
     """The content of ``_last_checkpoint``, with its checksum."""
-    sidecar_actions = held.adds + held.removes if sidecars else 0
+    sidecar_actions = held.total if sidecars else 0
     pointer: dict[str, Any] = {
         "version": plan.version,
         "size": sidecar_actions + sum(file.num_actions for file in files),

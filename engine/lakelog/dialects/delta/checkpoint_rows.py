@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from lakelog.dialects.delta.checkpoint_schema import PARTITIONS_PARSED, file_columns
 from lakelog.dialects.delta.paths import spell_paths, text_array
-from lakelog.dialects.json_layout import Leaf, Node, Wire
+from lakelog.dialects.json_layout import Node, Wire
 from lakelog.dialects.log_content import STRUCT_STATISTICS, TYPED_STATISTICS, CheckpointPlan
 from lakelog.model import contract
 from lakelog.skipping.indexed_columns import indexed_columns
@@ -130,18 +130,14 @@ def _struct(
             children.append(_max_row_index(rows, field.type))
         elif field.name == _VERSION and known is None:
             children.append(_version(rows, field.type))
+        elif known is None or known.column not in rows.columns:
+            children.append(_nulls(rows.height, field.type))
         else:
-            children.append(_leaf(rows, known, field.type))
+            children.append(to_arrow(rows[known.column], field.type))
     mask = None
     if present is not None and rows[present].null_count():
         mask = to_arrow(rows[present].is_null(), pa.bool_())
     return pa.StructArray.from_arrays(children, fields=fields, mask=mask)
-
-
-def _leaf(rows: pl.DataFrame, known: Leaf | None, type_: pa.DataType) -> pa.Array:
-    if known is None or known.column not in rows.columns:
-        return _nulls(rows.height, type_)
-    return to_arrow(rows[known.column], type_)
 
 
 def to_arrow(values: pl.Series, type_: pa.DataType) -> pa.Array:
@@ -200,8 +196,8 @@ class TypedCopies:
     def of(plan: CheckpointPlan) -> TypedCopies:
         """The typed copies of a table."""
         indexed = indexed_columns(plan.schema, plan.partition_columns, plan.configuration)
-        bounds = _bounds_type(indexed, plan.mapping)
-        counts = _counts_type(indexed, plan.mapping)
+        bounds = _struct_type(indexed, plan.mapping, _bound_type)
+        counts = _struct_type(indexed, plan.mapping, lambda _: pa.int64())
         fields = [pa.field("numRecords", pa.int64())]
         if bounds is not None:
             fields += [pa.field("minValues", bounds), pa.field("maxValues", bounds)]
@@ -283,29 +279,25 @@ def with_texts(files: pl.DataFrame) -> pl.DataFrame:
     return files.with_columns(texts.alias("stats"))
 
 
-def _bounds_type(schema: contract.Struct, mapping: str) -> pa.StructType | None:
+def _struct_type(
+    schema: contract.Struct,
+    mapping: str,
+    type_of: Callable[[contract.DataType], pa.DataType | None],
+) -> pa.StructType | None:
+    """A struct with the leaf columns of a schema that `type_of` gives a type, by physical name."""
     fields = []
     for field in schema.fields:
         if isinstance(field.type, contract.Struct):
-            type_ = _bounds_type(field.type, mapping)
-        elif has_bounds(field.type) and field.type != _BOOLEAN:
-            type_ = contract.to_arrow(field.type)
+            type_ = _struct_type(field.type, mapping, type_of)
         else:
-            type_ = None
+            type_ = type_of(field.type)
         if type_ is not None:
             fields.append(pa.field(contract.physical_name(field, mapping), type_))
     return pa.struct(fields) if fields else None
 
 
-def _counts_type(schema: contract.Struct, mapping: str) -> pa.StructType | None:
-    fields = []
-    for field in schema.fields:
-        type_: pa.DataType | None = pa.int64()
-        if isinstance(field.type, contract.Struct):
-            type_ = _counts_type(field.type, mapping)
-        if type_ is not None:
-            fields.append(pa.field(contract.physical_name(field, mapping), type_))
-    return pa.struct(fields) if fields else None
+def _bound_type(type_: contract.DataType) -> pa.DataType | None:
+    return contract.to_arrow(type_) if has_bounds(type_) and type_ != _BOOLEAN else None
 
 
 def _partitions_type(plan: CheckpointPlan) -> pa.StructType | None:

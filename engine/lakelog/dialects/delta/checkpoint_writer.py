@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 
@@ -86,15 +86,6 @@ class _Sidecar:
     staged: StagedFile | None = None
 
 
-@dataclass
-class _Counts:
-    """Number of rows passed to the writer."""
-
-    adds: int = 0
-    removes: int = 0
-    meta: list[pl.DataFrame] = field(default_factory=list)
-
-
 class DeltaCheckpointWriter:
     """Writes one checkpoint; see `lakelog.dialects.log_content.CheckpointWriter`.
 
@@ -121,7 +112,8 @@ class DeltaCheckpointWriter:
         self._store = store
         self._plan = plan
         self._unique = unique
-        self._counts = _Counts()
+        self._held = FileActionCounts()
+        self._meta: list[pl.DataFrame] = []
         self._batch_rows = max(plan.row_group_rows, plan.batch_rows)
         self._lanes = Lanes(2 * self._batch_rows)
         self._tops: list[CheckpointFile] = []
@@ -160,11 +152,11 @@ class DeltaCheckpointWriter:
                 found=unknown[0],
                 expected=", ".join(META_ORDER),
             )
-        self._counts.meta = [actions.of_type(meta, kind) for kind in META_ORDER if kind in kinds]
+        self._meta = [actions.of_type(meta, kind) for kind in META_ORDER if kind in kinds]
         self._open()
         if not self._has_sidecars:
             top = self._tops[part_of_others(len(self._tops))]
-            for rows in self._counts.meta:
+            for rows in self._meta:
                 self._put(top, rows)
 
     def _open(self) -> None:
@@ -219,7 +211,7 @@ class DeltaCheckpointWriter:
         is_add = files["actionType"][0] == "add"
         if self._has_sidecars:
             starts = sorted(self._plan.sidecar_starts) if is_add else []
-            first = self._counts.adds
+            first = self._held.adds
             cuts = [start for start in starts if first <= start < first + files.height]
             for cut, end in pairwise([first, *cuts, first + files.height]):
                 if cut in cuts:
@@ -231,9 +223,9 @@ class DeltaCheckpointWriter:
         else:
             self._put(self._tops[0], files)
         if is_add:
-            self._counts.adds += files.height
+            self._held += FileActionCounts(adds=files.height)
         else:
-            self._counts.removes += files.height
+            self._held += FileActionCounts(removes=files.height)
 
     def _begin_sidecar(self, start: int) -> None:
         """Close the open sidecar, if any; see `CheckpointPlan.sidecar_starts`."""
@@ -328,13 +320,8 @@ class DeltaCheckpointWriter:
         self._lanes.stop()
         plan = self._plan
         layout = "classic" if plan.layout == "classic-v2" else plan.layout
-        checkpoint = Checkpoint(
-            plan.version,
-            layout,
-            rank_of(layout, len(tops)),
-            tuple(file.path for file in tops),
-            tuple(file.size_bytes for file in tops),
-        )
+        rank = rank_of(layout, len(tops))
+        checkpoint = Checkpoint.of_files(plan.version, layout, rank, tops)
         own = [sidecar.staged for sidecar in self._sidecars if sidecar.staged is not None]
         top = self._tops[0]
         pointer = pointer_bytes(
@@ -343,13 +330,9 @@ class DeltaCheckpointWriter:
             self._held,
             top.schema if isinstance(top, ParquetFile) else None,
             self._named,
-            self._counts.meta,
+            self._meta,
         )
         return StagedCheckpoint(checkpoint, (*own, *tops), (LAST_CHECKPOINT, pointer))
-
-    @property
-    def _held(self) -> FileActionCounts:
-        return FileActionCounts(self._counts.adds, self._counts.removes)
 
     @property
     def _named(self) -> list[SidecarFile]:
@@ -362,20 +345,18 @@ class DeltaCheckpointWriter:
         (top,) = self._tops
         plan = self._plan
         others = [sidecar_rows(self._named)] if self._named else []
-        others += self._counts.meta
+        others += self._meta
         count = sum(rows.height for rows in others)
         tags: dict[str, str] = {}
         if self._has_sidecars:
-            kept = count_actions(self._store, plan.kept)
-            self._counts.adds += kept.adds
-            self._counts.removes += kept.removes
+            self._held += count_actions(self._store, plan.kept)
             tags = manifest_tags(self._named, self._held, sidecar_schema(self._files))
         else:
-            count += self._counts.adds + self._counts.removes
+            count += self._held.total
         first = checkpoint_metadata(plan.version, tags | {ACTIONS_TAG: str(count)})
         for rows in (first, *(others if self._has_sidecars else ())):
             self._put(top, rows)
-        self._counts.meta.insert(0, first)
+        self._meta.insert(0, first)
 
     def abandon(self) -> None:
         """Delete the written files, if the store allows it."""

@@ -61,6 +61,7 @@ from lakelog.dialects.log_content import (
     RecordMismatchError,
     StagedCheckpoint,
     WrittenPart,
+    count_held,
 )
 from lakelog.dialects.ndjson import Blob, decode_lines, decode_pieces
 from lakelog.dialects.protocol_rules import TableConfiguration
@@ -79,29 +80,6 @@ if TYPE_CHECKING:
 # that opens a small table starts faster.
 
 _DELTA = "delta"
-
-
-def commit_path(version: int) -> str:
-    """File of the commit of `version`, relative to the table root.
-
-    >>> commit_path(7)
-    '_delta_log/00000000000000000007.json'
-    """
-    return f"{LOG_FOLDER}/{commit_name(version)}"
-
-
-def encode_commit(content: CommitContent, *, columnar_above: int | None = None) -> bytes:
-    """The NDJSON of one commit; see `lakelog.dialects.base.Dialect.encode`."""
-    if columnar_above is not None:
-        raise InternalError("a Delta log has no columnar commits")
-    from lakelog.dialects.encode import encode_rows, ordered_content, require_content
-
-    require_content(content)
-    meta, files = ordered_content(content, _DELTA)
-    info = [b'{"commitInfo":', encode_info(content.info), b"}\n"] if content.info else []
-    spell = partial(spell_new_paths, texts=content.texts)
-    rows = [*encode_rows(meta, _DELTA), *encode_rows(files, _DELTA, spell)]
-    return b"".join([*info, *rows, content.spelled])
 
 
 _WIRE = Wire.of("delta")
@@ -271,7 +249,7 @@ class DeltaDialect(Dialect):
 
     def commit_path(self, version: int) -> str:
         """File of the commit of `version`."""
-        return commit_path(version)
+        return f"{LOG_FOLDER}/{commit_name(version)}"
 
     def encode(
         self,
@@ -281,7 +259,16 @@ class DeltaDialect(Dialect):
         configuration: Mapping[str, str | None] | None = None,  # noqa: ARG002 - as the protocol gives it; no Delta property changes the spelling
     ) -> bytes:
         """NDJSON, the commitInfo first; see `Dialect.encode`."""
-        return encode_commit(content, columnar_above=columnar_above)
+        if columnar_above is not None:
+            raise InternalError("a Delta log has no columnar commits")
+        from lakelog.dialects.encode import encode_rows, ordered_content, require_content
+
+        require_content(content)
+        meta, files = ordered_content(content, _DELTA)
+        info = [b'{"commitInfo":', encode_info(content.info), b"}\n"] if content.info else []
+        spell = partial(spell_new_paths, texts=content.texts)
+        rows = [*encode_rows(meta, _DELTA), *encode_rows(files, _DELTA, spell)]
+        return b"".join([*info, *rows, content.spelled])
 
     def open_checkpoint(
         self, store: LogStore, checkpoint: Checkpoint, batch_bytes: int | None = None
@@ -323,8 +310,6 @@ class DeltaDialect(Dialect):
         self, store: LogStore, checkpoint: Checkpoint, pointer: bytes
     ) -> str | None:
         """Different numbers of actions or files; see `Dialect.pointer_contradiction`."""
-        from lakelog.dialects.checkpoint_counts import count_held
-
         recorded = parse_last_checkpoint(pointer).counts_of(checkpoint)
         alone = replace(checkpoint.without_records(), recorded=recorded)
         try:
@@ -340,8 +325,6 @@ class DeltaDialect(Dialect):
         created_ms: int,  # noqa: ARG002 - the protocol gives it; Delta's pointer has no time
     ) -> tuple[str, bytes]:
         """``_last_checkpoint``, with its checksum; see `Dialect.pointer_to`."""
-        from lakelog.dialects.checkpoint_counts import count_held
-
         held = count_held(store, self.open_checkpoint(store, checkpoint.without_records()))
         body: dict[str, Any] = {"version": checkpoint.version, "size": held.actions}
         if checkpoint.layout == "multipart":

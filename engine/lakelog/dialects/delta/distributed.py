@@ -171,11 +171,6 @@ def stage_multipart(plan: CheckpointPlan, parts: Sequence[WrittenPart]) -> Stage
     counted = FileActionCounts(counts.get("add", 0), counts.get("remove", 0))
     columns, _ = file_action_columns(plan)
     pointer = pointer_bytes(plan, files, counted, classic_schema(columns))
-    made = Checkpoint(
-        plan.version,
-        plan.layout,
-        rank_of(plan.layout, len(files)),
-        tuple(file.path for file in files),
-        tuple(file.size_bytes for file in files),
-    )
+    rank = rank_of(plan.layout, len(files))
+    made = Checkpoint.of_files(plan.version, plan.layout, rank, files)
     return StagedCheckpoint(made, tuple(files), (LAST_CHECKPOINT, pointer))

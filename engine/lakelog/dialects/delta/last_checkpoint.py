@@ -121,7 +121,8 @@ def canonical(value: dict[str, Any] | list[Any]) -> str:
     >>> canonical({"b": {"y": None, "x": "https://delta.io"}, "a": 10})
     '"a"=10,"b"+"x"="https%3A%2F%2Fdelta.io","b"+"y"=null'
     """
-    return ",".join(f"{path}={leaf}" for path, leaf in sorted(_leaves(value, ""), key=_path_bytes))
+    leaves = sorted(_leaves(value, ""), key=lambda leaf: leaf[0].encode())
+    return ",".join(f"{path}={leaf}" for path, leaf in leaves)
 
 
 _KEPT = frozenset(string.ascii_letters + string.digits + "-._~")
@@ -131,10 +132,6 @@ _QUOTED = {byte: chr(byte) if chr(byte) in _KEPT else f"%{byte:02X}" for byte in
 def _quote(text: str) -> str:
     """Percent-encode all but letters, digits and ``-._~``, byte by byte, without a loop."""
     return text.encode().decode("latin-1").translate(_QUOTED)
-
-
-def _path_bytes(pair: tuple[str, str]) -> bytes:
-    return pair[0].encode()
 
 
 def _leaves(value: Any, path: str) -> list[tuple[str, str]]:

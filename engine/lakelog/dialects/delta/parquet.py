@@ -41,11 +41,6 @@ from lakelog.model.actions import DV_ID_COLUMNS, PATH_TEXT, with_dv_id
 from lakelog.threads import Pool
 
 
-def _plain_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema with every type converted by `plain_type`."""
-    return pa.schema([field.with_type(plain_type(field.type)) for field in schema])
-
-
 def plain_type(type_: pa.DataType) -> pa.DataType:
     """A type without views and dictionaries, at any depth.
 
@@ -677,7 +672,7 @@ def checked_batches(
     ):
         batch.validate()
         rows += len(batch)
-        plain = plain or _plain_schema(batch.schema)
+        plain = plain or pa.schema([f.with_type(plain_type(f.type)) for f in batch.schema])
         yield batch if plain.equals(batch.schema) else batch.cast(plain)
     if rows != promised:
         raise pa.ArrowInvalid(f"only {rows} rows of {promised} can be read")

@@ -131,11 +131,9 @@ def _facts_of(adds: pa.ChunkedArray) -> tuple[str | None, str | None, int | None
         deleted = deleted.fill_null(0)
         is_known = bool(((deleted >= 0) & (deleted <= rows)).all())
         rows = rows - deleted if is_known else None
-    return _prefix(paths.min()), _after_prefix(paths.max()), total(values("size")), total(rows)
-
-
-def _prefix(path: object) -> str | None:
-    return path[:_PATH_CHARACTERS] if isinstance(path, str) else None
+    least = paths.min()
+    first = least[:_PATH_CHARACTERS] if isinstance(least, str) else None
+    return first, _after_prefix(paths.max()), total(values("size")), total(rows)
 
 
 def _after_prefix(path: object) -> str | None:
@@ -174,7 +172,8 @@ def _bounds_of(live: pa.ChunkedArray, type_: pa.StructType) -> pa.StructArray:
             children.append(known.cast(field.type))
         return pa.StructArray.from_arrays(children, fields=list(type_))
 
-    records = leaf(STRUCT_STATISTICS, RECORDS) if _has_records(live.type) else None
+    has_records = any(f.name == RECORDS for f in _fields(live.type, STRUCT_STATISTICS))
+    records = leaf(STRUCT_STATISTICS, RECORDS) if has_records else None
     children = [
         pa.repeat(ONE, 1) if field.name == RECORDS else below(field.type, field.name)
         for field in type_
@@ -189,10 +188,6 @@ def _field(values: pa.Array, path: Sequence[str]) -> pa.Array:
             return pc.struct_field(values, list(path[number:]))
         values = values.field(name)
     return values
-
-
-def _has_records(add: pa.StructType) -> bool:
-    return any(field.name == RECORDS for field in _fields(add, STRUCT_STATISTICS))
 
 
 def _null_count(counts: pa.ChunkedArray, records: pa.ChunkedArray | None) -> pa.Scalar | None:

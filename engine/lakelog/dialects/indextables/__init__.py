@@ -2,9 +2,9 @@
 
 | module | owns |
 |---|---|
-| `dialect` | the `Dialect` of IndexTables |
+| `dialect` | the `Dialect` of IndexTables; table properties |
 | `listing` | files of the log folder by name |
-| `protocol`, `properties` | supported protocol versions; table properties |
+| `protocol` | supported protocol versions |
 | `framing` | compression framings; decompression limits |
 | `commits`, `columnar` | commits as NDJSON and as Parquet |
 | `json_checkpoint`, `checkpoint_writer` | reads and writes JSON checkpoints |

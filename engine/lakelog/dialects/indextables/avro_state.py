@@ -30,7 +30,6 @@ from typing import Any
 
 import orjson
 import polars as pl
-import pyarrow as pa
 
 from lakelog.dialects.indextables.avro import Container, read_state_record
 from lakelog.dialects.indextables.commits import (
@@ -56,7 +55,7 @@ from lakelog.dialects.indextables.listing import (
 )
 from lakelog.dialects.indextables.protocol import MAX_READER_VERSION
 from lakelog.dialects.json_layout import Leaf
-from lakelog.dialects.log_content import CHECKPOINT_META, Checkpoint
+from lakelog.dialects.log_content import CHECKPOINT_META, Checkpoint, CheckpointReader
 from lakelog.dialects.ndjson import Blob
 from lakelog.errors import (
     CorruptionError,
@@ -82,19 +81,8 @@ _ALWAYS_READ = ("path", "size")
 
 @dataclass(frozen=True, slots=True)
 class StateManifest:
-    """``state-v%020d/_manifest.avro``, checked.
-
-    Attributes:
-        path: The file, relative to the table root.
-        version: Table version of the state.
-        created_ms: Creation time, in milliseconds since the Unix epoch.
-        manifests: Paths of the entry files, relative to the table root, with their entry counts.
-        tombstones: Removed paths.
-        file_count: Number of live files, as counted by the writer.
-        total_bytes: Size of the files in bytes, as estimated by the writer.
-        registry: Document mapping by hash.
-        protocol_version: Minimum reader and writer version.
-        metadata: The cached metaData as one JSON line with its wrapper, or None.
+    """``state-v%020d/_manifest.avro``, checked: entry files, relative to the table root, with their
+    entry counts, the writer's totals, and the cached metaData as a JSON line with its wrapper.
     """
 
     path: str
@@ -158,7 +146,7 @@ class StateManifest:
         )
 
 
-class AvroStateReader:
+class AvroStateReader(CheckpointReader):
     """Reads one Avro state.
 
     Memory: one manifest decompressed, and 8,192 of its entries as Python objects; the wanted
@@ -299,14 +287,6 @@ class AvroStateReader:
         whole = not begun and [c.version for c in first] == [0, _FIRST_STATE]
         if continues and whole and live != entries - tombstones:
             return f"{len(entries - tombstones)} files in the first state, {len(live)} in commits"
-        return None
-
-    def is_reconciled(self) -> bool:
-        """See `CheckpointReader`; the dialect's writers repeat files."""
-        return False
-
-    def struct_statistics(self) -> pa.DataType | None:
-        """None: statistics are stored as text."""
         return None
 
     def _read_entries(self, columns: Sequence[str]) -> list[pl.DataFrame]:

@@ -18,9 +18,7 @@ from dataclasses import dataclass
 
 import orjson
 import polars as pl
-import pyarrow as pa
 
-from lakelog.dialects.digest import Digest
 from lakelog.dialects.encode import encode_rows, ordered_content
 from lakelog.dialects.indextables.docmapping import without_registered
 from lakelog.dialects.indextables.flattened_writer import FlattenedWriter, Staging
@@ -69,14 +67,11 @@ def checkpoint_writer(
     )
 
 
-class JsonCheckpointWriter:
+class JsonCheckpointWriter(CheckpointWriter):
     """Writes the lines of a checkpoint, to one file or to parts and their manifest.
 
     Memory: the lines of about 16,384 rows, and one piece of the open file.
     """
-
-    digest_of: Callable[[pl.DataFrame], Digest] | None = None
-    typed_statistics: pa.StructType | None = None
 
     columns = tuple(
         name
@@ -128,13 +123,7 @@ class JsonCheckpointWriter:
         files = tuple(staging.files)
         # The reader opens the manifest first.
         read = [files[-1], *files[:-1]]
-        checkpoint = Checkpoint(
-            plan.version,
-            plan.layout,
-            RANK[plan.layout],
-            tuple(file.path for file in read),
-            tuple(file.size_bytes for file in read),
-        )
+        checkpoint = Checkpoint.of_files(plan.version, plan.layout, RANK[plan.layout], read)
         return StagedCheckpoint(checkpoint, files, staging.pointer(**more))
 
     def abandon(self) -> None:

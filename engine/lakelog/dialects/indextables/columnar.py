@@ -12,7 +12,6 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from io import BytesIO
 from itertools import groupby
 from typing import NamedTuple
@@ -175,16 +174,22 @@ def _decode(blob: Blob, data: bytes, files: bool) -> Actions:
     if types.null_count():
         raise _invalid(blob, "a row has no action type", ACTION_TYPE, None)
     sizes = [metadata.row_group(i).num_rows for i in range(metadata.num_row_groups)]
-    out = _Groups()
+    found: dict[str, list[pl.DataFrame]] = {"files": [], "meta": [], "other": []}
+    infos: list[CommitInfo] = []
     for read in _reads(types, sizes, names, files):
+        kinds = read.kinds
         rows = _typed(_read(data, list(read.columns), read.start, read.length), blob, read.start)
-        out.add(rows, read.kinds, blob, files)
-    return Actions(
-        actions.concat(out.files),
-        actions.concat(out.meta),
-        actions.concat(out.other),
-        tuple(out.infos),
-    )
+        groups = {"meta": kinds & META_WRAPPERS}
+        if files:
+            groups |= {"files": kinds & FILE_WRAPPERS, "other": kinds - FILE_WRAPPERS - _META}
+        for group, own_kinds in groups.items():
+            if own_kinds:
+                own = without_nulls(_of(rows, own_kinds, kinds))
+                found[group].append(_required(own, own_kinds, blob))
+        if _INFO in kinds:
+            infos.extend(_infos(_of(rows, frozenset({_INFO}), kinds), blob))
+    frames = {group: actions.concat(own) for group, own in found.items()}
+    return Actions(**frames, commit_infos=tuple(infos))
 
 
 class _Read(NamedTuple):
@@ -264,32 +269,6 @@ def _with_unknown(rows: pl.DataFrame, names: list[str]) -> pl.DataFrame:
             extras.append(orjson.dumps(merged).decode() if merged else None)
         rows = rows.with_columns(pl.Series(EXTRA, extras, dtype=pl.String))
     return rows.drop(names)
-
-
-@dataclass
-class _Groups:
-    """Decoded rows, by group of action types."""
-
-    files: list[pl.DataFrame] = field(default_factory=list)
-    meta: list[pl.DataFrame] = field(default_factory=list)
-    other: list[pl.DataFrame] = field(default_factory=list)
-    infos: list[CommitInfo] = field(default_factory=list)
-
-    def add(self, rows: pl.DataFrame, kinds: frozenset[str], blob: Blob, files: bool) -> None:
-        """Add the rows of one read, whose action types are `kinds`."""
-        known = FILE_WRAPPERS | _META
-        selections: list[tuple[list[pl.DataFrame], frozenset[str]]] = [
-            (self.meta, kinds & META_WRAPPERS)
-        ]
-        if files:
-            selections += [(self.files, kinds & FILE_WRAPPERS), (self.other, kinds - known)]
-        for frames, own_kinds in selections:
-            if own_kinds:
-                frames.append(
-                    _required(without_nulls(_of(rows, own_kinds, kinds)), own_kinds, blob)
-                )
-        if _INFO in kinds:
-            self.infos.extend(_infos(_of(rows, frozenset({_INFO}), kinds), blob))
 
 
 def _of(rows: pl.DataFrame, own_kinds: frozenset[str], kinds: frozenset[str]) -> pl.DataFrame:

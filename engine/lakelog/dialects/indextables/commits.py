@@ -22,7 +22,7 @@ from lakelog.dialects.encode import encode_rows, ordered_content, require_conten
 from lakelog.dialects.indextables.columnar import decode_columnar, encode_columnar, is_columnar
 from lakelog.dialects.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.dialects.indextables.framing import frame_as, unframe
-from lakelog.dialects.indextables.listing import LOG_FOLDER, commits_apart, list_commits
+from lakelog.dialects.indextables.listing import commits_apart, list_commits
 from lakelog.dialects.json_layout import Wire
 from lakelog.dialects.log_content import Actions, CommitContent, CommitFile
 from lakelog.dialects.ndjson import Blob, decode_lines, merge
@@ -133,15 +133,6 @@ def wire() -> Wire:
     return Wire.of(_INDEXTABLES)
 
 
-def commit_path(version: int) -> str:
-    """File of the commit of `version`, relative to the table root.
-
-    >>> commit_path(7)
-    '_transaction_log/00000000000000000007.json'
-    """
-    return f"{LOG_FOLDER}/{version:020d}.json"
-
-
 def encode_commit(
     content: CommitContent,
     *,
@@ -193,7 +184,7 @@ def decode_commits(
     A ``docMappingRef`` is resolved if the mapping is registered in one of these commits.
     """
     counts = Counts(info_own_line=False)
-    blobs = read_commits(store, commits, _unframe)
+    blobs = read_commits(store, commits, lambda data, c: unframe(data, c.path, c.version))
     decoded = counts.learn(decode_blobs(_counted(blobs, counts), files=files))
     counts.check(commits)
     return decoded
@@ -203,10 +194,6 @@ def _counted(blobs: Iterable[Blob], counts: Counts) -> Iterator[Blob]:
     """Count the lines of NDJSON commits; a columnar one has a checksum."""
     for blob in blobs:
         yield from (blob,) if is_columnar(blob.data) else counts.counted((blob,))
-
-
-def _unframe(data: bytes, commit: CommitFile) -> bytes:
-    return unframe(data, commit.path, commit.version)
 
 
 def decode_blobs(blobs: Iterable[Blob], *, files: bool = True) -> Actions:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -15,15 +15,12 @@ from lakelog.dialects.base import (
     Dialect,
     LayoutRequest,
 )
-from lakelog.dialects.checkpoint_counts import count_held
 from lakelog.dialects.commit_info import flatten_commit_infos
-from lakelog.dialects.commit_reader import group_commits
 from lakelog.dialects.indextables import listing
 from lakelog.dialects.indextables.avro_state import AvroStateReader
 from lakelog.dialects.indextables.checkpoint_writer import checkpoint_writer
 from lakelog.dialects.indextables.commits import (
     DEFAULT_PROTOCOL_VERSION,
-    commit_path,
     decode_commits,
     encode_commit,
     wire,
@@ -37,7 +34,6 @@ from lakelog.dialects.indextables.docmapping import (
 )
 from lakelog.dialects.indextables.flattened import FlattenedReader
 from lakelog.dialects.indextables.json_checkpoint import JsonCheckpointReader
-from lakelog.dialects.indextables.properties import INDEXTABLES_PROPERTY_RULES
 from lakelog.dialects.indextables.protocol import (
     INDEXTABLES_PROTOCOL,
     LISTS_FROM,
@@ -61,15 +57,33 @@ from lakelog.dialects.log_content import (
     PartFiles,
     StagedCheckpoint,
     WrittenPart,
+    count_held,
 )
+from lakelog.dialects.properties import SPARK_INDEXTABLES, PropertyRules
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.dialects.row_validation import columns_of
+from lakelog.errors import InvalidPropertyError
 from lakelog.model import actions
 from lakelog.model.metadata import Protocol
 from lakelog.storage import LogStore
 
 if TYPE_CHECKING:
     from lakelog.dialects.clients import Client
+
+
+class IndexTablesProperties(PropertyRules):
+    """IndexTables' rules for table properties."""
+
+    def check_one(self, key: str, lower: str, value: str | None) -> None:
+        """Reject keys of ``delta.*``, which readers of such tables ignore."""
+        if lower.startswith("delta."):
+            raise InvalidPropertyError(
+                "properties of Delta have no effect on an IndexTables table",
+                path=key,
+                expected=f"{SPARK_INDEXTABLES}* or a key of your own",
+                found=value,
+            )
+        super().check_one(key, lower, value)
 
 
 class IndexTablesDialect(Dialect):
@@ -84,7 +98,7 @@ class IndexTablesDialect(Dialect):
     contract_key = "indextables"
     protocol_rules = INDEXTABLES_PROTOCOL
     file_kinds = listing.FILE_KINDS
-    properties = INDEXTABLES_PROPERTY_RULES
+    properties = IndexTablesProperties()
 
     @property
     def clients(self) -> tuple[Client, ...]:
@@ -203,23 +217,9 @@ class IndexTablesDialect(Dialect):
         """Read and decode commits, of any framing or columnar; see `Dialect.decode`."""
         return decode_commits(store, commits, files=files)
 
-    def decode_pieces(
-        self,
-        store: LogStore,
-        commits: Sequence[CommitFile],
-        piece_bytes: int,
-        *,
-        files: bool = True,
-    ) -> Iterator[Actions]:
-        """Read and decode commits in pieces; each commit is decoded as a whole, as its framing may
-        require. See `Dialect.decode_pieces`.
-        """
-        for run in group_commits(commits, piece_bytes):
-            yield self.decode(store, run, files=files)
-
     def commit_path(self, version: int) -> str:
         """File of the commit of `version`."""
-        return commit_path(version)
+        return f"{listing.LOG_FOLDER}/{version:020d}.json"
 
     def encode(
         self,

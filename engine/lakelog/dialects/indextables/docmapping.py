@@ -19,8 +19,8 @@ import polars as pl
 
 from lakelog.model import actions
 
-_REGISTRY_PREFIX = "docMappingSchema."
-"""Prefix of a registry entry among the table's properties."""
+REGISTRY_PREFIX = "docMappingSchema."
+"""Prefix of a registry entry among the table's properties: a document mapping by its hash."""
 
 _HASH_CHARACTERS = 16
 _REF = "docMappingRef"
@@ -113,13 +113,13 @@ def without_registry(meta: pl.DataFrame) -> pl.DataFrame:
 
 
 def _is_entry(key: str) -> bool:
-    return key.startswith(_REGISTRY_PREFIX)
+    return key.startswith(REGISTRY_PREFIX)
 
 
 def registry_of(properties: Mapping[str, str | None]) -> dict[str, str]:
     """Hash to mapping text, from an Avro schema registry (bare hashes, or with the prefix)."""
     return {
-        key.removeprefix(_REGISTRY_PREFIX): text
+        key.removeprefix(REGISTRY_PREFIX): text
         for key, text in properties.items()
         if text is not None
     }
@@ -156,9 +156,7 @@ def resolve_references(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.D
     """
     if _REF not in files.columns or not registry:
         return files
-    resolved = pl.col(_REF).replace_strict(
-        list(registry), list(registry.values()), default=None, return_dtype=pl.String
-    )
+    resolved = _registered(registry)
     if _TEXT in files.columns:
         resolved = pl.coalesce(pl.col(_TEXT), resolved)
     return files.with_columns(resolved.alias(_TEXT))
@@ -170,9 +168,12 @@ def without_registered(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.D
     """
     if _REF not in files.columns or _TEXT not in files.columns or not registry:
         return files
-    known = pl.col(_REF).replace_strict(
+    is_registered = _registered(registry) == pl.col(_TEXT)
+    return files.with_columns(pl.when(is_registered).then(None).otherwise(_TEXT).alias(_TEXT))
+
+
+def _registered(registry: Mapping[str, str]) -> pl.Expr:
+    """The mapping that a row's reference resolves to."""
+    return pl.col(_REF).replace_strict(
         list(registry), list(registry.values()), default=None, return_dtype=pl.String
-    )
-    return files.with_columns(
-        pl.when(known == pl.col(_TEXT)).then(None).otherwise(_TEXT).alias(_TEXT)
     )

@@ -31,7 +31,7 @@ from lakelog.dialects.indextables.commits import (
 from lakelog.dialects.indextables.docmapping import registry_of_meta, resolve_references
 from lakelog.dialects.indextables.listing import list_commits, metadata_path
 from lakelog.dialects.indextables.text_bounds import bounds_type
-from lakelog.dialects.log_content import CHECKPOINT_META, Checkpoint, RowGroups
+from lakelog.dialects.log_content import CHECKPOINT_META, Checkpoint, CheckpointReader, RowGroups
 from lakelog.dialects.parquet_footers import Bound, chunk_ranges
 from lakelog.dialects.row_group_records import (
     RECORD_KEY,
@@ -57,7 +57,7 @@ _STATE_TYPES = (*actions.FILE_ACTIONS, *CHECKPOINT_META)
 _SPEC_NAMES = {"metadata": "metaData"}
 
 
-class FlattenedReader:
+class FlattenedReader(CheckpointReader):
     """Reads one flattened checkpoint, column by column.
 
     Memory: one batch of at most 65,536 rows of the wanted columns, and the footers.
@@ -206,14 +206,6 @@ class FlattenedReader:
             return self.checkpoint.paths
         below = list_commits(self._store, end=self.checkpoint.version)
         return (*self.checkpoint.paths, *(commit.path for commit in below))
-
-    def is_reconciled(self) -> bool:
-        """See `CheckpointReader`; the dialect's writers repeat files."""
-        return False
-
-    def struct_statistics(self) -> pa.DataType | None:
-        """None: statistics are stored as text."""
-        return None
 
     def _read_meta_rows(
         self, file: CheckpointParquet, path: str, kinds: Sequence[str]

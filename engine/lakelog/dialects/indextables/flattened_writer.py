@@ -26,13 +26,13 @@ from lakelog.dialects.digest import Digest
 from lakelog.dialects.indextables.columnar import arrow_field, dictionary_columns
 from lakelog.dialects.indextables.docmapping import registry_of_meta, without_registered
 from lakelog.dialects.indextables.flattened import FILES_KEY
-from lakelog.dialects.indextables.framing import unframe
 from lakelog.dialects.indextables.listing import (
     CHECKPOINT_FOLDER,
     LAST_CHECKPOINT,
     LOG_FOLDER,
     RANK,
     metadata_path,
+    pointer_body,
 )
 from lakelog.dialects.indextables.protocol import STATE_PROTOCOL, has_flattened_checkpoints
 from lakelog.dialects.indextables.text_bounds import TextBoundsRecorder
@@ -41,19 +41,14 @@ from lakelog.dialects.log_content import (
     Checkpoint,
     CheckpointPart,
     CheckpointPlan,
+    CheckpointWriter,
     StagedCheckpoint,
     StagedFile,
     WrittenPart,
     require_part,
 )
 from lakelog.dialects.row_group_records import RECORD_KEY
-from lakelog.errors import (
-    CorruptionError,
-    InvalidInputError,
-    LakelogError,
-    NotFoundError,
-    UnavailableError,
-)
+from lakelog.errors import InvalidInputError, LakelogError, NotFoundError, UnavailableError
 from lakelog.model import actions
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
@@ -171,13 +166,8 @@ class Staging:
             return False
         except UnavailableError:
             return True  # unknown; leaving the pointer unchanged only costs time
-        try:
-            body = orjson.loads(unframe(data, LAST_CHECKPOINT))
-        except (CorruptionError, orjson.JSONDecodeError):
-            return False
-        return isinstance(body, dict) and (
-            body.get("format") == "avro-state" or body.get("stateDir") is not None
-        )
+        body = pointer_body(data)
+        return body.get("format") == "avro-state" or body.get("stateDir") is not None
 
 
 FOOTER_KEY = "lakelog.checkpoint"
@@ -189,14 +179,11 @@ _PENDING_ROWS = 1 << 17  # over all files, to limit the memory of many files
 _UNLIKE = frozenset({"position"})  # differs from row to row
 
 
-class FlattenedWriter:
+class FlattenedWriter(CheckpointWriter):
     """Writes the rows of a checkpoint in the flattened schema.
 
     Memory: a row group, or about 131,072 rows with several files; a piece of each file.
     """
-
-    digest_of: Callable[[pl.DataFrame], Digest] | None = None
-    typed_statistics: pa.StructType | None = None
 
     columns = tuple(name for name in actions.schema() if name not in {_TYPE, "timestamp", "dvId"})
 
@@ -211,10 +198,9 @@ class FlattenedWriter:
             )
             for number in range(1, count + 1)
         ]
-        self._kind: str | None = None
 
     def write_meta(self, meta: pl.DataFrame) -> None:
-        """Write all non-file actions; called once, before the files, in row groups of their own."""
+        """Write all non-file actions; called once, before the files."""
         self._staging.learn(meta)
         kinds = meta[_TYPE].unique().to_list() if meta.height else []
         if unknown := sorted(set(kinds) - set(CHECKPOINT_META)):
@@ -225,7 +211,6 @@ class FlattenedWriter:
             )
         for kind in CHECKPOINT_META:
             self._parts[0].append(actions.of_type(meta, kind))
-        self._parts[0].flush()
 
     def write_files(self, files: pl.DataFrame) -> None:
         """Write file actions of one kind, about 65,536 rows at a time, with ``dataChange``
@@ -233,17 +218,9 @@ class FlattenedWriter:
         """
         if not files.height:
             return
-        kind = files[_TYPE][0]
-        if kind != self._kind:
-            # A row group has one kind, so that readers of the other skip it.
-            for part in self._parts:
-                part.flush()
-            self._kind = kind
         self._staging.num_adds += int((files[_TYPE] == "add").sum())
-        rows = files.with_columns(dataChange=pl.lit(value=False))
-        rows = without_registered(rows, self._staging.registry)
-        for part, share in zip(self._parts, self._shares(rows), strict=True):
-            part.append(share)
+        for part, share in zip(self._parts, self._shares(files), strict=True):
+            part.append_files(share)
         while sum(part.pending for part in self._parts) > _PENDING_ROWS:
             max(self._parts, key=lambda part: part.pending).flush()
 
@@ -301,13 +278,7 @@ def stage_parts(staging: Staging) -> StagedCheckpoint:
     }
     pointer = staging.pointer(**more, format=_LAYOUT)
     manifest = staging.put(metadata_path(plan.version), orjson.dumps(body))
-    checkpoint = Checkpoint(
-        plan.version,
-        _LAYOUT,
-        RANK[_LAYOUT],
-        tuple(file.path for file in data),
-        tuple(file.size_bytes for file in data),
-    )
+    checkpoint = Checkpoint.of_files(plan.version, _LAYOUT, RANK[_LAYOUT], data)
     return StagedCheckpoint(checkpoint, (manifest, *data), pointer)
 
 
@@ -332,6 +303,7 @@ class ParquetPart:
     num_actions: int = 0
     record: str = ""
     _frames: list[pl.DataFrame] = field(default_factory=list)
+    _kind: str = ""
     _path: str = ""
     _sink: UploadSink | None = None
     _writer: pq.ParquetWriter | None = None
@@ -346,6 +318,19 @@ class ParquetPart:
         most = max(1, self.staging.plan.row_group_rows)
         if self.pending >= most:
             self._write(self.pending - self.pending % most)
+
+    def append_files(self, files: pl.DataFrame) -> None:
+        """Append file actions of one kind, with ``dataChange`` false. A row group has one kind, so
+        that readers of the other skip it.
+        """
+        if not files.height:
+            return
+        kind = files[_TYPE][0]
+        if kind != self._kind:
+            self.flush()
+            self._kind = kind
+        rows = files.with_columns(dataChange=pl.lit(value=False))
+        self.append(without_registered(rows, self.staging.registry))
 
     def flush(self) -> None:
         """Write the buffered rows as a row group."""
@@ -414,28 +399,19 @@ class FlattenedPart:
     def __init__(self, part: CheckpointPart) -> None:
         self._part = part
         number, plan = part.number, part.plan
-        self._staging = Staging(part.store, plan)
+        self._staging = Staging(part.store, plan, registry=registry_of_meta(part.meta))
         target = _part_target(plan.version, number + 1, plan.parts)
         self._file = ParquetPart(self._staging, target, number + 1, plan.parts, _part_schema())
-        self._kind = ""
-        self._registry = registry_of_meta(part.meta)
         self._digest = Digest()
         self.has_meta = number == 0
-        if self.has_meta:
-            for rows in part.meta_by_type:
-                self._file.append(rows)
-            self._file.flush()
+        for rows in part.meta_by_type if self.has_meta else ():
+            self._file.append(rows)
 
     def write_files(self, files: pl.DataFrame) -> None:
-        """Add rows of one kind, all of this part; a row group has one kind."""
+        """Add rows of one kind, all of this part."""
         require_part(_part_numbers(files["path"], self._part.plan.parts), self._part.number)
-        kind = files["actionType"][0]
-        if kind != self._kind:
-            self._file.flush()
-            self._kind = kind
         self._digest += self._part.digest(files)
-        unchanging = files.with_columns(pl.lit(value=False).alias("dataChange"))
-        self._file.append(without_registered(unchanging, self._registry))
+        self._file.append_files(files)
 
     def finish(self) -> list[WrittenPart]:
         """The file."""

@@ -17,7 +17,6 @@ from typing import Any
 
 import orjson
 import polars as pl
-import pyarrow as pa
 
 from lakelog.dialects.indextables.commits import (
     compose_meta,
@@ -39,7 +38,7 @@ from lakelog.dialects.indextables.listing import (
     read_pointer,
     recorded_counts,
 )
-from lakelog.dialects.log_content import CHECKPOINT_META, Actions, Checkpoint
+from lakelog.dialects.log_content import CHECKPOINT_META, Actions, Checkpoint, CheckpointReader
 from lakelog.dialects.ndjson import Blob
 from lakelog.dialects.strict_decoder import Line, parse_object
 from lakelog.dialects.truncation_marks import is_marked, unmark
@@ -48,7 +47,7 @@ from lakelog.model import actions
 from lakelog.storage import LogStore
 
 
-class JsonCheckpointReader:
+class JsonCheckpointReader(CheckpointReader):
     """Reads JSON checkpoints of all three forms; each read parses the whole file. The last action
     of a repeated path wins.
     """
@@ -132,14 +131,6 @@ class JsonCheckpointReader:
                     "commits without it"
                 ),
             )
-
-    def is_reconciled(self) -> bool:
-        """See `CheckpointReader`; the dialect's writers repeat files."""
-        return False
-
-    def struct_statistics(self) -> pa.DataType | None:
-        """None: statistics are stored as text."""
-        return None
 
     def _load(self, path: str) -> bytes:
         return unframe(self._store.read(path), path, self.checkpoint.version)

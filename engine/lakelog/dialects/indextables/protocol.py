@@ -15,15 +15,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from lakelog.dialects.features import ROWS_ONLY, Feature, Stance, listed, writer_version
+from lakelog.dialects.indextables.docmapping import REGISTRY_PREFIX
 from lakelog.dialects.protocol_rules import ProtocolRules, check_names, in_order
 from lakelog.errors import CorruptionError, InvalidProtocolError, UnsupportedFeatureError
 from lakelog.model.metadata import Metadata, Protocol
 
 LISTS_FROM = 3
 """Version from which features may be listed."""
-
-_REGISTRY = "docMappingSchema."
-"""Prefix of properties with a document mapping by its hash."""
 
 _MIN_READER_VERSION = 1
 MAX_READER_VERSION = 4
@@ -147,7 +145,7 @@ class IndexTablesProtocol(ProtocolRules):
 
     def needed(self, metadata: Metadata) -> frozenset[str]:
         """Registered document mappings need ``schemaDeduplication``."""
-        by_reference = any(key.startswith(_REGISTRY) for key in metadata.configuration)
+        by_reference = any(key.startswith(REGISTRY_PREFIX) for key in metadata.configuration)
         return frozenset({"schemaDeduplication"} if by_reference else ())
 
     def with_features(
@@ -195,7 +193,7 @@ class IndexTablesProtocol(ProtocolRules):
         value.
         """
         del new, features
-        return key.startswith(_REGISTRY) and key not in old
+        return key.startswith(REGISTRY_PREFIX) and key not in old
 
     def check_lists(self, protocol: Protocol) -> None:
         """Lists require version 3, and each feature its version."""
