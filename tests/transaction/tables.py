@@ -9,20 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pytest
 
 import lakelog
 from lakelog import Table
 from lakelog.dialects import delta, indextables
 from lakelog.dialects.base import Dialect
 from lakelog.log.context import Log
-from lakelog.storage import LogStore, open_store
+from lakelog.storage import open_store
+from lakelog.storage.base import StoreWrapper
 from lakelog.testing import InjectingStore, Rule
-from lakelog.transaction.create import TableDefinition, create_table
 from lakelog.transaction.runtime import Runtime
 
 DIALECTS: dict[str, Dialect] = {"delta": delta.DIALECT, "indextables": indextables.DIALECT}
 SCHEMA = {"id": pl.Int64, "day": pl.String}
 NOW_MS = 1_800_000_000_000
+
+each_format = pytest.mark.parametrize("form", list(DIALECTS))
+each_store = pytest.mark.parametrize("kind", ["local", "memory"])
 
 NO_CHECKPOINTS = {
     "delta": {"delta.checkpointInterval": "1000000"},
@@ -76,11 +80,10 @@ def open_with_rules(
     return Table(Log(store, DIALECTS[form]), runtime()), store
 
 
-def create_over(store: LogStore, form: str) -> None:
-    """Create a table through a store."""
-    create_table(
-        Log(store, DIALECTS[form]), runtime(), list(DIALECTS.values()), TableDefinition(SCHEMA)
-    )
+class ReadOnly(StoreWrapper):
+    """A store without safe commits."""
+
+    refusal = "it has no conditional requests"
 
 
 def paths(table: Table, version: int | None = None) -> list[str]:

@@ -12,9 +12,7 @@ import lakelog
 from lakelog import Table
 from lakelog.testing import Fault, InjectingStore, Rule
 from lakelog.transaction.runtime import Committed, Runtime
-from tests.transaction.tables import location, new_table
-
-FORMATS = ("delta", "indextables")
+from tests.transaction.tables import append, each_format, location, new_table
 
 
 def watched(table: Table, *rules: Rule) -> tuple[Table, list[Committed]]:
@@ -26,13 +24,7 @@ def watched(table: Table, *rules: Rule) -> tuple[Table, list[Committed]]:
     return Table(log, Runtime(lambda _: None, on_commit=calls.append)), calls
 
 
-def append(table: Table, name: str) -> int | None:
-    with table.transaction() as tx:
-        tx.add(path=name, size=1, modificationTime=1)
-    return tx.version
-
-
-@pytest.mark.parametrize("form", FORMATS)
+@each_format
 def test_callback_receives_the_version_and_size_of_each_commit(tmp_path: Path, form: str) -> None:
     where = location("local", tmp_path)
     table, calls = watched(new_table(where, form, configuration={"owner": "us"}))

@@ -72,29 +72,6 @@ def base(version: int = 6, **more: Any) -> CommitBase:
     return CommitBase(version, PLAIN, metadata(), **more)
 
 
-def test_commit_info_has_the_fields_of_delta() -> None:
-    content = build_content(pending([add("a")]), DESCRIPTION, base(), NOW_MS)
-    assert dict(content.info) == {
-        "timestamp": NOW_MS,
-        "operation": "WRITE",
-        "operationParameters": {"mode": "Append", "partitionBy": '["a"]', "n": "1", "none": None},
-        "readVersion": 6,
-        "isolationLevel": "WriteSerializable",
-        "isBlindAppend": True,
-        "operationMetrics": {"numFiles": "2"},
-        "engineInfo": "lakelog/x",
-        "txnId": "txn-1",
-    }
-
-
-@given(st.integers(0, 2 * NOW_MS), st.integers(0, 2 * NOW_MS))
-def test_in_commit_timestamps_increase_with_any_clock(before: int, now: int) -> None:
-    timed = pending([add("a")], protocol=TIMED, before=metadata(**TIMES_ON))
-    content = build_content(timed, DESCRIPTION, base(in_commit_timestamp=before), now)
-    assert content.info["inCommitTimestamp"] == max(now, before + 1)
-    assert next(iter(content.info)) == "inCommitTimestamp"
-
-
 def test_enablement_of_in_commit_timestamps_is_recorded_again_for_each_attempt() -> None:
     row = {"actionType": "metaData", **metadata_row(metadata(**TIMES_ON))}
     enabling = pending([], [row], protocol=TIMED)
@@ -109,13 +86,6 @@ def test_enablement_of_in_commit_timestamps_is_recorded_again_for_each_attempt()
                 "delta.inCommitTimestampEnablementTimestamp": str(at),
             }
         ]
-
-
-def test_new_table_with_in_commit_timestamps_records_no_enablement() -> None:
-    row = {"actionType": "metaData", **metadata_row(metadata(**TIMES_ON))}
-    content = build_content(pending([], [row], protocol=TIMED), DESCRIPTION, CommitBase(), NOW_MS)
-    assert content.info["inCommitTimestamp"] == NOW_MS
-    assert content.meta["configuration"].to_list() == [TIMES_ON]
 
 
 def mark_rows(mark: int | str) -> pl.DataFrame:

@@ -24,6 +24,8 @@ from lakelog.testing import Fault, Rule
 from lakelog.transaction.commit_loop import Retry
 from tests.transaction.tables import (
     append,
+    each_format,
+    each_store,
     infos,
     location,
     new_table,
@@ -31,13 +33,6 @@ from tests.transaction.tables import (
     paths,
     runtime,
 )
-
-FORMATS = ("delta", "indextables")
-STORES = ("local", "memory")
-
-each_format = pytest.mark.parametrize("form", FORMATS)
-each_store = pytest.mark.parametrize("kind", STORES)
-
 
 # --- faults ------------------------------------------------------------------------------------
 

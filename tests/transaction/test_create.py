@@ -24,11 +24,15 @@ from lakelog.model import contract
 from lakelog.storage import open_store
 from lakelog.transaction.create import TableDefinition, create_table
 from lakelog.transaction.schema_conversion import schema_text, struct_of
-from tests.transaction.tables import append, location, new_table, runtime
-from tests.transaction.test_transaction import ReadOnly
-
-each_format = pytest.mark.parametrize("form", ["delta", "indextables"])
-each_store = pytest.mark.parametrize("kind", ["local", "memory"])
+from tests.transaction.tables import (
+    ReadOnly,
+    append,
+    each_format,
+    each_store,
+    location,
+    new_table,
+    runtime,
+)
 
 
 @each_store
@@ -156,6 +160,8 @@ def test_protocol_has_the_features_that_the_properties_need(
 ) -> None:
     table = new_table(location("local", tmp_path), configuration=configuration)
     assert features <= set(table.snapshot().protocol.writer_features or ())
+    # A new table has timestamps from its first commit: no enablement is recorded.
+    assert not any("EnablementVersion" in key for key in table.snapshot().metadata.configuration)
     assert append(table, app_id="a", app_version=1) == 1
 
 

@@ -20,7 +20,7 @@ from lakelog.log.context import Log
 from lakelog.storage import LogStore
 from lakelog.storage.base import FileEntry, StoreWrapper
 from lakelog.transaction import log_tail
-from tests.transaction.tables import DIALECTS, append, new_table, paths
+from tests.transaction.tables import DIALECTS, append, each_format, new_table, paths
 
 
 def add(table: Table, path: str, version: int | None, **kwargs: Any) -> lakelog.Transaction:
@@ -29,7 +29,7 @@ def add(table: Table, path: str, version: int | None, **kwargs: Any) -> lakelog.
     return tx
 
 
-@pytest.mark.parametrize("form", ["delta", "indextables"])
+@each_format
 def test_transaction_from_an_earlier_version_is_rebased_on_later_commits(
     tmp_path: Path, form: str
 ) -> None:

@@ -14,7 +14,6 @@ from lakelog.dialects.features import Feature, Stance, has_field_key
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.dialects.indextables.protocol import READER_FEATURES
 from lakelog.dialects.protocol_rules import TableConfiguration
-from lakelog.errors import CorruptionError
 from lakelog.model.metadata import Protocol, honoured_mapping, mapping_mode
 from tests.transaction.builders import column, table
 
@@ -42,38 +41,10 @@ def test_feature_depends_on_known_features_and_has_a_note(feature: Feature) -> N
     assert re.fullmatch(r"[A-Za-z0-9_-]+", feature.name)
 
 
-def test_only_six_writer_versions_imply_features() -> None:
-    implied = {f.name: f.implied_from for f in RULES.features.values() if f.implied_from}
-    assert implied == {
-        "appendOnly": (1, 2),
-        "invariants": (1, 2),
-        "checkConstraints": (1, 3),
-        "changeDataFeed": (1, 4),
-        "generatedColumns": (1, 4),
-        "columnMapping": (2, 5),
-        "identityColumns": (1, 6),
-    }
-
-
-def test_writer_version_seven_implies_nothing() -> None:
-    assert RULES.supported(Protocol(1, 7, None, ("domainMetadata",))) == {"domainMetadata"}
-
-
-def test_readers_of_version_one_do_not_map_columns() -> None:
-    assert not TableConfiguration(DELTA, Protocol(1, 6), table()).supports("columnMapping")
-    assert TableConfiguration(DELTA, Protocol(2, 5), table()).supports("columnMapping")
-    assert not TableConfiguration(DELTA, Protocol(2, 4), table()).supports("columnMapping")
-
-
 def test_feature_listed_with_an_old_version_is_supported() -> None:
     assert TableConfiguration(DELTA, Protocol(1, 2, None, ("rowTracking",)), table()).supports(
         "rowTracking"
     )
-
-
-def test_protocol_without_writer_version_raises_corruption_error() -> None:
-    with pytest.raises(CorruptionError, match="no minWriterVersion"):
-        RULES.supported(Protocol(1, None))
 
 
 def test_indextables_version_has_the_features_of_lower_versions() -> None:
@@ -87,13 +58,6 @@ def test_indextables_version_has_the_features_of_lower_versions() -> None:
 def test_required_features_are_found_transitively() -> None:
     needed = RULES.with_required(["icebergCompatV3", "fromTheFuture"])
     assert needed >= {"rowTracking", "domainMetadata", "columnMapping", "fromTheFuture"}
-
-
-def test_feature_is_active_only_if_supported_and_enabled() -> None:
-    on = table(properties={"delta.appendOnly": "TRUE"})
-    assert TableConfiguration(DELTA, Protocol(1, 2), on).is_active("appendOnly")
-    assert not TableConfiguration(DELTA, Protocol(1, 1), on).is_active("appendOnly")
-    assert not TableConfiguration(DELTA, Protocol(1, 2), table()).is_active("appendOnly")
 
 
 def test_mapping_mode_that_the_protocol_does_not_support_is_none() -> None:

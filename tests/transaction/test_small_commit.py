@@ -19,7 +19,7 @@ from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.dialects.log_content import CommitContent
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.dialects.registry import named
-from lakelog.errors import ConcurrentTransactionError, InvalidInputError, LakelogError
+from lakelog.errors import ConcurrentTransactionError, InvalidInputError
 from lakelog.log.context import Log
 from lakelog.model import actions
 from lakelog.model.metadata import Metadata, Protocol
@@ -455,44 +455,6 @@ def test_rows_are_counted_only_if_each_split_stores_the_count_in_one_way(
     assert small.metrics().get("numOutputRows") == rows
 
 
-@pytest.mark.parametrize("fields", [{"stats": "x"}, {"path": "../a"}, {"size": -1}, {"path": ""}])
-def test_invalid_add_raises_in_commit(tmp_path: Path, fields: dict[str, Any]) -> None:
-    table = new_table(location("local", tmp_path))
-    tx = table.transaction()
-    tx.add(**({"path": "a", "size": 1} | fields))
-    with pytest.raises(LakelogError):
-        tx.commit()
-    assert table.snapshot().version == 0
-
-
-def test_fast_path_commit_is_rebased_on_changed_properties(tmp_path: Path) -> None:
-    where = location("local", tmp_path)
-    table = new_table(where)
-    tx = table.transaction()
-    tx.add(path="a", size=1, stats={"numRecords": 3})
-    with table.transaction() as other:
-        other.set_metadata(configuration={"delta.enableInCommitTimestamps": "true"})
-    assert tx.commit() == 2
-    assert append(table, "b") == 3
-    assert ["inCommitTimestamp" in info for info in infos(table)] == [False, True, True, True]
-
-
-def test_application_version_is_visible_to_later_transactions_and_other_writers(
-    tmp_path: Path,
-) -> None:
-    where = location("local", tmp_path)
-    table = new_table(where)
-    assert append(table, "a", app_id="app", app_version=3) == 1
-    assert append(table, "b", app_id="other", app_version=1) == 2
-    assert append(table, "c", app_id="app", app_version=3) is None
-    assert append(table, "d", app_id="app", app_version=4) == 3
-    for each in (table, lakelog.open(where)):
-        found = each.snapshot().transactions().select("appId", "txnVersion").collect()
-        assert dict(found.rows()) == {"app": 4, "other": 1}
-    info = infos(table)[3]
-    assert (info["operation"], info["isBlindAppend"]) == ("WRITE", True)
-
-
 def test_application_version_on_the_fast_path_conflicts_with_other_writers(tmp_path: Path) -> None:
     where = location("local", tmp_path)
     table = new_table(where)
@@ -513,16 +475,19 @@ def test_application_version_on_the_fast_path_conflicts_with_other_writers(tmp_p
     assert table.snapshot().version == 2
 
 
-def test_application_version_on_the_fast_path_is_rebased_on_changed_properties(
-    tmp_path: Path,
+@pytest.mark.parametrize("app", [{}, {"app_id": "app", "app_version": 1}])
+def test_fast_path_commit_is_rebased_on_changed_properties(
+    tmp_path: Path, app: dict[str, Any]
 ) -> None:
     table = new_table(location("local", tmp_path))
-    tx = table.transaction(app_id="app", app_version=1)
-    tx.add(path="a", size=1)
+    tx = table.transaction(**app)
+    tx.add(path="a", size=1, stats={"numRecords": 3})
     with table.transaction() as other:
         other.set_metadata(configuration={"delta.enableInCommitTimestamps": "true"})
     assert tx.commit() == 2
+    assert append(table, "b") == 3
     file = Path(table.path, "_delta_log", f"{2:020d}.json")
-    info, txn, add = map(json.loads, file.read_text().splitlines())
+    info, *actions_ = map(json.loads, file.read_text().splitlines())
     assert next(iter(info["commitInfo"])) == "inCommitTimestamp"
-    assert (txn["txn"]["appId"], add["add"]["path"]) == ("app", "a")
+    assert [kind for action in actions_ for kind in action] == [*(["txn"] if app else []), "add"]
+    assert ["inCommitTimestamp" in info for info in infos(table)] == [False, True, True, True]

@@ -24,6 +24,7 @@ from lakelog.transaction import log_tail
 from lakelog.transaction.runtime import Runtime
 from tests import checkpoint_writer
 from tests.model import replay
+from tests.transaction.tables import append, paths
 
 A_WHILE_S = 3600.0
 
@@ -44,16 +45,6 @@ def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     where = f"memory://{uuid.uuid4().hex}/t" if memory else str(tmp_path / "t")
     lakelog.create(where, {"x": pl.Int64})
     return where
-
-
-def append(table: Table, path: str) -> int | None:
-    with table.transaction() as tx:
-        tx.add(path=path, size=1)
-    return tx.version
-
-
-def paths(table: Table) -> list[str]:
-    return sorted(table.snapshot().files().select("path").collect()["path"])
 
 
 def clean_up(where: str, tmp_path: Path) -> None:

@@ -25,19 +25,18 @@ from lakelog import (
 from lakelog.dialects.delta import DIALECT
 from lakelog.log.context import Log
 from lakelog.storage import open_store
-from lakelog.storage.base import StoreWrapper
 from tests.transaction.tables import (
     NOW_MS,
+    ReadOnly,
     append,
+    each_format,
+    each_store,
     infos,
     location,
     new_table,
     open_with_rules,
     paths,
 )
-
-each_format = pytest.mark.parametrize("form", ["delta", "indextables"])
-each_store = pytest.mark.parametrize("kind", ["local", "memory"])
 
 
 def only_file(table: Table) -> dict[str, Any]:
@@ -175,7 +174,7 @@ def test_commit_info_describes_the_operation(tmp_path: Path, form: str) -> None:
         tx.remove(path="c", dataChange=False)
     with table.transaction(
         operation="LOAD",
-        parameters={"source": "s3://x", "columns": ["a"]},
+        parameters={"source": "s3://x", "columns": ["a"], "limit": 3, "none": None},
         metrics={"rows": 7},
         user_metadata="nightly",
     ) as tx:
@@ -188,13 +187,15 @@ def test_commit_info_describes_the_operation(tmp_path: Path, form: str) -> None:
     assert [i["isBlindAppend"] for i in found[1:6]] == [True, False, False, False, True]
     assert found[1]["operationMetrics"] == {"numFiles": "2", "numOutputBytes": "2"}
     assert found[2]["operationMetrics"] == {"numRemovedFiles": "1", "numRemovedBytes": "1"}
-    assert found[5]["operationParameters"] == {"source": "s3://x", "columns": '["a"]'}
+    given = {"source": "s3://x", "columns": '["a"]', "limit": "3", "none": None}
+    assert found[5]["operationParameters"] == given
     assert found[5]["operationMetrics"] == {"rows": "7"}
     assert found[5]["userMetadata"] == "nightly"
     assert found[6]["operationParameters"] == {"properties": '{"owner":"me"}'}
     assert [i.get("readVersion") for i in found] == [None, 0, 1, 2, 3, 4, 5]
     assert {i["engineInfo"] for i in found} == {f"lakelog/{lakelog.__version__}"}
     assert len({i["txnId"] for i in found}) == 7
+    assert {i["isolationLevel"] for i in found[1:]} == {"WriteSerializable"}
 
 
 def test_rows_are_counted_if_every_file_has_num_records(tmp_path: Path) -> None:
@@ -444,6 +445,11 @@ def test_repeated_application_version_commits_nothing(tmp_path: Path) -> None:
     assert append(lakelog.open(table.path), "c", app_id="app", app_version=4) is None
     assert append(table, "d", app_id="other", app_version=1) == 3
     assert paths(table) == ["a", "b", "d"]
+    for each in (table, lakelog.open(table.path)):
+        found = each.snapshot().transactions().select("appId", "txnVersion").collect()
+        assert dict(found.rows()) == {"app": 4, "other": 1}
+    info = infos(table)[3]
+    assert (info["operation"], info["isBlindAppend"]) == ("WRITE", True)
 
 
 def test_expired_application_version_is_ignored(tmp_path: Path) -> None:
@@ -561,7 +567,9 @@ def test_invalid_transaction_raises_and_writes_nothing(tmp_path: Path) -> None:
     assert_add_raises(table, PartitionMismatchError)
     assert_add_raises(table, PartitionMismatchError, partitionValues={"day": "x", "no": "y"})
     assert_add_raises(table, lakelog.InvalidPathError, path="../a", **good)
+    assert_add_raises(table, lakelog.InvalidPathError, path="", **good)
     assert_add_raises(table, InvalidTransactionError, size=-1, **good)
+    assert_add_raises(table, InvalidTransactionError, stats="x", **good)
     with pytest.raises(lakelog.DuplicateFileError), table.transaction() as tx:  # noqa: PT012 - a block
         tx.add(path="a", size=1, **good)
         tx.add(path="a", size=1, **good)
@@ -576,10 +584,6 @@ def test_invalid_transaction_raises_and_writes_nothing(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="isolation"):
         table.transaction(isolation="Snapshot")
     assert table.version() == 0
-
-
-class ReadOnly(StoreWrapper):
-    refusal = "it has no conditional requests"
 
 
 def test_store_without_safe_commits_raises_when_the_transaction_begins(
