@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import polars as pl
 import pytest
 
 import lakelog
 from tests.kernel.compare import assert_same, assert_same_changes
 from tests.kernel.engine import Kernel
-from tests.kernel.tables import LAYOUTS, TABLES, create, make
+from tests.kernel.tables import LAYOUTS, TABLES, make
 
 pytestmark = pytest.mark.reference
 
@@ -48,28 +47,6 @@ def test_checkpoint_without_earlier_commits_gives_the_same_state(
     with lakelog.open(root, upkeep=False).transaction() as tx:
         tx.set_txn(appId="after", version=1)
     assert kernel.state(root)["txns"]["after"][0] == 1
-
-
-@pytest.mark.parametrize("layout", ["v2-json", "v2-parquet"])
-def test_each_checkpoint_of_an_incremental_chain_gives_the_same_state(
-    kernel: Kernel, tmp_path: Path, layout: str
-) -> None:
-    root = tmp_path / "t"
-    table = create(root, {"id": pl.Int64}, checkpointPolicy="v2")
-    with table.transaction() as tx:
-        tx.add(pl.DataFrame({"path": [f"{n}.parquet" for n in range(300)], "size": 1}))
-    for step in range(3):
-        with table.transaction() as tx:
-            tx.add(path=f"new {step}.parquet", size=2)
-            tx.remove(path=f"{step}.parquet", partitionValues={})
-        table.checkpoint(layout=layout)
-        log = root / "_delta_log"
-        for file in log.glob("*.json"):
-            if file.stem.isdigit() and int(file.stem) <= step + 1:
-                file.unlink()
-        state = kernel.state(root)["files"]
-        ours = table.snapshot().files().collect()["path"]
-        assert {path for path, _ in state} == set(ours)
 
 
 def test_the_kernel_reads_the_checksum_that_lakelog_writes(kernel: Kernel, tmp_path: Path) -> None:
