@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import deltalake
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -74,3 +76,25 @@ def sorted_rows(frame: pl.DataFrame | pa.Table) -> list[str]:
     return sorted(
         map(repr, frame.to_dicts() if isinstance(frame, pl.DataFrame) else frame.to_pylist())
     )
+
+
+def data_files(root: Path) -> list[str]:
+    """The files of a table outside its log."""
+    found = [path for path in root.rglob("*") if path.is_file() and "_delta_log" not in path.parts]
+    return sorted(str(path.relative_to(root)) for path in found)
+
+
+def commit_info(root: Path | str, version: int) -> dict[str, Any]:
+    """The commitInfo of a commit."""
+    lines = Path(root, "_delta_log", f"{version:020}.json").read_text("utf-8").splitlines()
+    found: dict[str, Any] = next(
+        action["commitInfo"] for action in map(json.loads, lines) if "commitInfo" in action
+    )
+    return found
+
+
+def changes_of(path: Path, version: int) -> list[tuple[Any, ...]]:
+    """The change data feed of one version, read by deltalake."""
+    feed = deltalake.DeltaTable(path).load_cdf(starting_version=version, ending_version=version)
+    found = pl.DataFrame(pa.table(feed.read_all()))
+    return sorted(found.select("_change_type", "id").rows())

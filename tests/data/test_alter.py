@@ -26,6 +26,7 @@ from lakelog.errors import (
 from lakelog.model import contract
 from lakelog.transaction.schema_conversion import struct_of
 from tests.budget import rng_of, share_of
+from tests.data.rows import commit_info
 from tests.handmade import Handmade, metadata, protocol
 
 SCHEMA: dict[str, Any] = {
@@ -249,12 +250,7 @@ def test_commits_have_the_description_that_was_given(tmp_path: Path) -> None:
     table.alter.set_comment("orders")
     last = table.history(4).sort("version")
     assert last["operation"].to_list()[1:] == ["RENAME COLUMN", "TAG", "SET TBLPROPERTIES"]
-    infos = [
-        json.loads(line)["commitInfo"]
-        for path in sorted((tmp_path / "_delta_log").glob("*.json"))[-4:]
-        for line in path.read_text().splitlines()
-        if "commitInfo" in line
-    ]
+    infos = [commit_info(tmp_path, version) for version in last["version"]]
     given = [tuple(map(info.get, ("userName", "userMetadata", "run"))) for info in infos]
     assert given == [("ann", "ticket 7", "nightly")] * 3 + [(None, None, None)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import pickle
 import time
 from pathlib import Path
@@ -23,6 +22,7 @@ from lakelog.errors import (
 )
 from lakelog.storage import open_store
 from lakelog.testing import InjectingStore, Rule
+from tests.data.rows import commit_info
 
 ROWS = pl.DataFrame(
     {"id": [1, 2, 3, 4], "p": ["a b", "a b", "50%", None], "x": [1.5, 2.5, 3.5, 4.5]}
@@ -58,8 +58,7 @@ def test_clone_has_rows_metadata_and_protocol_of_the_source(tmp_path: Path, fold
     assert ours.metadata.configuration == theirs.metadata.configuration
     assert ours.metadata.partition_columns == ("p",)
     assert ours.metadata.id != theirs.metadata.id
-    lines = (tmp_path / "clone/_delta_log" / f"{0:020}.json").read_text().splitlines()
-    info = next(found["commitInfo"] for found in map(json.loads, lines) if "commitInfo" in found)
+    info = commit_info(tmp_path / "clone", 0)
     assert (info["operation"], info["userName"]) == ("CLONE", "ann")
     assert info["operationParameters"]["sourceVersion"] == "0"
     assert info["operationMetrics"]["sourceNumOfFiles"] == "3"
@@ -163,14 +162,6 @@ def test_tables_with_features_are_cloned(tmp_path: Path, properties: dict[str, s
     clone.checkpoint()
     assert clone.to_polars().height == 8
     assert clone.verify().verdict == "proved"
-
-
-def test_clone_is_restored_to_a_version_with_files_of_its_source(tmp_path: Path) -> None:
-    clone = new_table(tmp_path / "source").clone(tmp_path / "clone")
-    clone.overwrite(ROWS.head(1))
-    clone.restore(0)
-    assert rows(clone).equals(ROWS)
-    assert rows(lakelog.open(tmp_path / "clone", allow_external=True)).equals(ROWS)
 
 
 @pytest.mark.parametrize("place", ["source/clone", "source/a/../clone", "."])

@@ -24,8 +24,8 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.transaction.row_tracking import ROW_ID_COLUMN
-from tests.data.test_append import changes_of, commit_info, frame, new_table
-from tests.data.test_write import data_files
+from tests.data.rows import changes_of, commit_info, data_files
+from tests.data.test_append import frame, new_table
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 FEED = {"delta.enableChangeDataFeed": "true"}
@@ -356,10 +356,13 @@ def test_changes_of_append_only_tables_and_indextables_raise(tmp_path: Path) -> 
         lambda: table.delete("id % 3 = 0"),
         lambda: table.delete(None),
         lambda: table.update({"x": 1.0}),
+        lambda: table.overwrite(ROWS),
     ]
+    files = data_files(tmp_path)
     for change in changes:
         with pytest.raises(InvalidTransactionError, match="append-only"):
             change()
+    assert data_files(tmp_path) == files
     index = lakelog.create(tmp_path / "index", {"id": pl.Int64}, format="indextables")
     with pytest.raises(UnsupportedFeatureError, match="not in Parquet files"):
         index.delete(None)
@@ -415,14 +418,6 @@ def test_writers_on_the_same_file_conflict_and_on_others_do_not(
         with pytest.raises(ConflictError):
             change()
         assert data_files(tmp_path) == kept
-
-
-def test_delete_with_a_repeated_application_version_is_a_duplicate(tmp_path: Path) -> None:
-    table = new_table(tmp_path)
-    table.append(ROWS)
-    assert table.delete("id = 0", app_id="job", app_version=1).version == 2
-    assert table.delete("id = 2", app_id="job", app_version=1).duplicate
-    assert 2 in ids(table)
 
 
 def test_damaged_deletion_vector_raises_and_nothing_is_written(tmp_path: Path) -> None:

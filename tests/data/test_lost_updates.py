@@ -136,13 +136,6 @@ def test_files_that_were_vacuumed_after_the_version_are_reported_as_a_conflict(
         table.overwrite(frame(("a", 1, 12)), read, version=1)
 
 
-def test_repeated_application_version_is_a_duplicate(tmp_path: Path) -> None:
-    table = new_table(tmp_path)
-    options: dict[str, Any] = {"app_id": "job", "app_version": 1, "version": 1}
-    assert table.overwrite(frame(("a", 1, 11)), HOT, **options).version == 2
-    assert table.overwrite(frame(("a", 1, 11)), HOT, **options).duplicate
-
-
 @pytest.mark.parametrize("version", [-1, 7, True, "1", 1.0])
 def test_invalid_version_raises(tmp_path: Path, version: Any) -> None:
     table = new_table(tmp_path)

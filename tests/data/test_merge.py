@@ -16,11 +16,11 @@ import pyarrow as pa
 import pytest
 
 import lakelog
-from lakelog import ConflictError, Table
+from lakelog import ConflictError
 from lakelog.errors import InvalidInputError
 from tests.budget import rng_of, share_of
-from tests.data.test_append import ROWS, SCHEMA, changes_of, commit_info, frame, new_table
-from tests.data.test_write import data_files
+from tests.data.rows import changes_of, commit_info, data_files
+from tests.data.test_append import ROWS, SCHEMA, frame, new_table
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 FEED = {"delta.enableChangeDataFeed": "true"}
@@ -346,17 +346,6 @@ def test_merges_of_the_same_rows_conflict_and_of_others_do_not(tmp_path: Path) -
     with pytest.raises(ConflictError):
         table.upsert(frame(("a", 1, 4.0)), "id", version=1)
     assert data_files(tmp_path) == kept
-
-
-def reopened(table: Table) -> Table:
-    return lakelog.open(table.path, upkeep=False)
-
-
-def test_merge_with_a_repeated_application_version_is_a_duplicate(tmp_path: Path) -> None:
-    table = new_table(tmp_path)
-    rows = frame(("a", 1, 0.5))
-    assert table.upsert(rows, "id", app_id="job", app_version=1).version == 1
-    assert reopened(table).upsert(rows, "id", app_id="job", app_version=1).duplicate
 
 
 def test_columns_named_source_and_target_are_merged(tmp_path: Path) -> None:

@@ -100,15 +100,6 @@ def test_large_data_file_that_is_truncated_or_damaged_raises(tmp_path: Path) -> 
     assert read < LARGE
 
 
-def test_file_that_is_not_parquet_raises_corruption_error(tmp_path: Path) -> None:
-    snapshot = new_snapshot(tmp_path)
-    path = tmp_path / "b.parquet"
-    path.write_bytes(b"{" * path.stat().st_size)
-    error = read_until_it_fails(snapshot)[1]
-    assert isinstance(error, CorruptionError)
-    assert error.path == "b.parquet"
-
-
 @pytest.mark.parametrize("seed", range(3))
 def test_footer_with_a_changed_byte_never_changes_the_number_of_rows(
     tmp_path: Path, seed: int

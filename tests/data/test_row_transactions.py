@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 import lakelog
-from lakelog import Table
+from lakelog import Table, Transaction
 from lakelog.errors import (
     ConflictError,
     DuplicateFileError,
@@ -21,6 +21,7 @@ from lakelog.errors import (
 )
 from lakelog.storage import open_store
 from lakelog.testing import InjectingStore, Rule
+from tests.data.rows import commit_info, data_files
 
 ROWS = pl.DataFrame({"id": [1, 2, 3], "x": [10, 20, 30], "p": ["a", "b", "c"]})
 
@@ -32,20 +33,8 @@ def table(tmp_path: Path) -> Table:
     return created
 
 
-def data_files(table: Table) -> list[str]:
-    return sorted(str(path) for path in Path(table.path).rglob("*.parquet"))
-
-
 def values(table: Table) -> dict[int, int]:
     return dict(table.to_polars().sort("id").select("id", "x").rows())
-
-
-def info(table: Table, version: int) -> dict[str, Any]:
-    log = Path(table.path, "_delta_log", f"{version:020}.json").read_text()
-    found: dict[str, Any] = next(
-        json.loads(line)["commitInfo"] for line in log.splitlines() if "commitInfo" in line
-    )
-    return found
 
 
 def test_several_calls_are_one_commit(table: Table) -> None:
@@ -58,7 +47,7 @@ def test_several_calls_are_one_commit(table: Table) -> None:
         assert values(table) == {1: 10, 2: 20, 3: 30}  # not yet
     assert tx.version == 2
     assert values(table) == {2: 40, 3: 30, 4: 31}
-    assert info(table, 2)["operation"] == "JOB"
+    assert commit_info(table.path, 2)["operation"] == "JOB"
 
 
 def test_single_call_has_the_commit_info_of_the_table_method(table: Table) -> None:
@@ -66,24 +55,30 @@ def test_single_call_has_the_commit_info_of_the_table_method(table: Table) -> No
         tx.delete("id = 1")
     with table.transaction() as tx:
         tx.overwrite(ROWS.tail(1), "p = 'c'")
-    assert info(table, 2)["operation"] == "DELETE"
-    assert info(table, 2)["operationParameters"] == {"predicate": '["id = 1"]'}
-    written = info(table, 3)
+    assert commit_info(table.path, 2)["operation"] == "DELETE"
+    assert commit_info(table.path, 2)["operationParameters"] == {"predicate": '["id = 1"]'}
+    written = commit_info(table.path, 3)
     assert written["operationParameters"]["mode"] == "Overwrite"
     assert written["operationMetrics"]["numOutputRows"] == "1"
+    with table.transaction() as tx:
+        tx.upsert(ROWS.tail(1).with_columns(x=pl.lit(31, pl.Int64)), "id")
+    written = commit_info(table.path, 4)
+    assert written["operation"] == "MERGE"
+    assert written["operationMetrics"]["numTargetRowsUpdated"] == "1"
+    assert values(table) == {2: 20, 3: 31}
 
 
 def test_commit_that_changed_the_read_rows_is_a_conflict(table: Table) -> None:
-    before = data_files(table)
+    before = data_files(Path(table.path))
     tx = table.transaction()
     found = tx.scan("p = 'b'").collect()
     table.update({"x": "x + 1"}, "p = 'b'")
-    theirs = data_files(table)
+    theirs = data_files(Path(table.path))
     tx.append(found.with_columns(pl.lit("z").alias("p")))
-    assert len(data_files(table)) == len(theirs) + 1
+    assert len(data_files(Path(table.path))) == len(theirs) + 1
     with pytest.raises(ConflictError):
         tx.commit()
-    assert data_files(table) == theirs != before
+    assert data_files(Path(table.path)) == theirs != before
     assert values(table) == {1: 10, 2: 21, 3: 30}
 
 
@@ -141,18 +136,18 @@ def test_schema_overwrite_after_an_append_raises_with_a_change_feed(
 
 
 def test_two_changes_of_one_file_raise(table: Table) -> None:
-    before = data_files(table)
+    before = data_files(Path(table.path))
     tx = table.transaction()
     tx.update({"x": "1"}, "id = 2")
     tx.update({"x": "2"}, "id = 2")
     with pytest.raises(DuplicateFileError):
         tx.commit()
-    assert data_files(table) == before
+    assert data_files(Path(table.path)) == before
     assert values(table) == {1: 10, 2: 20, 3: 30}
 
 
 def test_error_in_the_block_leaves_no_file(table: Table) -> None:
-    before = data_files(table)
+    before = data_files(Path(table.path))
 
     def interrupted() -> None:
         with table.transaction() as tx:
@@ -161,19 +156,24 @@ def test_error_in_the_block_leaves_no_file(table: Table) -> None:
 
     with pytest.raises(ZeroDivisionError):
         interrupted()
-    assert data_files(table) == before
+    assert data_files(Path(table.path)) == before
     assert table.version() == 1
 
 
 def test_failed_call_ends_the_transaction(table: Table) -> None:
-    before = data_files(table)
-    tx = table.transaction()
-    tx.append(ROWS)
-    with pytest.raises(InvalidInputError, match="no column"):
-        tx.append(ROWS.with_columns(more=1))
-    assert data_files(table) == before
-    with pytest.raises(InvalidInputError, match="has ended"):
-        tx.commit()
+    before = data_files(Path(table.path))
+    calls: list[Callable[[Transaction], Any]] = [
+        lambda tx: tx.append(ROWS.with_columns(q=1)),
+        lambda tx: tx.upsert(ROWS, ["q"]),
+    ]
+    for call in calls:
+        tx = table.transaction()
+        tx.append(ROWS)
+        with pytest.raises(InvalidInputError, match="no column 'q'"):
+            call(tx)
+        assert data_files(Path(table.path)) == before
+        with pytest.raises(InvalidInputError, match="has ended"):
+            tx.commit()
 
 
 def test_append_after_a_schema_merge_in_the_transaction_raises(table: Table) -> None:
@@ -194,37 +194,6 @@ def test_merge_is_committed_with_the_transaction(table: Table) -> None:
         assert values(table) == {1: 10, 2: 20, 3: 30}  # not yet
     assert tx.version == 2
     assert values(table) == {2: 21, 3: 30, 4: 40}
-
-
-def test_single_upsert_has_the_commit_info_of_the_table_method(table: Table) -> None:
-    with table.transaction() as tx:
-        tx.upsert(ROWS.head(1).with_columns(x=pl.lit(11, pl.Int64)), "id")
-    written = info(table, 2)
-    assert written["operation"] == "MERGE"
-    assert written["operationMetrics"]["numTargetRowsUpdated"] == "1"
-    assert values(table) == {1: 11, 2: 20, 3: 30}
-
-
-def test_merge_conflicts_with_another_change_of_its_rows(table: Table) -> None:
-    tx = table.transaction()
-    tx.upsert(ROWS.head(1).with_columns(x=pl.lit(11, pl.Int64)), "id")
-    table.update({"x": "x + 5"}, "id = 1")
-    theirs = data_files(table)
-    with pytest.raises(ConflictError):
-        tx.commit()
-    assert len(data_files(table)) == len(theirs) - 1  # the file of the merge is deleted
-    assert values(table) == {1: 15, 2: 20, 3: 30}
-
-
-def test_failed_merge_ends_the_transaction(table: Table) -> None:
-    before = data_files(table)
-    tx = table.transaction()
-    tx.append(ROWS)
-    with pytest.raises(InvalidInputError, match="no column 'q'"):
-        tx.upsert(ROWS, ["q"])
-    assert data_files(table) == before
-    with pytest.raises(InvalidInputError, match="has ended"):
-        tx.merge(ROWS, "id").when_matched_delete().execute()
 
 
 @pytest.mark.parametrize("fault", ["fail", "lost", "unknown"])

@@ -193,7 +193,8 @@ def test_missing_file_raises_not_found_error_in_every_method(table: Table) -> No
     snapshot = table.snapshot()
     for path in snapshot.files().collect()["path"]:
         Path(table.path, path).unlink()
-    for read in (snapshot.to_polars, snapshot.to_arrow, snapshot.to_pandas, table.to_polars):
+    collect = snapshot.scan().collect
+    for read in (snapshot.to_polars, snapshot.to_arrow, snapshot.to_pandas, collect):
         with pytest.raises(NotFoundError):
             read()
     with pytest.raises(Exception, match="not found"):

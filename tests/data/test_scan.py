@@ -15,7 +15,7 @@ from polars.testing import assert_frame_equal
 
 import lakelog
 from lakelog import Snapshot
-from lakelog.errors import InvalidInputError, NotFoundError, UnsupportedFeatureError
+from lakelog.errors import InvalidInputError
 from tests.budget import share_of
 from tests.data.rows import data_file, snapshot_of
 from tests.handmade import field
@@ -91,15 +91,6 @@ def test_files_that_cannot_match_are_not_opened(tmp_path: Path) -> None:
         snapshot.scan().collect()
 
 
-def test_scan_reads_its_own_version(tmp_path: Path) -> None:
-    for n in range(3):
-        deltalake.write_deltalake(tmp_path, pa.table({"n": [n]}), mode="append")
-    table = lakelog.open(tmp_path)
-    first = table.snapshot(0).scan()
-    assert first.collect()["n"].to_list() == [0]
-    assert sorted(table.snapshot().scan().collect()["n"]) == [0, 1, 2]
-
-
 def test_two_tables_join(tmp_path: Path) -> None:
     left, rows = new_snapshot(tmp_path / "left")
     right, _ = new_snapshot(tmp_path / "right", 2)
@@ -128,25 +119,3 @@ def test_invalid_scan_raises_immediately(tmp_path: Path) -> None:
     snapshot, _ = new_snapshot(tmp_path)
     with pytest.raises(InvalidInputError, match="does not have"):
         snapshot.scan(pl.col("missing") == 1)
-    indexed = lakelog.create(tmp_path / "indexed", {"n": pl.Int64}, format="indextables")
-    with pytest.raises(UnsupportedFeatureError, match="not in Parquet files"):
-        indexed.snapshot().scan()
-
-
-def test_columns_next_to_one_of_an_unsupported_type_are_read(tmp_path: Path) -> None:
-    snapshot = snapshot_of(
-        tmp_path,
-        (field("n"), field("v", "variant")),
-        data_file(tmp_path, "a.parquet", pa.table({"n": [1]})),
-        features=("variantType",),
-    )
-    assert snapshot.scan().select("n").collect()["n"].to_list() == [1]
-    with pytest.raises(UnsupportedFeatureError, match="variant"):
-        snapshot.scan().collect()
-
-
-def test_error_of_a_scan_is_a_lakelog_error(tmp_path: Path) -> None:
-    snapshot, _ = new_snapshot(tmp_path)
-    (tmp_path / "0.parquet").unlink()
-    with pytest.raises(NotFoundError):
-        snapshot.scan().collect()

@@ -6,7 +6,6 @@ import io
 import random
 import struct
 import uuid
-import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -227,11 +226,6 @@ def test_incomplete_or_unknown_descriptor_raises() -> None:
         Vector.of(descriptors(dvCardinality=None))
     with pytest.raises(InvalidActionError, match="unknown storage type"):
         Vector.of(descriptors(dvStorageType="x"))
-
-
-def test_checksum_covers_only_the_data() -> None:
-    data = serialised(EXAMPLE)
-    assert framed(data)[-4:] == zlib.crc32(data).to_bytes(4, "big")
 
 
 def bomb(containers: int) -> bytes:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -25,10 +24,10 @@ from lakelog.errors import (
     UnavailableError,
     UnsupportedFeatureError,
 )
-from lakelog.model.contract import Field, Primitive, Struct
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import StoreWrapper, Upload
 from lakelog.testing import InjectingStore, Rule
+from tests.data.rows import data_files
 from tests.handmade import Handmade, field, metadata, protocol
 
 SCHEMA = {"p": pl.String, "id": pl.Int64, "x": pl.Float64}
@@ -70,11 +69,6 @@ def commit(table: Table, files: pl.DataFrame) -> pl.DataFrame:
     return table.snapshot().scan().collect()
 
 
-def data_files(root: Path) -> list[str]:
-    found = [path for path in root.rglob("*") if path.is_file() and "_delta_log" not in path.parts]
-    return sorted(str(path.relative_to(root)) for path in found)
-
-
 class OpenFiles(StoreWrapper):
     """A store that counts open uploads, and their maximum."""
 
@@ -102,6 +96,8 @@ def test_rows_are_distributed_by_partition(tmp_path: Path) -> None:
     assert files["size"].to_list() == [(tmp_path / p).stat().st_size for p in files["path"]]
     values = files.select(pl.col("partitionValues").map.get("p")).to_series()
     assert values.to_list() == ["p0", "p1", "p2"]
+    schema = pq.read_schema(tmp_path / files["path"][0])
+    assert (schema.names, schema.metadata) == (["id", "x"], None)
     assert commit(table, files).sort("id").equals(rows)
 
 
@@ -113,26 +109,6 @@ def test_rows_of_a_partition_keep_their_order(tmp_path: Path) -> None:
     for path in files["path"]:
         ids = pq.read_table(tmp_path / path, partitioning=None)["id"].to_pylist()
         assert ids == sorted(ids)
-
-
-def test_partition_columns_are_not_stored_in_the_files(tmp_path: Path) -> None:
-    table = table_at(tmp_path)
-    with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
-        writer.write(frame(3))
-        files = writer.finish()
-    schema = pq.read_schema(tmp_path / files["path"][0])
-    assert schema.names == ["id", "x"]
-    assert schema.metadata is None
-
-
-@pytest.mark.filterwarnings("ignore:empty values:lakelog.LakelogWarning")
-def test_bytes_may_be_partition_values(tmp_path: Path) -> None:
-    table = lakelog.create(tmp_path / "t", {"id": pl.Int64, "raw": pl.Binary}, ["raw"])
-    raw = [b"a%/", None, b"abc", b"", b"a%/"]
-    table.append(pl.DataFrame({"id": range(5), "raw": raw}))
-    back = table.snapshot().scan().sort("id").collect()
-    assert back["raw"].to_list() == [b"a%/", None, b"abc", None, b"a%/"]
-    assert table.snapshot().num_files() == 3
 
 
 def test_rows_of_many_partitions_are_spilled_to_disk_if_few_files_may_be_open(
@@ -242,14 +218,6 @@ def test_abort_deletes_finished_files_too(tmp_path: Path) -> None:
         writer.write(frame(1))
 
 
-def test_write_without_rows_creates_no_file(tmp_path: Path) -> None:
-    table = table_at(tmp_path)
-    with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
-        writer.write(frame(0))
-        assert writer.finish().height == 0
-    assert data_files(tmp_path) == []
-
-
 def test_two_attempts_of_a_task_write_different_files(tmp_path: Path) -> None:
     table = table_at(tmp_path)
     plan = WritePlan.of(table.snapshot())
@@ -342,18 +310,6 @@ def test_large_frames_are_written_in_pieces(
         assert commit(table, files).sort("id").equals(rows)
 
 
-def test_void_columns_are_not_stored_in_files(tmp_path: Path) -> None:
-    text = (
-        '{"type":"struct","fields":[{"name":"a","type":"long","nullable":true,"metadata":{}},'
-        '{"name":"v","type":"void","nullable":true,"metadata":{}}]}'
-    )
-    table = table_at(tmp_path, text, by=())
-    with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
-        writer.write(pl.DataFrame({"a": [1]}))
-        files = writer.finish()
-    assert pq.read_schema(tmp_path / files["path"][0]).names == ["a"]
-
-
 @pytest.mark.parametrize("type_", ["void", "variant"])
 def test_rows_are_appended_to_tables_with_columns_that_are_never_written(
     tmp_path: Path, type_: str
@@ -367,28 +323,13 @@ def test_rows_are_appended_to_tables_with_columns_that_are_never_written(
     table.upsert(pl.DataFrame({"a": [3]}), on=["a"])
     assert sorted(table.to_polars(columns=["a"])["a"]) == [1, 2, 3]
     if type_ == "void":
+        assert {*pq.read_schema(tmp_path / data_files(tmp_path)[0]).names} == {"a"}
         table.append(table.to_polars())
         table.update({"a": 5}, pl.col("a") == 1)
         table.delete(pl.col("a") == 2)
         table.upsert(pl.DataFrame({"a": [3, 4]}), on=["a"])
         table.compact()
         assert sorted(table.to_polars().rows()) == [(3, None)] * 2 + [(4, None)] + [(5, None)] * 2
-
-
-@pytest.mark.parametrize(
-    ("kinds", "nth"), [("upload", 1), ("upload", 2), ("upload", 3), ("upload", 4)]
-)
-@pytest.mark.parametrize("fault", ["fail", "lost", "unknown"])
-def test_failed_upload_raises_and_leaves_no_file(
-    tmp_path: Path, fault: Any, kinds: Any, nth: int
-) -> None:
-    table = table_at(tmp_path)
-    store = InjectingStore(open_store(str(tmp_path)), [Rule(fault, kinds, nth=nth)])
-    with DataFileWriter(WritePlan.of(table.snapshot()), store=store) as writer:
-        writer.write(frame(10))
-        with pytest.raises(OSError, match="injected"):
-            writer.finish()
-    assert data_files(tmp_path) == []
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
@@ -420,28 +361,6 @@ def test_full_local_disk_raises_unavailable_error(
     with writer, pytest.raises(UnavailableError, match="full"):
         write_now(writer, frame(100))
     assert data_files(tmp_path) == []
-
-
-UNSUPPORTED = [
-    ({"delta.constraints.positive": "hash(id) > 0"}, {}, "checkConstraints"),
-    ({}, {"delta.invariants": '{"expression":{"expression":"hash(id)"}}'}, "invariants"),
-    ({}, {"delta.generationExpression": "hash(x)"}, "generatedColumns"),
-]
-
-
-@pytest.mark.parametrize(
-    ("configuration", "metadata", "feature"), UNSUPPORTED, ids=[r[2] for r in UNSUPPORTED]
-)
-def test_unsupported_constraints_raise_before_a_row_is_written(
-    tmp_path: Path, configuration: dict[str, str], metadata: dict[str, Any], feature: str
-) -> None:
-    schema = Struct(
-        (Field("id", Primitive("long"), metadata=metadata), Field("x", Primitive("long")))
-    )
-    table = lakelog.create(tmp_path, schema, configuration=configuration, upkeep=False)
-    with pytest.raises(UnsupportedFeatureError) as refused:
-        WritePlan.of(table.snapshot())
-    assert refused.value.found == feature
 
 
 @pytest.mark.parametrize("spelled", ['"last"', '["last"]'])
@@ -554,13 +473,3 @@ def test_empty_texts_are_nulls_and_share_their_partition(tmp_path: Path) -> None
         "p=__HIVE_DEFAULT_PARTITION__": 1
     }
     assert commit(table, files)["p"].null_count() == 3
-
-
-def test_arrow_batches_are_written(tmp_path: Path) -> None:
-    table = table_at(tmp_path, by=())
-    batch = pa.RecordBatch.from_pydict({"ID": [1], "x": [0.5], "p": ["a"]})
-    with DataFileWriter(WritePlan.of(table.snapshot())) as writer:
-        writer.write(batch)
-        files = writer.finish()
-    assert writer.num_rows == 1
-    assert commit(table, files).row(0, named=True) == {"p": "a", "id": 1, "x": 0.5}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from lakelog.errors import (
 )
 from lakelog.storage import StoreWrapper, open_store
 from lakelog.testing import InjectingStore, Rule
+from tests.data.rows import commit_info
 from tests.handmade import Handmade, field, metadata, protocol
 
 ROWS = pl.DataFrame({"id": [1, 2], "day": ["a", "b"]})
@@ -305,9 +305,7 @@ def test_schema_and_partitioning_change_with_the_rows_in_one_commit(
     assert table.snapshot(1).to_polars().sort("id").equals(ROWS)
     if not properties:
         assert pl.read_delta(str(tmp_path)).equals(OTHER)
-    log = (tmp_path / "_delta_log" / f"{2:020}.json").read_text()
-    info = next(json.loads(line) for line in log.splitlines() if "commitInfo" in line)
-    assert info["commitInfo"]["operationParameters"]["partitionBy"] == '["new"]'
+    assert commit_info(tmp_path, 2)["operationParameters"]["partitionBy"] == '["new"]'
 
 
 @pytest.mark.parametrize(
@@ -392,12 +390,8 @@ def test_compact_and_restore_describe_their_commits(tmp_path: Path) -> None:
     given: Any = {"user_name": "ann", "user_metadata": "why", "commit_info": {"ticket": "T-1"}}
     table.compact(**given)
     table.restore(0, operation="UNDO", **given)
-    log = tmp_path / "_delta_log"
     for version, operation in ((2, "OPTIMIZE"), (3, "UNDO")):
-        lines = (log / f"{version:020}.json").read_text().splitlines()
-        info = next(
-            found["commitInfo"] for found in map(json.loads, lines) if "commitInfo" in found
-        )
+        info = commit_info(tmp_path, version)
         assert info["operation"] == operation
         assert (info["userName"], info["userMetadata"], info["ticket"]) == ("ann", "why", "T-1")
     calls: list[Any] = [table.compact, lambda **more: table.restore(1, **more)]

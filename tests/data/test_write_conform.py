@@ -133,13 +133,6 @@ def test_unknown_and_duplicate_columns_raise() -> None:
         conform.table(pa.table({"a": [1], "A": [1]}))
 
 
-def test_null_or_missing_required_column_raises() -> None:
-    assert "is NOT NULL" in conversion_error([1, None], LONG, nullable=False).message
-    conform = Conform([Field("a", LONG, nullable=False), Field("b", LONG)])
-    with pytest.raises(InvalidInputError, match="is missing"):
-        conform.table(pa.table({"b": [1]}))
-
-
 def test_nested_null_in_a_required_field_raises() -> None:
     assert conversion_error([[1, None]], Array(LONG, contains_null=False)).column == "c.element"
     assert converted([[1], None], Array(LONG, contains_null=False)) == [[1], None]

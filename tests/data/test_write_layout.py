@@ -84,11 +84,6 @@ def test_single_precision_float_is_read_back_from_its_text(value: float) -> None
     assert parse_text(partition_texts(values, type_), type_).to_list() == [value]
 
 
-def test_binary_partition_value_that_is_not_utf_8_raises() -> None:
-    with pytest.raises(InvalidInputError, match="not valid UTF-8"):
-        partition_texts(pl.Series("p", [b"\xff"]), contract.Primitive("binary"))
-
-
 def test_nested_partition_column_raises() -> None:
     with pytest.raises(InvalidInputError, match="partitioned by the column 'p'"):
         partition_texts(pl.Series("p", [[1]]), contract.Array(contract.Primitive("long")))

@@ -27,6 +27,7 @@ from lakelog.model.metadata import honoured_mapping
 from lakelog.storage.containment import NOTHING, External, Reach
 from lakelog.storage.resolve import absolute_location
 from lakelog.transaction.row_tracking import ROW_ID_COLUMN, ROW_VERSION_COLUMN
+from lakelog.transaction.schema_evolution import is_widening
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,7 +51,6 @@ _TRACKING_COLUMNS = ("baseRowId", "defaultRowCommitVersion")
 """What a plan with `ReadPlan.row_ids` needs in addition."""
 
 MAPPING_MODE = "delta.columnMapping.mode"
-_WHOLE = ("byte", "short", "integer", "long")
 
 
 @dataclass(frozen=True)
@@ -287,7 +287,8 @@ def _check_widenings(schema: contract.Struct, snapshot: LogSnapshot) -> None:
     for path, field_ in _nested_fields(schema):
         for change in field_.metadata.get(contract.TYPE_CHANGES) or ():
             before, after = str(change.get("fromType")), str(change.get("toType"))
-            if not is_widening(before, after):
+            old, new = _type_named(before), _type_named(after)
+            if old != new and not is_widening(old, new):
                 raise UnsupportedFeatureError(
                     f"the column {path!r} has an unknown type change",
                     path=snapshot.path,
@@ -312,28 +313,6 @@ def _nested_fields(type_: contract.DataType, path: str = "") -> list[tuple[str, 
             return found
         case _:
             return []
-
-
-def is_widening(before: str, after: str) -> bool:
-    """Whether a type change, by the names of its types, is one that the protocol supports.
-
-    Source: Delta protocol, Type Widening, Supported Type Changes.
-
-    >>> is_widening("integer", "long"), is_widening("long", "integer")
-    (True, False)
-    """
-    old, new = _type_named(before), _type_named(after)
-    if isinstance(new, contract.Decimal):
-        if isinstance(old, contract.Decimal):
-            grown = new.scale - old.scale
-            return grown >= 0 and new.precision - old.precision >= grown
-        digits = {"byte": 10, "short": 10, "integer": 10, "long": 20}.get(before)
-        return digits is not None and new.precision - new.scale >= digits
-    if before in _WHOLE and after in _WHOLE:
-        return _WHOLE.index(before) <= _WHOLE.index(after)
-    if after == "double":
-        return before in {"byte", "short", "integer", "float", "double"}
-    return before == after or (before, after) == ("date", "timestamp_ntz")
 
 
 def _type_named(name: str) -> contract.DataType:

@@ -51,7 +51,7 @@ from typing import Any
 
 import polars as pl
 
-from lakelog.data.files import FILE_COLUMNS, is_widening
+from lakelog.data.files import FILE_COLUMNS
 from lakelog.dialects.commit_reader import group_commits
 from lakelog.dialects.log_content import Actions, CommitFile
 from lakelog.errors import (
@@ -68,6 +68,7 @@ from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, last_metadata, last_protocol
 from lakelog.snapshot import Snapshot
 from lakelog.table import Table
+from lakelog.transaction.schema_evolution import is_widening
 
 _SOURCE_VERSION = 1
 
@@ -581,9 +582,6 @@ def _type_mismatch(
             return _type_mismatch(key, other_key, f"{path}.key") or _type_mismatch(
                 value, other_value, f"{path}.value"
             )
-    before, after = contract.to_json(written), contract.to_json(read)
-    if before == after:
+    if written == read or is_widening(written, read):
         return None
-    if isinstance(before, str) and isinstance(after, str) and is_widening(before, after):
-        return None
-    return f"{path} is {before}, not {after}"
+    return f"{path} is {contract.to_json(written)}, not {contract.to_json(read)}"
