@@ -101,7 +101,12 @@ def test_deltalake_has_changes_only_if_they_were_enabled(
     [
         ("write identity columns", IDENTITY, {}, "yes"),
         ("row tracking", None, {"enableRowTracking": "true"}, "yes"),
-        ("liquid clustering", None, {"feature_clustering": "supported"}, "append only"),
+        (
+            "liquid clustering",
+            None,
+            {"feature_clustering": "supported"},
+            "writes, does not cluster",
+        ),
     ],
 )
 def test_lakelog_appends_where_deltalake_refuses(

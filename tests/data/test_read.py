@@ -574,8 +574,17 @@ def test_unsupported_types_raise_and_are_named(tmp_path: Path) -> None:
 
 
 def test_unknown_type_change_raises(tmp_path: Path) -> None:
-    change = {"fromType": "string", "toType": "long"}
-    column = field("n", **{"delta.typeChanges": [change]})
-    snapshot = snapshot_of(tmp_path, [column], data_file(tmp_path, "a.parquet", numbers(1)))
-    with pytest.raises(UnsupportedFeatureError, match="unknown type change"):
-        ReadPlan.of(snapshot)
+    for before, after in (("string", "long"), ("byte", "decimal(3,1)"), ("long", "double")):
+        column = field("n", **{"delta.typeChanges": [{"fromType": before, "toType": after}]})
+        snapshot = snapshot_of(tmp_path / before, [column])
+        with pytest.raises(UnsupportedFeatureError, match="unknown type change"):
+            ReadPlan.of(snapshot)
+
+
+def test_a_whole_number_is_read_as_a_decimal_that_holds_its_digits(tmp_path: Path) -> None:
+    """The protocol asks for ten digits; other writers record shorter decimals."""
+    change = {"fromType": "byte", "toType": "decimal(4,1)"}
+    column = field("n", "decimal(4,1)", **{"delta.typeChanges": [change]})
+    old = pa.table({"n": pa.array([-128, 127, None], pa.int8())})
+    snapshot = snapshot_of(tmp_path, [column], data_file(tmp_path, "a.parquet", old))
+    assert [row["n"] for row in rows(snapshot)] == [-128, 127, None]

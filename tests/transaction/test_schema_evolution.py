@@ -9,9 +9,9 @@ import pytest
 from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import SchemaEvolutionError
-from lakelog.model.contract import TYPE_CHANGES, DataType, Decimal, Primitive
+from lakelog.model.contract import TYPE_CHANGES, DataType, Decimal, Primitive, is_widening
 from lakelog.model.metadata import Metadata, Protocol
-from lakelog.transaction.schema_evolution import check_evolution, is_widening
+from lakelog.transaction.schema_evolution import check_evolution
 from tests.transaction.builders import V12, column, mapped, struct, table
 
 MAPPED = Protocol(2, 5)

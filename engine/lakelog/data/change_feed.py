@@ -54,7 +54,6 @@ from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, honoured_mapping
 from lakelog.sql.condition import condition
 from lakelog.transaction.runtime import Runtime
-from lakelog.transaction.schema_evolution import is_widening
 
 COMMIT_VERSION, COMMIT_TIMESTAMP = "_commit_version", "_commit_timestamp"
 """Columns with the version and time of the commit that made a change."""
@@ -463,4 +462,4 @@ def _is_readable(old: contract.DataType, new: contract.DataType) -> bool:
             return _is_readable(element, wider)
         case contract.Map(key, value, _), contract.Map(wider_key, wider_value, _):
             return _is_readable(key, wider_key) and _is_readable(value, wider_value)
-    return old == new or old == contract.Primitive("void") or is_widening(old, new)
+    return old == new or old == contract.Primitive("void") or contract.is_widening(old, new)

@@ -27,7 +27,6 @@ from lakelog.model.metadata import honoured_mapping
 from lakelog.storage.containment import NOTHING, External, Reach
 from lakelog.storage.resolve import absolute_location
 from lakelog.transaction.row_tracking import ROW_ID_COLUMN, ROW_VERSION_COLUMN
-from lakelog.transaction.schema_evolution import is_widening
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -287,8 +286,7 @@ def _check_widenings(schema: contract.Struct, snapshot: LogSnapshot) -> None:
     for path, field_ in _nested_fields(schema):
         for change in field_.metadata.get(contract.TYPE_CHANGES) or ():
             before, after = str(change.get("fromType")), str(change.get("toType"))
-            old, new = _type_named(before), _type_named(after)
-            if old != new and not is_widening(old, new):
+            if not contract.keeps_values(_type_named(before), _type_named(after)):
                 raise UnsupportedFeatureError(
                     f"the column {path!r} has an unknown type change",
                     path=snapshot.path,

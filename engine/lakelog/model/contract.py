@@ -49,6 +49,14 @@ _PRIMITIVES = frozenset(
     "string long integer short byte float double boolean binary date timestamp timestamp_ntz "
     "void variant".split()
 )
+_STORED_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
+"""Whole types, narrow to wide, with the digits of their physical type in Parquet."""
+
+_VALUE_DIGITS = {"byte": 3, "short": 5, "integer": 10, "long": 19}
+
+_WIDER = {("float", "double"), ("date", "timestamp_ntz")} | {
+    (narrow, "double") for narrow in ("byte", "short", "integer")
+}
 
 
 @dataclass(frozen=True)
@@ -509,6 +517,41 @@ def is_nested(type_: DataType) -> bool:
 def is_known(type_: DataType) -> bool:
     """Whether `type_` is a primitive type of the protocol, or not a primitive."""
     return not isinstance(type_, Primitive) or type_.name in _PRIMITIVES
+
+
+def is_widening(old: DataType, new: DataType, *, iceberg: bool = False) -> bool:
+    """Whether Type Widening supports a type change (Delta protocol, Type Widening).
+
+    >>> is_widening(Primitive("integer"), Primitive("long"))
+    True
+    """
+    match old, new:
+        case Decimal(p, s), Decimal(wider, scale):
+            more_scale = scale - s
+            return 0 <= more_scale <= wider - p and not (iceberg and more_scale)
+        case Primitive(name), Decimal(precision, scale):
+            digits = _STORED_DIGITS.get(name)
+            return not iceberg and digits is not None and 0 <= scale <= precision - digits
+        case Primitive(name), Primitive(wider_name):
+            order = list(_STORED_DIGITS)
+            if name in order and wider_name in order:
+                return order.index(name) < order.index(wider_name)
+            if iceberg:
+                return (name, wider_name) == ("float", "double")
+            return (name, wider_name) in _WIDER
+    return False
+
+
+def keeps_values(old: DataType, new: DataType) -> bool:
+    """Whether a column of the new type can be read from files of the old one: type changes of the
+    protocol, and whole numbers as shorter decimals, which other writers make of them.
+    """
+    if old == new or is_widening(old, new):
+        return True
+    match old, new:
+        case Primitive(name), Decimal(precision, scale) if name in _VALUE_DIGITS:
+            return 0 <= scale <= precision - _VALUE_DIGITS[name]
+    return False
 
 
 @cache

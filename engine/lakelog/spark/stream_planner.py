@@ -68,7 +68,6 @@ from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, last_metadata, last_protocol
 from lakelog.snapshot import Snapshot
 from lakelog.table import Table
-from lakelog.transaction.schema_evolution import is_widening
 
 _SOURCE_VERSION = 1
 
@@ -582,6 +581,6 @@ def _type_mismatch(
             return _type_mismatch(key, other_key, f"{path}.key") or _type_mismatch(
                 value, other_value, f"{path}.value"
             )
-    if written == read or is_widening(written, read):
+    if written == read or contract.is_widening(written, read):
         return None
     return f"{path} is {contract.to_json(written)}, not {contract.to_json(read)}"

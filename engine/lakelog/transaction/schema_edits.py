@@ -15,7 +15,6 @@ from dataclasses import replace
 from lakelog.errors import InvalidInputError, SchemaEvolutionError
 from lakelog.model import contract
 from lakelog.model.contract import Array, DataType, Field, Map, Struct
-from lakelog.transaction.schema_evolution import is_widening
 
 _Edit = Callable[[tuple[Field, ...], int], tuple[Field, ...]]
 
@@ -113,7 +112,7 @@ def widen_field(schema: Struct, column: str, type_: DataType) -> Struct:
     def edit(field: Field) -> Field:
         if field.type == type_:
             return field
-        if not is_widening(field.type, type_):
+        if not contract.is_widening(field.type, type_):
             raise SchemaEvolutionError(
                 "the new type is not wider than the old one",
                 column=column,

@@ -20,20 +20,12 @@ from lakelog.model.contract import (
     TYPE_CHANGES,
     Array,
     DataType,
-    Decimal,
     Field,
     Map,
     Primitive,
     Struct,
 )
 from lakelog.model.metadata import Metadata, is_on
-
-_WHOLE_DIGITS = {"byte": 10, "short": 10, "integer": 10, "long": 20}
-"""Whole types, narrow to wide, with the number of decimal digits of their Parquet form."""
-
-_WIDER = {("float", "double"), ("date", "timestamp_ntz")} | {
-    (narrow, "double") for narrow in ("byte", "short", "integer")
-}
 
 _FROZEN = {
     "delta.generationExpression": "a generation expression",
@@ -45,29 +37,6 @@ _FROZEN = {
 """Field metadata that constrain rows, which lakelog cannot check."""
 
 _NOT_WITH_A_NEW_COLUMN = {**_FROZEN, contract.CURRENT_DEFAULT: "a default"}
-
-
-def is_widening(old: DataType, new: DataType, *, iceberg: bool = False) -> bool:
-    """Whether Type Widening supports a type change (Delta protocol, Type Widening).
-
-    >>> is_widening(Primitive("integer"), Primitive("long"))
-    True
-    """
-    match old, new:
-        case Decimal(p, s), Decimal(wider, scale):
-            more_scale = scale - s
-            return 0 <= more_scale <= wider - p and not (iceberg and more_scale)
-        case Primitive(name), Decimal(precision, scale):
-            digits = _WHOLE_DIGITS.get(name)
-            return not iceberg and digits is not None and 0 <= scale <= precision - digits
-        case Primitive(name), Primitive(wider_name):
-            order = list(_WHOLE_DIGITS)
-            if name in order and wider_name in order:
-                return order.index(name) < order.index(wider_name)
-            if iceberg:
-                return (name, wider_name) == ("float", "double")
-            return (name, wider_name) in _WIDER
-    return False
 
 
 def check_evolution(
@@ -232,7 +201,7 @@ class _Rules:
                     *self._check_type(key, wider_key, path, (*below, "key")),
                     *self._check_type(value, wider_value, path, (*below, "value")),
                 ]
-        if self.widening and is_widening(old, new, iceberg=self.iceberg):
+        if self.widening and contract.is_widening(old, new, iceberg=self.iceberg):
             return [(".".join(below), old, new)]
         raise SchemaEvolutionError(
             "the column's type changes, and existing files contain the old type",
@@ -240,7 +209,7 @@ class _Rules:
             expected=contract.to_json(old),
             found=contract.to_json(new),
             hint="delta.enableTypeWidening allows wider types"
-            if is_widening(old, new) and not self.widening
+            if contract.is_widening(old, new) and not self.widening
             else None,
         )
 
