@@ -52,15 +52,10 @@ class _Kind:
 
 
 def checked(function: _Function) -> _Function:
-    """Check the arguments of calls of a function.
-
-    Numbers of other libraries are converted to Python's, and arrays to lists; other arguments are
-    passed unchanged. A function without annotations to check is returned unchanged.
-
-    Raises:
-        ArgumentTypeError: On a call: an argument is of another type than annotated.
-        InvalidInputError: On a call: a number exceeds 64 bits or is NaN, or a text has a lone
-            surrogate.
+    """Check the arguments of calls of a function. Numbers of other libraries are converted to
+    Python's, and arrays to lists. A call raises ArgumentTypeError for an argument of another type
+    than annotated, InvalidInputError for a number that exceeds 64 bits or is NaN, or a text with a
+    lone surrogate.
     """
     annotated = inspect.get_annotations(function)
     kinds = {name: kind for name, text in annotated.items() if (kind := _kind_of(str(text)))}
@@ -87,10 +82,8 @@ def checked(function: _Function) -> _Function:
 
 
 def checked_methods(*unchecked: str) -> Callable[[_Class], _Class]:
-    """`checked`, for the public methods that a class itself defines.
-
-    Args:
-        unchecked: Methods that check their arguments themselves.
+    """`checked`, for the public methods that a class itself defines, except `unchecked`, which
+    check their arguments themselves.
     """
 
     def decorate(owner: _Class) -> _Class:
@@ -103,15 +96,7 @@ def checked_methods(*unchecked: str) -> Callable[[_Class], _Class]:
 
 
 def require_int(name: str, value: object, least: int, most: int = _MOST - 1) -> int:
-    """An argument as an int within bounds.
-
-    Raises:
-        ArgumentTypeError: It is not an int.
-        InvalidInputError: It is out of bounds.
-
-    >>> require_int("version", 5, least=0)
-    5
-    """
+    """An argument as an int within bounds; raises ArgumentTypeError or InvalidInputError."""
     if type(value) is int and least <= value <= most:
         return value
     bounds = f">= {least}" if most == _MOST - 1 else f"from {least} to {most}"
@@ -124,32 +109,19 @@ def require_int(name: str, value: object, least: int, most: int = _MOST - 1) -> 
 
 
 def require_path(name: str, value: object) -> None:
-    """Raise for an argument that is not the path of a file or folder; bytes are valid.
-
-    Raises:
-        ArgumentTypeError: The argument is not a path.
-    """
+    """Raise ArgumentTypeError for an argument that is not the path of a file or folder."""
     if not isinstance(value, str | bytes | os.PathLike):
         raise _error(ArgumentTypeError, name, _PATH.name, value)
 
 
 def require_bool(name: str, value: object) -> None:
-    """Raise for an argument that is not a bool.
-
-    Raises:
-        ArgumentTypeError: The argument is not a bool.
-    """
+    """Raise ArgumentTypeError for an argument that is not a bool."""
     if type(value) is not bool:
         _converted(name, _KINDS["bool"], value)
 
 
 def require_choice(name: str, value: object, choices: Collection[str]) -> None:
-    """Raise for an argument that is not one of some strings.
-
-    Raises:
-        ArgumentTypeError: It is not a string.
-        InvalidInputError: It is another string.
-    """
+    """Raise ArgumentTypeError or InvalidInputError for an argument that is not one of some strings."""
     if isinstance(value, str) and value in choices:
         return
     error = InvalidInputError if isinstance(value, str) else ArgumentTypeError
@@ -157,11 +129,8 @@ def require_choice(name: str, value: object, choices: Collection[str]) -> None:
 
 
 def require_version(version: object) -> None:
-    """Raise for an argument that is neither a version nor None.
-
-    Raises:
-        ArgumentTypeError: It is not an int.
-        InvalidInputError: It is negative.
+    """Raise ArgumentTypeError or InvalidInputError for an argument that is neither a version nor
+    None.
     """
     if version is not None:
         require_int("version", version, least=0)

@@ -18,24 +18,9 @@ _MISSING = object()
 
 
 def lazy_exports(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Create the ``__getattr__`` of a package.
-
-    Type checkers see the names where ``if TYPE_CHECKING:`` imports them.
-
-    Args:
-        package: Its ``__name__``.
-        modules: The module of each name. A name whose module is the submodule of that name is the
-            submodule itself.
-
-    Returns:
-        A function that returns the value of a name.
-
-    Raises:
-        AttributeError: The name does not exist.
-
-    Example:
-        >>> lazy_exports("lakelog", {"Snapshot": "lakelog.snapshot"})("Snapshot")
-        <class 'lakelog.snapshot.Snapshot'>
+    """Create the ``__getattr__`` of a package from the module of each name; a name whose module is
+    the submodule of that name is the submodule itself. Type checkers see the names where ``if
+    TYPE_CHECKING:`` imports them.
     """
 
     def found(name: str) -> Any:

@@ -61,13 +61,7 @@ _API = {
 
 
 def event(name: str, /, level: int = logging.INFO, **fields: object) -> None:
-    """Write one log line.
-
-    Args:
-        name: Name of the event, such as ``checkpoint.created``.
-        level: Level of the line, as in `logging`.
-        fields: Facts in display order, with the unit last in each name; None is omitted.
-    """
+    """Write one log line, with `fields` in order, the unit last in each name; None is omitted."""
     if _LOGGER.isEnabledFor(level):
         shown = {key: redacted(value) for key, value in fields.items() if value is not None}
         extra = {"event": name, "fields": shown}
@@ -137,27 +131,14 @@ class Span:
 
 def span(name: str, /, **attributes: object) -> Span:
     """Time an operation: a span for OpenTelemetry, and a log line at level DEBUG when it ends.
-
-    Args:
-        name: Name of the operation, such as ``checkpoint.write``.
-        attributes: Attributes known at the start; `Span.set` adds others.
-
-    Returns:
-        A context manager. Errors are recorded by kind, and raised.
-
-    >>> with span("checkpoint.write", version=10) as work:
-    ...     work.set(size_bytes=4096)
+    Errors are recorded by kind, and raised; `Span.set` adds attributes.
     """
     return Span(name, attributes)
 
 
 def count(name: str, value: int = 1, /, **attributes: object) -> None:
-    """Add to a counter.
-
-    Args:
-        name: Name of the counter, from the table of this module.
-        value: The increment, not negative.
-        attributes: Attributes with few distinct values.
+    """Add to a counter, by a name from the table of this module; attributes need few distinct
+    values.
     """
     if _listens("metrics"):
         unit = "By" if name.endswith("bytes") else "1"
@@ -166,13 +147,8 @@ def count(name: str, value: int = 1, /, **attributes: object) -> None:
 
 
 def record(name: str, value: float, unit: str, /, **attributes: object) -> None:
-    """Record one measurement in a histogram.
-
-    Args:
-        name: Name of the histogram, from the table of this module.
-        value: The measured value.
-        unit: Its unit in UCUM: ``s``, ``By``, ``1``.
-        attributes: Attributes with few distinct values.
+    """Record one measurement in a histogram of this module's table; `unit` in UCUM: ``s``, ``By``,
+    ``1``.
     """
     if _listens("metrics"):
         _instrument("create_histogram", name, unit).record(value, _attributes(attributes))

@@ -219,22 +219,7 @@ def run_checkpoint_job(
     progress: Progress | None = None,
 ) -> CheckpointReport:
     """Run the job on a version's state; again on another state if files are missing or damaged.
-
-    Args:
-        log: The table's log.
-        version: The version; None for the latest.
-        layout: As `lakelog.checkpoint.plan`.
-        open_parts: Creates the part writer of an attempt.
-        verify: Whether the staged files are read back and compared with replay.
-        memory_limit: Memory limit while existing checkpoints are verified, in bytes.
-        progress: Called with the progress of publication.
-
-    Raises:
-        NotFoundError: Files were removed in every attempt.
-        CorruptionError: The log is damaged, and no older file replaces the damaged one.
-        CheckpointWriteError: A file could not be written or renamed.
-        CheckpointValidationError: The staged files differ from replay; nothing was published.
-        LakelogError: As `open_state`, and as the part writer plans.
+    `memory_limit` (bytes) applies while existing checkpoints are verified.
     """
     begin = time.perf_counter()
     with telemetry.span("checkpoint.write", path=log.table, format=log.dialect.name) as span:

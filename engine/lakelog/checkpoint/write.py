@@ -88,34 +88,11 @@ def write_checkpoint(
     options: CheckpointOptions | None = None,
     progress: Progress | None = None,
 ) -> CheckpointReport:
-    """Write the checkpoint of a version, verify it, and publish it.
-
+    """Write the checkpoint of a version, verify it, and publish it; errors as `Table.checkpoint`.
     An existing complete checkpoint of the same version and layout is kept if replay without it
     gives the same state, or if the files for a replay do not exist; a wrong or broken one is
-    replaced. If a concurrent cleanup removes files of the version, the log is listed again.
-
-    Args:
-        log: The table's log.
-        version: The version; None for the latest.
-        layout: See `lakelog.checkpoint.plan`.
-        memory_limit: Limit of the process's peak memory, in bytes; None for no limit.
-        verify: Whether the written files are read back and compared before publication.
-        options: Checkpoint options; None for those of the table's properties.
-        progress: Called with the progress of each step, in actions.
-
-    Raises:
-        TableNotFoundError: The log is empty.
-        VersionNotFoundError: The version cannot be rebuilt.
-        InvalidInputError: The layout is not allowed, or the memory limit is below the minimum.
-        InvalidPropertyError: A property of checkpoints is unknown or malformed.
-        UnsupportedFeatureError: The table has a feature that lakelog does not support.
-        CorruptionError: The log is damaged, and no valid files replace the damaged ones.
-        CheckpointWriteError: The checkpoint could not be written or published.
-        CheckpointValidationError: The written files differ from replay; nothing was published.
-        UnsupportedStoreError: The store cannot write safely.
-
-    Memory: without a limit, the commits above the previous checkpoint, and a few batches of 65,536
-    rows.
+    replaced. If a concurrent cleanup removes files of the version, the log is listed again. Memory:
+    without a limit, the commits above the previous checkpoint, and a few batches of 65,536 rows.
     """
     return run_checkpoint_job(
         log,
@@ -459,10 +436,8 @@ def _is_large(frame: pl.DataFrame) -> bool:
 
 
 def _fits_one_file(state: State, options: CheckpointOptions) -> bool:
-    """Whether the replayed files are short enough for one checkpoint file; reads nothing.
-
-    A classic checkpoint is not longer than the files that it replaces: Parquet of the same schema,
-    or text.
+    """Whether the replayed files are short enough for one checkpoint file, by their lengths: a
+    classic checkpoint is not longer than the Parquet or the text that it replaces.
     """
     base = state.base.checkpoint if state.base is not None else None
     sizes = base.sizes_bytes if base is not None else ()

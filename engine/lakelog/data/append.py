@@ -382,16 +382,8 @@ class _Replacing:
 
 
 def require_all(table: pa.Table, where: pl.Expr) -> None:
-    """Refuse rows of which one does not satisfy the predicate of an overwrite.
-
-    Args:
-        table: Rows in the table's schema.
-        where: The predicate; null is not true.
-
-    Raises:
-        InvalidInputError: ``found`` is such a row's number, from 0, and its values there.
-
-    Source: Delta Lake, ``replaceWhere``.
+    """Refuse rows of which one does not satisfy the predicate of an overwrite (Delta Lake,
+    ``replaceWhere``); InvalidInputError has the row's number, from 0, and its values.
     """
     columns = [name for name in table.column_names if name in where.meta.root_names()]
     rows = pl.DataFrame(table.select(columns)) if columns else pl.DataFrame(height=table.num_rows)

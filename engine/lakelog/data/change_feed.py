@@ -336,10 +336,9 @@ class _Feed:
 
 
 def _changed_files(decoded: Actions) -> pl.DataFrame:
-    """The files of the changes of some commits, one row each.
-
-    ``actionType`` is ``cdc`` for change data files; else ``_change_type`` has the kind of all
-    changes, and the columns of the other vector are null, or name the only rows that changed.
+    """The files of the changes of some commits, one row each: ``actionType`` is ``cdc`` for change
+    data files; else ``_change_type`` has the kind of all changes, and the columns of the other
+    vector are null, or name the only rows that changed.
     """
     other = actions.of_type(decoded.other, "cdc")
     dtypes = actions.schema()
@@ -371,9 +370,7 @@ def _vector_changes(
     adds: pl.DataFrame, removes: pl.DataFrame, key: Sequence[str]
 ) -> Iterator[pl.DataFrame]:
     """Files that commits add and remove: the rows of one vector that are not in the other.
-
-    Statistics are those of the side on which the rows are visible: the other side may bound the
-    rest of the rows only.
+    Statistics are those of the side on which the rows are visible.
     """
     for near, theirs, kind in ((adds, removes, _INSERT), (removes, adds, _DELETE)):
         others = theirs.select(

@@ -242,10 +242,8 @@ class _Shared:
 
 
 def decode_vector(data: bytes, most: int | None = None) -> Rows:
-    """Decode a serialised set of row indexes.
-
-    Memory: 8 bytes per index. Each container says how many values it holds, and is refused before
-    it is expanded if they are more than are left.
+    """Decode a serialised set of row indexes; each container is refused before it is expanded if it
+    holds more than are left. Memory: 8 bytes per index.
     """
     cursor = _Cursor(data, most)
     magic = cursor.number("<I")

@@ -123,10 +123,8 @@ class Sources:
             return False
 
     def exists(self, path: str) -> bool:
-        """Whether a file exists; True for one outside the table that must not be opened.
-
-        Raises:
-            UnavailableError: The store failed.
+        """Whether a file exists; True for one outside the table that must not be opened. Raises
+        UnavailableError if the store failed.
         """
         try:
             store, name = self._resolve(path)

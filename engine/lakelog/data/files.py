@@ -197,12 +197,8 @@ class ReadPlan:
 
 def row_id_columns(snapshot: LogSnapshot) -> tuple[str, str] | None:
     """The columns of data files with the row ids and row commit versions of rows that were copied
-    or updated; None if the table has no row tracking.
-
-    Raises:
-        UnsupportedFeatureError: The table does not name them.
-
-    Source: Delta protocol, Row Tracking.
+    or updated (Delta protocol, Row Tracking); None if the table has no row tracking. Raises
+    UnsupportedFeatureError if the table does not name them.
     """
     if not snapshot.table_configuration.is_active("rowTracking"):
         return None
@@ -224,9 +220,7 @@ def row_id_columns(snapshot: LogSnapshot) -> tuple[str, str] | None:
 
 def require_single(files: pl.DataFrame, version: int | None) -> None:
     """Refuse data files that are live more than once, with different deletion vectors: their rows
-    would be read more than once.
-
-    Source: Delta protocol, Action Reconciliation; Add File and Remove File.
+    would be read more than once (Delta protocol, Action Reconciliation).
     """
     if files["dvStorageType"].null_count() == files.height:
         return

@@ -88,10 +88,8 @@ _MOST_DISTINCT = 0.75  # of the sampled values
 
 
 def dictionary_paths(rows: pa.Table) -> list[str]:
-    """Parquet paths of the columns whose values repeat, by a sample of the rows.
-
-    A dictionary of other columns costs time, and mostly bytes. Columns inside structs, lists and
-    maps are not sampled: they always have one.
+    """Parquet paths of the columns whose values repeat, by a sample of the rows; columns inside
+    structs, lists and maps always have a dictionary.
     """
     count = rows.num_rows
     step, length = max(1, count // _STRETCHES), _SAMPLED_ROWS // _STRETCHES
@@ -254,11 +252,7 @@ def _folder(name: str) -> str:
 def file_name(
     number: int, token: str, attempt: str, index: int, codec: Codec, kind: str = "part"
 ) -> str:
-    """The name of a data file, which no other file of any write ever has.
-
-    >>> file_name(7, "2f0b", "c0ffee", 0, CODECS["zstd"])
-    'part-00007-2f0b-c0ffee.c000.zstd.parquet'
-    """
+    """The name of a data file, which no other file of any write ever has."""
     return f"{kind}-{number:05d}-{token}-{attempt}.c{index:03d}{codec.extension}"
 
 

@@ -232,21 +232,11 @@ class CopySource:
         group_bytes: int,
         chunk_bytes: int,
     ) -> CopySource | None:
-        """A row of `Snapshot.files` without deleted rows.
-
-        Args:
-            file: The row.
-            sources: Opens the file.
-            kept: Columns to copy.
-            read: Columns that are read a row group at a time.
-            mapping: The mode of column mapping.
-            group_bytes: Maximum memory of the columns that are read.
-            chunk_bytes: Minimum length of a chunk, on average; short ones are decoded faster.
-
-        Returns:
-            None for a file that has to be decoded: with dates of an old calendar, other names than
-            the physical ones, short chunks or large row groups, encrypted, of an old writer, or
-            damaged, which is an error where it is read.
+        """A row of `Snapshot.files` without deleted rows, to copy the columns `kept` and to read
+        the columns `read` a row group at a time, within `group_bytes`. None for a file that has to
+        be decoded: with dates of an old calendar, other names than the physical ones, chunks
+        shorter than `chunk_bytes` on average, or large row groups, encrypted, of an old writer, or
+        damaged, which is an error where it is read.
         """
         with suppress(*_READ_ERRORS):
             encoded = _read_footer(sources, file["path"], file["size"])

@@ -76,42 +76,19 @@ def read_files(
     positions: bool = False,
     only: Sequence[Vector | None] | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
-    """The rows of data files, without those that deletion vectors delete.
-
-    Args:
-        plan: How the rows look, and which columns are wanted.
-        files: Rows of `Snapshot.files`, with at least the columns `ReadPlan.file_columns`.
-        predicate: A Polars expression over the table's columns, wanted or not, that gives a
-            Boolean; only rows for which it is true come. Row groups that cannot hold one are not
-            read. Files are not left out: `Snapshot.files` does that with ``where``.
-        store: The table's store; None opens the plan's location.
-        batch_rows: Rows of a batch at most.
-        positions: Whether the batches end with the columns `FILE_INDEX` and `ROW_INDEX` (int64).
-        only: For each file, a vector, or None: of a file with one, only the rows that it names are
-            read, and only the row groups that have any.
-
-    Returns:
-        Batches of `ReadPlan.arrow_schema`, none of them empty; without columns they still count
-        their rows. In the order of the files, and in each of its rows.
-
-    Raises:
-        InvalidInputError: At once: `files` lacks a column, or the predicate does not fit the table.
-        NotFoundError: A data file, or one of deletion vectors, is not there.
-        ExternalPathError: One is outside the table's folder, and `lakelog.open` was not allowed to
-            open it.
-        CorruptionError: The plan has row ids, and a file no base row id; a data file is cut short
-            or damaged, has another length or number of rows than the log records, lacks a column
-            in which the log records values, has a column of a wrong type, values that do not fit or
-            nulls where none may be; a deletion vector is not what the log says; a partition value
-            is missing or none of its type. ``path`` and ``version`` say where.
-        UnavailableError: The store failed, or a batch needs more memory than is left.
-
-    Memory: of two large files a megabyte a column, or, on a remote store, one row group's columns,
-    encoded, and two batches; of small files, of a megabyte at most (on local disk, together), up to
-    16 read side by side, each to 16 MB and a batch ahead, which is copied once where files are
-    joined; and 8 bytes per deleted row, or per row of a file of `only`.
-
-    Source: Delta protocol, Action Reconciliation: the rows of a table are those of its live files.
+    """The rows of data files, without those that deletion vectors delete (Delta protocol, Action
+    Reconciliation), in batches of `ReadPlan.arrow_schema`, none of them empty, in the order of the
+    files and of their rows; without columns, batches still count their rows. Only rows for which
+    `predicate` is true come, and row groups that cannot hold one are not read; `Snapshot.files`
+    leaves out files. With `positions`, the batches end with the columns `FILE_INDEX` and
+    `ROW_INDEX` (int64). `only` has a vector, or None, for each file: of a file with one, only the
+    rows that it names are read. Raises InvalidInputError at once; NotFoundError, ExternalPathError,
+    UnavailableError, and CorruptionError (with ``path`` and ``version``) for a file, a vector or a
+    partition value that is not what the log records. Memory: of two large files a megabyte a
+    column, or, on a remote store, one row group's columns, encoded, and two batches; of small
+    files, of a megabyte at most (on local disk, together), up to 16 read side by side, each to 16
+    MB and a batch ahead, which is copied once where files are joined; and 8 bytes per deleted row,
+    or per row of a file of `only`.
     """
     lacking = [name for name in plan.file_columns if name not in files.columns]
     if lacking:

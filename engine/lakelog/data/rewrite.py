@@ -235,10 +235,8 @@ class Rewriter:
         self._deleted = self._updated = self._copied = self._inserted = 0
 
     def remove(self, files: pl.DataFrame) -> None:
-        """Delete all rows of files without reading them.
-
-        Where the commit has change data of other rows, which readers then use alone, it also needs
-        that of these rows: call this last.
+        """Delete all rows of files without reading them. Where the commit has change data of other
+        rows, which readers then use alone, it also needs that of these rows: call this last.
         """
         if not files.height:
             return

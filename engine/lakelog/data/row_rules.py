@@ -211,10 +211,8 @@ class RowRules:
 
     def check(self, rows: pa.Table, computed: Collection[str] = ()) -> None:
         """Refuse rows that violate a rule; `computed` columns are not compared again.
-
-        Raises:
-            ConstraintViolationError: ``expected`` is the expression, ``found`` the number of rows
-                that violate it, and an example.
+        ConstraintViolationError has the expression, the number of rows that violate it, and an
+        example.
         """
         for rule in self.generated:
             if rule.column not in computed:

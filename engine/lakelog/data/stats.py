@@ -282,15 +282,9 @@ _MICROSECONDS = {"milliseconds": 1000, "microseconds": 1}
 
 def footer_statistics(plan: StatsPlan, footer: pq.FileMetaData) -> str:
     """The statistics of a file of another program, as an add's ``stats``: what its footer shows for
-    certain.
-
-    Args:
-        plan: The leaves of all columns of the file, in their order.
-        footer: The footer.
-
-    Left out are bounds of floats (a file may have NaN without a trace in the footer), of INT96, of
-    unsigned integers and decimals in bytes (writers have ordered them differently), of dates and
-    times of old calendars, and null counts of lists and maps.
+    certain. Left out are bounds of floats (a file may have NaN without a trace in the footer), of
+    INT96, of unsigned integers and decimals in bytes (writers have ordered them differently), of
+    dates and times of old calendars, and null counts of lists and maps.
     """
     least: _Tree = {}
     greatest: _Tree = {}

@@ -11,10 +11,6 @@ from contextlib import contextmanager
 def gc_paused() -> Iterator[None]:
     """Pause the collector of the whole process while many small objects without cycles are
     allocated, which it would examine repeatedly. Nested, or if it is disabled, this does nothing.
-
-    >>> with gc_paused():
-    ...     gc.isenabled()
-    False
     """
     if not gc.isenabled():
         yield

@@ -533,8 +533,5 @@ class MatchingReader(CheckpointReader, Protocol):
 def cause_text(message: str) -> str:
     """The message of an unreadable checkpoint without the words that it cannot be read, which the
     caller says itself.
-
-    >>> cause_text("the checkpoint of version 6 cannot be read: it has 10 bytes")
-    'it has 10 bytes'
     """
     return _UNREADABLE.sub("", message)

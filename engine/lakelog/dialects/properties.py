@@ -236,12 +236,7 @@ class PropertyRules:
             _check_own(key, value)
 
     def without_effect(self, configuration: Mapping[str, str | None]) -> list[str]:
-        """A sentence for each property without effect, unless its value matches what lakelog does.
-
-        >>> PropertyRules().without_effect({"spark.indextables.checkpoint.maxRetries": "5"})
-        ['the property spark.indextables.checkpoint.maxRetries has no effect: stores retry failed \
-requests themselves']
-        """
+        """A sentence for each property without effect, unless its value is what lakelog does."""
         found = []
         for key, value in configuration.items():
             ignored = self.ignored.get(key.lower())

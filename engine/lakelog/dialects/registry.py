@@ -63,11 +63,8 @@ def named(name: str) -> Dialect:
 
 
 def detect_dialect(store: LogStore) -> Dialect:
-    """The dialect whose log folder exists.
-
-    Raises:
-        TableNotFoundError: No log folder exists.
-        InvalidInputError: Log folders of several dialects exist.
+    """The dialect whose log folder exists; raises TableNotFoundError without one, InvalidInputError
+    for several.
     """
     folders = log_folders()
     there = store.has_folders([*folders.values()])

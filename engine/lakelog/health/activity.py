@@ -80,10 +80,9 @@ class Activity:
 
 
 def read_activity(log: Log, snapshot: LogSnapshot) -> Activity:
-    """The activity up to a snapshot's version. Commits that the snapshot has decoded are not
-    decoded again.
-
-    Memory: about 100 bytes per file action of the commits in the log, and their paths.
+    """The activity up to a snapshot's version; commits that the snapshot has decoded are not
+    decoded again. Memory: about 100 bytes per file action of the commits in the log, and their
+    paths.
     """
     return with_stable_listing(log, lambda listing: _activity(log, listing, snapshot))
 

@@ -142,11 +142,7 @@ class TableFacts:
     feature_removal: str | None = None
 
     def command(self, name: str, *options: str) -> str:
-        """A command line for this table.
-
-        >>> TableFacts("my orders").command("cleanup", "--apply")
-        "lakelog cleanup 'my orders' --apply"
-        """
+        """A command line for this table."""
         return shlex.join(["lakelog", name, redact(self.table), *options])
 
 
@@ -375,10 +371,6 @@ _RULES: Sequence[Callable[[TableFacts], Iterator[Finding]]] = (
 
 
 def _percent(part: int, whole: int) -> str:
-    """A share as text.
-
-    >>> _percent(1, 3), _percent(1, 5000)
-    ('33 %', 'under 1 %')
-    """
+    """A share as text."""
     share = 100 * part / whole
     return f"{share:.0f} %" if share >= 1 else "under 1 %"

@@ -38,15 +38,8 @@ _DAMAGED_GATES = ("missing-commits", "checkpoint-broken")
 def examine(
     log: Log, opened: Callable[[], LogSnapshot], *, files: bool = False
 ) -> tuple[HealthReport, pl.DataFrame]:
-    """Measure a table and report what should be done; see `lakelog.table.Table.doctor`.
-
-    Args:
-        log: The log.
-        opened: Opens its latest version; a log that cannot be read is a finding.
-        files: Also list the data files, and count those that no version needs.
-
-    Returns:
-        The report, and `partition_sizes` (empty if the log cannot be read).
+    """Measure a table and report what should be done, with `partition_sizes` (empty if the log
+    cannot be read, which is a finding); see `lakelog.table.Table.doctor`.
     """
     version = log.latest_version()
     try:
@@ -141,11 +134,7 @@ def partition_sizes(snapshot: LogSnapshot, small_bytes: int = 0) -> pl.DataFrame
 
 
 def partition_label(row: dict[str, Any]) -> str:
-    """The values of a row of `partition_sizes` as text.
-
-    >>> partition_label({"partition.day": "2026-01-05", "partition.region": None, "files": 3})
-    'day=2026-01-05, region=null'
-    """
+    """The values of a row of `partition_sizes` as text."""
     values = {k.removeprefix(PARTITION): v for k, v in row.items() if k.startswith(PARTITION)}
     return ", ".join(f"{k}={'null' if v is None else v}" for k, v in values.items())
 

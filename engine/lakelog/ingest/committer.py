@@ -160,11 +160,9 @@ class Committer:
             return snapshot
 
     def follow(self, snapshot: Snapshot) -> bool:
-        """Adopt the schema and the rules of the table; returns whether they changed.
-
-        Raises:
-            StreamMismatchError: The log has records that the new schema cannot hold.
-            UnsupportedFeatureError: A rule has an expression that cannot be evaluated.
+        """Adopt the schema and the rules of the table; returns whether they changed. Raises
+        StreamMismatchError if the log has records that the new schema cannot hold,
+        UnsupportedFeatureError for a rule that cannot be evaluated.
         """
         metadata, state = snapshot.metadata, self.state
         if state.following(snapshot.table_configuration) == state:
@@ -439,10 +437,8 @@ class Committer:
 def merge_changes(
     target: Table | Transaction, changes: pl.DataFrame, deleted: str, state: IngestState
 ) -> None:
-    """Merge rows by key; those whose column `deleted` is true are deleted.
-
-    Identity columns of rows that are replaced keep their values; those of new rows are generated
-    where they are null.
+    """Merge rows by key; those whose column `deleted` is true are deleted. Identity columns of rows
+    that are replaced keep their values; those of new rows are generated where they are null.
     """
     row = pl.col("source")
     is_deleted = field_named(row, deleted)

@@ -44,11 +44,7 @@ _ROWS, _HEADER = re.compile(rb"(?>%b)*+" % _ROW), re.compile(rb"(?>%b)*+%b" % (_
 
 
 def format_of(path: str) -> Format:
-    """The format that the suffix of a file names.
-
-    >>> format_of("events.jsonl")
-    'ndjson'
-    """
+    """The format that the suffix of a file names."""
     found = _SUFFIXES.get(os.path.splitext(path)[1].lower())
     if found is None:
         raise InvalidInputError(
@@ -64,13 +60,8 @@ def format_of(path: str) -> Format:
 def read_file(
     path: str, form: Format, columns: Sequence[str], start: int = 0
 ) -> Iterator[tuple[Any, int]]:
-    """Batches of a file from a position on, each with the position after it.
-
-    Args:
-        path: The file.
-        form: Its format.
-        columns: The table's columns; a CSV file's values of them are read as text.
-        start: The position; not after the end of the file.
+    """Batches of a file from a position on, each with the position after it. A CSV file's values of
+    the table's `columns` are read as text.
     """
     with (
         disk_errors("the file cannot be read", path, missing="file not found"),

@@ -383,22 +383,12 @@ class TableView:
 def committed_seq(
     state: IngestState, truncated_to: int, view: TableView, *, accept_rollback: bool = False
 ) -> tuple[int, int]:
-    """Decide which records the table has.
-
-    Args:
-        state: State of the directory.
-        truncated_to: Truncation point of the log: records up to it are committed.
-        view: The table.
-        accept_rollback: Whether the table may be an older copy of itself.
-
-    Returns:
-        The last sequence number that is committed, and the txn version to expect in the table.
-
-    Raises:
-        StreamMismatchError: It is another table, or an older copy of it; or the commits that would
-            show whether an attempt succeeded are no longer in the log.
-        ConcurrentTransactionError: Another process committed under this application id: the
-            directory was copied.
+    """Decide which records the table has: the last sequence number that is committed, and the txn
+    version to expect in the table. `truncated_to` is the truncation point of the log: records up to
+    it are committed. Raises StreamMismatchError if it is another table, or an older copy of it
+    (unless `accept_rollback`), or if the commits that would show whether an attempt succeeded are
+    no longer in the log; ConcurrentTransactionError if another process committed under this
+    application id: the directory was copied.
     """
     if state.table_id != view.table_id:
         raise StreamMismatchError(

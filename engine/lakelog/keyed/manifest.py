@@ -39,11 +39,7 @@ _INTEGERS = ("rows", "tombstones", "sizeBytes", "minSeqNum", "maxSeqNum", "foote
 
 
 def data_name(number: int) -> str:
-    """The name of a sorted file.
-
-    >>> data_name(7)
-    '00000000000000000007.parquet'
-    """
+    """The name of a sorted file."""
     return f"{number:020}.parquet"
 
 

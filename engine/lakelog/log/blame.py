@@ -35,25 +35,8 @@ BLAME_SCHEMA = {
 def blame(
     log: Log, path: str, open_latest: Callable[[], LogSnapshot] | None = None
 ) -> pl.DataFrame:
-    """The history of one file, commit by commit.
-
-    Args:
-        log: The table's log.
-        path: The path as in the log, or percent-decoded; relative to the table, or below its
-            location.
-        open_latest: Opens the latest version; None opens it again.
-
-    Returns:
-        One row per add or remove of the file in the existing commits, oldest first, with the
-        columns of `BLAME_SCHEMA`. A file that is only in a checkpoint has one row with a null
-        ``version``. ``vacuumAfter`` is set in the last row of a file that is no longer live: from
-        this time on, it may be vacuumed (its deletionTimestamp, or the epoch if it has none, plus
-        the table's ``delta.deletedFileRetentionDuration``).
-
-    Raises:
-        NotFoundError: The log does not contain the file.
-
-    Memory: the commits decoded at a time, about 64 MB, and the file's own rows.
+    """The history of one file, commit by commit, in `BLAME_SCHEMA`; see `Table.blame`. Memory: the
+    commits decoded at a time, about 64 MB, and the file's own rows.
     """
     if not path:
         raise InvalidInputError(

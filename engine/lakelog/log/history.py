@@ -52,23 +52,8 @@ Unix epoch.
 
 
 def history(log: Log, limit: int | None = None) -> pl.DataFrame:
-    """The existing commits, newest first.
-
-    Args:
-        log: The table's log.
-        limit: Maximum number of commits; only the newest ones are read.
-
-    Returns:
-        One row per commit: ``version`` (Int64), ``timestamp`` (Datetime ms, UTC: the in-commit
-        timestamp, else the file's time, forced to increase), the commitInfo fields of
-        `HISTORY_COLUMNS`, null if a commit has no commitInfo, or a version is an IndexTables
-        state without a commit file.
-
-    Raises:
-        InvalidInputError: `limit` is negative.
-        CorruptionError: A commit cannot be decoded.
-
-    Memory: the commitInfo bodies of the commits read.
+    """The existing commits, newest first; see `Table.history`. Memory: the commitInfo bodies of the
+    commits read.
     """
     if limit is not None and limit < 0:
         raise InvalidInputError("limit must not be negative", expected=">= 0", found=limit)
@@ -147,15 +132,9 @@ def times_of(times: pl.DataFrame, infos: Sequence[CommitInfo]) -> pl.DataFrame:
 def commits_between(
     log: Log, listing: LogListing, start: int, end: int | None, *, whole: bool = False
 ) -> tuple[CommitFile, ...]:
-    """The commits `start` to `end`, inclusive, without a gap.
-
-    Commits that cleanup deleted at the beginning of the range are omitted with a `LakelogWarning`;
-    with `whole`, they are an error.
-
-    Raises:
-        InvalidInputError: The range is empty or negative.
-        VersionNotFoundError: None of its commits exists; with `whole`, not all exist.
-        LogGapError: A commit within the range is missing.
+    """The commits `start` to `end`, inclusive, without a gap (LogGapError). Commits that cleanup
+    deleted at the beginning of the range are omitted with a `LakelogWarning`; with `whole`, they
+    are an error.
     """
     latest = latest_version(listing, log.table)
     last = latest if end is None else end
@@ -194,18 +173,10 @@ def _on_disk(commits: Sequence[CommitFile]) -> str:
 
 
 def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFrame:
-    """Every action of the commits `start` to `end`, inclusive, in the flattened schema.
-
-    Returns:
-        A lazy frame with every column of ``schemas/actions.json``, in the order (version,
-        position). The log is listed on collect. If cleanup deletes commits before the first rows
-        are returned, the log is listed again; if it deletes them later, an error is raised.
-
-    Raises:
-        InvalidInputError: On collect: the range is empty.
-        CorruptionError: On collect: a commit is missing in between, or cannot be decoded.
-
-    Memory: the selected columns; about 64 MB of commits are decoded at a time.
+    """Every action of the commits `start` to `end`, inclusive, in the flattened schema, by
+    (version, position); see `Table.actions`. The log is listed on collect. If cleanup deletes
+    commits before the first rows are returned, the log is listed again; if it deletes them later,
+    an error is raised. Memory: the selected columns; about 64 MB of commits are decoded at a time.
     """
 
     def read(wanted: Sequence[str], _predicate: pl.Expr | None) -> Iterator[pl.DataFrame]:

@@ -36,8 +36,6 @@ def transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | N
 def stated_transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | None:
     """As `transaction_retention_ms`, but None for a malformed value, which must not prevent
     reading.
-
-    >>> stated_transaction_retention_ms({"delta.setTransactionRetentionDuration": "a while"})
     """
     try:
         return transaction_retention_ms(configuration)

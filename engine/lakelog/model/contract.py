@@ -571,9 +571,5 @@ def schema_directory() -> Traversable:
 
 @cache
 def load(name: str) -> Struct:
-    """Load ``schemas/<name>.json``.
-
-    >>> load("actions").names[:3]
-    ('version', 'position', 'actionType')
-    """
+    """Load ``schemas/<name>.json``."""
     return parse_schema((schema_directory() / f"{name}.json").read_text("utf-8"))

@@ -40,11 +40,7 @@ light and dark.
 
 
 def require_altair() -> None:
-    """Check that Altair is installed; all functions that draw need it.
-
-    Raises:
-        MissingDependencyError: It is not.
-    """
+    """Raise MissingDependencyError unless Altair is installed; all functions that draw need it."""
     try:
         import altair as alt  # noqa: F401 - the extra has both
         import vl_convert  # noqa: F401
@@ -337,10 +333,6 @@ def _data(rows: pl.DataFrame) -> Any:
 
 
 def _unit(largest: Any) -> tuple[str, int]:
-    """The unit of an axis of sizes, and its bytes.
-
-    >>> _unit(5_000_000)
-    ('MiB', 1048576)
-    """
+    """The unit of an axis of sizes, and its bytes."""
     power = min((max(int(largest or 0), 1).bit_length() - 1) // 10, len(_UNITS) - 1)
     return _UNITS[power], 1 << 10 * power

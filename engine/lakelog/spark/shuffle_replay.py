@@ -129,11 +129,9 @@ def replay_in_partitions(
 
 
 def _numbers(spark: Any, count: int, about_rows: int, schema: Any) -> Any:
-    """The numbers below `count`, each in its own partition.
-
-    Spark estimates the output of ``mapInArrow`` from its input, and would broadcast the result of a
-    few numbers. Each number is therefore selected from as many rows as it represents, with a null
-    of the rows' type.
+    """The numbers below `count`, each in its own partition. Spark estimates the output of
+    ``mapInArrow`` from its input, and would broadcast the result of a few numbers. Each number is
+    therefore selected from as many rows as it represents, with a null of the rows' type.
     """
     share = max(1, -(-2 * about_rows // count))
     numbers = spark.range(0, count * share, 1, count).filter(f"id % {share} = 0")

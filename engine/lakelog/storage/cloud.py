@@ -198,10 +198,9 @@ class CloudStore(FsspecStore):
         )
 
     def upload(self, path: str) -> Upload:
-        """Create or replace a file in parts, or as in `put` if it is small; see `PartedUpload`.
-
-        A killed process leaves invisible parts. S3 stores and charges them until a lifecycle rule
-        of the bucket ends incomplete uploads; Azure and GCS discard them after a week.
+        """Create or replace a file in parts, or as in `put` if it is small; see `PartedUpload`. A
+        killed process leaves invisible parts. S3 stores and charges them until a lifecycle rule of
+        the bucket ends incomplete uploads; Azure and GCS discard them after a week.
         """
         bucket, key = self._split_writable(path)
         parts = self._cloud.parts(self._filesystem, bucket, key)

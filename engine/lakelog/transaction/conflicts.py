@@ -179,11 +179,9 @@ def metadata_changes(
     protocol: Protocol,
     rules: ProtocolRules,
 ) -> list[str]:
-    """The changes in `new` that a concurrent transaction may depend on, by name, sorted.
-
-    Omitted are changes that do not invalidate a prepared transaction: an identity column's high
-    water mark, enabling a feature that existing files need not follow, and schemas added to the
-    IndexTables registry.
+    """The changes in `new` that a concurrent transaction may depend on, by name, sorted; without an
+    identity column's high water mark, enabling a feature that existing files need not follow, and
+    schemas added to the IndexTables registry.
     """
     changes = [
         name for field, name in _FIELDS.items() if getattr(old, field) != getattr(new, field)
@@ -355,11 +353,7 @@ def find_conflict(
     matches: Matches | None = None,
 ) -> ConflictError | None:
     """The error of the first rule that a commit violates for a transaction; None if there is no
-    conflict.
-
-    Time and memory grow with the commit and the transaction, never with the table.
-
-    Source: Delta's ConflictChecker; see the module.
+    conflict. Time and memory grow with the commit and the transaction, never with the table.
     """
     for rule, found in broken_rules(pending, winner, matches=matches):
         return _error(rule, found, winner)

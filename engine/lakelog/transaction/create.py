@@ -177,10 +177,8 @@ _KEPT = (
 
 
 def replace_table(begin: Callable[..., LogTransaction], definition: TableDefinition) -> None:
-    """Replace all files and the definition of a table in one commit.
-
-    Table id, protocol features and the properties `_KEPT` are kept, because earlier versions need
-    them.
+    """Replace all files and the definition of a table in one commit. Table id, protocol features
+    and the properties `_KEPT` are kept, because earlier versions need them.
     """
     configuration, partition_by = dict(definition.configuration or {}), definition.partition_by
     parameters = operations.created(definition.description, partition_by, configuration)

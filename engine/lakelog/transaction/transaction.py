@@ -657,11 +657,7 @@ class LogTransaction(Displayed):
 
 
 def refuse_unsafe_store(log: Log) -> None:
-    """Raise for a store without put-if-absent.
-
-    Raises:
-        UnsupportedStoreError: With the store's own reason.
-    """
+    """Raise UnsupportedStoreError for a store without put-if-absent."""
     reason = log.store.refusal
     if reason is not None:
         raise UnsupportedStoreError(

@@ -59,11 +59,9 @@ def check_metadata(
     restored: bool = False,
     constraints_hold: bool = False,
 ) -> None:
-    """Raise for new metadata that are invalid, or that cannot replace the table's current metadata.
-
-    Issues a `LakelogWarning` for properties that are accepted without effect. Does not check
-    whether every file has row ids, which enabling row tracking requires, because that depends on
-    the table's state.
+    """Raise for new metadata that are invalid, or that cannot replace the table's current metadata;
+    warn of properties without effect. Does not check whether every file has row ids, which enabling
+    row tracking requires, because that depends on the table's state.
     """
     new, dialect = configured.metadata, configured.dialect
     before = {} if old is None else old.configuration

@@ -126,11 +126,7 @@ class Access:
 
 
 def local_directory(directory: str | os.PathLike[str]) -> str:
-    """The absolute path of a local directory.
-
-    >>> local_directory("/var/log/../lib")
-    '/var/lib'
-    """
+    """The absolute path of a local directory."""
     require_path("directory", directory)
     name = os.fsdecode(directory)
     if _ADDRESS.match(name) or "\0" in name or not _is_a_name(name):

@@ -184,11 +184,7 @@ class SegmentHeader:
 
 
 def aligned(size_bytes: int) -> int:
-    """A size rounded up to the alignment.
-
-    >>> aligned(9)
-    16
-    """
+    """A size rounded up to the alignment."""
     return -(-size_bytes // ALIGNMENT_BYTES) * ALIGNMENT_BYTES
 
 

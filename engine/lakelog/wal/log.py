@@ -521,20 +521,9 @@ def _owner() -> str:
 
 def append_part(log: WriteAheadLog, op: Op, part: object, encode: Encode) -> tuple[int, int]:
     """Append a part of a record, which has the parts that other threads append meanwhile too.
-
-    Args:
-        log: The log.
-        op: PUT or DELETE.
-        part: What this thread appends.
-        encode: Makes records of parts; called by the thread that writes for all. Parts are given to
-            it together if their `op` and `encode` are equal.
-
-    Returns:
-        The sequence number of the record, and its size in bytes; 0 if an earlier part has it.
-
-    Raises:
-        InvalidInputError, UnavailableError, OutcomeUnknownError, LogPoisonedError: As
-            `WriteAheadLog.append`.
+    `encode` makes records of parts, in the thread that writes for all; parts are given to it
+    together if their `op` and `encode` are equal. Returns the sequence number of the record, and
+    its size in bytes; 0 if an earlier part has it. Raises as `WriteAheadLog.append`.
     """
     entry = Entry.of_part(code_of(op), part, encode)
     return log._write(entry), entry.result  # noqa: SLF001 - for the Ingestor alone, so not a method

@@ -132,18 +132,8 @@ def code_of(op: str) -> bytes:
 
 
 def data_of(text: bytes | str | bytearray | memoryview, what: str = "key") -> bytes:
-    r"""Bytes unchanged, text as UTF-8.
-
-    Args:
-        text: A key or a value.
-        what: ``key`` or ``value``, for the error.
-
-    Raises:
-        InvalidInputError: It is neither bytes nor text.
-
-    Example:
-        >>> data_of("ä"), data_of(b"\xff")
-        (b'\xc3\xa4', b'\xff')
+    r"""Bytes unchanged, text as UTF-8; raises InvalidInputError for others. `what` is ``key`` or
+    ``value``.
     """
     if type(text) is bytes:
         return text

@@ -76,30 +76,18 @@ class Segment:
 
 
 def segment_name(first_seq: int) -> str:
-    """The name of the segment that begins with a sequence number.
-
-    >>> segment_name(1)
-    '00000000000000000001.wal'
-    """
+    """The name of the segment that begins with a sequence number."""
     return f"{first_seq:020d}.wal"
 
 
 def named_seq(name: str) -> int | None:
-    """The sequence number in a segment's name; None for other files.
-
-    >>> named_seq("00000000000000000042.wal"), named_seq("000042.wal")
-    (42, None)
-    """
+    """The sequence number in a segment's name; None for other files."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def is_historic(name: str) -> bool:
-    """Whether a file name is one of a historic log.
-
-    >>> is_historic("000001.wal"), is_historic("wal.log"), is_historic("wal.lock")
-    (True, True, False)
-    """
+    """Whether a file name is one of a historic log."""
     return name == SINGLE_NAME or NUMBERED_NAME.fullmatch(name) is not None
 
 

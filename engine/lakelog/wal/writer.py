@@ -180,10 +180,9 @@ class Writer:
             )
 
     def rotate(self) -> None:
-        """Begin a new segment, after making the current one durable.
-
-        The old segment is sealed only once the new one is durable, so that a sealed segment without
-        a successor reveals a lost file.
+        """Begin a new segment, after making the current one durable. The old segment is sealed only
+        once the new one is durable, so that a sealed segment without a successor reveals a lost
+        file.
         """
         self.sync()
         place, file = self._begin(self.truncated_to)

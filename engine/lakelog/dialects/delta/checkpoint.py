@@ -403,11 +403,9 @@ class DeltaCheckpointReader:
     def iter_row_groups(
         self, columns: Sequence[str], chosen: Iterable[tuple[RowGroups, Sequence[int]]], kind: str
     ) -> Iterator[pl.DataFrame]:
-        """See `lakelog.dialects.log_content.SkippingReader`.
-
-        Several files are read concurrently, or one at a time if memory is bounded.
-
-        Memory: as `iter_files`; with several files, their row groups, up to about 131,072 rows.
+        """See `SkippingReader`; several files are read concurrently, or one at a time if memory is
+        bounded. Memory: as `iter_files`; with several files, their row groups, up to about 131,072
+        rows.
         """
         wanted = list(chosen)
         if len(wanted) <= 1 or self._batch_bytes is not None:

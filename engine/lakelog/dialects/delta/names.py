@@ -50,29 +50,17 @@ FILE_KINDS = (
 
 
 def commit_name(version: int) -> str:
-    """Name of the commit file of `version`.
-
-    >>> commit_name(7)
-    '00000000000000000007.json'
-    """
+    """Name of the commit file of `version`."""
     return f"{version:020d}.json"
 
 
 def classic_name(version: int) -> str:
-    """Name of a checkpoint of one file.
-
-    >>> classic_name(7)
-    '00000000000000000007.checkpoint.parquet'
-    """
+    """Name of a checkpoint of one file."""
     return f"{version:020d}.checkpoint.parquet"
 
 
 def part_name(version: int, part: int, parts: int) -> str:
-    """Name of part `part` (from 1) of `parts` of a multi-part checkpoint.
-
-    >>> part_name(7, 1, 3)
-    '00000000000000000007.checkpoint.0000000001.0000000003.parquet'
-    """
+    """Name of part `part` (from 1) of `parts` of a multi-part checkpoint."""
     return f"{version:020d}.checkpoint.{part:010d}.{parts:010d}.parquet"
 
 
@@ -82,20 +70,12 @@ def manifest_name(version: int, unique: UUID, extension: str) -> str:
 
 
 def checksum_name(version: int) -> str:
-    """Name of the version checksum of `version`.
-
-    >>> checksum_name(7)
-    '00000000000000000007.crc'
-    """
+    """Name of the version checksum of `version`."""
     return f"{version:020d}.crc"
 
 
 def compaction_name(start: int, end: int) -> str:
-    """Name of the log compaction file of commits `start` to `end`.
-
-    >>> compaction_name(7, 9)
-    '00000000000000000007.00000000000000000009.compacted.json'
-    """
+    """Name of the log compaction file of commits `start` to `end`."""
     return f"{start:020d}.{end:020d}.compacted.json"
 
 

@@ -349,9 +349,6 @@ class DeltaProtocol(ProtocolRules):
     def implies(self, protocol: Protocol, feature: Feature) -> bool:
         """Only below writer version 7 (reader features: reader version 3); Delta protocol,
         Supported Features; Writer Version Requirements.
-
-        >>> sorted(DELTA_PROTOCOL.supported(Protocol(1, 3)))
-        ['appendOnly', 'checkConstraints', 'invariants']
         """
         reader_from, writer_from = feature.implied_from or (0, 0)
         by_reader = not feature.reader or reader_from <= protocol.min_reader_version < _READER_LISTS
@@ -361,11 +358,6 @@ class DeltaProtocol(ProtocolRules):
         """Features that properties and schema enable (Delta protocol, Active Features).
         ``delta.feature.<name>`` is case-insensitive; unknown names are kept, and refused by
         `upgrade`.
-
-        >>> plain = Metadata("id", None, None, "parquet", {}, None, (),
-        ...                  {"delta.enableChangeDataFeed": "true"}, None)
-        >>> sorted(DELTA_PROTOCOL.needed(plain))
-        ['changeDataFeed']
         """
         needed = set(super().needed(metadata))
         for key in metadata.configuration:

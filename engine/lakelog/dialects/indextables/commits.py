@@ -90,10 +90,8 @@ def project(
 
 
 def last_by_path(frames: list[pl.DataFrame]) -> list[pl.DataFrame]:
-    """Drop all but the last row of each path over all frames, keeping order.
-
-    A writer of the reference implementation lists a path twice if it was added again. Memory: a
-    copy of the paths.
+    """Drop all but the last row of each path over all frames, keeping order: the reference
+    implementation lists a path twice if it was added again. Memory: a copy of the paths.
     """
     paths = pl.concat([frame.select("path") for frame in frames]) if frames else None
     if paths is None or paths["path"].n_unique() == paths.height:
@@ -139,10 +137,8 @@ def encode_commit(
     columnar_above: int | None = None,
     configuration: Mapping[str, str | None] | None = None,
 ) -> bytes:
-    """The file of one commit; see `lakelog.dialects.base.Dialect.encode`.
-
-    Plain lines, unless ``spark.indextables.transaction.compression.*`` request gzip. Actions that
-    are already encoded as lines remain lines, at any size.
+    """See `Dialect.encode`. Plain lines, unless ``spark.indextables.transaction.compression.*``
+    request gzip. Actions that are already encoded as lines remain lines, at any size.
     """
     require_content(content)
     meta, files = ordered_content(content, _INDEXTABLES)

@@ -201,13 +201,9 @@ class IndexTablesDialect(Dialect):
         return CheckpointDifference(None, frozenset({"protocol"}), note)
 
     def list_log(self, store: LogStore, hint: bool = True, start: int = 0) -> LogListing:
-        """List the log folder.
-
-        An Avro state is a checkpoint of its version, and for the v0.5.4 writer also its commit:
-        the versions of a table are those of its commits and of its checkpoints.
-
-        With `hint`, the listing starts at the version in ``_last_checkpoint`` if it has a complete
-        checkpoint; else at 0. The pointer never decides the result.
+        """List the log folder; see `Dialect.list_log`. An Avro state is a checkpoint of its
+        version, and for the v0.5.4 writer also its commit: the versions of a table are those of its
+        commits and of its checkpoints.
         """
         return listing.list_log(store, hint=hint, start=start)
 
@@ -319,10 +315,8 @@ class IndexTablesDialect(Dialect):
         return flatten_commit_infos(infos, wire())
 
     def resolve_references(self, files: pl.DataFrame, meta: pl.DataFrame) -> pl.DataFrame:
-        """Fill ``docMappingJson`` from ``docMappingRef`` through the properties in `meta`.
-
-        Decoding resolves mappings that are registered in the same commits; mappings of earlier
-        commits are resolved here, with the table's metadata.
+        """Fill ``docMappingJson`` from ``docMappingRef``: decoding resolves only mappings that are
+        registered in the same commits.
         """
         return resolve_references(files, registry_of_meta(meta))
 

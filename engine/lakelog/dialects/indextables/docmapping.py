@@ -149,10 +149,8 @@ def lost_mapping(before: Mapping[str, str | None], after: Mapping[str, str | Non
 
 
 def resolve_references(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.DataFrame:
-    """Fill ``docMappingJson`` of the rows that have only a ``docMappingRef``.
-
-    For a reference that is not in the registry, the text remains null: only readers of rows need
-    the mapping.
+    """Fill ``docMappingJson`` of the rows that have only a ``docMappingRef``; it remains null if
+    the reference is not in the registry, because only readers of rows need the mapping.
     """
     if _REF not in files.columns or not registry:
         return files

@@ -175,9 +175,7 @@ class FlattenedReader(CheckpointReader):
     @cached_property
     def _described(self) -> Mapping[str, RowGroups]:
         """The recorded row groups of the parts; empty unless the metadata describes all parts with
-        their lengths.
-
-        A single part is always opened, and has its own record.
+        their lengths. A single part is always opened, and has its own record.
         """
         parts = self.checkpoint.paths
         if len(parts) < 2 or len(self._sizes) < len(parts):

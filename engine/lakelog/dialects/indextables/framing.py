@@ -89,11 +89,10 @@ _CHECKPOINT_ENABLED = "spark.indextables.checkpoint.compression.enabled"
 
 
 def frame_as(data: bytes, configuration: Mapping[str, str | None]) -> bytes:
-    """Frame a file as the table's properties request; plain by default.
-
-    gzip has the two bytes of codec header, which every reader of the reference implementation
-    supports; a bare stream is supported only by its native one. Content that expands beyond the
-    limit of `unframe` remains plain.
+    """Frame a file as the table's properties request; plain by default. gzip has the two bytes of
+    codec header, which every reader of the reference implementation supports; a bare stream is
+    supported only by its native one. Content that expands beyond the limit of `unframe` remains
+    plain.
     """
     level = commit_level(configuration)
     if level is None or len(data) > most_decompressed():

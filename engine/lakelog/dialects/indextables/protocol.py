@@ -52,11 +52,7 @@ support flattened checkpoints.
 
 
 def has_flattened_checkpoints(reader_features: Collection[str] | None) -> bool:
-    """Whether every reader of a table supports flattened checkpoints.
-
-    >>> has_flattened_checkpoints(None), has_flattened_checkpoints(["columnarCommits"])
-    (False, True)
-    """
+    """Whether every reader of a table supports flattened checkpoints."""
     return OWN_FEATURE in (reader_features or ())
 
 
