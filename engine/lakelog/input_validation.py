@@ -109,7 +109,7 @@ def require_int(name: str, value: object, least: int, most: int = _MOST - 1) -> 
 
 
 def require_path(name: str, value: object) -> None:
-    """Raise ArgumentTypeError for an argument that is not the path of a file or folder."""
+    """Raise ArgumentTypeError unless the argument is the path of a file or folder."""
     if not isinstance(value, str | bytes | os.PathLike):
         raise _error(ArgumentTypeError, name, _PATH.name, value)
 
