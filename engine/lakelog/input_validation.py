@@ -38,12 +38,8 @@ class _WrongValueError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """One alternative of an annotation.
-
-    Attributes:
-        name: Its name in messages.
-        exact: Classes whose instances need no further check.
-        convert: Returns the value for the function, or raises one of the two errors.
+    """One alternative of an annotation: instances of `exact` need no further check, `convert`
+    returns the value for the function or raises one of the two errors.
     """
 
     name: str
@@ -109,7 +105,7 @@ def require_int(name: str, value: object, least: int, most: int = _MOST - 1) -> 
 
 
 def require_path(name: str, value: object) -> None:
-    """Raise ArgumentTypeError unless the argument is the path of a file or folder."""
+    """Raise ArgumentTypeError unless the argument is a path of a file or folder."""
     if not isinstance(value, str | bytes | os.PathLike):
         raise _error(ArgumentTypeError, name, _PATH.name, value)
 
@@ -121,7 +117,7 @@ def require_bool(name: str, value: object) -> None:
 
 
 def require_choice(name: str, value: object, choices: Collection[str]) -> None:
-    """Raise ArgumentTypeError or InvalidInputError for an argument that is not one of some strings."""
+    """Raise ArgumentTypeError or InvalidInputError unless the argument is one of some strings."""
     if isinstance(value, str) and value in choices:
         return
     error = InvalidInputError if isinstance(value, str) else ArgumentTypeError

@@ -121,14 +121,9 @@ class CheckpointReport(Displayed):
 
 @dataclass(frozen=True)
 class StagedParts:
-    """The files of a checkpoint that a `PartWriter` wrote, before publication.
-
-    Attributes:
-        staged: The files to rename, in order, and the pointer.
-        expected: Digest of the replayed rows; only their counts without verification.
-        sidecars: Sidecars of the manifest, which have their final names already.
-        reused_files: Number of `sidecars` that an earlier checkpoint wrote.
-        notes: Warnings for the report, one sentence each.
+    """The files of a checkpoint that a `PartWriter` wrote, before publication: `expected` is the
+    digest of the replayed rows (without verification only their counts); `sidecars` of the manifest
+    have their final names already, and `reused_files` of them are of an earlier checkpoint.
     """
 
     staged: StagedCheckpoint
@@ -139,12 +134,8 @@ class StagedParts:
 
 
 class ReadBack(NamedTuple):
-    """The content of the staged files.
-
-    Attributes:
-        found: Digest of all rows.
-        plain_bytes: Uncompressed length of the columns, in bytes.
-        differing_copies: A file whose typed statistics differ from their texts, if any.
+    """The content of the staged files: digest of all rows, uncompressed length of the columns, and
+    a file whose typed statistics differ from their texts, if any.
     """
 
     found: Digest

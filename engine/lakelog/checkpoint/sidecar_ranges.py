@@ -32,12 +32,8 @@ _MOST = 0.5
 
 @dataclass(frozen=True)
 class SidecarRanges:
-    """The ranges of sidecars.
-
-    Attributes:
-        paths: Sidecars with a known range.
-        least: Lower bounds of the first keys of the order; one row per sidecar.
-        greatest: Upper bounds of the same keys.
+    """The ranges of sidecars: lower and upper bounds of the first keys of the order, one row per
+    sidecar of `paths`.
     """
 
     paths: tuple[str, ...]
@@ -127,11 +123,9 @@ def _known(paths: tuple[str, ...], least: pl.DataFrame, greatest: pl.DataFrame) 
 
 
 class SidecarCuts:
-    """Counts the live files of each range, to divide the sorted ones into sidecars.
-
-    Attributes:
-        starts: Number of actions per sidecar from a position on, by the number of live files before
-            it; complete after the last live file was counted.
+    """Counts the live files of each range, to divide the sorted ones into sidecars. `starts` has
+    the number of actions per sidecar from a position on, by the number of live files before it; it
+    is complete after the last live file was counted.
     """
 
     def __init__(self, order: FileOrder, target_rows: int, num_removes: int) -> None:

@@ -331,12 +331,7 @@ def _without_void(rows: Rows, known: Struct) -> Rows:
 
 @dataclass(frozen=True)
 class _Replacing:
-    """What an overwrite replaces; nothing where rows are only appended.
-
-    Attributes:
-        where: Which rows.
-        targets: Which files.
-    """
+    """The rows that an overwrite replaces, and their files; nothing if rows are appended."""
 
     where: pl.Expr | None
     targets: Targets | None

@@ -79,13 +79,9 @@ def zorder_keys(columns: pl.DataFrame) -> pl.Series:
 
 @dataclass(frozen=True)
 class Rewritten:
-    """The result of one bin.
-
-    Attributes:
-        adds: Rows for `lakelog.Transaction.add`, empty if no row was left; None if the readable
-            files need no rewrite.
-        unread: Files that could not be read (`_UNREAD_SCHEMA`).
-        rows: Rows written.
+    """The result of one bin: rows for `lakelog.Transaction.add` (empty if no row was left; None if
+    the readable files need no rewrite), files that could not be read (`_UNREAD_SCHEMA`), and the
+    number of rows written.
     """
 
     adds: pl.DataFrame | None
@@ -95,13 +91,8 @@ class Rewritten:
 
 @dataclass(frozen=True)
 class BinRewriter:
-    """Rewrites bins. Small and picklable.
-
-    Attributes:
-        source: How the rows look.
-        target: How the files are to look.
-        order: The order of the rows; None keeps them as they are read.
-        workers: Threads that encode files.
+    """Rewrites bins of files from one plan to another, with threads that encode files. Small and
+    picklable.
     """
 
     source: ReadPlan

@@ -30,14 +30,10 @@ _HINT = "the file was written for another table, or its writer violated the prot
 
 @dataclass(frozen=True)
 class Columns:
-    """How the columns of files of one schema become the table's.
-
-    Attributes:
-        leaves: Leaf columns to read, ascending; empty where the file has none that is wanted.
-        found: For each column of the table, its position in a batch of those leaves and its
-            conversion; None where the file lacks it. The conversion is None where none is needed.
-        plain: The leaf of each column that is one leaf, and right as it is.
-        absent: Physical paths of the columns, and of the fields of structs, that the file lacks.
+    """How the columns of files of one schema become the table's: the `leaves` to read, ascending;
+    for each column of the table, its position in a batch of those leaves and its conversion, if it
+    needs one (None where the file lacks it); the leaf of each column that is one leaf, and right as
+    it is; and the physical paths of columns, and of fields of structs, that the file lacks.
     """
 
     leaves: tuple[int, ...]

@@ -187,20 +187,8 @@ Begin = Callable[..., LogTransaction]
 
 @dataclass(frozen=True)
 class Compaction:
-    """What a compaction is asked for.
-
-    Attributes:
-        target_bytes: Target size of a file; None is the table's own.
-        small_bytes: Files below this size are small; None is three quarters of the target.
-        deleted_share: Larger files are rewritten if a larger share of their rows is deleted.
-        where: Only files that may hold rows for which this condition is true.
-        cooldown_ms: How long a file that cannot be read is skipped.
-        commit_bytes: Bytes of files that are rewritten for one commit, about.
-        order: The order of the rows.
-        sort_bytes: Bytes of the files whose rows are sorted together, about.
-        storage_options: For the store of other processes.
-        workers: Threads that encode files.
-        commit: The description of its commits.
+    """What a compaction is asked for, as `Table.compact`; `sort_bytes` are sorted together, and
+    `commit_bytes` rewritten for one commit, about.
     """
 
     target_bytes: int | None = None
@@ -276,14 +264,8 @@ class _Total:
 
 @dataclass(frozen=True)
 class _Round:
-    """The bins of one commit: their files, and the results of the rewrite.
-
-    Attributes:
-        snapshot: The version from which they were planned.
-        files: The files, with ``bin``.
-        adds: All new files, with ``bin``.
-        unread: Files that could not be read.
-        rows: Rows of the bins to commit.
+    """The bins of one commit: their files and all new files, with ``bin``, and the results of the
+    rewrite.
     """
 
     snapshot: LogSnapshot

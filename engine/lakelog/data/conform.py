@@ -51,12 +51,8 @@ _BATCH_ROWS = 1 << 20
 
 @dataclass(frozen=True)
 class Incoming:
-    """Rows to be written.
-
-    Attributes:
-        schema: Their Arrow schema.
-        batches: The rows; may be taken once.
-        is_stream: Whether the caller's object may be read only once too.
+    """Rows to be written, which may be taken once; `is_stream` if the caller's object may be read
+    only once too.
     """
 
     schema: pa.Schema

@@ -57,14 +57,8 @@ _PIECE_BYTES = 16 << 20
 
 @dataclass(frozen=True)
 class Vector:
-    """What the log says of a deletion vector.
-
-    Attributes:
-        path: File that holds it, relative to the table or absolute; None for one in the log.
-        inline: The vector itself in Z85, where the log holds it.
-        offset: Where it begins in the file: its size comes first.
-        size_bytes: Length of the serialised set.
-        cardinality: How many rows it deletes.
+    """What the log says of a deletion vector: the file that holds it, relative to the table or
+    absolute, or the vector itself in Z85 (`inline`). Its size comes first at `offset`.
     """
 
     path: str | None

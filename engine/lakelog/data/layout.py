@@ -42,12 +42,8 @@ _UNITS = {unit: 1 << 10 * power for power, unit in enumerate(("", "k", "m", "g",
 
 @dataclass(frozen=True)
 class Codec:
-    """How data pages are compressed.
-
-    Attributes:
-        name: Its name in pyarrow.
-        extension: What file names say of it.
-        level: Level of compression; None is the codec's own.
+    """How data pages are compressed: pyarrow's name, what file names say of it, and the level
+    (None: the codec's own).
     """
 
     name: str
@@ -258,12 +254,8 @@ def file_name(
 
 @dataclass(frozen=True)
 class Groups:
-    """Rows by partition.
-
-    Attributes:
-        texts: Partition values of each.
-        counts: How many rows each has.
-        order: Rows of one partition after those of another, in the order that they came.
+    """Rows by partition: its values and number of rows, and `order`, in which rows of one partition
+    follow those of another, in the order that they came.
     """
 
     texts: list[tuple[str | None, ...]]

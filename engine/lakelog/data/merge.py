@@ -258,12 +258,8 @@ def _metrics(done: Rewritten, source_rows: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class _Source:
-    """The rows to merge; keys, and columns that the target has too, are in its types.
-
-    Attributes:
-        frames: The rows, in pieces.
-        starts: The number of the first row of each piece, and of all rows.
-        insert_rows: Rows that are inserted at once, at most.
+    """The rows to merge, in pieces; keys, and columns that the target has too, are in its types.
+    `starts` are the numbers of the first row of each piece, and of all rows.
     """
 
     frames: Sequence[pl.DataFrame]

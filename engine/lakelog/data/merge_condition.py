@@ -27,11 +27,8 @@ SOURCE, TARGET = "source", "target"
 
 @dataclass(frozen=True)
 class MergeCondition:
-    """Which source row matches which target row.
-
-    Attributes:
-        keys: Columns of the target that are compared, with those of the source.
-        text: The whole condition as SQL; None if the keys are all of it.
+    """Which source row matches which target row: columns of the target that are compared, with
+    those of the source, and the whole condition as SQL (None if the keys are all of it).
     """
 
     keys: Mapping[str, str]
@@ -96,12 +93,8 @@ class MergeCondition:
 
 @dataclass(frozen=True)
 class PairCondition:
-    """A condition over pairs of rows.
-
-    Attributes:
-        where: The condition over the structs ``target`` and ``source``.
-        columns: Columns of the target that it reads.
-        of_target: Its parts over the target alone, over the columns of the table.
+    """A condition over the structs ``target`` and ``source``, the columns of the target that it
+    reads, and its parts over the target alone, over the columns of the table.
     """
 
     where: pl.Expr

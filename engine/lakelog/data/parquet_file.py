@@ -198,17 +198,8 @@ class _Group(NamedTuple):
 
 @dataclass(frozen=True)
 class CopySource:
-    """A data file of which some columns are copied as they are encoded.
-
-    Attributes:
-        path: Its path in the log.
-        size_bytes: Its length.
-        partition: Its partition values, by physical name.
-        stats: The statistics of its add action.
-        kept: The columns that are copied.
-        groups: Its row groups.
-        footer: Fields of its footer that a copy has too.
-        orders: The orders of the columns that are copied; None if the file has none.
+    """A data file of which the columns `kept` are copied as they are encoded, with the fields of
+    its footer that a copy has too, and the orders of these columns.
     """
 
     path: str

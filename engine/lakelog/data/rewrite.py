@@ -48,12 +48,8 @@ _TIGHT_BOUNDS = '"tightBounds"'
 
 @dataclass(frozen=True)
 class Outcome:
-    """What becomes of rows that change.
-
-    Attributes:
-        rows: Their positions among the rows that change, ascending.
-        before: The same rows, as they were.
-        after: As they are from then on; None for rows that are deleted.
+    """What becomes of rows that change: their positions among the rows that change, ascending, and
+    the rows before and after (None: deleted).
     """
 
     rows: NDArray[np.intp]
@@ -63,11 +59,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class UpdatedColumns:
-    """Columns of rows that are updated.
-
-    Attributes:
-        assigned: Columns that get new values.
-        read: Columns that are read for it, those among them; the table's rules read some.
+    """Columns that get new values, and those that are read for it, which include them; the table's
+    rules read some.
     """
 
     assigned: frozenset[str]
@@ -76,12 +69,9 @@ class UpdatedColumns:
 
 class Change(Selection):
     """Which rows change, and how; this one deletes all rows for which a condition is true.
-
-    Attributes:
-        updates: Whether `outcomes` may give other than deleted rows, and so reads all columns.
-        writes: Whether there are new rows, or new versions of rows.
-        updated: The columns of updated rows; None if rows may be deleted.
-        overwritten: Columns whose old values no new version of a row depends on.
+    `updates`: `outcomes` may give other than deleted rows, and so reads all columns. `updated`: the
+    columns of updated rows, None if rows may be deleted. No new version of a row depends on the old
+    values of `overwritten`.
     """
 
     updates = False
@@ -637,17 +627,8 @@ def _places(rows: pa.Table, files: NDArray[np.intp] | None = None) -> NDArray[np
 
 @dataclass(frozen=True)
 class Rewritten:
-    """What a rewrite put into the transaction.
-
-    Attributes:
-        files: New data files.
-        changes: New files of change data.
-        removed_files: Files that are removed, those with a new deletion vector included.
-        again: Files with a new deletion vector.
-        deleted: Rows that are deleted.
-        updated: Rows that are updated.
-        copied: Rows that are in new files as they were.
-        inserted: New rows.
+    """What a rewrite put into the transaction: new files of data and change data, files that are
+    removed (those with a new deletion vector, `again`, included), and numbers of rows.
     """
 
     files: pl.DataFrame

@@ -55,16 +55,8 @@ _CHUNK_BYTES = 64 << 20
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What the calls that write rows have in common.
-
-    Attributes:
-        schema_mode: ``merge`` adds columns that the rows have and the table lacks, ``overwrite``
-            replaces the table's columns by those of the rows; None refuses other columns.
-        target_file_bytes: Length of a file that is aimed at; None is what the table says.
-        compression: Codec; None is what the table says.
-        version: The version that the rows were derived from; None where they were not.
-        commit: Arguments of the transaction.
-        partition_by: Partition columns; None leaves them as they are.
+    """What the calls that write rows have in common, as `Table.overwrite`; None leaves what the
+    table has, or says. `version` is the one that the rows were derived from.
     """
 
     schema_mode: SchemaMode | None = None
@@ -141,18 +133,10 @@ class WriteReport(Displayed):
 
 
 class RowCommit:
-    """One call that writes rows: its transaction, its files, and what becomes of them.
-
-    Attributes:
-        log: The log.
-        options: What the caller asked for.
-        parameters: The operation's parameters; the transaction gets them at its start, and they
-            may be filled in until it ends.
-        metrics: The operation's metrics, likewise.
-        tx: The transaction.
-        joins: Whether it is the caller's. Other calls may then add change data to the commit, which
-            readers use alone: each call has to record all of its changes.
-        follows: Whether it has had another call before.
+    """One call that writes rows: its transaction, its files, and what becomes of them. Parameters
+    and metrics of the operation may be filled in until the transaction ends. If the transaction is
+    the caller's (`joins`), other calls may add change data to the commit, which readers use alone:
+    each call has to record all of its changes. `follows` if it has had another call before.
     """
 
     def __init__(

@@ -28,16 +28,8 @@ _ROW = "\x00row"
 
 @dataclass(frozen=True)
 class RowExpression:
-    """An expression over the rows of a table.
-
-    Attributes:
-        text: The SQL text.
-        type: Its Spark type.
-        columns: The columns of the table that it reads.
-        expr: The expression.
-        first: Conditions on rows for which the expression must not be evaluated.
-        errors: Conditions on rows for which Spark's result depends on its settings.
-        reads_clock: Whether it depends on the time of the write.
+    """An expression over the rows of a table, its SQL text and Spark type. It must not be evaluated
+    for rows of `first`; for those of `errors`, Spark's result depends on its settings.
     """
 
     text: str

@@ -67,15 +67,7 @@ class Identity:
 
 @dataclass(frozen=True)
 class RowRules:
-    """The rules of one table; small and picklable.
-
-    Attributes:
-        schema: The table's schema.
-        checks: Conditions that each row satisfies.
-        generated: Generated columns.
-        identities: Identity columns.
-        now_us: The time of the write.
-    """
+    """The rules of one table at the time of a write; small and picklable."""
 
     schema: Struct
     checks: tuple[Rule, ...] = ()

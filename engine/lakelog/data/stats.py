@@ -52,13 +52,9 @@ _Tree: TypeAlias = "dict[str, _Tree | str]"
 
 @dataclass(frozen=True)
 class Leaf:
-    """A column that statistics are kept of.
-
-    Attributes:
-        path: Physical names that lead to it, through structs.
-        type: Its type; arrays, maps and variants are leaves.
-        column: Number of its column in the Parquet file; None where it has several.
-        positions: Numbers of the fields that lead to it.
+    """A column that statistics are kept of: the physical names and the positions of the fields that
+    lead to it, through structs; arrays, maps and variants are leaves. `column` is its number in the
+    Parquet file; None where it has several.
     """
 
     path: tuple[str, ...]
@@ -94,11 +90,8 @@ class Leaf:
 
 @dataclass(frozen=True)
 class StatsPlan:
-    """Which statistics the files of a table have.
-
-    Attributes:
-        leaves: Columns, in schema order.
-        prefix_length: Characters that texts are cut to.
+    """The columns of which the files of a table have statistics, in schema order; texts are cut to
+    `prefix_length` characters.
     """
 
     leaves: tuple[Leaf, ...]

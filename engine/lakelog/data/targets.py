@@ -33,11 +33,8 @@ if TYPE_CHECKING:
 
 
 class Selection:
-    """Which rows a change concerns: here all for which a condition is true.
-
-    Attributes:
-        where: Rows for which it is not true are not concerned.
-        columns: Columns that `touches` reads.
+    """Which rows a change concerns: here all for which a condition is true; `touches` reads
+    `columns`.
     """
 
     columns: Sequence[str] = ()
@@ -52,12 +49,8 @@ class Selection:
 
 @dataclass(frozen=True)
 class Targets:
-    """The files that hold rows for which a condition is true.
-
-    Attributes:
-        whole: Files all of whose rows match, as `Snapshot.files` has them.
-        partly: Files some of whose rows do.
-        rows_matched: Matching rows of `partly`.
+    """The files that hold rows for which a condition is true, as `Snapshot.files` has them: all of
+    their rows match, or some, of which there are `rows_matched`.
     """
 
     whole: pl.DataFrame

@@ -113,13 +113,9 @@ def _run(
 
 
 class Assignments:
-    """New values of columns, by expressions over the row.
-
-    Args:
-        values: By column: a Polars expression, SQL text, or any other value as a literal.
-        rules: The table's rules.
-        partition_columns: Its partition columns.
-        seen: The columns that expressions may name; None is those of the table.
+    """New values of columns, by expressions over the row: Polars expressions, SQL text, or any
+    other value as a literal. `seen` are the columns that expressions may name; None is those of the
+    table.
     """
 
     def __init__(

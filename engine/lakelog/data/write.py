@@ -64,18 +64,9 @@ _RANGES_AT_ONCE = 64  # batches read back from local disk for one write
 
 @dataclass(eq=False)
 class _Partition:
-    """A partition's rows that wait, and its file.
-
-    Attributes:
-        texts: Its partition values, as the log spells them.
-        folder: Where its files are.
-        number: The number of its next file, if it is settled; the first ones follow the rows.
-        tables: Rows in memory.
-        rows: How many.
-        size_bytes: Their size in memory.
-        ranges: Rows on local disk, which precede those in memory.
-        file: The file that is being written.
-        writing: Rows that a thread is writing to it, and their size in memory.
+    """A partition's rows that wait, and the file that is being written. The `number` of its next
+    file is settled, except of the first ones, which follow the rows. Rows on local disk (`ranges`)
+    precede those in memory.
     """
 
     texts: tuple[str | None, ...]

@@ -36,14 +36,8 @@ MIN_COMMITS = 40
 
 @dataclass(frozen=True)
 class Calendar:
-    """The schedule of commits.
-
-    Attributes:
-        operations: ``version`` (Int64, from 0 without gaps) and ``operation``.
-        schema_version: The commit that adds the column ``coupon``.
-        property_version: The commit that sets properties.
-        mistake_version: The deletion that the next commit restores.
-        checkpoint_version: Version of the checkpoint.
+    """The schedule of commits: ``version`` (Int64, from 0 without gaps) and ``operation``, and the
+    commits with a special purpose.
     """
 
     operations: pl.DataFrame

@@ -41,12 +41,8 @@ _UTC_ZONES = frozenset(("UTC", "Z", "Etc/UTC", "GMT", "Etc/GMT", "UCT", "+00:00"
 
 @dataclass(frozen=True)
 class Calendar:
-    """In which calendar a file counts days of old.
-
-    Attributes:
-        dates: Whether dates and timestamps are of the calendar of old.
-        int96: Whether timestamps as INT96 are.
-        zone: The time zone in which timestamps were counted.
+    """Whether a file counts days of old in the Julian calendar, in dates and timestamps or in
+    INT96, and the time zone of its timestamps.
     """
 
     dates: bool = False

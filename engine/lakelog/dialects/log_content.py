@@ -268,13 +268,10 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class StagedCheckpoint:
-    """A checkpoint that is written but not yet published.
-
-    Attributes:
-        checkpoint: The checkpoint with its current file names, for `Dialect.open_checkpoint`.
-        files: Its files in the order of renaming; only the last one completes it.
-        pointer: Path and content of the pointer; written after the files, never backward. None
-            leaves the pointer unchanged, because other readers of the table would misinterpret it.
+    """A checkpoint that is written but not yet published, under its current file names; renaming
+    the last of `files` completes it. The pointer (path and content) is written after the files,
+    never backward; None leaves it unchanged, because other readers of the table would misinterpret
+    it.
     """
 
     checkpoint: Checkpoint

@@ -30,17 +30,9 @@ _INT_BITS = {"long": 64, "integer": 32}
 
 
 class Blob(NamedTuple):
-    """Bytes of one log file, or a whole-line slice of them; a tuple, for a log has tens of
-    thousands.
-
-    Attributes:
-        version: Table version of every action; None if the file does not record it.
-        path: File, relative to the table root.
-        data: The bytes, decompressed.
-        first_line: 0-based number of the first line of `data` in the file.
-        offset: 0-based offset of `data` in the file's decompressed bytes.
-        whole: Whether `data` is the whole file. A file without actions then raises, because it is a
-            torn write.
+    """Bytes of one log file (decompressed), or a whole-line slice of them from the 0-based
+    `first_line` and `offset`; a tuple, for a log has tens of thousands. `version` is None if the
+    file does not record it. A `whole` file without actions is a torn write, and raises.
     """
 
     version: int | None

@@ -148,13 +148,8 @@ class TableFacts:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was found.
-
-    Attributes:
-        severity: ``error``, ``warning`` or ``info``.
-        kind: Stable name of the finding.
-        problem: What was found, in one sentence.
-        remedy: Command that repairs it; None if no command repairs it.
+    """One thing that was found: `kind` is its stable name, `problem` a sentence, and `remedy` the
+    command that repairs it; None if no command does.
     """
 
     severity: str

@@ -78,15 +78,8 @@ class Codecs:
 
 @dataclass(frozen=True)
 class Committed:
-    """One commit of the log.
-
-    Attributes:
-        seq: Its last sequence number.
-        records: Number of its records.
-        rows: Number of rows in its records.
-        size_bytes: Size of its records in bytes.
-        version: The table version; None if no row changed.
-        rows_diverted: Rows that the table no longer accepts.
+    """One commit of the log, up to `seq`; `version` is None if no row changed, and `rows_diverted`
+    are rows that the table no longer accepts.
     """
 
     seq: int

@@ -90,13 +90,8 @@ class BadRows:
 
 
 class RowCodec:
-    """Checks rows against a schema, encodes them, and decodes records.
-
-    Args:
-        schema: The table's columns, or the key columns of deleted rows.
-        partition_columns: Those of the table.
-        key: Columns that must not be null.
-        rules: The rules of the table's rows, if it has some.
+    """Checks rows against a schema (the table's columns, or the key columns of deleted rows),
+    encodes them, and decodes records. Columns of `key` must not be null.
     """
 
     def __init__(
@@ -466,17 +461,8 @@ class RowCodec:
 
 
 class Records:
-    """Records of a log, in order, as columns.
-
-    Attributes:
-        table: The records, as `WriteAheadLog.iterate` returns them.
-        seqs: Sequence numbers (int64).
-        ops: Names of the operations.
-        forms: Forms (uint8); 0 in control records.
-        rows: Numbers of rows (int64).
-        sizes: Bytes of key and value (int64).
-        keys: Keys (binary).
-        values: Values (binary).
+    """Records of a log, in order, as columns: `forms` (uint8) is 0 in control records, `sizes` are
+    bytes of key and value.
     """
 
     def __init__(self, table: pa.Table) -> None:

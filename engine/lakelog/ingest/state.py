@@ -85,12 +85,8 @@ def opened_log(path: str, sync: Sync, disk: Disk | None) -> WriteAheadLog:
 
 @dataclass(frozen=True)
 class Attempt:
-    """A commit that may have been written.
-
-    Attributes:
-        seq: Its last sequence number, which is its ``txn`` version.
-        version: The table version that it read.
-        id: Random; it is in the commit's ``userMetadata``.
+    """A commit that may have been written: its last sequence number, which is its ``txn`` version,
+    the table version that it read, and a random id, which is in the commit's ``userMetadata``.
     """
 
     seq: int
@@ -359,17 +355,10 @@ def _row_text(row: Any) -> str:
 
 @dataclass(frozen=True)
 class TableView:
-    """What a version of the table shows about a directory.
-
-    Attributes:
-        path: The table.
-        table_id: ``id`` of its metadata.
-        version: The version.
-        txn: The ``txn`` version of the directory's application id; None if there is none.
-        txn_expires: Whether the table has ``delta.setTransactionRetentionDuration``, so that
-            the txn may have expired.
-        find: Whether a commit after a version, up to this one, has the application id and the text
-            of an attempt: its id. None if commits are no longer in the log.
+    """What a version of the table shows about a directory. `txn` is the version of the directory's
+    application id, which may have expired with `txn_expires`. `find` returns whether a commit after
+    a version, up to this one, has the application id and the text of an attempt: its id; None if
+    commits are no longer in the log.
     """
 
     path: str

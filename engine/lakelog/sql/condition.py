@@ -60,11 +60,8 @@ def new_value(
 
 
 class ConditionPart(NamedTuple):
-    """A part of a condition that AND joins to the others.
-
-    Attributes:
-        columns: The names of its columns, each with those of its structs.
-        is_equality: Whether it compares two columns by ``=``.
+    """A part of a condition that AND joins to the others: the names of its columns, each with those
+    of its structs, and whether it compares two columns by ``=``.
     """
 
     columns: Sequence[Sequence[str]]

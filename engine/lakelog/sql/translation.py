@@ -154,12 +154,9 @@ def _plus(places: int, a: Decimal, b: Decimal) -> Decimal:
 
 
 class Translation:
-    """The translation of one text: what it reads, and for which rows its value is an error.
-
-    Args:
-        schema: The columns.
-        now_us: The time of ``current_timestamp``, in microseconds since 1970, UTC.
-        exact: Whether a part is refused if its value depends on settings or version of Spark.
+    """The translation of one text: what it reads, and for which rows its value is an error. With
+    `exact`, a part is refused if its value depends on settings or version of Spark. `now_us`:
+    microseconds since 1970, UTC.
     """
 
     def __init__(self, schema: Struct, *, now_us: int, exact: bool) -> None:

@@ -50,11 +50,6 @@ class TableDefinition:
 class NewTable:
     """A table that does not exist yet. Its definition is validated; nothing is written before
     `commit`.
-
-    Attributes:
-        log: Its log.
-        runtime: The runtime of its first commit.
-        table: Protocol and metadata of version 0.
     """
 
     def __init__(

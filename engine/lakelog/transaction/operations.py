@@ -23,14 +23,7 @@ from lakelog.transaction.row_tracking import num_records
 
 
 class CommitDescription(TypedDict, total=False):
-    """Arguments that describe a commit, as `lakelog.Table.transaction`.
-
-    Attributes:
-        operation: Operation in commitInfo, in place of the call's own.
-        user_name: ``userName`` in commitInfo.
-        user_metadata: ``userMetadata`` in commitInfo: any text.
-        commit_info: Further fields of commitInfo, by name.
-    """
+    """Arguments that describe a commit, as `lakelog.Table.transaction`."""
 
     operation: str | None
     user_name: str | None
@@ -39,15 +32,7 @@ class CommitDescription(TypedDict, total=False):
 
 
 class CommitArguments(CommitDescription, total=False):
-    """Arguments of the calls that write rows, as `lakelog.Table.transaction`.
-
-    Attributes:
-        app_id: Application id for idempotent writes; needs `app_version`. If the table already has
-            this version or a later one, nothing is written.
-        app_version: The application's version.
-        isolation: ``WriteSerializable`` or ``Serializable``.
-        max_attempts: Maximum number of attempts.
-    """
+    """Arguments of the calls that write rows, as `lakelog.Table.transaction`."""
 
     app_id: str | None
     app_version: int | None

@@ -135,11 +135,9 @@ class _CodecMissingError(Exception):
 
 
 class _Blocks:
-    """The blocks of a container, decompressed: number of records and bytes of each.
-
-    Raises, as it is iterated:
-        ValueError: A count or a length is inconsistent with the available bytes.
-        TooLargeError: The blocks together expand to more than `most_bytes`.
+    """The blocks of a container, decompressed: number of records and bytes of each. Iteration
+    raises ValueError for a count or a length that is inconsistent with the available bytes,
+    TooLargeError if the blocks together expand to more than `most_bytes`.
     """
 
     def __init__(self, data: bytes, start: int, codec: str, least: int, most_bytes: int) -> None:

@@ -57,17 +57,9 @@ from lakelog.storage.upload import UploadSink
 
 @dataclass(eq=False)
 class Staging:
-    """The files of one checkpoint while it is written.
-
-    Attributes:
-        store: Store of the table.
-        plan: Plan of the checkpoint.
-        unique: Generates UUIDs for names.
-        files: Complete files, in the order in which they will be renamed.
-        num_adds: Number of live files.
-        records: Records of the row groups of each Parquet file, in the same order.
-        registry: Document mappings in the table's properties, by hash.
-        configuration: The table's properties.
+    """The files of one checkpoint while it is written: complete `files` in the order in which they
+    will be renamed, `records` of the row groups of each Parquet file in the same order, and the
+    table's properties.
     """
 
     store: LogStore

@@ -91,14 +91,8 @@ class Finding:
 
 @dataclass(frozen=True)
 class HistoricFile:
-    """One file of a historic log.
-
-    Attributes:
-        path: Path of the file.
-        size_bytes: Size of the file, in bytes.
-        records: Number of records read from it.
-        first_seq: Sequence number of the first of them; None without records.
-        last_seq: Sequence number of the last of them; None without records.
+    """One file of a historic log, and the range of sequence numbers read from it; None without
+    records.
     """
 
     path: str
