@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import multiprocessing
 import os
 import subprocess
@@ -22,20 +21,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lakelog
-from lakelog import Table
 from lakelog.checkpoint.plan import CheckpointOptions
 from lakelog.checkpoint.schedule import Lag, Scheduler, Stopped, is_due, log_lag, start_daemon
 from lakelog.dialects import delta, indextables
 from lakelog.dialects.base import Dialect
-from lakelog.dialects.delta import DIALECT as DELTA
-from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.dialects.registry import named
 from lakelog.errors import InvalidInputError, InvalidPropertyError, LakelogWarning, UnavailableError
 from lakelog.log.context import Log
 from lakelog.storage import open_store
-from lakelog.transaction.runtime import Committed, Runtime
+from lakelog.transaction.runtime import Committed
 from tests.budget import share_of
-from tests.transaction.tables import location, new_table
+from tests.transaction.tables import append, location, new_table
 
 DIALECTS: dict[str, Dialect] = {"delta": delta.DIALECT, "indextables": indextables.DIALECT}
 NOTHING = Lag()
@@ -43,35 +39,6 @@ NOTHING = Lag()
 
 def options(**settings_: Any) -> CheckpointOptions:
     return CheckpointOptions(**settings_)
-
-
-@pytest.mark.parametrize(
-    ("version", "due"), [(0, False), (1, False), (9, False), (10, True), (11, False), (20, True)]
-)
-def test_delta_checkpoint_is_due_at_multiples_of_the_interval_and_never_at_0(
-    version: int, due: bool
-) -> None:
-    assert is_due(version, options(), DELTA, NOTHING) == due
-    assert is_due(version, options(), DELTA, Lag(3)) == due
-
-
-@pytest.mark.parametrize(
-    ("version", "last", "due"),
-    [(0, None, False), (9, None, False), (10, None, True), (25, None, True),
-     (19, 10, False), (20, 10, True), (23, 12, True), (12, 12, False)],
-)  # fmt: skip
-def test_indextables_checkpoint_is_due_one_interval_after_the_last(
-    version: int, last: int | None, due: bool
-) -> None:
-    assert is_due(version, options(), INDEXTABLES, Lag(last)) == due
-
-
-@pytest.mark.parametrize("form", DIALECTS)
-def test_checkpoint_is_due_after_the_configured_bytes(form: str) -> None:
-    by_bytes = options(bytes_interval=100)
-    assert not is_due(3, by_bytes, named(form), Lag(None, 99))
-    assert is_due(3, by_bytes, named(form), Lag(None, 100))
-    assert not is_due(3, by_bytes, named(form), Lag(3, 100))
 
 
 @settings(max_examples=share_of(50))
@@ -162,15 +129,6 @@ def test_checkpoint_of_another_writer_postpones_the_next(tmp_path: Path) -> None
     bench.commit(25)
     bench.commit(26)
     assert bench.run.versions == [26]
-
-
-def test_interval_of_the_table_is_used_and_may_change(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
-    bench.commit(4, delta__checkpointInterval="2")
-    bench.commit(5, delta__checkpointInterval="5")
-    bench.commit(6, delta__checkpointInterval="5")
-    bench.commit(7, spark__indextables__checkpoint__enabled="false")
-    assert bench.run.versions == [4, 5]
 
 
 def test_bytes_of_commits_are_counted_from_the_last_checkpoint(tmp_path: Path) -> None:
@@ -305,22 +263,6 @@ def test_wait_and_close_do_not_wait_for_the_pause(tmp_path: Path, end: str) -> N
     assert time.monotonic() - began_s < 120
 
 
-def test_failure_is_reported_and_kept_until_the_next_success(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    bench = Bench(tmp_path)
-    bench.run.failing = True
-    with caplog.at_level(logging.WARNING, "lakelog"), pytest.warns(LakelogWarning, match="full"):
-        bench.commit(10)
-    assert [type(bench.scheduler.last_error)] == [UnavailableError]
-    assert "checkpoint.failed version=10" in caplog.text
-    bench.run.failing = False
-    bench.now_s = 1.0
-    bench.commit(20)
-    assert bench.scheduler.last_error is None
-    assert bench.run.versions == [10, 20]
-
-
 def test_warning_raised_as_an_error_does_not_fail_the_commit(tmp_path: Path) -> None:
     bench = Bench(tmp_path)
     bench.run.failing = True
@@ -442,28 +384,17 @@ def test_wait_and_close_have_a_timeout_and_close_stops_a_running_checkpoint(tmp_
 
 
 @pytest.mark.parametrize("form", DIALECTS)
-def test_scheduler_runs_after_commits_of_a_table(tmp_path: Path, form: str) -> None:
+def test_lag_of_a_log_without_a_checkpoint_has_the_bytes_of_all_commits(
+    tmp_path: Path, form: str
+) -> None:
     table = new_table(location("local", tmp_path), form)
-    seen: list[int] = []
-
-    def run(version: int, _: Callable[[], None]) -> None:
-        seen.append(version)
-
-    scheduler = Scheduler(table.log, run)
-    table = Table(table.log, Runtime(on_commit=scheduler.after_commit))
-    for number in range(12):
-        with table.transaction() as tx:
-            tx.add(path=f"f{number}", size=1, modificationTime=1)
-    assert scheduler.wait(120)
-    assert seen[0] >= 10  # commits 11 and 12 may precede the listing
-    assert log_lag(table.log).last_version is None
+    append(table, "a")
     sizes = [commit.size_bytes for commit in table.log.list_all().commits]
-    assert log_lag(table.log).bytes_since == sum(sizes)
+    assert log_lag(table.log) == Lag(None, sum(sizes))
 
 
 SCRIPT = """
 import sys, time
-from concurrent.futures import ThreadPoolExecutor
 from lakelog.checkpoint.schedule import Scheduler
 from lakelog.transaction.runtime import Committed
 from lakelog.dialects.delta import DIALECT
@@ -492,16 +423,6 @@ def end_of_program(tmp_path: Path, body: str, wait: float) -> tuple[str, float]:
     )
     assert done.stderr == ""
     return done.stdout, time.monotonic() - started_s
-
-
-def test_program_waits_for_its_checkpoint_at_exit(tmp_path: Path) -> None:
-    body = """
-        time.sleep(0.5)
-        with ThreadPoolExecutor(2) as pool:
-            print("checkpoint", sum(pool.map(int, "1234")), flush=True)
-    """
-    output, _ = end_of_program(tmp_path, body, 30)
-    assert output.splitlines() == ["the script is done", "checkpoint 10"]
 
 
 def test_program_stops_a_long_checkpoint_at_exit(tmp_path: Path) -> None:

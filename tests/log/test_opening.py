@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from lakelog.dialects.delta.protocol import HONOURED, REFUSED, ROW_ONLY
 from lakelog.errors import (
     CheckpointCorruptionError,
+    CorruptionError,
     InvalidInputError,
     LakelogWarning,
     LogGapError,
@@ -389,21 +391,32 @@ def test_many_updates_keep_the_state_of_one_replay(made: Handmade) -> None:
 # --- features ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "feature", ["columnMapping", "deletionVectors", "typeWidening", "variantType", "v2Checkpoint"]
-)
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_reader_version_before_features_is_opened(made: Handmade, version: int) -> None:
+    made.commit(0, protocol(version, 2), metadata())
+    assert made.table.snapshot().protocol.min_reader_version == version
+
+
+@pytest.mark.parametrize("feature", sorted(ROW_ONLY | HONOURED))
 def test_table_with_a_supported_reader_feature_is_opened(made: Handmade, feature: str) -> None:
     made.commit(0, protocol(3, 7, readerFeatures=[feature], writerFeatures=[feature]), metadata())
     assert made.table.snapshot().protocol.reader_features == (feature,)
 
 
-@pytest.mark.parametrize("feature", ["catalogManaged", "adaptiveMetadata", "fromTheFuture"])
+@pytest.mark.parametrize("feature", [*sorted(REFUSED), "fromTheFuture", "", "DeletionVectors"])
 def test_unsupported_reader_feature_is_refused_by_name(made: Handmade, feature: str) -> None:
     made.commit(0, protocol(3, 7, readerFeatures=[feature], writerFeatures=[feature]), metadata())
     with pytest.raises(UnsupportedFeatureError) as refused:
         made.table.snapshot()
     assert refused.value.found == feature
-    assert feature in refused.value.message
+    assert repr(feature) in refused.value.message
+    assert refused.value.hint
+
+
+def test_reader_version_3_without_a_feature_list_is_refused(made: Handmade) -> None:
+    made.commit(0, protocol(3, 7), metadata())
+    with pytest.raises(CorruptionError, match="but no"):
+        made.table.snapshot()
 
 
 def test_table_with_an_unknown_writer_feature_is_opened(made: Handmade) -> None:
@@ -411,11 +424,12 @@ def test_table_with_an_unknown_writer_feature_is_opened(made: Handmade) -> None:
     assert made.table.snapshot().version == 0
 
 
-def test_unknown_reader_version_is_refused(made: Handmade) -> None:
-    made.commit(0, protocol(4, 7), metadata())
-    with pytest.raises(UnsupportedFeatureError) as refused:
+@pytest.mark.parametrize("version", [-1, 4, 99])
+def test_unknown_reader_version_is_refused(made: Handmade, version: int) -> None:
+    made.commit(0, protocol(version, 7), metadata())
+    with pytest.raises(UnsupportedFeatureError, match="newer reader") as refused:
         made.table.snapshot()
-    assert refused.value.found == 4
+    assert refused.value.found == version
 
 
 def test_protocol_and_metadata_are_read_without_file_rows(

@@ -85,11 +85,12 @@ def test_a_table_without_checkpoints_keeps_everything(tmp_path: Path) -> None:
 
 def test_leftovers_of_writers_are_deleted_even_if_all_other_files_are_kept(tmp_path: Path) -> None:
     made = aged(tmp_path, at=())
-    made.put(f".lakelog-{'a' * 32}.tmp", b"x", 2)
-    made.put(f".lakelog-{'b' * 32}.tmp", b"x", 0.5)
+    old, young = (f".lakelog-{digit * 32}.tmp" for digit in "ab")
+    for name, days in ((old, 2), (f"_sidecars/{old}", 2), (young, 0.9)):
+        made.put(name, b"x", days)
     before = made.names()
     clean(made.table())
-    assert before - made.names() == {f".lakelog-{'a' * 32}.tmp"}
+    assert before - made.names() == {old, f"_sidecars/{old}"}
 
 
 def test_shorter_retention_than_the_tables_must_be_forced(tmp_path: Path) -> None:

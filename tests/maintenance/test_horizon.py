@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import polars as pl
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -49,27 +48,10 @@ def test_cutoff_is_moved_back_to_midnight() -> None:
     assert MONTH.cutoff_ms(NOW_MS) == NOW_MS - 30 * DAY_MS - 12 * 3_600_000
 
 
-def test_indextables_requires_files_older_than_the_retention() -> None:
-    retention = Retention(1000, 0, to_midnight=False)
-    made = Commits(np.array([0, 1]), np.array([NOW_MS - 1001, NOW_MS - 1000]))
-    assert made.last_at_or_before(retention.cutoff_ms(NOW_MS)) == 0
-
-
 def test_a_commit_at_midnight_is_an_acceptable_cutoff_commit() -> None:
     at = MONTH.cutoff_ms(NOW_MS)
     made = Commits(np.array([0, 1, 2]), np.array([at - 1, at, at + 1]))
     assert made.last_at_or_before(at) == 1
-
-
-def test_commits_after_a_clock_jump_forward_count_as_recent() -> None:
-    ahead = commits([90, 80, -100, 70, 60])
-    horizon = find_horizon(ahead, [classic(1), classic(4)], MONTH, NOW_MS)
-    assert (horizon.commit, horizon.checkpoint) == (1, 1)
-
-
-def test_clock_jump_back_does_not_make_commits_old() -> None:
-    back = commits([20, 19, 900, 18])
-    assert find_horizon(back, [classic(2)], MONTH, NOW_MS).gate == "no-cut-off-commit"
 
 
 @given(
@@ -106,22 +88,6 @@ def test_cutoff_commit_equals_the_plain_model(times: list[int], bound: int) -> N
     assert made.last_at_or_before(bound) == expected
 
 
-def test_commits_with_equal_times_are_not_a_clock_jump() -> None:
-    copied = commits([60, 60, 60, 60])
-    assert copied.last_at_or_before(MONTH.cutoff_ms(NOW_MS)) == 3
-
-
-def test_commit_with_a_time_before_its_predecessor_is_as_recent_as_the_next() -> None:
-    wrong = commits([90, 40, 900, 899, 5, 4])
-    assert find_horizon(wrong, [classic(1)], MONTH, NOW_MS).commit == 1
-
-
-def test_in_commit_timestamps_are_used_if_the_table_has_them() -> None:
-    inside = {2: NOW_MS - 50 * DAY_MS, 3: NOW_MS - 40 * DAY_MS, 4: NOW_MS - 10 * DAY_MS}
-    copied = commits([1, 1, 1, 1, 1], timed_from=2, in_commit_ms=inside.get)
-    assert copied.last_at_or_before(MONTH.cutoff_ms(NOW_MS)) == 3
-
-
 def test_commit_without_a_required_in_commit_timestamp_counts_as_recent() -> None:
     old = commits([90, 80, 70, 60], timed_from=1, in_commit_ms=lambda _: None)
     assert old.last_at_or_before(MONTH.cutoff_ms(NOW_MS)) == 0
@@ -132,31 +98,11 @@ def test_file_times_are_used_before_in_commit_timestamps() -> None:
     assert young.last_at_or_before(MONTH.cutoff_ms(NOW_MS)) == 1
 
 
-def test_the_newest_checkpoint_at_or_below_the_cutoff_commit_is_chosen() -> None:
-    log = commits([90 - 5 * i for i in range(18)])
-    horizon = find_horizon(log, [classic(v) for v in (3, 8, 11, 15)], MONTH, NOW_MS)
-    assert (horizon.commit, horizon.checkpoint, horizon.gate) == (11, 11, None)
-
-
-def test_horizon_has_all_checkpoints_of_the_cutoff_version() -> None:
-    both = (classic(3), Checkpoint(3, "v2-json", 1 << 40, ("_delta_log/x.json",)))
-    horizon = find_horizon(commits([90, 80, 70, 60]), both, MONTH, NOW_MS)
-    assert horizon.checkpoints == both
-
-
 def test_a_checkpoint_without_the_commit_of_its_version_covers_nothing_in_delta() -> None:
     log = commits([80, 70, 60], first=5)
     assert find_horizon(log, [classic(4)], MONTH, NOW_MS).gate == "no-cut-off-checkpoint"
     other = find_horizon(log, [classic(4)], MONTH, NOW_MS, own_commit=False)
     assert other.checkpoint == 4
-
-
-def test_a_gap_between_checkpoint_and_cutoff_commit_keeps_everything() -> None:
-    times = np.array([NOW_MS - 60 * DAY_MS] * 4)
-    gap = Commits(np.array([0, 1, 3, 4]), times)
-    horizon = find_horizon(gap, [classic(1)], MONTH, NOW_MS)
-    assert horizon.gate == "missing-commits"
-    assert horizon.gate in MUST_REFUSE
 
 
 def test_checkpoint_retention_counts_versions_below_the_newest_checkpoint() -> None:
@@ -165,13 +111,6 @@ def test_checkpoint_retention_counts_versions_below_the_newest_checkpoint() -> N
     horizon = find_horizon(log, [classic(v) for v in (3, 9, 39)], retention, NOW_MS)
     assert (horizon.commit, horizon.checkpoint) == (9, 9)
     assert find_horizon(log, [classic(29)], retention, NOW_MS).gate == "no-cut-off-commit"
-
-
-@pytest.mark.parametrize(("before", "gate"), [(0, None), (8, None), (9, "checkpoint-protection")])
-def test_protected_versions_are_deleted_together_or_kept(before: int, gate: str | None) -> None:
-    log = commits([90 - i for i in range(20)])
-    horizon = find_horizon(log, [classic(8)], MONTH, NOW_MS, protected_before=before)
-    assert horizon.gate == gate
 
 
 def test_contiguous_runs_end_at_the_first_gap() -> None:
@@ -249,34 +188,12 @@ def test_checkpoint_is_kept_while_one_of_its_files_is_recent() -> None:
     assert set(found.values()) == {("keep", "checkpoint-retention")}
 
 
-def test_checkpoint_in_last_checkpoint_is_kept_with_its_commit() -> None:
-    found = judged(
-        (name(4), 40),
-        (name(4, "checkpoint.parquet"), 40),
-        (name(5), 40),
-        ("_last_checkpoint", 40),
-        pointed=4,
-        checkpoints=(classic(4), classic(10)),
-    )
-    assert found[name(4)] == found[name(4, "checkpoint.parquet")] == ("keep", "pointed")
-    assert found[name(5)][0] == "delete"
-    assert found["_last_checkpoint"] == ("keep", "pointer")
-
-
 def test_compactions_that_begin_below_the_cutoff_checkpoint_are_deleted() -> None:
     spans = [(3, 8), (8, 11), (9, 30), (10, 14), (11, 14)]
     found = judged(*((f"{a:020d}.{b:020d}.compacted.json", 40) for a, b in spans))
     decided = ["delete", "delete", "keep", "delete", "keep"]
     assert [action for action, _ in found.values()] == decided
     assert list(found.values())[2] == ("keep", "unlisted-commits")
-
-
-def test_staged_leftovers_are_deleted_after_a_day() -> None:
-    old, young = (f".lakelog-{digit * 32}.tmp" for digit in "ab")
-    found = judged((old, 2), (young, 0.9), (f"_sidecars/{old}", 2))
-    assert found[old] == ("delete", "staged-leftover")
-    assert found[young] == ("keep", "young")
-    assert found[f"_sidecars/{old}"][0] == "delete"
 
 
 def test_staged_commits_are_deleted_with_their_versions() -> None:

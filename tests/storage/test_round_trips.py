@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-import lakelog
-from tests.handmade import Handmade, add, info, metadata, protocol
 from tests.storage.chaos_proxy import ChaosProxy, Seen
 from tests.storage.conftest import CLOUDS, BackendOf, ProxyOf
 
@@ -88,31 +85,3 @@ def test_many_files_are_requested_in_parallel(
     with proxy.doing() as requests:
         read_all()
     assert len(requests) == COMMITS  # one request each
-
-
-@pytest.mark.parametrize("backend_name", CLOUDS)
-def test_table_with_100_commits_after_its_checkpoint_opens_in_five_round_trips(
-    backend_of: BackendOf, proxy_of: ProxyOf, backend_name: str, tmp_path: Path
-) -> None:
-    import deltalake
-
-    made = Handmade(tmp_path)
-    made.commit(0, protocol(), metadata(), info(), add("first.parquet", 1))
-    made.commit(1, info(), add("second.parquet", 1))
-    deltalake.DeltaTable(str(tmp_path)).create_checkpoint()
-    for version in range(2, 2 + COMMITS):
-        made.commit(version, info(), add(f"{version}.parquet", 1))
-    backend, proxy = backend_of(backend_name), proxy_of(backend_name)
-    location = backend.fresh()
-    found = (path for path in tmp_path.rglob("*") if path.is_file())
-    backend.seed(location, {p.relative_to(tmp_path).as_posix(): p.read_bytes() for p in found})
-    there = backend.through(proxy.url)
-    there.open(location).read("_delta_log/_last_checkpoint")  # connects
-
-    def read_state() -> None:
-        snapshot = lakelog.open(location, storage_options=there.options).snapshot()
-        assert snapshot.files().collect().height == 2 + COMMITS
-        assert snapshot.version == 1 + COMMITS
-        assert snapshot.provenance.checkpoint is not None
-
-    assert fewest_round_trips(proxy, read_state, 5) <= 5
