@@ -41,18 +41,17 @@ def run_pytest(
 
 
 @pytest.mark.parametrize(
-    ("tests", "environment", "code"),
+    ("tests", "environment"),
     [
-        (["(): pass", f"(): {ALLOWED}"], {"CI": "true"}, 0),
-        ([f"(): {REFUSED}"], {}, 0),
-        (["(): assert False"], {"CI": "true"}, 1),
+        (["(): pass", f"(): {ALLOWED}"], {"CI": "true"}),
+        ([f"(): {REFUSED}"], {}),
     ],
 )
-def test_failures_and_allowed_skips_have_the_usual_exit_code(
-    tmp_path: Path, repository: Path, tests: list[str], environment: dict[str, str], code: int
+def test_allowed_skips_fail_no_run(
+    tmp_path: Path, repository: Path, tests: list[str], environment: dict[str, str]
 ) -> None:
     outcome = run_pytest(tmp_path, repository, *tests, environment=environment)
-    assert outcome.returncode == code, outcome.stdout + outcome.stderr
+    assert outcome.returncode == 0, outcome.stdout + outcome.stderr
     assert "counts as failed" not in outcome.stdout
 
 

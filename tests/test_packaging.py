@@ -223,37 +223,6 @@ def test_process_that_only_appends_loads_no_unneeded_package(
     assert run_python(code, repository / "engine", tmp_path).split() == ["tables:"]
 
 
-def test_read_loads_no_module_for_writing_or_maintenance(repository: Path, tmp_path: Path) -> None:
-    write_tiny_table(tmp_path / "table")
-    code = (
-        "import sys, lakelog\n"
-        "snapshot = lakelog.open('table').snapshot()\n"
-        "print(snapshot.files().collect().height)\n"
-        "rooms = ('lakelog.checkpoint', 'lakelog.maintenance', 'lakelog.data')\n"
-        "writing = 'lakelog.transaction.'\n"
-        "print(*(m for m in sys.modules if m.startswith(rooms)))\n"
-        "print(*(m for m in sys.modules if m.startswith(writing)))"
-    )
-    output = run_python(code, repository / "engine", tmp_path).splitlines()
-    assert output == ["1", "", ""]
-
-
-def test_help_loads_no_heavy_package(repository: Path, tmp_path: Path) -> None:
-    code = (
-        "import sys\n"
-        "from lakelog.cli import main\n"
-        "sys.argv = ['lakelog', '--help']\n"
-        "try:\n"
-        "    main()\n"
-        "except SystemExit as leaving:\n"
-        "    assert not leaving.code\n"
-        f"print('heavy:', *(m for m in {HEAVY} if m in sys.modules))\n"
-    )
-    output = run_python(code, repository / "engine", tmp_path)
-    assert "replay" in output
-    assert output.splitlines()[-1].split() == ["heavy:"]
-
-
 def test_import_takes_under_0_4_seconds(repository: Path, tmp_path: Path) -> None:
     path = repository / "engine"
     assert best_seconds(lambda: run_python("import lakelog", path, tmp_path), 0.4) < 0.4

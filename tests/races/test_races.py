@@ -92,10 +92,11 @@ def test_eight_processes_write_many_commits_each_on_local_disk(tmp_path: Path, f
     check_appends(table, names(PROCESSES, commits), answers, [seen])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "commits"),
-    [("gcs", COMMITS), ("ministack", 10 if IS_WHOLE else 5)],
-    ids=["gcs", "s3, shorter"],
+    [("gcs", COMMITS), ("ministack", 10 if IS_WHOLE else 5), ("azurite", 10 if IS_WHOLE else 5)],
+    ids=["gcs", "s3, shorter", "azure, shorter"],
 )
 def test_eight_processes_write_many_commits_each_on_an_object_store(
     backend_of: BackendOf, name: str, commits: int

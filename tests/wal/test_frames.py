@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from lakelog.errors import UnsupportedError, WalCorruptionError
+from lakelog.errors import WalCorruptionError
 from lakelog.wal import encode, frames, reading, scan
 from lakelog.wal.encode import Framing, columns_of, pack_columns, pack_records
 from lakelog.wal.frames import FLAG_BATCH, FrameHeader, Seal, SegmentHeader, frame_pieces
 from lakelog.wal.log import WriteAheadLog
 from tests.budget import share_of
-from tests.wal import plain, plain_reading
+from tests.wal import plain
 from tests.wal.damage import settings
 
 LOG_ID = bytes(range(16))
@@ -48,27 +48,9 @@ def test_segment_header_bytes_are_unchanged() -> None:
     )
 
 
-@pytest.mark.parametrize("byte", range(64))
-def test_a_flipped_byte_of_a_segments_header_is_found(byte: int) -> None:
-    data = bytearray(HEADER.pack())
-    data[byte] ^= 0x10
-    with pytest.raises(WalCorruptionError) as caught:
-        SegmentHeader.parse(bytes(data), "the file")
-    assert caught.value.path == "the file"
-    assert caught.value.byte_offset == (0 if byte < 4 else 60)
-
-
 def test_short_header_raises_corruption_error() -> None:
     with pytest.raises(WalCorruptionError, match="too short"):
         SegmentHeader.parse(HEADER.pack()[:63], "p")
-
-
-def test_later_version_raises_unsupported_error() -> None:
-    head = bytearray(HEADER.pack()[:60])
-    head[4] = 2
-    data = bytes(head) + google_crc32c.value(bytes(head)).to_bytes(4, "little")
-    with pytest.raises(UnsupportedError, match="later version"):
-        SegmentHeader.parse(data, "p")
 
 
 def test_frame_of_a_40_byte_record_has_104_bytes() -> None:
@@ -95,16 +77,6 @@ def test_checksum_over_complete_frames_returns_to_its_start_value(
     seal = Seal.of(log_id)
     run = b"".join(joined(frame_pieces(FrameHeader(len(p), 1, 0), [p], 0, seal)) for p in payloads)
     assert google_crc32c.extend(seal.start, run) == seal.start
-
-
-def test_frame_of_another_log_is_rejected() -> None:
-    frame = joined(pack_records(b"\1", [b"key"], [b"value"], 1, 0, FRAMING))
-    data = pa.py_buffer(HEADER.pack() + frame)
-    assert len(scan.scan(data, SEAL).frames) == 1
-    found = scan.scan(data, Seal.of(b"another log's id"))
-    assert len(found.frames) == 0
-    assert found.gap is not None
-    assert found.gap.reason == "checksum"
 
 
 @given(batches, st.booleans())
@@ -288,16 +260,6 @@ def test_small_frames_are_found_despite_frame_headers_in_values() -> None:
     assert fast(data) == model
 
 
-def test_one_record_frames_are_decoded_like_the_model() -> None:
-    singles: list[Any] = [(1, b"key", b"value"), (2, b"k" * 9, None), (3, b"", None), (1, b"", b"")]
-    for times in (1, 30):
-        data, model = build([([record], times, False) for record in singles * 8])
-        assert fast(data) == model
-        assert fast(data, 5, controls=False) == [
-            record for record in model if record.seq > 5 and record.op != "COMMIT"
-        ]
-
-
 def test_inconsistent_frame_with_a_valid_checksum_is_refused() -> None:
     def segment(ends: tuple[int, int], op: int, times: int) -> pa.Buffer:
         payload = struct.pack("<B7x4i", op, 0, ends[0], 0, ends[1]) + bytes(16)
@@ -356,15 +318,3 @@ def test_columns_of_a_large_frame_are_not_copied(tmp_path: Path) -> None:
         assert table["value"].nbytes > 2000
         assert pa.total_allocated_bytes() - before < 2000
         np.testing.assert_array_equal(table["seqNum"], np.arange(1, 501))
-
-
-def test_plain_reader_reads_a_log_on_disk(tmp_path: Path) -> None:
-    with WriteAheadLog(tmp_path, compression="zstd", segment_bytes=2000, **settings()) as log:
-        for n in range(40):
-            log.append("PUT", f"key {n}", "value " * n)
-            log.append("DELETE", f"key {n // 2}")
-            log.append_batch([("PUT", "batch", str(n)), ("DELETE", "batch", None)] * n)
-        log.truncate(50)
-        log.checkpoint()
-        assert plain_reading.read(tmp_path).records == [tuple(record) for record in log.records()]
-        assert len(list(tmp_path.glob("*.wal"))) > 2
