@@ -28,9 +28,8 @@ from lakelog.checkpoint.state_source import (
     choose_replay_mode,
     count_partitions,
 )
-from lakelog.dialects.log_content import STRUCT_STATISTICS
+from lakelog.dialects.log_content import STRUCT_STATISTICS, statistics_text
 from lakelog.errors import CheckpointCorruptionError, CheckpointWriteError, InvalidInputError
-from lakelog.log.files import statistics_text
 from lakelog.log.opening import open_state
 from lakelog.model import actions
 from lakelog.model.actions import PATH_TEXT

@@ -173,12 +173,7 @@ class Spill:
             start += count
 
     def _write(self, partition: int, rows: pa.Table) -> None:
-        options = pa.ipc.IpcWriteOptions(compression="lz4")
-        sink = pa.BufferOutputStream()
-        with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
-            writer.write_table(rows)
-        data = memoryview(sink.getvalue())
-        self._places.setdefault(partition, []).append(self._file.append(data, "rows"))
+        self._places.setdefault(partition, []).append(self._file.append_rows(rows))
 
     def frames(self, partition: int) -> Iterator[pl.DataFrame]:
         """The frames of a partition, in the order in which they were appended."""
@@ -186,11 +181,7 @@ class Spill:
             yield from self._waiting
             return
         self.flush()
-        for place in self._places.get(partition, ()):
-            with pa.ipc.open_stream(pa.py_buffer(self._file.read(place))) as reader:
-                frame = pl.from_arrow(reader.read_all())
-            assert isinstance(frame, pl.DataFrame)
-            yield frame
+        yield from map(self._file.read_rows, self._places.get(partition, ()))
 
     def read(self, partition: int) -> pl.DataFrame:
         """The rows of a partition as one narrow frame."""

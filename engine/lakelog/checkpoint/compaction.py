@@ -17,10 +17,9 @@ from __future__ import annotations
 
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass
-from typing import Self
 
 import orjson
 import polars as pl
@@ -28,6 +27,7 @@ import polars as pl
 from lakelog import telemetry
 from lakelog.checkpoint.bounded_memory import Budget, Spill, release, resident_bytes
 from lakelog.checkpoint.plan import check_writers
+from lakelog.checkpoint.publish import put_unless_exists
 from lakelog.checkpoint.state_source import count_partitions
 from lakelog.dialects.digest import Digest, digest
 from lakelog.dialects.log_content import CommitContent, CommitFile
@@ -184,11 +184,11 @@ class _Compaction:
         """
         expected = Digest()
         with (
-            _Reconciled(self.log, commits, self.budget) as rows,
+            closing(self._reconciled(commits)) as frames,
             self.log.store.upload(self.staged) as upload,
         ):
             lines = crc = 0
-            for frame in rows.frames():
+            for frame in frames:
                 spelled = self._spell(frame, commits)
                 lines, crc = lines + frame.height, zlib.crc32(spelled, crc)
                 upload.write(spelled)
@@ -217,9 +217,8 @@ class _Compaction:
     def _verify(self, written: int, expected: Digest) -> None:
         """Read the file back and compare every action."""
         found = Digest()
-        chunk = _CHUNK_BYTES if self.budget is None else self.budget.chunk
         file = CommitFile(self.end, self.staged, written, 0)
-        for piece in self.log.dialect.decode_pieces(self.log.store, [file], chunk):
+        for piece in self.log.dialect.decode_pieces(self.log.store, [file], self._chunk_bytes):
             if piece.commit_infos or piece.other["actionType"].to_list() not in ([], [CLOSING]):
                 found += Digest({"other": 1}, {"other": 1})
             found += _digest(piece.files) + _digest(piece.meta)
@@ -250,73 +249,45 @@ class _Compaction:
                 if there is None or there.size_bytes != size_bytes:
                     raise
             return True
-        data = store.read(self.staged)
-        try:
-            return store.put_if_absent(self.path, data)
-        except OutcomeUnknownError:
-            if store.stat(self.path) is not None and store.read(self.path) == data:
-                return True
-            raise
+        return put_unless_exists(store, self.path, store.read(self.staged))
 
+    def _reconciled(self, commits: Sequence[CommitFile]) -> Generator[pl.DataFrame, None, None]:
+        """The reconciled actions in batches: protocol, metaData, domains, transaction identifiers,
+        then files; in memory or, with a memory limit, on disk.
+        """
+        layers, meta = Layers(), reconcile_meta([])
+        text = sum(c.size_bytes for c in commits)
+        with ExitStack() as stack:
+            spill: Spill | None = None
+            if self.budget is not None and text > self.budget.tail:
+                partitions = count_partitions(text, self.budget.partition)
+                spill = stack.enter_context(Spill(partitions, self.budget.flush))
+            for piece in self.log.dialect.decode_pieces(self.log.store, commits, self._chunk_bytes):
+                if spill is not None:
+                    spill.append(piece.files)
+                else:
+                    layers = layers.push(piece.files)
+                meta = reconcile_meta([meta, piece.meta])
+                self._release()
+            if meta.height:
+                yield meta
+            files: Iterable[pl.DataFrame] = map(layers.live, actions.FILE_ACTIONS)
+            if spill is not None:
+                files = (reconcile_files(spill.read(n)) for n in range(spill.partitions))
+            for frame in files:
+                for kind in actions.FILE_ACTIONS:
+                    rows = frame.filter(pl.col("actionType") == kind)
+                    rows = rows.with_columns(dataChange=pl.lit(value=False))
+                    yield from rows.iter_slices(_BATCH_ROWS) if rows.height else ()
+                self._release()
 
-class _Reconciled:
-    """The reconciled actions of some commits, in memory or, with a memory limit, on disk."""
+    @property
+    def _chunk_bytes(self) -> int:
+        return _CHUNK_BYTES if self.budget is None else self.budget.chunk
 
-    def __init__(self, log: Log, commits: Sequence[CommitFile], budget: Budget | None) -> None:
-        self._log, self._commits, self._budget = log, commits, budget
-        self._open = ExitStack()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-    def frames(self) -> Iterator[pl.DataFrame]:
-        """Rows in batches: protocol, metaData, domains, transaction identifiers, then files."""
-        text = sum(c.size_bytes for c in self._commits)
-        if self._budget is None or text <= self._budget.tail:
-            meta, files = self._in_memory()
-        else:
-            meta, files = self._over_disk(text, self._budget)
-        if meta.height:
-            yield meta
-        for frame in files:
-            for kind in actions.FILE_ACTIONS:
-                rows = frame.filter(pl.col("actionType") == kind)
-                yield from (
-                    rows.with_columns(dataChange=pl.lit(value=False)).iter_slices(_BATCH_ROWS)
-                    if rows.height
-                    else ()
-                )
-            if self._budget is not None:
-                release()
-
-    def _in_memory(self) -> tuple[pl.DataFrame, Iterable[pl.DataFrame]]:
-        layers = Layers()
-
-        def keep(files: pl.DataFrame) -> None:
-            nonlocal layers
-            layers = layers.push(files)
-
-        meta = self._decode(keep)
-        return meta, (layers.live(kind) for kind in actions.FILE_ACTIONS)
-
-    def _over_disk(self, text: int, budget: Budget) -> tuple[pl.DataFrame, Iterable[pl.DataFrame]]:
-        partitions = count_partitions(text, budget.partition)
-        spill = self._open.enter_context(Spill(partitions, budget.flush))
-        meta = self._decode(spill.append)
-        return meta, (reconcile_files(spill.read(n)) for n in range(spill.partitions))
-
-    def _decode(self, keep: Callable[[pl.DataFrame], None]) -> pl.DataFrame:
-        meta = reconcile_meta([])
-        chunk = _CHUNK_BYTES if self._budget is None else self._budget.chunk
-        for piece in self._log.dialect.decode_pieces(self._log.store, self._commits, chunk):
-            keep(piece.files)
-            meta = reconcile_meta([meta, piece.meta])
-            if self._budget is not None:
-                release()
-        return meta
+    def _release(self) -> None:
+        if self.budget is not None:
+            release()
 
 
 def _digest(rows: pl.DataFrame) -> Digest:

@@ -30,14 +30,14 @@ from lakelog.dialects.log_content import (
     NOT_IN_REMOVES,
     STRUCT_STATISTICS,
     CheckpointPlan,
+    statistics_text,
 )
 from lakelog.dialects.parquet_footers import child_type
 from lakelog.errors import CheckpointValidationError
 from lakelog.lazy import cached_property
-from lakelog.log.files import statistics_text
 from lakelog.log.replay import last_of
 from lakelog.model import actions, contract
-from lakelog.skipping.statistics import stats_from_json, stats_from_struct
+from lakelog.skipping.statistics import stats_from_either, stats_from_json
 from lakelog.storage import LogStore
 
 TYPED = ("numRecords", "tightBounds", "min", "max", "nullCount")
@@ -145,12 +145,7 @@ class Comparison:
             found = stats_from_json(texts, self.schema, mapping=self.mapping)
         else:
             structs = frame[STRUCT_STATISTICS]
-            found = stats_from_struct(structs, self.schema, mapping=self.mapping)
-            if (structs.is_null() & texts.is_not_null()).any():
-                parsed = stats_from_json(texts, self.schema, mapping=self.mapping)
-                found = pl.DataFrame(
-                    [found[c].zip_with(structs.is_not_null(), parsed[c]) for c in found.columns]
-                )
+            found = stats_from_either(structs, texts, self.schema, mapping=self.mapping)
         named = [found[column].alias(_TYPED_PREFIX + column) for column in TYPED]
         if self._places is None:
             return named

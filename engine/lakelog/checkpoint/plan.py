@@ -78,7 +78,7 @@ Source: Delta protocol, Checkpoint Specs; V2 Spec.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from lakelog.dialects.base import AUTO, Dialect, LayoutRequest
@@ -138,7 +138,7 @@ class CheckpointOptions:
         defaults = CheckpointOptions(**asdict(dialect.checkpoint_defaults))
         interval = read.whole("checkpoint.interval", defaults.interval, "checkpointInterval")
         codec = read.text("checkpoint.compression", defaults.compression)
-        parts = read.text("checkpoint.actionsPerPart")
+        parts, retained = read.text("checkpoint.actionsPerPart"), read.text("checkpoint.retention")
         part_actions = int(parts) if parts else defaults.part_actions
         multi_part = read.flag("checkpoint.multiPart.enabled")
         expired = read.text("", "", "enableExpiredLogCleanup")
@@ -164,7 +164,7 @@ class CheckpointOptions:
             deleted_file_retention_ms=read.duration_ms(
                 "", defaults.deleted_file_retention_ms, "deletedFileRetentionDuration"
             ),
-            retain_versions=read.optional("checkpoint.retention", defaults.retain_versions),
+            retain_versions=int(retained) if retained else defaults.retain_versions,
             cleanup_enabled=cleanup == "true" and read.text("cleanup.dryRun", "false") == "false",
             cleanup_failure_policy=read.text("cleanup.failurePolicy", "continue"),
             format=read.text("checkpoint.format") or None,
@@ -176,7 +176,11 @@ class _Reader:
     """Reads properties that have been validated."""
 
     def __init__(self, configuration: Mapping[str, str | None], dialect: Dialect) -> None:
-        owned = dict(_of_checkpoints(configuration))
+        owned = {
+            key: value
+            for key, value in configuration.items()
+            if key.lower().startswith(CHECKPOINT_FAMILIES)
+        }
         dialect.properties.check(owned)
         self._values: dict[str, str] = {}
         spelled: dict[str, str] = {}
@@ -202,24 +206,12 @@ class _Reader:
     def whole(self, key: str, default: int, delta: str = "") -> int:
         return int(self.text(key, str(default), delta))
 
-    def optional(self, key: str, default: int | None) -> int | None:
-        value = self.text(key)
-        return int(value) if value else default
-
     def flag(self, key: str, delta: str = "") -> bool:
         return self.text(key, "true", delta) == "true"
 
     def duration_ms(self, key: str, default_ms: int, delta: str) -> int:
         interval = self._values.get(f"{_DELTA}{delta}".lower())
         return self.whole(key, default_ms) if interval is None else parse_interval_ms(interval)
-
-
-def _of_checkpoints(
-    configuration: Mapping[str, str | None],
-) -> Iterator[tuple[str, str | None]]:
-    for key, value in configuration.items():
-        if key.lower().startswith(CHECKPOINT_FAMILIES):
-            yield key, value
 
 
 SIDECAR_ACTIONS = 50_000

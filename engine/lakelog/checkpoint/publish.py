@@ -128,6 +128,16 @@ def _put(store: LogStore, path: str, content: bytes) -> bool:
     return True
 
 
+def put_unless_exists(store: LogStore, path: str, data: bytes) -> bool:
+    """Write a file unless it exists; an unknown outcome is resolved by reading it."""
+    try:
+        return store.put_if_absent(path, data)
+    except OutcomeUnknownError:
+        if store.stat(path) is not None and store.read(path) == data:
+            return True
+        raise
+
+
 def _has_content(store: LogStore, path: str, content: bytes) -> bool:
     try:
         return store.read(path) == content

@@ -26,7 +26,7 @@ import time
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from lakelog import telemetry
@@ -324,11 +324,9 @@ class Scheduler:
         with self._lock:
             return self._running
 
-    @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """Exclude other checkpoints of the table while an explicit one is written."""
-        with self._turn:
-            yield
+    def turn(self) -> threading.Lock:
+        """Excludes other checkpoints of the table while an explicit one is written."""
+        return self._turn
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until nothing runs, at most `timeout` seconds; return whether nothing runs. A

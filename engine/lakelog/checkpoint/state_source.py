@@ -29,7 +29,13 @@ from lakelog.checkpoint.bounded_memory import (
     resident_bytes,
     stack,
 )
-from lakelog.dialects.log_content import NOT_IN_REMOVES, Actions, Checkpoint, CheckpointReader
+from lakelog.dialects.log_content import (
+    CHECKPOINT_META,
+    NOT_IN_REMOVES,
+    Actions,
+    Checkpoint,
+    CheckpointReader,
+)
 from lakelog.errors import InvalidInputError
 from lakelog.lazy import cached_property
 from lakelog.log import properties
@@ -52,7 +58,6 @@ from lakelog.model.actions import PATH_TEXT
 from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage.bounded import on_local_disk
 
-_META_ORDER = ("protocol", "metaData", "domainMetadata", "txn", "mergeskip")
 _BATCH_ROWS = 1 << 16
 _NEAR_BATCH_BYTES = 7 << 20
 _FREE_BATCH_BYTES = 32 << 20  # without a memory limit: size of buffered rows to sort, in bytes
@@ -133,14 +138,14 @@ class StateSource:
         identifiers, skips.
         """
         meta = self._meta_state.meta
-        kinds = {kind: actions.of_type(meta, kind) for kind in _META_ORDER}
+        kinds = {kind: actions.of_type(meta, kind) for kind in CHECKPOINT_META}
         kinds["domainMetadata"] = live_domains(meta)
         retention = properties.transaction_retention_ms(self.metadata.configuration)
         if retention is not None:
             counts = ~is_expired(self._now_ms - retention)
             last_updated = actions.conform(kinds["txn"], ("lastUpdated",))
             kinds["txn"] = kinds["txn"].filter(last_updated.select(counts).to_series())
-        return actions.concat(kinds[kind] for kind in _META_ORDER)
+        return actions.concat(kinds.values())
 
     @cached_property
     def _meta_state(self) -> State:

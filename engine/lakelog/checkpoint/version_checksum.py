@@ -19,17 +19,13 @@ import polars as pl
 
 from lakelog import telemetry
 from lakelog.checkpoint.plan import check_writers
+from lakelog.checkpoint.publish import put_unless_exists
 from lakelog.checkpoint.state_source import StateSource
 from lakelog.dialects.commit_info import in_commit_timestamp
 from lakelog.dialects.log_content import CommitContent, CommitFile, CommitInfo
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.display import Displayed
-from lakelog.errors import (
-    CheckpointValidationError,
-    CorruptionError,
-    OutcomeUnknownError,
-    UnsupportedError,
-)
+from lakelog.errors import CheckpointValidationError, CorruptionError, UnsupportedError
 from lakelog.log.context import Log
 from lakelog.log.properties import transaction_retention_ms
 from lakelog.log.snapshot import LogSnapshot
@@ -149,7 +145,8 @@ def checksum_of(state: State, source: StateSource, counts: FileCounts) -> dict[s
 def put_checksum(log: Log, version: int, body: Mapping[str, Any]) -> ChecksumReport:
     """Write a checksum unless there is one; errors as `write_checksum`."""
     path = _require_path(log, version)
-    written = _put(log, path, (json.dumps(body, separators=(",", ":")) + "\n").encode())
+    data = (json.dumps(body, separators=(",", ":")) + "\n").encode()
+    written = put_unless_exists(log.store, path, data)
     disagreements: tuple[str, ...] = ()
     if not written:
         there = log.dialect.version_checksum(log.store, version)
@@ -270,13 +267,3 @@ def _disagreements(body: Mapping[str, Any], there: Mapping[str, Any]) -> tuple[s
     if bins[0].get("sortedBinBoundaries") != bins[1].get("sortedBinBoundaries"):
         differ = [name for name in differ if name != "fileSizeHistogram"]
     return tuple(differ)
-
-
-def _put(log: Log, path: str, data: bytes) -> bool:
-    """Write the file unless it exists; an unknown outcome is resolved by reading it."""
-    try:
-        return log.store.put_if_absent(path, data)
-    except OutcomeUnknownError:
-        if log.store.stat(path) is not None and log.store.read(path) == data:
-            return True
-        raise

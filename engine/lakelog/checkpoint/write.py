@@ -51,6 +51,7 @@ from lakelog.dialects.log_content import (
     CheckpointPlan,
     CheckpointReader,
     CheckpointWriter,
+    statistics_text,
 )
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import (
@@ -64,7 +65,6 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log
 from lakelog.log.file_order import FileOrder, in_order
-from lakelog.log.files import statistics_text
 from lakelog.log.state import State
 from lakelog.skipping.indexed_columns import indexed_columns
 from lakelog.skipping.statistics import stats_from_json

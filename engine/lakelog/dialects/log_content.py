@@ -16,6 +16,7 @@ import pyarrow as pa
 from lakelog.errors import InternalError, MalformedLogError
 from lakelog.model import actions
 from lakelog.model.contract import Struct
+from lakelog.skipping.statistics import stats_text_from_struct
 
 if TYPE_CHECKING:
     from lakelog.dialects.digest import Digest
@@ -525,6 +526,17 @@ class MatchingReader(CheckpointReader, Protocol):
                 requested, ``dvId``, among others; from any thread.
         """
         ...
+
+
+def statistics_text(files: pl.DataFrame) -> pl.Series:
+    """``stats`` as text, encoded from the struct for rows that have only that."""
+    texts = actions.conform(files, ("stats",)).to_series()
+    if STRUCT_STATISTICS not in files.columns:
+        return texts
+    rows = (texts.is_null() & files[STRUCT_STATISTICS].is_not_null()).arg_true()
+    if not rows.len():
+        return texts
+    return texts.scatter(rows, stats_text_from_struct(files[STRUCT_STATISTICS].gather(rows)))
 
 
 def cause_text(message: str) -> str:

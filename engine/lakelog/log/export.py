@@ -22,11 +22,10 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS
+from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS, statistics_text
 from lakelog.display import Displayed, size_text
 from lakelog.errors import InternalError, InvalidInputError, UnavailableError
 from lakelog.log.file_order import FileOrder, in_order
-from lakelog.log.files import statistics_text
 from lakelog.log.history import with_derived_statistics
 from lakelog.log.replay import live_domains
 from lakelog.log.state import State

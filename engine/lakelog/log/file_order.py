@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 import numpy as np
 import polars as pl
-import pyarrow as pa
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.log_content import STRUCT_STATISTICS, TYPED_STATISTICS, CheckpointPlan
@@ -385,7 +384,7 @@ class _Runs:
 
     def _write(self, block: pl.DataFrame) -> None:
         head = block[:1].select("path", *_keys(block).columns)
-        place = self._file.append(memoryview(_as_bytes(block)), "rows")
+        place = self._file.append_rows(block.to_arrow(compat_level=pl.CompatLevel.oldest()))
         self.blocks.append(_Block(head, place))
 
     def merged(self) -> Iterator[pl.DataFrame]:
@@ -404,7 +403,7 @@ class _Runs:
         pending: list[pl.DataFrame] = []
         fresh = carried = 0
         for count, number in enumerate(by_head, start=1):
-            block = _read(self._file.read(blocks[number].place))
+            block = self._file.read_rows(blocks[number].place)
             pending.append(block)
             fresh += block.height
             is_last = count == len(blocks)
@@ -485,19 +484,3 @@ def _stack(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
     if len(frames) == 1:
         return frames[0]
     return pl.concat(frames, how="diagonal_relaxed", rechunk=True)
-
-
-def _as_bytes(rows: pl.DataFrame) -> pa.Buffer:
-    table = rows.to_arrow(compat_level=pl.CompatLevel.oldest())
-    sink = pa.BufferOutputStream()
-    options = pa.ipc.IpcWriteOptions(compression="lz4")
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_table(table)
-    return sink.getvalue()
-
-
-def _read(data: bytes) -> pl.DataFrame:
-    with pa.ipc.open_stream(pa.py_buffer(data)) as reader:
-        frame = pl.from_arrow(reader.read_all())
-    assert isinstance(frame, pl.DataFrame)
-    return frame

@@ -15,7 +15,7 @@ import polars as pl
 from polars.io.plugins import register_io_source
 
 from lakelog.dialects.base import Dialect
-from lakelog.dialects.log_content import STRUCT_STATISTICS, FileCondition
+from lakelog.dialects.log_content import STRUCT_STATISTICS, FileCondition, statistics_text
 from lakelog.display import Displayed, size_text
 from lakelog.lazy import cached_property
 from lakelog.log.base_checkpoint import RowGroupChoice, Transform, path_condition
@@ -24,10 +24,10 @@ from lakelog.model.contract import field_of
 from lakelog.model.metadata import Metadata, Protocol, honoured_mapping
 from lakelog.skipping.prune import keep_mask, referenced_columns, required_values
 from lakelog.skipping.statistics import (
+    stats_from_either,
     stats_from_json,
     stats_from_maps,
     stats_from_struct,
-    stats_text_from_struct,
 )
 from lakelog.skipping.values import PREFIX, TypedPartitions, typed_partitions
 
@@ -410,18 +410,8 @@ class FilesQuery:
             return stats_from_json(
                 _column(batch, "stats"), schema, columns=columns, mapping=mapping
             )
-        structs = batch[STRUCT_STATISTICS]
-        typed = stats_from_struct(structs, schema, columns=columns, mapping=mapping)
-        if typed_throughout:
-            return typed
-        texts = _column(batch, "stats")
-        rows = (structs.is_null() & texts.is_not_null()).arg_true()
-        if not rows.len():
-            return typed
-        parsed = stats_from_json(texts.gather(rows), schema, columns=columns, mapping=mapping)
-        order = pl.Series(range(typed.height), dtype=pl.UInt32)
-        source = order.scatter(rows, pl.Series(range(rows.len()), dtype=pl.UInt32) + typed.height)
-        return pl.concat([typed, parsed])[source]
+        structs, texts = batch[STRUCT_STATISTICS], _column(batch, "stats")
+        return stats_from_either(structs, texts, schema, columns=columns, mapping=mapping)
 
 
 def find_files(snapshot: LogSnapshot, paths: Sequence[str], columns: Sequence[str]) -> pl.DataFrame:
@@ -435,17 +425,6 @@ def find_files(snapshot: LogSnapshot, paths: Sequence[str], columns: Sequence[st
 
     frames = snapshot.read_state(lambda state: state.live("add", columns, finish, condition))
     return pl.concat([actions.empty(columns), *frames])
-
-
-def statistics_text(batch: pl.DataFrame) -> pl.Series:
-    """``stats`` as text, encoded from the struct for rows that have only that."""
-    texts = _column(batch, "stats")
-    if STRUCT_STATISTICS not in batch.columns:
-        return texts
-    rows = (texts.is_null() & batch[STRUCT_STATISTICS].is_not_null()).arg_true()
-    if not rows.len():
-        return texts
-    return texts.scatter(rows, stats_text_from_struct(batch[STRUCT_STATISTICS].gather(rows)))
 
 
 def _column(batch: pl.DataFrame, column: str) -> pl.Series:

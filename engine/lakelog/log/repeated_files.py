@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import polars as pl
 
-from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint, CommitFile
+from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint, CommitFile, statistics_text
 from lakelog.errors import CorruptionError, InvalidActionError, LakelogError, NotFoundError
-from lakelog.log.files import statistics_text
 from lakelog.log.replay import Layers, reconcile_files
 from lakelog.log.segment import choose_segment
 from lakelog.model import actions

@@ -63,8 +63,8 @@ def stats_from_json(
     [{'id': 7}, {'id': None}]
     """
     wanted = _select(schema, columns)
-    bounds = _raw_bounds(wanted, mapping)
-    counts = _raw_counts(wanted, mapping)
+    bounds = struct_of_leaves(wanted, mapping, _json_bound)
+    counts = struct_of_leaves(wanted, mapping, _json_count)
     fields = [pa.field(_NUM_RECORDS, pa.int64()), pa.field(_TIGHT_BOUNDS, pa.bool_())]
     if bounds is not None:
         fields += [pa.field("minValues", bounds), pa.field("maxValues", bounds)]
@@ -81,7 +81,7 @@ def least_from_json(
     Source: Delta protocol, Per-file Statistics.
     """
     raw = None
-    if (bounds := _raw_bounds(schema, mapping)) is not None:
+    if (bounds := struct_of_leaves(schema, mapping, _json_bound)) is not None:
         fields = pa.schema([pa.field("minValues", bounds)])
         raw = _child(decode(texts, fields, to_end=False), "minValues")
     return _mirror(raw, schema, mapping, texts.len(), _bound).alias("min")
@@ -101,6 +101,25 @@ def stats_from_struct(
     if not raw.width:
         raw = pl.DataFrame({_NUM_RECORDS: _nulls(pl.Int64(), structs.len())})
     return _typed(raw, _select(schema, columns), mapping)
+
+
+def stats_from_either(
+    structs: pl.Series,
+    texts: pl.Series,
+    schema: contract.Struct,
+    *,
+    columns: Sequence[str] | None = None,
+    mapping: str = "none",
+) -> pl.DataFrame:
+    """`stats_from_struct`, and `stats_from_json` for rows that have only a text."""
+    typed = stats_from_struct(structs, schema, columns=columns, mapping=mapping)
+    rows = (structs.is_null() & texts.is_not_null()).arg_true()
+    if not rows.len():
+        return typed
+    parsed = stats_from_json(texts.gather(rows), schema, columns=columns, mapping=mapping)
+    order = pl.Series(range(typed.height), dtype=pl.UInt32)
+    source = order.scatter(rows, pl.Series(range(rows.len()), dtype=pl.UInt32) + typed.height)
+    return pl.concat([typed, parsed])[source]
 
 
 def stats_from_maps(
@@ -162,38 +181,40 @@ def _is_counted(type_: contract.DataType) -> bool:
     return type_ != contract.Primitive("void")
 
 
-def _raw_bounds(schema: contract.Struct, mapping: str) -> pa.DataType | None:
-    """Arrow types of the bounds in JSON: temporal values are texts there."""
+def struct_of_leaves(
+    schema: contract.Struct,
+    mapping: str,
+    type_of: Callable[[contract.DataType], pa.DataType | None],
+) -> pa.StructType | None:
+    """The leaf columns of a schema to which `type_of` gives a type, as a struct of physical names;
+    None without any.
+    """
     fields = []
     for f in schema.fields:
-        type_: pa.DataType | None
         if isinstance(f.type, contract.Struct):
-            type_ = _raw_bounds(f.type, mapping)
-        elif not has_bounds(f.type):
-            type_ = None
-        elif isinstance(f.type, contract.Primitive) and f.type.name in _TEMPORAL:
-            type_ = pa.string()
-        elif f.type == contract.Primitive("float"):
-            # Spark writes floats with the fewest digits. Reading them as doubles first keeps one
-            # bad double from failing the whole buffer, and the cast returns the same float.
-            type_ = pa.float64()
+            type_ = struct_of_leaves(f.type, mapping, type_of)
         else:
-            type_ = contract.to_arrow(f.type)
+            type_ = type_of(f.type)
         if type_ is not None:
             fields.append(pa.field(contract.physical_name(f, mapping), type_))
     return pa.struct(fields) if fields else None
 
 
-def _raw_counts(schema: contract.Struct, mapping: str) -> pa.DataType | None:
-    fields = []
-    for f in schema.fields:
-        if isinstance(f.type, contract.Struct):
-            type_ = _raw_counts(f.type, mapping)
-        else:
-            type_ = pa.int64() if _is_counted(f.type) else None
-        if type_ is not None:
-            fields.append(pa.field(contract.physical_name(f, mapping), type_))
-    return pa.struct(fields) if fields else None
+def _json_bound(type_: contract.DataType) -> pa.DataType | None:
+    """Arrow type of a bound in JSON: temporal values are texts there."""
+    if not has_bounds(type_):
+        return None
+    if isinstance(type_, contract.Primitive) and type_.name in _TEMPORAL:
+        return pa.string()
+    if type_ == contract.Primitive("float"):
+        # Spark writes floats with the fewest digits. Reading them as doubles first keeps one bad
+        # double from failing the whole buffer, and the cast returns the same float.
+        return pa.float64()
+    return contract.to_arrow(type_)
+
+
+def _json_count(type_: contract.DataType) -> pa.DataType | None:
+    return pa.int64() if _is_counted(type_) else None
 
 
 def _typed(raw: pl.DataFrame, schema: contract.Struct, mapping: str) -> pl.DataFrame:

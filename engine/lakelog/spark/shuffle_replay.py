@@ -19,10 +19,10 @@ import polars as pl
 import pyarrow as pa
 
 from lakelog.dialects.base import Dialect
-from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint, CommitFile
+from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint, CommitFile, statistics_text
 from lakelog.dialects.registry import named
 from lakelog.errors import InvalidActionError
-from lakelog.log.files import file_columns, statistics_text, tombstone_columns
+from lakelog.log.files import file_columns, tombstone_columns
 from lakelog.log.history import with_derived_statistics
 from lakelog.log.replay import reconcile_files, with_path_texts
 from lakelog.log.state import State

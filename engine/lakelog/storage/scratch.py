@@ -6,6 +6,9 @@ import os
 import tempfile
 from typing import IO, NamedTuple
 
+import polars as pl
+import pyarrow as pa
+
 from lakelog.errors import UnavailableError
 
 
@@ -66,6 +69,21 @@ class ScratchFile:
             pieces.append(piece)
             at, left = at + len(piece), left - len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def append_rows(self, rows: pa.Table) -> ScratchRange:
+        """Write rows at the end, as a compressed Arrow stream; return the range."""
+        sink = pa.BufferOutputStream()
+        options = pa.ipc.IpcWriteOptions(compression="lz4")
+        with pa.ipc.new_stream(sink, rows.schema, options=options) as writer:
+            writer.write_table(rows)
+        return self.append(memoryview(sink.getvalue()), "rows")
+
+    def read_rows(self, place: ScratchRange) -> pl.DataFrame:
+        """The rows of a range that `append_rows` returned."""
+        with pa.ipc.open_stream(pa.py_buffer(self.read(place))) as reader:
+            frame = pl.from_arrow(reader.read_all())
+        assert isinstance(frame, pl.DataFrame)
+        return frame
 
     def close(self) -> None:
         """Free the disk space."""

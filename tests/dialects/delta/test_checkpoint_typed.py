@@ -9,8 +9,13 @@ from typing import Any
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.delta.checkpoint_rows import TypedCopies, with_texts
-from lakelog.dialects.log_content import STRUCT_STATISTICS, TYPED_STATISTICS, CheckpointPlan
+from lakelog.dialects.delta.checkpoint_rows import TypedCopies
+from lakelog.dialects.log_content import (
+    STRUCT_STATISTICS,
+    TYPED_STATISTICS,
+    CheckpointPlan,
+    statistics_text,
+)
 from lakelog.model import actions, contract
 from lakelog.skipping.statistics import stats_from_json
 
@@ -140,9 +145,8 @@ def test_json_text_is_made_for_statistics_that_are_only_typed() -> None:
     typed = TypedCopies.of(plan())
     files = pl.DataFrame({"path": list("abcd"), "stats": TEXTS})
     structs = pl.Series(STRUCT_STATISTICS, typed.columns(files)[STRUCT_STATISTICS])
-    both = with_texts(files.with_columns(structs))
-    assert both["stats"].to_list() == TEXTS
-    alone = with_texts(pl.DataFrame([files["path"], structs]))["stats"].to_list()
+    assert statistics_text(files.with_columns(structs)).to_list() == TEXTS
+    alone = statistics_text(pl.DataFrame([files["path"], structs])).to_list()
     assert json.loads(alone[0])["minValues"]["S"]["x"] == "ä"
     assert json.loads(alone[3])["numRecords"] == 1
     assert alone[1] is None

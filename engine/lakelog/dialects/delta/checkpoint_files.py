@@ -14,12 +14,12 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.delta.checkpoint_rows import TypedCopies, action_rows, encoded, with_texts
+from lakelog.dialects.delta.checkpoint_rows import TypedCopies, action_rows, encoded
 from lakelog.dialects.delta.parquet import RECONCILED, reconciled_mark
 from lakelog.dialects.delta.paths import spell_paths
 from lakelog.dialects.delta.typed_bounds import TypedBoundsRecorder
 from lakelog.dialects.encode import encode_rows
-from lakelog.dialects.log_content import StagedFile
+from lakelog.dialects.log_content import StagedFile, statistics_text
 from lakelog.dialects.row_group_records import RECORD_KEY
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
@@ -170,7 +170,7 @@ class ParquetFile:
     def _file_rows(self, rows: pl.DataFrame, kind: str) -> pa.Table:
         derived = {}
         if kind == "add":
-            rows = with_texts(rows)
+            rows = rows.with_columns(statistics_text(rows))
             derived = self.typed.columns(rows) if self.typed is not None else {}
         return action_rows(encoded(rows), kind, self.schema, derived)
 
@@ -258,7 +258,10 @@ class JsonFile:
     def prepare(self, rows: pl.DataFrame, kind: str) -> tuple[bytes, int]:
         """See `CheckpointFile`. Memory: the texts."""
         if kind in {"add", "remove"}:
-            rows = with_texts(rows) if kind == "add" else rows.drop(_NOT_IN_REMOVES, strict=False)
+            if kind == "add":
+                rows = rows.with_columns(statistics_text(rows))
+            else:
+                rows = rows.drop(_NOT_IN_REMOVES, strict=False)
             rows = rows.with_columns(pl.lit(value=False).alias("dataChange"))
             rows = rows.drop("extra", *(() if self.stats_as_json else ("stats",)), strict=False)
         elif kind != "checkpointMetadata":

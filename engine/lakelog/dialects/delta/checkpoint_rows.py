@@ -27,13 +27,13 @@ from lakelog.dialects.delta.checkpoint_schema import PARTITIONS_PARSED, file_col
 from lakelog.dialects.delta.paths import spell_paths, text_array
 from lakelog.dialects.json_layout import Node, Wire
 from lakelog.dialects.log_content import STRUCT_STATISTICS, TYPED_STATISTICS, CheckpointPlan
-from lakelog.model import contract
+from lakelog.model import actions, contract
 from lakelog.skipping.indexed_columns import indexed_columns
 from lakelog.skipping.statistics import (
     has_bounds,
+    stats_from_either,
     stats_from_json,
-    stats_from_struct,
-    stats_text_from_struct,
+    struct_of_leaves,
 )
 from lakelog.skipping.values import typed_partitions
 
@@ -196,8 +196,8 @@ class TypedCopies:
     def of(plan: CheckpointPlan) -> TypedCopies:
         """The typed copies of a table."""
         indexed = indexed_columns(plan.schema, plan.partition_columns, plan.configuration)
-        bounds = _struct_type(indexed, plan.mapping, _bound_type)
-        counts = _struct_type(indexed, plan.mapping, lambda _: pa.int64())
+        bounds = struct_of_leaves(indexed, plan.mapping, _bound_type)
+        counts = struct_of_leaves(indexed, plan.mapping, lambda _: pa.int64())
         fields = [pa.field("numRecords", pa.int64())]
         if bounds is not None:
             fields += [pa.field("minValues", bounds), pa.field("maxValues", bounds)]
@@ -218,23 +218,17 @@ class TypedCopies:
 
     def _statistics(self, files: pl.DataFrame) -> pa.Array:
         height = files.height
-        texts = files["stats"] if "stats" in files.columns else _nothing(height)
+        texts = actions.conform(files, ("stats",)).to_series()
         known = texts.is_not_null()
-        frame = None
+        mapping = self.plan.mapping
         if STRUCT_STATISTICS in files.columns:
             structs = files[STRUCT_STATISTICS]
-            kept = structs.is_not_null()
-            frame = stats_from_struct(structs, self.indexed, mapping=self.plan.mapping)
-            texts, known = texts.set(kept & known, None), known | kept
+            known |= structs.is_not_null()
+            frame = stats_from_either(structs, texts, self.indexed, mapping=mapping)
         elif TYPED_STATISTICS in files.columns:
             frame = files[TYPED_STATISTICS].struct.unnest()
-            texts = texts.clear(height)
-        if frame is None or texts.null_count() < height:
-            parsed = stats_from_json(texts, self.indexed, mapping=self.plan.mapping)
-            if frame is None:
-                frame = parsed
-            else:
-                frame = pl.DataFrame([s.zip_with(kept, parsed[s.name]) for s in frame])
+        else:
+            frame = stats_from_json(texts, self.indexed, mapping=mapping)
         if not known.any():
             return _nulls(height, self.statistics)
         frame = frame.rename({"min": "minValues", "max": "maxValues"})
@@ -265,35 +259,6 @@ class TypedCopies:
 
     def _name(self, field: contract.Field) -> str:
         return contract.physical_name(field, self.plan.mapping)
-
-
-def with_texts(files: pl.DataFrame) -> pl.DataFrame:
-    """Live files with the texts of statistics that exist only as a struct."""
-    if STRUCT_STATISTICS not in files.columns:
-        return files
-    structs = files[STRUCT_STATISTICS]
-    texts = files["stats"] if "stats" in files.columns else _nothing(files.height)
-    rows = (texts.is_null() & structs.is_not_null()).arg_true()
-    if rows.len():
-        texts = texts.scatter(rows, stats_text_from_struct(structs.gather(rows)))
-    return files.with_columns(texts.alias("stats"))
-
-
-def _struct_type(
-    schema: contract.Struct,
-    mapping: str,
-    type_of: Callable[[contract.DataType], pa.DataType | None],
-) -> pa.StructType | None:
-    """A struct with the leaf columns of a schema that `type_of` gives a type, by physical name."""
-    fields = []
-    for field in schema.fields:
-        if isinstance(field.type, contract.Struct):
-            type_ = _struct_type(field.type, mapping, type_of)
-        else:
-            type_ = type_of(field.type)
-        if type_ is not None:
-            fields.append(pa.field(contract.physical_name(field, mapping), type_))
-    return pa.struct(fields) if fields else None
 
 
 def _bound_type(type_: contract.DataType) -> pa.DataType | None:
@@ -338,7 +303,3 @@ def _tree(
 
 def _struct_of(children: Sequence[pa.Array], type_: pa.StructType) -> pa.Array:
     return pa.StructArray.from_arrays(list(children), fields=list(type_))
-
-
-def _nothing(height: int) -> pl.Series:
-    return pl.Series("stats", [None], dtype=pl.String).new_from_index(0, height)
