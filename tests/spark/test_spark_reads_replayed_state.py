@@ -95,12 +95,3 @@ def test_spark_reads_every_part_with_maps_as_maps(
     (metadata,) = (row for row in rows if row["actionType"] == "metaData")
     assert metadata["configuration"] == {"owner": "an owner"}
     assert metadata["partitionColumns"] == ["day"]
-
-
-def test_spark_loads_the_contract_as_a_schema(repository: Path) -> None:
-    from pyspark.sql.types import MapType, StructType
-
-    raw = json.loads((repository / "schemas" / "actions.json").read_text("utf-8"))
-    schema = StructType.fromJson(raw)
-    assert isinstance(schema["partitionValues"].dataType, MapType)
-    assert schema["path"].metadata["since"] == "0.1"

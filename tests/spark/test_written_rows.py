@@ -102,25 +102,3 @@ def test_delta_reads_the_rows_and_writes_the_same_statistics(delta: Any, tmp_pat
     ]
     (found, _), (expected, _) = map(comparable, files)
     assert found == expected
-
-
-def test_delta_change_feed_has_the_rows_replaced_by_an_overwrite(
-    delta: Any, tmp_path: Path
-) -> None:
-    table = lakelog.create(
-        tmp_path,
-        {"id": pl.Int64, "p": pl.String},
-        ["p"],
-        configuration={**FEED, "delta.columnMapping.mode": "name"},
-        upkeep=False,
-    )
-    table.append(pl.DataFrame({"id": [1, 2, 3], "p": ["a", "a", "b"]}))
-    table.overwrite(
-        pl.DataFrame({"id": [9], "p": ["a"]}), (pl.col("id") > 1) & (pl.col("p") == "a")
-    )
-    read = delta.read.format("delta")
-    found = read.load(str(tmp_path)).collect()
-    assert sorted((row.id, row.p) for row in found) == [(1, "a"), (3, "b"), (9, "a")]
-    feed = read.option("readChangeFeed", "true").option("startingVersion", 2).load(str(tmp_path))
-    changes = sorted((row._change_type, row.id, row.p) for row in feed.collect())
-    assert changes == [("delete", 2, "a"), ("insert", 9, "a")]
