@@ -78,11 +78,6 @@ def test_statistics_given_as_an_object_are_read_as_json_text() -> None:
     assert decode_exact([blob(line)], DELTA).files["stats"].to_list() == ['{"numRecords":3}']
 
 
-def test_skip_is_read_as_mergeskip() -> None:
-    decoded = decode_exact([blob('{"skip":{"path":"a"}}', '{"mergeskip":{"path":"b"}}')], INDEX)
-    assert decoded.meta["actionType"].to_list() == ["mergeskip", "mergeskip"]
-
-
 def test_null_actions_are_ignored_but_a_file_of_null_actions_is_torn() -> None:
     decoded = decode_exact([blob('{"add":null,"remove":{"path":"a"}}')], DELTA)
     assert decoded.files["actionType"].to_list() == ["remove"]

@@ -27,13 +27,6 @@ def test_every_line_has_exactly_one_action_of_the_reference() -> None:
             assert len(set(REFERENCE) & json.loads(line).keys()) == 1
 
 
-def test_paths_are_written_unchanged() -> None:
-    assert [row["path"] for row in decode(DIALECT, DIALECT.encode(COMMIT)).files.to_dicts()] == [
-        "p=a%20b/x é",
-        "q",
-    ]
-
-
 def test_first_line_does_not_need_the_line_by_line_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail_if_called(*_: object, **__: object) -> None:
         pytest.fail("the chunk was passed to the line-by-line decoder")
