@@ -11,106 +11,62 @@ import pyarrow as pa
 import pytest
 from deltalake import DeltaTable
 
-from lakelog.dialects.delta.dialect import DIALECT
-from lakelog.dialects.log_content import CheckpointPlan
-from lakelog.model import actions, contract
-from lakelog.storage import open_store
+import lakelog
 
 pytestmark = pytest.mark.reference
 
-SCHEMA = json.dumps(
-    {
-        "type": "struct",
-        "fields": [
-            {"name": name, "type": type_, "nullable": True, "metadata": {}}
-            for name, type_ in (("id", "long"), ("at", "timestamp"), ("d", "decimal(12,2)"))
-        ]
-        + [{"name": "p", "type": "date", "nullable": True, "metadata": {}}],
-    }
-)
+SCHEMA = {"id": pl.Int64, "at": pl.Datetime("us", "UTC"), "d": pl.Decimal(12, 2), "p": pl.Date}
 COUNT = 300
 
 
-def stats(number: int) -> str:
+def file(number: int) -> dict[str, Any]:
+    day = f"2024-01-0{number % 9 + 1}"
     low = {"id": number, "at": "2024-01-01T00:00:00.001Z", "d": number / 4}
-    return json.dumps({"numRecords": 3, "minValues": low, "maxValues": low, "nullCount": {"id": 0}})
+    stats = {"numRecords": 3, "minValues": low, "maxValues": low, "nullCount": {"id": 0}}
+    return {
+        "path": f"p={day}/{number} %.parquet",
+        "partitionValues": {"p": day if number else None},
+        "size": number,
+        "modificationTime": number,
+        "stats": json.dumps(stats),
+        "tags": {"t": "x"} if number % 2 else {},
+    }
 
 
-@pytest.mark.parametrize("typed", [False, True])
+@pytest.mark.parametrize("typed", ["false", "true"])
 @pytest.mark.parametrize("compression", ["zstd", "snappy"])
 @pytest.mark.parametrize("layout", ["classic", "multipart", "v2-json", "v2-parquet"])
 def test_deltalake_reads_the_same_files(
-    tmp_path: Path, layout: str, compression: str, typed: bool
+    tmp_path: Path, layout: str, compression: str, typed: str
 ) -> None:
-    features = ["v2Checkpoint"] if layout.startswith("v2") else []
-    meta: list[dict[str, Any]] = [
-        {
-            "actionType": "protocol",
-            "minReaderVersion": 3,
-            "minWriterVersion": 7,
-            "readerFeatures": features,
-            "writerFeatures": features,
-        },
-        {
-            "actionType": "metaData",
-            "metadataId": "t",
-            "formatProvider": "parquet",
-            "formatOptions": {},
-            "schemaString": SCHEMA,
-            "partitionColumns": ["p"],
-            "configuration": {"k": "v"},
-        },
-        {"actionType": "txn", "appId": "a", "txnVersion": 7},
-    ]
-    files: list[dict[str, Any]] = [
-        {
-            "actionType": "add",
-            "path": f"p=2024-01-0{n % 9 + 1}/{n} %.parquet",
-            "partitionValues": {"p": f"2024-01-0{n % 9 + 1}" if n else None},
-            "size": n,
-            "modificationTime": n,
-            "stats": stats(n),
-            "tags": {"t": "x"} if n % 2 else None,
-        }
-        for n in range(COUNT)
-    ]
-    removed = [{"actionType": "remove", "path": "removed", "deletionTimestamp": 10**15}]
-    store = open_store(str(tmp_path))
-    plan = CheckpointPlan(
-        5,
-        layout,
-        3 if layout == "multipart" else 1,
-        contract.parse_schema(SCHEMA),
-        ("p",),
-        stats_as_struct=typed,
-        compression=compression,
-        row_group_rows=64,
-        part_actions=100,
-    )
-    writer = DIALECT.checkpoint_writer(store, plan)
-    writer.write_meta(pl.DataFrame(meta, schema=actions.schema()))
-    for rows in (files, removed):
-        writer.write_files(pl.DataFrame(rows, schema=actions.schema()))
-    staged = writer.finish()
-    for file in staged.files:
-        if file.path != file.target:
-            store.move(file.path, file.target)
-    assert staged.pointer is not None
-    store.put(*staged.pointer)
-    info = {"commitInfo": {"timestamp": 1, "operation": "WRITE"}}
-    store.put(DIALECT.commit_path(5), (json.dumps(info) + "\n").encode())
+    configuration = {
+        "delta.checkpointPolicy": "v2" if layout.startswith("v2") else "classic",
+        "delta.checkpoint.writeStatsAsStruct": typed,
+        "spark.indextables.checkpoint.compression": compression,
+        "spark.indextables.checkpoint.actionsPerPart": "100",
+    }
+    table = lakelog.create(tmp_path, SCHEMA, ["p"], configuration=configuration, upkeep=False)
+    files = [file(number) for number in range(COUNT)]
+    with table.transaction(app_id="a", app_version=7) as tx:
+        for each in [*files, file(COUNT)]:
+            tx.add(**each)
+    with table.transaction() as tx:
+        tx.remove(path=file(COUNT)["path"])
+    assert (len(table.checkpoint(layout=layout).paths) > 3) == (layout != "classic")
+    for version in range(2):
+        (tmp_path / "_delta_log" / f"{version:020d}.json").unlink()
 
-    table = DeltaTable(str(tmp_path))
-    assert table.version() == 5
-    assert table.metadata().configuration == {"k": "v"}
-    assert table.transaction_version("a") == 7
-    found = pl.DataFrame(pa.table(table.get_add_actions(flatten=True))).sort("size_bytes")
+    theirs = DeltaTable(str(tmp_path))
+    assert theirs.version() == 2
+    assert theirs.metadata().configuration == configuration
+    assert theirs.transaction_version("a") == 7
+    found = pl.DataFrame(pa.table(theirs.get_add_actions(flatten=True))).sort("size_bytes")
     assert found["size_bytes"].to_list() == list(range(COUNT))
     assert found["min.id"].to_list() == list(range(COUNT))
     assert found["num_records"].to_list() == [3] * COUNT
     assert found["partition.p"].null_count() == 1
-    if typed:
+    if typed == "true":
         assert found["min.d"].cast(pl.Float64).to_list() == [n / 4 for n in range(COUNT)]
     assert sorted(found["path"].to_list()) == sorted(
-        file["path"].replace(" ", "%20").replace("%.", "%25.") for file in files
+        each["path"].replace(" ", "%20").replace("%.", "%25.") for each in files
     )
