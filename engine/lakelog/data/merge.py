@@ -282,7 +282,7 @@ class _Source:
         conform = Conform(fields)
         pieces = (piece for batch in incoming.batches for piece in slices(batch, _PIECE_ROWS))
         frames = map(pl.DataFrame, map(conform.table, pieces))
-        held: list[pl.DataFrame] = [pl.DataFrame(conform.schema.empty_table())]
+        held: list[pl.DataFrame] = [pl.DataFrame(pa.Table.from_batches([], conform.schema))]
         left = memory_limit and memory_limit // _SOURCE_SHARE
         for frame in frames:
             held.append(frame)

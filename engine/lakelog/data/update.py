@@ -134,6 +134,7 @@ class Assignments:
         self._rules, schema = rules, rules.schema
         seen = seen or schema
         fields = {field.name: field for field in schema.fields}
+        empty = pl.DataFrame(schema={f.name: contract.to_polars(f.type) for f in seen.fields})
         self._expressions: dict[str, pl.Expr] = {}
         self._roots: set[str] = set()
         for name, value in values.items():
@@ -145,13 +146,13 @@ class Assignments:
                     found=name,
                 )
             expr = _expression(fields[name], value, seen, rules.now_us)
-            _, roots = row_wise(expr, seen, f"the new value of {name!r}")
+            _, roots = row_wise(expr, seen, f"the new value of {name!r}", empty)
             self._roots |= set(roots)
             self._expressions[name] = expr
         changed = [field for name, field in fields.items() if name in self._expressions]
         self._conform = Conform(changed, partition_columns)
         # A wrong type is reported before a row is read.
-        self.values(pl.DataFrame(schema={f.name: contract.to_polars(f.type) for f in seen.fields}))
+        self.values(empty)
 
     @property
     def names(self) -> frozenset[str]:

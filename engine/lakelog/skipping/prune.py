@@ -48,10 +48,11 @@ def referenced_columns(where: pl.Expr, schema: contract.Struct) -> tuple[str, ..
 
 
 def row_wise(
-    expr: pl.Expr, schema: contract.Struct, name: str
+    expr: pl.Expr, schema: contract.Struct, name: str, empty: pl.DataFrame | None = None
 ) -> tuple[pl.DataType, tuple[str, ...]]:
     """The type of a row-wise expression, and the top-level columns that it reads, in schema order;
-    `name` is the name of the caller's argument.
+    `name` is the name of the caller's argument, and `empty` a frame of the schema without rows,
+    which a caller with many expressions makes once.
     """
     if not isinstance(expr, pl.Expr):
         raise InvalidInputError(
@@ -82,8 +83,9 @@ def row_wise(
         )
     node = _json(expr)
     _refuse_beyond_row(expr, node, name)
-    used = {f.name: contract.to_polars(f.type) for f in schema.fields if f.name in roots}
-    empty = pl.DataFrame(schema=used)
+    if empty is None:
+        used = [f for f in schema.fields if f.name in roots]
+        empty = pl.DataFrame(schema={f.name: contract.to_polars(f.type) for f in used})
     try:
         outcome = empty.select(expr.alias("\0outcome")).schema["\0outcome"]
     except _REFUSALS as cause:
@@ -92,7 +94,7 @@ def row_wise(
             found=expr,
             hint=_OWN_TYPE,
         ) from cause
-    _require_comparable(expr, node, pl.LazyFrame(schema=used), name)
+    _require_comparable(expr, node, empty.lazy(), name)
     return outcome, tuple(n for n in schema.names if n in roots)
 
 
