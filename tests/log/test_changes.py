@@ -105,6 +105,22 @@ def test_deletion_vector_is_one_change_of_its_file(made: Handmade) -> None:
     ]
 
 
+def test_file_that_had_deletion_vectors_names_the_commit_that_added_or_removed_it(
+    made: Handmade,
+) -> None:
+    first, second = vector("ab"), vector("cd")
+    made.start(add("removed"), add("stays"))
+    made.commit(1, info("WRITE"), add("added"))
+    made.commit(2, info("DELETE"), remove("removed"), add("removed", **first))
+    made.commit(3, info("DELETE"), remove("added"), add("added", **second))
+    made.commit(4, info("OPTIMIZE"), remove("removed", **first))
+    made.commit(5, info("COMPUTE STATS"), add("added", **second, tags={"k": "v"}))
+    assert both_ways(made.context(), 0, 5) == [
+        ("file", "added", "added", None, "1 bytes", 1),
+        ("file", "removed", "removed", "1 bytes", None, 4),
+    ]
+
+
 def test_file_removed_and_added_again_unchanged_is_not_a_change(made: Handmade) -> None:
     made.start(add("a"))
     made.commit(1, remove("a"))

@@ -139,6 +139,11 @@ def _files(older: LogSnapshot, newer: LogSnapshot, between: _Between) -> list[_D
     same = joined.filter(pl.col("size").is_not_null() & pl.col("size_after").is_not_null())
     # A new deletion vector of the same data file is one change, not a removal and an addition.
     swapped = removed_files.join(come, on="path", how="inner", suffix="_new")
+    turns = _last_turns(between.decoded.files)
+    removed_files, come = (
+        rows.join(swapped, on="path", how="anti").drop("version").join(turns, on="path", how="left")
+        for rows in (removed_files, come)
+    )
     other = pl.any_horizontal(pl.col(c).ne_missing(pl.col(f"{c}_after")) for c in ("size", "facts"))
     return [
         *(
@@ -152,8 +157,8 @@ def _files(older: LogSnapshot, newer: LogSnapshot, between: _Between) -> list[_D
             )
             for row in swapped.iter_rows(named=True)
         ),
-        *_file_rows("removed", removed_files.join(swapped, on="path", how="anti")),
-        *_file_rows("added", come.join(swapped, on="path", how="anti")),
+        *_file_rows("removed", removed_files),
+        *_file_rows("added", come),
         *_file_rows("changed", same.filter(other)),
     ]
 
@@ -200,6 +205,24 @@ def _live(snapshot: LogSnapshot, touched: pl.DataFrame | None) -> pl.DataFrame:
 def _last_version(files: pl.DataFrame) -> pl.DataFrame:
     rows = actions.conform(files, (*actions.KEY, "version"))
     return rows.unique(subset=list(actions.KEY), keep="last", maintain_order=True)
+
+
+def _last_turns(files: pl.DataFrame) -> pl.DataFrame:
+    """For each path, the commit since which it is live, with any deletion vector, or is not."""
+    rows = actions.conform(files, ("path", "actionType", "version"))
+    is_live, version = pl.col("is_live"), pl.col("version")
+    commits = rows.group_by("path", "version").agg(
+        (pl.col("actionType") == "add").any().alias("is_live")
+    )
+    ends = commits.group_by("path", "is_live").agg(version.max())
+    return (
+        commits.join(
+            ends.with_columns(~is_live), on=["path", "is_live"], how="left", suffix="_of_other"
+        )
+        .filter(version > pl.col("version_of_other").fill_null(-1))
+        .group_by("path")
+        .agg(version.min())
+    )
 
 
 _Columns = dict[tuple[object, str], tuple[str, str]]
