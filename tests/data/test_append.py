@@ -26,6 +26,7 @@ from lakelog import ConflictError, Table
 from lakelog.data.row_commit import WriteReport
 from lakelog.errors import (
     InvalidInputError,
+    LakelogWarning,
     MetadataChangedError,
     UnsupportedFeatureError,
 )
@@ -273,11 +274,20 @@ def test_columns_are_added_only_with_schema_mode_merge(tmp_path: Path) -> None:
     assert commit_info(tmp_path, 3)["isBlindAppend"]
 
 
-def test_new_column_of_only_nulls_is_not_added(tmp_path: Path) -> None:
-    table = new_table(tmp_path)
-    table.append(ROWS.with_columns(y=pl.lit(None)), schema_mode="merge")
-    assert table.snapshot().schema.names == ("p", "id", "x")
-    assert rows_of(table).equals(ROWS)
+def test_new_column_of_nulls_without_a_type_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    rows = pl.DataFrame({"id": [1], "note": [None]})
+    with pytest.warns(LakelogWarning, match="^'note': a column that holds nulls only") as caught:
+        lakelog.write(tmp_path / "t", rows, schema_mode="merge")
+    table = lakelog.open(tmp_path / "t")
+    with pytest.warns(LakelogWarning, match="^'note'"):
+        table.append(rows, schema_mode="merge")
+    with pytest.warns(LakelogWarning, match="^'note'"):
+        table.overwrite(rows, schema_mode="overwrite")
+    assert len(caught) == 1
+    assert table.to_polars().to_dict(as_series=False) == {"id": [1]}
+    table.alter.add_columns({"note": pl.String})
+    table.append(rows, schema_mode="merge")  # the table has the type
+    assert table.to_polars()["note"].to_list() == [None, None]
 
 
 @pytest.mark.parametrize("mapped", [False, True])

@@ -547,8 +547,18 @@ def renamed(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def merged_schema(table: Struct, rows: pa.Schema) -> Struct:
-    """The schema under which files of the table and new rows can both be read."""
+    """The schema under which files of the table and new rows can both be read; a new column of
+    nulls has no type, and is left out with a warning.
+    """
     known = [field for field in rows if not pa.types.is_null(field.type)]
+    untyped = [f.name for f in rows if f not in known and table.field(f.name) is None]
+    if untyped and known:
+        warnings.warn(
+            f"{', '.join(map(repr, untyped))}: a column that holds nulls only has no type, and is "
+            "not added to the table; cast it, such as pl.col(...).cast(pl.String), to keep it",
+            LakelogWarning,
+            stacklevel=2,
+        )
     merged = _merged(table, struct_of(pa.schema(known)))
     assert isinstance(merged, Struct)
     return merged

@@ -267,7 +267,8 @@ def _merged(paths: pl.Series, footers: Sequence[_Footer]) -> Struct:
         if plain in seen:
             continue
         seen.add(plain)
-        found = merged_schema(Struct(()), plain)
+        typed = [field for field in plain if not pa.types.is_null(field.type)]
+        found = merged_schema(Struct(()), pa.schema(typed))  # another file may have the type
         merged = _merged_struct(merged, found, "", path)
     return merged
 
