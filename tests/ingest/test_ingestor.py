@@ -540,6 +540,35 @@ def test_dropped_column_raises_until_it_is_restored(tmp_path: Path, directory: P
     assert ids(table.scan()) == [1, 2]
 
 
+def test_rows_are_committed_after_column_mapping_was_enabled(
+    tmp_path: Path, directory: Path
+) -> None:
+    schema = {"id": pl.Int64, "at": pl.Struct({"x": pl.Int64}), "name": pl.String}
+    table = lakelog.create(tmp_path / "plain", schema, upkeep=False)
+    with quiet(table, directory) as ingestor:
+        ingestor.write({"id": 1, "at": {"x": 1}, "name": "a"})
+        table.alter.rename_column("name", "title", enable=True)
+        with pytest.raises(StreamMismatchError, match="'name'"):
+            ingestor.flush()
+        table.alter.rename_column("title", "name")
+        assert ids(ingestor.read_your_writes()) == [1]
+        ingestor.flush()
+        assert table.to_polars().rows() == [(1, {"x": 1}, "a")]
+
+
+def test_column_created_again_under_a_new_column_mapping_is_another_column(
+    tmp_path: Path, directory: Path
+) -> None:
+    table = lakelog.create(tmp_path / "plain", SCHEMA, upkeep=False)
+    ingestor = quiet(table, directory)
+    ingestor.write({"id": 1, "name": "a"})
+    table.alter.drop_column("name", enable=True)
+    table.alter.add_columns({"name": pl.String})
+    with pytest.raises(StreamMismatchError, match="'name'"):
+        ingestor.flush()
+    ingestor.close(flush=False)
+
+
 def test_schema_change_while_the_log_is_empty_is_adopted(tmp_path: Path, directory: Path) -> None:
     table = lakelog.create(
         tmp_path / "mapped",

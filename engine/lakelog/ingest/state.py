@@ -481,15 +481,21 @@ def follows(old: Iterable[Field], new: Struct) -> str | None:
     """
     for column in old:
         now = new.field(column.name)
-        if now is None or now.name != column.name or _id(now) != _id(column):
+        if now is None or now.name != column.name or not _is_same(column, now):
             return column.name
         if not _holds(column.type, now.type):
             return column.name
     return None
 
 
-def _id(field: Field) -> Any:
-    return field.metadata.get(contract.COLUMN_ID)
+def _is_same(old: Field, new: Field) -> bool:
+    """Whether two fields of one name are the same column. A column that had no id before column
+    mapping was enabled keeps its name as physical name; one that was created later has another.
+    """
+    ids = old.metadata.get(contract.COLUMN_ID), new.metadata.get(contract.COLUMN_ID)
+    if ids[0] is None:
+        return contract.physical_name(new, "name") == old.name
+    return bool(ids[0] == ids[1])
 
 
 _WIDER = {
