@@ -267,8 +267,7 @@ def _merged(paths: pl.Series, footers: Sequence[_Footer]) -> Struct:
         if plain in seen:
             continue
         seen.add(plain)
-        typed = [field for field in plain if not pa.types.is_null(field.type)]
-        found = merged_schema(Struct(()), pa.schema(typed))  # another file may have the type
+        found = merged_schema(Struct(()), plain)
         merged = _merged_struct(merged, found, "", path)
     return merged
 
