@@ -13,9 +13,9 @@ import lakelog as library
 
 def test_doctor_shows_findings_with_their_commands(lakelog: Any, table: str) -> None:
     outcome = lakelog("doctor", table)
-    assert outcome.code == 1
-    assert "warning  190 of 191 files" in outcome.text
-    assert f"\n         lakelog compact {table}\n" in outcome.text
+    assert outcome.code == 0
+    assert "info     no retained version needs 40 log files" in outcome.text
+    assert f"\n         lakelog cleanup {table} --apply --quarantine\n" in outcome.text
 
 
 def test_doctor_exits_with_1_if_there_are_findings(lakelog: Any, tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_binary_formats_keep_every_type(lakelog: Any, table: str, command: str, 
 
 def test_json_has_maps_as_objects_and_times_in_iso_8601(lakelog: Any, table: str) -> None:
     (row,) = json.loads(lakelog("history", table, "-o", "json", "--limit", 1).raw)
-    assert row["operationParameters"]["outputMode"] == "Append"
+    assert row["operationParameters"]["mode"] == "Append"
     assert row["timestamp"] == "2026-01-03T11:00:00.000Z"
 
 

@@ -22,6 +22,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import polars as pl
+import pyarrow.parquet as pq
 import pytest
 from polars.testing import assert_frame_equal
 
@@ -190,7 +191,10 @@ def test_another_checkpoint_of_the_same_name_and_length_is_another_entry(
     before = answers(table, cache)
     for path in newest(table):
         content = bytearray(path.read_bytes())
-        content[len(content) // 3] ^= 255
+        group = pq.ParquetFile(path).metadata.row_group(0)
+        columns = map(group.column, range(group.num_columns))
+        paths = next(column for column in columns if column.path_in_schema == "add.path")
+        content[paths.data_page_offset + paths.total_compressed_size // 2] ^= 255
         path.write_bytes(content)
         os.utime(path, (time.time() - 60, time.time() - 60))
     with pytest.warns(lakelog.LakelogWarning, match="checkpoint"):

@@ -99,10 +99,10 @@ def test_page_without_scripts_has_all_numbers(demo: Table, page: Path) -> None:
     text = " ".join(found.texts)
     snapshot = demo.snapshot()
     assert f"{snapshot.num_files():,}" in found.texts
-    assert f"lakelog compact {demo.path}" in found.texts
+    assert f"lakelog cleanup {demo.path} --apply --quarantine" in found.texts
     assert "column coupon added (string)" in text
     assert "delta.logRetentionDuration = interval 60 days" in text
-    assert "customer IN (SELECT customer FROM requests)" in text
+    assert "`customer` = 'c" in text
     assert found.tags.count("table") == 11
     assert found.links == ["data:,"]  # nothing is loaded
     largest = snapshot.files(flatten=True).group_by("partition.day", "partition.region")

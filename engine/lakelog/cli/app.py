@@ -137,19 +137,18 @@ for command in (
     metavar="DIR",
     help="Folder for the demo; a new temporary folder by default. It is not deleted.",
 )
-@click.option("--commits", type=int, default=300, show_default=True, help="Number of commits.")
-@click.option("--seed", type=int, default=7, show_default=True, help="Seed of the random log.")
+@click.option("--commits", type=int, default=150, show_default=True, help="Number of commits.")
+@click.option("--seed", type=int, default=7, show_default=True, help="Seed of the random rows.")
 @options.debug
 def demo(directory: str | None, commits: int, seed: int) -> None:
     """Create a table and demonstrate the main operations on it.
 
-    The demo opens the table, prunes and counts its files, reads its history, travels in time,
-    commits, writes a checkpoint, plans a cleanup, and writes the state as Parquet. Each step
-    reports its time and the bytes that it read.
+    The demo opens the table, prunes its files, reads rows and statistics, reads its history,
+    travels in time, compacts, writes a checkpoint, plans a cleanup, and writes the state as
+    Parquet. Each step reports its time and the bytes that it read.
 
-    The table is a Delta log on local disk (orders by day and region, with statistics, removes,
-    restored files and a checkpoint). Its data files do not exist, because reading a log does not
-    need them.
+    The table is a Delta table on local disk: orders by day and region, appended, compacted,
+    deleted and restored, with a checkpoint.
     """
     from lakelog.cli.demo import run_demo
 

@@ -19,8 +19,7 @@ from lakelog.cli import rendering
 from lakelog.cli.options import Target
 from lakelog.cli.text import count, seconds_text, time_text
 from lakelog.cli.watch import Meter, open_metered
-from lakelog.demo.generate import append_commit, make_table
-from lakelog.demo.schedule import commit_ms, plan
+from lakelog.demo import append_commit, commit_ms, make_table, plan
 from lakelog.display import size_text
 from lakelog.errors import ConflictError, InternalError
 
@@ -44,6 +43,7 @@ def run_demo(directory: str | None, commits: int, seed: int) -> None:
     show.meter = meter
     snapshot = _open(show, table)
     _prune(show, snapshot)
+    _read_rows(show, table, snapshot)
     _measure(show, snapshot)
     _history(show, table)
     restored = _differ(show, table, mistake)
@@ -66,8 +66,7 @@ def _make(show: _Show, path: str, commits: int, seed: int) -> None:
     size_bytes = sum(file.stat().st_size for file in log.iterdir())
     show.print_paragraph(
         f"Seed {seed}: {count(commits, 'commit')} with {actions:,} actions and a checkpoint at "
-        f"{plan(commits).checkpoint_version}, {size_text(size_bytes)}. "
-        "Its data files do not exist, because reading a log does not need them."
+        f"{plan(commits).checkpoint_version}, {size_text(size_bytes)}."
     )
 
 
@@ -87,16 +86,33 @@ def _open(show: _Show, table: Table) -> Snapshot:
 
 
 def _prune(show: _Show, snapshot: Snapshot) -> None:
-    day = dt.datetime.fromtimestamp(commit_ms(snapshot.version) / 1000, dt.UTC).date()
-    condition = f"day >= '{day - dt.timedelta(days=1)}' and amount > 2000"
-    code = f'lakelog files {snapshot.path} --where "{condition}"'
+    where = _condition(snapshot)
+    code = f'lakelog files {snapshot.path} --where "{where}"'
     with show.step("Ask which files may hold rows", code):
-        kept = snapshot.files(where=condition).select("path", "size", "version").collect()
+        kept = snapshot.files(where=where).select("path", "size", "version").collect()
     show.print_paragraph(
         f"{kept.height:,} of {count(snapshot.num_files(), 'file')}, by partition value and by "
         "statistics; the largest:"
     )
     show.rows(kept.sort("size", "path", descending=[True, False]).head(_SHOWN))
+
+
+def _condition(snapshot: Snapshot) -> str:
+    """A condition that few files may satisfy."""
+    day = dt.datetime.fromtimestamp(commit_ms(snapshot.version) / 1000, dt.UTC).date()
+    return f"day >= '{day - dt.timedelta(days=1)}' and amount > 1500"
+
+
+def _read_rows(show: _Show, table: Table, snapshot: Snapshot) -> None:
+    where = _condition(snapshot)
+    with show.step("Read rows", f'table.to_polars("{where}")'):
+        rows = table.to_polars(where)
+    recorded = snapshot.num_rows()
+    _agree("rows by the log and in the files", recorded, table.to_polars().height)
+    show.print_paragraph(
+        f"{rows.height:,} of {count(recorded, 'row')}; files that cannot match were not opened:"
+    )
+    show.rows(rows.sort("amount", descending=True).head(_SHOWN))
 
 
 def _measure(show: _Show, snapshot: Snapshot) -> None:
@@ -163,7 +179,7 @@ def _blame(show: _Show, table: Table, path: str) -> None:
         "Follow one file's life", f'table.blame("{rendering.clip(path, 40, middle=True)}")'
     ):
         life = table.blame(path)
-    show.print_paragraph("Added, deleted by mistake, restored:")
+    show.print_paragraph("Added, deleted by mistake and restored, among other commits:")
     show.rows(life.select("version", "timestamp", "actionType", "operation", "userName", "size"))
 
 
@@ -183,26 +199,18 @@ def _update(show: _Show, snapshot: Snapshot, path: str, seed: int) -> Snapshot:
 
 def _commit(show: _Show, table: Table, snapshot: Snapshot) -> Snapshot:
     partition = ["partition.day", "partition.region"]
-    files = snapshot.files(flatten=True).select(*partition, "path", "size")
-    groups = files.group_by(partition).agg(pl.len(), pl.col("size").sum()).collect()
-    day, region, many, size = groups.sort("len", *partition, descending=True).row(0)
-    merged = f"day={day}/region={region}/merged-{snapshot.version + 1}.snappy.parquet"
+    files = snapshot.files(flatten=True).select(*partition)
+    groups = files.group_by(partition).agg(pl.len()).collect()
+    day, region, many = groups.sort("len", *partition, descending=True).row(0)
+    where = f"day = '{day}' and region = '{region}'"
     slow = table.transaction(operation="DELETE")
-    old = snapshot.files(where=(pl.col("day") == day) & (pl.col("region") == region)).collect()
-    code = "with table.transaction() as tx: tx.remove(old); tx.add(path=merged, ...)"
-    with show.step("Merge a partition's files in a transaction", code):
-        with table.transaction(operation="OPTIMIZE") as tx:
-            tx.remove(old, dataChange=False)
-            tx.add(
-                path=merged,
-                size=size,
-                partitionValues={"day": day, "region": region},
-                dataChange=False,
-            )
+    old = snapshot.files(where=where).collect()
+    with show.step("Compact a partition", f'table.compact(where="{where}")'):
+        report = table.compact(where=where)
         later = snapshot.update()
-    _agree("files after the merge", later.num_files(), snapshot.num_files() - many + 1)
+    _agree("files after the compaction", later.num_files(), snapshot.num_files() - many + 1)
     show.print_paragraph(
-        f"Version {tx.version} has {count(many, 'file')} of {day}, {region} merged into one. "
+        f"Version {report.version} has {count(many, 'file')} of {day}, {region} merged into one. "
         "A slower writer that started before, and removes one of them, gets a conflict:"
     )
     slow.remove(old.head(1))
@@ -336,11 +344,10 @@ class _Show:
                 (0, 0, 0, 4),
             )
         )
-        self._print(Text("The table is a log: its data files do not exist."))
         self._print(Text("Try:", style="bold"))
         for command in (
             f"lakelog info {table_path}",
-            f"lakelog files {table_path} --where \"day = '2026-01-02'\"",
+            f"lakelog rows {table_path} --where \"day = '2026-01-02'\" --limit 5",
             f"lakelog history {table_path} --limit 5",
             f"lakelog cleanup {table_path}",
         ):

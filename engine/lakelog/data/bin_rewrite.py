@@ -13,7 +13,7 @@ Source: Delta Lake, OPTIMIZE ZORDER BY (``range_partition_id``, ``interleave_bit
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -100,7 +100,13 @@ class BinRewriter:
     order: RowOrder | None = None
     workers: int = 1
 
-    def rewrite(self, number: int, files: pl.DataFrame, store: LogStore) -> Rewritten:
+    def rewrite(
+        self,
+        number: int,
+        files: pl.DataFrame,
+        store: LogStore,
+        clock: Callable[[], int] | None = None,
+    ) -> Rewritten:
         """Rewrite one bin. Memory: that of a reader and of a writer; with an order, all rows."""
         unread = pl.DataFrame(schema=_UNREAD_SCHEMA)
         while True:
@@ -109,7 +115,7 @@ class BinRewriter:
                 return Rewritten(None, unread, 0)
             try:
                 with DataFileWriter(
-                    self.target, number=number, store=store, workers=self.workers
+                    self.target, number=number, store=store, clock=clock, workers=self.workers
                 ) as writer:
                     for rows in self._rows(left, store):
                         writer.copy(rows)

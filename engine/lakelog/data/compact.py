@@ -313,7 +313,7 @@ def compact(
         done: dict[int, Rewritten] = {}
         try:
             for number, files in parts:
-                done[number] = rewriter.rewrite(number, files, store)
+                done[number] = rewriter.rewrite(number, files, store, log.clock)
         except BaseException:
             for made in done.values():
                 discard(store, [] if made.adds is None else made.adds["path"].to_list())
