@@ -17,11 +17,12 @@ from lakelog.dialects.delta import DIALECT as DELTA
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.model import actions
 from lakelog.model.metadata import Metadata, Protocol
+from lakelog.skipping.statistics import num_records
 from lakelog.transaction.action_input import rows_frame, stage_one
 from lakelog.transaction.commit_content import CommitBase, Description, build_content
 from lakelog.transaction.metadata_changes import metadata_row, with_file_defaults
 from lakelog.transaction.pending_commit import WRITE_SERIALIZABLE, PendingCommit, Reads
-from lakelog.transaction.row_tracking import assign, num_records, water_mark
+from lakelog.transaction.row_tracking import assign, water_mark
 from tests.transaction.tables import NOW_MS
 
 PLAIN = Protocol(1, 2)

@@ -27,8 +27,8 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.model.metadata import Metadata, Protocol
-from lakelog.transaction import file_rules
-from lakelog.transaction.validation import MATERIALIZED, check_files, check_metadata
+from lakelog.transaction import file_rules, row_tracking
+from lakelog.transaction.validation import check_files, check_metadata
 from tests.budget import share_of
 from tests.model.consistency import problems
 from tests.steps import assert_columnar
@@ -237,8 +237,8 @@ class TestRowTracking:
     TRACKED = DELTA.protocol_rules.upgrade(None, ["rowTracking"])
     ON: dict[str, str] = {  # noqa: RUF012 - read only
         "delta.enableRowTracking": "true",
-        MATERIALIZED[0]: "_row-id",
-        MATERIALIZED[1]: "_row-version",
+        row_tracking.MATERIALIZED[0]: "_row-id",
+        row_tracking.MATERIALIZED[1]: "_row-version",
     }
 
     def test_materialized_column_names_are_required_and_unique(self) -> None:
@@ -246,13 +246,13 @@ class TestRowTracking:
         assert_invalid(
             table(properties={"delta.enableRowTracking": "true"}), "no name", self.TRACKED
         )
-        taken = {**self.ON, MATERIALIZED[0]: "ID"}
+        taken = {**self.ON, row_tracking.MATERIALIZED[0]: "ID"}
         assert_invalid(table(properties=taken), "name of another", self.TRACKED)
-        same = {**self.ON, MATERIALIZED[0]: "_row-version"}
+        same = {**self.ON, row_tracking.MATERIALIZED[0]: "_row-version"}
         assert_invalid(table(properties=same), "name of another", self.TRACKED)
 
     def test_changed_materialized_column_name_raises(self) -> None:
-        new = table(properties={**self.ON, MATERIALIZED[0]: "_other"})
+        new = table(properties={**self.ON, row_tracking.MATERIALIZED[0]: "_other"})
         with pytest.raises(InvalidMetadataError, match="must not change"):
             check(new, table(properties=self.ON), self.TRACKED)
 

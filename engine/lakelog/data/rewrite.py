@@ -28,9 +28,9 @@ from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.data.write_plan import CHANGE_TYPE
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.metadata import is_on
+from lakelog.skipping.statistics import num_records
 from lakelog.storage import LogStore
 from lakelog.threads import Pool
-from lakelog.transaction.row_tracking import num_records
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

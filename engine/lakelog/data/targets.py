@@ -23,10 +23,9 @@ from lakelog.data.read import FILE_INDEX, read_files
 from lakelog.errors import UnsupportedFeatureError
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.skipping.prune import keep_mask, outcome_of, referenced_columns
-from lakelog.skipping.statistics import stats_from_json
+from lakelog.skipping.statistics import num_records, stats_from_json
 from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.storage import LogStore
-from lakelog.transaction.row_tracking import num_records
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

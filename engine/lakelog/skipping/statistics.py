@@ -36,6 +36,9 @@ _TEMPORAL = frozenset(("date", "timestamp", "timestamp_ntz"))
 _NUM_RECORDS = "numRecords"
 _TIGHT_BOUNDS = "tightBounds"
 
+_FEW = 64  # a few texts are parsed one by one faster than by Polars
+_LEADING_COUNT = r'^\s*\{\s*"numRecords"\s*:\s*(\d+)\s*[,}]'
+
 
 def has_bounds(type_: contract.DataType) -> bool:
     """Whether a leaf type has usable `min` and `max`: not nested, variant, void and opaque types,
@@ -160,14 +163,34 @@ def stats_from_maps(
     return frame.with_columns(_struct(counts, height, "nullCount"))
 
 
-def num_records(texts: pl.Series) -> pl.Series:
-    """``numRecords`` of JSON statistics, Int64; null if absent or invalid (Delta protocol, Per-file
-    Statistics).
+def num_records(stats: pl.Series) -> pl.Series:
+    """``numRecords`` of JSON statistics, Int64 or null (Delta protocol, Per-file Statistics); found
+    by a pattern, which is faster than parsing, because writers put it first.
 
     >>> num_records(pl.Series(['{"numRecords":3}', None])).to_list()
     [3, None]
     """
-    return decode(texts, pa.schema([pa.field(_NUM_RECORDS, pa.int64())]))[_NUM_RECORDS]
+    if len(stats) <= _FEW:
+        return pl.Series([count_of(text) for text in stats], dtype=pl.Int64)
+    found = stats.str.extract(_LEADING_COUNT).cast(pl.Int64, strict=False)
+    missing = found.is_null() & stats.is_not_null()
+    if missing.any():
+        rows = missing.arg_true()
+        parsed = [count_of(text) for text in stats.gather(rows)]
+        found = found.scatter(rows, pl.Series(parsed, dtype=pl.Int64))
+    return found
+
+
+def count_of(text: str | None) -> int | None:
+    """``numRecords`` of one file's statistics; None if it is missing."""
+    if text is None:
+        return None
+    try:
+        body = orjson.loads(text)
+    except ValueError:
+        return None
+    count = body.get("numRecords") if isinstance(body, dict) else None
+    return count if type(count) is int and 0 <= count < 1 << 63 else None
 
 
 def _select(schema: contract.Struct, columns: Sequence[str] | None) -> contract.Struct:

@@ -103,6 +103,8 @@ from lakelog.errors import (
 from lakelog.log.files import FilesQuery
 from lakelog.model import actions
 from lakelog.model.metadata import Metadata, Protocol, is_on, last_metadata, last_protocol
+from lakelog.transaction import row_tracking
+from lakelog.transaction.metadata_changes import HIGH_WATER_MARK
 from lakelog.transaction.pending_commit import (
     ISOLATION_LEVELS,
     WRITE_SERIALIZABLE,
@@ -133,8 +135,6 @@ _HARMLESS_WHEN_ADDED = frozenset(
         "vacuumProtocolCheck",
     }
 )
-
-_IDENTITY_HIGH_WATER_MARK = "delta.identity.highWaterMark"
 
 _FIELDS = {
     "id": "id",
@@ -209,9 +209,9 @@ def _tightened(old: Metadata, new: Metadata) -> str | None:
     for key, value in new.constraints.items():
         if old.configuration.get(key) != value:
             return key
-    tracking = "delta.enableRowTracking"
+    tracking = row_tracking.ENABLED
     if is_on(new.configuration, tracking) and not is_on(old.configuration, tracking):
-        return "delta.enableRowTracking"
+        return tracking
     return None
 
 
@@ -230,7 +230,7 @@ def _without_high_water_marks(node: Any) -> Any:
         return {
             key: _without_high_water_marks(value)
             for key, value in node.items()
-            if key != _IDENTITY_HIGH_WATER_MARK
+            if key != HIGH_WATER_MARK
         }
     if isinstance(node, list):
         return [_without_high_water_marks(value) for value in node]
@@ -240,11 +240,6 @@ def _without_high_water_marks(node: Any) -> Any:
 Matches = Callable[[pl.DataFrame, tuple[pl.Expr, ...]], pl.Series]
 """Which files may contain a row of one of the predicates: one Boolean per file; null means that it
 may.
-"""
-
-_ROW_TRACKING_DOMAIN = "delta.rowTracking"
-"""The domain that two transactions may both write, because its value is assigned at every
-attempt.
 """
 
 _BACKFILLS = frozenset({"ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL"})
@@ -470,7 +465,8 @@ def _metadata(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str
 def _domains(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
     ours = _rows(pending.meta, "domainMetadata", ("domain",))["domain"]
     theirs = _rows(winner.actions.meta, "domainMetadata", ("domain",))["domain"]
-    domain = _common(ours.filter(ours != _ROW_TRACKING_DOMAIN), theirs)
+    # The value of row tracking's domain is assigned at every attempt, so both may write it.
+    domain = _common(ours.filter(ours != row_tracking.DOMAIN), theirs)
     if domain is not None:
         yield "domain_written_by_both", domain
 
@@ -537,7 +533,7 @@ def _first_read(pending: PendingCommit, files: pl.DataFrame, matches: Matches) -
 def _only_rearranges(pending: PendingCommit) -> bool:
     """Whether the transaction leaves the table's rows unchanged, in any order of commits."""
     domains = _rows(pending.meta, "domainMetadata", ("domain",))["domain"]
-    if domains.len() != pending.meta.height or not domains.eq(_ROW_TRACKING_DOMAIN).all():
+    if domains.len() != pending.meta.height or not domains.eq(row_tracking.DOMAIN).all():
         return False
     # A missing dataChange means true (IndexTables).
     changes = actions.conform(pending.files, ("dataChange",))["dataChange"]

@@ -23,7 +23,7 @@ from lakelog.errors import (
     PartitionMismatchError,
 )
 from lakelog.model import contract
-from lakelog.model.actions import with_dv_id
+from lakelog.model.actions import DV_COLUMNS, with_dv_id
 from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.storage.containment import SCHEME
 
@@ -77,8 +77,7 @@ NOT_NEGATIVE = (
 )
 """Columns of numbers that must not be negative."""
 
-_VECTOR = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
-_VECTOR_REQUIRED = tuple(column for column in _VECTOR if column != "dvOffset")
+_VECTOR_REQUIRED = tuple(column for column in DV_COLUMNS if column != "dvOffset")
 _UUID_CHARACTERS = 20
 _FEW = 1_000
 _MAX_LONG = (1 << 63) - 1
@@ -135,7 +134,6 @@ def _row(files: pl.DataFrame, wrong: pl.Series) -> int:
 
 
 def _refuse(
-    error: type[InvalidTransactionError],
     message: str,
     files: pl.DataFrame,
     wrong: pl.Series,
@@ -143,6 +141,7 @@ def _refuse(
     expected: object,
     hint: str | None = None,
     shown: pl.Series | None = None,
+    error: type[InvalidTransactionError] = InvalidTransactionError,
 ) -> NoReturn:
     """Raise with the first wrong row as the example."""
     first = wrong.fill_null(False).arg_max()
@@ -168,7 +167,6 @@ def _check_required(files: pl.DataFrame, kinds: dict[str, pl.Series]) -> None:
                 continue
             if wrong.any():
                 _refuse(
-                    InvalidTransactionError,
                     f"{kind} lacks a required field",
                     files,
                     wrong,
@@ -176,7 +174,6 @@ def _check_required(files: pl.DataFrame, kinds: dict[str, pl.Series]) -> None:
                 )
     if "cdc" in kinds and (wrong := kinds["cdc"] & files["dataChange"]).any():
         _refuse(
-            InvalidTransactionError,
             "a cdc action must have dataChange false",
             files,
             wrong,
@@ -222,12 +219,12 @@ def _check_paths(
 
 def _refuse_path(message: str, files: pl.DataFrame, wrong: pl.Series) -> NoReturn:
     _refuse(
-        InvalidPathError,
         message,
         files,
         wrong,
         expected="a path below the table, such as part=1/file.parquet, with no folder that "
         "begins with an underscore",
+        error=InvalidPathError,
     )
 
 
@@ -254,7 +251,6 @@ def _check_numbers(files: pl.DataFrame) -> None:
         least = numbers.min()
         if isinstance(least, int) and least < 0:
             _refuse(
-                InvalidTransactionError,
                 f"{column} must not be negative",
                 files,
                 numbers < 0,
@@ -264,7 +260,7 @@ def _check_numbers(files: pl.DataFrame) -> None:
 
 
 def _check_vectors(files: pl.DataFrame) -> None:
-    columns = [c for c in _VECTOR if c in files.columns]
+    columns = [c for c in DV_COLUMNS if c in files.columns]
     if not columns:
         return
     there = files.select(pl.any_horizontal(pl.col(c).is_not_null() for c in columns)).to_series()
@@ -274,7 +270,6 @@ def _check_vectors(files: pl.DataFrame) -> None:
         lacking = there & files[column].is_null() if column in files.columns else there
         if lacking.any():
             _refuse(
-                InvalidTransactionError,
                 "a deletion vector lacks a required field",
                 files,
                 lacking,
@@ -284,7 +279,6 @@ def _check_vectors(files: pl.DataFrame) -> None:
     wrong = there & ~kind.is_in(["u", "i", "p"]).fill_null(False)
     if wrong.any():
         _refuse(
-            InvalidTransactionError,
             "the storage type of a deletion vector is unknown",
             files,
             wrong,
@@ -296,7 +290,6 @@ def _check_vectors(files: pl.DataFrame) -> None:
     ).to_series()
     if (wrong := there & short).any():
         _refuse(
-            InvalidTransactionError,
             "a deletion vector has no location",
             files,
             wrong,
@@ -307,7 +300,6 @@ def _check_vectors(files: pl.DataFrame) -> None:
         wrong = (kind == "i") & files["dvOffset"].is_not_null()
         if wrong.any():
             _refuse(
-                InvalidTransactionError,
                 "an inline deletion vector must not have an offset",
                 files,
                 wrong,
@@ -324,12 +316,12 @@ def _check_identities(files: pl.DataFrame, kinds: dict[str, pl.Series]) -> None:
             continue
         again = of_kind.filter(~of_kind.is_first_distinct())
         _refuse(
-            DuplicateFileError,
             f"one commit contains two {kind} actions of the same path",
             files,
             rows & paths.is_in(again.implode()),
             expected="unique paths among the actions of one type; two calls of one transaction "
             "cannot change rows of the same file",
+            error=DuplicateFileError,
         )
     if "add" not in kinds or "remove" not in kinds:
         return
@@ -337,18 +329,18 @@ def _check_identities(files: pl.DataFrame, kinds: dict[str, pl.Series]) -> None:
     meeting = kinds["remove"] & paths.is_in(both)
     if not meeting.any():
         return
-    identity = [c for c in ("path", *_VECTOR) if c in files.columns]
+    identity = [c for c in ("path", *DV_COLUMNS) if c in files.columns]
     keyed = with_dv_id(files.select(identity).with_row_index("row"))
     key = [c for c in ("path", "dvId") if c in keyed.columns]
     added = keyed.filter(kinds["add"]).select(key)
     same = keyed.filter(meeting).join(added, on=key, how="semi", nulls_equal=True)
     if same.height:
         _refuse(
-            DuplicateFileError,
             "one commit adds and removes the same file",
             files,
             pl.int_range(files.height, eager=True) == same["row"].min(),
             expected="only an add, to change the file's metadata, or another deletion vector",
+            error=DuplicateFileError,
         )
 
 
@@ -372,13 +364,13 @@ def _check_partitions(files: pl.DataFrame, configured: TableConfiguration) -> No
     )["exact"]
     if not looked.all():
         _refuse(
-            PartitionMismatchError,
             "the partition values do not match the partition columns",
             files,
             ~looked,
             expected=keys,
             hint="pass a value, or null, for each partition column, and for no other column",
             shown=maps,
+            error=PartitionMismatchError,
         )
     if not columns:
         return
@@ -392,24 +384,24 @@ def _check_partitions(files: pl.DataFrame, configured: TableConfiguration) -> No
         wrong = ~known[PREFIX + column]
         if wrong.any() and field.type != contract.Primitive("binary"):
             _refuse(
-                PartitionMismatchError,
                 f"the partition value of {column!r} has the wrong type",
                 files,
                 wrong,
                 expected=contract.to_json(field.type),
                 shown=maps,
+                error=PartitionMismatchError,
             )
         if field.nullable or not values[PREFIX + column].null_count():
             continue
         wrong = values[PREFIX + column].is_null() & known[PREFIX + column]
         if wrong.any():
             _refuse(
-                PartitionMismatchError,
                 f"the partition value of {column!r} is null, and the column is NOT NULL",
                 files,
                 wrong,
                 expected=f"a value of {contract.to_json(field.type)}",
                 shown=maps,
+                error=PartitionMismatchError,
             )
 
 
@@ -422,7 +414,6 @@ def _check_statistics(files: pl.DataFrame, odd: pl.Series) -> None:
         if problem := problem_of_statistics(text):
             at = pl.int_range(files.height, eager=True) == row
             _refuse(
-                InvalidTransactionError,
                 problem,
                 files,
                 at,

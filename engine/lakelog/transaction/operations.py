@@ -18,8 +18,8 @@ from lakelog.dialects.strict_decoder import text_of
 from lakelog.errors import InvalidInputError
 from lakelog.model import actions
 from lakelog.model.metadata import Metadata, Protocol
+from lakelog.skipping.statistics import num_records
 from lakelog.transaction.metadata_changes import protocol_row
-from lakelog.transaction.row_tracking import num_records
 
 
 class CommitDescription(TypedDict, total=False):

@@ -14,16 +14,17 @@ from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.errors import CorruptionError, InvalidTransactionError
 from lakelog.model import actions
 from lakelog.model.metadata import is_on
+from lakelog.skipping.statistics import num_records
 
 DOMAIN = "delta.rowTracking"
 ENABLED = "delta.enableRowTracking"
 _SUSPENDED = "delta.rowTrackingSuspended"
 ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
 ROW_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
+MATERIALIZED = (ROW_ID_COLUMN, ROW_VERSION_COLUMN)
+"""Properties with the names of the columns that store row ids in files."""
 
 _WATER_MARK = "rowIdHighWaterMark"
-_FEW = 64  # a few texts are parsed one by one faster than by Polars
-_LEADING_COUNT = r'^\s*\{\s*"numRecords"\s*:\s*(\d+)\s*[,}]'
 
 
 class Assigned(NamedTuple):
@@ -71,33 +72,6 @@ def _unreadable(text: str | None) -> CorruptionError:
 def configuration(mark: int) -> str:
     """The domain's configuration for a high water mark."""
     return orjson.dumps({_WATER_MARK: mark}).decode()
-
-
-def num_records(stats: pl.Series) -> pl.Series:
-    """``numRecords`` of statistics, Int64 or null; found by a pattern, which is faster than
-    parsing, because writers put it first.
-    """
-    if len(stats) <= _FEW:
-        return pl.Series([count_of(text) for text in stats], dtype=pl.Int64)
-    found = stats.str.extract(_LEADING_COUNT).cast(pl.Int64, strict=False)
-    missing = found.is_null() & stats.is_not_null()
-    if missing.any():
-        rows = missing.arg_true()
-        parsed = [count_of(text) for text in stats.gather(rows)]
-        found = found.scatter(rows, pl.Series(parsed, dtype=pl.Int64))
-    return found
-
-
-def count_of(text: str | None) -> int | None:
-    """``numRecords`` of one file's statistics; None if it is missing."""
-    if text is None:
-        return None
-    try:
-        body = orjson.loads(text)
-    except ValueError:
-        return None
-    count = body.get("numRecords") if isinstance(body, dict) else None
-    return count if type(count) is int and 0 <= count < 1 << 63 else None
 
 
 def assign(files: pl.DataFrame, version: int, mark: int) -> Assigned:

@@ -30,8 +30,9 @@ from lakelog.lazy import cached_property
 from lakelog.model import actions, contract
 from lakelog.model.actions import FILE_ACTIONS
 from lakelog.model.metadata import Metadata
+from lakelog.skipping.statistics import count_of
 from lakelog.skipping.values import HIVE_NULL
-from lakelog.transaction import file_rules, operations, row_tracking, write_support
+from lakelog.transaction import file_rules, operations, write_support
 from lakelog.transaction.action_input import rows_frame
 
 MOST_ROWS = 64
@@ -214,7 +215,7 @@ class SmallCommit:
             if any("numRecords" in row for row in adds):
                 counts = [row.get("numRecords") for row in adds]
             else:
-                counts = [row_tracking.count_of(row.get("stats")) for row in adds]
+                counts = [count_of(row.get("stats")) for row in adds]
             counted = [count for count in counts if count is not None]
             if len(counted) == len(adds):
                 found["numOutputRows"] = sum(counted)

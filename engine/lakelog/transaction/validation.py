@@ -38,12 +38,6 @@ from lakelog.transaction.schema_evolution import check_evolution
 
 __all__ = ["check_files", "check_metadata"]
 
-MATERIALIZED = (
-    "delta.rowTracking.materializedRowIdColumnName",
-    "delta.rowTracking.materializedRowCommitVersionColumnName",
-)
-"""Properties with the names of the columns that store row ids in files."""
-
 _FORBIDDEN = re.compile(r"[ ,;{}()\n\t=]")
 _CHANGE_DATA_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
 _MAX_DIGITS = 38
@@ -261,7 +255,7 @@ def _check_rules_of_features(
                     expected=f"none of {', '.join(sorted(_CHANGE_DATA_COLUMNS))}",
                     found=name,
                 )
-    if configured.supports("rowTracking") and is_on(new.configuration, "delta.enableRowTracking"):
+    if configured.supports("rowTracking") and is_on(new.configuration, row_tracking.ENABLED):
         _check_row_id_columns(new, old, schema)
     if old is None or constraints_hold or not configured.supports("checkConstraints"):
         return
@@ -352,11 +346,11 @@ def _before(old: Metadata | None, key: str) -> int:
 
 
 def _check_row_id_columns(new: Metadata, old: Metadata | None, schema: contract.Struct) -> None:
-    was_on = old is not None and is_on(old.configuration, "delta.enableRowTracking")
+    was_on = old is not None and is_on(old.configuration, row_tracking.ENABLED)
     physical = {contract.physical_name(at.field, "name").lower() for at in fields_of(schema)}
     logical = {at.field.name.lower() for at in fields_of(schema)}
-    names = [new.configuration.get(key) for key in MATERIALIZED]
-    for key, name in zip(MATERIALIZED, names, strict=True):
+    names = [new.configuration.get(key) for key in row_tracking.MATERIALIZED]
+    for key, name in zip(row_tracking.MATERIALIZED, names, strict=True):
         if not name:
             raise InvalidMetadataError(
                 "row tracking is on, and the column that stores row ids has no name",

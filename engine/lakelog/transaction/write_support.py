@@ -11,7 +11,6 @@ Source: Delta protocol, Additional Requirements for Writers, and each feature's 
 from __future__ import annotations
 
 import polars as pl
-import pyarrow as pa
 
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.features import Feature, Stance, listed, writer_version
@@ -25,7 +24,7 @@ from lakelog.errors import (
 from lakelog.model import actions
 from lakelog.model.actions import DV_COLUMNS, FILE_ACTIONS
 from lakelog.model.metadata import CLUSTERING, Protocol, is_on
-from lakelog.skipping.json_texts import decode
+from lakelog.skipping.statistics import num_records
 
 _SYSTEM_DOMAIN = "delta."
 """Prefix of metadata domains that are reserved for the system."""
@@ -123,7 +122,6 @@ def check_actions(
         _refuse_row(
             files,
             removes_data if moved else removes,
-            InvalidTransactionError,
             "the table is append-only, and the transaction removes data",
             table,
             expected=(
@@ -145,8 +143,7 @@ def check_actions(
     if configured.supports("clustering"):
         _refuse_row(
             files,
-            new & _absent(files, "stats"),
-            InvalidTransactionError,
+            new & _column(files, "stats").is_null(),
             "the table is clustered, and the file has no statistics",
             table,
             expected="stats that include the clustering columns",
@@ -177,29 +174,16 @@ def _of(files: pl.DataFrame, kind: str) -> pl.Series:
 
 def _changes_data(files: pl.DataFrame) -> pl.Series:
     """Which actions change data: all but those with ``dataChange`` false."""
-    if "dataChange" not in files.columns:
-        return pl.repeat(True, files.height, eager=True)
-    flags = files["dataChange"]
-    return flags.fill_null(True) if flags.null_count() else flags
+    return _column(files, "dataChange").fill_null(True)
 
 
-def _absent(files: pl.DataFrame, column: str) -> pl.Series:
-    if column not in files.columns:
-        return pl.repeat(True, files.height, eager=True)
-    return files[column].is_null()
-
-
-def _flagged(files: pl.DataFrame, column: str) -> pl.Series:
-    """Which actions have a flag."""
-    if column not in files.columns:
-        return pl.repeat(False, files.height, eager=True)
-    return files[column].fill_null(False)
+def _column(files: pl.DataFrame, name: str) -> pl.Series:
+    return actions.conform(files, (name,)).to_series()
 
 
 def _refuse_row(
     files: pl.DataFrame,
     wrong: pl.Series,
-    error: type[InvalidTransactionError],
     message: str,
     table: str,
     *,
@@ -209,7 +193,9 @@ def _refuse_row(
     row = wrong.arg_max() if wrong.any() else None
     if row is not None:
         found = {"row": row, "path": files["path"][row] if "path" in files.columns else None}
-        raise error(message, path=table, expected=expected, found=found, hint=hint)
+        raise InvalidTransactionError(
+            message, path=table, expected=expected, found=found, hint=hint
+        )
 
 
 def _refuse_rows_unseen(wrong: pl.Series, feature: str, what: str, table: str) -> None:
@@ -313,7 +299,6 @@ def _check_change_data(
         _refuse_row(
             files,
             cdc,
-            InvalidTransactionError,
             "the protocol does not support change data files",
             table,
             expected="the feature 'changeDataFeed'",
@@ -333,8 +318,7 @@ def _check_change_data(
         )
     _refuse_row(
         files,
-        removes_data & ~_flagged(files, "extendedFileMetadata"),
-        InvalidTransactionError,
+        removes_data & ~_column(files, "extendedFileMetadata").fill_null(False),
         "the table has a change data feed, and a removed file has no partition values "
         "and size, so its rows cannot be reported as deleted",
         table,
@@ -351,7 +335,6 @@ def _check_vectors(configured: TableConfiguration, files: pl.DataFrame, table: s
         _refuse_row(
             files,
             vectors,
-            InvalidTransactionError,
             "the protocol does not support deletion vectors",
             table,
             expected="the feature 'deletionVectors'",
@@ -363,15 +346,13 @@ def _check_vectors(configured: TableConfiguration, files: pl.DataFrame, table: s
         _refuse_row(
             files,
             added & _changes_data(files),
-            InvalidTransactionError,
             "the table does not allow new deletion vectors",
             table,
             expected="delta.enableDeletionVectors true, or dataChange false",
         )
     _refuse_row(
         files,
-        added & ~_counted(files),
-        InvalidTransactionError,
+        added & num_records(_column(files, "stats")).is_null(),
         "a file with a deletion vector has no numRecords",
         table,
         expected="stats with numRecords",
@@ -385,23 +366,16 @@ def _check_counts(
         return
     if is_on(configured.metadata.configuration, "delta.rowTrackingSuspended"):
         return
-    fresh = adds & (_absent(files, "baseRowId") | _absent(files, "defaultRowCommitVersion"))
+    fresh = adds & (
+        _column(files, "baseRowId").is_null() | _column(files, "defaultRowCommitVersion").is_null()
+    )
     if not fresh.any():
         return
     _refuse_row(
         files,
-        fresh & ~_counted(files),
-        InvalidTransactionError,
+        fresh & num_records(_column(files, "stats")).is_null(),
         "row tracking is on, and a file has no numRecords, so row ids cannot be assigned",
         table,
         expected="stats with numRecords, or the baseRowId and defaultRowCommitVersion that the "
         "file had",
     )
-
-
-def _counted(files: pl.DataFrame) -> pl.Series:
-    """Which files have their number of records in their statistics."""
-    if "stats" not in files.columns:
-        return pl.repeat(False, files.height, eager=True)
-    counts = decode(files["stats"], pa.schema([("numRecords", pa.int64())]))["numRecords"]
-    return (counts >= 0).fill_null(False)
