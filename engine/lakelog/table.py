@@ -1386,9 +1386,11 @@ class Table:
 
         Args:
             plan: True returns a plan, whose ``apply()`` repairs the log. False does both.
-            check_files: Check that every live file exists.
+            check_files: Check that every live file exists with the recorded length, and that its
+                deletion vector exists.
             remove_missing: Remove missing files from the table, in one commit; their rows are lost.
-            inventory: Files of the table's folder, as for `vacuum`.
+            inventory: Files of the table's folder, as for `vacuum`; files that it lacks are looked
+                up.
             strict: Raise an error before anything is changed if a problem cannot be repaired.
             progress: Called with ``(step, done, total)``; the step is ``verify``.
 

@@ -6,7 +6,7 @@ import contextlib
 import json
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from deltalake import DeltaTable
 import lakelog
 from lakelog import LakelogWarning, Table, UnavailableError, UnrepairableError
 from lakelog.maintenance.repair import RepairPlan, RepairReport
-from lakelog.storage import open_store
+from lakelog.storage import StoreWrapper, open_store
+from lakelog.storage.base import FileEntry
 from lakelog.testing import Fault, InjectingStore, Kind, Rule
 from tests.budget import points
 from tests.transaction.tables import new_table, open_with_rules, paths
@@ -278,7 +279,7 @@ def test_missing_live_files_are_reported_and_removed_only_on_request(tmp_path: P
     table = checkpointed(where)
     live = paths(table)
     for name in live[1:]:
-        (where / name).touch()
+        (where / name).write_bytes(bytes(int(name[1:])))
     assert plan_of(table).is_clean
     plan = plan_of(table, check_files=True)
     assert not plan.is_clean
@@ -292,8 +293,51 @@ def test_missing_live_files_are_reported_and_removed_only_on_request(tmp_path: P
     assert paths(lakelog.open(str(where))) == live[1:]
     assert table.history(limit=1)["operation"][0] == "FSCK"
     inventory = pl.DataFrame({"path": live[2:], "size": 1, "modified_ms": 1})
+    assert plan_of(table, check_files=True, inventory=inventory).is_clean  # it is old
+    (where / live[1]).unlink()
     found = plan_of(table, check_files=True, inventory=inventory)
     assert found.findings["path"].to_list() == [live[1]]
+
+
+class AppendsAfterListing(StoreWrapper):
+    """Another writer appends a row when the folder was listed."""
+
+    def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
+        yield from list(super().walk(folder))
+        lakelog.write(self.root, pl.DataFrame({"id": [2]}))
+
+
+def test_files_that_are_written_during_the_listing_are_not_removed(tmp_path: Path) -> None:
+    lakelog.write(tmp_path / "t", pl.DataFrame({"id": [1]}))
+    table = lakelog.open(store=AppendsAfterListing(open_store(str(tmp_path / "t"))), upkeep=False)
+    report = repaired(table, remove_missing=True)
+    assert report.repaired.is_empty()
+    assert lakelog.open(tmp_path / "t").to_polars()["id"].sort().to_list() == [1, 2]
+
+
+def test_wrong_lengths_and_missing_deletion_vectors_are_reported_and_not_repaired(
+    tmp_path: Path,
+) -> None:
+    vectors = {"delta.enableDeletionVectors": "true"}
+    rows = pl.DataFrame({"id": range(20_000), "p": [0, 1] * 10_000})
+    lakelog.write(tmp_path, rows, partition_by=["p"], configuration=vectors)
+    table = lakelog.open(tmp_path, upkeep=False)
+    table.delete((pl.col("id").hash() % 3 == 0) & (pl.col("p") == 0))
+    assert plan_of(table, check_files=True).is_clean
+    files = table.snapshot().files(flatten=True).sort("partition.p").collect()
+    assert files["dvStorageType"].to_list() == ["u", None]
+    with (tmp_path / files["path"][1]).open("ab") as file:
+        file.write(b"x")
+    (vector,) = tmp_path.rglob("deletion_vector_*.bin")
+    vector.rename(tmp_path / "kept")
+    for options in ({"check_files": True}, {"remove_missing": True}):
+        left = repaired(table, **options).left
+        assert left["kind"].to_list() == ["data", "data"]
+        assert left["path"].to_list() == [files["path"][1], str(vector.relative_to(tmp_path))]
+        assert left["problem"][0].endswith(f"and the log records {files['size'][1]:,}")
+        assert left["problem"][1] == "the deletion vector of a live file was not found"
+    (tmp_path / files["path"][0]).unlink()  # its deletion vector does not matter then
+    assert repaired(table, remove_missing=True).left["path"].to_list() == [files["path"][1]]
 
 
 def test_missing_commit_is_not_repaired(tmp_path: Path) -> None:

@@ -183,7 +183,11 @@ def _verify_facts(report: VerifyReport) -> list[tuple[str, str]]:
 )
 @options.target
 @options.apply
-@click.option("--check-files", is_flag=True, help="Search for missing live files.")
+@click.option(
+    "--check-files",
+    is_flag=True,
+    help="Search for missing live files and deletion vectors, and files of another length.",
+)
 @click.option(
     "--remove-missing",
     is_flag=True,

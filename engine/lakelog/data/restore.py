@@ -155,7 +155,7 @@ def _missing(log: Log, paths: pl.Series) -> pl.Series:
     sources = Sources(location_reach(log), log.store)
     own = pl.Series([sources.is_own(path) for path in paths], dtype=pl.Boolean)
     if own.sum() > _STATS_AT_MOST:
-        paths = paths.filter(~(own & paths.is_in(listed_files(log).implode())))
+        paths = paths.filter(~(own & paths.is_in(listed_files(log)["path"].implode())))
     with Pool(_THREADS, thread_name_prefix="lakelog-restore") as pool:
         there = list(pool.map(sources.exists, paths))
     return paths.filter(~pl.Series(there, dtype=pl.Boolean))

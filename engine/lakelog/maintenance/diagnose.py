@@ -12,6 +12,8 @@ kind           problem                                       repaired by
                other counts than that has
 ``checksum``   it is damaged, or differs from replay         writing it again
 ``data``       a live file does not exist                    removing it from the table, on request
+``data``       a live file has another length than the log   not repaired
+               records, or its deletion vector is missing
 =============  ============================================  ======================================
 
 A checkpoint can be written again if commits are contiguous from 0, or from an older checkpoint, and
@@ -24,13 +26,20 @@ Source: Delta protocol, Checkpoints; Last Checkpoint File; Version Checksum File
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import polars as pl
 
 from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
+from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.dialects.log_content import Checkpoint, LogListing
-from lakelog.errors import CorruptionError, LakelogError, NotFoundError, UnsupportedError
+from lakelog.errors import (
+    CorruptionError,
+    InvalidPathError,
+    LakelogError,
+    NotFoundError,
+    UnsupportedError,
+)
 from lakelog.log.context import Log
 from lakelog.log.opening import table_ids
 from lakelog.log.repeated_files import resolve_repeated_files
@@ -38,12 +47,15 @@ from lakelog.log.segment import LogSegment, choose_segment, latest_version
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.state import State
 from lakelog.log.version_checksum import compare_checksum_file
+from lakelog.maintenance.vacuum import listed_files
 from lakelog.model import actions
 from lakelog.model.metadata import last_protocol
 from lakelog.storage.containment import ABSOLUTE
 from lakelog.telemetry import Progress
+from lakelog.threads import Pool
 
 WRITE, DELETE, REMOVE, REFUSE, KEEP = "write", "delete", "remove", "refuse", "keep"
+_THREADS = 16
 _DEPENDS = (CorruptionError, NotFoundError, UnsupportedError)
 
 
@@ -240,17 +252,58 @@ def diagnose_checksums(
         )
 
 
-def diagnose_files(log: Log, listed: pl.Series, *, remove: bool) -> Iterator[Finding]:
-    """Live files that do not exist."""
+def diagnose_files(log: Log, inventory: Any, *, remove: bool) -> Iterator[Finding]:
+    """Live files that do not exist or have another length, and missing deletion vectors.
+
+    The listing or inventory may be older than the version: what it lacks is looked up.
+    """
     snapshot = LogSnapshot.open(log)
-    live = snapshot.files().select("path").collect()["path"]
-    relative = live.filter(~live.str.contains(ABSOLUTE))
-    missing_files = relative.filter(~relative.is_in(listed.implode())).sort()
+    columns = ("path", "size", "dvStorageType", "dvPathOrInline")
+    live = actions.conform(snapshot.files().select(columns).collect(), columns)
+    vectors = vector_paths(live)
+    listed = listed_files(log, inventory).unique("path", keep="last")
+    # The files of IndexTables are read by its own readers only.
+    size = pl.col("size") if log.dialect.has_rows else pl.lit(None, pl.Int64)
+    data = _doubtful(log, live.select("path", size), listed)
     why = (
         "its rows are lost in any case; readers fail until it is removed"
         if remove
         else "restore it, or request its removal: its rows are then permanently lost"
     )
-    for path in missing_files:
-        action = REMOVE if remove else REFUSE
-        yield Finding("data", path, snapshot.version, "a live file was not found", action, why)
+    copy = "restore it from a copy, or the table to a version before it"
+    for path, recorded, found in data.rows():
+        if found is None:
+            action = REMOVE if remove else REFUSE
+            yield Finding("data", path, snapshot.version, "a live file was not found", action, why)
+        else:
+            problem = f"a live file has {found:,} bytes, and the log records {recorded:,}"
+            why_not = f"its rows cannot be read: {copy}"
+            yield Finding("data", path, snapshot.version, problem, REFUSE, why_not)
+    missing = data.filter(pl.col("found").is_null())["path"]
+    used = pl.DataFrame({"path": vectors.filter(~live["path"].is_in(missing.implode()))})
+    used = used.drop_nulls().unique().with_columns(size=pl.lit(None, pl.Int64))
+    for path in _doubtful(log, used, listed)["path"]:
+        problem = "the deletion vector of a live file was not found"
+        why_not = f"the rows of its files cannot be read: {copy}"
+        yield Finding("data", path, snapshot.version, problem, REFUSE, why_not)
+
+
+def _doubtful(log: Log, wanted: pl.DataFrame, listed: pl.DataFrame) -> pl.DataFrame:
+    """The files below the table's folder that do not exist, or not with the recorded ``size``, and
+    the length that was ``found``; files with null as size have any length.
+    """
+
+    def length(path: str) -> int | None:
+        try:
+            entry = log.store.stat(path)
+        except InvalidPathError:
+            return None
+        return None if entry is None else entry.size_bytes
+
+    differs = pl.col("found").is_null() | (pl.col("found") != pl.col("size")).fill_null(value=False)
+    wanted = wanted.filter(~pl.col("path").str.contains(ABSOLUTE))
+    found = wanted.join(listed.rename({"size_bytes": "found"}), on="path", how="left")
+    candidates = found.filter(differs).sort("path")
+    with Pool(_THREADS, thread_name_prefix="lakelog-repair") as pool:
+        lengths = list(pool.map(length, candidates["path"]))
+    return candidates.with_columns(found=pl.Series(lengths, dtype=pl.Int64)).filter(differs)

@@ -391,14 +391,15 @@ class _Hidden:
 _LISTED = {"path": pl.String, "size_bytes": pl.Int64, "modified_ms": pl.Int64}
 
 
-def listed_files(log: Log, inventory: Any = None) -> pl.Series:
-    """Relative paths of all files in the table's folder, from a listing or an inventory; raises
-    InvalidInputError for an invalid inventory.
+def listed_files(log: Log, inventory: Any = None) -> pl.DataFrame:
+    """Relative ``path`` and ``size_bytes`` of all files in the table's folder, from a listing or an
+    inventory; raises InvalidInputError for an invalid inventory.
     """
+    columns = list(_LISTED)[:2]
     if inventory is not None:
-        return _of_inventory(inventory)["path"]
-    paths = [batch["path"] for batch in _of_entries(log.store.walk())]
-    return pl.concat([pl.Series("path", dtype=pl.String), *paths])
+        return _of_inventory(inventory).select(columns)
+    listed = [batch.select(columns) for batch in _of_entries(log.store.walk())]
+    return pl.concat([pl.DataFrame(schema={name: _LISTED[name] for name in columns}), *listed])
 
 
 def _files(snapshot: LogSnapshot, kind: str, *columns: str) -> Iterator[pl.DataFrame]:
