@@ -260,7 +260,12 @@ def _line(rows: pl.DataFrame, name: str, title: str, form: str) -> alt.Chart:
         alt.Chart(_data(rows), height=_HEIGHT, width="container")
         .mark_area(**mark, point={"size": 18, "opacity": 1})
         .encode(
-            x=alt.X("time:T", title="time (UTC)", scale=alt.Scale(type="utc")),
+            x=alt.X(
+                "time:T",
+                title="time (UTC)",
+                scale=alt.Scale(type="utc"),
+                axis=alt.Axis(tickCount=6),  # more labels overlap, and only noons are left
+            ),
             y=alt.Y(
                 f"{name}:Q",
                 title=title,
