@@ -201,6 +201,19 @@ def test_metadata_that_is_not_cached_is_the_last_of_the_commits_up_to_the_state(
         assert meta["metadataId"].drop_nulls().to_list() == expected
 
 
+@pytest.mark.parametrize("cached", [None, json.dumps(metadata(id="", schemaString=""))])
+def test_metadata_of_truncated_commits_is_that_of_the_last_lower_state(
+    log: Log, cached: str | None
+) -> None:
+    for version, text in ((3, "first"), (4, "second"), (6, None)):
+        log.state(version, {}, metadata=text and json.dumps(metadata(id=text)))
+    log.state(7, {}, metadata=cached)
+    for found in ("table-1", "second"):
+        meta = log.checkpoint(7).read_meta(("metaData",))
+        assert meta["metadataId"].to_list() == [found]
+        (log.folder / f"{0:020d}.json").unlink(missing_ok=True)
+
+
 @pytest.mark.parametrize(("state", "expected"), [(1, (2, 2)), (4, (4, 4))])
 def test_protocol_is_the_higher_of_commits_and_state(
     log: Log, state: int, expected: tuple[int, int]

@@ -6,9 +6,11 @@ files are the entries of all manifests whose path is not a tombstone.
 
 **Protocol and metadata.** A state may cache the metadata. Otherwise metadata is the last metaData
 of the JSON commits at or below the state's version: a writer that cached it once carries it into
-every later state. The protocol is the last one of those commits, with both versions raised to the
-state's ``protocolVersion``. Skips are read from the same commits, and from skip-only commits after
-the last other commit, whose numbers are independent of the states'.
+every later state. If these commits were truncated, it is that of the last lower state that caches
+it; a writer that found none caches metadata with an empty schema. The protocol is the last one of
+those commits, with both versions raised to the state's ``protocolVersion``. Skips are read from the
+same commits, and from skip-only commits after the last other commit, whose numbers are independent
+of the states'.
 
 **One history.** The reference's writer starts its first state without the files of JSON commits,
 and numbers it 1. Such a state and the commits are two histories; the state and every later one are
@@ -52,6 +54,7 @@ from lakelog.dialects.indextables.listing import (
     pointer_body,
     read_pointer,
     state_manifest_path,
+    state_versions,
 )
 from lakelog.dialects.indextables.protocol import MAX_READER_VERSION
 from lakelog.dialects.json_layout import Leaf
@@ -171,17 +174,29 @@ class AvroStateReader(CheckpointReader):
         """Protocol, metaData and skips, by the rules in the module docstring."""
         state = self._state
         self._require_one_history()
-        own = actions.concat([])
-        if state.metadata is not None:
-            blob = Blob(None, state.path, state.metadata)
-            own = decode_blobs([blob], files=False).meta.drop("version", "position", strict=False)
-        meta = compose_meta(
-            own,
-            kinds,
-            lambda: meta_at_or_below(self._store, state.version, of_state=True),
-            one_protocol(state.protocol_version),
-        )
+        cached = _cached_metadata(state)
+        is_cached = _has_schema(cached)
+
+        def below() -> pl.DataFrame:
+            found = meta_at_or_below(self._store, state.version, of_state=True)
+            if is_cached or holds_type(found, "metaData"):
+                return found
+            return actions.concat([cached, found, self._metadata_below()])
+
+        own = cached if is_cached else actions.concat([])
+        meta = compose_meta(own, kinds, below, one_protocol(state.protocol_version))
         return _raised(meta, state.protocol_version)
+
+    def _metadata_below(self) -> pl.DataFrame:
+        """The metaData that the last lower state caches, or no row."""
+        store, version = self._store, self._state.version
+        for lower in reversed([v for v in state_versions(store) if v < version]):
+            path = state_manifest_path(lower)
+            if store.stat(path) is not None:
+                cached = _cached_metadata(StateManifest.parse(store.read(path), path, lower))
+                if _has_schema(cached):
+                    return cached
+        return actions.concat([])
 
     def iter_files(
         self, columns: Sequence[str], kinds: Sequence[str] = actions.FILE_ACTIONS
@@ -459,6 +474,18 @@ def _resolve(path: str, state: str) -> str:
     if path.startswith(_SHARED):
         return f"{LOG_FOLDER}/{path}"
     return f"{state.rpartition('/')[0]}/{path}"
+
+
+def _cached_metadata(state: StateManifest) -> pl.DataFrame:
+    """The metaData that a state caches, or no row."""
+    if state.metadata is None:
+        return actions.concat([])
+    blob = Blob(None, state.path, state.metadata)
+    return decode_blobs([blob], files=False).meta.drop("version", "position", strict=False)
+
+
+def _has_schema(metadata: pl.DataFrame) -> bool:
+    return bool((actions.conform(metadata, ("schemaString",)).to_series() != "").any())
 
 
 def _metadata_line(text: str | None, path: str, version: int) -> bytes | None:

@@ -276,11 +276,7 @@ def _find_states(
     store: LogStore, start: int, commits: list[CommitFile], found: _Found
 ) -> int | None:
     """Find the states at `start` and above; return the last state of the log."""
-    versions = [
-        version
-        for name in store.list_folders(LOG_FOLDER)
-        if (version := _version(_STATE_FOLDER, name)) is not None
-    ]
+    versions = state_versions(store)
     # The manifest completes a state. A writer that fails between creating the folder and writing
     # the manifest leaves the folder, which the next writer fills. Therefore only the last may be
     # empty.
@@ -297,6 +293,15 @@ def _find_states(
         else:
             found.add(version, "avro-state", [state_manifest_path(version)])
     return versions[-1] if versions else None
+
+
+def state_versions(store: LogStore) -> list[int]:
+    """The versions of all state folders, ascending; the last ones may have no manifest."""
+    return [
+        version
+        for name in store.list_folders(LOG_FOLDER)
+        if (version := _version(_STATE_FOLDER, name)) is not None
+    ]
 
 
 def _late_states(
