@@ -26,8 +26,6 @@ NOW_MS = 1_700_000_000_000
 EARLIER = 3
 LATEST = 6
 
-STATE = ("path", "partitionValues", "size", "modificationTime", "stats", "tags")
-
 
 @dataclass(frozen=True)
 class Kind:

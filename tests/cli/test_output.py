@@ -17,7 +17,6 @@ from polars.testing import assert_frame_equal
 import lakelog as engine
 
 FORMATS = ("json", "csv", "parquet", "arrow")
-DATES = (pl.Datetime("ms", "UTC"),)
 
 API: dict[str, Callable[[engine.Table], pl.DataFrame]] = {
     "files": lambda t: t.snapshot().files().collect(),

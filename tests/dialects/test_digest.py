@@ -16,8 +16,6 @@ from lakelog.errors import InvalidInputError
 from lakelog.model import actions
 from tests.budget import share_of
 
-MAP = pl.Map(pl.String, pl.String)
-
 ADD: dict[str, Any] = {
     "actionType": "add",
     "path": "a.parquet",

@@ -12,7 +12,6 @@ from lakelog.errors import InvalidActionError, MalformedLogError
 from lakelog.model.contract import MAX_DEPTH
 
 DELTA = Wire.of("delta")
-INDEX = Wire.of("indextables")
 ADD = {"add": {"path": "a%20b", "size": 1}}
 
 

@@ -15,8 +15,6 @@ import lakelog
 from lakelog.errors import CorruptionError, LakelogWarning, MalformedLogError
 from tests.handmade import Handmade, add, info, remove
 
-ROWS = {"path": "", "size": 5, "partitionValues": {}, "dataChange": True}
-
 
 def cuts(data: bytes) -> list[int]:
     return [match.end() for match in re.finditer(b"\n", data)][:-1]

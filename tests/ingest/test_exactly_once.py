@@ -31,6 +31,11 @@ _numbers = iter(range(1 << 30))
 
 @pytest.fixture
 def store() -> LogStore:
+    return new_store()
+
+
+def new_store() -> LogStore:
+    """The store of an empty table."""
     store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")
     lakelog.create(None, SCHEMA, store=store, upkeep=False)
     return store
@@ -90,8 +95,7 @@ def commit_rest_and_check(workload: Workload, disk: CrashDisk) -> None:
 
 
 def operations_of_store() -> list[tuple[str, str]]:
-    store = open_store(f"memory://ingest-count-{os.getpid()}-{next(_numbers)}")
-    lakelog.create(None, SCHEMA, store=store, upkeep=False)
+    store = new_store()
     counting = InjectingStore(store)
     table = lakelog.open(store=counting, upkeep=False)
     disk = CrashDisk()
@@ -106,9 +110,7 @@ STORE_POINTS = points(operations_of_store(), share=8)
 @pytest.mark.parametrize("fault", ["fail", "unknown", "lost", "late", "lost_taken"])
 def test_rows_are_committed_once_after_a_failure_of_any_store_operation(fault: Any) -> None:
     for nth in STORE_POINTS:
-        store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")
-        lakelog.create(None, SCHEMA, store=store, upkeep=False)
-        workload, disk = Workload(store), CrashDisk()
+        workload, disk = Workload(new_store()), CrashDisk()
         try:
             with workload.open(disk, Rule(fault, nth=nth)) as ingestor:
                 workload.run(ingestor)
@@ -123,9 +125,7 @@ def test_rows_are_committed_once_after_a_store_failure_and_a_crash(fault: Any) -
     """The second process starts from the disk after a crash; a late request arrives meanwhile."""
     for nth in STORE_POINTS:
         rng = rng_of(f"{fault} {nth}")
-        store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")
-        lakelog.create(None, SCHEMA, store=store, upkeep=False)
-        workload, disk = Workload(store), CrashDisk()
+        workload, disk = Workload(new_store()), CrashDisk()
         with suppress(LakelogError):
             ingestor = workload.open(disk, Rule(fault, nth=nth))
             workload.write(ingestor, 3)
@@ -146,15 +146,13 @@ def test_rows_are_committed_once_after_a_store_failure_and_a_crash(fault: Any) -
 
 def operations_of_disk(key: str | None = None) -> list[tuple[str, str]]:
     seen: list[tuple[str, str]] = []
-    store = open_store(f"memory://ingest-count-{os.getpid()}-{next(_numbers)}")
-    lakelog.create(None, SCHEMA, store=store, upkeep=False)
     counting = Counting(0, lambda _: None)
 
     def watch(operation: Operation) -> None:
         if operation.kind in counting.kinds:
             seen.append((operation.kind, operation.path))
 
-    workload = Workload(store, key=key)
+    workload = Workload(new_store(), key=key)
     with workload.open(CrashDisk(watch=watch)) as ingestor:
         workload.run(ingestor)
     return seen
@@ -168,9 +166,8 @@ def test_rows_are_committed_once_after_a_crash_at_any_disk_operation(key: str | 
     for nth in DISK_POINTS:
         for seed in range(SEEDS):
             rng = random.Random(f"{nth} {seed}")
-            store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")
-            lakelog.create(None, SCHEMA, store=store, upkeep=False)
-            workload, disk = Workload(store, key=key), CrashDisk(watch=Counting(nth, crash))
+            workload = Workload(new_store(), key=key)
+            disk = CrashDisk(watch=Counting(nth, crash))
             with suppress(Crash, LakelogError), workload.open(disk) as ingestor:
                 workload.run(ingestor)
             disk.watch = lambda _: None
@@ -186,9 +183,7 @@ def test_rows_are_committed_once_after_a_failure_of_any_disk_operation(
     error: int, times: int
 ) -> None:
     for nth in DISK_POINTS[:: 1 if times == 1 else 2]:
-        store = open_store(f"memory://ingest-{os.getpid()}-{next(_numbers)}")
-        lakelog.create(None, SCHEMA, store=store, upkeep=False)
-        workload = Workload(store)
+        workload = Workload(new_store())
         disk = CrashDisk(watch=Counting(nth, fail(error, share=0.5), times=times))
         with suppress(LakelogError), workload.open(disk) as ingestor:
             with suppress(LakelogError):

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lakelog.errors import InvalidInputError, MalformedLogError
+from lakelog.errors import MalformedLogError
 from lakelog.ingest.joined_records import JoinedRecords
-from lakelog.ingest.rows import Record, Records, RowCodec, batches_of
+from lakelog.ingest.rows import Record, Records, RowCodec
 from lakelog.ingest.state import follows
 from lakelog.model.contract import Struct, parse_schema, to_json
 from lakelog.transaction.schema_conversion import struct_of
@@ -133,24 +133,10 @@ def test_joined_records_have_the_rows_of_separate_ones(
         del found
 
 
-def test_null_in_a_required_column_of_a_table_with_matching_types_raises() -> None:
-    good = pa.table({"id": [1]}, schema=pa.schema([("id", pa.int64())]))
-    codec = RowCodec(Struct(SCHEMA.fields[:1]))
-    assert list(codec.records(good))
-    with pytest.raises(InvalidInputError, match="NOT NULL"):
-        list(codec.records(pa.table({"id": pa.array([None], pa.int64())})))
-
-
 def test_unknown_record_form_raises_malformed_log_error() -> None:
     record = Record(b"\x07\x01\x00\x00\x00", b"", 1)
     with pytest.raises(MalformedLogError, match="unknown form"):
         RowCodec(SCHEMA).decode(as_records([record]))
-
-
-def test_json_lines_and_mappings_are_split_into_batches() -> None:
-    assert list(batches_of(b'{"a": 1}\n \n{"a": 2}')) == [[b'{"a": 1}', b'{"a": 2}']]
-    assert list(batches_of([])) == []
-    assert list(batches_of({"a": 1})) == [[{"a": 1}]]
 
 
 def schema(*fields: tuple[str, Any]) -> Struct:

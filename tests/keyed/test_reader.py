@@ -20,17 +20,13 @@ from lakelog.errors import (
 from lakelog.keyed import manifest
 from lakelog.keyed.store import KeyedStore
 from tests.faults.killers import killer_process
+from tests.keyed.test_store import state
 from tests.wal.crash_disk import CrashDisk, Operation, quiet
 
 KILLER = Path(__file__).with_name("keyed_killer.py")
 PATH = "store"
 
 State = dict[bytes, bytes]
-
-
-def state(store: KeyedStore) -> State:
-    found = store.scan()
-    return dict(zip(found["key"], found["value"], strict=True))
 
 
 def test_reader_sees_the_state_of_its_opening_or_last_refresh(tmp_path: Path) -> None:
@@ -127,9 +123,13 @@ def test_missing_files_raise_the_same_error_for_readers_and_writers() -> None:
         for name in disk.contents():
             if name.startswith(f"{PATH}/{lost}"):
                 disk.put(name, None)
+        before = {name: data for name, data in disk.contents().items() if "/wal/" not in name}
         for read_only in (True, False):
-            with pytest.raises(CorruptionError, match=message):
+            with pytest.raises(CorruptionError, match=message) as caught:
                 KeyedStore(PATH, read_only=read_only, disk=disk)
+            assert str(caught.value.path).startswith(f"{PATH}/{lost}")
+            assert disk.contents().items() >= before.items(), "no file is a leftover"
+            assert lost != "wal" or disk.contents() == before, "no log is created"
 
 
 STEPS: tuple[Callable[[KeyedStore], object], ...] = (

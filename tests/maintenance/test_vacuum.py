@@ -37,7 +37,6 @@ from tests.transaction.tables import DIALECTS, new_table, runtime
 
 DAY_MS = 86_400_000
 NOW_MS = 1_900_000_000_000
-WEEK = dt.timedelta(weeks=1)
 Z85 = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 
 

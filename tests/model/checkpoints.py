@@ -20,8 +20,6 @@ from tests.model.strict_json import RefusedError, parse_lines
 
 PARSED = ("stats_parsed", "partitionValues_parsed")
 
-STATE_WRAPPERS = ("protocol", "metaData", "txn", "domainMetadata", "add", "remove")
-
 
 class BrokenCheckpointError(Exception):
     """The checkpoint cannot be read, or its parts are inconsistent."""

@@ -23,7 +23,6 @@ from tests import handmade
 from tests.handmade import Handmade
 
 FEATURES = ["deletionVectors", "domainMetadata", "v2Checkpoint"]
-READER_FEATURES = ["deletionVectors", "v2Checkpoint"]
 VECTOR = {"storageType": "u", "pathOrInlineDv": "ab", "offset": 1, "sizeInBytes": 3}
 ACTIONS = (
     handmade.protocol(
