@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,26 +29,9 @@ from tests.checkpoint.tables import (
     log_at,
     make,
 )
+from tests.concurrency import run_concurrently
 
 ROUNDS = share_of(4, 2)
-
-
-def run_concurrently(*works: Callable[[], None]) -> list[BaseException]:
-    """Run each in a thread; return their errors."""
-    raised: list[BaseException] = []
-
-    def guarded(work: Callable[[], None]) -> None:
-        try:
-            work()
-        except BaseException as error:  # noqa: BLE001 - reported by the test
-            raised.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(work,)) for work in works]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return raised
 
 
 @pytest.mark.parametrize("kind", [CLASSIC, MULTIPART, V2_JSON, JSON, FLATTENED], ids=str)
@@ -71,14 +53,13 @@ def test_two_checkpoint_writers_of_one_version_do_not_affect_readers(
             found = lakelog.open(root).snapshot(version=LATEST).files().select("path").collect()
             assert sorted(found["path"]) == expected
 
-    reader = threading.Thread(target=lambda: failures.extend(run_concurrently(read)))
-    failures: list[BaseException] = []
-    reader.start()
-    raised = run_concurrently(checkpoint, checkpoint)
-    done.set()
-    reader.join()
-    assert raised == []
-    assert failures == []
+    def write() -> None:
+        try:
+            run_concurrently(checkpoint, checkpoint)
+        finally:
+            done.set()
+
+    run_concurrently(write, read)
     log = log_at(root, kind.dialect)
     for found in log.list_all().checkpoints:
         assert verify_one(log, found).is_proved
@@ -99,7 +80,7 @@ def test_checkpoint_writers_do_not_affect_a_committer_and_the_pointer_is_valid(
         for _ in range(ROUNDS):
             write_checkpoint(log_at(root, CLASSIC.dialect))
 
-    assert run_concurrently(commit, checkpoint, checkpoint) == []
+    run_concurrently(commit, checkpoint, checkpoint)
     snapshot = lakelog.open(root).snapshot()
     assert snapshot.version == LATEST + 8
     assert snapshot.num_files() == 19 + 8
@@ -121,7 +102,7 @@ def test_failed_checkpoint_writer_does_not_affect_another(tmp_path: Path) -> Non
     def checkpoint() -> None:
         write_checkpoint(log_at(root, MULTIPART.dialect), layout="multipart")
 
-    assert run_concurrently(fail, checkpoint, fail) == []
+    run_concurrently(fail, checkpoint, fail)
     assert lakelog.open(root).verify().is_proved
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from lakelog.errors import (
 )
 from lakelog.storage import StoreWrapper, open_store
 from lakelog.testing import InjectingStore, Rule
+from tests.concurrency import run_concurrently
 from tests.data.rows import commit_info
 from tests.handmade import Handmade, field, metadata, protocol
 
@@ -87,21 +88,10 @@ def test_arguments_that_contradict_the_table_raise(tmp_path: Path) -> None:
 
 
 def test_writers_that_create_the_table_at_the_same_time_all_write(tmp_path: Path) -> None:
-    start, failed = threading.Barrier(4), []
-
     def work(number: int) -> None:
-        start.wait()
-        try:
-            lakelog.write(tmp_path, pl.DataFrame({"id": [number], "day": ["a"]}), upkeep=False)
-        except LakelogError as error:
-            failed.append(error)
+        lakelog.write(tmp_path, pl.DataFrame({"id": [number], "day": ["a"]}), upkeep=False)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failed
+    run_concurrently(*(partial(work, number) for number in range(4)))
     assert ids(tmp_path) == [0, 1, 2, 3]
 
 

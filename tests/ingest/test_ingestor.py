@@ -7,6 +7,7 @@ import datetime as dt
 import decimal
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from lakelog.testing import InjectingStore
 from lakelog.wal import encode
 from lakelog.wal.disk import LocalFile
 from lakelog.wal.encode import RECORD_BYTES
+from tests.concurrency import run_concurrently
 
 SCHEMA = {"id": pl.Int64, "name": pl.String, "at": pl.Datetime("us", "UTC")}
 
@@ -171,11 +173,7 @@ def test_tables_that_threads_write_at_the_same_time_share_records(
                     case _:
                         own += [ingestor.write(rows[:1]), ingestor.write(rows[1:])]
 
-        threads = [threading.Thread(target=write, args=(n,)) for n in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_concurrently(*(partial(write, n) for n in range(8)))
         assert all(own == sorted(own) for own in numbers.values())
         seqs = [seq for own in numbers.values() for seq in own]
         assert len(set(seqs)) < len(seqs), "no record was shared"

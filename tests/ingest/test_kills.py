@@ -10,6 +10,7 @@ import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 import lakelog
 from lakelog.errors import ConflictError
 from tests.budget import seed_of
+from tests.concurrency import run_concurrently
 from tests.faults.killers import killer_process
 
 KILLER = Path(__file__).with_name("ingest_killer.py")
@@ -112,12 +114,8 @@ def test_rows_are_inserted_once_while_other_writers_change_the_table(tmp_path: P
             for number in range(first, first + 60):
                 ingestor.write({"id": number, "day": 0})
 
-        threads = [threading.Thread(target=write, args=(n * 60,)) for n in range(8)]
         other.start()
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        run_concurrently(*(partial(write, n * 60) for n in range(8)))
         ingestor.flush()
         is_over.set()
         other.join()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
+from functools import partial
 
 import polars as pl
 import pyarrow as pa
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lakelog.keyed import rows
 from lakelog.keyed.memtable import Memtable
 from tests.budget import share_of
+from tests.concurrency import run_concurrently
 
 KEYS = st.binary(max_size=2) | st.sampled_from([b"a", b"ab", b"b"])
 VALUES = st.none() | st.binary(max_size=3)
@@ -118,21 +119,16 @@ def test_concurrent_puts_gets_and_sorts_return_the_newest_value(
     monkeypatch.setattr("lakelog.keyed.memtable._FOLD_RECORDS", 16)
     monkeypatch.setattr("lakelog.keyed.memtable._PATIENCE", 1)
     memtable = Memtable()
-    wrong: list[object] = []
 
     def work(lane: int) -> None:
         for n in range(300):
             key = b"%d/%d" % (lane, n % 20)
             memtable.put(n * 4 + lane + 1, key, b"%d" % n)
-            if (found := memtable.get(key)) is None or found[1] != b"%d" % n:
-                wrong.append((key, n, found))
+            found = memtable.get(key)
+            assert found is not None
+            assert found[1] == b"%d" % n
             if n % 50 == lane:
                 memtable.newest()
 
-    threads = [threading.Thread(target=work, args=(lane,)) for lane in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
+    run_concurrently(*(partial(work, lane) for lane in range(4)))
     assert memtable.newest().height == 80

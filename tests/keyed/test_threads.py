@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,24 +12,7 @@ import pytest
 from lakelog.keyed.store import KeyedStore, SharedLock
 from lakelog.wal.frames import Op
 from lakelog.wal.log import WriteAheadLog
-
-
-def run_concurrently(*workers: Callable[[], None]) -> None:
-    errors: list[BaseException] = []
-
-    def guarded(worker: Callable[[], None]) -> None:
-        try:
-            worker()
-        except BaseException as error:  # noqa: BLE001 - raised again in the calling thread
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(worker,)) for worker in workers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+from tests.concurrency import run_concurrently
 
 
 def test_concurrent_puts_gets_scans_flushes_and_merges(tmp_path: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 import tracemalloc
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +15,7 @@ from lakelog.errors import UnavailableError
 from lakelog.storage import LogStore, open_store, s3
 from lakelog.storage.cloud import PART_BYTES, PartedUpload
 from lakelog.storage.conditional import UNKNOWN, Verdict
+from tests.concurrency import run_concurrently
 from tests.storage.backends import Backend
 from tests.storage.conftest import BackendOf
 from tests.storage.gcs_double import gcs_double
@@ -208,10 +209,6 @@ def test_concurrent_uploads_do_not_mix(s3_backend: Backend) -> None:
             for _ in range(2 * PART_BYTES // MIB + 1):
                 upload.write(bytes([number]) * MIB)
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    run_concurrently(*(partial(work, number) for number in range(4)))
     for number in range(4):
         assert store.read(f"log/{number}") == bytes([number]) * (2 * PART_BYTES + MIB)

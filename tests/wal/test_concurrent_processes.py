@@ -7,15 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from lakelog.errors import LogLockedError
 from lakelog.wal.log import WriteAheadLog
+from tests.concurrency import outcomes
 
 SCRIPT = Path(__file__).with_name("concurrent_process.py")
 SECONDS = 1.5 * max(1, int(os.environ.get("LAKELOG_ROUNDS", "0")))
@@ -73,29 +74,11 @@ def test_lock_error_names_the_owner_process_until_it_is_dead(tmp_path: Path) -> 
 
 def test_one_of_several_concurrent_writers_gets_the_log(tmp_path: Path) -> None:
     for number in range(30):
-        ready = threading.Barrier(4)
-        logs: list[WriteAheadLog] = []
-        refused: list[LogLockedError] = []
-
-        def open_log(
-            ready: threading.Barrier = ready,
-            logs: list[WriteAheadLog] = logs,
-            refused: list[LogLockedError] = refused,
-        ) -> None:
-            ready.wait()
-            try:
-                logs.append(WriteAheadLog(tmp_path, sync="none"))
-            except LogLockedError as error:
-                refused.append(error)
-
-        threads = [threading.Thread(target=open_log) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert (len(logs), len(refused)) == (1, 3)
-        assert logs[0].append("PUT", "k", b"") == number + 1
-        logs[0].close()
+        found = outcomes(*[partial(WriteAheadLog, tmp_path, sync="none")] * 4)
+        (log,) = [each for each in found if isinstance(each, WriteAheadLog)]
+        assert sum(isinstance(each, LogLockedError) for each in found) == 3
+        assert log.append("PUT", "k", b"") == number + 1
+        log.close()
 
 
 def test_readers_see_no_error_and_no_gap_while_a_writer_rotates_and_truncates(

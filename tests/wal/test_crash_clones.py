@@ -12,6 +12,7 @@ import random
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ from lakelog.errors import LakelogError, NotFoundError
 from lakelog.wal.frames import Op
 from lakelog.wal.historic.upgrade import upgrade
 from lakelog.wal.log import WriteAheadLog
+from tests.concurrency import outcomes
 from tests.wal.crash_disk import CHANGES, Counting, Crash, CrashDisk, Operation, crash
 from tests.wal.historic_model import Writer002, file_003
 
@@ -201,23 +203,13 @@ class Workload:
 
     def threads(self, log: WriteAheadLog) -> None:
         """Several threads write at once."""
-        failures: list[BaseException] = []
 
         def work(thread: int, rng: random.Random) -> None:
-            try:
-                for _ in range(6):
-                    self._write(log, thread, rng)
-            except BaseException as failure:  # noqa: BLE001 - examined below
-                failures.append(failure)
+            for _ in range(6):
+                self._write(log, thread, rng)
 
-        threads = [
-            threading.Thread(target=work, args=(n, random.Random(self.rng.random())))
-            for n in range(1, 4)
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        works = [partial(work, n, random.Random(self.rng.random())) for n in range(1, 4)]
+        failures = [each for each in outcomes(*works) if each is not None]
         for failure in failures:
             if not isinstance(failure, Crash | LakelogError):
                 raise failure

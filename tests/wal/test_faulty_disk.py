@@ -9,8 +9,8 @@ from __future__ import annotations
 import errno
 import itertools
 import random
-import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from lakelog.errors import (
     WalCorruptionError,
 )
 from lakelog.wal.log import WriteAheadLog
+from tests.concurrency import run_concurrently
 from tests.wal.crash_disk import CHANGES, Counting, CrashDisk, Operation, fail
 from tests.wal.log_operations import ACTIONS, BATCH, LONG
 
@@ -394,32 +395,23 @@ def append_in_threads(log: WriteAheadLog, name: str) -> tuple[list[str], list[st
     """Threads append; returns the acknowledged and the uncertain units."""
     acknowledged: list[str] = []
     unknown: list[str] = []
-    unexpected: list[BaseException] = []
 
     def work(thread: int) -> None:
-        try:
-            for n in range(12):
-                key = f"{name} {thread} {n:02}"
-                try:
-                    if n % 4:
-                        log.append("PUT", key, "v" * 50)
-                    else:
-                        log.append_batch([("PUT", key, "v")] * 5)
-                except UnavailableError:
-                    continue
-                except OutcomeUnknownError:
-                    unknown.append(key)
+        for n in range(12):
+            key = f"{name} {thread} {n:02}"
+            try:
+                if n % 4:
+                    log.append("PUT", key, "v" * 50)
                 else:
-                    acknowledged.append(key)
-        except BaseException as error:  # noqa: BLE001 - examined below
-            unexpected.append(error)
+                    log.append_batch([("PUT", key, "v")] * 5)
+            except UnavailableError:
+                continue
+            except OutcomeUnknownError:
+                unknown.append(key)
+            else:
+                acknowledged.append(key)
 
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not unexpected, unexpected
+    run_concurrently(*(partial(work, n) for n in range(4)))
     return acknowledged, unknown
 
 

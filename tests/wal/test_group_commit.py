@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import errno
-import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -21,6 +21,7 @@ from lakelog.errors import (
 from lakelog.wal import group_commit
 from lakelog.wal.encode import RECORD_BYTES
 from lakelog.wal.log import WriteAheadLog, append_part
+from tests.concurrency import outcomes
 from tests.wal import plain
 from tests.wal.crash_disk import Counting, CrashDisk, Operation, fail
 from tests.wal.damage import LOG_ID, settings
@@ -48,22 +49,7 @@ def opened(disk: CrashDisk, **how: Any) -> WriteAheadLog:
 
 def together(count: int, work: Callable[[int], Any]) -> list[Any]:
     """The result or the exception of each thread."""
-    outcomes: list[Any] = [None] * count
-    barrier = threading.Barrier(count)
-
-    def run(thread: int) -> None:
-        barrier.wait()
-        try:
-            outcomes[thread] = work(thread)
-        except Exception as error:  # noqa: BLE001 - the test examines it
-            outcomes[thread] = error
-
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return outcomes
+    return outcomes(*(partial(work, n) for n in range(count)))
 
 
 def test_concurrent_appends_share_fsyncs_and_keep_their_order() -> None:
