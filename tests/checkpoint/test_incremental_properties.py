@@ -14,7 +14,6 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from lakelog.checkpoint.incremental import Incremental
 from lakelog.dialects.delta.paths import decode_path
 from lakelog.storage import open_store
 from tests.checkpoint.incremental_tables import (
@@ -166,32 +165,3 @@ def test_deltalake_reads_a_chain_like_lakelog(seed: int, tmp_path: Path) -> None
     assert sorted(found["path"].to_pylist()) == sorted(
         path.replace(" ", "%20") for path, _ in expected
     )
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_incremental_checkpoint_equals_a_full_checkpoint(seed: int, tmp_path: Path) -> None:
-    rng = random.Random(seed)
-    table = Table(tmp_path / "t")
-    known: dict[str, list[str | None]] = {}
-    table.create(*random_commit(rng, known))
-    log = open_log(open_store(str(table.root)))
-    checkpoint(log)
-    planned = 0
-    for _ in range(10):
-        table.commit(*random_commit(rng, known))
-        written = checkpoint(log)
-        if not isinstance(written.plan, Incremental):
-            continue
-        planned += 1
-        partial = replay.replay(table.root)
-        own = table.root / written.staged.files[-1].target
-        hidden = own.rename(own.with_name(".hidden"))
-        other = table.root / checkpoint(log, full=True).staged.files[-1].target
-        whole = replay.replay(table.root)
-        other.unlink()
-        hidden.rename(own)
-        files = [compared(state.files.values()) for state in (whole, partial)]
-        assert differences(files[0], files[1], KEY) == []
-        tombstones = [compared(retained(state)) for state in (whole, partial)]
-        assert differences(tombstones[0], tombstones[1], KEY) == []
-    assert planned

@@ -194,7 +194,22 @@ def newest_sidecars(root: Path) -> list[Path]:
     return [root / path for path in snapshot.provenance.files if "_sidecars" in path]
 
 
-@pytest.mark.parametrize("how", ["missing", "truncated", "copied"])
+DAMAGES = ("missing", "truncated", "copied", "one row less")
+
+
+def damage(root: Path, how: str) -> None:
+    first, second, *_ = newest_sidecars(root)
+    if how == "missing":
+        first.unlink()
+    elif how == "truncated":
+        first.write_bytes(first.read_bytes()[:-7])
+    elif how == "copied":
+        first.write_bytes(second.read_bytes())
+    else:
+        pq.write_table(pq.read_table(first)[1:], first)
+
+
+@pytest.mark.parametrize("how", DAMAGES)
 def test_damaged_sidecar_leads_to_a_full_checkpoint_from_the_commits(
     how: str, tmp_path: Path
 ) -> None:
@@ -207,7 +222,7 @@ def test_damaged_sidecar_leads_to_a_full_checkpoint_from_the_commits(
     assert lakelog.open(table.root).snapshot().num_files() == 30
 
 
-@pytest.mark.parametrize("how", ["missing", "truncated", "copied"])
+@pytest.mark.parametrize("how", DAMAGES)
 def test_damaged_sidecar_without_commits_fails_the_checkpoint(how: str, tmp_path: Path) -> None:
     table = make(tmp_path / "t")
     damage(table.root, how)
@@ -217,16 +232,6 @@ def test_damaged_sidecar_without_commits_fails_the_checkpoint(how: str, tmp_path
     with pytest.raises(CheckpointCorruptionError):
         lakelog.open(table.root).checkpoint()
     assert sorted((table.root / "_delta_log").glob("*.checkpoint.*")) == before
-
-
-def damage(root: Path, how: str) -> None:
-    first, second, *_ = newest_sidecars(root)
-    if how == "missing":
-        first.unlink()
-    elif how == "truncated":
-        first.write_bytes(first.read_bytes()[:-7])
-    else:
-        first.write_bytes(second.read_bytes())
 
 
 @pytest.mark.parametrize("fault", ["fail", "lost"])

@@ -32,28 +32,17 @@ SOME = st.lists(sidecars(), max_size=40)
 
 
 @given(SOME, st.integers(0, 500))
-@settings(max_examples=share_of(100), deadline=None)
-def test_each_sidecar_is_kept_or_rewritten(held: list[Sidecar], incoming: int) -> None:
-    reuse = plan_reuse(held, incoming, TARGET)
-    both = [*reuse.kept, *reuse.rewritten]
-    assert sorted(map(id, both)) == sorted(map(id, held))
-    assert [s for s in held if any(s is k for k in reuse.kept)] == list(reuse.kept)
-
-
-@given(SOME, st.integers(0, 500))
-@settings(max_examples=share_of(100), deadline=None)
-def test_sidecar_with_a_superseded_row_is_not_kept(held: list[Sidecar], incoming: int) -> None:
-    for kept in plan_reuse(held, incoming, TARGET).kept:
-        assert not kept.superseded
-        assert kept.rows > 2 * kept.expired
-
-
-@given(SOME, st.integers(0, 500))
-@settings(max_examples=share_of(100), deadline=None)
+@settings(max_examples=share_of(200), deadline=None)
 def test_few_small_sidecars_remain_and_new_ones_are_near_the_target_size(
     held: list[Sidecar], incoming: int
 ) -> None:
     reuse = plan_reuse(held, incoming, TARGET)
+    both = [*reuse.kept, *reuse.rewritten]
+    assert sorted(map(id, both)) == sorted(map(id, held))
+    assert [s for s in held if any(s is k for k in reuse.kept)] == list(reuse.kept)
+    for kept in reuse.kept:
+        assert not kept.superseded
+        assert kept.rows > 2 * kept.expired
     assert sum(s.rows * 2 < TARGET for s in reuse.kept) <= MOST_SMALL
     left = [max(0, s.rows - s.superseded - s.expired) for s in reuse.rewritten]
     pool = incoming + sum(left)
@@ -83,11 +72,6 @@ def test_appends_write_each_row_only_a_few_times(sizes: list[int]) -> None:
     total = sum(sizes)
     assert sum(s.rows for s in held) == total
     assert written <= 8 * total  # log2 of the target, and one
-
-
-def test_append_keeps_every_large_sidecar() -> None:
-    reuse = plan_reuse([sidecar(100), sidecar(60), sidecar(140)], 1, TARGET)
-    assert (len(reuse.kept), reuse.rewritten, reuse.parts) == (3, (), 1)
 
 
 def test_no_change_writes_nothing() -> None:

@@ -68,14 +68,6 @@ def test_usage_error_leaves_no_files(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_second_demo_in_one_folder_is_refused(lakelog: Any, tmp_path: Path) -> None:
-    words = ("demo", "--directory", tmp_path, "--commits", MIN_COMMITS)
-    assert lakelog(*words).code == 0
-    outcome = lakelog(*words)
-    assert outcome.code == 2
-    assert "not empty" in outcome.errors
-
-
 def test_the_same_seed_gives_the_same_rows_and_commit_times(tmp_path: Path) -> None:
     columns = ("version", "timestamp", "operation", "userName")
     first, second, other = (

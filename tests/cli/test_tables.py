@@ -211,7 +211,7 @@ def test_pipe_gets_complete_texts_without_colour(lakelog: Any, table: str) -> No
 @pytest.mark.parametrize(
     ("words", "columns"),
     [
-        *((("files",), columns) for columns in (60, 80, 120)),
+        *((("files",), columns) for columns in (60, 120)),
         (("history",), 60),
         (("actions",), 80),
         (("diff", "10", "30"), 60),

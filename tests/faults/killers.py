@@ -52,6 +52,25 @@ def started(killer: Path) -> Iterator[Callable[[dict[str, Any]], int]]:
         yield run
 
 
+@contextmanager
+def killed(killer: Path) -> Iterator[Callable[[dict[str, Any]], list[list[str]]]]:
+    """Yields a function that runs one order until its process is killed; it returns the words of
+    each event of the process.
+    """
+    with killer_process(killer) as send:
+
+        def run(order: dict[str, Any]) -> list[list[str]]:
+            events = []
+            for line in send(order):
+                events.append(line.split())
+                if events[-1][0] == "ended":
+                    assert events[-1][1] == str(-signal.SIGKILL)
+                    return events
+            raise AssertionError("the killer process has ended")
+
+        yield run
+
+
 def write_event(*words: object) -> None:
     """Write an event to standard output, complete or not at all."""
     os.write(1, (" ".join(map(str, words)) + "\n").encode())

@@ -21,7 +21,7 @@ import lakelog
 from lakelog.errors import ConflictError
 from tests.budget import seed_of
 from tests.concurrency import run_concurrently
-from tests.faults.killers import killer_process
+from tests.faults.killers import killed
 
 KILLER = Path(__file__).with_name("ingest_killer.py")
 ROUNDS = max(3, int(os.environ.get("LAKELOG_ROUNDS", "0")))
@@ -31,18 +31,7 @@ Run = Callable[[dict[str, Any]], list[list[str]]]
 
 @pytest.fixture
 def run() -> Iterator[Run]:
-    """Run one process until it is killed, and return its events."""
-    with killer_process(KILLER) as ask:
-
-        def run_order(order: dict[str, Any]) -> list[list[str]]:
-            events = []
-            for line in ask(order):
-                events.append(line.split())
-                if events[-1][0] == "ended":
-                    assert events[-1][1] == "-9"
-                    return events
-            raise AssertionError("the killer process exited")
-
+    with killed(KILLER) as run_order:
         yield run_order
 
 
