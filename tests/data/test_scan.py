@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from polars.testing import assert_frame_equal
 
 import lakelog
 from lakelog import Snapshot
-from lakelog.errors import InvalidInputError
+from lakelog.errors import InvalidInputError, UnsupportedFeatureError
 from tests.budget import share_of
 from tests.data.rows import data_file, snapshot_of
 from tests.handmade import field
@@ -119,3 +120,13 @@ def test_invalid_scan_raises_immediately(tmp_path: Path) -> None:
     snapshot, _ = new_snapshot(tmp_path)
     with pytest.raises(InvalidInputError, match="does not have"):
         snapshot.scan(pl.col("missing") == 1)
+
+
+@pytest.mark.parametrize("type_", ["decimal(39,2)", "decimal(5,7)"])
+def test_columns_next_to_an_invalid_decimal_are_read(tmp_path: Path, type_: str) -> None:
+    fields = (field("n"), field("v", type_))
+    file = data_file(tmp_path, "a.parquet", pa.table({"n": [1]}))
+    snapshot = snapshot_of(tmp_path, fields, file)
+    assert snapshot.scan().select("n").collect()["n"].to_list() == [1]
+    with pytest.raises(UnsupportedFeatureError, match=re.escape(type_)):
+        snapshot.scan().collect()

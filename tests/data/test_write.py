@@ -416,6 +416,15 @@ def test_unsupported_nested_type_raises(tmp_path: Path, type_: dict[str, Any]) -
         WritePlan.of(handmade.table.snapshot())
 
 
+def test_unknown_column_mapping_mode_raises_before_a_row_is_written(tmp_path: Path) -> None:
+    unknown = {"delta.columnMapping.mode": "index"}
+    Handmade(tmp_path).commit(0, protocol(2, 5), metadata(field("a"), properties=unknown))
+    table = lakelog.open(tmp_path)
+    with pytest.raises(UnsupportedFeatureError, match="unknown column mapping mode"):
+        table.append(pl.DataFrame({"a": [1]}))
+    assert data_files(tmp_path) == []
+
+
 def test_table_without_stored_columns_raises(tmp_path: Path) -> None:
     handmade = Handmade(tmp_path)
     handmade.commit(0, protocol(1, 2), metadata(field("v", "void")))

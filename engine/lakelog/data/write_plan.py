@@ -23,7 +23,7 @@ from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.lazy import cached_property
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
-from lakelog.model.metadata import CLUSTERING, Metadata, clustering_paths
+from lakelog.model.metadata import CLUSTERING, Metadata, clustering_paths, honoured_mapping
 from lakelog.skipping.indexed_columns import NUM_INDEXED_COLUMNS
 from lakelog.storage.resolve import absolute_location
 from lakelog.transaction import write_support
@@ -271,6 +271,7 @@ def _require_rows_writable(
             "with Table.transaction",
         )
     write_support.check_writable(table, location)
+    honoured_mapping(table.protocol, metadata)
     unknown = set(metadata.partition_columns).difference(metadata.schema.names)
     if unknown:
         raise CorruptionError(

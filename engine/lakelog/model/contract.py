@@ -45,6 +45,7 @@ CURRENT_DEFAULT = "CURRENT_DEFAULT"
 """Metadata of a field with the SQL text of its default."""
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
+_MAX_PRECISION = 38
 _PRIMITIVES = frozenset(
     "string long integer short byte float double boolean binary date timestamp timestamp_ntz "
     "void variant".split()
@@ -159,11 +160,13 @@ def _parse_type(raw: Any) -> DataType:
         if raw == "decimal":
             return Decimal(10, 0)
         if match := _DECIMAL.fullmatch(raw):
-            return Decimal(int(match[1]), int(match[2]))
+            precision, scale = int(match[1]), int(match[2])
+            if 0 <= scale <= precision and 1 <= precision <= _MAX_PRECISION:
+                return Decimal(precision, scale)
         if raw == "null":
             return Primitive("void")
-        # An unknown type (a collated string, a geometry) is opaque: only rows depend on it, never
-        # the file-level state.
+        # An unknown type (a collated string, a geometry, a decimal of 40 digits) is opaque: only
+        # rows depend on it, never the file-level state.
         return Primitive(raw)
     kind = raw["type"]
     if kind == "struct":

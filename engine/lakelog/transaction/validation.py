@@ -40,7 +40,6 @@ __all__ = ["check_files", "check_metadata"]
 
 _FORBIDDEN = re.compile(r"[ ,;{}()\n\t=]")
 _CHANGE_DATA_COLUMNS = frozenset({"_change_type", "_commit_version", "_commit_timestamp"})
-_MAX_DIGITS = 38
 _MAX_ID = (1 << 31) - 1
 _UNORDERED = frozenset({"void", "variant"})
 
@@ -179,15 +178,6 @@ def _check_types(schema: contract.Struct, before: dict[tuple[str, ...], contract
                     "the column's type is not a type of the format",
                     column=at.text,
                     expected="a type of the Delta protocol, Primitive Types",
-                    found=contract.to_json(leaf),
-                )
-            if isinstance(leaf, contract.Decimal) and not (
-                0 <= leaf.scale <= leaf.precision and 1 <= leaf.precision <= _MAX_DIGITS
-            ):
-                raise InvalidMetadataError(
-                    "the column's decimal type has an invalid precision or scale",
-                    column=at.text,
-                    expected=f"a precision of 1 to {_MAX_DIGITS}, a scale of 0 to the precision",
                     found=contract.to_json(leaf),
                 )
 
