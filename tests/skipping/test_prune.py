@@ -355,8 +355,8 @@ PARTITION_VALUES: list[dict[str, str | None]] = [
         (t.dt.year() < 2024, False, False),
         (d >= date(2024, 1, 3), False, True),
         (m == Decimal("2.25"), False, True),
-        (b, False, True),
-        (~b, True, False),
+        (b, True, True),  # bounds of Booleans are ignored
+        (~b, True, True),
         (p == date(2024, 1, 1), True, False),
         (p.dt.year().is_in([2025]), False, True),
         (q.is_null(), False, True),

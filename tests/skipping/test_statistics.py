@@ -83,10 +83,9 @@ def test_typed_statistics_have_the_shape_of_the_logical_schema() -> None:
         "t": pl.Datetime("us", "UTC"),
         "w": pl.Datetime("us"),
         "day": pl.Date,
-        "b": pl.Boolean,
         "n": pl.Struct({"x": pl.Int64, "deep": pl.Struct({"y": pl.String})}),
     }
-    assert [f.name for f in counts.fields] == [*kept, "a", "v"]
+    assert sorted(f.name for f in counts.fields) == sorted([*kept, "a", "b", "v"])
     assert frame.schema["max"] == bounds
 
 
@@ -106,7 +105,6 @@ def test_typed_statistics_have_the_shape_of_the_logical_schema() -> None:
         ("double", "1e3", 1000.0),
         ("double", '"NaN"', None),
         ("double", "1e400", None),
-        ("boolean", "false", False),
         ("decimal(38,0)", "1" * 38, Decimal("1" * 38)),
         ("decimal(38,2)", "12345678901234567890123456789012345678.9", None),
         (

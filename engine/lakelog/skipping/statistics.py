@@ -29,7 +29,7 @@ from lakelog.skipping.json_texts import CHUNK_ROWS, are_lines, decode, read_line
 from lakelog.skipping.values import parse_text
 
 _BOUNDED = frozenset(
-    "string long integer short byte float double boolean date timestamp timestamp_ntz".split()
+    "string long integer short byte float double date timestamp timestamp_ntz".split()
 )
 _TEMPORAL = frozenset(("date", "timestamp", "timestamp_ntz"))
 
@@ -42,13 +42,12 @@ _LEADING_COUNT = r'^\s*\{\s*"numRecords"\s*:\s*(\d+)\s*[,}]'
 
 def has_bounds(type_: contract.DataType) -> bool:
     """Whether a leaf type has usable `min` and `max`: not nested, variant, void and opaque types,
-    binary (writers encode its bounds differently) and collated strings (not ordered by bytes).
+    binary (writers encode its bounds differently), collated strings (not ordered by bytes) and
+    Booleans (no engine reads their bounds, so that wrong ones of some writers stay unnoticed).
     """
-    if isinstance(type_, contract.Decimal):
-        return 0 <= type_.scale <= type_.precision <= 38
-    return isinstance(type_, contract.Primitive) and (
-        type_.name in _BOUNDED or type_.name.startswith(("char(", "varchar("))
-    )
+    if isinstance(type_, contract.Primitive):
+        return type_.name in _BOUNDED or type_.name.startswith(("char(", "varchar("))
+    return isinstance(type_, contract.Decimal)
 
 
 def stats_from_json(

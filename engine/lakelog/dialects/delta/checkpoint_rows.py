@@ -167,7 +167,6 @@ def _version(rows: pl.DataFrame, type_: pa.DataType) -> pa.Array:
 
 
 Name = Callable[[contract.Field], str]
-_BOOLEAN = contract.Primitive("boolean")
 
 
 def file_action_columns(plan: CheckpointPlan) -> tuple[list[pa.Field], TypedCopies | None]:
@@ -262,7 +261,7 @@ class TypedCopies:
 
 
 def _bound_type(type_: contract.DataType) -> pa.DataType | None:
-    return contract.to_arrow(type_) if has_bounds(type_) and type_ != _BOOLEAN else None
+    return contract.to_arrow(type_) if has_bounds(type_) else None
 
 
 def _partitions_type(plan: CheckpointPlan) -> pa.StructType | None:
