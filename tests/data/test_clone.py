@@ -22,6 +22,7 @@ from lakelog.errors import (
 )
 from lakelog.storage import open_store
 from lakelog.testing import InjectingStore, Rule
+from lakelog.transaction.row_tracking import ROW_ID_COLUMN, ROW_VERSION_COLUMN
 from tests.data.rows import commit_info
 
 ROWS = pl.DataFrame(
@@ -152,16 +153,30 @@ def test_tables_with_features_are_cloned(tmp_path: Path, properties: dict[str, s
     table.append(ROWS)
     clone = table.clone(tmp_path / "clone")
     assert rows(clone).equals(ROWS)
-    columns = ["baseRowId", "defaultRowCommitVersion"]
-    ids = [
-        each.snapshot().files().collect().select(columns).sort(columns) for each in (table, clone)
-    ]
-    assert ids[0].equals(ids[1])
     assert "team" in clone.snapshot().domains().collect()["domain"].to_list()
     clone.append(ROWS)
     clone.checkpoint()
     assert clone.to_polars().height == 8
     assert clone.verify().verdict == "proved"
+
+
+def test_row_ids_and_row_commit_versions_of_a_clone_are_new(tmp_path: Path) -> None:
+    tracked = {"delta.enableRowTracking": "true", "delta.enableDeletionVectors": "true"}
+    table = lakelog.create(tmp_path / "t", ROWS.schema, configuration=tracked)
+    table.append(ROWS)
+    table.update({"x": 0.5}, "id = 2")  # the new file has row ids and row commit versions
+    clone = table.clone(tmp_path / "clone")
+    found = clone.scan(row_ids=True).collect().sort("id")
+    assert found.select(ROWS.columns).equals(rows(table))
+    assert found["_row_id"].is_unique().all()
+    assert set(found["_row_commit_version"]) == {0}
+    clone.update({"x": 1.5}, "id = 1")
+    later = clone.scan(row_ids=True).collect().sort("id")
+    assert later["_row_id"].equals(found["_row_id"])
+    assert later.filter(pl.col("_row_commit_version") > 0)["id"].to_list() == [1]
+    for key in (ROW_ID_COLUMN, ROW_VERSION_COLUMN):
+        names = [t.snapshot().metadata.configuration[key] for t in (table, clone)]
+        assert names[0] != names[1]
 
 
 @pytest.mark.parametrize("place", ["source/clone", "source/a/../clone", "."])

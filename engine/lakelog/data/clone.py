@@ -29,14 +29,18 @@ from lakelog.redaction import redact
 from lakelog.storage.bounded import bounded
 from lakelog.storage.containment import Reach
 from lakelog.transaction.create import NewTable
+from lakelog.transaction.metadata_changes import with_tracking_columns
 from lakelog.transaction.operations import CommitArguments, CommitDescription, Operation
-from lakelog.transaction.row_tracking import DOMAIN
+from lakelog.transaction.row_tracking import DOMAIN, ROW_ID_COLUMN, ROW_VERSION_COLUMN
 from lakelog.transaction.runtime import Runtime
 
 _OF_THE_LOG = (
     "delta.inCommitTimestampEnablementVersion",
     "delta.inCommitTimestampEnablementTimestamp",
+    ROW_ID_COLUMN,
+    ROW_VERSION_COLUMN,
 )
+_OF_THE_FILES = ("version", "dvId", "baseRowId", "defaultRowCommitVersion")
 
 
 def clone(
@@ -60,7 +64,7 @@ def clone(
     reach = location_reach(source)
     _require_apart(reach.absolute(""), location_reach(target).absolute(""), target.table)
     files = snapshot.files().collect()
-    adds = _with_absolute_paths(files.drop("version", "dvId"), reach)
+    adds = _with_absolute_paths(files.drop(_OF_THE_FILES, strict=False), reach)
     domains = snapshot.domains().filter(pl.col("domain") != DOMAIN).collect().drop("version")
     size = int(files["size"].sum())
     operation = Operation(
@@ -126,6 +130,9 @@ def _configuration(snapshot: LogSnapshot, runtime: Runtime, now_ms: int) -> Tabl
     table = snapshot.table_configuration
     properties = {k: v for k, v in table.metadata.configuration.items() if k not in _OF_THE_LOG}
     metadata = replace(
-        table.metadata, id=runtime.new_id(), configuration=properties, created_time=now_ms
+        table.metadata,
+        id=runtime.new_id(),
+        configuration=with_tracking_columns(properties, {}, runtime.new_id),
+        created_time=now_ms,
     )
     return table.changed(metadata=metadata)

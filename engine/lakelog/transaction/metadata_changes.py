@@ -310,11 +310,24 @@ def settled_metadata(metadata: Metadata, before: Metadata | None, runtime: Runti
         if not key.lower().startswith(FEATURE_PROPERTY)
         or (before is not None and before.configuration.get(key) == value)
     }
-    if is_on(configuration, row_tracking.ENABLED):
+    known = {} if before is None else before.configuration
+    tracked = with_tracking_columns(configuration, known, runtime.new_id)
+    return assign(replace(metadata, configuration=tracked), before, runtime.new_id)
+
+
+def with_tracking_columns(
+    configuration: Mapping[str, str | None],
+    before: Mapping[str, str | None],
+    new_id: Callable[[], str],
+) -> dict[str, str | None]:
+    """Properties with the names of the columns for row ids and row commit versions, if row tracking
+    is enabled: those of the properties `before`, else new ones.
+    """
+    found = dict(configuration)
+    if is_on(found, row_tracking.ENABLED):
         for key, prefix in (
             (row_tracking.ROW_ID_COLUMN, "_row-id-col-"),
             (row_tracking.ROW_VERSION_COLUMN, "_row-commit-version-col-"),
         ):
-            kept = before.configuration.get(key) if before is not None else None
-            configuration.setdefault(key, kept or prefix + runtime.new_id())
-    return assign(replace(metadata, configuration=configuration), before, runtime.new_id)
+            found.setdefault(key, before.get(key) or prefix + new_id())
+    return found
