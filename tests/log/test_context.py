@@ -11,7 +11,9 @@ from hypothesis import strategies as st
 
 from lakelog.dialects.log_content import CommitFile
 from lakelog.errors import TableNotFoundError, VersionNotFoundError
-from lakelog.log.context import commit_times, iso_text, version_at
+from lakelog.log import context
+from lakelog.log.context import Log, commit_times, iso_text
+from lakelog.log.snapshot import LogSnapshot
 from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, info, metadata, protocol
 
 
@@ -36,6 +38,10 @@ def test_commit_times_equal_a_sequential_adjustment(modified: list[int]) -> None
 
 
 # --- the version at a time -----------------------------------------------------------------------
+
+
+def version_at(log: Log, timestamp_ms: int) -> int:
+    return context.version_at(log, timestamp_ms, lambda: LogSnapshot.open(log).metadata)
 
 
 def three_commits(made: Handmade) -> None:
@@ -140,6 +146,23 @@ def test_in_commit_timestamps_are_used_again_after_they_were_disabled(made: Hand
     log = made.context()
     assert [version_at(log, LATER + ms) for ms in (7000, 8500, 9000)] == [7, 8, 9]
     assert version_at(log, LATER + 6500) == 6
+
+
+@pytest.mark.parametrize("since", [2, None], ids=["enabled", "never"])
+def test_in_commit_timestamps_before_they_were_enabled_are_ignored(
+    made: Handmade, since: int | None
+) -> None:
+    made.commit(0, stamped(10**6), protocol(), metadata())
+    made.commit(1, stamped(10**6 + 1), add("a"))
+    if since is not None:
+        begun = {"delta.inCommitTimestampEnablementVersion": str(since)}
+        made.commit(since, stamped(since), metadata(properties=ENABLED | begun))
+        made.commit(since + 1, stamped(since + 1), add("b"))
+    for version, at in ((0, 0), (0, MINUTE_MS - 1), (1, MINUTE_MS), (1, 3 * MINUTE_MS)):
+        assert made.table.snapshot(timestamp=FIRST_MS + at).version == version
+    if since is not None:
+        assert made.table.snapshot(timestamp=LATER + 2000).version == 2
+        assert made.table.snapshot(timestamp=LATER + 10**9).version == 3
 
 
 @pytest.mark.parametrize("value", ["text", 1.5, None, True, 2**63])

@@ -82,7 +82,7 @@ def changes(
     where: pl.Expr | str | None = None,
 ) -> pl.LazyFrame:
     """The changes of a range of commits; see `lakelog.table.Table.changes`."""
-    first, last = change_range(log, start, end)
+    first, last = change_range(log, open_version, start, end)
     snapshot = open_version(last)
     if first > snapshot.version:
         raise InvalidInputError(
@@ -98,11 +98,11 @@ def changes(
 
 
 def change_range(
-    log: Log, start: int | Timestamp, end: int | Timestamp | None
+    log: Log, open_version: Open, start: int | Timestamp, end: int | Timestamp | None
 ) -> tuple[int, int | None]:
     """The first and the last version of a range; None is the latest."""
-    first = _version(log, start, is_start=True)
-    return first, None if end is None else _version(log, end, is_start=False)
+    first = _version(log, open_version, start, is_start=True)
+    return first, None if end is None else _version(log, open_version, end, is_start=False)
 
 
 def change_schema(snapshot: LogSnapshot) -> contract.Struct:
@@ -129,7 +129,11 @@ def follow(
     stop: Callable[[], bool] | None,
 ) -> Iterator[tuple[int, pl.LazyFrame]]:
     """Each new version and its changes; see `lakelog.table.Table.follow`."""
-    version = log.latest_version() + 1 if start is None else _version(log, start, is_start=True)
+    version = (
+        log.latest_version() + 1
+        if start is None
+        else _version(log, open_version, start, is_start=True)
+    )
     while True:
         for each in range(version, log.latest_version() + 1):
             yield each, changes(log, open_version, each, each)
@@ -139,15 +143,19 @@ def follow(
         runtime.sleep(interval_s)
 
 
-def _version(log: Log, at: int | Timestamp, *, is_start: bool) -> int:
+def _version(log: Log, open_version: Open, at: int | Timestamp, *, is_start: bool) -> int:
     """The first version committed at or after a time, or the last at or before it."""
     if isinstance(at, int):
         return at
-    if not is_start:
-        return version_at(log, to_ms(at))
+
+    def metadata() -> Metadata:
+        return open_version(None).metadata
+
     at_ms = to_ms(at)
+    if not is_start:
+        return version_at(log, at_ms, metadata)
     try:
-        version = version_at(log, at_ms - 1) + 1
+        version = version_at(log, at_ms - 1, metadata) + 1
     except VersionNotFoundError:
         listing = log.list_all()
         version = listing.commits[0].version if listing.commits else 0

@@ -211,7 +211,8 @@ class StateCache:
         """The latest version committed at or before a time. The time is always looked up;
         `max_staleness_s` applies to the version found.
         """
-        return self.state(version_at(self._log, timestamp_ms), max_staleness_s)
+        version = version_at(self._log, timestamp_ms, lambda: self.state().metadata)
+        return self.state(version, max_staleness_s)
 
     def committed(self) -> None:
         """Discard the latest version: this process has just committed a later one."""

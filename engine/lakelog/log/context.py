@@ -25,6 +25,7 @@ from lakelog.errors import (
 )
 from lakelog.input_validation import require_int
 from lakelog.log.segment import has_hole, latest_version, rebuildable
+from lakelog.model.metadata import Metadata
 from lakelog.storage import LogStore
 from lakelog.storage.containment import NOTHING, External
 
@@ -178,9 +179,10 @@ def commit_times(commits: Sequence[CommitFile]) -> pl.DataFrame:
     return pl.DataFrame(columns, schema={"version": pl.Int64, "timestamp": pl.Int64})
 
 
-def version_at(log: Log, timestamp_ms: int) -> int:
+def version_at(log: Log, timestamp_ms: int, latest: Callable[[], Metadata]) -> int:
     """The latest version committed at or before a time, by in-commit timestamps or else monotone
-    file times (Delta protocol, Recommendations for Readers of Tables with In-Commit Timestamps).
+    file times (Delta protocol, Recommendations for Readers of Tables with In-Commit Timestamps);
+    `latest` returns the metadata of the latest version.
     """
     listing = log.list_all()
     latest_version(listing, log.table)
@@ -190,6 +192,8 @@ def version_at(log: Log, timestamp_ms: int) -> int:
     times = state_times(log, listing)
     found: int | None = None
     enabled = _first_in_commit(log, commits) if commits else None
+    if enabled is not None:
+        enabled = _first_applying(log, commits, enabled, latest().stamped_from)
     while enabled is not None:
         at = _in_commit(log, commits[enabled])
         if at is None or timestamp_ms < at:
@@ -272,6 +276,16 @@ def _first_in_commit(log: Log, commits: Sequence[CommitFile], low: int = 0) -> i
         else:
             high = middle
     return low
+
+
+def _first_applying(
+    log: Log, commits: Sequence[CommitFile], enabled: int, since: int | None
+) -> int | None:
+    """As `_first_in_commit`, from version `since` on; None is no version."""
+    if since is None or since > commits[-1].version:
+        return None
+    low = next(i for i, commit in enumerate(commits) if commit.version >= since)
+    return enabled if enabled >= low else _first_in_commit(log, commits, low)
 
 
 def _last_at_or_before(

@@ -34,7 +34,7 @@ from lakelog.maintenance.cleanup_checks import whole_problem
 from lakelog.maintenance.inventory import HidingStore, ListedStore, inventory, walk_log
 from lakelog.maintenance.retention_bounds import Commits, Facts, Horizon, Retention
 from lakelog.model.durations import duration_text
-from lakelog.model.metadata import Metadata, Protocol, is_on
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage.base import FileEntry
 
 _T = TypeVar("_T")
@@ -254,12 +254,11 @@ def _timed(
     log: Log, commits: Commits, listing: LogListing, protocol: Protocol, metadata: Metadata
 ) -> Commits:
     """The commits, with in-commit timestamps if the table has them."""
-    configuration = metadata.configuration
-    if not is_on(configuration, "delta.enableInCommitTimestamps"):
+    since = metadata.stamped_from
+    if since is None:
         return commits
     if not {"inCommitTimestamp", "inCommitTimestamp-preview"} & set(protocol.writer_features or ()):
         return commits
-    since = int(configuration.get("delta.inCommitTimestampEnablementVersion") or 0)
     by_version = {c.version: c for c in listing.commits}
 
     def at(version: int) -> int | None:

@@ -123,6 +123,16 @@ class Metadata:
         }
 
     @property
+    def stamped_from(self) -> int | None:
+        """First version whose in-commit timestamp applies, if it has one; None if they are not
+        enabled (Delta protocol, Recommendations for Readers of Tables with In-Commit Timestamps).
+        """
+        if not is_on(self.configuration, "delta.enableInCommitTimestamps"):
+            return None
+        text = self.configuration.get("delta.inCommitTimestampEnablementVersion") or ""
+        return int(text) if text.isascii() and text.isdecimal() else 0
+
+    @property
     def column_mapping_mode(self) -> str:
         """``none``, ``name`` or ``id``; applies if `Protocol.honours_column_mapping`."""
         return (self.configuration.get("delta.columnMapping.mode") or "none").lower()

@@ -289,7 +289,8 @@ def _range_of(options: SourceOptions, table: Table, pinned: int | None = None) -
         options.get(f"{name}Version", _moment(options.get(f"{name}Timestamp")))
         for name in ("start", "end")
     )
-    first, last = change_range(table.log, start, pinned if end is None else end)
+    last = pinned if end is None else end
+    first, last = change_range(table.log, table.snapshot, start, last)
     return first, table.version() if last is None else last
 
 

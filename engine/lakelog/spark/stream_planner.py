@@ -254,7 +254,10 @@ class StreamPlanner:
         one.
         """
         try:
-            return self._at(version_at(self._log, timestamp_ms - 1) + 1)
+            before = version_at(
+                self._log, timestamp_ms - 1, lambda: self._table.snapshot().metadata
+            )
+            return self._at(before + 1)
         except VersionNotFoundError:
             # Earlier than all versions that can be rebuilt: the first existing commit.
             commits = self._log.list_all().commits
