@@ -409,6 +409,15 @@ def test_absent_or_damaged_statistics_never_prune(text: str | None, where: pl.Ex
     assert keep(where, [{}], [text]) == [True]
 
 
+def test_null_count_of_an_array_never_proves_that_all_arrays_are_null() -> None:
+    arrays = pl.col("l")
+    text = '{"numRecords":2,"nullCount":{"l":2}}'  # two null elements
+    assert keep(arrays.is_not_null(), [{}], [text]) == [True]
+    assert keep(~arrays.is_null(), [{}], [text]) == [True]
+    text = '{"numRecords":2,"nullCount":{"l":0}}'
+    assert keep(arrays.is_null(), [{}], [text]) == [False]
+
+
 def test_unknown_partition_value_never_prunes_and_a_null_one_does() -> None:
     rows: list[dict[str, str | None]] = [{"p": "x"}, {}, {"p": ""}, {"p": None}]
     assert keep(p > date(2024, 1, 1), rows, [None] * 4) == [True, True, False, False]

@@ -451,7 +451,9 @@ class _Walker:
         if counts is not None and counts.dtype == pl.Int64:
             nulls, rows = self._add(counts), self._add(records)
             may_null = (nulls != 0).fill_null(True)
-            may_value = (nulls != rows).fill_null(True)
+            # Older versions of deltalake count the null elements of arrays and maps too.
+            if not isinstance(type_, contract.Array | contract.Map):
+                may_value = (nulls != rows).fill_null(True)
         low = high = None
         if has_bounds(type_):
             low, high = self._dig("min", path), self._dig("max", path)
