@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import random
 import re
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +131,18 @@ def test_columns_next_to_an_invalid_decimal_are_read(tmp_path: Path, type_: str)
     assert snapshot.scan().select("n").collect()["n"].to_list() == [1]
     with pytest.raises(UnsupportedFeatureError, match=re.escape(type_)):
         snapshot.scan().collect()
+
+
+def test_conditions_on_whole_decimals_beyond_64_bits_find_rows_of_deltalake(
+    tmp_path: Path,
+) -> None:
+    values = [Decimal(sign * digits) for sign in (1, -1) for digits in (2**63, 10**19 + 1, 10**37)]
+    rows = pa.table({"m": pa.array(values, pa.decimal128(38, 0))})
+    for row in range(len(values)):
+        deltalake.write_deltalake(tmp_path, rows.slice(row, 1), mode="append")
+    table = lakelog.open(tmp_path)
+    table.checkpoint()
+    for opened in (table, lakelog.open(tmp_path)):
+        for value in values:
+            same = pl.col("m") == pl.lit(value, dtype=pl.Decimal(38, 0))
+            assert opened.to_polars(where=same)["m"].to_list() == [value]

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
 from typing import Any
 
 import orjson
@@ -31,6 +32,8 @@ from lakelog.skipping.values import parse_text
 _BOUNDED = frozenset(
     "string long integer short byte float double date timestamp timestamp_ntz".split()
 )
+_INT64_LIMITS = (Decimal(-(1 << 63)), Decimal((1 << 63) - 1))
+_INT64_DIGITS = 19
 _TEMPORAL = frozenset(("date", "timestamp", "timestamp_ntz"))
 
 _NUM_RECORDS = "numRecords"
@@ -313,7 +316,7 @@ def _bound(raw: pl.Series | None, type_: contract.DataType, height: int) -> pl.S
     if raw is None:
         return _nulls(dtype, height)
     converted = _convert(raw, type_, dtype)
-    return _nulls(dtype, height) if converted is None else _finite(converted)
+    return _nulls(dtype, height) if converted is None else _unsaturated(_finite(converted))
 
 
 def _convert(raw: pl.Series, type_: contract.DataType, dtype: pl.DataType) -> pl.Series | None:
@@ -357,6 +360,19 @@ def _cast_same_kind(raw: pl.Series, dtype: pl.DataType) -> pl.Series:
 def _finite(bound: pl.Series) -> pl.Series:
     """NaN bounds become null: writers disagree on how NaN compares."""
     return bound.fill_nan(None) if bound.dtype.is_float() else bound
+
+
+def _unsaturated(bound: pl.Series) -> pl.Series:
+    """Bounds of decimals at the limits of a 64-bit integer become null: deltalake writes them for
+    every whole number beyond.
+    """
+    dtype = bound.dtype
+    if not isinstance(dtype, pl.Decimal) or dtype.precision - dtype.scale < _INT64_DIGITS:
+        return bound
+    limits = pl.Series(_INT64_LIMITS, dtype=dtype).implode()
+    value = pl.col("bound")
+    unknown = pl.when(value.is_in(limits)).then(None).otherwise(value)
+    return bound.to_frame("bound").select(unknown).to_series()
 
 
 def _nulls(dtype: pl.DataType, height: int) -> pl.Series:
