@@ -281,7 +281,7 @@ def _first_in_commit(log: Log, commits: Sequence[CommitFile], low: int = 0) -> i
 def _first_applying(
     log: Log, commits: Sequence[CommitFile], enabled: int, since: int | None
 ) -> int | None:
-    """As `_first_in_commit`, from version `since` on; None is no version."""
+    """As `_first_in_commit`, from version `since` on; never if it is None."""
     if since is None or since > commits[-1].version:
         return None
     low = next(i for i, commit in enumerate(commits) if commit.version >= since)
