@@ -18,7 +18,7 @@ from lakelog.data.columns import Columns
 from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.model import contract
 from tests.data.rows import batches, data_file, rows, snapshot_of
-from tests.handmade import field
+from tests.handmade import Handmade, field, metadata, protocol
 
 NAIVE = dt.datetime(2024, 2, 29, 12, 30, 15, 123456)
 INSTANT = NAIVE.replace(tzinfo=dt.UTC)
@@ -595,3 +595,30 @@ def test_only_requested_leaves_are_read(tmp_path: Path) -> None:
     assert columns.plain == {"b": 4}
     dropped = contract.Field("dropped", contract.Primitive("long"))
     assert Columns.of(schema, [dropped], "none").leaves == ()
+
+
+@pytest.mark.parametrize(
+    ("mode", "second", "found"),
+    [
+        ("name", field("b"), "'b' in files.*physicalName"),
+        ("name", mapped("b", 2, physical="col-1"), "'b' in files.*physicalName"),
+        ("name", mapped("b", 2, struct(mapped("x", 3), mapped("y", 4, physical="col-3"))), "b.y"),
+        ("id", mapped("b", 1, physical="col-2"), "'b' in files.*columnMapping.id"),
+        ("id", field("b", **{"delta.columnMapping.physicalName": "b"}), "columnMapping.id"),
+    ],
+    ids=["no name", "same name", "same nested name", "same id", "no id"],
+)
+def test_mapped_columns_that_are_not_determined_are_refused(
+    tmp_path: Path, mode: str, second: Any, found: str
+) -> None:
+    features = {"writerFeatures": ["columnMapping"], "readerFeatures": ["columnMapping"]}
+    made = Handmade(tmp_path)
+    properties = {"delta.columnMapping.mode": mode}
+    made.commit(
+        0, protocol(3, 7, **features), metadata(mapped("a", 1), second, properties=properties)
+    )
+    rows = pl.DataFrame({"a": [1]})
+    for use in (made.table.scan, lambda: made.table.append(rows)):
+        with pytest.raises(CorruptionError, match=found):
+            use()
+    assert made.table.snapshot().num_files() == 0

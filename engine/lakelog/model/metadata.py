@@ -160,7 +160,9 @@ def mapping_mode(protocol: Protocol, metadata: Metadata) -> str:
 
 
 def honoured_mapping(protocol: Protocol, metadata: Metadata) -> str:
-    """The mapping mode that readers apply; raises UnsupportedFeatureError for an unknown one."""
+    """The mapping mode that readers apply; raises UnsupportedFeatureError for an unknown one, and
+    CorruptionError if the columns of files are not determined.
+    """
     mode = mapping_mode(protocol, metadata)
     if mode not in _MAPPING_MODES:
         raise UnsupportedFeatureError(
@@ -170,7 +172,36 @@ def honoured_mapping(protocol: Protocol, metadata: Metadata) -> str:
             found=mode,
             hint="file paths and sizes can still be read without it",
         )
+    if mode != "none":
+        _require_mapped(metadata.schema, mode)
     return mode
+
+
+def _require_mapped(schema: contract.Struct, mode: str) -> None:
+    """Refuse columns without a physical name, or in mode ``id`` without an id, and columns that
+    share one (Delta protocol, Writer Requirements for Column Mapping).
+    """
+    names: set[tuple[tuple[str, ...], str]] = set()
+    ids: set[int] = set()
+    for at in contract.fields_of(schema):
+        name = at.field.metadata.get(contract.PHYSICAL_NAME)
+        number = at.field.metadata.get(contract.COLUMN_ID)
+        if not isinstance(name, str) or (at.path[:-1], name) in names:
+            raise _unmapped(at, contract.PHYSICAL_NAME, name)
+        names.add((at.path[:-1], name))
+        if mode == "id":
+            if type(number) is not int or number in ids:
+                raise _unmapped(at, contract.COLUMN_ID, number)
+            ids.add(number)
+
+
+def _unmapped(at: contract.Located, key: str, found: object) -> CorruptionError:
+    return CorruptionError(
+        f"the table maps columns, and that of {at.text!r} in files is not determined",
+        expected=f"a {key} that no other column has",
+        found=found,
+        hint="repair the metadata; file paths and sizes can still be read without it",
+    )
 
 
 def last_protocol(meta: pl.DataFrame) -> Protocol | None:
