@@ -20,6 +20,7 @@ import lakelog
 from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
+    InvalidPropertyError,
     LakelogError,
     NotFoundError,
     TableExistsError,
@@ -105,6 +106,26 @@ def test_types_of_partition_columns_are_inferred_without_loss_or_given(tmp_path:
     assert read[1].to_list() == [1, 11]
     values = lakelog.open(tmp_path / "b").snapshot().files().collect()["partitionValues"].to_list()
     assert sorted(value["month"] for value in values) == ["1", "11"]
+
+
+def test_mapped_columns_keep_their_names_in_the_files(tmp_path: Path) -> None:
+    nested = pa.array([{"b (c)": 5}, None], pa.struct([("b (c)", pa.int64())]))
+    put(tmp_path, "p q=1/a.parquet", pa.table({"id": [1, 2], "s": nested}))
+    mapped = {"delta.columnMapping.mode": "name"}
+    lakelog.convert(tmp_path, configuration=mapped)
+    table = lakelog.open(tmp_path)
+    expected = [
+        {"id": 1, "s": {"b (c)": 5}, "p q": 1},
+        {"id": 2, "s": None, "p q": 1},
+    ]
+    assert table.to_polars().to_dicts() == expected
+    table.append(table.to_polars())
+    table.alter.rename_column("id", "number")
+    assert table.to_polars(where="number = 2 AND `p q` = 1").height == 2
+    other = tmp_path / "other"
+    put(other, "a.parquet", {"id": [1]})
+    with pytest.raises(InvalidPropertyError, match="no ids"):
+        lakelog.convert(other, configuration={"delta.columnMapping.mode": "id"})
 
 
 @pytest.mark.parametrize(

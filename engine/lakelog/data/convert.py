@@ -35,6 +35,7 @@ from lakelog.display import Displayed, size_text
 from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
+    InvalidPropertyError,
     LakelogError,
     NotFoundError,
     UnsupportedFeatureError,
@@ -125,7 +126,15 @@ def convert(
     footers = _footers(log, files, definition.configuration or {})
     columns = _without(_merged(files["path"], footers), keys)
     schema = Struct((*columns.fields, *partitions.fields))
-    new = NewTable(log, runtime, dialects, replace(definition, schema=schema, partition_by=keys))
+    definition = replace(definition, schema=schema, partition_by=keys, has_files=True)
+    new = NewTable(log, runtime, dialects, definition)
+    if new.table.column_mapping == "id":
+        raise InvalidPropertyError(
+            "the columns of the files have no ids",
+            path="delta.columnMapping.mode",
+            expected="name",
+            found="id",
+        )
     report = ConvertReport(
         None,
         files.height,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
@@ -38,13 +38,16 @@ from lakelog.version import __version__
 
 @dataclass(frozen=True)
 class TableDefinition:
-    """Schema, partitioning, properties, name and description of a table."""
+    """Schema, partitioning, properties, name and description of a table; `has_files` if the columns
+    of its first files have the names of the schema, which column mapping then keeps.
+    """
 
     schema: SchemaLike
     partition_by: Sequence[str] = ()
     configuration: Mapping[str, str] | None = None
     name: str | None = None
     description: str | None = None
+    has_files: bool = False
 
 
 class NewTable:
@@ -148,7 +151,8 @@ def _configured(log: Log, runtime: Runtime, definition: TableDefinition) -> Tabl
         log.clock(),
     )
     protocol = rules.upgrade(None, rules.needed(asked))
-    return TableConfiguration(log.dialect, protocol, settled_metadata(asked, None, runtime))
+    before = replace(asked, configuration={}) if definition.has_files else None
+    return TableConfiguration(log.dialect, protocol, settled_metadata(asked, before, runtime))
 
 
 def create_table(
