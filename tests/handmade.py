@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import os
 import zlib
@@ -23,6 +24,11 @@ Action = dict[str, Any]
 
 FIRST_MS = 1_700_000_000_000  # when commit 0 was made; each later commit, a minute after
 MINUTE_MS = 60_000
+
+
+def time_of(version: int) -> dt.datetime:
+    """The time of a commit."""
+    return dt.datetime.fromtimestamp((FIRST_MS + version * MINUTE_MS) / 1000, dt.UTC)
 
 
 def field(name: str, type_: Any = "long", **metadata: Any) -> dict[str, Any]:
@@ -95,7 +101,7 @@ class Handmade:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.log = root / "_delta_log"
-        self.log.mkdir(parents=True)
+        self.log.mkdir(parents=True, exist_ok=True)
 
     @property
     def table(self) -> Table:

@@ -124,13 +124,6 @@ def test_versions_with_the_same_checkpoint_read_it_once(made: Handmade) -> None:
     assert paths(watched.cache.state(3)) == ["f1", "f2", "f3"]
 
 
-def test_later_checkpoint_is_used_as_by_a_new_handle(made: Handmade) -> None:
-    watched = Watched(made)
-    assert paths(watched.cache.state()) == ["f1", "f2", "f3", "f4"]
-    made.checkpoint(4, protocol(), metadata(), add("f1"), add("other"))
-    assert paths(watched.cache.state()) == ["f1", "other"]
-
-
 def test_recently_written_commit_is_read_again(made: Handmade) -> None:
     made.commit(5, add("f5"), at_ms=LATER_MS - 50)
     watched = Watched(made)

@@ -91,7 +91,9 @@ def test_log_without_commits_has_no_times(made: Handmade) -> None:
     with pytest.raises(VersionNotFoundError) as refused:
         version_at(made.context(), FIRST_MS)
     assert "have no commit time" in str(refused.value.expected)
-    assert made.table.snapshot().timestamp_ms is None
+    snapshot = made.table.snapshot()
+    assert snapshot.timestamp_ms is None
+    assert "unknown" in repr(snapshot)
 
 
 def test_empty_log_has_no_versions(made: Handmade) -> None:

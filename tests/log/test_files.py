@@ -282,11 +282,6 @@ def test_table_without_files_has_count_and_size_0(tmp_path: Path) -> None:
     assert frame.schema["min"] == pl.Struct({"id": pl.Int64, "name": pl.String})
 
 
-def test_sizes_beyond_64_bits_are_summed_exactly(tmp_path: Path) -> None:
-    log = Handmade(tmp_path / "t").start(add("a", 2**63 - 1), add("b", 2**63 - 1))
-    assert log.table.snapshot().total_size() == 2**64 - 2
-
-
 def test_statistics_are_found_by_physical_column_names(tmp_path: Path) -> None:
     names_of = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-1"}
     columns = [{**field("id"), "metadata": names_of}]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import warnings
 from pathlib import Path
@@ -22,16 +21,22 @@ from lakelog.errors import (
 from lakelog.log import history as module
 from lakelog.log.history import HISTORY_COLUMNS, by_size, commits_between, history, lazy_actions
 from lakelog.model import actions
-from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, info, metadata, protocol, remove
+from tests.handmade import (
+    FIRST_MS,
+    MINUTE_MS,
+    Handmade,
+    add,
+    info,
+    metadata,
+    protocol,
+    remove,
+    time_of,
+)
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Handmade:
     return Handmade(tmp_path / "t")
-
-
-def time_of(version: int) -> dt.datetime:
-    return dt.datetime.fromtimestamp((FIRST_MS + version * MINUTE_MS) / 1000, dt.UTC)
 
 
 def filled(made: Handmade) -> None:

@@ -24,7 +24,7 @@ from lakelog.errors import (
 )
 from lakelog.snapshot import Snapshot
 from lakelog.storage import LogStore
-from tests.handmade import Handmade, add, info, metadata, protocol, remove, vector
+from tests.handmade import Handmade, add, info, metadata, protocol, remove
 
 BASE = (protocol(), metadata())
 
@@ -369,23 +369,6 @@ def test_update_across_a_gap_is_refused(made: Handmade) -> None:
     made.commit(5, add("e"))
     with pytest.raises(LogGapError):
         snapshot.update()
-
-
-def test_many_updates_keep_the_state_of_one_replay(made: Handmade) -> None:
-    made.start(add("a", **vector("0")))
-    snapshot = made.table.snapshot()
-    for version in range(1, 40):
-        old, new = vector(str(version - 1)), vector(str(version))
-        made.commit(version, add(f"f{version}"), add("a", **new), remove("a", **old))
-        snapshot = snapshot.update()
-        if version % 7 == 0:
-            assert snapshot.num_files() == version + 1
-    whole = made.table.snapshot()
-    assert paths(snapshot) == paths(whole)
-    assert sorted(snapshot.tombstones().collect()["dvId"]) == sorted(
-        whole.tombstones().collect()["dvId"]
-    )
-    assert snapshot.provenance.commits == whole.provenance.commits
 
 
 # --- features ------------------------------------------------------------------------------------

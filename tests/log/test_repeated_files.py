@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import random
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import polars as pl
 import pyarrow as pa
@@ -20,82 +18,24 @@ import lakelog
 from lakelog import Table
 from lakelog.errors import CheckpointCorruptionError, LakelogWarning
 from lakelog.snapshot import Snapshot
+from tests import handmade
+from tests.handmade import Action, Handmade, add, field, metadata, protocol
 
 NOW = int(dt.datetime.now(dt.UTC).timestamp() * 1000)
-HEAD: list[dict[str, Any]] = [
-    {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}},
-    {
-        "metaData": {
-            "id": "id",
-            "format": {"provider": "parquet", "options": {}},
-            "schemaString": '{"type":"struct","fields":[{"name":"x","type":"long",'
-            '"nullable":true,"metadata":{}}]}',
-            "partitionColumns": [],
-            "configuration": {},
-            "createdTime": NOW,
-        }
-    },
-]
-Action = dict[str, Any]
-
-
-def add(path: str) -> Action:
-    return {
-        "add": {
-            "path": path,
-            "partitionValues": {},
-            "size": 1,
-            "modificationTime": NOW,
-            "dataChange": True,
-        }
-    }
+HEAD = [protocol(), metadata(field("x"))]
 
 
 def remove(path: str, at: int = NOW) -> Action:
-    return {"remove": {"path": path, "deletionTimestamp": at, "dataChange": True}}
+    return handmade.remove(path, deletionTimestamp=at)
 
 
-def commit(root: Path, version: int, *lines: Action) -> Path:
-    file = root / f"_delta_log/{version:020}.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_bytes(b"".join(json.dumps(line).encode() + b"\n" for line in lines))
-    return file
+def commit(root: Path, version: int, *lines: Action) -> None:
+    Handmade(root).commit(version, *lines)
 
 
-def checkpoint(root: Path, version: int, *lines: Action) -> Path:
+def checkpoint(root: Path, version: int, *lines: Action) -> None:
     """A classic checkpoint of exactly these lines."""
-    rows = [*HEAD, *lines]
-    kinds = ("protocol", "metaData", "add", "remove")
-    text = pa.map_(pa.string(), pa.string())
-    add_type = pa.struct(
-        [
-            ("path", pa.string()),
-            ("partitionValues", text),
-            ("size", pa.int64()),
-            ("modificationTime", pa.int64()),
-            ("dataChange", pa.bool_()),
-        ]
-    )
-    remove_type = pa.struct(
-        [("path", pa.string()), ("deletionTimestamp", pa.int64()), ("dataChange", pa.bool_())]
-    )
-    meta_type = pa.struct(
-        [
-            ("id", pa.string()),
-            ("format", pa.struct([("provider", pa.string()), ("options", text)])),
-            ("schemaString", pa.string()),
-            ("partitionColumns", pa.list_(pa.string())),
-            ("configuration", text),
-            ("createdTime", pa.int64()),
-        ]
-    )
-    protocol = pa.struct([("minReaderVersion", pa.int32()), ("minWriterVersion", pa.int32())])
-    types = dict(zip(kinds, (protocol, meta_type, add_type, remove_type), strict=True))
-    table = pa.table({k: pa.array([row.get(k) for row in rows], types[k]) for k in kinds})
-    file = root / f"_delta_log/{version:020}.checkpoint.parquet"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, file)
-    return file
+    Handmade(root).checkpoint(version, *HEAD, *lines)
 
 
 def live(snapshot: Snapshot) -> list[str]:

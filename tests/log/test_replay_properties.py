@@ -13,7 +13,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import polars as pl
 import pytest
 
 import lakelog
@@ -117,25 +116,6 @@ def test_actions_equal_the_plain_decode_of_every_line(seed: int, tmp_path: Path)
             row["timestamp"] = times[row["version"]]
         found = [normal(row) for row in rows_of(table.actions(start, end))]
         assert differences(expected, found, ("version", "position", "actionType")) == []
-
-
-@SEEDS
-def test_last_action_of_each_file_determines_the_state(seed: int, tmp_path: Path) -> None:
-    root = generate(tmp_path / "t", seed, Options(layouts=()))
-    table = lakelog.open(root)
-    last = (
-        table.actions()
-        .filter(pl.col("actionType").is_in(["add", "remove"]))
-        .sort("version", "position", maintain_order=True)
-        .collect()
-        .unique(["path", "dvId"], keep="last", maintain_order=True)
-    )
-    snapshot = table.snapshot()
-    for kind, frame in (("add", snapshot.files()), ("remove", snapshot.tombstones())):
-        expected = last.filter(pl.col("actionType") == kind).select("path", "dvId", "version")
-        found = frame.select("path", "dvId", "version").collect()
-        if not snapshot.provenance.compactions:
-            assert sorted(expected.rows(), key=str) == sorted(found.rows(), key=str)
 
 
 @SEEDS

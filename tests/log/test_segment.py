@@ -54,20 +54,6 @@ def test_latest_checkpoint_at_or_below_the_target_is_chosen() -> None:
     assert shape(choose_segment(found, 1)) == (1, None, [0, 1], [])
 
 
-def test_highest_rank_of_a_version_is_chosen_unless_excluded() -> None:
-    best, worse = checkpoint(2, 9), checkpoint(2, 1)
-    found = LogListing((commit(3),), (worse, best))
-    assert choose_segment(found).checkpoint is best
-    assert choose_segment(found, excluded=[best]).checkpoint is worse
-
-
-def test_gap_below_the_checkpoint_is_ignored_and_a_gap_above_is_refused() -> None:
-    assert shape(choose_segment(listing([0, 1, 6], (5,)))) == (6, 5, [6], [])
-    with pytest.raises(LogGapError) as refused:
-        choose_segment(listing([0, 1, 7], (5,)), table="t")
-    assert (refused.value.expected, refused.value.found, refused.value.path) == (6, 7, "t")
-
-
 def test_error_for_a_missing_version_names_the_readable_ranges() -> None:
     found = listing([0, 1, 4, 5, 9], (4, 7))
     for version in (2, 3, 6, 8, 9, 10):

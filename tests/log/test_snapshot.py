@@ -16,11 +16,9 @@ from lakelog.errors import CorruptionError, MissingDependencyError
 from lakelog.snapshot import Snapshot
 from tests.handmade import (
     FIRST_MS,
-    MINUTE_MS,
     Handmade,
     add,
     field,
-    info,
     metadata,
     protocol,
     remove,
@@ -93,21 +91,6 @@ def test_different_structs_may_have_equal_field_names(made: Handmade) -> None:
     assert made.table.snapshot().schema.names == ("a", "b")
 
 
-def test_time_of_a_version_is_its_commit_time(made: Handmade) -> None:
-    made.start()
-    made.commit(1, info(inCommitTimestamp=77))
-    made.commit(2, add("a"), at_ms=FIRST_MS - 10**6)
-    times = [made.table.snapshot(v).timestamp_ms for v in (0, 1, 2)]
-    assert times == [FIRST_MS, 77, FIRST_MS + MINUTE_MS + 1]
-
-
-def test_version_without_its_commit_has_no_time(made: Handmade) -> None:
-    made.checkpoint(3, protocol(), metadata())
-    snapshot = made.table.snapshot()
-    assert snapshot.timestamp_ms is None
-    assert "unknown" in repr(snapshot)
-
-
 DAY = dt.timedelta(days=1)
 
 
@@ -161,17 +144,6 @@ def test_invalid_transaction_retention_does_not_fail_the_read(made: Handmade) ->
     made.commit(1, metadata(properties={"delta.setTransactionRetentionDuration": "a while"}))
     frame = made.table.snapshot().transactions().collect()
     assert frame.select("appId", "txnVersion", "expired").rows() == [("a", 3, False)]
-
-
-def test_domains_are_the_latest_that_are_not_removed(made: Handmade) -> None:
-    def domain(name: str, text: str, removed: bool = False) -> dict[str, object]:
-        return {"domainMetadata": {"domain": name, "configuration": text, "removed": removed}}
-
-    made.start(domain("a", "1"), domain("b", "1"))
-    made.checkpoint(0, protocol(), metadata(), domain("a", "1"), domain("b", "1"))
-    made.commit(1, domain("a", "2"), domain("b", "", removed=True))
-    frame = made.table.snapshot().domains().collect()
-    assert frame.rows() == [("a", "2", 1)]
 
 
 def test_delta_table_has_no_skips(made: Handmade) -> None:

@@ -8,7 +8,6 @@ import polars as pl
 import pytest
 
 from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
-from lakelog.errors import CheckpointCorruptionError
 from lakelog.log.base_checkpoint import Tally, sum_sizes
 from lakelog.log.opening import open_state, update_state
 from lakelog.model import actions
@@ -20,28 +19,6 @@ BASE = (protocol(), metadata())
 def keys(*rows: tuple[str, str | None]) -> pl.DataFrame:
     schema = {c: actions.schema()[c] for c in actions.KEY}
     return pl.DataFrame(list(rows), schema=schema, orient="row")
-
-
-def test_tally_without_files_is_zero() -> None:
-    tally = Tally.of([])
-    assert tally.without(keys()) == (0, 0)
-    assert tally.without(keys(("a", None))) == (0, 0)
-
-
-def test_repeated_keys_are_subtracted_once() -> None:
-    files = pl.DataFrame({"path": ["a", "b", "c"], "size": [1, 2, 4]})
-    tally = Tally.of([files[:2], files[2:]])
-    assert tally.without(keys()) == (3, 7)
-    assert tally.without(keys(("b", None), ("b", None), ("x", None))) == (2, 5)
-
-
-def test_path_with_another_deletion_vector_is_a_different_file() -> None:
-    files = pl.DataFrame({"path": ["a", "a"], "size": [1, 2], "dvId": [None, "u1"]})
-    tally = Tally.of([files])
-    assert tally.paths_repeat
-    assert tally.without(keys(("a", "u1"))) == (1, 1)
-    assert tally.without(keys(("a", None))) == (1, 2)
-    assert tally.without(keys(("a", "u2"))) == (2, 3)
 
 
 def test_batches_with_and_without_vectors_hash_alike() -> None:
@@ -70,10 +47,3 @@ def test_update_counts_without_reading_the_checkpoint_again(
     later = update_state(state)
     assert later.totals == (3, 2 + 16 + 32)
     assert state.totals == (3, 7)
-
-
-def test_checkpoint_with_a_duplicate_file_is_not_counted(tmp_path: Path) -> None:
-    made = Handmade(tmp_path / "t")
-    made.checkpoint(1, *BASE, add("a", 1), add("a", 1))
-    with pytest.raises(CheckpointCorruptionError, match="twice"):
-        _ = open_state(made.context()).totals

@@ -17,7 +17,8 @@ from lakelog.spark.replay import plan_replay
 from lakelog.spark.strategy import BROADCAST, HASH, POLARS, STRATEGIES
 from tests import handmade
 from tests.checkpoint import tables
-from tests.log.test_repeated_files import add, checkpoint, commit, remove
+from tests.handmade import add
+from tests.log.test_repeated_files import checkpoint, commit, remove
 from tests.spark.configured import configured
 from tests.spark.replayed import comparable, local_state, out_of_spark
 
