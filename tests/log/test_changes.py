@@ -52,11 +52,6 @@ def both_ways(log: Log, a: int, b: int) -> list[Row]:
     return forth
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Handmade:
-    return Handmade(tmp_path / "t")
-
-
 # --- files ---------------------------------------------------------------------------------------
 
 

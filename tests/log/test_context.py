@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import polars as pl
 import pytest
 from hypothesis import given
@@ -15,11 +13,6 @@ from lakelog.log import context
 from lakelog.log.context import Log, commit_times, iso_text
 from lakelog.log.snapshot import LogSnapshot
 from tests.handmade import FIRST_MS, MINUTE_MS, Handmade, add, info, metadata, protocol
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Handmade:
-    return Handmade(tmp_path / "t")
 
 
 def times(*modified_ms: int) -> list[int]:

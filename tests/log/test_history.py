@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import warnings
-from pathlib import Path
 from typing import Any
 
 import polars as pl
@@ -32,11 +31,6 @@ from tests.handmade import (
     remove,
     time_of,
 )
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Handmade:
-    return Handmade(tmp_path / "t")
 
 
 def filled(made: Handmade) -> None:

@@ -29,11 +29,6 @@ from tests.handmade import Handmade, add, info, metadata, protocol, remove
 BASE = (protocol(), metadata())
 
 
-@pytest.fixture
-def made(tmp_path: Path) -> Handmade:
-    return Handmade(tmp_path / "t")
-
-
 def paths(snapshot: Snapshot) -> list[str]:
     return sorted(snapshot.files().select("path").collect()["path"])
 

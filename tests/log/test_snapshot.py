@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import sys
-from pathlib import Path
 from typing import Any
 
 import duckdb
@@ -30,11 +29,6 @@ from tests.handmade import (
 def struct_of(*names: str) -> dict[str, Any]:
     """A struct type with fields of these names."""
     return {"type": "struct", "fields": [field(name) for name in names]}
-
-
-@pytest.fixture
-def made(tmp_path: Path) -> Handmade:
-    return Handmade(tmp_path / "t")
 
 
 def test_protocol_and_metadata_are_those_of_the_last_commit_that_set_them(made: Handmade) -> None:
