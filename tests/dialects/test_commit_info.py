@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog.dialects.commit_info import flatten_commit_infos, in_commit_timestamp
+from lakelog.dialects.commit_info import flatten_commit_infos
 from lakelog.dialects.json_layout import Wire
 from lakelog.dialects.log_content import CommitInfo
 from lakelog.dialects.strict_decoder import text_of
@@ -90,12 +90,3 @@ def test_map_values_are_kept_as_text(values: list[tuple[Any, Any]]) -> None:
             for body in bodies
         ]
         assert frame[column].to_list() == expected
-
-
-@pytest.mark.parametrize(
-    ("value", "timestamp_ms"),
-    [(5, 5), (0, 0), (-5, -5), (2**63 - 1, 2**63 - 1), (2**63, None), ("5", None), (True, None)],
-)
-def test_in_commit_timestamp_is_a_64_bit_integer(value: object, timestamp_ms: int | None) -> None:
-    assert in_commit_timestamp(CommitInfo(0, 0, {"inCommitTimestamp": value})) == timestamp_ms
-    assert in_commit_timestamp(CommitInfo(0, 0, {})) is None

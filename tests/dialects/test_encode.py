@@ -30,7 +30,6 @@ from tests.model import encode as model
 
 DIALECTS: dict[str, Dialect] = {"delta": DELTA, "indextables": INDEXTABLES}
 INFO = {"operation": "WRITE", "txnId": "t", "operationParameters": {"mode": '"é"'}}
-MAP = pl.Map(pl.String, pl.String)
 for_each_dialect = pytest.mark.parametrize("name", DIALECTS)
 
 
@@ -131,21 +130,6 @@ def test_unknown_fields_are_written_back_at_their_level() -> None:
     )
     found = decode(DELTA, line)
     assert DELTA.encode(CommitContent({}, found.meta, found.files)) == line
-
-
-def test_nulls_in_partition_values_are_written_and_other_nulls_omitted() -> None:
-    files = pl.DataFrame(
-        {
-            "actionType": ["add", "add"],
-            "path": ["a", "b"],
-            "size": [1, 2],
-            "stats": ["{}", None],
-            "partitionValues": pl.Series([{"p": None}, {"p": "x"}], dtype=MAP),
-        }
-    )
-    first, second = parsed(DELTA.encode(CommitContent({}, files=files)))
-    assert first["add"]["partitionValues"] == {"p": None}
-    assert "stats" not in second["add"]
 
 
 @for_each_dialect

@@ -19,7 +19,7 @@ from polars.testing import assert_frame_equal
 from lakelog.dialects.checkpoint_sources import CheckpointSources, unreadable_is_malformed
 from lakelog.dialects.delta import parquet
 from lakelog.dialects.delta.checkpoint import DeltaCheckpointReader
-from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint
+from lakelog.dialects.log_content import STRUCT_STATISTICS
 from lakelog.errors import CorruptionError, InvalidActionError, MalformedLogError, NotFoundError
 from lakelog.model import actions
 from lakelog.storage import open_store
@@ -500,13 +500,6 @@ def test_sidecar_is_read_from_the_sidecar_folder_of_the_table_whatever_its_path(
         sidecar = {"sidecar": {"path": path, "sizeInBytes": 1, "modificationTime": 1}}
         json_manifest(made, CHECKPOINT_METADATA, *META, sidecar)
         assert files_of(made, ["size"]).height == 3
-
-
-def test_checkpoint_reader_reads_no_file_when_created(made: Handmade) -> None:
-    missing = Checkpoint(5, "classic", 0, ("_delta_log/missing.parquet",))
-    found = DeltaCheckpointReader(open_store(made.root), missing)
-    with pytest.raises(MalformedLogError, match="was not found"):
-        found.read_meta()
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,7 @@ from lakelog.dialects.log_content import (
 )
 from lakelog.model import actions, contract
 from lakelog.skipping.statistics import stats_from_json
-
-
-def field(name: str, type_: Any, **metadata: Any) -> dict[str, Any]:
-    return {"name": name, "type": type_, "nullable": True, "metadata": metadata}
+from tests.handmade import field
 
 
 def struct(*fields: dict[str, Any]) -> dict[str, Any]:

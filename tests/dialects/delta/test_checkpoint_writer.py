@@ -151,15 +151,6 @@ def test_action_that_checkpoints_do_not_contain_is_refused(tmp_path: Path) -> No
     writer.abandon()
 
 
-def test_abandon_deletes_all_files(tmp_path: Path) -> None:
-    store = open_store(str(tmp_path))
-    writer = DIALECT.checkpoint_writer(store, plan_of(1, row_group_rows=1))
-    writer.write_meta(META)
-    writer.write_files(frame_of([{"actionType": "add", "path": "a", "size": 1}]))
-    writer.abandon()
-    assert not [entry for batch in store.walk() for entry in batch]
-
-
 def test_paths_are_encoded_and_data_change_is_false(tmp_path: Path) -> None:
     store = open_store(str(tmp_path))
     writer = DIALECT.checkpoint_writer(store, plan_of(1))

@@ -290,30 +290,6 @@ def test_every_changed_byte_of_the_filters_changes_their_checksum(store: LogStor
         assert after is None or after.checksum != before.checksum
 
 
-def test_sidecars_with_equal_path_counts_have_different_filters(store: LogStore) -> None:
-    checksums = set()
-    for name in "ab":
-        write_sidecar(store, [f"{name}{i}" for i in range(100)])
-        found = inspect_sidecar(store, SIDECAR)
-        assert found.filter is not None
-        checksums.add(found.filter.checksum)
-    assert len(checksums) == 2
-
-
-@pytest.mark.parametrize("keep", [0, 3, 100, -1])
-def test_truncated_sidecar_raises_malformed_log_error(store: LogStore, keep: int) -> None:
-    write_sidecar(store, ["a", "b"])
-    store.put(SIDECAR, store.read(SIDECAR)[:keep])
-    with pytest.raises(MalformedLogError) as caught:
-        inspect_sidecar(store, SIDECAR)
-    assert caught.value.path == SIDECAR
-
-
-def test_missing_sidecar_raises_malformed_log_error(store: LogStore) -> None:
-    with pytest.raises(MalformedLogError, match="not found"):
-        inspect_sidecar(store, SIDECAR)
-
-
 def test_latest_deletion_time_is_read_from_the_footer(store: LogStore) -> None:
     write_sidecar(store, ["a"], ["b", "c"], deleted_ms=99)
     assert inspect_sidecar(store, SIDECAR).last_deletion_ms == 99

@@ -391,7 +391,7 @@ def test_entries_without_a_required_field_are_refused(log: Log, name: str) -> No
     assert caught.value.expected == name
 
 
-@pytest.mark.parametrize("codec", ["null", "deflate", "zstandard"])
+@pytest.mark.parametrize("codec", ["null", "deflate", "bzip2", "xz", "zstandard"])
 def test_every_common_codec_is_read(log: Log, codec: str) -> None:
     log.manifest(_SHARED, _entries("a"), codec=codec)
     log.state(1, {_SHARED: 1}, codec=codec)

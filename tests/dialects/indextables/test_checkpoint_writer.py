@@ -571,25 +571,6 @@ def test_flattened_files_have_the_codec_of_the_plan(store: LogStore, codec: str)
     assert_read_back(store, staged, META, FILES)
 
 
-def test_checkpoint_without_files_is_read_back(store: LogStore) -> None:
-    for layout in PLANS:
-        target = open_store(f"{store.root}/{layout.replace(' ', '-')}")
-        assert_read_back(target, stage(target, layout, files=[]), META, [])
-
-
-@pytest.mark.parametrize("layout", PLANS)
-def test_abandoned_checkpoint_leaves_no_file(store: LogStore, layout: str) -> None:
-    writer = checkpoint_writer(store, plan(**PLANS[layout]), ids())
-    fill(writer, flat_rows(META), flat_rows(FILES))
-    writer.abandon()
-    finished = checkpoint_writer(store, plan(**PLANS[layout]), ids(1))
-    fill(finished, flat_rows(META), flat_rows(FILES))
-    finished.finish()
-    finished.abandon()
-    assert store.list_from(FOLDER) == []
-    assert store.list_from(f"{FOLDER}/_checkpoints") == []
-
-
 @pytest.mark.parametrize("fault", ["fail", "unknown", "lost"])
 @pytest.mark.parametrize("layout", PLANS)
 def test_failure_at_any_write_leaves_no_file(store: LogStore, layout: str, fault: Fault) -> None:
@@ -605,7 +586,7 @@ def test_failure_at_any_write_leaves_no_file(store: LogStore, layout: str, fault
             done = True
         writer.abandon()
         assert DIALECT.list_log(store, hint=False).checkpoints == ()
-        assert store.list_from(FOLDER) == []
+        assert store.list_from(FOLDER) == store.list_from(f"{FOLDER}/_checkpoints") == []
         if done:
             break
     assert nth > 1

@@ -14,7 +14,7 @@ from lakelog.dialects.indextables import DIALECT, doc_mapping_hash
 from lakelog.dialects.log_content import Actions
 from lakelog.errors import InvalidActionError, MalformedLogError
 from lakelog.model import actions
-from tests.dialects.indextables.writing import FRAMINGS, PROTOCOL, Log, add, metadata, remove, skip
+from tests.dialects.indextables.writing import PROTOCOL, Log, add, metadata, remove, skip
 
 _EXTENDED = {
     "stats": '{"numRecords":3}',
@@ -57,18 +57,6 @@ def _decode(log: Log, *, files: bool = True) -> Actions:
 def _row(frame: pl.DataFrame, column: str, value: object) -> dict[str, Any]:
     (row,) = frame.filter(pl.col(column) == value).to_dicts()
     return row
-
-
-def test_every_framing_decodes_to_the_same_actions(tmp_path: Path) -> None:
-    decoded = []
-    for framing in (*FRAMINGS, "mixed"):
-        log = Log(tmp_path / framing)
-        for version, rows in enumerate(_ROWS):
-            log.commit(version, rows, FRAMINGS[version % 3] if framing == "mixed" else framing)
-        decoded.append(_decode(log))
-    for other in decoded[1:]:
-        assert_frame_equal(other.files, decoded[0].files)
-        assert_frame_equal(other.meta, decoded[0].meta)
 
 
 def test_every_extended_field_of_an_add_is_kept(log: Log) -> None:
@@ -128,45 +116,11 @@ def test_explicit_nulls_equal_absent_fields(tmp_path: Path) -> None:
         )
 
 
-def test_skip_is_another_name_of_mergeskip(log: Log) -> None:
-    log.commit(0, [skip("a", wrapper="skip", skipCount=3), skip("b")])
-    meta = _decode(log).meta
-    assert meta["actionType"].to_list() == ["mergeskip", "mergeskip"]
-    assert meta["path"].to_list() == ["a", "b"]
-    assert meta["skipReason"].to_list() == ["broken footer"] * 2
-    assert meta["skipCount"].to_list() == [3, 1]
-
-
-def test_null_partition_values_stay_null(log: Log) -> None:
-    log.commit(0, [add("a", partitionValues={"p": None, "q": "1"})])
-    assert _decode(log).files["partitionValues"].to_list() == [{"p": None, "q": "1"}]
-
-
-@pytest.mark.parametrize("path", ["p=a%20b/x.split", "p=100%25/x", "s3://b/t/ü x.split", "a+b"])
-def test_paths_are_not_decoded(log: Log, path: str) -> None:
-    log.commit(0, [add(path), remove(path)])
-    assert _decode(log).files["path"].to_list() == [path, path]
-
-
-def test_unknown_fields_and_actions_are_kept(log: Log) -> None:
-    log.commit(0, [add("a", shape={"x": [1]}), {"futureAction": {"k": 1}}, add("b")])
-    decoded = _decode(log)
-    extras = decoded.files["extra"].to_list()
-    assert (json.loads(extras[0]), extras[1]) == ({"shape": {"x": [1]}}, None)
-    (other,) = decoded.other.to_dicts()
-    assert other["actionType"] == "futureAction"
-    assert json.loads(other["extra"]) == {"k": 1}
-
-
 def test_commit_info_line_is_kept_completely(log: Log) -> None:
     log.commit(4, [PROTOCOL, {"commitInfo": {"operation": "WRITE", "n": 1}}])
     (row,) = DIALECT.decode_commit_infos(_decode(log).commit_infos).to_dicts()
     assert (row["version"], row["position"], row["actionType"]) == (4, 1, "commitInfo")
     assert (row["operation"], json.loads(row["extra"])) == ("WRITE", {"n": 1})
-
-
-def test_no_commit_infos_give_no_rows() -> None:
-    assert DIALECT.decode_commit_infos(()).is_empty()
 
 
 def test_decoding_without_files_returns_only_other_actions(log: Log) -> None:

@@ -138,22 +138,6 @@ def test_state_manifest_that_expands_too_much_is_refused(tmp_path: Path) -> None
     assert outcomes({"state": log.root}) == {"state": "CheckpointCorruptionError"}
 
 
-@pytest.mark.parametrize(
-    ("codec", "pack"),
-    [
-        ("null", bytes),
-        ("deflate", _deflate),
-        ("bzip2", bz2.compress),
-        ("xz", lzma.compress),
-        ("zstandard", _zstandard),
-    ],
-)
-def test_blocks_of_every_codec_are_read(codec: str, pack: Callable[[bytes], bytes]) -> None:
-    container = Container(_container(_ENTRY, 2, pack(b"\2a\2\4\2b\4\6"), codec), "m", 1)
-    assert container.records == 2
-    assert [[r["path"] for r in batch] for batch in container.batches()] == [["a", "b"]]
-
-
 def test_decompressed_size_of_an_avro_file_is_bounded_by_its_length(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -9,7 +9,7 @@ import polars as pl
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lakelog.dialects.indextables import DIALECT, doc_mapping_hash
+from lakelog.dialects.indextables import doc_mapping_hash
 from lakelog.dialects.indextables.docmapping import resolve_references
 
 _MAPPING = (
@@ -68,17 +68,3 @@ def test_registered_references_are_resolved_and_others_are_kept() -> None:
     resolved = resolve_references(files, {"known": "text"})
     assert resolved["docMappingJson"].to_list() == ["text", None, "own", "inline wins"]
     assert resolved["docMappingRef"].to_list() == ["known", "unknown", None, "known"]
-
-
-def test_dialect_resolves_references_with_table_properties() -> None:
-    configuration = pl.Series(
-        "configuration",
-        [{"docMappingSchema.h": "text", "other": "x"}, None],
-        dtype=pl.Map(pl.String, pl.String),
-    )
-    files = pl.DataFrame({"docMappingRef": ["h", "other"]})
-    resolved = DIALECT.resolve_references(files, pl.DataFrame([configuration]))
-    assert resolved["docMappingJson"].to_list() == ["text", None]
-    assert DIALECT.resolve_references(files, pl.DataFrame({"actionType": ["protocol"]})).equals(
-        files
-    )
