@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Future
+from contextlib import contextmanager
 from typing import Any, BinaryIO, TypeVar, cast
 
 from fsspec.asyn import sync
@@ -269,23 +270,17 @@ class FsspecStore:
         )
 
 
-class _errors:  # noqa: N801 - a context manager, named as it reads
+@contextmanager
+def _errors(path: str) -> Iterator[None]:
     """Convert errors of a driver to those of `LogStore`."""
-
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _type: object, error: BaseException | None, _trace: object) -> None:
-        if isinstance(error, _MISSING):
-            if not isinstance(error, NotFoundError):
-                raise NotFoundError("the file was not found", path=self._path) from error
-        elif isinstance(error, CancelledError) or (
-            isinstance(error, Exception) and not isinstance(error, LakelogError)
-        ):
-            raise unavailable(self._path, error) from error
+    try:
+        yield
+    except LakelogError:
+        raise
+    except _MISSING as error:
+        raise NotFoundError("the file was not found", path=path) from error
+    except (Exception, CancelledError) as error:
+        raise unavailable(path, error) from error
 
 
 def _entry(info: dict[str, Any]) -> FileEntry:
