@@ -360,15 +360,18 @@ def require_exportable(schema: Mapping[str, pl.DataType]) -> None:
             )
 
 
-def _leaf_types(dtype: pl.DataType) -> Iterator[pl.DataType]:
+def _leaf_types(dtype: object) -> Iterator[object]:
     import polars as pl
 
     match dtype:
         case pl.Struct():
             for field in dtype.fields:
-                yield from _leaf_types(field.dtype)  # type: ignore[arg-type]
+                yield from _leaf_types(field.dtype)
         case pl.List() | pl.Array():
-            yield from _leaf_types(dtype.inner)  # type: ignore[arg-type]
+            yield from _leaf_types(dtype.inner)
+        case pl.Map():
+            yield from _leaf_types(dtype.key)
+            yield from _leaf_types(dtype.value)
         case _:
             yield dtype
 

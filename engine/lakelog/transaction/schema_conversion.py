@@ -35,23 +35,6 @@ _ARROW = {
     pa.date32(): "date",
     pa.date64(): "date",
 }
-_POLARS: tuple[tuple[Any, str], ...] = (
-    (pl.Int8, "byte"),
-    (pl.Int16, "short"),
-    (pl.Int32, "integer"),
-    (pl.Int64, "long"),
-    (pl.UInt8, "short"),
-    (pl.UInt16, "integer"),
-    (pl.UInt32, "long"),
-    (pl.Float32, "float"),
-    (pl.Float64, "double"),
-    (pl.Boolean, "boolean"),
-    (pl.String, "string"),
-    (pl.Categorical, "string"),
-    (pl.Enum, "string"),
-    (pl.Binary, "binary"),
-    (pl.Date, "date"),
-)
 
 
 def struct_of(schema: SchemaLike) -> Struct:
@@ -70,14 +53,15 @@ def struct_of(schema: SchemaLike) -> Struct:
         if schema.get("type") == "struct" and isinstance(schema.get("fields"), list | tuple):
             return contract.parse_schema(orjson.dumps(schema).decode())
         try:
-            fields = pl.Schema(schema).items()
+            polars = pl.Schema(schema)
         except TypeError as cause:
             raise InvalidInputError(
                 "invalid schema",
                 expected="names to Polars dtypes, such as {'id': pl.Int64}",
                 found=str(cause),
             ) from cause
-        return Struct(tuple(Field(name, _polars_type(name, dtype)) for name, dtype in fields))
+        contract.require_exportable(polars)
+        return struct_of(pl.DataFrame(schema=polars).to_arrow().schema)
     raise InvalidInputError(
         "invalid schema",
         expected="lakelog.model.contract.Struct, StructType JSON, a pyarrow or a Polars schema",
@@ -117,34 +101,6 @@ def _arrow_type(name: str, type_: pa.DataType) -> DataType:
     if kinds.is_dictionary(type_):
         return _arrow_type(name, type_.value_type)
     raise _unknown(name, type_)
-
-
-def _polars_type(name: str, dtype: pl.DataType) -> DataType:
-    for known, spark in _POLARS:
-        if dtype == known:
-            return Primitive(spark)
-    match dtype:
-        case pl.Datetime():
-            return Primitive("timestamp_ntz" if dtype.time_zone is None else "timestamp")
-        case pl.Decimal():
-            return _decimal(name, dtype.precision or 38, dtype.scale)
-        case pl.Struct():
-            return Struct(tuple(Field(f.name, _polars_type(f.name, _of(f))) for f in dtype.fields))
-        case pl.Map():
-            key, value = _instance(dtype.key), _instance(dtype.value)
-            return Map(_polars_type(name, key), _polars_type(name, value))
-        case pl.List() | pl.Array():
-            return Array(_polars_type(name, _instance(dtype.inner)))
-    raise _unknown(name, dtype)
-
-
-def _of(field: pl.Field) -> pl.DataType:
-    return _instance(field.dtype)
-
-
-def _instance(dtype: Any) -> pl.DataType:
-    made: pl.DataType = dtype() if isinstance(dtype, type) else dtype
-    return made
 
 
 def _decimal(name: str, precision: int, scale: int) -> Decimal:
