@@ -262,8 +262,8 @@ def _resolve_struct(
         for m, r in zip(matches, resolved, strict=True)
     ]
     straight = [(index, None) for index in range(len(target.fields))]
-    read = [source.field(position) for position in used]
-    if found == straight and _pruned(source, read) == wanted:
+    # Pruning would change the type of the struct as it is read.
+    if found == straight and len(used) == source.num_fields and source == wanted:
         return _Resolved(tuple(sorted(leaves)), None)
 
     def convert(array: pa.Array) -> pa.Array:
@@ -283,11 +283,6 @@ def _resolve_struct(
         )
 
     return _Resolved(tuple(sorted(leaves)), convert)
-
-
-def _pruned(source: pa.DataType, read: Sequence[pa.Field]) -> pa.DataType | None:
-    """The struct as it is read, where it is read whole; nested pruning would change it further."""
-    return source if len(read) == source.num_fields else None
 
 
 def _resolve_list(

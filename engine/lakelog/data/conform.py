@@ -44,7 +44,6 @@ from lakelog.model.contract import (
     require_exportable,
     without_metadata,
 )
-from lakelog.transaction.schema_conversion import struct_of
 
 _BATCH_ROWS = 1 << 20
 
@@ -532,7 +531,7 @@ def renamed(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """An array whose struct fields have other names; no value is copied."""
     if array.type.equals(type_) or not pa.types.is_nested(type_):
         return array
-    nulls = array.is_null() if array.null_count else None
+    nulls = _nulls(array)
     if pa.types.is_struct(type_):
         fields = [type_.field(index) for index in range(type_.num_fields)]
         children = [renamed(array.field(i), f.type) for i, f in enumerate(fields)]
@@ -559,7 +558,7 @@ def merged_schema(table: Struct, rows: pa.Schema) -> Struct:
             LakelogWarning,
             stacklevel=2,
         )
-    merged = _merged(table, struct_of(pa.schema(known)))
+    merged = _merged(table, contract.from_arrow(pa.schema(known)))
     assert isinstance(merged, Struct)
     return merged
 
@@ -572,7 +571,7 @@ def _merged(old: DataType, new: DataType) -> DataType:
             for field in new.fields:
                 match = old.field(field.name)
                 if match is None:
-                    added.append(_nullable(field))
+                    added.append(contract.nullable(field))
                 else:
                     given[match.name] = field
             kept = [
@@ -585,18 +584,3 @@ def _merged(old: DataType, new: DataType) -> DataType:
         case Map(), Map():
             return replace(old, key=_merged(old.key, new.key), value=_merged(old.value, new.value))
     return old
-
-
-def _nullable(field: Field) -> Field:
-    return Field(field.name, _nullable_type(field.type))
-
-
-def _nullable_type(type_: DataType) -> DataType:
-    match type_:
-        case Struct(fields):
-            return Struct(tuple(_nullable(f) for f in fields))
-        case Array(element, _):
-            return Array(_nullable_type(element))
-        case Map(key, value, _):
-            return Map(_nullable_type(key), _nullable_type(value))
-    return type_

@@ -45,7 +45,6 @@ from lakelog.skipping.statistics import stats_from_json
 from lakelog.sql.condition import condition
 from lakelog.sql.sql_text import sql_text
 from lakelog.transaction.runtime import Runtime
-from lakelog.transaction.schema_conversion import struct_of
 from lakelog.transaction.transaction import LogTransaction
 
 if TYPE_CHECKING:
@@ -276,7 +275,7 @@ class _Source:
     ) -> _Source:
         known = {field.name: field.type for field in target.fields}
         known |= {ours: known[name] for name, ours in keys.items()}
-        own = struct_of(pa.schema([f for f in incoming.schema if f.name not in known]))
+        own = contract.from_arrow(pa.schema([f for f in incoming.schema if f.name not in known]))
         types = known | {field.name: field.type for field in own.fields}
         fields = [contract.Field(name, types[name]) for name in incoming.schema.names]
         conform = Conform(fields)

@@ -58,13 +58,13 @@ def read_list(value: Value) -> list[bytes]:
     return items
 
 
-def write_list(items: Iterable[bytes], type_: int = STRUCT) -> Value:
-    """A list of encoded elements."""
+def write_list(items: Iterable[bytes]) -> Value:
+    """A list of encoded structs."""
     items = list(items)
     if len(items) < _LONG_LIST:
-        head = bytes([len(items) << 4 | type_])
+        head = bytes([len(items) << 4 | STRUCT])
     else:
-        head = bytes([_LONG_LIST << 4 | type_]) + _varint(len(items))
+        head = bytes([_LONG_LIST << 4 | STRUCT]) + _varint(len(items))
     return Value(LIST, head + b"".join(items))
 
 

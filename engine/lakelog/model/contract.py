@@ -10,7 +10,7 @@ from __future__ import annotations
 import io
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -333,6 +333,91 @@ def _arrow_field(name: str, type_: DataType, *, nullable: bool) -> pa.Field:
     arrow = to_arrow(type_)
     # Opaque types become Arrow's null type, and Arrow allows no field of that type to be required.
     return pa.field(name, arrow, nullable or pa.types.is_null(arrow))
+
+
+@cache
+def _names_by_arrow() -> dict[pa.DataType, str]:
+    import pyarrow as pa
+
+    return {
+        pa.int8(): "byte",
+        pa.int16(): "short",
+        pa.int32(): "integer",
+        pa.int64(): "long",
+        pa.uint8(): "short",
+        pa.uint16(): "integer",
+        pa.uint32(): "long",
+        pa.float32(): "float",
+        pa.float64(): "double",
+        pa.bool_(): "boolean",
+        pa.string(): "string",
+        pa.large_string(): "string",
+        pa.string_view(): "string",
+        pa.binary(): "binary",
+        pa.large_binary(): "binary",
+        pa.binary_view(): "binary",
+        pa.date32(): "date",
+        pa.date64(): "date",
+    }
+
+
+def from_arrow(schema: pa.Schema) -> Struct:
+    """The columns of an Arrow schema; a type without an equivalent raises InvalidInputError.
+
+    >>> import pyarrow as pa
+    >>> from_arrow(pa.schema([("n", pa.uint8())])).fields[0].type
+    Primitive(name='short')
+    """
+    return Struct(tuple(_from_arrow_field(field) for field in schema))
+
+
+def _from_arrow_field(field: pa.Field) -> Field:
+    return Field(field.name, _from_arrow(field.name, field.type), bool(field.nullable))
+
+
+def _from_arrow(name: str, type_: pa.DataType) -> DataType:
+    import pyarrow.types as kinds
+
+    if type_ in _names_by_arrow():
+        return Primitive(_names_by_arrow()[type_])
+    if kinds.is_timestamp(type_):
+        return Primitive("timestamp_ntz" if type_.tz is None else "timestamp")
+    if kinds.is_decimal(type_) and 0 <= type_.scale <= type_.precision <= 38:
+        return Decimal(type_.precision, type_.scale)
+    if kinds.is_struct(type_):
+        return Struct(tuple(_from_arrow_field(field) for field in type_.fields))
+    if kinds.is_map(type_):
+        key, value = _from_arrow(name, type_.key_type), _from_arrow(name, type_.item_type)
+        return Map(key, value, bool(type_.item_field.nullable))
+    if kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
+        return Array(_from_arrow(name, type_.value_type), bool(type_.value_field.nullable))
+    if kinds.is_fixed_size_binary(type_):
+        return Primitive("binary")
+    if kinds.is_dictionary(type_):
+        return _from_arrow(name, type_.value_type)
+    raise InvalidInputError(
+        f"the type of {name!r} has no equivalent in a table's schema",
+        expected="Spark's types: integers of up to 64 bits, floats, decimals, strings, binary, "
+        "dates, timestamps, arrays, maps, structs",
+        found=str(type_),
+    )
+
+
+def nullable(field: Field, keeps: Collection[str] = ()) -> Field:
+    """A field that may be null, with everything in it; of the metadata, the keys `keeps` remain."""
+    metadata = {key: value for key, value in field.metadata.items() if key in keeps}
+    return Field(field.name, _nullable_type(field.type, keeps), True, metadata)
+
+
+def _nullable_type(type_: DataType, keeps: Collection[str]) -> DataType:
+    match type_:
+        case Struct(fields):
+            return Struct(tuple(nullable(field, keeps) for field in fields))
+        case Array(element):
+            return Array(_nullable_type(element, keeps))
+        case Map(key, value):
+            return Map(_nullable_type(key, keeps), _nullable_type(value, keeps))
+    return type_
 
 
 _AnyArrow = TypeVar("_AnyArrow", "pa.Table", "pa.RecordBatch")

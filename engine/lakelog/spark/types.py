@@ -42,22 +42,8 @@ def new_schema(schema: StructType) -> contract.Struct:
     """The columns of a new table for a dataframe: all may be null, as in Delta's own tables, since
     whether a column of a dataframe may be null depends on the query that made it.
     """
-    return contract.Struct(_all_nullable(contract.parse_schema(schema.json()).fields))
-
-
-def _all_nullable(fields: Sequence[contract.Field]) -> tuple[contract.Field, ...]:
-    return tuple(contract.Field(f.name, _nullable(f.type), True, _shown(f)) for f in fields)
-
-
-def _nullable(type_: contract.DataType) -> contract.DataType:
-    match type_:
-        case contract.Struct(fields):
-            return contract.Struct(_all_nullable(fields))
-        case contract.Array(element):
-            return contract.Array(_nullable(element))
-        case contract.Map(key, value):
-            return contract.Map(_nullable(key), _nullable(value))
-    return type_
+    fields = contract.parse_schema(schema.json()).fields
+    return contract.Struct(tuple(contract.nullable(field, _SHOWN_METADATA) for field in fields))
 
 
 def _shown(field: contract.Field) -> dict[str, Any]:
