@@ -16,6 +16,7 @@ from lakelog.errors import (
     InvalidInputError,
     InvalidTransactionError,
     LakelogError,
+    LakelogWarning,
     TableExistsError,
     TableNotFoundError,
 )
@@ -160,7 +161,8 @@ def test_rows_of_a_new_table_satisfy_its_constraints(tmp_path: Path) -> None:
 
 
 def test_columns_without_a_type_are_left_out_of_a_new_table(tmp_path: Path) -> None:
-    lakelog.write(tmp_path, ROWS.with_columns(nothing=pl.lit(None)))
+    with pytest.warns(LakelogWarning, match="'nothing': a column that holds nulls only"):
+        lakelog.write(tmp_path, ROWS.with_columns(nothing=pl.lit(None)))
     assert lakelog.open(tmp_path).to_polars().sort("id").equals(ROWS)
 
 

@@ -350,13 +350,10 @@ def _plain_name(name: str) -> str:
 def _type_of(type_: object) -> contract.DataType:
     """A type from its name, or from Polars or pyarrow."""
     if isinstance(type_, str):
-        field = {"name": "type", "type": type_}
-        return struct_of({"type": "struct", "fields": [field]}).fields[0].type
+        return contract.parse_type(type_)
     if isinstance(type_, pa.DataType):
         return struct_of(pa.schema([("type", type_)])).fields[0].type
-    if isinstance(type_, pl.DataType) or (
-        isinstance(type_, type) and issubclass(type_, pl.DataType)
-    ):
+    if isinstance(type_, pl.DataType | pl.datatypes.DataTypeClass):
         return struct_of({"type": type_}).fields[0].type
     raise InvalidInputError(
         "invalid type", expected="a Polars or pyarrow type, or a type's name", found=repr(type_)

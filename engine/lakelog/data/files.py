@@ -11,7 +11,6 @@ Type.
 from __future__ import annotations
 
 import heapq
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -26,7 +25,7 @@ from lakelog.model import contract
 from lakelog.model.metadata import honoured_mapping
 from lakelog.storage.containment import NOTHING, External, Reach
 from lakelog.storage.resolve import absolute_location
-from lakelog.transaction.row_tracking import ROW_ID_COLUMN, ROW_VERSION_COLUMN
+from lakelog.transaction.row_tracking import MATERIALIZED
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -202,9 +201,8 @@ def row_id_columns(snapshot: LogSnapshot) -> tuple[str, str] | None:
     """
     if not snapshot.table_configuration.is_active("rowTracking"):
         return None
-    keys = (ROW_ID_COLUMN, ROW_VERSION_COLUMN)
-    names = [snapshot.metadata.configuration.get(key) for key in keys]
-    for key, name in zip(keys, names, strict=True):
+    names = [snapshot.metadata.configuration.get(key) for key in MATERIALIZED]
+    for key, name in zip(MATERIALIZED, names, strict=True):
         if not name:
             raise UnsupportedFeatureError(
                 "the table has row tracking, but does not name the columns in which copied rows "
@@ -277,39 +275,18 @@ def _check_type(type_: contract.DataType, name: str, plan: ReadPlan) -> None:
 
 
 def _check_widenings(schema: contract.Struct, snapshot: LogSnapshot) -> None:
-    for path, field_ in _nested_fields(schema):
-        for change in field_.metadata.get(contract.TYPE_CHANGES) or ():
+    for at in contract.fields_of(schema):
+        for change in at.field.metadata.get(contract.TYPE_CHANGES) or ():
             before, after = str(change.get("fromType")), str(change.get("toType"))
-            if not contract.keeps_values(_type_named(before), _type_named(after)):
+            if not contract.keeps_values(*map(contract.parse_type, (before, after))):
                 raise UnsupportedFeatureError(
-                    f"the column {path!r} has an unknown type change",
+                    f"the column {at.text!r} has an unknown type change",
                     path=snapshot.path,
                     version=snapshot.version,
                     expected="a type change of the Delta protocol",
                     found=f"{before} to {after}",
                     hint="upgrade lakelog",
                 )
-
-
-def _nested_fields(type_: contract.DataType, path: str = "") -> list[tuple[str, contract.Field]]:
-    match type_:
-        case contract.Array(element, _):
-            return _nested_fields(element, path)
-        case contract.Map(key, value, _):
-            return _nested_fields(key, path) + _nested_fields(value, path)
-        case contract.Struct(fields):
-            found: list[tuple[str, contract.Field]] = []
-            for child in fields:
-                name = f"{path}.{child.name}" if path else child.name
-                found += [(name, child), *_nested_fields(child.type, name)]
-            return found
-        case _:
-            return []
-
-
-def _type_named(name: str) -> contract.DataType:
-    whole = {"type": "struct", "fields": [{"name": "type", "type": name}]}
-    return contract.parse_schema(json.dumps(whole)).fields[0].type
 
 
 _TARGET_BYTES = 134_217_728

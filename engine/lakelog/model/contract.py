@@ -142,7 +142,7 @@ def parse_schema(text: str) -> Struct:
     """
     try:
         raw = json.loads(text)
-        parsed = _parse_type(raw)
+        parsed = parse_type(raw)
     except (ValueError, KeyError, TypeError, RecursionError) as cause:
         raise InvalidInputError(
             "schema is not Spark StructType JSON",
@@ -155,7 +155,8 @@ def parse_schema(text: str) -> Struct:
     return parsed
 
 
-def _parse_type(raw: Any) -> DataType:
+def parse_type(raw: Any) -> DataType:
+    """A type of StructType JSON, parsed: its name, or an object."""
     if isinstance(raw, str):
         if raw == "decimal":
             return Decimal(10, 0)
@@ -174,7 +175,7 @@ def _parse_type(raw: Any) -> DataType:
             tuple(
                 Field(
                     str(f["name"]),
-                    _parse_type(f["type"]),
+                    parse_type(f["type"]),
                     bool(f.get("nullable", True)),
                     f.get("metadata") or {},
                 )
@@ -182,15 +183,15 @@ def _parse_type(raw: Any) -> DataType:
             )
         )
     if kind == "array":
-        return Array(_parse_type(raw["elementType"]), bool(raw.get("containsNull", True)))
+        return Array(parse_type(raw["elementType"]), bool(raw.get("containsNull", True)))
     if kind == "map":
         return Map(
-            _parse_type(raw["keyType"]),
-            _parse_type(raw["valueType"]),
+            parse_type(raw["keyType"]),
+            parse_type(raw["valueType"]),
             bool(raw.get("valueContainsNull", True)),
         )
     if kind == "udt":
-        return _parse_type(raw["sqlType"])
+        return parse_type(raw["sqlType"])
     raise ValueError(f"unknown type {kind!r}")
 
 
