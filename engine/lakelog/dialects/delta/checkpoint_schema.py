@@ -20,6 +20,7 @@ from typing import Any
 import pyarrow as pa
 
 from lakelog.dialects.json_layout import Leaf, Node, Wire
+from lakelog.errors import InternalError
 from lakelog.model import contract
 
 PARTITIONS_PARSED = "partitionValues_parsed"
@@ -133,6 +134,32 @@ def spark_schema(schema: pa.Schema) -> dict[str, Any]:
     >>> spark_schema(pa.schema([("a", pa.int64())]))["fields"][0]["type"]
     'long'
     """
-    fields = tuple(map(contract.nullable, contract.from_arrow(schema).fields))
+    fields = tuple(contract.Field(field.name, _spark_type(field.type)) for field in schema)
     json: dict[str, Any] = contract.to_json(contract.Struct(fields))
     return json
+
+
+def _spark_type(type_: pa.DataType) -> contract.DataType:
+    if pa.types.is_struct(type_):
+        fields = (type_.field(i) for i in range(type_.num_fields))
+        return contract.Struct(
+            tuple(contract.Field(field.name, _spark_type(field.type)) for field in fields)
+        )
+    if pa.types.is_map(type_):
+        return contract.Map(_spark_type(type_.key_type), _spark_type(type_.item_type))
+    if pa.types.is_list(type_):
+        return contract.Array(_spark_type(type_.value_type))
+    if pa.types.is_decimal(type_):
+        return contract.Decimal(type_.precision, type_.scale)
+    name = _SPARK_NAMES.get(type_)
+    if name is None:
+        raise InternalError("a checkpoint column cannot have this type", found=str(type_))
+    return contract.Primitive(name)
+
+
+_SPARK_NAMES = {
+    contract.to_arrow(contract.Primitive(name)): name
+    for name in (
+        "string long integer short byte float double boolean binary date timestamp timestamp_ntz"
+    ).split()
+}
