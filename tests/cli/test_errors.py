@@ -198,6 +198,28 @@ def test_a_closed_pipe_is_quiet(table: str, repository: Path) -> None:
     assert (outcome.stdout, outcome.stderr) == ("[", "")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_full_disk_under_the_output_is_reported_with_its_reason(
+    table: str, repository: Path
+) -> None:
+    def outcome(command: str) -> tuple[int, str]:
+        found = subprocess.run(
+            f"{sys.executable} -m lakelog {command}",
+            shell=True,
+            capture_output=True,
+            text=True,
+            check=False,
+            env=os.environ | {"PYTHONPATH": str(repository / "engine")},
+        )
+        return found.returncode, found.stderr.splitlines()[0] if found.stderr else ""
+
+    full = "lakelog: the output cannot be written: [Errno 28] No space left on device"
+    assert outcome(f"info {table} > /dev/full") == (1, full)
+    assert outcome(f"doctor {table} > /dev/full") == (3, full)
+    assert outcome("--help > /dev/full") == (1, full)
+    assert outcome(f"info {table} >&-") == (0, "")
+
+
 def test_a_demonstration_in_a_file_or_a_full_folder_is_refused(
     lakelog: Any, tmp_path: Path
 ) -> None:

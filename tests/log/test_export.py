@@ -224,6 +224,7 @@ class FailingFile:
 
     def close(self) -> None:
         self._file.close()
+        self._filesystem.spend()  # a buffer is written
 
 
 class FailingFileSystem(MemoryFileSystem):  # type: ignore[misc]

@@ -6,6 +6,7 @@ could not examine the table, 130 for an interrupt by the user, 141 for a closed 
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -32,7 +33,7 @@ from lakelog.cli import (
 from lakelog.cli.options import DEBUG, FAILURE_CODE, Output, examples
 from lakelog.cli.output import View, emit
 from lakelog.cli.text import colour_wanted, plain
-from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning
+from lakelog.errors import InvalidInputError, LakelogError, LakelogWarning, UnavailableError
 
 REFUSED, WRONG_CALL, INTERRUPTED, PIPE_CLOSED = 1, 2, 130, 141
 
@@ -70,8 +71,8 @@ class GuardedGroup(click.Group):
                 sys.stdout.flush()
                 return result
         except BrokenPipeError:
-            # `lakelog files ... | head` is valid usage; avoid an error at interpreter exit too.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            # `lakelog files ... | head` is valid usage.
+            _discard_output()
             ctx.exit(PIPE_CLOSED)
         except LakelogError as error:
             _show_traceback(ctx, error)
@@ -84,6 +85,9 @@ class GuardedGroup(click.Group):
             if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
                 raise
             _show_traceback(ctx, error)
+            if _is_full_output(error):
+                _show_full_output(error)
+                ctx.exit(_failure_code(ctx))
             reason = (str(error).splitlines() or [""])[0]
             _complain(f"something unexpected went wrong: {type(error).__name__}: {reason}")
             if not _debug(ctx):
@@ -235,6 +239,9 @@ def completion(shell: str) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave the process with its exit code."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, as by `>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115 - until the end
     sys.exit(run(app, arguments))
 
 
@@ -250,7 +257,31 @@ def run(group: click.Group, arguments: Sequence[str] | None) -> int:
     except click.Abort:
         click.echo("interrupted", err=True)
         return INTERRUPTED
+    except OSError as error:  # of help and usage, which are written outside of a command
+        if isinstance(error, BrokenPipeError):
+            _discard_output()
+            return PIPE_CLOSED
+        if not _is_full_output(error):
+            raise
+        _show_full_output(error)
+        return REFUSED
     return outcome if isinstance(outcome, int) else 0
+
+
+def _is_full_output(error: BaseException) -> bool:
+    """Whether standard output cannot be written; stores report their errors with a path."""
+    full = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+    return isinstance(error, OSError) and error.errno in full and error.filename is None
+
+
+def _show_full_output(error: BaseException) -> None:
+    _discard_output()
+    _show(UnavailableError(f"the output cannot be written: {error}"))
+
+
+def _discard_output() -> None:
+    """Avoid a second error when the interpreter flushes standard output at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _failure_code(context: click.Context) -> int:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -300,12 +301,14 @@ class _PartWriter:
     def remove(self) -> None:
         """Delete the written files, if the store allows it."""
         if self._file is not None:
-            self._file.close()
+            with suppress(OSError):  # of a full disk, again
+                self._file.close()
         names = [p.path for p in self._parts] + [self._name(), _MANIFEST]
         for name in names:
             path = f"{self._root}/{name}"
-            if self._filesystem.exists(path):
-                self._filesystem.rm_file(path)
+            with suppress(OSError):
+                if self._filesystem.exists(path):
+                    self._filesystem.rm_file(path)
 
     def manifest(self, target: str, state: State, timestamp_ms: int | None) -> ExportManifest:
         provenance = state.provenance
