@@ -54,6 +54,7 @@ def _changes(job: Job, _: Any) -> Any:
     return _open(job).changes(1).collect()
 
 
+_APPEND = case(lambda job, rows: _open(job).append(rows), _empty)
 CASES: dict[str, dict[str, Any]] = {
     "rows_delete_vectors_10m": {"lakelog": case(lambda job, _: _open(job).delete(calls.DELETED))},
     "rows_update_copy_10m": {
@@ -65,7 +66,8 @@ CASES: dict[str, dict[str, Any]] = {
         "lakelog": case(lambda job, rows: _merge(job, rows, MEMORY_LIMIT), calls.source)
     },
     "rows_compact_1000_files": {"lakelog": case(lambda job, _: _open(job).compact())},
-    "rows_append_10m": {"lakelog": case(lambda job, rows: _open(job).append(rows), _empty)},
+    "rows_append_10m": {"lakelog": _APPEND},
+    "rows_append_1m": {"lakelog": _APPEND},
     "rows_scan_10k_files": {"lakelog": case(_scan)},
     "rows_changes_1000_commits": {"lakelog": case(_changes)},
 }

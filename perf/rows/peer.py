@@ -39,6 +39,10 @@ def _changes(job: Job, _: Any) -> pl.DataFrame:
     return pl.DataFrame(DeltaTable(job.path).load_cdf(starting_version=1).read_all())
 
 
+_APPEND = {
+    "deltalake": case(lambda job, rows: write_deltalake(job.path, rows, mode="append"), _empty),
+    "polars": case(_write, lambda job: pl.DataFrame(rows(0, job.size))),
+}
 CASES: dict[str, dict[str, Any]] = {
     "rows_delete_vectors_10m": {
         "deltalake": case(lambda job, _: DeltaTable(job.path).delete(calls.DELETED))
@@ -53,10 +57,8 @@ CASES: dict[str, dict[str, Any]] = {
     "rows_compact_1000_files": {
         "deltalake": case(lambda job, _: DeltaTable(job.path).optimize.compact())
     },
-    "rows_append_10m": {
-        "deltalake": case(lambda job, rows: write_deltalake(job.path, rows, mode="append"), _empty),
-        "polars": case(_write, lambda job: pl.DataFrame(rows(0, job.size))),
-    },
+    "rows_append_10m": _APPEND,
+    "rows_append_1m": _APPEND,
     "rows_scan_10k_files": {"polars": case(_scan)},
     "rows_changes_1000_commits": {"deltalake": case(_changes)},
 }

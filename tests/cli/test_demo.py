@@ -32,7 +32,7 @@ STEPS = (
 )
 
 
-@pytest.mark.parametrize("commits", [MIN_COMMITS, 60, 137])
+@pytest.mark.parametrize("commits", [MIN_COMMITS, 60])
 def test_demo_completes_all_steps(lakelog: Any, tmp_path: Path, commits: int) -> None:
     outcome = lakelog("demo", "--dir", tmp_path, "--commits", commits, "--seed", 11)
     assert (outcome.code, outcome.errors) == (0, "")

@@ -10,13 +10,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import lakelog
 from lakelog import Table
 from lakelog.data.conform import Conform
+from lakelog.data.parquet_file import ParquetGroups
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.errors import (
     CorruptionError,
@@ -195,6 +198,62 @@ def test_files_of_a_table_without_partitions_are_written_concurrently(tmp_path: 
     with DataFileWriter(plan, workers=3) as writer:
         writer.write(rows)
         assert writer.finish().height == 1  # few rows are not scattered
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_file_encoded_by_several_threads_is_that_of_one_thread(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakelog.data.write._LEAST_GROUP_ROWS", 10)
+    rng = random.Random(seed)
+    count = rng.randrange(20, 90)
+    rows = pl.DataFrame(
+        {
+            "id": range(count),
+            "x": [rng.choice([None, float("nan"), -0.0, 2.5]) for _ in range(count)],
+            "text": ["é" * rng.randrange(120) for _ in range(count)],
+            "nested": [{"a": [n] * (n % 3), "b": str(n)} if n % 4 else None for n in range(count)],
+            "money": pl.Series(range(count)).cast(pl.Decimal(18, 2)),
+        }
+    )
+    table = table_at(tmp_path, rows.schema, by=())
+    plan = WritePlan.of(table.snapshot())
+    written = []
+    for workers in (1, 4):
+        with DataFileWriter(plan, workers=workers) as writer:
+            writer.write(rows)
+            written.append(writer.finish())
+    one, many = (tmp_path / files["path"][0] for files in written)
+    assert json.loads(written[0]["stats"][0]) == json.loads(written[1]["stats"][0])
+    assert pq.read_metadata(one).num_row_groups == 1
+    assert pq.read_metadata(many).num_row_groups == min(4, count // 10)
+    assert pq.read_schema(many).equals(pq.read_schema(one), check_metadata=True)
+    assert pq.read_table(many, page_checksum_verification=True).num_rows == count
+    assert pl.read_parquet(many).equals(pl.read_parquet(one))
+    query = f"select id, text, nested.b, money from read_parquet('{many}')"
+    found = pl.DataFrame(duckdb.connect().sql(query).to_arrow_table())
+    assert found.equals(rows.select("id", "text", pl.col("nested").struct.field("b"), "money"))
+    assert commit(table, written[1]).sort("id").equals(rows)
+
+
+def test_failed_encoding_by_one_of_several_threads_leaves_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakelog.data.write._LEAST_GROUP_ROWS", 10)
+    encode = ParquetGroups.encode
+
+    def failing(file: ParquetGroups, rows: pa.Table) -> Any:
+        if rows["id"][0].as_py():
+            raise MemoryError
+        return encode(file, rows)
+
+    monkeypatch.setattr(ParquetGroups, "encode", failing)
+    table = table_at(tmp_path, by=())
+    with DataFileWriter(WritePlan.of(table.snapshot()), workers=3) as writer:
+        writer.write(frame(40))
+        with pytest.raises(MemoryError):
+            writer.finish()
+    assert data_files(tmp_path) == []
 
 
 def test_aborted_write_leaves_no_file(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Data files while they are written: new ones, and copies with new values in some columns.
 
+`ParquetGroups` lets several threads encode the row groups of one file, and writes their footer.
 `ParquetCopy` copies the column chunks of the other columns as they are encoded. A copy has the row
 groups of its source, one footer over old and new chunks, and none of the source's indexes, Bloom
 filters and sort orders, whose offsets and column numbers are those of the source.
@@ -369,28 +370,32 @@ def _memory_bytes(metadata: pq.FileMetaData, number: int, leaves: Sequence[int])
     return int(size_bytes)
 
 
-class ParquetCopy:
-    """A copy of a data file with new columns, or new values of some, that appears when it is
-    closed. For one thread at a time.
-
-    Memory: the new columns of a row group, encoded.
+class _Encoded(NamedTuple):
+    """A row group as a file of its own: the bytes before its footer, its chunks, its metadata, and
+    the fields of its footer.
     """
 
-    def __init__(
-        self, store: LogStore, path: str, source: CopySource, codec: Codec, stats: StatsPlan
-    ) -> None:
-        self.path = path
-        self._source, self._codec = source, codec
-        self._stats = FileStats(stats)
-        self._footers: list[pq.FileMetaData] = []
-        self._new: dict[int, Value] = {}
-        self._groups: list[bytes] = []
-        self._upload = store.upload(path)
+    num_rows: int
+    content: memoryview
+    chunks: tuple[_Chunk, ...]
+    metadata: pq.FileMetaData
+    footer: dict[int, Value]
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all row groups are written."""
-        return len(self._groups) == len(self._source.groups)
+
+class ParquetGroups:
+    """A data file whose row groups are encoded in memory, by any threads (`encode`), and added in
+    order; it appears when it is closed. Memory: row groups that are encoded and not yet added.
+    """
+
+    def __init__(self, store: LogStore, path: str, codec: Codec, stats: StatsPlan) -> None:
+        self.path = path
+        self._codec = codec
+        self._stats = FileStats(stats)
+        self._num_rows = 0
+        self._groups: list[bytes] = []
+        self._metadata: pq.FileMetaData | None = None
+        self._first: dict[int, Value] = {}
+        self._upload = store.upload(path)
 
     @property
     def size_bytes(self) -> int:
@@ -398,82 +403,123 @@ class ParquetCopy:
         return self._upload.tell()
 
     def write(self, rows: pa.Table) -> None:
-        """Append the next row group: the new columns of its rows."""
-        group = self._source.groups[len(self._groups)]
-        self._stats.see(rows)
-        encoded, new = self._encode(rows)
-        if not self._groups:
-            self._upload.write(_MAGIC)
-        start = at = self._upload.tell()
-        chunks = []
-        for chunk in group.chunks:
-            chunks.append(chunk.moved(at))
-            at += chunk.end - chunk.start
-        for piece in self._source.kept_bytes(group):
-            self._upload.write(piece)
-        self._upload.write(encoded[len(_MAGIC) :])
-        chunks += [chunk.moved(chunk.start + at - len(_MAGIC)) for chunk in new]
-        both = [*group.chunks, *new]
-        fields = {
-            _CHUNKS: write_list(chunks),
-            _TOTAL_BYTES: write_number(sum(chunk.uncompressed_bytes for chunk in both)),
-            _GROUP_ROWS: write_number(rows.num_rows),
-            _GROUP_OFFSET: write_number(start),
-            _COMPRESSED_BYTES: write_number(sum(chunk.end - chunk.start for chunk in both)),
-        }
-        self._groups.append(write_struct(fields))
+        """Append one row group."""
+        self.see(rows)
+        self.add(self.encode(rows))
 
-    def _encode(self, rows: pa.Table) -> tuple[memoryview, list[_Chunk]]:
-        """The new columns of a row group as a file without its footer, and their chunks."""
-        sink = pa.BufferOutputStream()
-        with _writer(sink, rows, self._codec, self._footers) as writer:
+    def see(self, rows: pa.Table) -> None:
+        """Look at rows for their statistics."""
+        self._stats.see(rows)
+
+    def encode(self, rows: pa.Table) -> _Encoded:
+        """Encode a row group."""
+        sink, footers = pa.BufferOutputStream(), list[pq.FileMetaData]()
+        with _writer(sink, rows, self._codec, footers) as writer:
             writer.write_table(rows, row_group_size=rows.num_rows)
         encoded = memoryview(sink.getvalue())
         tail = len(encoded) - _LENGTH_BYTES - len(_MAGIC)
         end = tail - int.from_bytes(encoded[tail : tail + _LENGTH_BYTES], "little")
         footer = read_struct(bytes(encoded[end:tail]))
-        self._new = self._new or footer
         (group,) = read_list(footer[_GROUPS])
-        return encoded[:end], [_Chunk.of(each) for each in read_list(read_struct(group)[_CHUNKS])]
+        chunks = tuple(_Chunk.of(each) for each in read_list(read_struct(group)[_CHUNKS]))
+        return _Encoded(rows.num_rows, encoded[len(_MAGIC) : end], chunks, footers[0], footer)
+
+    def add(
+        self, encoded: _Encoded, kept: Sequence[_Chunk] = (), pieces: Iterable[bytes] = ()
+    ) -> None:
+        """Append an encoded row group, behind chunks of another file and their bytes."""
+        if self._metadata is None:
+            self._upload.write(_MAGIC)
+            self._metadata, self._first = encoded.metadata, encoded.footer
+        else:
+            self._metadata.append_row_groups(encoded.metadata)
+        start = at = self._upload.tell()
+        chunks = []
+        for chunk in kept:
+            chunks.append(chunk.moved(at))
+            at += chunk.end - chunk.start
+        for piece in pieces:
+            self._upload.write(piece)
+        self._upload.write(encoded.content)
+        chunks += [chunk.moved(chunk.start + at - len(_MAGIC)) for chunk in encoded.chunks]
+        both = [*kept, *encoded.chunks]
+        fields = {
+            _CHUNKS: write_list(chunks),
+            _TOTAL_BYTES: write_number(sum(chunk.uncompressed_bytes for chunk in both)),
+            _GROUP_ROWS: write_number(encoded.num_rows),
+            _GROUP_OFFSET: write_number(start),
+            _COMPRESSED_BYTES: write_number(sum(chunk.end - chunk.start for chunk in both)),
+        }
+        self._groups.append(write_struct(fields))
+        self._num_rows += encoded.num_rows
 
     def close(self) -> str:
         """Make the file appear, after its last row group; gives its statistics as JSON."""
-        footer = self._footer()
+        footer = write_struct(self._footer_fields())
+        self._upload.write(footer + len(footer).to_bytes(_LENGTH_BYTES, "little") + _MAGIC)
+        self._upload.close()
+        assert self._metadata is not None
+        return self._stats.json(self._metadata)
+
+    def _footer_fields(self) -> dict[int, Value]:
+        return self._first | {
+            _NUM_ROWS: write_number(self._num_rows),
+            _GROUPS: write_list(self._groups),
+        }
+
+    def abandon(self) -> None:
+        """Leave nothing behind; after `close` it does nothing."""
+        self._upload.abandon()
+
+
+class ParquetCopy(ParquetGroups):
+    """A copy of a data file with new columns, or new values of some. For one thread at a time.
+
+    Memory: the new columns of a row group, encoded.
+    """
+
+    def __init__(
+        self, store: LogStore, path: str, source: CopySource, codec: Codec, stats: StatsPlan
+    ) -> None:
+        super().__init__(store, path, codec, stats)
+        self._source = source
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all row groups are written."""
+        return len(self._groups) == len(self._source.groups)
+
+    def write(self, rows: pa.Table) -> None:
+        """Append the next row group: the new columns of its rows."""
+        group = self._source.groups[len(self._groups)]
+        self.see(rows)
+        self.add(self.encode(rows), group.chunks, self._source.kept_bytes(group))
+
+    def close(self) -> str:
+        """As `ParquetGroups.close`."""
         try:
-            _metadata(footer)
+            _metadata(write_struct(self._footer_fields()))
         except (pa.ArrowException, OSError) as cause:
             raise CorruptionError(
                 "columns of a data file cannot be copied, because its footer is damaged",
                 path=self._source.path,
                 hint="restore the file from a copy",
             ) from cause
-        self._upload.write(footer + len(footer).to_bytes(_LENGTH_BYTES, "little") + _MAGIC)
-        self._upload.close()
-        first, *others = self._footers
-        for other in others:
-            first.append_row_groups(other)
         kept = {column.name for column in self._source.kept}
-        return joined_statistics(self._source.stats, kept, self._stats.json(first))
+        return joined_statistics(self._source.stats, kept, super().close())
 
-    def _footer(self) -> bytes:
-        """The footer: the copied columns, and the new ones behind them."""
-        source, new = self._source, self._new
+    def _footer_fields(self) -> dict[int, Value]:
+        """The copied columns, and the new ones behind them."""
+        source, new = self._source, self._first
         root, *elements = read_list(new[_SCHEMA])
         copied = chain.from_iterable(column.elements for column in source.kept)
         width = len(source.kept) + read_number(read_struct(root)[_NUM_CHILDREN])
         root = write_struct(read_struct(root) | {_NUM_CHILDREN: write_number(width, _I32)})
-        fields = {
-            _VERSION: new[_VERSION],
-            _SCHEMA: write_list([root, *copied, *elements]),
-            _NUM_ROWS: write_number(sum(group.num_rows for group in source.groups)),
-            _GROUPS: write_list(self._groups),
-            **source.footer,
-        }
+        fields = super()._footer_fields()
+        for field in (_KEY_VALUES, _CREATED_BY, _COLUMN_ORDERS):
+            fields.pop(field, None)
+        fields |= {_SCHEMA: write_list([root, *copied, *elements]), **source.footer}
         if source.orders is not None:
             orders = [*source.orders, *read_list(new[_COLUMN_ORDERS])]
             fields[_COLUMN_ORDERS] = write_list(orders)
-        return write_struct(fields)
-
-    def abandon(self) -> None:
-        """Leave nothing behind; after `close` it does nothing."""
-        self._upload.abandon()
+        return fields

@@ -29,7 +29,7 @@ import pyarrow as pa
 from lakelog.data import layout
 from lakelog.data.conform import Conform, Rows, renamed, wide_field
 from lakelog.data.layout import group_rows
-from lakelog.data.parquet_file import CopySource, ParquetCopy, ParquetFile
+from lakelog.data.parquet_file import CopySource, ParquetCopy, ParquetFile, ParquetGroups
 from lakelog.data.write_plan import WritePlan
 from lakelog.errors import InvalidInputError, LakelogError
 from lakelog.model import contract
@@ -57,6 +57,7 @@ _ROW_GROUP_BYTES = 64 << 20  # of rows in memory
 _ROW_GROUP_ROWS = 1 << 20
 _SPLIT_ROWS, _SPLIT_BYTES = 1 << 20, 64 << 20
 _PIECE_ROWS = 1 << 18  # of rows that are not split: several make a row group
+_LEAST_GROUP_ROWS = 1 << 17  # of row groups that several threads encode for one file
 _ATTEMPT_CHARACTERS = 12
 _MAP = pl.Map(pl.String, pl.String)
 _RANGES_AT_ONCE = 64  # batches read back from local disk for one write
@@ -76,7 +77,7 @@ class _Partition:
     rows: int = 0
     size_bytes: int = 0
     ranges: list[ScratchRange] = field(default_factory=list)
-    file: ParquetFile | ParquetCopy | None = None
+    file: ParquetFile | ParquetGroups | None = None
     writing: tuple[Future[None], int] | None = None
 
     @property
@@ -129,6 +130,7 @@ class DataFileWriter:
         self._row_group_bytes = min(_ROW_GROUP_BYTES, max(1, memory_bytes // (2 * self._workers)))
         self._partitions: dict[tuple[tuple[str | None, ...], int], _Partition] = {}
         self._lane = 0
+        self._is_last = False  # whether one partition is left, with rows for several threads
         self._pool = Pool(self._workers, thread_name_prefix="lakelog-encode")
         self._unsplit: list[pa.Table] = []
         self._unsplit_rows = self._unsplit_bytes = 0
@@ -377,6 +379,9 @@ class DataFileWriter:
         group_bytes = min(self._row_group_bytes, layout.IN_MEMORY * self._plan.target_file_bytes)
         step = min(_ROW_GROUP_ROWS, max(1, group_bytes // row_bytes))
         step = math.ceil(rows.num_rows / max(1, round(rows.num_rows / step)))  # of equal length
+        if self._is_last and partition.file is None and step == rows.num_rows:
+            self._write_last(partition, rows)
+            return
         for start in range(0, rows.num_rows, step):
             if partition.file is None:
                 path = self._new_path(partition)
@@ -384,6 +389,17 @@ class DataFileWriter:
             partition.file.write(rows.slice(start, step))
             if partition.file.size_bytes >= self._plan.target_file_bytes:
                 self._close(partition)
+
+    def _write_last(self, partition: _Partition, rows: pa.Table) -> None:
+        """Write the only rows that are left, which all threads encode."""
+        file = ParquetGroups(self._store, self._new_path(partition), self._codec, self._plan.stats)
+        partition.file = file
+        groups = max(1, min(self._workers, rows.num_rows // _LEAST_GROUP_ROWS))
+        encoding = self._pool.map(file.encode, slices(rows, math.ceil(rows.num_rows / groups)))
+        file.see(rows)
+        for encoded in encoding:
+            file.add(encoded)
+        self._close(partition)
 
     def _write_group(self, copy: _Partition, rows: pa.Table) -> None:
         """Write the next row group of a copied file, which is closed after its last."""
@@ -444,6 +460,9 @@ class DataFileWriter:
         self._require_open()
         self._split()
         finishers = _FINISHERS if self._is_local else _REMOTE_FINISHERS
+        left = [p for p in self._partitions.values() if p.rows or p.ranges or p.is_open]
+        is_large = len(left) == 1 and left[0].rows >= 2 * _LEAST_GROUP_ROWS
+        self._is_last = is_large and self._workers > 1
         self._each(self._complete, self._partitions.values(), max(self._workers, finishers))
         self._over = True
         self._pool.shutdown()
