@@ -7,7 +7,7 @@ import json
 import math
 import operator
 from collections.abc import Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any, Literal
 
@@ -395,8 +395,29 @@ def test_predicate_that_the_bounds_cannot_decide_never_prunes(where: pl.Expr) ->
 def test_times_before_1970_that_were_truncated_towards_zero_never_prune(bound: str) -> None:
     before = datetime.fromisoformat(bound) - timedelta(microseconds=999)
     assert keep(t == before, [{}], [stats_text(t=(bound, bound, 0))]) == [True]
-    earlier = before - timedelta(microseconds=1)
+    earlier = before - timedelta(minutes=1)
     assert keep(t == earlier, [{}], [stats_text(t=(bound, bound, 0))]) == [False]
+
+
+@pytest.mark.parametrize(
+    ("bound", "offset"),
+    [
+        ("1850-01-01T01:01:01.000+00:53", timedelta(minutes=53, seconds=28)),  # Stockholm
+        ("1972-01-06T23:59:59.000-00:44", -timedelta(minutes=44, seconds=30)),  # Monrovia
+    ],
+)
+def test_old_times_whose_offsets_lack_their_seconds_never_prune(
+    bound: str, offset: timedelta
+) -> None:
+    time = datetime.fromisoformat(bound).replace(tzinfo=timezone(offset))
+    texts = [stats_text(t=(bound, bound, 0))]
+    for where in (t == time, t <= time, t >= time, t.is_between(time, time)):
+        assert keep(where, [{}], texts) == [True]
+    far = timedelta(minutes=2)
+    assert keep((t < time - far) | (t > time + far), [{}], texts) == [False]
+    recent = "2024-01-02T03:04:05.000+01:00"
+    later = datetime.fromisoformat(recent) + timedelta(milliseconds=1)
+    assert keep(t == later, [{}], [stats_text(t=(recent, recent, 0))]) == [False]
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,11 @@ a margin for a writer's arithmetic.
 """
 
 _TIMESTAMP_SLACK_US = 999
+_ZONE_SLACK_US = 60_000_000
+_LAST_ODD_ZONE_US = 63_676_800_000_000
+"""Delta Lake 3.2 and 3.3 wrote times with their zone's offset, without its seconds. The last zone
+whose offset had seconds was that of Monrovia, until 1972-01-07.
+"""
 _SAFE_TIMESTAMP_US = 1 << 62
 
 
@@ -102,16 +107,24 @@ def from_statistics(
         whole = high.str.replace(r"[?\x{FFFD}]$", "")
         cut = pl.when(high.str.len_bytes() >= _TRUNCATED_BYTES).then(whole)
     if isinstance(dtype, pl.Datetime):
-        # Truncated to milliseconds: downwards, or by some writers towards zero before 1970.
-        slack = pl.duration(microseconds=_TIMESTAMP_SLACK_US, time_unit="us")
         if high is not None:
             near = high.to_physical() < _SAFE_TIMESTAMP_US
-            high = pl.when(near).then(high + slack)
+            high = pl.when(near).then(high + _slack(high, dtype))
         if low is not None:
-            early = low.to_physical() <= 0
+            # Truncated to milliseconds: downwards, or by some writers towards zero before 1970.
+            exact = low.to_physical() > (_LAST_ODD_ZONE_US if dtype.time_zone else 0)
             near = low.to_physical() > -_SAFE_TIMESTAMP_US
-            low = pl.when(~early).then(low).when(near).then(low - slack)
+            low = pl.when(exact).then(low).when(near).then(low - _slack(low, dtype))
     return Values(low, high, may_null, may_value, dtype.is_float(), cut, dtype)
+
+
+def _slack(bound: pl.Expr, dtype: pl.Datetime) -> pl.Expr:
+    """How far a time may be beyond a bound."""
+    fraction = pl.duration(microseconds=_TIMESTAMP_SLACK_US, time_unit="us")
+    if dtype.time_zone is None:
+        return fraction
+    zone = pl.duration(microseconds=_ZONE_SLACK_US, time_unit="us")
+    return pl.when(bound.to_physical() > _LAST_ODD_ZONE_US).then(fraction).otherwise(zone)
 
 
 def around_floats(low: pl.Series, high: pl.Series) -> tuple[pl.Series, pl.Series]:
