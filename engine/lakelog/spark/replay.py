@@ -24,7 +24,7 @@ from lakelog.errors import InvalidInputError
 from lakelog.log.export import iter_state
 from lakelog.log.replay import live_domains, with_path_texts
 from lakelog.log.state import State
-from lakelog.model import actions, contract
+from lakelog.model import actions
 from lakelog.model.actions import PATH_TEXT
 from lakelog.snapshot import Snapshot
 from lakelog.spark.checkpoint_rows import (
@@ -37,7 +37,13 @@ from lakelog.spark.checkpoint_rows import (
 )
 from lakelog.spark.footers import Footers, read_footers, spark_path
 from lakelog.spark.package_upload import is_connect, ship
-from lakelog.spark.shuffle_replay import TableLocation, log_splits, replay_in_partitions, to_table
+from lakelog.spark.shuffle_replay import (
+    TableLocation,
+    flattened_schema,
+    log_splits,
+    replay_in_partitions,
+    to_table,
+)
 from lakelog.spark.sql_functions import functions_of
 from lakelog.spark.strategy import AUTO, BROADCAST, HASH, POLARS, Choice, Sizes, choose
 from lakelog.storage.bounded import require_openable_elsewhere
@@ -218,11 +224,7 @@ def frame_of(spark: Any, frames: Sequence[pl.DataFrame], columns: Sequence[str])
 
 def _rows_of(spark: Any, frame: pl.DataFrame) -> Any:
     """A frame of flattened columns as a DataFrame with the same columns."""
-    from pyspark.sql.types import StructType
-
-    fields = tuple(contract.Field(n, actions.fields()[n].type) for n in frame.columns)
-    schema = StructType.fromJson(contract.to_json(contract.Struct(fields)))
-    return spark.createDataFrame(to_table(frame), schema=schema)
+    return spark.createDataFrame(to_table(frame), schema=flattened_schema(frame.columns))
 
 
 def _held(frames: Sequence[pl.DataFrame], columns: Sequence[str]) -> list[str]:

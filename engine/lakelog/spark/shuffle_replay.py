@@ -120,11 +120,13 @@ def replay_in_partitions(
     sources = _sources(held, place.dialect)
     carried = [*_ORDER, *sources]
     decoder = Decoder(place, tuple(pieces), tuple(sources))
-    rows = _numbers(spark, max(1, len(pieces)), about_rows, _schema(held))
-    rows = rows.mapInArrow(decoder, _schema(carried)).repartition(choice.partitions, "path")
+    rows = _numbers(spark, max(1, len(pieces)), about_rows, flattened_schema(held))
+    rows = rows.mapInArrow(decoder, flattened_schema(carried)).repartition(
+        choice.partitions, "path"
+    )
     unique = place.dialect.reconciled_checkpoints
     reconciler = Reconciler(place, tuple(carried), tuple(held), unique, meta)
-    rows = rows.mapInArrow(reconciler, _schema(held))
+    rows = rows.mapInArrow(reconciler, flattened_schema(held))
     return with_nulls(rows, held, columns)
 
 
@@ -280,7 +282,7 @@ def _sources(columns: Sequence[str], dialect: Dialect) -> list[str]:
     return [name for name in actions.fields() if name in wanted]
 
 
-def _schema(columns: Sequence[str]) -> Any:
+def flattened_schema(columns: Sequence[str]) -> Any:
     """Spark's schema of flattened columns and the columns of the order."""
     from pyspark.sql.types import StructType
 

@@ -131,15 +131,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The files between two offsets, grouped into shares; errors as `StreamPlanner.files`."""
         files = self._backlog.files(Offset.of(start), Offset.of(end))
         plan = self._plan
-        return [Share((plan, share.value)) for share in share_files(files, self._tasks)]
+        return [Share(_Rows(plan, share.value)) for share in share_files(files, self._tasks)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Rows of one share with exactly the schema that Spark expects."""
-        from lakelog.data.read import read_files
-
-        plan, share = partition.value
         try:
-            for batch in read_files(plan, unpack(share)):
+            for batch in partition.value.batches(self._arrow.names):
                 yield fit(batch, self._arrow)
         except LakelogError as error:
             raise error.with_traceback(None) from None
@@ -198,20 +195,9 @@ class ChangeStreamReader(StreamReader):
             snapshot, names or snapshot.schema.names[:1], self._options.storage_options
         )
         at_ms = open_table(self._options).snapshot(start.version).timestamp_ms
-        constants = insert_columns(start.version, at_ms)
+        added = insert_columns(start.version, at_ms)
         files = self._backlog.files(start, end)
-        return [
-            Share(_Inserts(plan, share.value, constants))
-            for share in share_files(files, self._tasks)
-        ]
-
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Changes of one share with exactly the schema that Spark expects."""
-        try:
-            for batch in partition.value.batches(self._arrow.names):
-                yield fit(batch, self._arrow)
-        except LakelogError as error:
-            raise error.with_traceback(None) from None
+        return [Share(_Rows(plan, share.value, added)) for share in share_files(files, self._tasks)]
 
 
 @dataclass(frozen=True)
@@ -227,12 +213,12 @@ class _Changes:
 
 
 @dataclass(frozen=True)
-class _Inserts:
-    """Rows of files of the initial version, with the columns of a change."""
+class _Rows:
+    """Rows of files; with the columns `added` of a change, if they are inserts."""
 
     plan: ReadPlan
     files: bytes
-    constants: Mapping[str, pa.Scalar]
+    added: Mapping[str, pa.Scalar] | None = None
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         import pyarrow as pa
@@ -240,8 +226,11 @@ class _Inserts:
         from lakelog.data.read import read_files
 
         for batch in read_files(self.plan, unpack(self.files)):
+            if self.added is None:
+                yield batch
+                continue
             every = dict(zip(batch.schema.names, batch.columns, strict=True))
-            for name, value in self.constants.items():
+            for name, value in self.added.items():
                 every[name] = pa.repeat(value, batch.num_rows)
             yield pa.RecordBatch.from_pydict({name: every[name] for name in columns})
 
@@ -253,45 +242,11 @@ class RefusedStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._error = error
 
     @readable
-    def initialOffset(self) -> dict[str, Any]:
-        """Raise the error."""
+    def _refuse(self, *_arguments: Any, **_named: Any) -> Any:
         raise self._error
 
-    @readable
-    def getDefaultReadLimit(self) -> ReadLimit:
-        """Raise the error."""
-        raise self._error
-
-    @readable
-    def prepareForTriggerAvailableNow(self) -> None:
-        """Raise the error."""
-        raise self._error
-
-    @readable
-    def latestOffset(
-        self,
-        start: dict[str, Any],  # noqa: ARG002 - Spark's
-        limit: ReadLimit,  # noqa: ARG002 - Spark's
-    ) -> dict[str, Any]:
-        """Raise the error."""
-        raise self._error
-
-    @readable
-    def partitions(
-        self,
-        start: dict[str, Any],  # noqa: ARG002 - Spark's
-        end: dict[str, Any],  # noqa: ARG002 - Spark's
-    ) -> Sequence[InputPartition]:
-        """Raise the error."""
-        raise self._error
-
-    @readable
-    def read(
-        self,
-        partition: InputPartition,  # noqa: ARG002 - Spark's
-    ) -> Iterator[pa.RecordBatch]:
-        """Raise the error."""
-        raise self._error
+    initialOffset = getDefaultReadLimit = prepareForTriggerAvailableNow = _refuse
+    latestOffset = partitions = read = _refuse
 
 
 def stream_reader(
