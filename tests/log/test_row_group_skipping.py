@@ -6,8 +6,9 @@ import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 from urllib.parse import unquote
 
@@ -55,19 +56,21 @@ def commit(root: Path, version: int, lines: Sequence[dict[str, Any]]) -> None:
     """Write a commit like another program, with any statistics."""
     (folder,) = root.glob("_*_log")
     if folder.name == "_transaction_log":
-        lines = [*map(with_maps, lines)]
+        lines = with_maps(lines)
     text = "".join(json.dumps(line) + "\n" for line in lines)
     (folder / f"{version:020d}.json").write_text(text, "utf-8")
 
 
-def with_maps(line: dict[str, Any]) -> dict[str, Any]:
-    """An add with the statistics of IndexTables, in maps."""
-    if "stats" not in line.get("add", {}):
-        return line
-    body = dict(line["add"])
-    maps = map_stats(pl.Series([body.pop("stats")], dtype=pl.String)).drop("nullCount")
-    known = {name: value for name, value in maps.row(0, named=True).items() if value is not None}
-    return {"add": body | known}
+def with_maps(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Adds with the statistics of IndexTables, in maps."""
+    texts = [line.get("add", {}).get("stats") for line in lines]
+    maps = map_stats(pl.Series(texts, dtype=pl.String)).drop("nullCount").to_dicts()
+    found = []
+    for line, stats in zip(lines, maps, strict=True):
+        known = {name: value for name, value in stats.items() if value is not None}
+        add = {name: value for name, value in line.get("add", {}).items() if name != "stats"}
+        found.append({"add": add | known} if add else line)
+    return found
 
 
 def adds(
@@ -238,9 +241,7 @@ def test_lookup_by_path_and_totals_equal_a_full_read(layout: str, data: st.DataO
 def test_lookup_by_path_reads_row_groups_that_may_contain_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = created(tmp_path, "classic")
-    commit(tmp_path, 1, adds(by_number(60)))
-    write_small_groups(made, "classic", 5, ordered=True)
+    sixty_files(tmp_path, "classic")
     commit(tmp_path, 2, removes([7]))
     decoded = Leaves(monkeypatch)
     snapshot = lakelog.open(tmp_path).snapshot()
@@ -341,11 +342,18 @@ def by_number(count: int) -> list[Written]:
     ]
 
 
-def sixty_files(root: Path, layout: str) -> lakelog.Table:
-    """A table of 60 files in a checkpoint with row groups of five."""
+@cache
+def _made(layout: str, *, typed: bool) -> Path:
+    root = Path(mkdtemp()) / "t"
     made = created(root, layout)
     commit(root, 1, adds(by_number(60)))
-    write_small_groups(made, layout, 5, ordered=True)
+    write_small_groups(made, layout, 5, ordered=True, typed=typed)
+    return root
+
+
+def sixty_files(root: Path, layout: str, *, typed: bool = True) -> lakelog.Table:
+    """A table of 60 files in a checkpoint with row groups of five."""
+    shutil.copytree(_made(layout, typed=typed), root, dirs_exist_ok=True)
     return lakelog.open(root)
 
 
@@ -423,11 +431,9 @@ def test_flipped_bit_in_a_record_disables_skipping_but_loses_no_file(
 @pytest.mark.parametrize("typed", [True, False])
 @pytest.mark.parametrize("layout", ["multipart", "v2-parquet"])
 def test_part_copied_over_another_part_is_refused(layout: str, typed: bool, tmp_path: Path) -> None:
-    made = created(tmp_path, layout)
-    commit(tmp_path, 1, adds(by_number(60)))
-    write_small_groups(made, layout, 5, ordered=True, typed=typed)
+    table = sixty_files(tmp_path, layout, typed=typed)
     (tmp_path / "_delta_log" / f"{1:020d}.json").unlink()
-    first, second = checkpoint_files(made)[:2]
+    first, second = checkpoint_files(table)[:2]
     shutil.copyfile(first, second)
     for number in range(6):
         with pytest.raises(lakelog.LakelogError):
@@ -435,10 +441,7 @@ def test_part_copied_over_another_part_is_refused(layout: str, typed: bool, tmp_
 
 
 def test_checkpoint_without_typed_statistics_is_read_completely(tmp_path: Path) -> None:
-    made = created(tmp_path, "classic")
-    commit(tmp_path, 1, adds(by_number(60)))
-    write_small_groups(made, "classic", 5, ordered=True, typed=False)
-    snapshot = lakelog.open(tmp_path).snapshot()
+    snapshot = sixty_files(tmp_path, "classic", typed=False).snapshot()
     assert paths(snapshot, pl.col("q") == 3) == [f"{n:03d}" for n in range(30, 40)]
     assert "typed statistics" in str(snapshot.plan(pl.col("q") == 3))
 
@@ -460,9 +463,7 @@ class Leaves(list[str]):
 def test_columns_of_row_groups_without_a_match_are_not_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = created(tmp_path, "classic")
-    commit(tmp_path, 1, adds(by_number(60)))
-    write_small_groups(made, "classic", 5, ordered=True, typed=False)
+    sixty_files(tmp_path, "classic", typed=False)
     decoded = Leaves(monkeypatch)
 
     def times(where: pl.Expr, found: int) -> tuple[int, int]:
