@@ -398,9 +398,11 @@ def _from_arrow(name: str, type_: pa.DataType) -> DataType:
         return _from_arrow(name, type_.value_type)
     raise InvalidInputError(
         f"the type of {name!r} has no equivalent in a table's schema",
-        expected="Spark's types: integers of up to 64 bits, floats, decimals, strings, binary, "
-        "dates, timestamps, arrays, maps, structs",
+        column=name,
+        expected="Spark's types: signed integers of up to 64 bits, floats of 32 and 64 bits, "
+        "decimals, strings, binary, dates, timestamps, arrays, maps, structs",
         found=str(type_),
+        hint="cast the column first, such as uint64 to pl.Int64 or pl.Decimal(20, 0)",
     )
 
 
