@@ -274,9 +274,12 @@ def test_wrong_checksum_is_written_again(tmp_path: Path) -> None:
         assert plan_of(table).is_clean
 
 
-def test_missing_live_files_are_reported_and_removed_only_on_request(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["delta", "indextables"])
+def test_missing_live_files_are_reported_and_removed_only_on_request(
+    tmp_path: Path, form: str
+) -> None:
     where = tmp_path / "table"
-    table = checkpointed(where)
+    table = checkpointed(where, form)
     live = paths(table)
     for name in live[1:]:
         (where / name).write_bytes(bytes(int(name[1:])))

@@ -29,6 +29,7 @@ from collections.abc import Collection, Iterator
 from typing import Any, NamedTuple
 
 import polars as pl
+import polars.selectors as cs
 
 from lakelog.checkpoint.verify import VerifyReport, independent_state, verify_one
 from lakelog.dialects.delta.deletion_vectors import vector_paths
@@ -259,11 +260,12 @@ def diagnose_files(log: Log, inventory: Any, *, remove: bool) -> Iterator[Findin
     """
     snapshot = LogSnapshot.open(log)
     columns = ("path", "size", "dvStorageType", "dvPathOrInline")
-    live = actions.conform(snapshot.files().select(columns).collect(), columns)
+    files = snapshot.files().select(cs.by_name(columns, require_all=False)).collect()
+    live = actions.conform(files, columns)  # IndexTables have no deletion vectors
     vectors = vector_paths(live)
     listed = listed_files(log, inventory).unique("path", keep="last")
     # The files of IndexTables are read by its own readers only.
-    size = pl.col("size") if log.dialect.has_rows else pl.lit(None, pl.Int64)
+    size = (pl.col("size") if log.dialect.has_rows else pl.lit(None, pl.Int64)).alias("size")
     data = _doubtful(log, live.select("path", size), listed)
     why = (
         "its rows are lost in any case; readers fail until it is removed"
