@@ -230,6 +230,12 @@ def test_a_demonstration_in_a_file_or_a_full_folder_is_refused(
     assert file.read_text() == "existing content"
 
 
+@pytest.mark.parametrize("output", ["table", "json", "csv"])
+def test_column_that_is_named_twice_is_refused(lakelog: Any, table: str, output: str) -> None:
+    outcome = lakelog("files", table, "--columns", "path,size,path", "--output", output)
+    assert (outcome.code, "a column is requested twice" in outcome.errors) == (2, True)
+
+
 def test_unknown_action_type_is_reported(lakelog: Any, table: str) -> None:
     outcome = lakelog("actions", table, "--type", "metadata", "--output", "json")
     assert (outcome.code, outcome.text.strip()) == (0, "[]")

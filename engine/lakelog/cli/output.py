@@ -63,6 +63,10 @@ def collect(rows: pl.LazyFrame, output: Output, shown: View) -> pl.DataFrame:
     from lakelog.model.contract import column_named
 
     known = rows.collect_schema().names()
+    if len(set(output.columns)) < len(output.columns):
+        raise InvalidInputError(
+            "a column is requested twice", expected="each once", found=", ".join(output.columns)
+        )
     for name in output.columns:
         if name not in known:
             close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
