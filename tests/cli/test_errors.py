@@ -230,6 +230,11 @@ def test_a_demonstration_in_a_file_or_a_full_folder_is_refused(
     assert file.read_text() == "existing content"
 
 
+def test_limit_that_no_frame_can_have_is_refused(lakelog: Any, table: str) -> None:
+    for limit, code in ((2**32 - 1, 0), (2**32, 2), (10**30, 2)):
+        assert lakelog("history", table, "--limit", limit, "--output", "json").code == code
+
+
 @pytest.mark.parametrize("output", ["table", "json", "csv"])
 def test_column_that_is_named_twice_is_refused(lakelog: Any, table: str, output: str) -> None:
     outcome = lakelog("files", table, "--columns", "path,size,path", "--output", output)

@@ -24,6 +24,7 @@ FAILURE_CODE = "lakelog.failure_code"
 """Key of the exit code of errors other than invalid usage, in the metadata of a context."""
 
 _READ_TIMEOUT = "lakelog.read_timeout"
+_MOST_ROWS = (1 << 32) - 1  # of a frame of Polars
 _F = TypeVar("_F", bound=Callable[..., Any])
 _UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _DURATIONS_MS = {
@@ -285,7 +286,7 @@ def output(command: _F) -> _F:
 def rows(command: _F) -> _F:
     """``--limit`` and ``--columns``, in addition to `output`."""
     limit = click.option(
-        "--limit", "-n", type=click.IntRange(min=0), help="Maximum number of rows."
+        "--limit", "-n", type=click.IntRange(0, _MOST_ROWS), help="Maximum number of rows."
     )
     columns = click.option(
         "--columns", metavar="A,B", help="Only these columns, in this order.", default=""
