@@ -286,7 +286,8 @@ class Committer:
             )
         try:
             if self.state.key:
-                self._merge(tx, records)
+                changes, deleted = self.changes(records)
+                merge_changes(tx, changes, deleted, self.state)
             else:
                 tables, _ = self.codecs.rows.decode(records.of("PUT")[0])
                 tx.append(Incoming(tables[0].schema, iter(tables)))
@@ -304,10 +305,6 @@ class Committer:
                 "an earlier attempt of the commit succeeded late", path=self.table.path
             )
         return tx.version, rows
-
-    def _merge(self, tx: Transaction, records: Records) -> None:
-        changes, deleted = self.changes(records)
-        merge_changes(tx, changes, deleted, self.state)
 
     def changes(self, records: Records) -> tuple[pl.DataFrame, str]:
         """The last row of each key in records, and the name of the column that is true for

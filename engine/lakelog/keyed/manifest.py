@@ -35,7 +35,17 @@ FORMAT_VERSION = 1
 DATA_NAME = re.compile(r"(\d{20})\.parquet")
 _CHECKSUM = re.compile(rb'\{"crc32c":"([0-9a-f]{8})",')
 _ZEROS = b'{"crc32c":"00000000",'
-_INTEGERS = ("rows", "tombstones", "sizeBytes", "minSeqNum", "maxSeqNum", "footerCrc32c")
+_FIELDS = {
+    "rows": "rows",
+    "tombstones": "tombstones",
+    "size_bytes": "sizeBytes",
+    "min_key": "minKey",
+    "max_key": "maxKey",
+    "min_seq_num": "minSeqNum",
+    "max_seq_num": "maxSeqNum",
+    "footer_crc32c": "footerCrc32c",
+}
+"""Facts about a file, and their names in the manifest; keys are in hexadecimal."""
 
 
 def data_name(number: int) -> str:
@@ -93,33 +103,16 @@ def decode(data: bytes, path: str) -> StoreManifest:
 
 
 def _file(name: str, facts: FileFacts) -> dict[str, Any]:
-    return {
-        "name": name,
-        "rows": facts.rows,
-        "tombstones": facts.tombstones,
-        "sizeBytes": facts.size_bytes,
-        "minKey": facts.min_key.hex(),
-        "maxKey": facts.max_key.hex(),
-        "minSeqNum": facts.min_seq_num,
-        "maxSeqNum": facts.max_seq_num,
-        "footerCrc32c": facts.footer_crc32c,
-    }
+    values = {field: getattr(facts, own) for own, field in _FIELDS.items()}
+    return {"name": name} | {k: v.hex() if isinstance(v, bytes) else v for k, v in values.items()}
 
 
 def _facts(file: Mapping[str, Any]) -> FileFacts:
-    rows, tombstones, size_bytes, min_seq_num, max_seq_num, footer_crc32c = (
-        int(file[name]) for name in _INTEGERS
-    )
-    return FileFacts(
-        rows=rows,
-        tombstones=tombstones,
-        size_bytes=size_bytes,
-        min_key=bytes.fromhex(file["minKey"]),
-        max_key=bytes.fromhex(file["maxKey"]),
-        min_seq_num=min_seq_num,
-        max_seq_num=max_seq_num,
-        footer_crc32c=footer_crc32c,
-    )
+    values: dict[str, Any] = {
+        own: bytes.fromhex(value) if isinstance(value := file[field], str) else int(value)
+        for own, field in _FIELDS.items()
+    }
+    return FileFacts(**values)
 
 
 def _check_order(manifest: StoreManifest, path: str) -> None:

@@ -85,11 +85,9 @@ def check_place(disk: Disk, directory: str, log_directory: str, *, read_only: bo
         raise NotFoundError("keyed store not found", path=directory)
 
 
-def read_view(
-    directory: StoreDirectory, log: WriteAheadLog, known: Iterable[SortedFile] = ()
-) -> View:
+def read_view(directory: StoreDirectory, log: WriteAheadLog) -> View:
     """The complete state of a store that no process changes. Changes nothing."""
-    return _view(directory.manifest(), directory, log, known)
+    return _view(directory.manifest(), directory, log, ())
 
 
 def read_during_writes(

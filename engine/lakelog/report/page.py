@@ -353,7 +353,7 @@ def _deletions(activity: Activity) -> str:
         pl.col("timestamp").alias("time"),
         pl.col("userName").alias("user"),
         "operation",
-        _parameter("predicate").alias("where"),
+        pl.col("operationParameters").map.get("predicate").alias("where"),
         "deleted_files",
         "deleted_bytes",
         pl.col("operationMetrics")
@@ -363,10 +363,6 @@ def _deletions(activity: Activity) -> str:
     )
     note = f"{total:,} commits removed files with a change of data, the largest first."
     return _section("Who deleted what", note, "", _table(shown), is_open=True)
-
-
-def _parameter(name: str) -> pl.Expr:
-    return pl.col("operationParameters").map.get(name)
 
 
 def _people(activity: Activity) -> str:

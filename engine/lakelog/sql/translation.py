@@ -148,9 +148,9 @@ def _sql(node: Any) -> str:
     return text if len(text) <= 60 else f"{text[:59]}…"
 
 
-def _plus(places: int, a: Decimal, b: Decimal) -> Decimal:
+def _sum_of(a: Decimal, b: Decimal) -> Decimal:
     whole_digits = max(a.precision - a.scale, b.precision - b.scale)
-    return Decimal(whole_digits + max(a.scale, b.scale) + places, max(a.scale, b.scale))
+    return Decimal(whole_digits + max(a.scale, b.scale) + 1, max(a.scale, b.scale))
 
 
 class Translation:
@@ -319,7 +319,7 @@ class Translation:
                 type_ = Decimal(MOST_DIGITS, max(places, left.scale, right.scale))
                 scales = (type_.scale, right.scale)
         else:
-            type_ = _plus(1, left, right)
+            type_ = _sum_of(left, right)
             most, scales = type_.precision, (type_.scale, type_.scale)
         if most > MOST_DIGITS and self.exact:
             raise UnsupportedExpressionError(

@@ -369,7 +369,7 @@ class WriteAheadLog(Closing):
             WalCorruptionError, UnavailableError: As `replay`, before the first table.
         """
         after_seq = _sequence_number("after_seq", after_seq)
-        yield from tables_of(self._verdict(after_seq), after_seq, controls=True)
+        yield from tables_of(self._verdict(after_seq), after_seq)
 
     def records(self, after_seq: int = 0) -> Iterator[WalRecord]:
         """The records of `iterate`, one by one."""

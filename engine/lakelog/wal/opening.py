@@ -29,7 +29,7 @@ from lakelog.wal.segments import (
     named_seq,
     segment_name,
 )
-from lakelog.wal.writer import SegmentRef, Writer, begin_segment
+from lakelog.wal.writer import SegmentRef, Writer, begin_segment, write_new
 
 _TAIL = ".tail"
 _MANY_BYTES = 1 << 20
@@ -238,7 +238,7 @@ def _closed_on_error(file: WritableFile) -> Any:
 def _keep_tail(disk: Disk, directory: str, last: Segment, names: set[str]) -> str:
     """Write the bytes to truncate to a separate file."""
     target = _free_name(f"{last.path}{_TAIL}", names, directory)
-    _write_new(disk, target, last.data.slice(last.end))
+    write_new(disk, target, [last.data.slice(last.end)])
     disk.sync_directory(directory)
     return target
 
@@ -366,10 +366,10 @@ def _set_aside(
                 disk.rename(lost.path, target)
                 continue
             safe = next(each for each in verdict.live if each.path == lost.path)
-            _write_new(disk, target, lost.data)
+            write_new(disk, target, [lost.data])
             # Not truncated in place, because another process may be reading its pages.
             temporary = f"{lost.path}{TEMPORARY_SUFFIX}"
-            _write_new(disk, temporary, lost.data.slice(0, safe.end))
+            write_new(disk, temporary, [lost.data.slice(0, safe.end)])
             disk.sync_directory(directory)
             disk.rename(temporary, lost.path)
         disk.sync_directory(directory)
@@ -382,18 +382,3 @@ def _free_name(path: str, names: set[str], directory: str) -> str:
         tries += 1
         target = f"{path}.{tries}{DAMAGED_SUFFIX}"
     return target
-
-
-def _write_new(disk: Disk, path: str, data: Any) -> None:
-    file = disk.open_append(path, create=True)
-    try:
-        rest = data
-        while len(rest):
-            rest = rest[file.write(rest) :]
-        file.sync()
-    except BaseException:
-        with contextlib.suppress(OSError):
-            file.close()
-            disk.remove(path)
-        raise
-    file.close()

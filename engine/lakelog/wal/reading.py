@@ -462,13 +462,11 @@ _STATE_SCHEMA = pa.schema([SCHEMA.field("key"), SCHEMA.field("value"), SCHEMA.fi
 _PUT_INDEX = 0  # index of PUT among the names of the operations
 
 
-def tables_of(
-    verdict: Verdict, after_seq: int = 0, *, controls: bool = False
-) -> Iterator[pa.Table]:
-    """A log's records, one table per segment."""
+def tables_of(verdict: Verdict, after_seq: int = 0) -> Iterator[pa.Table]:
+    """A log's records, control marks included, one table per segment."""
     after_seq = max(after_seq, verdict.truncated_to)
     for each in verdict.live:
-        found = _table_of_one(each, after_seq, controls=controls)
+        found = _table_of_one(each, after_seq, controls=True)
         if found.num_rows:
             yield found
 

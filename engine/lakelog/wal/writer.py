@@ -12,7 +12,7 @@ here:
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from lakelog.errors import (
@@ -333,6 +333,21 @@ def write_all(file: WritableFile, pieces: Sequence[Bytes]) -> int:
             written += taken
             rest = rest[taken:] if taken < len(rest) else b""
     return written
+
+
+def write_new(disk: Disk, path: str, pieces: Iterable[Bytes]) -> None:
+    """Write a file durably, or leave none."""
+    file = disk.open_append(path, create=True)
+    try:
+        for piece in pieces:
+            write_all(file, [piece])
+        file.sync()
+    except BaseException:
+        with contextlib.suppress(OSError):
+            file.close()
+            disk.remove(path)
+        raise
+    file.close()
 
 
 def _joined(pieces: Sequence[Bytes]) -> Iterator[Bytes]:

@@ -15,12 +15,11 @@ the new log before they are renamed or removed.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,6 +53,7 @@ from lakelog.wal.historic.reader import LEAST_BYTES, historic_names, names_in, r
 from lakelog.wal.reading import tables_of
 from lakelog.wal.recovery import judge, with_frames, with_header
 from lakelog.wal.segments import LOCK_NAME, TEMPORARY_SUFFIX, Segment, named_seq, segment_name
+from lakelog.wal.writer import write_new
 
 MARKER_NAME = "wal.upgrade"
 """Name of the file with the id of the log that an upgrade creates."""
@@ -199,10 +199,10 @@ class _Upgrade:
         temporary = self.path(name + TEMPORARY_SUFFIX)
         next_seq = _next_seq(log, header.first_seq)
         framing = Framing(Seal.of(header.log_id), compression, _FRAME_BYTES)
-        self._write_new(temporary, _segment(header, records, next_seq, framing))
+        write_new(self.disk, temporary, _segment(header, records, next_seq, framing))
         self._verify(temporary, header, records, next_seq)
         marker = _marker(header.log_id, keeps_old=log.leaves_bytes)
-        self._write_new(self.path(MARKER_NAME), [marker])
+        write_new(self.disk, self.path(MARKER_NAME), [marker])
         self.disk.sync_directory(self.directory)
         self.disk.rename(temporary, self.path(name))
         self.disk.sync_directory(self.directory)
@@ -249,27 +249,11 @@ class _Upgrade:
             hint="move one of them to a separate folder",
         )
 
-    def _write_new(self, path: str, pieces: Iterable[Bytes]) -> None:
-        """Write a file durably, or leave none."""
-        file = self.disk.open_append(path, create=True)
-        try:
-            for piece in pieces:
-                rest = memoryview(piece)
-                while rest:
-                    rest = rest[file.write(rest) :]
-            file.sync()
-        except BaseException:
-            with contextlib.suppress(OSError):
-                file.close()
-                self.disk.remove(path)
-            raise
-        file.close()
-
     def _verify(self, path: str, header: SegmentHeader, records: pa.Table, next_seq: int) -> None:
         """Read the new log with the normal reader, and compare."""
         segment = Segment(path, header.first_seq, self.disk.read(path))
         verdict = judge([with_frames(with_header(segment), header.log_id)])
-        found = [part for part in tables_of(verdict, controls=True) if part.num_rows]
+        found = [part for part in tables_of(verdict) if part.num_rows]
         is_same = not records.num_rows if not found else _same(pa.concat_tables(found), records)
         if not is_same or verdict.next_seq != next_seq or verdict.tail or verdict.damage:
             self.disk.remove(path)
