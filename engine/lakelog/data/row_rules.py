@@ -178,7 +178,7 @@ class RowRules:
                     f"{identity.column!r} is an identity column, and cannot be updated",
                     column=identity.column,
                     expected="other columns",
-                    hint="leave the column out, for example with except_cols",
+                    hint="leave it out, in a merge by when_matched_update_all(except_cols=...)",
                 )
 
     def completed(self, rows: pa.Table, columns: Collection[str]) -> pa.Table:
