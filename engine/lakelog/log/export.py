@@ -265,7 +265,9 @@ class _PartWriter:
             self._writer = pq.ParquetWriter(
                 self._file, self._schema, compression="zstd", store_schema=False
             )
-        table = pa.table([_fit(rows[f.name], f.type) for f in self._schema], schema=self._schema)
+        # Polars exports large strings and views.
+        columns = [rows[field.name].to_arrow().cast(field.type) for field in self._schema]
+        table = pa.table(columns, schema=self._schema)
         self._writer.write_table(table, row_group_size=_GROUP_ROWS)
         self._rows += rows.height
         if self._file.tell() >= self._max_part_bytes:
@@ -326,8 +328,3 @@ class _PartWriter:
             provenance.files,
             provenance.warnings,
         )
-
-
-def _fit(series: pl.Series, type_: pa.DataType) -> pa.Array:
-    """A column as the contract's Arrow type; Polars returns large strings and views."""
-    return series.to_arrow().cast(type_)

@@ -84,19 +84,16 @@ class SizeCounts:
 def count_deleted(cardinalities: Iterable[pl.Series]) -> list[int]:
     """Number of files by number of deleted rows, in the bins `_DELETED_BOUNDS`."""
     counts = [0] * len(_DELETED_BOUNDS)
+    starts = pl.Series(_DELETED_BOUNDS, dtype=pl.Int64)
     for batch in cardinalities:
         if batch.null_count() == batch.len():
             counts[0] += batch.len()
             continue
-        bins = _bins(batch.cast(pl.Int64).fill_null(0).clip(0), _DELETED_BOUNDS)
+        values = batch.cast(pl.Int64).fill_null(0).clip(0)
+        bins = starts.search_sorted(values, side="right").cast(pl.Int64) - 1
         for number, count in bins.value_counts().iter_rows():
             counts[number] += count
     return counts
-
-
-def _bins(values: pl.Series, bounds: Sequence[int]) -> pl.Series:
-    starts = pl.Series(list(bounds), dtype=pl.Int64)
-    return (starts.search_sorted(values, side="right").cast(pl.Int64) - 1).alias("bin")
 
 
 _CHECKSUM_SCHEMA = {
