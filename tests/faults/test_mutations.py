@@ -11,13 +11,14 @@ import random
 import shutil
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from lakelog.errors import LakelogError, LakelogWarning
 from tests.faults.mutations import mutate
-from tests.faults.subjects import SUBJECTS, Content, Subject, kind_of, made
+from tests.faults.subjects import SUBJECTS, Content, kind_of, made
 from tests.faults.undetectable import Case, argument
 
 pytestmark = pytest.mark.timeout(3600)
@@ -26,13 +27,13 @@ SEED = int(os.environ.get("LAKELOG_SEED") or random.SystemRandom().randrange(1 <
 MUTATIONS = int(os.environ.get("LAKELOG_MUTATIONS", "120"))
 
 
-def read(subject: Subject, root: Path) -> tuple[Content | LakelogError, bool]:
-    """The content of a subject, and whether a warning was issued."""
+def read(content: Callable[[Path], Content], root: Path) -> tuple[Content | LakelogError, bool]:
+    """The content or its error, and whether a warning was issued."""
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always")
         found: Content | LakelogError
         try:
-            found = subject.read(root)
+            found = content(root)
         except LakelogError as refusal:
             found = refusal
     return found, any(issubclass(warning.category, LakelogWarning) for warning in given)
@@ -68,7 +69,7 @@ def test_mutated_file_gives_the_correct_content_or_is_refused(name: str, tmp_pat
         data = path.read_bytes()
         mutation = mutate(data, rng)
         path.write_bytes(mutation.data)
-        found, warned = read(subject, root)
+        found, warned = read(subject.read, root)
         verdict = judge(found, truth)
         if verdict == "another answer":
             case = Case(name, root, path, kind, data, mutation, truth, found, warned)
