@@ -33,6 +33,13 @@ def rng_of(name: str) -> random.Random:
     return random.Random(seed_of(name))
 
 
+def seeded() -> random.Random:
+    """A random generator with another seed each time, which the output of a failed test shows."""
+    seed = random.SystemRandom().randrange(1 << 32)
+    print(f"seed {seed}")
+    return random.Random(seed)
+
+
 def points(operations: Iterable[tuple[str, str]], share: int = 4) -> list[int]:
     """Numbers, from 1, of the operations at which a sweep "the nth operation fails" injects its
     fault.

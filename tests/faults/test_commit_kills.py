@@ -7,7 +7,6 @@ files.
 from __future__ import annotations
 
 import os
-import random
 import signal
 from collections.abc import Callable, Iterator
 from itertools import count
@@ -18,7 +17,7 @@ from deltalake import DeltaTable
 
 import lakelog
 from lakelog.testing import WRITES
-from tests.budget import share_of
+from tests.budget import seeded, share_of
 from tests.faults.commit_cases import (
     FOLDERS,
     RUN_IDS,
@@ -137,9 +136,7 @@ def test_commit_killed_at_any_system_call_exists_completely_or_not_at_all(
 def test_writers_killed_at_any_time_lose_no_acknowledged_commit(
     tmp_path: Path, run: Run, form: str
 ) -> None:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+    rng = seeded()
     location = str(tmp_path / "t")
     prepare(location, RUNS[2][0], form)
     versions: list[int] = []
@@ -165,9 +162,7 @@ def test_writers_killed_at_any_time_lose_no_acknowledged_commit(
 
 
 def test_writers_killed_during_a_race_do_not_affect_other_writers(tmp_path: Path, run: Run) -> None:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+    rng = seeded()
     location = str(tmp_path / "t")
     prepare(location, RUNS[2][0], "delta")
     acks = [tmp_path / f"{number}.ack" for number in range(6)]

@@ -18,7 +18,7 @@ from deltalake import DeltaTable
 import lakelog
 from lakelog.checkpoint.verify import verify_one
 from lakelog.errors import LakelogWarning
-from tests.budget import share_of
+from tests.budget import seeded, share_of
 from tests.faults.killers import started
 from tests.races import maintenance_racers
 from tests.transaction.tables import NO_CHECKPOINTS
@@ -113,9 +113,7 @@ def finish(location: Path, order: dict[str, Any]) -> int:
 def test_killed_maintenance_leaves_the_table_readable_and_can_be_repeated(
     tmp_path: Path, run: Run, name: str
 ) -> None:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+    rng = seeded()
     form, properties, layouts = CASES[name]
     location = tmp_path / "t"
     table = lakelog.create(location, {"x": pl.Int64}, (), form, properties)

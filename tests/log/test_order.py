@@ -29,6 +29,7 @@ from lakelog.log.context import Log
 from lakelog.log.file_order import FileOrder, in_order, leading_columns
 from lakelog.model import contract
 from lakelog.storage import open_store
+from tests.budget import seeded
 from tests.handmade import Handmade, add, metadata, protocol
 
 NUMBERS = (None, "", "9", "10", "-1", "100", "2")
@@ -324,9 +325,7 @@ def _random_frames(rng: random.Random, rows: int, batch: int) -> list[pl.DataFra
 
 @pytest.mark.parametrize("held_bytes", [1, 3_000, 30_000, 10_000_000])
 def test_merge_from_disk_equals_one_sort_in_memory(held_bytes: int) -> None:
-    seed = random.randrange(1 << 30)
-    print("seed", seed)
-    frames = _random_frames(random.Random(seed), 3_000, 37)
+    frames = _random_frames(seeded(), 3_000, 37)
     order = _order(("x", "double"))
     whole = order.sorted(pl.concat(frames, how="diagonal"))
     found = pl.concat(in_order(frames, order, held_bytes=held_bytes), how="diagonal")

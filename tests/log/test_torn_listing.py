@@ -17,7 +17,7 @@ from lakelog import LogGapError, Table
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, StoreWrapper, open_store
 from lakelog.storage.base import FileEntry
-from tests.budget import share_of
+from tests.budget import seeded, share_of
 from tests.transaction.tables import DIALECTS, NO_CHECKPOINTS, append, new_table
 
 LAST = 80
@@ -128,9 +128,7 @@ def simulate(table: Table, _known: int) -> None:
 def test_commits_during_a_listing_cause_no_gap(
     made: Table, call: Callable[[Table, int], None]
 ) -> None:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+    rng = seeded()
     for _ in range(share_of(20, 3)):
         known = rng.randrange(10, 40)
         store = CommitsDuringListing(open_store(made.log.table), rng, known)

@@ -5,7 +5,6 @@ Readers never fail and never read a wrong state, and the remaining log is valid.
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -16,7 +15,7 @@ from deltalake import DeltaTable
 
 import lakelog
 from lakelog.checkpoint.verify import verify_one
-from tests.budget import IS_WHOLE
+from tests.budget import IS_WHOLE, seeded
 from tests.races import maintenance_racers
 from tests.races.test_races import race
 
@@ -42,8 +41,8 @@ In these cases no checkpoint is published.
 """
 
 
-def racers(seed: int, layouts: tuple[list[str], list[str]], seconds: float) -> list[dict[str, Any]]:
-    rng = random.Random(seed)
+def racers(layouts: tuple[list[str], list[str]], seconds: float) -> list[dict[str, Any]]:
+    rng = seeded()
 
     def racer(does: str, **given: Any) -> dict[str, Any]:
         return {"does": does, "seed": rng.randrange(1 << 32), "pause_s": 0.05, **given}
@@ -75,13 +74,11 @@ def check_remaining_log(table: lakelog.Table, last: int, promised: int) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_readers_never_fail_during_maintenance_on_local_disk(tmp_path: Path, name: str) -> None:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
     form, properties, layouts = CASES[name]
     location = str(tmp_path / "t")
     table = lakelog.create(location, {"x": pl.Int64}, (), form, properties)
     maintenance_racers.age(table, 0)
-    given = racers(seed, layouts, SECONDS)
+    given = racers(layouts, SECONDS)
     if form == "delta":
         given.append({"does": "vacuum", "pause_s": 0.3})
     last, *checkpoints, cleaned, one, other = race(location, given)[:6]

@@ -17,7 +17,7 @@ from lakelog import CommitOutcomeUnknown, ConflictError, Snapshot, Table, Unavai
 from lakelog.log.context import Log
 from lakelog.storage import LogStore, open_store
 from lakelog.testing import Fault, InjectingStore
-from tests.budget import IS_WHOLE
+from tests.budget import IS_WHOLE, seeded
 from tests.races.racers import digest_of
 
 SCHEMA = {"p": pl.String, "x": pl.Int64}
@@ -29,9 +29,9 @@ FAULTS: tuple[Fault, ...] = ("fail", "unknown", "lost", "lost_taken", "late")
 class Flaky(InjectingStore):
     """A third of the file creations have a fault, and a few of the reads fail."""
 
-    def __init__(self, store: LogStore, seed: int) -> None:
+    def __init__(self, store: LogStore, rng: random.Random) -> None:
         super().__init__(store)
-        self._rng = random.Random(seed)
+        self._rng = rng
 
     def _begin(self, kind: Any, path: str, trips: int = 1) -> Fault | None:
         super()._begin(kind, path, trips)
@@ -81,11 +81,9 @@ def is_in(snapshot: Snapshot, path: str) -> bool:
 def test_threads_share_a_table_over_a_flaky_store_and_commit_everything_once(
     tmp_path: Path, kind: str, form: str
 ) -> None:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
     where = location(kind, tmp_path)
     plain = lakelog.create(where, SCHEMA, ["p"], form)
-    store = Flaky(open_store(where), seed)
+    store = Flaky(open_store(where), seeded())
     table = Table(Log(store, plain.log.dialect))
     barrier = threading.Barrier(THREADS + 1)
     finished = threading.Event()

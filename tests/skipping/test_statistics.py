@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
@@ -23,7 +22,7 @@ from lakelog.skipping.statistics import (
     stats_from_struct,
     stats_text_from_struct,
 )
-from tests.budget import share_of
+from tests.budget import seeded, share_of
 
 MAP = pl.Map(pl.String, pl.String)
 
@@ -213,9 +212,7 @@ def test_physical_names_are_mapped_to_logical_names_at_every_depth() -> None:
 
 
 def test_rows_keep_their_order_across_chunks_and_invalid_texts() -> None:
-    seed = random.Random().randrange(1 << 32)
-    print("seed", seed)
-    pick = random.Random(seed)
+    pick = seeded()
     height = CHUNK_ROWS + 5000
     rows = pl.int_range(height, eager=True)
     texts = pl.select(

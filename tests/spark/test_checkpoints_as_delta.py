@@ -8,7 +8,6 @@ lakelog does; see `lakelog.dialects.delta.checkpoint_schema`.
 from __future__ import annotations
 
 import json
-import random
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -27,6 +26,7 @@ from lakelog.dialects.delta.dialect import DIALECT
 from lakelog.dialects.delta.murmur3 import hash_columns, part_of, part_of_others
 from lakelog.dialects.log_content import StagedCheckpoint
 from lakelog.log.opening import open_state
+from tests.budget import seeded
 from tests.spark.configured import configured
 from tests.spark.reference import assert_same_state, reference_state
 
@@ -334,9 +334,7 @@ def test_spark_reads_the_same_state_from_a_checkpoint(
 def test_hash_of_texts_equals_the_one_of_spark(spark: Any) -> None:
     from pyspark.sql import functions
 
-    seed = random.Random().randrange(1 << 32)
-    print("seed", seed)
-    rng = random.Random(seed)
+    rng = seeded()
     alphabet = "aZ09 %/=\x00\x7fé\u0080ß雪\uffff😀\U0010ffff"
     texts = ["".join(rng.choices(alphabet, k=n)) for n in range(41) for _ in range(20)]
     texts += ["x" * 1000, "é" * 3000, "ABC", "Spark", ""]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import signal
 import subprocess
 import sys
@@ -22,6 +21,7 @@ import pytest
 
 import lakelog
 from lakelog.testing import WRITES
+from tests.budget import seeded
 from tests.faults.killers import started
 from tests.spark.pipeline_side import contents, live, run_compact, small_files, some_rows
 from tests.spark.spark_side import ids, new_table, orphans, rows
@@ -40,12 +40,6 @@ def run() -> Iterator[Run]:
     """Runs one job to its end, and returns its exit code; negative after a signal."""
     with started(KILLER) as run_order:
         yield lambda **order: run_order({"job": "stream", **order})
-
-
-def seeded() -> random.Random:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
-    return random.Random(seed)
 
 
 @pytest.fixture

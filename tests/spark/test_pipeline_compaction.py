@@ -5,7 +5,6 @@ Spark's part is simulated by `tests.spark.pipeline_side`; `test_pipeline` uses S
 
 from __future__ import annotations
 
-import random
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -29,6 +28,7 @@ from lakelog.data import compact as module
 from lakelog.data.compact import SKIP
 from lakelog.data.read import read_files
 from lakelog.testing import Fault, InjectingStore, Rule
+from tests.budget import seeded
 from tests.spark.pipeline_side import (
     DAY_MS,
     Clock,
@@ -59,9 +59,7 @@ def break_file(table: Table, path: str) -> bytes:
 
 
 def test_rows_are_the_same_and_a_second_run_changes_nothing(tmp_path: Path) -> None:
-    seed = random.randrange(1 << 32)
-    print("seed", seed)
-    chance = random.Random(seed)
+    chance = seeded()
     for number in range(4):
         days = ["a", "b/ c=%", "", None][: chance.randint(1, 4)]
         batches = [

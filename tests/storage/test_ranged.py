@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import io
 import os
-import random
 from collections.abc import Sequence
 
 import pytest
 
 from lakelog.errors import UnavailableError
 from lakelog.storage.ranged import WHOLE_BYTES, Range, RangedFile
+from tests.budget import seeded
 
 MIB = 1 << 20
 BLOCK = 1 << 15
@@ -50,9 +50,7 @@ def test_an_empty_file_needs_no_trip() -> None:
 
 @pytest.mark.parametrize("size", [WHOLE_BYTES, WHOLE_BYTES + 1, 3 * WHOLE_BYTES + 12345])
 def test_ranged_file_reads_like_a_plain_file(size: int) -> None:
-    seed = random.randrange(1 << 32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
+    chance = seeded()
     data = chance.randbytes(1 << 16) * (size // (1 << 16) + 1)
     source = Source(data[:size])
     ours, plain = source.open(), io.BytesIO(source.data)

@@ -24,6 +24,7 @@ from lakelog.errors import (
     WalCorruptionError,
 )
 from lakelog.wal.log import WriteAheadLog
+from tests.budget import seeded
 from tests.concurrency import run_concurrently
 from tests.wal.crash_disk import CHANGES, Counting, CrashDisk, Operation, fail
 from tests.wal.log_operations import ACTIONS, BATCH, LONG
@@ -34,12 +35,6 @@ ERRORS = [
     pytest.param(errno.EIO, 0.0, id="EIO"),
     pytest.param(errno.ENOSPC, 0.6, id="ENOSPC after a part"),
 ]
-
-
-def seeded() -> random.Random:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
-    return random.Random(seed)
 
 
 def healthy(disk: CrashDisk) -> CrashDisk:

@@ -6,7 +6,6 @@ A few rounds, or ``LAKELOG_ROUNDS``; all on one log, which the next writer opens
 from __future__ import annotations
 
 import os
-import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import pytest
 
 from lakelog.wal.log import WriteAheadLog
+from tests.budget import seeded
 from tests.faults.killers import killed
 
 KILLER = Path(__file__).with_name("wal_killer.py")
@@ -107,9 +107,7 @@ def units_of(found: dict[int, tuple[str, bytes, bytes | None]]) -> dict[str, int
 
 @pytest.mark.timeout(10 * ROUNDS + 240)
 def test_killed_writer_keeps_every_acknowledged_record(tmp_path: Path, run: Run) -> None:
-    seed = random.SystemRandom().randrange(1 << 32)
-    print(f"seed {seed}")
-    rng = random.Random(seed)
+    rng = seeded()
     known = Acknowledged()
     wrote = opened = 0
     for number in range(ROUNDS):
