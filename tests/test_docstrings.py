@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import inspect
 import pkgutil
+import re
 from pathlib import Path
 
 import pytest
@@ -41,3 +43,18 @@ def test_public_names_are_sorted_and_exist() -> None:
     assert lakelog.__all__ == sorted(lakelog.__all__)
     for name in lakelog.__all__:
         assert getattr(lakelog, name).__doc__, name
+
+
+def test_public_documentation_does_not_refer_to_internal_modules() -> None:
+    documented: dict[str, str | None] = {}
+    for name in lakelog.__all__:
+        value = getattr(lakelog, name)
+        documented[name] = inspect.getdoc(value)
+        if inspect.isclass(value):
+            public = (m for m in inspect.getmembers(value) if not m[0].startswith("_"))
+            for member, inner in public:
+                documented[f"{name}.{member}"] = inspect.getdoc(inner)
+    internal = re.compile(r"`lakelog\.(?!model\.contract\b)(?:[a-z_]+\.[a-z_]+\b|maintenance\b)")
+    found = {name: text for name, text in documented.items() if internal.search(text or "")}
+    assert len(documented) > 500
+    assert sorted(found) == []

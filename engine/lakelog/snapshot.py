@@ -70,8 +70,8 @@ class Snapshot(LogSnapshot):
             CorruptionError: On collect: a data file, a deletion vector or the log is damaged; or
                 the length, row count or columns of a data file differ from the log's record.
 
-        Memory: a few batches of rows (`lakelog.data.read.read_files`), and the paths, partition
-        values and statistics of the matching files.
+        Memory: a few batches of rows, and the paths, partition values and statistics of the
+        matching files.
         """
         from lakelog.data.scan import scan_rows
 
@@ -192,7 +192,25 @@ class Snapshot(LogSnapshot):
     ) -> ExportManifest:
         """Write the state as several flattened Parquet files with a manifest.
 
-        See `lakelog.log.export.write_state` for the layout, errors and memory.
+        Rows are those of `iter_state`, with the files in the order of checkpoints. The manifest
+        ``_manifest.json`` is the last file.
+
+        Args:
+            directory: An empty folder, as a path or an fsspec URL; it is created.
+            max_part_bytes: Size of a part in bytes, about.
+
+        Returns:
+            The manifest: version, parts, and numbers of rows, files and tombstones.
+
+        Raises:
+            InvalidInputError: The folder is not empty, or `max_part_bytes` is not positive.
+            UnavailableError: The folder cannot be written; written files are deleted.
+            CorruptionError: The log is damaged.
+
+        Memory: the rows of one kind while sorting, at most 1 GiB, and the commits above the
+        checkpoint.
+
+        Source: ``schemas/actions.json``.
         """
         at = self.timestamp_ms
         from lakelog.log.export import write_state

@@ -190,9 +190,8 @@ class Table:
     ) -> Snapshot:
         """A version of the table.
 
-        The handle caches state within a memory limit (see `lakelog.log.cache`): calling this again
-        lists the log and reads only the new commits. Every change that other processes made to the
-        log is detected.
+        The handle caches state within a memory limit: calling this again lists the log and reads
+        only the new commits. Every change that other processes made to the log is detected.
 
         Args:
             version: The version; None is the latest.
@@ -276,25 +275,101 @@ class Table:
         self._cache.clear()
 
     def history(self, limit: int | None = None) -> pl.DataFrame:
-        """The commits that are still in the log, newest first; see `lakelog.log.history`."""
+        """The commits that are still in the log, newest first.
+
+        Args:
+            limit: Maximum number of commits; only the newest ones are read.
+
+        Returns:
+            One row per commit: ``version`` (Int64), ``timestamp`` (Datetime ms, UTC: the in-commit
+            timestamp, else the file's time, forced to increase), and fields of its commitInfo:
+            ``operation``, ``operationParameters`` and ``operationMetrics`` (maps of String),
+            ``userName``, ``engineInfo``, ``isBlindAppend`` (Boolean), ``txnId``, and ``extra``, the
+            other fields as JSON. They are null for a commit without commitInfo, and for an
+            IndexTables state without a commit file.
+
+        Raises:
+            InvalidInputError: `limit` is negative.
+            TableNotFoundError: The log holds no commit and no checkpoint.
+            CorruptionError: A commit cannot be decoded.
+
+        Memory: the commitInfo of the commits read.
+
+        Source: Delta protocol, Commit Provenance Information.
+        """
         from lakelog.log import history
 
         return history.history(self._log, limit)
 
     def actions(self, start: int = 0, end: int | None = None) -> pl.LazyFrame:
-        """Every action of the commits `start` to `end`, inclusive; see `lakelog.log.history`."""
+        """Every action of the commits `start` to `end`, inclusive.
+
+        Args:
+            start: First version. Commits that cleanup deleted are left out with a warning.
+            end: Last version; None is the latest.
+
+        Returns:
+            A lazy frame in the flattened schema: the columns of ``schemas/actions.json``, such as
+            ``version``, ``position`` (in the commit), ``actionType``, ``path``, ``size`` and
+            ``operation``, in the order (version, position). The log is listed on collect.
+
+        Raises:
+            InvalidInputError: On collect: the range is empty.
+            CorruptionError: On collect: a commit is missing in between, or cannot be decoded.
+
+        Memory: the selected columns; about 64 MB of commits are decoded at a time.
+
+        Source: ``schemas/actions.json``. Delta protocol, Actions.
+        """
         from lakelog.log import history
 
         return history.lazy_actions(self._log, start, end)
 
     def diff(self, a: int, b: int) -> pl.DataFrame:
-        """The changes from version `a` to `b`, each with its commit; see `lakelog.log.diff`."""
+        """The changes from version `a` to `b`, each with its commit. If `b` is the older one, the
+        changes are those that lead back to it.
+
+        Returns:
+            One row per change, by kind, version and name: ``kind`` (``file``, ``deletionVector``,
+            ``schema``, ``property``, ``protocol``, ``txn``, ``domain`` or ``skip``), ``change``
+            (``added``, ``removed``, ``changed`` or ``renamed``), ``name`` (a path, column,
+            property, application id or domain), ``before`` and ``after`` (String; null where there
+            is no value), and ``version`` (Int64), ``timestamp`` (Datetime ms, UTC) and
+            ``operation`` of the last commit that made the change, null if cleanup deleted it.
+
+        Raises:
+            VersionNotFoundError: A version cannot be rebuilt.
+            CorruptionError: A version or a commit cannot be decoded.
+
+        Memory: the changes; the paths of both versions if commits between them are missing.
+        """
         from lakelog.log import diff
 
         return diff.diff(self._log, a, b, self._open)
 
     def blame(self, path: str) -> pl.DataFrame:
-        """The history of one file, one row per commit; see `lakelog.log.blame`."""
+        """The history of one data file, commit by commit.
+
+        Args:
+            path: The path as in the log, or percent-decoded; relative to the table, or below its
+                location.
+
+        Returns:
+            One row per add or remove of the file in the existing commits, oldest first:
+            ``version`` (Int64; null for a file that only a checkpoint contains), ``timestamp``
+            (Datetime ms, UTC), ``actionType`` (``add`` or ``remove``), ``dvId``,
+            ``dvCardinality`` (Int64), ``size`` (Int64, bytes), ``dataChange`` (Boolean),
+            ``deletionTimestamp`` (Datetime ms, UTC), ``operation``, ``userName``, ``engineInfo``,
+            and ``vacuumAfter`` (Datetime ms, UTC), in the last row of a file that is no longer
+            live: from then on it may be vacuumed.
+
+        Raises:
+            InvalidInputError: `path` is empty.
+            NotFoundError: The log does not contain the file.
+            CorruptionError: A commit or the checkpoint cannot be decoded.
+
+        Memory: the commits decoded at a time, about 64 MB, and the file's own rows.
+        """
         from lakelog.log import blame
 
         return blame.blame(self._log, path, self._open)
@@ -329,7 +404,7 @@ class Table:
     @property
     def alter(self) -> Alter:
         """Changes of schema, properties, constraints and protocol, each in one commit; see
-        `lakelog.data.alter.Alter`.
+        ``help(table.alter)``.
         """
         from lakelog.data.alter import Alter
 
@@ -951,8 +1026,7 @@ class Table:
         *,
         progress: Progress | None = None,
     ) -> CheckpointReport:
-        """Write the checkpoint of a version, verify it against replay, and publish it; see
-        `lakelog.checkpoint.write`.
+        """Write the checkpoint of a version, verify it against replay, and publish it.
 
         Readers see it only after it was read back and compared. ``_last_checkpoint`` is updated
         last, and never to an older version.
@@ -1002,8 +1076,7 @@ class Table:
     def verify(
         self, version: int | None = None, *, memory_limit: int | None = None
     ) -> VerifyReport:
-        """Compare an existing checkpoint with a replay that does not use it; see
-        `lakelog.checkpoint.verify`.
+        """Compare an existing checkpoint with a replay that does not use it.
 
         Args:
             version: Version of the checkpoint; None is the newest.
@@ -1028,9 +1101,8 @@ class Table:
     def write_checksum(
         self, version: int | None = None, *, memory_limit: int | None = None
     ) -> ChecksumReport:
-        """Write the version checksum (``.crc``) of a version, unless it exists; see
-        `lakelog.checkpoint.version_checksum`. `Snapshot.version_checksum` compares an existing
-        one.
+        """Write the version checksum (``.crc``) of a version, unless it exists.
+        `Snapshot.version_checksum` compares an existing one.
 
         Args:
             version: The version; None is the latest.
@@ -1056,7 +1128,7 @@ class Table:
 
     def compact_log(self, a: int, b: int, *, memory_limit: int | None = None) -> CompactionReport:
         """Write the log compaction file of the commits `a` to `b`, which readers may use instead of
-        the commits; see `lakelog.checkpoint.compaction`.
+        the commits.
 
         Args:
             a: First version, inclusive.
@@ -1130,8 +1202,7 @@ class Table:
         inventory: Any = None,
         progress: Progress | None = None,
     ) -> VacuumPlan | VacuumReport:
-        """Find, or delete, data files that no retained version needs; see
-        `lakelog.maintenance.vacuum`.
+        """Find, or delete, data files that no retained version needs.
 
         Args:
             plan: True returns a plan, whose ``apply()`` deletes the files. False does both.
@@ -1222,8 +1293,7 @@ class Table:
         failure_policy: str | None = None,
         progress: Progress | None = None,
     ) -> CleanupPlan | CleanupReport:
-        """Find, or delete, log files that no retained version needs; see
-        `lakelog.maintenance.cleanup`.
+        """Find, or delete, log files that no retained version needs.
 
         Args:
             plan: True returns a plan, whose ``apply()`` verifies and deletes. False does both.
@@ -1272,20 +1342,49 @@ class Table:
         return found if plan else found.apply(progress)
 
     def undo_cleanup(self, quarantine: str) -> pl.DataFrame:
-        """Restore the files of a quarantine; see `lakelog.maintenance.quarantine.undo`."""
+        """Move the files of a quarantine back. Existing files are never replaced, and no
+        intermediate state shows an incomplete log. Can be continued after an interruption.
+
+        Returns:
+            One row per file: ``path``, ``kind``, ``size_bytes`` (Int64) and ``outcome``: ``back``
+            (restored), ``kept`` (another file has the name; the file remains in quarantine),
+            ``there`` (the file was never moved) or ``missing`` (it is in neither folder).
+
+        Raises:
+            InvalidInputError: The quarantine does not exist.
+            CorruptionError: Its record cannot be read.
+            UnavailableError: The store failed.
+        """
         from lakelog.maintenance.quarantine import undo
 
         return undo(self._log, quarantine)
 
     def quarantines(self) -> pl.DataFrame:
-        """The quarantines that contain files; see `lakelog.maintenance.quarantine.quarantines`."""
+        """The quarantines that contain files, oldest first.
+
+        Returns:
+            ``id`` (String, for `undo_cleanup`), ``created`` (Datetime ms, UTC), ``by``
+            (``cleanup`` or ``repair``; null if unknown), ``files`` and ``size_bytes`` (Int64, of
+            the remaining files), ``oldest_version`` and ``newest_version`` (Int64, of their
+            commits; null without any).
+
+        Raises:
+            UnavailableError: The store failed.
+        """
         from lakelog.maintenance.quarantine import quarantines
 
         return quarantines(self._log)
 
     def purge_quarantines(self, older_than: Duration) -> pl.DataFrame:
-        """Permanently delete quarantines older than this; returns the deleted quarantines. See
-        `lakelog.maintenance.quarantine.purge`.
+        """Permanently delete the quarantines that are at least this old. One that is being filled
+        is deleted too if the age is below the duration of a cleanup.
+
+        Returns:
+            The deleted quarantines, as `quarantines`.
+
+        Raises:
+            InvalidInputError: The age is negative.
+            UnavailableError: A file cannot be deleted; call it again to continue.
         """
         from lakelog.maintenance.quarantine import purge
 
@@ -1377,7 +1476,7 @@ class Table:
         strict: bool = False,
         progress: Progress | None = None,
     ) -> RepairPlan | RepairReport:
-        """Find, or repair, damage of the log; see `lakelog.maintenance`.
+        """Find, or repair, damage of the log.
 
         Every complete checkpoint is verified against replay, and pointer and checksums are
         compared. Damaged files are written again where this is provably safe, and the old files
@@ -1464,8 +1563,9 @@ class Table:
         storage_options: Mapping[str, Any] | None = None,
         progress: Progress | None = None,
     ) -> ReplicaReport:
-        """Copy a checkpoint to another location and verify it before publication; see
-        `lakelog.checkpoint.replicate`.
+        """Copy a checkpoint to another location and verify it before publication. The copy has
+        the files that the state of the version needs; relative paths in it refer to data files
+        below the replica's folder.
 
         Args:
             location: Folder of the replica, on local disk or as any fsspec URL.
