@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
 import lakelog
 from lakelog.errors import CorruptionError
 from lakelog.log.opening import open_state
@@ -27,3 +32,32 @@ def test_footer_with_any_flipped_byte_is_read_or_refused(tmp_path: Path) -> None
         except CorruptionError:
             refused += 1
     assert refused
+
+
+@pytest.mark.parametrize(
+    ("type_", "obstacle"),
+    [
+        (pa.int64(), None),
+        (pa.uint64(), "Spark cannot read its typed statistics"),
+        (pa.timestamp("ns"), "Spark cannot read its typed statistics"),
+    ],
+)
+def test_typed_statistics_that_spark_cannot_read_are_an_obstacle(
+    tmp_path: Path, type_: pa.DataType, obstacle: str | None
+) -> None:
+    table = lakelog.create(tmp_path, {"n": pl.Int64}, upkeep=False)
+    table.append(pl.DataFrame({"n": [1]}))
+    (path,) = table.checkpoint(layout="classic").paths
+    rows = pq.read_table(tmp_path / path)
+    adds = rows["add"].combine_chunks()
+    names = [field.name for field in adds.type if field.name not in {"stats", "stats_parsed"}]
+    bounds = pa.array(
+        [{"maxValues": {"n": None}}] * len(adds),
+        pa.struct([("maxValues", pa.struct([("n", type_)]))]),
+    )
+    fields = [*(adds.field(name) for name in names), bounds]
+    adds = pa.StructArray.from_arrays(fields, [*names, "stats_parsed"], mask=adds.is_null())
+    rows = rows.set_column(rows.column_names.index("add"), "add", adds)
+    pq.write_table(rows, tmp_path / path)
+    (tmp_path / "_delta_log" / "_last_checkpoint").unlink()
+    assert read_footers(open_state(lakelog.open(tmp_path, upkeep=False).log)).obstacle == obstacle
