@@ -328,6 +328,12 @@ def test_failed_folder_creation_raises_unavailable_error(
             write("log/1", DATA)
 
 
+def test_link_without_a_target_raises_unavailable_error(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("missing")
+    with pytest.raises(UnavailableError):
+        LocalStore(str(tmp_path / "link")).put_if_absent("folder/x", DATA)
+
+
 def test_failed_deletion_raises_unavailable_error(store: LocalStore, monkeypatch: Patch) -> None:
     monkeypatch.setattr("lakelog.storage.local.os.unlink", failing(errno.EACCES))
     with pytest.raises(UnavailableError):

@@ -335,6 +335,8 @@ def _make_folders(folder: str) -> list[str]:
         if above in {"", folder}:
             raise
         made = _make_folders(above)
+        if not os.path.isdir(above):  # a link without a target
+            raise
         return [*made, *_make_folders(folder)]
     return [folder]
 
