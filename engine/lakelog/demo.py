@@ -17,13 +17,23 @@ import polars as pl
 
 from lakelog.dialects.registry import named, registered
 from lakelog.errors import InvalidInputError
+from lakelog.input_validation import require_int
 from lakelog.log.context import Log
 from lakelog.storage import open_store
+from lakelog.storage.local import LocalStore
 from lakelog.table import Table
 from lakelog.transaction.create import NewTable, TableDefinition
 from lakelog.transaction.runtime import Runtime
 
-__all__ = ["MIN_COMMITS", "Calendar", "append_commit", "commit_ms", "make_table", "plan"]
+__all__ = [
+    "MIN_COMMITS",
+    "Calendar",
+    "append_commit",
+    "commit_ms",
+    "local_folder",
+    "make_table",
+    "plan",
+]
 
 MIN_COMMITS = 40
 """The least number of commits that includes a compaction, a restored deletion and a checkpoint."""
@@ -81,10 +91,7 @@ def commit_ms(version: int) -> int:
 
 def plan(commits: int) -> Calendar:
     """The calendar of a table with this number of commits."""
-    if commits < MIN_COMMITS:
-        raise InvalidInputError(
-            "the demonstration needs more commits", expected=f">= {MIN_COMMITS}", found=commits
-        )
+    require_int("commits", commits, MIN_COMMITS)
     operations = [_regular(version) for version in range(commits)]
     # The last deletion of the first half that neither is nor comes before a compaction.
     mistake = max(
@@ -115,7 +122,8 @@ def make_table(directory: str | os.PathLike[str], commits: int = 150, seed: int 
     names of files differ.
 
     Raises:
-        InvalidInputError: There are less than `MIN_COMMITS` commits, or the folder is not empty.
+        InvalidInputError: There are less than `MIN_COMMITS` commits, the seed is negative, or the
+            folder is not empty, or not on the local disk.
         UnavailableError: The folder cannot be written.
 
     >>> import lakelog
@@ -123,7 +131,8 @@ def make_table(directory: str | os.PathLike[str], commits: int = 150, seed: int 
     59
     """
     calendar = plan(commits)
-    root = Path(directory)
+    require_int("seed", seed, 0)
+    root = local_folder(directory)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise InvalidInputError(
             "the folder for the table is not empty", path=str(root), hint="use a new folder"
@@ -137,11 +146,25 @@ def make_table(directory: str | os.PathLike[str], commits: int = 150, seed: int 
     return str(root)
 
 
+def local_folder(location: str | os.PathLike[str]) -> Path:
+    """The folder of a path, which may begin with ``~``, or of a ``file:`` URL; other URLs raise
+    InvalidInputError.
+    """
+    store = open_store(location)
+    if not isinstance(store, LocalStore):
+        raise InvalidInputError(
+            "the demonstration writes to the local disk only",
+            expected="a path",
+            found=os.fspath(location),
+        )
+    return Path(store.root)
+
+
 def append_commit(directory: str | os.PathLike[str], version: int, seed: int = 7) -> int:
     """Write one more append by the stream, as `version`, to a table of `make_table`; returns the
     number of files that it adds.
     """
-    shop = _Shop(Path(directory))
+    shop = _Shop(local_folder(directory))
     shop.columns = list(shop.table.snapshot().schema.names)
     added = shop.append(version, _STREAM, np.random.default_rng([seed, version]))
     _set_times(shop.root / "_delta_log", range(version, version + 1))

@@ -10,7 +10,7 @@ import pytest
 
 import lakelog as engine
 from lakelog.demo import MIN_COMMITS, append_commit, make_table, plan
-from lakelog.errors import InvalidInputError
+from lakelog.errors import ArgumentTypeError, InvalidInputError
 
 STEPS = (
     "Make a table",
@@ -22,7 +22,7 @@ STEPS = (
     "Find out what a commit did",
     "Travel in time",
     "Follow one file's life",
-    "Keep up after one more commit",
+    "Keep up after",
     "Compact a partition",
     "ConcurrentDeleteDeleteError",
     "Write a checkpoint, verified",
@@ -32,17 +32,18 @@ STEPS = (
 )
 
 
-@pytest.mark.parametrize("commits", [MIN_COMMITS, 60])
-def test_demo_completes_all_steps(lakelog: Any, tmp_path: Path, commits: int) -> None:
+@pytest.mark.parametrize(("commits", "more"), [(MIN_COMMITS, 1), (48, 2)])
+def test_demo_completes_all_steps(lakelog: Any, tmp_path: Path, commits: int, more: int) -> None:
+    assert (plan(commits).operations[-1] == "OPTIMIZE") == (more == 2)
     outcome = lakelog("demo", "--dir", tmp_path, "--commits", commits, "--seed", 11)
     assert (outcome.code, outcome.errors) == (0, "")
     positions = [outcome.text.index(step) for step in STEPS]
     assert positions == sorted(positions)
     assert f"Seed 11: {commits} commits" in outcome.text
-    assert f"Version {commits} has" in outcome.text
+    assert f"Version {commits + more - 1} has" in outcome.text
     assert "\x1b" not in outcome.text
     table = engine.open(tmp_path / "table")
-    assert table.version() == commits + 1
+    assert table.version() == commits + more
     written = pl.read_parquet(tmp_path / "parquet" / "*.parquet")
     live = table.snapshot().state.to_polars()
     adds = written.filter(pl.col("actionType") == "add")
@@ -138,13 +139,25 @@ def test_statistics_are_complete_and_typed(large: engine.Table) -> None:
 
 
 def test_too_few_commits_and_full_folders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="more commits"):
+    with pytest.raises(InvalidInputError, match="commits must be"):
         make_table(tmp_path / "few", commits=MIN_COMMITS - 1)
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "x").touch()
     with pytest.raises(InvalidInputError, match="not empty"):
         make_table(tmp_path / "full")
+    for odd in ({"commits": 60.0}, {"seed": -1}, {"directory": "memory://demo"}):
+        with pytest.raises((InvalidInputError, ArgumentTypeError)):
+            make_table(**({"directory": tmp_path / "few"} | odd))
     assert not (tmp_path / "few").exists()
+
+
+def test_the_folder_is_a_path_below_the_home_folder_or_a_file_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for location in ("~/a b", f"file://{tmp_path}/c%20d"):
+        assert engine.open(make_table(location, MIN_COMMITS)).version() == MIN_COMMITS - 1
+    assert {path.name for path in tmp_path.iterdir()} == {"a b", "c d"}
 
 
 def test_another_commit_continues_the_table(tmp_path: Path) -> None:

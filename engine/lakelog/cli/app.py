@@ -142,7 +142,13 @@ for command in (
     help="Folder for the demo; a new temporary folder by default. It is not deleted.",
 )
 @click.option("--commits", type=int, default=150, show_default=True, help="Number of commits.")
-@click.option("--seed", type=int, default=7, show_default=True, help="Seed of the random rows.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=7,
+    show_default=True,
+    help="Seed of the random rows.",
+)
 @options.debug
 def demo(directory: str | None, commits: int, seed: int) -> None:
     """Create a table and demonstrate the main operations on it.

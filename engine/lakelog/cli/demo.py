@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import shlex
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -19,7 +20,7 @@ from lakelog.cli import rendering
 from lakelog.cli.options import Target
 from lakelog.cli.text import count, seconds_text, time_text
 from lakelog.cli.watch import Meter, open_metered
-from lakelog.demo import append_commit, commit_ms, make_table, plan
+from lakelog.demo import append_commit, commit_ms, local_folder, make_table, plan
 from lakelog.display import size_text
 from lakelog.errors import ConflictError, InternalError
 
@@ -33,10 +34,13 @@ _PART_BYTES = 64 << 10
 
 def run_demo(directory: str | None, commits: int, seed: int) -> None:
     """Create the table in `directory` (None: a temporary folder) and show the main operations."""
-    mistake = plan(commits).mistake_version  # raises for too few commits before anything is created
+    calendar = plan(commits)  # raises for too few commits before anything is created
+    mistake = calendar.mistake_version
+    # A compaction leaves one file in each partition, and the next commit is that of another day.
+    more = 2 if calendar.operations[-1] == "OPTIMIZE" else 1
     begin = time.perf_counter()
     show = _Show()
-    root = Path(directory or tempfile.mkdtemp(prefix="lakelog-demo-"))
+    root = local_folder(directory or tempfile.mkdtemp(prefix="lakelog-demo-"))
     table_path, state_path = str(root / "table"), str(root / "parquet")
     _make(show, table_path, commits, seed)
     table, meter = open_metered(Target(table_path, {}))
@@ -49,7 +53,7 @@ def run_demo(directory: str | None, commits: int, seed: int) -> None:
     restored = _differ(show, table, mistake)
     _travel(show, table, mistake)
     _blame(show, table, restored)
-    snapshot = _update(show, snapshot, table_path, seed)
+    snapshot = _update(show, snapshot, more, seed)
     snapshot = _commit(show, table, snapshot)
     _checkpoint(show, table, snapshot)
     _cleanup(show, table)
@@ -87,7 +91,7 @@ def _open(show: _Show, table: Table) -> Snapshot:
 
 def _prune(show: _Show, snapshot: Snapshot) -> None:
     where = _condition(snapshot)
-    code = f'lakelog files {snapshot.path} --where "{where}"'
+    code = f'lakelog files {shlex.quote(snapshot.path)} --where "{where}"'
     with show.step("Ask which files may hold rows", code):
         kept = snapshot.files(where=where).select("path", "size", "version").collect()
     show.print_paragraph(
@@ -183,11 +187,11 @@ def _blame(show: _Show, table: Table, path: str) -> None:
     show.rows(life.select("version", "timestamp", "actionType", "operation", "userName", "size"))
 
 
-def _update(show: _Show, snapshot: Snapshot, path: str, seed: int) -> Snapshot:
-    version = snapshot.version + 1
-    added = append_commit(path, version, seed)
+def _update(show: _Show, snapshot: Snapshot, more: int, seed: int) -> Snapshot:
+    versions = range(snapshot.version + 1, snapshot.version + more + 1)
+    added = sum(append_commit(snapshot.path, version, seed) for version in versions)
     files = snapshot.num_files()
-    with show.step("Keep up after one more commit", "snapshot = snapshot.update()"):
+    with show.step(f"Keep up after {count(more, 'more commit')}", "snapshot = snapshot.update()"):
         later = snapshot.update()
     _agree("files after the update", later.num_files(), files + added)
     show.print_paragraph(
@@ -345,11 +349,12 @@ class _Show:
             )
         )
         self._print(Text("Try:", style="bold"))
+        table = shlex.quote(table_path)
         for command in (
-            f"lakelog info {table_path}",
-            f"lakelog rows {table_path} --where \"day = '2026-01-02'\" --limit 5",
-            f"lakelog history {table_path} --limit 5",
-            f"lakelog cleanup {table_path}",
+            f"lakelog info {table}",
+            f"lakelog rows {table} --where \"day = '2026-01-02'\" --limit 5",
+            f"lakelog history {table} --limit 5",
+            f"lakelog cleanup {table}",
         ):
             self._print(Padding(Text(command), (0, 0, 0, 4)))
 
