@@ -93,6 +93,13 @@ def test_invalid_version_is_refused(made: Handmade, version: object) -> None:
         made.table.snapshot(version)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(("first", "last"), [(-1, 1), (0, -1), (True, 2)])
+def test_invalid_versions_of_a_range_are_refused(made: Handmade, first: int, last: int) -> None:
+    for read in (made.table.diff, made.table.changes):
+        with pytest.raises(InvalidInputError, match="must be an int"):
+            read(first, last)
+
+
 def test_version_and_timestamp_together_are_refused(made: Handmade) -> None:
     with pytest.raises(InvalidInputError, match="not both"):
         made.table.snapshot(version=1, timestamp=FIRST_MS)

@@ -222,6 +222,7 @@ class Table:
         return self._with_table_limits(self._cache.state(version, max_staleness))
 
     def _open(self, version: int | None = None) -> Snapshot:
+        require_version(version)
         return Snapshot(self._cache.state(version))
 
     def _with_table_limits(self, state: State) -> Snapshot:
@@ -338,6 +339,7 @@ class Table:
             commit that made the change, null if cleanup deleted it.
 
         Raises:
+            InvalidInputError: A version is negative.
             VersionNotFoundError: A version cannot be rebuilt.
             CorruptionError: A version or a commit cannot be decoded.
 
@@ -569,10 +571,10 @@ class Table:
             matching change are not read. The order is undefined.
 
         Raises:
-            InvalidInputError: The range is empty, ends after the latest version, or starts at a
-                time after the last commit; an argument is invalid.
+            InvalidInputError: The range is empty, or starts at a time after the last commit; an
+                argument is invalid.
             VersionNotFoundError: Commits of the range are no longer in the log (on collect), or
-                `end` cannot be read.
+                `end` cannot be read, or is after the latest version.
             UnsupportedFeatureError: As `Snapshot.scan`; the table has a column with one of the
                 names above; on collect: the schema changed in the range, and earlier files cannot
                 be read with the last one (``column``, ``version``).

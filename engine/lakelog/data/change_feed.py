@@ -38,6 +38,7 @@ from lakelog.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
+from lakelog.input_validation import require_int
 from lakelog.lazy import cached_property
 from lakelog.log.context import Log, Timestamp, commit_times, iso_text, to_ms, version_at
 from lakelog.log.files import FilesQuery
@@ -146,7 +147,7 @@ def follow(
 def _version(log: Log, open_version: Open, at: int | Timestamp, *, is_start: bool) -> int:
     """The first version committed at or after a time, or the last at or before it."""
     if isinstance(at, int):
-        return at
+        return require_int("start" if is_start else "end", at, 0)
 
     def metadata() -> Metadata:
         return open_version(None).metadata
