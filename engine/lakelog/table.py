@@ -1224,7 +1224,8 @@ class Table:
             UnsafeRetentionError: The retention is shorter than the table's, without `force`.
             UnsupportedFeatureError: The table needs a writer feature that lakelog does not support.
             UnsupportedStoreError: Files would be deleted, and the store is read-only.
-            InvalidInputError: The inventory is invalid.
+            InvalidInputError: The retention or the inventory is invalid.
+            VersionNotFoundError: One of `keep_versions` cannot be read.
             CorruptionError: The log is damaged.
 
         Memory: eight bytes per retained file, and the rows of the plan.
@@ -1316,6 +1317,7 @@ class Table:
                 ``delete``.
 
         Raises:
+            InvalidInputError: A retention is invalid, or the failure policy unknown.
             UnsafeRetentionError: A retention is shorter than the table's, without `force`; or files
                 would be deleted, and the log or its cut-off checkpoint is damaged.
             UnsupportedFeatureError: The table needs a feature that lakelog does not support.

@@ -92,6 +92,12 @@ def test_gap_names_the_version_that_is_missing(
     assert refused.value.expected == expected
 
 
+def test_versions_whose_commits_were_cleaned_up_are_called_missing() -> None:
+    for version, missing in ((0, "commit 0 is missing"), (2, "commits 0 to 2 are missing")):
+        with pytest.raises(LogGapError, match=missing):
+            LogSegment(version, None, ())
+
+
 VERSIONS = st.sets(st.integers(0, 12))
 
 

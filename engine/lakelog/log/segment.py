@@ -43,12 +43,9 @@ def validate_contiguous(versions: Iterable[int], *, after: int, last: int) -> No
     expected = after + 1
     for version in versions:
         if version != expected:
-            missing = f"commit {expected} is"
-            if version > expected + 1:
-                missing = f"commits {expected} to {version - 1} are"
             raise LogGapError(
-                f"{missing} missing: attempted to replay version {version}, but state is at "
-                f"{expected - 1}",
+                f"{_missing(expected, version - 1)}: attempted to replay version {version}, but "
+                f"state is at {expected - 1}",
                 version=version,
                 expected=expected,
                 found=version,
@@ -56,13 +53,20 @@ def validate_contiguous(versions: Iterable[int], *, after: int, last: int) -> No
             )
         expected += 1
     if expected != last + 1:
+        ends = f"the log ends at version {expected - 1}, before version {last}"
         raise LogGapError(
-            f"the log ends at version {expected - 1}, before version {last}",
+            ends if expected else _missing(0, last),
             version=last,
             expected=expected,
             found=None,
             hint="restore the missing commits, or read a version that can be rebuilt",
         )
+
+
+def _missing(first: int, last: int) -> str:
+    return (
+        f"commit {first} is missing" if first == last else f"commits {first} to {last} are missing"
+    )
 
 
 def latest_version(listing: LogListing, table: str) -> int:
