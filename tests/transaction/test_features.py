@@ -15,7 +15,7 @@ from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.dialects.indextables.protocol import READER_FEATURES
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.model.metadata import Protocol, honoured_mapping, mapping_mode
-from tests.transaction.builders import column, table
+from tests.transaction.builders import column, mapped, table
 
 RULES = DELTA.protocol_rules
 INDEXTABLES_RULES = INDEXTABLES.protocol_rules
@@ -75,7 +75,7 @@ def test_mapping_mode_that_the_protocol_does_not_support_is_none() -> None:
 def test_writers_and_readers_apply_the_same_mapping_mode(
     reader: int, writer: int, readers: tuple[str, ...] | None, writers: tuple[str, ...] | None
 ) -> None:
-    metadata = table(properties={"delta.columnMapping.mode": "name"})
+    metadata = table(mapped("id", 1), properties={"delta.columnMapping.mode": "name"})
     protocol = Protocol(reader, writer, readers, writers)
     assert mapping_mode(protocol, metadata) == honoured_mapping(protocol, metadata)
 
