@@ -362,8 +362,8 @@ class Table:
             (Datetime ms, UTC), ``actionType`` (``add`` or ``remove``), ``dvId``,
             ``dvCardinality`` (Int64), ``size`` (Int64, bytes), ``dataChange`` (Boolean),
             ``deletionTimestamp`` (Datetime ms, UTC), ``operation``, ``userName``, ``engineInfo``,
-            and ``vacuumAfter`` (Datetime ms, UTC), in the last row of a file that is no longer
-            live: from then on it may be vacuumed.
+            and ``vacuumAfter`` (Datetime ms, UTC): the time from which a removed file may be
+            vacuumed, in its last row.
 
         Raises:
             InvalidInputError: `path` is empty.

@@ -20,7 +20,7 @@ from lakelog.cli import rendering
 from lakelog.cli.options import Target
 from lakelog.cli.text import count, seconds_text, time_text
 from lakelog.cli.watch import Meter, open_metered
-from lakelog.demo import append_commit, commit_ms, local_folder, make_table, plan
+from lakelog.demo import Calendar, append_commit, commit_ms, local_folder, make_table, plan
 from lakelog.display import size_text
 from lakelog.errors import ConflictError, InternalError
 
@@ -42,12 +42,13 @@ def run_demo(directory: str | None, commits: int, seed: int) -> None:
     show = _Show()
     root = local_folder(directory or tempfile.mkdtemp(prefix="lakelog-demo-"))
     table_path, state_path = str(root / "table"), str(root / "parquet")
-    _make(show, table_path, commits, seed)
+    _make(show, table_path, calendar, seed)
     table, meter = open_metered(Target(table_path, {}))
     show.meter = meter
     snapshot = _open(show, table)
-    _prune(show, snapshot)
-    _read_rows(show, table, snapshot)
+    where = _condition(snapshot)
+    _prune(show, snapshot, where)
+    _read_rows(show, table, snapshot, where)
     _measure(show, snapshot)
     _history(show, table)
     restored = _differ(show, table, mistake)
@@ -62,7 +63,8 @@ def run_demo(directory: str | None, commits: int, seed: int) -> None:
     show.ending(table_path, state_path, time.perf_counter() - begin)
 
 
-def _make(show: _Show, path: str, commits: int, seed: int) -> None:
+def _make(show: _Show, path: str, calendar: Calendar, seed: int) -> None:
+    commits = len(calendar.operations)
     with show.step("Make a table", f"lakelog.demo.make_table({path!r}, {commits}, {seed})"):
         make_table(path, commits, seed)
     log = Path(path, "_delta_log")
@@ -70,7 +72,7 @@ def _make(show: _Show, path: str, commits: int, seed: int) -> None:
     size_bytes = sum(file.stat().st_size for file in log.iterdir())
     show.print_paragraph(
         f"Seed {seed}: {count(commits, 'commit')} with {actions:,} actions and a checkpoint at "
-        f"{plan(commits).checkpoint_version}, {size_text(size_bytes)}."
+        f"{calendar.checkpoint_version}, {size_text(size_bytes)}."
     )
 
 
@@ -89,8 +91,7 @@ def _open(show: _Show, table: Table) -> Snapshot:
     return snapshot
 
 
-def _prune(show: _Show, snapshot: Snapshot) -> None:
-    where = _condition(snapshot)
+def _prune(show: _Show, snapshot: Snapshot, where: str) -> None:
     code = f'lakelog files {shlex.quote(snapshot.path)} --where "{where}"'
     with show.step("Ask which files may hold rows", code):
         kept = snapshot.files(where=where).select("path", "size", "version").collect()
@@ -107,8 +108,7 @@ def _condition(snapshot: Snapshot) -> str:
     return f"day >= '{day - dt.timedelta(days=1)}' and amount > 1500"
 
 
-def _read_rows(show: _Show, table: Table, snapshot: Snapshot) -> None:
-    where = _condition(snapshot)
+def _read_rows(show: _Show, table: Table, snapshot: Snapshot, where: str) -> None:
     with show.step("Read rows", f'table.to_polars("{where}")'):
         rows = table.to_polars(where)
     recorded = snapshot.num_rows()

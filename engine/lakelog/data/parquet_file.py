@@ -375,7 +375,6 @@ class _Encoded(NamedTuple):
     the fields of its footer.
     """
 
-    num_rows: int
     content: memoryview
     chunks: tuple[_Chunk, ...]
     metadata: pq.FileMetaData
@@ -391,7 +390,6 @@ class ParquetGroups:
         self.path = path
         self._codec = codec
         self._stats = FileStats(stats)
-        self._num_rows = 0
         self._groups: list[bytes] = []
         self._metadata: pq.FileMetaData | None = None
         self._first: dict[int, Value] = {}
@@ -422,7 +420,7 @@ class ParquetGroups:
         footer = read_struct(bytes(encoded[end:tail]))
         (group,) = read_list(footer[_GROUPS])
         chunks = tuple(_Chunk.of(each) for each in read_list(read_struct(group)[_CHUNKS]))
-        return _Encoded(rows.num_rows, encoded[len(_MAGIC) : end], chunks, footers[0], footer)
+        return _Encoded(encoded[len(_MAGIC) : end], chunks, footers[0], footer)
 
     def add(
         self, encoded: _Encoded, kept: Sequence[_Chunk] = (), pieces: Iterable[bytes] = ()
@@ -446,26 +444,22 @@ class ParquetGroups:
         fields = {
             _CHUNKS: write_list(chunks),
             _TOTAL_BYTES: write_number(sum(chunk.uncompressed_bytes for chunk in both)),
-            _GROUP_ROWS: write_number(encoded.num_rows),
+            _GROUP_ROWS: write_number(encoded.metadata.num_rows),
             _GROUP_OFFSET: write_number(start),
             _COMPRESSED_BYTES: write_number(sum(chunk.end - chunk.start for chunk in both)),
         }
         self._groups.append(write_struct(fields))
-        self._num_rows += encoded.num_rows
 
     def close(self) -> str:
         """Make the file appear, after its last row group; gives its statistics as JSON."""
-        footer = write_struct(self._footer_fields())
+        assert self._metadata is not None
+        footer = self._footer(write_number(self._metadata.num_rows), write_list(self._groups))
         self._upload.write(footer + len(footer).to_bytes(_LENGTH_BYTES, "little") + _MAGIC)
         self._upload.close()
-        assert self._metadata is not None
         return self._stats.json(self._metadata)
 
-    def _footer_fields(self) -> dict[int, Value]:
-        return self._first | {
-            _NUM_ROWS: write_number(self._num_rows),
-            _GROUPS: write_list(self._groups),
-        }
+    def _footer(self, num_rows: Value, groups: Value) -> bytes:
+        return write_struct(self._first | {_NUM_ROWS: num_rows, _GROUPS: groups})
 
     def abandon(self) -> None:
         """Leave nothing behind; after `close` it does nothing."""
@@ -497,29 +491,33 @@ class ParquetCopy(ParquetGroups):
 
     def close(self) -> str:
         """As `ParquetGroups.close`."""
-        try:
-            _metadata(write_struct(self._footer_fields()))
-        except (pa.ArrowException, OSError) as cause:
-            raise CorruptionError(
-                "columns of a data file cannot be copied, because its footer is damaged",
-                path=self._source.path,
-                hint="restore the file from a copy",
-            ) from cause
         kept = {column.name for column in self._source.kept}
         return joined_statistics(self._source.stats, kept, super().close())
 
-    def _footer_fields(self) -> dict[int, Value]:
+    def _footer(self, num_rows: Value, groups: Value) -> bytes:
         """The copied columns, and the new ones behind them."""
         source, new = self._source, self._first
         root, *elements = read_list(new[_SCHEMA])
         copied = chain.from_iterable(column.elements for column in source.kept)
         width = len(source.kept) + read_number(read_struct(root)[_NUM_CHILDREN])
         root = write_struct(read_struct(root) | {_NUM_CHILDREN: write_number(width, _I32)})
-        fields = super()._footer_fields()
-        for field in (_KEY_VALUES, _CREATED_BY, _COLUMN_ORDERS):
-            fields.pop(field, None)
-        fields |= {_SCHEMA: write_list([root, *copied, *elements]), **source.footer}
+        fields = {
+            _VERSION: new[_VERSION],
+            _SCHEMA: write_list([root, *copied, *elements]),
+            _NUM_ROWS: num_rows,
+            _GROUPS: groups,
+            **source.footer,
+        }
         if source.orders is not None:
             orders = [*source.orders, *read_list(new[_COLUMN_ORDERS])]
             fields[_COLUMN_ORDERS] = write_list(orders)
-        return fields
+        footer = write_struct(fields)
+        try:
+            _metadata(footer)
+        except (pa.ArrowException, OSError) as cause:
+            raise CorruptionError(
+                "columns of a data file cannot be copied, because its footer is damaged",
+                path=source.path,
+                hint="restore the file from a copy",
+            ) from cause
+        return footer

@@ -383,7 +383,7 @@ def _from_arrow(name: str, type_: pa.DataType) -> DataType:
         return Primitive(_names_by_arrow()[type_])
     if kinds.is_timestamp(type_):
         return Primitive("timestamp_ntz" if type_.tz is None else "timestamp")
-    if kinds.is_decimal(type_) and 0 <= type_.scale <= type_.precision <= 38:
+    if kinds.is_decimal(type_) and 0 <= type_.scale <= type_.precision <= _MAX_PRECISION:
         return Decimal(type_.precision, type_.scale)
     if kinds.is_struct(type_):
         return Struct(tuple(_from_arrow_field(field) for field in type_.fields))
