@@ -41,6 +41,7 @@ import polars as pl
 from lakelog.data.bin_rewrite import BinRewriter, Rewritten, RowOrder
 from lakelog.data.files import ReadPlan, pack
 from lakelog.data.row_commit import discard_unnamed
+from lakelog.data.targets import recorded_rows
 from lakelog.data.write import WritePlan, discard
 from lakelog.display import Displayed, size_text
 from lakelog.errors import (
@@ -448,7 +449,7 @@ def _counted(made: _Round) -> _Round:
     """The round; bins whose row count differs from the log count as unread, because committing them
     could lose rows.
     """
-    left = pl.col("numRecords") - pl.col("dvCardinality").fill_null(0)
+    left = recorded_rows(made.removed_files)
     recorded = made.removed_files.group_by(_BIN).agg(
         pl.when(left.is_null().any()).then(None).otherwise(left.sum()).alias("recorded")
     )

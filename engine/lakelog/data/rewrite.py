@@ -23,7 +23,7 @@ from lakelog.data.layout import IN_MEMORY
 from lakelog.data.parquet_file import CopySource
 from lakelog.data.read import BATCH_ROWS, FILE_INDEX, ROW_INDEX, read_files
 from lakelog.data.row_commit import RowCommit, WriteReport
-from lakelog.data.targets import Selection, Targets, live_rows, touched_rows
+from lakelog.data.targets import Selection, Targets, live_rows, recorded_rows, touched_rows
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.data.write_plan import CHANGE_TYPE
 from lakelog.log.snapshot import LogSnapshot
@@ -231,8 +231,7 @@ class Rewriter:
         if not files.height:
             return
         self._removed_files.append(files)
-        counts = num_records(files["stats"]) - files["dvCardinality"].fill_null(0)
-        self._deleted += int(counts.sum())
+        self._deleted += int(recorded_rows(files).sum())
         if self._changes is not None or (self._commit.joins and self._commit.keeps_changes):
             for batch in read_files(ReadPlan.of(self._snapshot), files, store=self._store):
                 self._record("delete", pa.Table.from_batches([batch]))

@@ -11,6 +11,7 @@ from polars.io.plugins import register_io_source
 
 from lakelog.data.files import ReadPlan, require_single, require_single_files
 from lakelog.data.read import BATCH_ROWS, read_files
+from lakelog.data.targets import live_rows
 from lakelog.errors import InvalidInputError
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
@@ -102,23 +103,22 @@ def num_rows(snapshot: LogSnapshot) -> int:
     recorded = snapshot.read_state(lambda state: state.num_rows)
     if recorded is not None:
         return recorded
-    rows, deleted = pl.col("numRecords"), pl.lit(0)
-    files = snapshot.files(stats=True)
     table = snapshot.table_configuration
     if table.supports("deletionVectors"):
         require_single_files(snapshot)
+    files = snapshot.files(stats=True)
+    counted = pl.col("numRecords").is_not_null()
     if table.dialect.has_deletion_vectors:
-        has_none = pl.col("dvStorageType").is_null()
-        deleted = pl.when(has_none).then(0).otherwise("dvCardinality")
-    known = deleted.is_between(0, rows).fill_null(value=False)
-    left = files.select(pl.when(known).then(rows - deleted)).collect().to_series()
-    found = int(left.cast(pl.Int128).sum())
-    if left.null_count():
-        plan = ReadPlan.of(snapshot, ())
+        counted &= pl.col("dvStorageType").is_null()
+    counts = files.select(pl.when(counted).then("numRecords")).collect().to_series()
+    found = int(counts.cast(pl.Int128).sum())
+    if counts.null_count():
         keys = ["path", "dvId"]
-        unknown = files.filter(~known).select(keys)
-        others = snapshot.files().join(unknown, on=keys, how="semi", nulls_equal=True)
-        found += sum(batch.num_rows for batch in _batches(snapshot, plan, others))
+        others = snapshot.files().join(
+            files.filter(~counted).select(keys), on=keys, how="semi", nulls_equal=True
+        )
+        store = snapshot.read_state(lambda state: state.log.store)
+        found += int(live_rows(snapshot, others.collect(), store).cast(pl.Int128).sum())
     return found
 
 

@@ -101,7 +101,7 @@ def live_rows(snapshot: LogSnapshot, files: pl.DataFrame, store: LogStore) -> pl
     """The number of rows of each file without the deleted ones; where the log does not record it,
     from the file's footer.
     """
-    counts = num_records(files["stats"]) - files["dvCardinality"].fill_null(0)
+    counts = recorded_rows(files)
     unknown = counts.is_null()
     if not unknown.any():
         return counts
@@ -110,6 +110,21 @@ def live_rows(snapshot: LogSnapshot, files: pl.DataFrame, store: LogStore) -> pl
     for batch in read_files(ReadPlan.of(snapshot, ()), uncounted, store=store, positions=True):
         found += np.bincount(batch[FILE_INDEX].to_numpy(), minlength=uncounted.height)
     return counts.scatter(unknown.arg_true(), pl.Series(found))
+
+
+def recorded_rows(files: pl.DataFrame) -> pl.Series:
+    """The number of rows of each file without the deleted ones, as the log records it, or null.
+
+    Trino's ANALYZE records the rows that are left as ``numRecords`` of a file with a deletion
+    vector, where the protocol wants all. Writers that follow it mark such statistics as wide.
+    """
+    counts, deleted = num_records(files["stats"]), files["dvCardinality"].fill_null(0)
+    marked = files["dvStorageType"].is_not_null()
+    known = deleted.is_between(0, counts)
+    if marked.any():
+        wide = files["stats"].filter(marked).str.json_path_match("$.tightBounds") == "false"
+        known = known & (~marked).scatter(marked.arg_true(), wide.fill_null(value=False))
+    return (counts - deleted).set(~known.fill_null(value=False), None)
 
 
 def split_whole(
