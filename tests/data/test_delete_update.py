@@ -433,7 +433,7 @@ def test_damaged_deletion_vector_raises_and_nothing_is_written(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("as_json", ["true", "false"])
-def test_counts_of_the_rows_left_beside_a_vector_lose_no_row(tmp_path: Path, as_json: str) -> None:
+def test_recorded_counts_without_the_deleted_rows_lose_no_row(tmp_path: Path, as_json: str) -> None:
     """Trino's ANALYZE records the rows that a deletion vector leaves as ``numRecords``."""
     typed = {"writeStatsAsStruct": "true", "writeStatsAsJson": as_json}
     columns = {f"delta.checkpoint.{name}": value for name, value in typed.items()}

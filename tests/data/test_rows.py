@@ -160,7 +160,7 @@ def test_counts_equal_the_number_of_rows(
 
 
 def test_only_files_without_a_recorded_number_are_opened(tmp_path: Path) -> None:
-    recorded = {"numRecords": 5}
+    recorded = {"numRecords": 5, "tightBounds": False}
     adds = [file_of(tmp_path, n, 5, [1], recorded if n else None) for n in range(3)]
     snapshot = snapshot_of(tmp_path, FIELDS, *adds)
     for n in (1, 2):
@@ -175,7 +175,10 @@ def test_only_files_without_a_recorded_number_are_opened(tmp_path: Path) -> None
 def test_impossible_recorded_number_of_rows_raises_and_a_huge_one_does_not_overflow(
     tmp_path: Path, recorded: int
 ) -> None:
-    adds = [file_of(tmp_path, n, 5, [1, 2], {"numRecords": recorded}) for n in range(3)]
+    adds = [
+        file_of(tmp_path, n, 5, [1, 2], {"numRecords": recorded, "tightBounds": False})
+        for n in range(3)
+    ]
     snapshot = snapshot_of(tmp_path, FIELDS, *adds)
     if recorded == 1 << 62:  # possible, so the sum must not overflow
         assert snapshot.num_rows() == 3 * (recorded - 2)

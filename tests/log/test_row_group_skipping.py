@@ -23,6 +23,7 @@ from polars.testing import assert_frame_equal
 import lakelog
 from lakelog.checkpoint.plan import CheckpointOptions, plan_checkpoint
 from lakelog.dialects.delta import parquet
+from lakelog.errors import NotFoundError
 from lakelog.log import state as log_state
 from lakelog.log.file_order import FileOrder
 from lakelog.log.files import find_files
@@ -265,7 +266,7 @@ def test_recorded_row_count_excludes_deleted_rows(
 ) -> None:
     properties = {"delta.enableDeletionVectors": "true"}
     made = lakelog.create(tmp_path, SCHEMA, partition_by=PARTITIONS, configuration=properties)
-    lines = adds([(f, p, '{"numRecords":10}') for f, p, _ in by_number(20)])
+    lines = adds([(f, p, '{"numRecords":10,"tightBounds":false}') for f, p, _ in by_number(20)])
     for line in lines[:4]:
         line["add"] |= vector("vBn[lx{q8@P<9BNH/isA", 3)
     commit(tmp_path, 1, lines)
@@ -275,6 +276,11 @@ def test_recorded_row_count_excludes_deleted_rows(
     assert decoded.count("add.path") == 0
     commit(tmp_path, 2, removes([5]))
     assert lakelog.open(tmp_path).snapshot().num_rows() == 19 * 10 - 4 * 3
+    lines[0]["add"]["stats"] = '{"numRecords":7}'  # without the deleted rows, as Trino's ANALYZE
+    commit(tmp_path, 3, lines[:1])
+    made.checkpoint()
+    with pytest.raises(NotFoundError):  # the file is needed
+        lakelog.open(tmp_path).snapshot().num_rows()
 
 
 def rewrite_like_another_program(root: Path, data: st.DataObject) -> None:

@@ -449,8 +449,9 @@ def _counted(made: _Round) -> _Round:
     """The round; bins whose row count differs from the log count as unread, because committing them
     could lose rows.
     """
-    left = recorded_rows(made.removed_files)
-    recorded = made.removed_files.group_by(_BIN).agg(
+    left = pl.col("numRecords")
+    files = made.removed_files.select(_BIN, recorded_rows(made.removed_files).alias("numRecords"))
+    recorded = files.group_by(_BIN).agg(
         pl.when(left.is_null().any()).then(None).otherwise(left.sum()).alias("recorded")
     )
     found = pl.DataFrame(

@@ -41,6 +41,7 @@ RECORD_KEY = "lakelog.rowGroups"
 RECORDS = "numRecords"
 BOUNDS = ("minValues", "maxValues")
 NULL_COUNT = "nullCount"
+TIGHT_BOUNDS = "tightBounds"
 ZERO, ONE = pl.Series([0, 1]).to_arrow()  # `pyarrow.scalar` would import pandas
 
 PATHS = ("firstPath", "lastPath")

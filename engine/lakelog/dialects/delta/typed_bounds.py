@@ -22,6 +22,7 @@ from lakelog.dialects.row_group_records import (
     PATHS,
     RECORDS,
     SUMS,
+    TIGHT_BOUNDS,
     ZERO,
     bound_of,
     encode_record,
@@ -128,9 +129,11 @@ def _facts_of(adds: pa.ChunkedArray) -> tuple[str | None, str | None, int | None
     rows = values(STRUCT_STATISTICS, RECORDS)
     deleted = values(*_VECTOR_ROWS)
     if rows is not None and deleted is not None:
-        deleted = deleted.fill_null(0)
-        is_known = bool(((deleted >= 0) & (deleted <= rows)).all())
-        rows = rows - deleted if is_known else None
+        # Statistics of Trino's ANALYZE, which are not wide, count the rows that are left.
+        is_tight = values(STRUCT_STATISTICS, TIGHT_BOUNDS)
+        is_wide = deleted.is_null() if is_tight is None else ~is_tight
+        is_known = deleted.is_null() | (is_wide & deleted.is_between(0, rows))
+        rows = rows - deleted.fill_null(0) if is_known.fill_null(value=False).all() else None
     least = paths.min()
     first = least[:_PATH_CHARACTERS] if isinstance(least, str) else None
     return first, _after_prefix(paths.max()), total(values("size")), total(rows)
