@@ -14,8 +14,7 @@ import pytest
 
 import lakelog
 from lakelog import LakelogWarning, Table
-from lakelog.maintenance.cleanup import PAUSE_S, HourlyCleanup
-from tests.transaction.tables import new_table, open_with_rules, paths
+from tests.transaction.tables import new_table, paths
 
 DAY_S = 86_400
 
@@ -131,19 +130,6 @@ def test_old_commits_are_deleted_after_a_checkpoint(tmp_path: Path) -> None:
     versions = [c.version for c in table.log.list_all().commits]
     assert versions == list(range(5, 11))
     assert len(paths(lakelog.open(str(where)))) == 10
-
-
-def test_cleanup_runs_once_per_hour(tmp_path: Path) -> None:
-    new_table(str(tmp_path / "table"))
-    table, store = open_with_rules(str(tmp_path / "table"), "delta")
-    now_s = [0.0]
-    cleanup = HourlyCleanup(table.log, lambda: now_s[0])
-    walks = []
-    for at_s in (0.0, 1.0, PAUSE_S - 1, PAUSE_S, PAUSE_S + 1):
-        now_s[0] = at_s
-        cleanup(1)
-        walks.append(sum(kind == "walk" for kind, _ in store.operations))
-    assert walks == [1, 1, 1, 2, 2]
 
 
 def test_script_that_exits_immediately_leaves_a_valid_table(tmp_path: Path) -> None:

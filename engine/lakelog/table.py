@@ -110,7 +110,6 @@ class Table:
         if not self._upkeep:
             return None
         from lakelog.checkpoint.schedule import Scheduler
-        from lakelog.maintenance.cleanup import HourlyCleanup
 
         log = self._log
 
@@ -119,7 +118,14 @@ class Table:
 
             return write_checkpoint(log, version, progress=lambda *_: check())
 
-        return Scheduler(log, write, cleanup=HourlyCleanup(log, self._given_runtime.monotonic))
+        def clean_up() -> None:
+            from lakelog.maintenance.cleanup import Request, plan_cleanup
+
+            plan = plan_cleanup(log, Request())
+            if plan.files.height:
+                plan.apply()
+
+        return Scheduler(log, write, clean_up=clean_up, monotonic=self._given_runtime.monotonic)
 
     @cached_property
     def _given_runtime(self) -> Runtime:

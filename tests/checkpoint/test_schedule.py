@@ -22,7 +22,15 @@ from hypothesis import strategies as st
 
 import lakelog
 from lakelog.checkpoint.plan import CheckpointOptions
-from lakelog.checkpoint.schedule import Lag, Scheduler, Stopped, is_due, log_lag, start_daemon
+from lakelog.checkpoint.schedule import (
+    CLEANUP_PAUSE_S,
+    Lag,
+    Scheduler,
+    Stopped,
+    is_due,
+    log_lag,
+    start_daemon,
+)
 from lakelog.dialects import delta, indextables
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.registry import named
@@ -318,22 +326,32 @@ def test_misspelled_property_is_reported_once_and_does_not_fail_the_commit(tmp_p
 
 def test_cleanup_follows_a_checkpoint_only_if_enabled(tmp_path: Path) -> None:
     cleaned: list[int] = []
-    bench = Bench(tmp_path, cleanup=cleaned.append)
+    bench: Bench = Bench(tmp_path, clean_up=lambda: cleaned.append(bench.run.versions[-1]))
     bench.commit(10, delta__enableExpiredLogCleanup="false")
     assert cleaned == []
     bench.commit(20, delta__enableExpiredLogCleanup="true")
     assert cleaned == [20]
     bench.run.failing = True
+    bench.now_s += CLEANUP_PAUSE_S
     with pytest.warns(LakelogWarning):
         bench.commit(30, delta__enableExpiredLogCleanup="true")
     assert cleaned == [20]
 
 
+def test_cleanup_runs_once_per_hour(tmp_path: Path) -> None:
+    cleaned: list[float] = []
+    bench: Bench = Bench(tmp_path, clean_up=lambda: cleaned.append(bench.now_s))
+    times_s = (0.0, 1.0, CLEANUP_PAUSE_S - 1, CLEANUP_PAUSE_S, CLEANUP_PAUSE_S + 1)
+    for number, bench.now_s in enumerate(times_s, 1):
+        bench.commit(10 * number)
+    assert cleaned == [0.0, CLEANUP_PAUSE_S]
+
+
 def test_failed_cleanup_is_reported_and_keeps_the_checkpoint(tmp_path: Path) -> None:
-    def cleanup(_: int) -> None:
+    def clean_up() -> None:
         raise UnavailableError("cannot delete")
 
-    bench = Bench(tmp_path, cleanup=cleanup)
+    bench = Bench(tmp_path, clean_up=clean_up)
     with pytest.warns(LakelogWarning, match="cleaning up the log"):
         bench.commit(10)
     assert bench.scheduler.last_report == "checkpoint 10"

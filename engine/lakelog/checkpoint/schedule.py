@@ -40,6 +40,11 @@ from lakelog.transaction.runtime import Committed
 _EXIT_WAIT_S = 30.0
 """Seconds to wait for running checkpoints at exit before they are asked to stop."""
 
+CLEANUP_PAUSE_S = 3600.0
+"""Seconds between two cleanups. The set of deletable files changes at midnight UTC and as files
+age.
+"""
+
 _STOP_WAIT_S = 5.0
 _REST, _LONGEST_REST_S = 9.0, 60.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 600.0
@@ -115,13 +120,13 @@ class Scheduler:
         log: Log,
         run: Run,
         *,
-        cleanup: Callable[[int], object] | None = None,
+        clean_up: Callable[[], object] | None = None,
         look: Callable[[Log], Lag] = log_lag,
         monotonic: Callable[[], float] = time.monotonic,
         start: Callable[[Callable[[], None]], None] = start_daemon,
         exit_wait_s: float = _EXIT_WAIT_S,
     ) -> None:
-        self._log, self._run, self._cleanup, self._look = log, run, cleanup, look
+        self._log, self._run, self._clean_up, self._look = log, run, clean_up, look
         self._monotonic, self._start = monotonic, start
         self.exit_wait_s = exit_wait_s
         self.last_error: Exception | None = None
@@ -133,6 +138,7 @@ class Scheduler:
         self._pauses = 0
         self._not_before_s = float("-inf")
         self._rested_s = float("-inf")
+        self._next_cleanup_s = float("-inf")
         self._begin()
         with _GUARD:
             _ALL.add(self)
@@ -262,13 +268,21 @@ class Scheduler:
             self._failed("checkpoint.failed", version, error)
             return
         self.checkpointed(version)
-        if self._cleanup is not None and options.cleanup_enabled and not self._stop.is_set():
-            try:
-                self._cleanup(version)
-            except Stopped:
-                return
-            except Exception as error:  # noqa: BLE001 - the same
-                self._failed("cleanup.failed", version, error)
+        if options.cleanup_enabled and not self._stop.is_set():
+            self._run_cleanup(version)
+
+    def _run_cleanup(self, version: int) -> None:
+        """Clean up the log after a checkpoint, unless that was done less than an hour ago."""
+        now_s = self._monotonic()
+        if self._clean_up is None or now_s < self._next_cleanup_s:
+            return
+        self._next_cleanup_s = now_s + CLEANUP_PAUSE_S
+        try:
+            self._clean_up()
+        except Stopped:
+            return
+        except Exception as error:  # noqa: BLE001 - nothing of it may reach the committer
+            self._failed("cleanup.failed", version, error)
 
     def _still_due(self, version: int, options: CheckpointOptions) -> bool:
         """List the log again, unless Delta's rule, which needs no listing, decides alone."""

@@ -156,33 +156,6 @@ def _is_last(phase: pl.DataFrame) -> bool:
     return bool((phase["kind"] == "sidecar").all())
 
 
-PAUSE_S = 3600.0
-"""Seconds between two cleanups. The set of deletable files changes at midnight UTC and as files
-age.
-"""
-
-
-class HourlyCleanup:
-    """Cleans up a log, at most once per hour; the ``cleanup`` argument of `Scheduler`."""
-
-    def __init__(self, log: Log, monotonic: Callable[[], float]) -> None:
-        self._log = log
-        self._monotonic = monotonic
-        self._not_before_s = float("-inf")
-
-    def __call__(self, version: int) -> CleanupReport | None:  # noqa: ARG002 - the scheduler gives it
-        """Delete the files that the table's properties allow; None if it is too soon, or no file is
-        deletable.
-        """
-        from lakelog.maintenance.cleanup import Request, plan_cleanup
-
-        if self._monotonic() < self._not_before_s:
-            return None
-        self._not_before_s = self._monotonic() + PAUSE_S
-        plan = plan_cleanup(self._log, Request())
-        return plan.apply() if plan.files.height else None
-
-
 __all__ = [
     "FILES_SCHEMA",
     "CleanupPlan",
