@@ -416,8 +416,20 @@ def test_old_times_whose_offsets_lack_their_seconds_never_prune(
     far = timedelta(minutes=2)
     assert keep((t < time - far) | (t > time + far), [{}], texts) == [False]
     recent = "2024-01-02T03:04:05.000+01:00"
-    later = datetime.fromisoformat(recent) + timedelta(milliseconds=1)
+    later = datetime.fromisoformat(recent) + timedelta(seconds=1)
     assert keep(t == later, [{}], [stats_text(t=(recent, recent, 0))]) == [False]
+
+
+@pytest.mark.parametrize("bound", ["2024-01-02 03:04:05", "1969-12-31 23:59:58"])
+def test_times_that_were_truncated_to_seconds_never_prune(bound: str) -> None:
+    """Apache XTable writes bounds without a fraction."""
+    last = datetime.fromisoformat(bound).replace(tzinfo=UTC) + timedelta(microseconds=999_999)
+    texts = [stats_text(t=(bound, bound, 0))]
+    for where in (t == last, t >= last, t > last - timedelta(milliseconds=500)):
+        assert keep(where, [{}], texts) == [True]
+    # The greatest of several bounds is one for all of their files.
+    assert keep(t == last, [{}], [stats_text(t=(bound, f"{bound}.3", 0))]) == [True]
+    assert keep(t > last + timedelta(minutes=1), [{}], texts) == [False]
 
 
 @pytest.mark.parametrize(

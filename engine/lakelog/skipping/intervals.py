@@ -26,6 +26,7 @@ a margin for a writer's arithmetic.
 """
 
 _TIMESTAMP_SLACK_US = 999
+_SECOND_US = 1_000_000
 _ZONE_SLACK_US = 60_000_000
 _LAST_ODD_ZONE_US = 63_676_800_000_000
 """Delta Lake 3.2 and 3.3 wrote times with their zone's offset, without its seconds. The last zone
@@ -108,19 +109,23 @@ def from_statistics(
         cut = pl.when(high.str.len_bytes() >= _TRUNCATED_BYTES).then(whole)
     if isinstance(dtype, pl.Datetime):
         if high is not None:
+            # Truncated to milliseconds, or by XTable to seconds. In every case to the end of the
+            # second, so that the greatest of several bounds is one for all of them.
+            rest = _SECOND_US - 1 - high.to_physical() % _SECOND_US
             near = high.to_physical() < _SAFE_TIMESTAMP_US
-            high = pl.when(near).then(high + _slack(high, dtype))
+            high = pl.when(near).then(high + _slack(high, dtype, rest))
         if low is not None:
             # Truncated to milliseconds: downwards, or by some writers towards zero before 1970.
             exact = low.to_physical() > (_LAST_ODD_ZONE_US if dtype.time_zone else 0)
             near = low.to_physical() > -_SAFE_TIMESTAMP_US
-            low = pl.when(exact).then(low).when(near).then(low - _slack(low, dtype))
+            fraction = pl.lit(_TIMESTAMP_SLACK_US)
+            low = pl.when(exact).then(low).when(near).then(low - _slack(low, dtype, fraction))
     return Values(low, high, may_null, may_value, dtype.is_float(), cut, dtype)
 
 
-def _slack(bound: pl.Expr, dtype: pl.Datetime) -> pl.Expr:
-    """How far a time may be beyond a bound."""
-    fraction = pl.duration(microseconds=_TIMESTAMP_SLACK_US, time_unit="us")
+def _slack(bound: pl.Expr, dtype: pl.Datetime, fraction_us: pl.Expr) -> pl.Expr:
+    """How far a time may be beyond a bound, if its fraction may be `fraction_us` beyond."""
+    fraction = pl.duration(microseconds=fraction_us, time_unit="us")
     if dtype.time_zone is None:
         return fraction
     zone = pl.duration(microseconds=_ZONE_SLACK_US, time_unit="us")
