@@ -339,8 +339,10 @@ def convert(
     removed by others during the call are not noticed.
 
     The schema has the columns of all files. A column of different types gets the widest, if these
-    are byte, short, integer and long, or float and double. All columns are nullable. The statistics
-    of a file are what its footer shows for certain.
+    are byte, short, integer and long, or float and double. A column without a type, because a file
+    holds nulls only, has the type of the other files; it is left out with a `LakelogWarning` if no
+    file has one. All columns are nullable. The statistics of a file are what its footer shows for
+    certain.
 
     Folders ``name=value`` are partitions; values are percent-decoded, and
     ``__HIVE_DEFAULT_PARTITION__`` is null. A column of a file with the name of a partition column
@@ -370,8 +372,9 @@ def convert(
         NotFoundError: The folder has no Parquet file.
         UnsupportedFeatureError: A file (``path``) has a column whose type differs from that of
             other files, whose name differs from another in case only, or that has nanoseconds.
-        InvalidInputError: A column has a type that a Delta table cannot have; or the folders of a
-            file are not those of `partition_by`, or a value is not of the column's type.
+        InvalidInputError: A column has a type that a Delta table cannot have; a part of a nested
+            column, or every column, has no type in any file; or the folders of a file are not those
+            of `partition_by`, or a value is not of the column's type.
         InvalidTransactionError: The schema is invalid, as for `create`.
         CorruptionError: A file is not valid Parquet.
         UnsupportedStoreError: The store has no atomic put-if-absent.

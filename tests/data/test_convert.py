@@ -22,6 +22,7 @@ from lakelog.errors import (
     InvalidInputError,
     InvalidPropertyError,
     LakelogError,
+    LakelogWarning,
     NotFoundError,
     TableExistsError,
     UnsupportedFeatureError,
@@ -184,6 +185,52 @@ def test_unsupported_column_raises_with_the_file(
     assert isinstance(caught.value, UnsupportedFeatureError | InvalidInputError)
     assert caught.value.path == "b.parquet"
     assert not (tmp_path / "_delta_log").exists()
+
+
+def test_column_of_nulls_has_the_type_of_the_other_files(tmp_path: Path) -> None:
+    nothing = pa.nulls(2)
+    nested = pa.StructArray.from_arrays([nothing, pa.array([1, 2])], ["x", "y"])
+    put(tmp_path, "a.parquet", {"id": nothing, "text": nothing, "l": [[], [None]], "s": nested})
+    more = {"text": ["x"], "l": [["y"]], "s": [{"x": {"z": 1}, "y": 3}]}
+    put(tmp_path, "b.parquet", {"id": pa.array([3], pa.int32()), **more})
+    put(tmp_path, "c.parquet", {"id": [4], "text": pa.nulls(1), "l": pa.nulls(1), "s": pa.nulls(1)})
+    lakelog.convert(tmp_path)
+    table = lakelog.open(tmp_path)
+    expected: list[dict[str, Any]] = [
+        {"id": None, "text": None, "l": [], "s": {"x": None, "y": 1}},
+        {"id": None, "text": None, "l": [None], "s": {"x": None, "y": 2}},
+        {"id": 3, "text": "x", "l": ["y"], "s": {"x": {"z": 1}, "y": 3}},
+        {"id": 4, "text": None, "l": None, "s": None},
+    ]
+    assert table.to_polars().sort("s", nulls_last=True).to_dicts() == expected
+    for where, count in (("text IS NULL", 3), ("text IS NOT NULL", 1), ("id > 3", 1)):
+        assert table.to_polars(where).height == count
+    assert stats(tmp_path)["a.parquet"]["nullCount"] == {"s": {"y": 0}}
+    theirs = deltalake.DeltaTable(str(tmp_path)).to_pyarrow_table(columns=["id", "text"])
+    assert sorted(map(repr, theirs.to_pylist())) == sorted(
+        repr({"id": row["id"], "text": row["text"]}) for row in expected
+    )
+    table.update({"text": "'z'"}, "id IS NULL")
+    assert table.to_polars("text = 'z'")["l"].to_list() == [[], [None]]
+
+
+def test_column_of_nulls_in_all_files_is_left_out_with_a_warning(tmp_path: Path) -> None:
+    for name in "ab":
+        put(tmp_path, f"{name}.parquet", {"id": [1], "none": pa.nulls(1)})
+    with pytest.warns(LakelogWarning, match="'none': .*add it with Table.alter.add_columns"):
+        lakelog.convert(tmp_path)
+    table = lakelog.open(tmp_path)
+    assert table.to_polars().to_dicts() == [{"id": 1}] * 2
+    table.alter.add_columns({"none": pl.String})
+    table.append(pl.DataFrame({"id": [2], "none": ["x"]}))
+    assert table.to_polars("id = 1")["none"].to_list() == [None, None]
+    put(tmp_path / "empty", "a.parquet", {"id": [1], "lists": [[]]})
+    with pytest.raises(InvalidInputError, match="'lists' has a part without a type") as caught:
+        lakelog.convert(tmp_path / "empty")
+    assert caught.value.column == "lists"
+    put(tmp_path / "none", "p=1/a.parquet", {"none": pa.nulls(1)})
+    with pytest.raises(InvalidInputError, match="no column of the files has a type"):
+        lakelog.convert(tmp_path / "none")
 
 
 def test_statistics_have_only_exact_values_of_the_footer(tmp_path: Path) -> None:

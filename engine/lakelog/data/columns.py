@@ -207,6 +207,9 @@ def _resolve(
     if isinstance(source, pa.BaseExtensionType) and not isinstance(target, contract.Primitive):
         inner = _resolve(source.storage_type, first_leaf, target, rules, name)
         return _Resolved(inner.leaves, lambda a: _apply(inner.convert, a.storage))
+    if pa.types.is_null(source) and contract.is_nested(target):  # a file with nulls only
+        wanted = contract.to_arrow(target)
+        return _Resolved((first_leaf,), lambda a: pa.nulls(len(a), wanted))
     match target:
         case contract.Struct():
             return _resolve_struct(source, first_leaf, target, rules, name)

@@ -2,8 +2,9 @@
 
 The folder is listed, the footers are read in parallel, and one commit names the files. No file is
 modified, moved or copied. The schema is that of all footers; a column that has several types gets
-the widest, if every reader reads narrower files as that type. Statistics are taken from the footers
-where they are certain.
+the widest, if every reader reads narrower files as that type. A column without a type, because a
+file holds nulls only, has that of the other files. Statistics are taken from the footers where they
+are certain.
 
 Folders such as ``day=2026-01-01`` are partitions. Files and folders whose name begins with ``_`` or
 ``.`` are hidden, except folders of partition columns that begin with ``_``.
@@ -14,6 +15,7 @@ Serialization; Per-file Statistics.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +26,6 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.data.conform import merged_schema
 from lakelog.data.file_opening import Sources
 from lakelog.data.files import location_reach
 from lakelog.data.layout import partition_texts
@@ -37,6 +38,7 @@ from lakelog.errors import (
     InvalidInputError,
     InvalidPropertyError,
     LakelogError,
+    LakelogWarning,
     NotFoundError,
     UnsupportedFeatureError,
 )
@@ -57,6 +59,7 @@ _FLOATS = ("float", "double")
 _NUMBER = r"^(?:0|-?[1-9][0-9]{0,18})$"
 _DATE = r"^\d{4}-\d{2}-\d{2}$"
 _MAP = pl.Map(pl.String, pl.String)
+_VOID = Primitive("void")
 
 PartitionBy = Sequence[str] | Mapping[str, Any] | None
 
@@ -103,7 +106,7 @@ class ConvertReport(Displayed):
 class _Footer:
     """What the footer of one file shows."""
 
-    schema: pa.Schema
+    schema: Struct
     rows: int
     stats: str
 
@@ -124,7 +127,7 @@ def convert(
     partitions, texts = _partitions(files["path"], partition_by)
     keys = [field.name for field in partitions.fields]
     footers = _footers(log, files, definition.configuration or {})
-    columns = _without(_merged(files["path"], footers), keys)
+    columns = _typed(_without(_merged(files["path"], footers), keys))
     schema = Struct((*columns.fields, *partitions.fields))
     definition = replace(definition, schema=schema, partition_by=keys, has_files=True)
     new = NewTable(log, runtime, dialects, definition)
@@ -235,13 +238,15 @@ def _footer(path: str, file: pq.ParquetFile, configuration: Mapping[str, str | N
     kinds = iter([column.physical_type for column in parquet])
     schema = pa.schema([_with_instants(field, kinds) for field in file.schema_arrow])
     try:
-        columns = struct_of(schema)
+        columns = contract.from_arrow(schema, void=True)
     except InvalidInputError as cause:
         raise InvalidInputError(
             cause.message, path=path, expected=cause.expected, found=cause.found
         ) from cause
     plan = StatsPlan.of(columns.fields, configuration, "none")
-    return _Footer(schema, footer.num_rows, footer_statistics(plan, footer))
+    plan = replace(plan, leaves=tuple(leaf for leaf in plan.leaves if leaf.type != _VOID))
+    nullable = Struct(tuple(map(contract.nullable, columns.fields)))
+    return _Footer(nullable, footer.num_rows, footer_statistics(plan, footer))
 
 
 def _with_instants(field: pa.Field, kinds: Iterator[str]) -> pa.Field:
@@ -270,14 +275,11 @@ def _is_list(type_: pa.DataType) -> bool:
 
 def _merged(paths: pl.Series, footers: Sequence[_Footer]) -> Struct:
     """The schema of all files; each distinct one is merged once."""
-    merged, seen = Struct(()), set[pa.Schema]()
+    merged, seen = Struct(()), set[Struct]()
     for path, footer in zip(paths, footers, strict=True):
-        plain = footer.schema.remove_metadata()
-        if plain in seen:
-            continue
-        seen.add(plain)
-        found = merged_schema(Struct(()), plain)
-        merged = _merged_struct(merged, found, "", path)
+        if footer.schema not in seen:
+            seen.add(footer.schema)
+            merged = _merged_struct(merged, footer.schema, "", path)
     return merged
 
 
@@ -305,8 +307,10 @@ def _merged_struct(old: Struct, new: Struct, above: str, path: str) -> Struct:
 
 def _wider(old: DataType, new: DataType, name: str, path: str) -> DataType:
     """The type that has the values of both."""
-    if old == new:
+    if new in (old, _VOID):
         return old
+    if old == _VOID:
+        return new
     match old, new:
         case Struct(), Struct():
             return _merged_struct(old, new, f"{name}.", path)
@@ -330,6 +334,36 @@ def _wider(old: DataType, new: DataType, name: str, path: str) -> DataType:
         hint="only byte, short, integer and long, and float and double can be mixed: write the "
         "file again with the other type",
     )
+
+
+def _typed(schema: Struct) -> Struct:
+    """The schema without columns that have no type in any file."""
+    for field in schema.fields:
+        if field.type != _VOID and _VOID in contract.leaf_types(field.type):
+            raise InvalidInputError(
+                f"the column {field.name!r} has a part without a type: it holds nulls only, or "
+                "nothing, in all files",
+                column=field.name,
+                found=_shown(field.type),
+                hint="write a file again with a type for it",
+            )
+    typed = tuple(field for field in schema.fields if field.type != _VOID)
+    untyped = [field.name for field in schema.fields if field.type == _VOID]
+    if untyped and not typed:
+        raise InvalidInputError(
+            "no column of the files has a type that a table can store",
+            expected="a data column with a type",
+            found=", ".join(f"{name!r}: only nulls" for name in untyped),
+            hint="write a file again with a type for a column",
+        )
+    if untyped:
+        warnings.warn(
+            f"{', '.join(map(repr, untyped))}: a column that holds nulls only in all files has no "
+            "type, and is not a column of the table; add it with Table.alter.add_columns",
+            LakelogWarning,
+            stacklevel=2,
+        )
+    return Struct(typed)
 
 
 def _without(schema: Struct, keys: Sequence[str]) -> Struct:

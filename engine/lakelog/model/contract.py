@@ -362,21 +362,22 @@ def _names_by_arrow() -> dict[pa.DataType, str]:
     }
 
 
-def from_arrow(schema: pa.Schema) -> Struct:
-    """The columns of an Arrow schema; a type without an equivalent raises InvalidInputError.
+def from_arrow(schema: pa.Schema, *, void: bool = False) -> Struct:
+    """The columns of an Arrow schema; a type without an equivalent raises InvalidInputError, and so
+    does Arrow's null type without `void`.
 
     >>> import pyarrow as pa
     >>> from_arrow(pa.schema([("n", pa.uint8())])).fields[0].type
     Primitive(name='short')
     """
-    return Struct(tuple(_from_arrow_field(field) for field in schema))
+    return Struct(tuple(_from_arrow_field(field, void) for field in schema))
 
 
-def _from_arrow_field(field: pa.Field) -> Field:
-    return Field(field.name, _from_arrow(field.name, field.type), bool(field.nullable))
+def _from_arrow_field(field: pa.Field, void: bool) -> Field:
+    return Field(field.name, _from_arrow(field.name, field.type, void), bool(field.nullable))
 
 
-def _from_arrow(name: str, type_: pa.DataType) -> DataType:
+def _from_arrow(name: str, type_: pa.DataType, void: bool) -> DataType:
     import pyarrow.types as kinds
 
     if type_ in _names_by_arrow():
@@ -386,16 +387,19 @@ def _from_arrow(name: str, type_: pa.DataType) -> DataType:
     if kinds.is_decimal(type_) and 0 <= type_.scale <= type_.precision <= _MAX_PRECISION:
         return Decimal(type_.precision, type_.scale)
     if kinds.is_struct(type_):
-        return Struct(tuple(_from_arrow_field(field) for field in type_.fields))
+        return Struct(tuple(_from_arrow_field(field, void) for field in type_.fields))
     if kinds.is_map(type_):
-        key, value = _from_arrow(name, type_.key_type), _from_arrow(name, type_.item_type)
+        key = _from_arrow(name, type_.key_type, void)
+        value = _from_arrow(name, type_.item_type, void)
         return Map(key, value, bool(type_.item_field.nullable))
     if kinds.is_list(type_) or kinds.is_large_list(type_) or kinds.is_fixed_size_list(type_):
-        return Array(_from_arrow(name, type_.value_type), bool(type_.value_field.nullable))
+        return Array(_from_arrow(name, type_.value_type, void), bool(type_.value_field.nullable))
     if kinds.is_fixed_size_binary(type_):
         return Primitive("binary")
     if kinds.is_dictionary(type_):
-        return _from_arrow(name, type_.value_type)
+        return _from_arrow(name, type_.value_type, void)
+    if kinds.is_null(type_) and void:
+        return Primitive("void")
     raise InvalidInputError(
         f"the type of {name!r} has no equivalent in a table's schema",
         column=name,
