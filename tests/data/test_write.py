@@ -200,6 +200,34 @@ def test_files_of_a_table_without_partitions_are_written_concurrently(tmp_path: 
         assert writer.finish().height == 1  # few rows are not scattered
 
 
+@pytest.mark.parametrize(
+    ("workers", "batch", "limit"), [(2, 10_000, 0), (2, 90, 0), (1, 333, 0), (3, 130, 4000)]
+)
+def test_no_row_group_is_much_shorter_than_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int, batch: int, limit: int
+) -> None:
+    if not limit:
+        monkeypatch.setattr("lakelog.data.write._ROW_GROUP_ROWS", 200)
+    monkeypatch.setattr("lakelog.data.write._PIECE_ROWS", 50)
+    plan = WritePlan.of(table_at(tmp_path, by=()).snapshot())
+    for count in (201, 299, 301, 420, 1001, 1290):
+        with DataFileWriter(
+            plan, workers=workers, memory_bytes=2 * workers * limit or 1 << 20
+        ) as w:
+            for part in frame(count).iter_slices(batch):
+                w.write(part)
+            files = w.finish()["path"].to_list()
+        read = [pq.ParquetFile(tmp_path / path) for path in files]
+        groups = [file.read_row_group(n) for file in read for n in range(file.num_row_groups)]
+        lengths = [len(group) for group in groups]
+        assert sum(lengths) == count
+        assert max(lengths) <= 3 * min(lengths), (count, lengths)
+        assert len(files) <= workers
+        for group in groups:  # of neighbouring rows
+            ids = group["id"].to_pylist()
+            assert ids == list(range(ids[0], ids[0] + len(ids)))
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_a_file_encoded_by_several_threads_is_that_of_one_thread(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

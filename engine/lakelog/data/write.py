@@ -85,11 +85,14 @@ class _Partition:
         """Whether it has a file, or is about to have one."""
         return self.file is not None or self.writing is not None
 
-    def take(self) -> pa.Table:
-        """The rows in memory, which are removed from the partition."""
+    def take(self, share: float = 1) -> tuple[pa.Table, int]:
+        """The first rows in memory and their bytes, which are removed from the partition."""
         table = pa.concat_tables(self.tables)
-        self.tables, self.rows, self.size_bytes = [], 0, 0
-        return table
+        rows, size_bytes = round(self.rows * share), round(self.size_bytes * share)
+        self.tables = [table.slice(rows)] if rows < self.rows else []
+        self.rows -= rows
+        self.size_bytes -= size_bytes
+        return table.slice(0, rows), size_bytes
 
 
 class DataFileWriter:
@@ -222,7 +225,12 @@ class DataFileWriter:
                 self._wait_to_split(table)
             else:
                 own = next(n for n in (lane, stretch, self._lane) if n is not None)
-                self._hold(self._partition((), own), self._rows_of(table), table.nbytes)
+                partition = self._partition((), own)
+                self._hold(partition, self._rows_of(table), table.nbytes)
+                if lane is None and stretch is None and own != self._lane and partition.rows:
+                    rows, size_bytes = partition.take()  # so that neighbouring rows stay together
+                    self._held_bytes -= size_bytes
+                    self._hold(self._partition((), self._lane), rows, size_bytes)
 
     def _rows_of(self, table: pa.Table) -> pa.Table:
         """The columns that are in files, under the names that they have there."""
@@ -273,10 +281,12 @@ class DataFileWriter:
         partition.rows += rows.num_rows
         partition.size_bytes += size_bytes
         self._held_bytes += size_bytes
-        if (
-            partition.size_bytes >= self._row_group_bytes or partition.rows >= _ROW_GROUP_ROWS
-        ) and (partition.is_open or self._num_open() < self._open_files):
-            self._start(partition)
+        groups = max(partition.size_bytes / self._row_group_bytes, partition.rows / _ROW_GROUP_ROWS)
+        # What waits, half a row group or more, may be the last one of its file.
+        if groups >= 1.5 and (partition.is_open or self._num_open() < self._open_files):
+            self._run(
+                self._write_rows, partition, *partition.take(math.floor(groups - 0.5) / groups)
+            )
             self._lane = (self._lane + 1) % self._workers
         while self._held_bytes >= self._memory_bytes and self._await_writing():
             pass
@@ -287,11 +297,6 @@ class DataFileWriter:
 
     def _num_open(self) -> int:
         return sum(1 for each in self._partitions.values() if each.is_open)
-
-    def _start(self, partition: _Partition) -> None:
-        """Let a thread write the rows that wait in memory, once one is free."""
-        size_bytes = partition.size_bytes
-        self._run(self._write_rows, partition, partition.take(), size_bytes)
 
     def _run(
         self,
@@ -340,7 +345,7 @@ class DataFileWriter:
                 open_ += each.file is None
                 direct.append(each)
             else:
-                each.ranges += self._spill.append(each.take().combine_chunks())
+                each.ranges += self._spill.append(each.take()[0].combine_chunks())
         self._held_bytes = 0
         self._each(self._write_out, direct)
 
@@ -369,7 +374,7 @@ class DataFileWriter:
 
     def _write_out(self, partition: _Partition) -> None:
         """Write the rows of a partition that wait in memory, and leave its file open."""
-        self._write_rows(partition, partition.take())
+        self._write_rows(partition, partition.take()[0])
 
     def _write_rows(self, partition: _Partition, rows: pa.Table) -> None:
         if not rows.num_rows:
