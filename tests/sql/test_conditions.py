@@ -168,6 +168,21 @@ def test_arithmetic_of_whole_numbers_does_not_wrap_around(text: str, matching: l
     assert rows.with_row_index().filter(where)["index"].to_list() == matching
 
 
+@pytest.mark.parametrize("divisor", [1, -1, 3, -7, 300, 2**63 - 1, 1 - 2**63])
+def test_rest_has_the_sign_of_the_dividend(divisor: int) -> None:
+    numbers = [0, 1, -1, 99, -100, 2**63 - 1, -(2**63), None]
+    rows = pl.DataFrame({"big": numbers, "n": range(8)}).with_columns(
+        small=pl.col("n").cast(pl.Int8) - 4
+    )
+    for name in ("big", "small"):
+        rests = [v and abs(v) % abs(divisor) * (1 if v > 0 else -1) for v in rows[name]]
+        for number, rest in enumerate(rests):
+            text = f"n = {number} AND {name} % {divisor} IS NOT DISTINCT FROM {rest or 0}"
+            where = condition(text, struct_of(rows.schema), NOW_US)
+            assert where is not None
+            assert rows.filter(where)["n"].to_list() == ([] if rest is None else [number])
+
+
 @pytest.mark.parametrize("part", [".", "(", "^a$", "a|b", "\\", "[x]", "''", "b"])
 def test_strpos_searches_for_a_text_and_not_for_a_pattern(part: str) -> None:
     rows = pl.DataFrame({"s": ["a.b", "(x)", "^a$", "a|b", "a\\b", "[x]", "'", "", "x", None]})

@@ -100,7 +100,7 @@ def dictionary_paths(rows: pa.Table) -> list[str]:
             [chunk for start in starts for chunk in column.slice(start, length).chunks],
             type=field.type,
         )
-        if pc.count_distinct(sample, mode="all").as_py() <= _MOST_DISTINCT * len(sample):
+        if len(pc.unique(sample)) <= _MOST_DISTINCT * len(sample):  # faster than count_distinct
             found.append(field.name)
     return found
 

@@ -30,6 +30,7 @@ from typing import Any
 import polars as pl
 
 from lakelog.errors import InvalidInputError
+from lakelog.model import contract
 from lakelog.model.contract import (
     Array,
     DataType,
@@ -373,12 +374,19 @@ class Translation:
             return self._float_rest(operator, self.cast(a, DOUBLE), self.cast(b, DOUBLE))
         if not (is_integral(a.type) and is_integral(b.type)) or type_ is None:
             raise UnsupportedExpressionError(f"{type_name(a.type)} {operator} {type_name(b.type)}")
+        is_long = self.exact or (a.computed is not None and a.computed.meta.is_column())
+        if operator == "%" and is_long and b.literal and abs(b.literal) < 1 << 63:
+            # Polars gives the rest the sign of the divisor, Java that of the dividend.
+            type_ = type_ if self.exact else LONG
+            x = a.expr.cast(contract.to_polars(type_))
+            rest = x % abs(b.literal)
+            negative = (x < 0) & (rest != 0)
+            return Value(pl.when(negative).then(rest - abs(b.literal)).otherwise(rest), type_)
         x, y = a.expr.cast(pl.Int128), b.expr.cast(pl.Int128)
         self.refuse_if(RowError(y == 0, "a division by zero"))
         if operator == "div":
             quotient = (x.abs() // y.abs()) * x.sign() * y.sign()
             return self.whole(quotient, LONG)
-        # The rest has the sign of the dividend, as in Java; Polars gives it that of the divisor.
         rest = (x.abs() % y.abs()) * x.sign()
         if operator == "pmod":
             self.refuse_if(overflow(rest + y, type_, rest < 0))
