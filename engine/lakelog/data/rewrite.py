@@ -362,18 +362,26 @@ class Rewriter:
             written = (*self._in_order(updated.assigned), *(plan.row_ids or ()))
             writer = self._planned().with_row_ids(plan.row_ids).of_columns(written)
             self._copies = self._writer(writer)
-        touched = touched[np.isin(touched >> _ROW_BITS, numbers)]
-        with closing(
-            read_files(plan, files[numbers], store=self._store, positions=True)
-        ) as batches:
+        with closing(read_files(plan, files[numbers], store=self._store)) as batches:
             rows = _Rows(batches)
-            for source in sources.values():
-                groups = (
-                    self._changed(*_with_mask(rows.take(group.num_rows), numbers, touched))[0]
-                    for group in source.groups
-                )
+            for number, source in sources.items():
+                first = number << _ROW_BITS
+                low, high = np.searchsorted(touched, (first, first + (1 << _ROW_BITS)))
+                groups = self._changed_groups(source, rows, touched[low:high] - first)
                 self._copies.copy_file(source, groups)
         return numbers
+
+    def _changed_groups(
+        self, source: CopySource, rows: _Rows, touched: NDArray[np.int64]
+    ) -> Iterator[pa.Table]:
+        """The row groups of a file with new values in the rows `touched`."""
+        start = 0
+        for group in source.groups:
+            mask = np.zeros(group.num_rows, bool)
+            low, high = np.searchsorted(touched, (start, start + group.num_rows))
+            mask[touched[low:high] - start] = True
+            yield self._changed(rows.take(group.num_rows), mask)[0]
+            start += group.num_rows
 
     def _copy_sources(self, files: pl.DataFrame, hit: NDArray[np.intp]) -> dict[int, CopySource]:
         """The files of which columns can be copied as they are encoded, by number."""
