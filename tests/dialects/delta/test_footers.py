@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import tracemalloc
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -34,6 +35,17 @@ def test_valid_footer_is_accepted() -> None:
     assert _read_all_statistics(metadata) == 4
     require_valid_chunks(metadata, [], [0])
     require_valid_chunks(metadata, [0], [])
+
+
+def test_chunks_are_not_read_for_the_check() -> None:
+    file = io.BytesIO()
+    pq.write_table(pa.table({"n": range(1_000_000)}), file, use_dictionary=False)
+    metadata = pq.ParquetFile(file).metadata
+    tracemalloc.start()
+    require_valid_chunks(metadata, [0], [0])
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < metadata.row_group(0).total_compressed_size // 10
 
 
 @pytest.mark.parametrize("mask", [0x02, 0x04, 0xFF])
