@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
+import polars as pl
 import pytest
 
 import lakelog
@@ -165,3 +169,63 @@ def test_wal_corruption_error_has_the_safe_records() -> None:
 def test_lakelog_warning_is_a_user_warning() -> None:
     assert issubclass(errors.LakelogWarning, UserWarning)
     assert errors.LakelogWarning.__name__ in lakelog.__all__
+
+
+def _merged(table: Any) -> Any:
+    merge = table.merge(pl.DataFrame({"id": [1]}), "id")
+    return merge.when_matched_delete().execute()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda table: table.to_polars(),
+        lambda table: table.scan().collect(),
+        lambda table: table.to_arrow(),
+        lambda table: table.changes(0).collect(),
+        lambda table: table.delete("id = 1"),
+        lambda table: table.update({"id": "2"}),
+        _merged,
+        lambda table: table.transaction().delete("id = 1"),
+    ],
+)
+def test_errors_with_a_relative_path_name_the_table(
+    tmp_path: Path, call: Callable[[Any], Any]
+) -> None:
+    lakelog.write(tmp_path / "t", pl.DataFrame({"id": [1, 2]}))
+    table = lakelog.open(tmp_path / "t", upkeep=False)
+    (file,) = (tmp_path / "t").glob("*.parquet")
+    file.unlink()
+    with pytest.raises(lakelog.NotFoundError) as caught:
+        call(table)
+    assert caught.value.path == file.name
+    assert caught.value.table == caught.value.as_dict()["table"] == table.path
+    assert f"[path={file.name}, table={table.path}, " in str(caught.value)
+
+
+def test_errors_of_the_log_name_the_table(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, upkeep=False)
+    (tmp_path / "t/_delta_log/00000000000000000001.json").write_text("{")
+    calls: list[Callable[[], object]] = [
+        lambda: lakelog.open(tmp_path / "t").snapshot().schema,
+        lambda: table.actions().collect(),
+        table.history,
+    ]
+    for call in calls:
+        with pytest.raises(lakelog.CorruptionError, match="table=") as caught:
+            call()
+        assert caught.value.table == table.path
+
+
+def test_tables_in_errors_are_redacted_and_absolute_paths_stand_alone() -> None:
+    error = LakelogError("broken", path="a.parquet")
+    with pytest.raises(LakelogError), errors.naming_table("s3://me:secret@bucket/t"):
+        raise error
+    assert str(error) == "broken [path=a.parquet, table=s3://[redacted]@bucket/t]"
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    for path in ("/t/a.parquet", "s3://bucket/t", "t", None):
+        other = LakelogError("broken", path=path)
+        with pytest.raises(LakelogError), errors.naming_table("t"):
+            raise other
+        assert "table=" not in str(other)
+        assert other.table == "t"

@@ -1,9 +1,10 @@
 """The error classes of lakelog, grouped by how a caller handles them.
 
 Every error has a stable ``kind`` and the structured fields that apply: ``path`` (the file or
-table), ``column``, ``version``, ``line`` (1-based), ``byte_offset`` (0-based, in the decoded bytes
-of the file), ``expected``, ``found``, and ``hint`` (the next step). Each group also inherits the
-builtin exception that a caller would expect.
+table), ``table`` (the location of the table, to which a relative ``path`` belongs), ``column``,
+``version``, ``line`` (1-based), ``byte_offset`` (0-based, in the decoded bytes of the file),
+``expected``, ``found``, and ``hint`` (the next step). Each group also inherits the builtin
+exception that a caller would expect.
 
 Texts are redacted when an error is created (`lakelog.redaction`): messages and fields contain no
 credentials. A driver's error that is chained as the cause keeps its type and traceback, and its
@@ -32,11 +33,14 @@ An argument of a wrong type raises `ArgumentTypeError`, which is an `InvalidInpu
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar
 
 from lakelog.redaction import redact, redacted
 
-_FIELDS = ("path", "column", "version", "line", "byte_offset", "expected", "found")
+_FIELDS = ("path", "table", "column", "version", "line", "byte_offset", "expected", "found")
 
 
 class LakelogError(Exception):
@@ -52,9 +56,13 @@ class LakelogError(Exception):
         expected: The expected value.
         found: The actual value.
         hint: The next step.
+
+    Attributes:
+        table: Location of the table, of errors of its methods; shown with a relative `path`.
     """
 
     kind: ClassVar[str] = "error"
+    table: str | None = None
 
     def __init__(
         self,
@@ -84,8 +92,9 @@ class LakelogError(Exception):
         self.hint = None if hint is None else redact(hint)
 
     def __str__(self) -> str:
+        fields = [name for name in _FIELDS if name != "table" or self._is_relative()]
         details = [
-            f"{name}={value}" for name in _FIELDS if (value := getattr(self, name)) is not None
+            f"{name}={value}" for name in fields if (value := getattr(self, name)) is not None
         ]
         text = self.message
         if details:
@@ -94,11 +103,27 @@ class LakelogError(Exception):
             text += f" Next: {self.hint}"
         return text
 
+    def _is_relative(self) -> bool:
+        path = self.path
+        is_absolute = path is None or "://" in path or os.path.isabs(path)
+        return not is_absolute and path != self.table
+
     def as_dict(self) -> dict[str, Any]:
         """``kind``, ``message`` and the structured fields that are set, as plain data."""
         fields = {name: getattr(self, name) for name in (*_FIELDS, "hint")}
         present = {name: value for name, value in fields.items() if value is not None}
         return {"kind": self.kind, "message": self.message, **present}
+
+
+@contextmanager
+def naming_table(location: str) -> Iterator[None]:
+    """Name the table in errors that leave the block without one."""
+    try:
+        yield
+    except LakelogError as error:
+        if error.table is None:
+            error.table = redact(location) if "://" in location else location
+        raise
 
 
 class InvalidInputError(LakelogError, ValueError):

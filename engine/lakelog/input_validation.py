@@ -17,7 +17,7 @@ from numbers import Integral, Real
 from types import EllipsisType, NoneType
 from typing import Any, TypeVar
 
-from lakelog.errors import ArgumentTypeError, InvalidInputError
+from lakelog.errors import ArgumentTypeError, InvalidInputError, naming_table
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Class = TypeVar("_Class", bound=type)
@@ -47,16 +47,17 @@ class _Kind:
     convert: Callable[[Any], Any]
 
 
-def checked(function: _Function) -> _Function:
+def checked(function: _Function, location_of: Callable[[Any], str] | None = None) -> _Function:
     """Check the arguments of calls of a function. Numbers of other libraries are converted to
     Python's, and arrays to lists. A call raises ArgumentTypeError for an argument of another type
     than annotated, InvalidInputError for a number that exceeds 64 bits or is NaN, or a text with a
-    lone surrogate.
+    lone surrogate. The errors of a method of a table name its location, which `location_of` returns
+    for the object.
     """
     annotated = inspect.get_annotations(function)
     kinds = {name: kind for name, text in annotated.items() if (kind := _kind_of(str(text)))}
     kinds.pop("return", None)
-    if not kinds:
+    if not kinds and location_of is None:
         return function
     names = function.__code__.co_varnames[: function.__code__.co_argcount]
     by_position = [(at, name, kinds[name]) for at, name in enumerate(names) if name in kinds]
@@ -72,12 +73,17 @@ def checked(function: _Function) -> _Function:
             wanted = kinds.get(name)
             if wanted is not None and type(value) not in wanted.exact:
                 kwargs[name] = _converted(name, wanted, value)
-        return function(*args, **kwargs)
+        if location_of is None:
+            return function(*args, **kwargs)
+        with naming_table(location_of(args[0])):
+            return function(*args, **kwargs)
 
     return call  # type: ignore[return-value] # it has the signature of `function`
 
 
-def checked_methods(*unchecked: str) -> Callable[[_Class], _Class]:
+def checked_methods(
+    *unchecked: str, location_of: Callable[[Any], str] | None = None
+) -> Callable[[_Class], _Class]:
     """`checked`, for the public methods that a class itself defines, except `unchecked`, which
     check their arguments themselves.
     """
@@ -85,7 +91,7 @@ def checked_methods(*unchecked: str) -> Callable[[_Class], _Class]:
     def decorate(owner: _Class) -> _Class:
         for name, value in list(vars(owner).items()):
             if inspect.isfunction(value) and not name.startswith("_") and name not in unchecked:
-                setattr(owner, name, checked(value))
+                setattr(owner, name, checked(value, location_of))
         return owner
 
     return decorate

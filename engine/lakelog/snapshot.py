@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import polars as pl
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from lakelog.log.export import ExportManifest
 
 
-@checked_methods()
+@checked_methods(location_of=attrgetter("path"))
 class Snapshot(LogSnapshot):
     """One version of a table, immutable.
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 from lakelog.dialects.registry import named, registered, without_log_folder
@@ -74,7 +75,7 @@ if TYPE_CHECKING:
 # should open quickly.
 
 
-@checked_methods("transaction")
+@checked_methods("transaction", location_of=attrgetter("path"))
 class Table:
     """A Delta or IndexTables table. Open one with `lakelog.open`, which reads only folder names.
 

@@ -16,6 +16,7 @@ from lakelog.errors import (
     MetadataChangedError,
     TableExistsError,
     TableNotFoundError,
+    naming_table,
 )
 from lakelog.input_validation import checked, require_choice
 from lakelog.log.context import Log
@@ -398,9 +399,10 @@ def convert(
     log = new_log(path, storage_options, store)
     definition = TableDefinition(Struct(()), (), configuration, name, description)
     try:
-        return convert_folder(
-            log, Runtime(), registered(), partition_by, definition, commit, plan=plan
-        )
+        with naming_table(log.table):
+            return convert_folder(
+                log, Runtime(), registered(), partition_by, definition, commit, plan=plan
+            )
     except TableExistsError:
         if mode == "error":
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from lakelog.errors import InvalidInputError
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from lakelog.data.row_commit import SchemaMode, WriteReport
 
 
-@checked_methods()
+@checked_methods(location_of=attrgetter("_log.table"))
 class Transaction(LogTransaction):
     """A set of actions that is committed atomically as the table's next version.
 

@@ -95,7 +95,7 @@ def changes(
     feed = _Feed(log, open_version, first, snapshot)
     schema = feed.plan.schema
     asked = condition(where, schema, log.clock() * 1000)
-    return lazy_rows(schema, feed.read, asked, "lakelog changes")
+    return lazy_rows(schema, feed.read, asked, "lakelog changes", log.table)
 
 
 def change_range(

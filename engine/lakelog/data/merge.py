@@ -35,7 +35,7 @@ from lakelog.data.row_rules import RowRules
 from lakelog.data.targets import holds, touched_rows
 from lakelog.data.update import Assignments
 from lakelog.data.write import slices
-from lakelog.errors import InvalidInputError, UnavailableError
+from lakelog.errors import InvalidInputError, UnavailableError, naming_table
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
@@ -170,7 +170,8 @@ class Merge:
             CommitOutcomeUnknown: As `Table.append`.
             UnavailableError: As `Table.append`.
         """
-        return self._run() if self._part is None else self._part(self._run)
+        with naming_table(self._log.table):
+            return self._run() if self._part is None else self._part(self._run)
 
     def _run(self) -> WriteReport:
         if self._is_over or not (self._matched or self._not_matched or self._by_source):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import polars as pl
 from polars.io.plugins import register_io_source
@@ -12,7 +12,7 @@ from polars.io.plugins import register_io_source
 from lakelog.data.files import ReadPlan, require_single, require_single_files
 from lakelog.data.read import BATCH_ROWS, read_files
 from lakelog.data.targets import live_rows
-from lakelog.errors import InvalidInputError
+from lakelog.errors import InvalidInputError, naming_table
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.contract import column_named
@@ -61,7 +61,9 @@ def scan_rows(
         return (batch.rename_columns([*own, *names]) for batch in batches)
 
     added = _ROW_IDS if row_ids else ()
-    rows = lazy_rows(plan.schema, read, where, "lakelog rows", lambda: num_rows(snapshot), added)
+    rows = lazy_rows(
+        plan.schema, read, where, "lakelog rows", snapshot.path, lambda: num_rows(snapshot), added
+    )
     return rows if columns is None else rows.select(map(column_named, columns))
 
 
@@ -140,10 +142,12 @@ def lazy_rows(
     read_batches: ReadBatches,
     where: pl.Expr | None,
     name: str,
+    location: str,
     count: Callable[[], int] | None = None,
     added: Sequence[contract.Field] = (),
 ) -> pl.LazyFrame:
-    """A lazy frame over batches of rows, which hold the columns and match the predicate asked for.
+    """A lazy frame over batches of rows of the table at `location`, which hold the columns and
+    match the predicate asked for.
 
     `read_batches` is called on collect with columns, a predicate over the rows of `schema`, and the
     rows of a batch at most; `count` in its place where only the number of all rows is needed. The
@@ -197,8 +201,12 @@ def lazy_rows(
         if not yielded:
             yield pl.DataFrame(schema={c: types[c] for c in chosen})
 
+    def named(*asked: Any) -> Iterator[pl.DataFrame]:
+        with naming_table(location):
+            yield from read(*asked)
+
     rows = register_io_source(
-        read, schema=types, validate_schema=True, is_pure=True, explain_name=name
+        named, schema=types, validate_schema=True, is_pure=True, explain_name=name
     )
     return rows.drop(_UNREAD)
 

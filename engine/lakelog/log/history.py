@@ -19,6 +19,7 @@ from lakelog.errors import (
     InvalidInputError,
     LakelogWarning,
     VersionNotFoundError,
+    naming_table,
 )
 from lakelog.log.context import Log, commit_times, list_again, state_times
 from lakelog.log.files import lazy_frame
@@ -186,11 +187,12 @@ def lazy_actions(log: Log, start: int = 0, end: int | None = None) -> pl.LazyFra
             first, *rest = by_size(commits_between(log, listing, start, end))
             return _chunk(log, first, listing.commits, wanted), rest, listing.commits
 
-        frame, rest, listed = with_stable_listing(log, begin)
-        yield frame
-        del frame
-        for chunk in rest:
-            yield _chunk(log, chunk, listed, wanted)
+        with naming_table(log.table):
+            frame, rest, listed = with_stable_listing(log, begin)
+            yield frame
+            del frame
+            for chunk in rest:
+                yield _chunk(log, chunk, listed, wanted)
 
     return lazy_frame(actions.schema(), read, "lakelog actions")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import datetime as dt
 import time
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Self, TypeVar
 
 import polars as pl
@@ -20,6 +21,7 @@ from lakelog.errors import (
     CorruptionError,
     InvalidInputError,
     NotFoundError,
+    naming_table,
 )
 from lakelog.input_validation import checked_methods, require_version
 from lakelog.lazy import cached_property
@@ -51,7 +53,7 @@ _SKIPS = (
 )
 
 
-@checked_methods("read_state")
+@checked_methods("read_state", location_of=attrgetter("path"))
 class LogSnapshot:
     """One version of a table, read from the log; see `lakelog.Snapshot`."""
 
@@ -73,7 +75,8 @@ class LogSnapshot:
             attempts += 1
             state = self._state
             try:
-                return read(state)
+                with naming_table(self.path):
+                    return read(state)
             except (CorruptionError, NotFoundError) as error:
                 self._state = reopened(state, error, may_list=attempts < MOST_ATTEMPTS)
 

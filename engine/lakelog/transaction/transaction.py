@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from types import EllipsisType, TracebackType
 from typing import Any, Self
 
@@ -53,7 +54,7 @@ class Part:
     settle: Callable[[BaseException | None], None]
 
 
-@checked_methods("join")
+@checked_methods("join", location_of=attrgetter("_log.table"))
 class LogTransaction(Displayed):
     """A set of actions that is committed atomically; see `lakelog.Transaction`."""
 
