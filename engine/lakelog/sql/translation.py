@@ -30,7 +30,6 @@ from typing import Any
 import polars as pl
 
 from lakelog.errors import InvalidInputError
-from lakelog.model import contract
 from lakelog.model.contract import (
     Array,
     DataType,
@@ -74,6 +73,7 @@ from lakelog.sql.values import (
     literal_as,
     may_be_time,
     overflow,
+    rest_by_literal,
     rounded,
     type_name,
     typed,
@@ -376,12 +376,7 @@ class Translation:
             raise UnsupportedExpressionError(f"{type_name(a.type)} {operator} {type_name(b.type)}")
         is_long = self.exact or (a.computed is not None and a.computed.meta.is_column())
         if operator == "%" and is_long and b.literal and abs(b.literal) < 1 << 63:
-            # Polars gives the rest the sign of the divisor, Java that of the dividend.
-            type_ = type_ if self.exact else LONG
-            x = a.expr.cast(contract.to_polars(type_))
-            rest = x % abs(b.literal)
-            negative = (x < 0) & (rest != 0)
-            return Value(pl.when(negative).then(rest - abs(b.literal)).otherwise(rest), type_)
+            return rest_by_literal(a, b.literal, type_ if self.exact else LONG)
         x, y = a.expr.cast(pl.Int128), b.expr.cast(pl.Int128)
         self.refuse_if(RowError(y == 0, "a division by zero"))
         if operator == "div":

@@ -71,6 +71,16 @@ class Value:
         return pl.lit(self.literal, dtype)
 
 
+def rest_by_literal(value: Value, divisor: int, type_: DataType) -> Value:
+    """The rest of whole numbers, with the sign of the dividend, as in Java; Polars gives it that of
+    the divisor.
+    """
+    number = value.expr.cast(contract.to_polars(type_))
+    rest = number % abs(divisor)
+    is_negative = (number < 0) & (rest != 0)
+    return Value(pl.when(is_negative).then(rest - abs(divisor)).otherwise(rest), type_)
+
+
 def constant(value: Any) -> Value:
     """A literal, with the type that Spark gives it."""
     match value:
