@@ -23,6 +23,7 @@ from lakelog.errors import (
 from lakelog.transaction.runtime import Runtime
 from tests.budget import rng_of, share_of
 from tests.data.vector_writer import inline
+from tests.handmade import Handmade, add, field, metadata, protocol
 
 FEED = {"delta.enableChangeDataFeed": "true"}
 SCHEMA = {"id": pl.Int64, "p": pl.String}
@@ -259,6 +260,34 @@ def test_incompatible_schema_change_raises_with_column_and_version(
     assert table.changes(3).collect()["id"].to_list() == ["x"]
     with pytest.raises(UnsupportedFeatureError, match="schema changed"):
         table.changes(2).collect()
+
+
+@pytest.mark.parametrize("is_nested", [False, True])
+@pytest.mark.parametrize(("mode", "name"), [("none", "id"), ("name", "col-2")])
+def test_columns_with_other_names_in_earlier_files_are_refused(
+    tmp_path: Path, mode: str, name: str, is_nested: bool
+) -> None:
+    """Mapping was removed, or the table replaced: null is not the value of the earlier row."""
+    log = Handmade(tmp_path)
+    for version, (own, at) in enumerate([("name", "col-1"), (mode, name), (mode, name)]):
+        keys = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": at}
+        column = field("id", **({} if own == "none" else keys))
+        row: dict[str, Any] = {at: [version]}
+        if is_nested:
+            keys = {"delta.columnMapping.id": 2, "delta.columnMapping.physicalName": "s"}
+            column = field("s", {"type": "struct", "fields": [column]}, **keys)
+            row = {"s": [{at: version}]}
+        path = tmp_path / f"{version}.parquet"
+        pl.DataFrame(row).write_parquet(path)
+        head = [protocol(2, 5), metadata(column, properties={"delta.columnMapping.mode": own})]
+        log.commit(version, *(head if version < 2 else []), add(path.name, path.stat().st_size))
+    for first, last in ((0, 0), (2, 2)):
+        (found,) = log.table.changes(first, last).collect().to_series()
+        assert found == ({"id": first} if is_nested else first)
+    for first in (0, 1):  # a change of version 1 may be in a file of version 0
+        with pytest.raises(UnsupportedFeatureError, match="schema changed") as caught:
+            log.table.changes(first).collect()
+        assert caught.value.column == ("s" if is_nested else "id")
 
 
 def test_deleted_file_raises_with_file_and_version(tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ Version, time and kind of a change are constant per file and are read as partiti
 conditions on them skip files, and many files of many commits are read in one pass.
 
 Rows are read with the schema of the last version. The schemas before it in the range must be
-readable with it: the same types or narrower ones, and the same partition columns.
+readable with it: the same types or narrower ones, the same partition columns, and columns that kept
+their names in files.
 
 Source: Delta protocol, Add CDC File; Change Data Files; Reader Requirements for AddCDCFile;
 Deletion Vectors.
@@ -66,6 +67,8 @@ _OWN_FIELDS = (
     contract.Field(COMMIT_VERSION, contract.Primitive("long"), nullable=False),
     contract.Field(COMMIT_TIMESTAMP, contract.Primitive("timestamp"), nullable=False),
 )
+_OF_FILES = ("schema_string", "partition_columns", "column_mapping_mode")
+"""What metadata say of the columns of files."""
 _MAP = pl.Map(pl.String(), pl.String())
 _VECTOR = ("dvStorageType", "dvPathOrInline", "dvOffset", "dvSizeInBytes", "dvCardinality")
 _OTHER_VECTOR = "\x00dv"
@@ -319,27 +322,30 @@ class _Feed:
         end = self.snapshot.metadata
         if earlier is None:
             return
-        if (earlier.schema_string, earlier.partition_columns) == (
-            end.schema_string,
-            end.partition_columns,
-        ):
+        if all(getattr(earlier, name) == getattr(end, name) for name in _OF_FILES):
             return
+        mapping = honoured_mapping(self.snapshot.protocol, end)
+        same = earlier.column_mapping_mode == end.column_mapping_mode
+        mappings = (mapping if same else earlier.column_mapping_mode, mapping)
         before, after = (
-            _physical(metadata, honoured_mapping(self.snapshot.protocol, metadata))
-            for metadata in (earlier, end)
+            _physical(m, mode) for m, mode in zip((earlier, end), mappings, strict=True)
         )
+        lost = {field.name: name for name, (field, _) in before.items() if name not in after}
         for name, (field, is_partition) in after.items():
-            old, was_partition = before.get(name, (field, is_partition))
-            if was_partition == is_partition and _is_readable(old.type, field.type):
+            known = name if name in before else lost.get(field.name)
+            if known is None:
+                continue  # the column is new
+            old, was_partition = before[known]
+            is_alike = known == name and was_partition == is_partition
+            if is_alike and _is_readable(old.type, field.type, mappings):
                 continue
-            kind = ("a data column", "a partition column")
             raise UnsupportedFeatureError(
                 "the schema changed in the range, and one schema cannot read all of its files",
                 path=self.log.table,
                 version=version if version is not None else self.start,
                 column=field.name,
-                expected=f"{contract.to_json(field.type)}, {kind[is_partition]}",
-                found=f"{contract.to_json(old.type)}, {kind[was_partition]}",
+                expected=_shown(field, name, is_partition),
+                found=_shown(old, known, was_partition),
                 hint="read the changes before and after the schema change separately",
             )
 
@@ -455,17 +461,29 @@ def _physical(metadata: Metadata, mapping: str) -> dict[str, tuple[contract.Fiel
     }
 
 
-def _is_readable(old: contract.DataType, new: contract.DataType) -> bool:
-    """Whether values of an old type can be read as a new one."""
+def _shown(field: contract.Field, name: str, is_partition: bool) -> str:
+    kind = "a partition column" if is_partition else "a data column"
+    stored = "" if name == field.name else f", in files {name}"
+    return f"{contract.to_json(field.type)}, {kind}{stored}"
+
+
+def _is_readable(old: contract.DataType, new: contract.DataType, mappings: tuple[str, str]) -> bool:
+    """Whether values of an old type can be read as a new one, each under its mapping mode."""
     match old, new:
         case contract.Struct(fields), contract.Struct(now):
-            known = {contract.physical_name(f, "name"): f.type for f in fields}
+            known = {contract.physical_name(f, mappings[0]): f for f in fields}
+            names = [contract.physical_name(f, mappings[1]) for f in now]
+            lost = {f.name for name, f in known.items() if name not in names}
             return all(
-                _is_readable(known.get(contract.physical_name(f, "name"), f.type), f.type)
-                for f in now
+                _is_readable(known[name].type, f.type, mappings)
+                if name in known
+                else f.name not in lost
+                for name, f in zip(names, now, strict=True)
             )
         case contract.Array(element, _), contract.Array(wider, _):
-            return _is_readable(element, wider)
+            return _is_readable(element, wider, mappings)
         case contract.Map(key, value, _), contract.Map(wider_key, wider_value, _):
-            return _is_readable(key, wider_key) and _is_readable(value, wider_value)
+            return _is_readable(key, wider_key, mappings) and _is_readable(
+                value, wider_value, mappings
+            )
     return old == new or old == contract.Primitive("void") or contract.is_widening(old, new)
