@@ -20,6 +20,7 @@ from lakelog.errors import (
 )
 from tests.budget import rng_of, share_of
 from tests.data.vector_writer import inline, vector_file
+from tests.handmade import Handmade, field, metadata, protocol
 
 SCHEMA = {"id": pl.Int64, "p": pl.String}
 
@@ -158,6 +159,20 @@ def test_protocol_is_not_downgraded(tmp_path: Path) -> None:
     table.restore(1)
     assert table.snapshot().protocol == protocol
     assert "delta.enableDeletionVectors" not in table.snapshot().metadata.configuration
+
+
+def test_definitions_that_only_other_writers_allow_are_restored_and_cloned(tmp_path: Path) -> None:
+    """Properties of Fabric and XTable, a name that deltalake allows, a type that has no values."""
+    odd = {"delta.parquet.vorder.enabled": "true", "delta.minReaderVersion": "1"}
+    columns = (field("a b"), field("span", "interval day to second"))
+    log = Handmade(tmp_path / "table")
+    log.commit(0, protocol(), metadata(*columns, properties=odd))
+    log.commit(1, metadata(columns[0] | {"name": "ab"}))
+    table = lakelog.open(log.root, upkeep=False)
+    table.restore(0)
+    for found in (table, table.clone(tmp_path / "clone")):
+        assert found.snapshot().metadata.configuration == odd
+        assert found.snapshot().schema == table.snapshot(version=0).schema
 
 
 def test_missing_files_raise_before_anything_is_written(tmp_path: Path) -> None:

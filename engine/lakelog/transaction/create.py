@@ -65,11 +65,12 @@ class NewTable:
         refuse_unsafe_store(log)
         refuse_existing(log.store, dialects)
         self.log, self.runtime = log, runtime
+        is_copied = isinstance(table, TableConfiguration)
         if isinstance(table, TableDefinition):
             table = _configured(log, runtime, table)
         self.table = table
         table.rules.check_change(None, table.protocol)
-        check_metadata(table, None)
+        check_metadata(table, None, restored=is_copied)
         write_support.check_writable(table, log.table)
 
     def commit(

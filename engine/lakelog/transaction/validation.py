@@ -55,16 +55,20 @@ def check_metadata(
     """Raise for new metadata that are invalid, or that cannot replace the table's current metadata;
     warn of properties without effect. Does not check whether every file has row ids, which enabling
     row tracking requires, because that depends on the table's state.
+
+    Metadata that are `restored`, or copied from another table, may have properties, names and types
+    that other writers allowed.
     """
     new, dialect = configured.metadata, configured.dialect
     before = {} if old is None else old.configuration
     properties = changed(new.configuration, before)
-    dialect.properties.check(properties)
+    if not restored:
+        dialect.properties.check(properties)
     for note in dialect.properties.without_effect(properties):
         warnings.warn(note, LakelogWarning, stacklevel=2)
     _check_identity(new, old, dialect.provider)
     schema = _schema(new)
-    fields = _fields_before(old)
+    fields = dict(fields_of(schema)) if restored else _fields_before(old)
     any_name = configured.column_mapping != "none" or not dialect.names_parquet_columns
     _check_names(schema, fields, any_name=any_name)
     _check_partition_columns(new, schema)
