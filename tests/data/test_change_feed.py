@@ -287,7 +287,7 @@ def test_columns_with_other_names_in_earlier_files_are_refused(
     for first in (0, 1):  # a change of version 1 may be in a file of version 0
         with pytest.raises(UnsupportedFeatureError, match="schema changed") as caught:
             log.table.changes(first).collect()
-        assert caught.value.column == ("s" if is_nested else "id")
+        assert caught.value.column == ("s.id" if is_nested else "id")
 
 
 def test_deleted_file_raises_with_file_and_version(tmp_path: Path) -> None:

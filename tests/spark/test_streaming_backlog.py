@@ -23,6 +23,8 @@ from lakelog import (
     VersionNotFoundError,
 )
 from lakelog.spark.stream_planner import Limit, Offset, StreamPlanner
+from tests.handmade import Handmade, field, metadata, protocol
+from tests.handmade import add as added
 
 EVERYTHING = Limit()
 
@@ -184,6 +186,25 @@ def test_rows_of_an_incompatible_earlier_schema_are_refused(
         assert "from a version that has that schema" in str(caught.value.hint)
     restarted = StreamPlanner(table)
     assert read_all(restarted, restarted.from_version(4), EVERYTHING)[0] == [["c"]]
+
+
+def test_rows_of_files_that_name_a_column_otherwise_are_refused(tmp_path: Path) -> None:
+    """A stream reads all files with one schema, which would find null in them."""
+    names = {"delta.columnMapping.id": 1, "delta.columnMapping.physicalName": "col-1"}
+    mapped = metadata(field("id", **names), properties={"delta.columnMapping.mode": "name"})
+    log = Handmade(tmp_path)
+    log.commit(0, protocol(2, 5), mapped, added("a"))
+    running = StreamPlanner(log.table)
+    start = running.from_version(0)
+    log.commit(1, metadata(field("id"), properties={"delta.columnMapping.mode": "none"}))
+    log.commit(2, added("b"))
+    for planner, at in (
+        (running, running.advance(start, EVERYTHING)),
+        (StreamPlanner(log.table), start),
+    ):
+        with pytest.raises(StreamMismatchError, match="id has another name in files"):
+            planner.advance(at, EVERYTHING)
+    assert read_all(StreamPlanner(log.table), running.from_version(2), EVERYTHING)[0] == [["b"]]
 
 
 def test_commits_that_were_cleaned_up_are_reported_or_skipped(tmp_path: Path) -> None:

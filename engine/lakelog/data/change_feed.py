@@ -53,7 +53,7 @@ from lakelog.log.history import (
 )
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
-from lakelog.model.metadata import Metadata, honoured_mapping
+from lakelog.model.metadata import Metadata, honoured_mapping, moved_column
 from lakelog.sql.condition import condition
 from lakelog.transaction.runtime import Runtime
 
@@ -324,30 +324,37 @@ class _Feed:
             return
         if all(getattr(earlier, name) == getattr(end, name) for name in _OF_FILES):
             return
-        mapping = honoured_mapping(self.snapshot.protocol, end)
-        same = earlier.column_mapping_mode == end.column_mapping_mode
-        mappings = (mapping if same else earlier.column_mapping_mode, mapping)
+        if (moved := moved_column(earlier, end)) is not None:
+            names = "one name in all files of the range", "another name in earlier files"
+            raise self._unreadable(version, moved, *names)
         before, after = (
-            _physical(m, mode) for m, mode in zip((earlier, end), mappings, strict=True)
+            _physical(metadata, honoured_mapping(self.snapshot.protocol, metadata))
+            for metadata in (earlier, end)
         )
-        lost = {field.name: name for name, (field, _) in before.items() if name not in after}
         for name, (field, is_partition) in after.items():
-            known = name if name in before else lost.get(field.name)
-            if known is None:
-                continue  # the column is new
-            old, was_partition = before[known]
-            is_alike = known == name and was_partition == is_partition
-            if is_alike and _is_readable(old.type, field.type, mappings):
+            old, was_partition = before.get(name, (field, is_partition))
+            if was_partition == is_partition and _is_readable(old.type, field.type):
                 continue
-            raise UnsupportedFeatureError(
-                "the schema changed in the range, and one schema cannot read all of its files",
-                path=self.log.table,
-                version=version if version is not None else self.start,
-                column=field.name,
-                expected=_shown(field, name, is_partition),
-                found=_shown(old, known, was_partition),
-                hint="read the changes before and after the schema change separately",
+            kind = ("a data column", "a partition column")
+            raise self._unreadable(
+                version,
+                field.name,
+                f"{contract.to_json(field.type)}, {kind[is_partition]}",
+                f"{contract.to_json(old.type)}, {kind[was_partition]}",
             )
+
+    def _unreadable(
+        self, version: int | None, column: str, expected: str, found: str
+    ) -> UnsupportedFeatureError:
+        return UnsupportedFeatureError(
+            "the schema changed in the range, and one schema cannot read all of its files",
+            path=self.log.table,
+            version=version if version is not None else self.start,
+            column=column,
+            expected=expected,
+            found=found,
+            hint="read the changes before and after the schema change separately",
+        )
 
 
 def _changed_files(decoded: Actions) -> pl.DataFrame:
@@ -461,29 +468,17 @@ def _physical(metadata: Metadata, mapping: str) -> dict[str, tuple[contract.Fiel
     }
 
 
-def _shown(field: contract.Field, name: str, is_partition: bool) -> str:
-    kind = "a partition column" if is_partition else "a data column"
-    stored = "" if name == field.name else f", in files {name}"
-    return f"{contract.to_json(field.type)}, {kind}{stored}"
-
-
-def _is_readable(old: contract.DataType, new: contract.DataType, mappings: tuple[str, str]) -> bool:
-    """Whether values of an old type can be read as a new one, each under its mapping mode."""
+def _is_readable(old: contract.DataType, new: contract.DataType) -> bool:
+    """Whether values of an old type can be read as a new one."""
     match old, new:
         case contract.Struct(fields), contract.Struct(now):
-            known = {contract.physical_name(f, mappings[0]): f for f in fields}
-            names = [contract.physical_name(f, mappings[1]) for f in now]
-            lost = {f.name for name, f in known.items() if name not in names}
+            known = {contract.physical_name(f, "name"): f.type for f in fields}
             return all(
-                _is_readable(known[name].type, f.type, mappings)
-                if name in known
-                else f.name not in lost
-                for name, f in zip(names, now, strict=True)
+                _is_readable(known.get(contract.physical_name(f, "name"), f.type), f.type)
+                for f in now
             )
         case contract.Array(element, _), contract.Array(wider, _):
-            return _is_readable(element, wider, mappings)
+            return _is_readable(element, wider)
         case contract.Map(key, value, _), contract.Map(wider_key, wider_value, _):
-            return _is_readable(key, wider_key, mappings) and _is_readable(
-                value, wider_value, mappings
-            )
+            return _is_readable(key, wider_key) and _is_readable(value, wider_value)
     return old == new or old == contract.Primitive("void") or contract.is_widening(old, new)

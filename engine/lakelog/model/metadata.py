@@ -195,6 +195,28 @@ def _require_mapped(schema: contract.Struct, mode: str) -> None:
             ids.add(number)
 
 
+def moved_column(before: Metadata, after: Metadata) -> str | None:
+    """A column that files have under another name than a reader with later metadata looks for, so
+    that it would find null: column mapping was removed, or a mapped table was replaced.
+    """
+    was, now = _paths_in_files(before), _paths_in_files(after)
+    known, used = set(was.values()), set(now.values())
+    moved = (p for p, own in now.items() if own not in known and was.get(p, own) not in used)
+    return ".".join(path) if (path := next(moved, None)) is not None else None
+
+
+def _paths_in_files(metadata: Metadata) -> dict[tuple[str, ...], tuple[str, ...]]:
+    """The paths of all columns, and those in files."""
+    found: dict[tuple[str, ...], tuple[str, ...]] = {(): ()}
+    for path, field in contract.fields_of(metadata.schema):
+        above = path[:-1]
+        while above not in found:  # element, key and value are the same in both
+            above = above[:-1]
+        name = contract.physical_name(field, metadata.column_mapping_mode)
+        found[path] = (*found[above], *path[len(above) : -1], name)
+    return found
+
+
 def _unmapped(at: contract.Located, key: str, found: object) -> CorruptionError:
     return CorruptionError(
         f"the table maps columns, and that of {at.text!r} in files is not determined",

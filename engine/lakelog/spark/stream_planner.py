@@ -65,7 +65,7 @@ from lakelog.lazy import cached_property
 from lakelog.log.context import version_at
 from lakelog.log.segment import validate_contiguous
 from lakelog.model import actions, contract
-from lakelog.model.metadata import Metadata, last_metadata, last_protocol
+from lakelog.model.metadata import Metadata, last_metadata, last_protocol, moved_column
 from lakelog.snapshot import Snapshot
 from lakelog.table import Table
 
@@ -531,6 +531,8 @@ class StreamPlanner:
             what: str | None = "the table was replaced by another one"
         elif tuple(metadata.partition_columns) != tuple(ours.partition_columns):
             what = "the partition columns changed"
+        elif (moved := moved_column(metadata, ours)) is not None:
+            what = f"{moved} has another name in files"
         else:
             what = _type_mismatch(metadata.schema, ours.schema)
         if what is None:
