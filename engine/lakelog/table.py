@@ -888,9 +888,9 @@ class Table:
         another partition.
 
         Args:
-            values: New values by column: a Polars expression over the table's columns, SQL text
-                (``"price * 2"``, ``"'a text'"``), or any other Python value as a literal. All see
-                the old values. Only lossless casts are applied.
+            values: New values by column, whose name may be in any case: a Polars expression over
+                the table's columns, SQL text (``"price * 2"``, ``"'a text'"``), or any other Python
+                value as a literal. All see the old values. Only lossless casts are applied.
             where: The rows to update, as `delete`; None is all rows.
             target_file_bytes: As `append`.
             compression: As `append`.
@@ -943,7 +943,8 @@ class Table:
                 to its type without loss.
             on: The columns that are compared: a name, several names, a mapping of table columns to
                 source columns, or SQL text of equalities
-                (``"target.id = source.id AND target.day = source.day"``). Nulls match nothing.
+                (``"target.id = source.id AND target.day = source.day"``). Names are found in any
+                case, also those of clauses and of source columns. Nulls match nothing.
             schema_mode: ``merge`` adds columns of the source that the table lacks, if a clause
                 assigns them by their name: `when_matched_update_all` and
                 `when_not_matched_insert_all` assign all. None raises an error.

@@ -241,6 +241,17 @@ def test_literals_get_the_type_of_their_column_next_to_expressions_that_can_fail
     assert ids(table) == [3]
 
 
+def test_columns_of_an_update_are_found_in_any_case(tmp_path: Path) -> None:
+    table = new_table(tmp_path)
+    table.append(frame(("a", 1, 0.5), ("b", 2, 1.5)))
+    table.update({"ID": "X * 2", "X": "ID"}, "P = 'b'")
+    assert table.to_polars().sort("id").rows() == [("a", 1, 0.5), ("b", 3, 2.0)]
+    with pytest.raises(InvalidInputError, match="the column 'x' has two new values"):
+        table.update({"X": 1.0, "x": 2.0})
+    with pytest.raises(InvalidInputError, match="no column 'Y'"):
+        table.update({"Y": 1.0})
+
+
 def test_literals_of_sql_text_get_the_type_of_their_column(tmp_path: Path) -> None:
     schema: dict[str, Any] = {
         "d": pl.Date,

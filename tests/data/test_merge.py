@@ -216,6 +216,24 @@ def test_names_of_a_condition_are_found_in_any_case_and_quotes(tmp_path: Path) -
     assert json.loads(predicate) == ["(target.`id` = source.`o``ne`)"]
 
 
+@pytest.mark.parametrize("on", ["ID", ["ID"], {"Id": "iD"}, "target.ID = source.id"])
+def test_names_of_clauses_and_keys_are_found_in_any_case(tmp_path: Path, on: Any) -> None:
+    table = new_table(tmp_path)
+    table.append(frame(("a", 1, 0.5), ("b", 2, 1.5)))
+    source = pl.DataFrame({"ID": [1, 3], "X": pl.Series([7, 8], dtype=pl.Int32), "P": ["a", "c"]})
+    merge = table.merge(source, on).when_matched_update_all(except_cols=["p"])
+    merge.when_not_matched_insert_all().execute()
+    assert table.to_polars().sort("id").rows() == [("a", 1, 7.0), ("b", 2, 1.5), ("c", 3, 8.0)]
+    merge = table.merge(source, on).when_matched_update({"X": "source.x + 1", "P": "'z'"})
+    merge.when_not_matched_by_source_update({"X": 0.0}).execute()
+    assert table.to_polars().sort("id").rows() == [("z", 1, 8.0), ("b", 2, 0.0), ("z", 3, 9.0)]
+    for values in ({"x": 1.0, "X": 2.0}, {"X": 1.0, "x": 1.0}):
+        with pytest.raises(InvalidInputError, match="'x' has two new values"):
+            table.merge(source, on).when_matched_update(values).execute()
+    with pytest.raises(InvalidInputError, match="compared twice"):
+        table.merge(source, {"id": "ID", "ID": "X"}).when_matched_delete().execute()
+
+
 def test_column_that_is_compared_twice_must_equal_both_values(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     table.append(frame(("a", 1, 1.0), ("a", 2, 2.0)))

@@ -65,7 +65,15 @@ class _Clause:
     kind: Kind
     predicate: pl.Expr | str | None
     values: Mapping[str, Any] | None
-    skipped: frozenset[str] = frozenset()
+    skipped: Sequence[str] = ()
+
+    def columns(self, source: Sequence[str]) -> list[str]:
+        """The columns of the source that the clause assigns to columns of the same name, in any
+        case, if they are values.
+        """
+        every = self.values is None
+        named = {name.lower() for name in (self.skipped if self.values is None else self.values)}
+        return [name for name in source if (name.lower() in named) != every]
 
 
 class Merge:
@@ -117,7 +125,7 @@ class Merge:
         """Update target rows that a source row matches, with all columns of the source but
         `except_cols`; other columns keep their values.
         """
-        self._matched.append(_Clause("update", predicate, None, frozenset(except_cols)))
+        self._matched.append(_Clause("update", predicate, None, except_cols))
         return self
 
     def when_matched_delete(self, predicate: pl.Expr | str | None = None) -> Self:
@@ -138,7 +146,7 @@ class Merge:
         self, predicate: pl.Expr | str | None = None, except_cols: Sequence[str] = ()
     ) -> Self:
         """Insert the source rows that match no target row, without the columns `except_cols`."""
-        self._not_matched.append(_Clause("insert", predicate, None, frozenset(except_cols)))
+        self._not_matched.append(_Clause("insert", predicate, None, except_cols))
         return self
 
     def when_not_matched_by_source_update(
@@ -219,8 +227,7 @@ class Merge:
         """The columns of the source that clauses assign to columns of the same name."""
         names: set[str] = set()
         for clause in (*self._matched, *self._not_matched, *self._by_source):
-            every = set(source.names).difference(clause.skipped)
-            names |= every if clause.values is None else every.intersection(clause.values)
+            names |= set(clause.columns(source.names))
         return pa.schema([field for field in source if field.name in names])
 
 
@@ -274,8 +281,10 @@ class _Source:
         keys: Mapping[str, str],
         memory_limit: int | None,
     ) -> _Source:
-        known = {field.name: field.type for field in target.fields}
-        known |= {ours: known[name] for name, ours in keys.items()}
+        of_target = {field.name.lower(): field.type for field in target.fields}
+        names = {name: name.lower() for name in incoming.schema.names}
+        names |= {ours: name.lower() for name, ours in keys.items()}
+        known = {ours: of_target[name] for ours, name in names.items() if name in of_target}
         own = contract.from_arrow(pa.schema([f for f in incoming.schema if f.name not in known]))
         types = known | {field.name: field.type for field in own.fields}
         fields = [contract.Field(name, types[name]) for name in incoming.schema.names]
@@ -365,8 +374,7 @@ class _Effect:
         if values is None:
             values = {
                 name: field_named(pl.col(SOURCE), name)
-                for name in sides.source.names
-                if name not in clause.skipped
+                for name in clause.columns(sides.source.names)
             }
         self.assigned: Assignments | None = None
         if clause.kind != "delete":

@@ -39,12 +39,17 @@ class MergeCondition:
         on: str | Sequence[str] | Mapping[str, str], target: Sequence[str], source: Sequence[str]
     ) -> MergeCondition:
         """The condition of a caller, with the column names of both sides."""
-        if isinstance(on, str):
-            found = MergeCondition({on: on}) if on in target else _of_text(on, target, source)
-        elif isinstance(on, Mapping):
-            found = MergeCondition(dict(on))
+        if isinstance(on, str) and _named(on, target) not in target:
+            found = _of_text(on, target, source)
         else:
-            found = MergeCondition({name: name for name in on})
+            given = on if isinstance(on, Mapping) else {n: n for n in _listed(on)}
+            keys = [(_named(ours, target), _named(own, source)) for ours, own in given.items()]
+            found = MergeCondition(dict(keys))
+            twice = [pair for pair in keys if found.keys[pair[0]] != pair[1]]
+            if twice:
+                raise InvalidInputError(
+                    "a column of the target is compared twice", column=twice[0][0], found=on
+                )
         for side, names, known in (
             (TARGET, found.keys, target),
             (SOURCE, found.keys.values(), source),
@@ -123,6 +128,10 @@ def _of_text(text: str, target: Sequence[str], source: Sequence[str]) -> MergeCo
         found=text,
         hint="join at least one equality by AND, and write each column as target.x or source.x",
     )
+
+
+def _listed(names: str | Sequence[str]) -> Sequence[str]:
+    return [names] if isinstance(names, str) else names
 
 
 def _named(name: str, names: Sequence[str]) -> str:

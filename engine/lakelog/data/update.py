@@ -133,23 +133,29 @@ class Assignments:
             )
         self._rules, schema = rules, rules.schema
         seen = seen or schema
-        fields = {field.name: field for field in schema.fields}
+        fields = {field.name.lower(): field for field in schema.fields}
         empty = pl.DataFrame(schema={f.name: contract.to_polars(f.type) for f in seen.fields})
         self._expressions: dict[str, pl.Expr] = {}
         self._roots: set[str] = set()
-        for name, value in values.items():
-            if name not in schema.names:
+        for given, value in values.items():
+            field = fields.get(str(given).lower())
+            if field is None:
                 raise InvalidInputError(
-                    f"the table has no column {name!r}",
-                    column=str(name),
+                    f"the table has no column {given!r}",
+                    column=str(given),
                     expected=", ".join(schema.names),
-                    found=name,
+                    found=given,
                 )
-            expr = _expression(fields[name], value, seen, rules.now_us)
+            name = field.name
+            if name in self._expressions:
+                raise InvalidInputError(
+                    f"the column {name!r} has two new values", column=name, found=given
+                )
+            expr = _expression(field, value, seen, rules.now_us)
             _, roots = row_wise(expr, seen, f"the new value of {name!r}", empty)
             self._roots |= set(roots)
             self._expressions[name] = expr
-        changed = [field for name, field in fields.items() if name in self._expressions]
+        changed = [field for field in schema.fields if field.name in self._expressions]
         self._conform = Conform(changed, partition_columns)
         # A wrong type is reported before a row is read.
         self.values(empty)
