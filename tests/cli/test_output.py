@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import io
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,15 @@ def test_json_has_one_object_per_line(lakelog: Any, table: str) -> None:
     lines = lakelog("history", table, "-o", "json", "-n", 3).text.splitlines()
     assert (lines[0], lines[-1], len(lines)) == ("[", "]", 5)
     assert [json.loads(line.rstrip(","))["version"] for line in lines[1:-1]] == [59, 58, 57]
+
+
+def test_not_a_number_and_infinity_are_null_in_json_only(lakelog: Any, tmp_path: Path) -> None:
+    values = pl.DataFrame({"x": [1.5, math.nan, math.inf]})
+    table = str(tmp_path / "t")
+    engine.write(table, values)
+    found = json.loads(lakelog("rows", table, "-o", "json").raw)
+    assert found == [{"x": 1.5}, {"x": None}, {"x": None}]
+    assert lakelog("rows", table, "-o", "csv").text.split() == ["x", "1.5", "NaN", "inf"]
 
 
 def test_json_of_no_rows_is_an_empty_array(lakelog: Any, table: str) -> None:
