@@ -66,6 +66,16 @@ def test_mapping_mode_that_the_protocol_does_not_support_is_none() -> None:
     assert mapping_mode(Protocol(2, 5), metadata) == "name"
 
 
+def test_mapped_columns_of_one_metadata_are_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+    name = "lakelog.model.metadata._require_mapped"
+    monkeypatch.setattr(name, lambda _schema, mode: calls.append(mode))
+    metadata = table(mapped("id", 1), properties={"delta.columnMapping.mode": "name"})
+    for _ in range(3):
+        assert honoured_mapping(Protocol(2, 5), metadata) == "name"
+    assert calls == ["name"]
+
+
 @given(
     st.sampled_from([1, 2, 3]),
     st.sampled_from([2, 4, 5, 6, 7]),

@@ -113,6 +113,14 @@ class Metadata:
             )
         return schema
 
+    @cached_property
+    def mapped_schema(self) -> contract.Struct:
+        """The schema, if its columns have the names and ids that column mapping needs, else
+        CorruptionError; checked once, because it takes milliseconds for a thousand columns.
+        """
+        _require_mapped(self.schema, self.column_mapping_mode)
+        return self.schema
+
     @property
     def constraints(self) -> dict[str, str | None]:
         """The CHECK constraints: property key to SQL expression."""
@@ -173,7 +181,7 @@ def honoured_mapping(protocol: Protocol, metadata: Metadata) -> str:
             hint="file paths and sizes can still be read without it",
         )
     if mode != "none":
-        _require_mapped(metadata.schema, mode)
+        _ = metadata.mapped_schema
     return mode
 
 
