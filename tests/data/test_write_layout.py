@@ -84,6 +84,19 @@ def test_single_precision_float_is_read_back_from_its_text(value: float) -> None
     assert parse_text(partition_texts(values, type_), type_).to_list() == [value]
 
 
+@pytest.mark.parametrize("type_", ["date", "timestamp", "timestamp_ntz"])
+def test_partition_values_of_any_year_are_read_back_or_refused(type_: str) -> None:
+    kind = contract.Primitive(type_)
+    unit = 1 if type_ == "date" else 86_400_000_000
+    days = [0, 2_932_896, 2_932_897, 94_600_000, -719_163, -94_600_000]
+    values = pl.Series("p", [day * unit for day in days]).cast(contract.to_polars(kind))
+    assert parse_text(partition_texts(values, kind), kind).equals(values)
+    for day in (94_600_001, -94_600_001):
+        far = pl.Series("p", [0, None, day * unit]).cast(contract.to_polars(kind))
+        with pytest.raises(InvalidInputError, match="'p' is too far from the present"):
+            partition_texts(far, kind)
+
+
 def test_nested_partition_column_raises() -> None:
     with pytest.raises(InvalidInputError, match="partitioned by the column 'p'"):
         partition_texts(pl.Series("p", [[1]]), contract.Array(contract.Primitive("long")))

@@ -136,6 +136,10 @@ def size_of(text: str | None) -> int:
     return size
 
 
+_MOST_DAYS = 94_600_000  # of those that Polars can spell
+_DAY_UNITS = {"date": 1, "timestamp": 86_400_000_000, "timestamp_ntz": 86_400_000_000}
+
+
 def partition_texts(values: pl.Series, type_: contract.DataType) -> pl.Series:
     """Values of a partition column as the log spells them.
 
@@ -147,6 +151,15 @@ def partition_texts(values: pl.Series, type_: contract.DataType) -> pl.Series:
         texts = [None if v is None else format(v, "f") for v in values.to_list()]
         return pl.Series(values.name, texts, dtype=pl.String)
     name = type_.name if isinstance(type_, contract.Primitive) else ""
+    if name in _DAY_UNITS:
+        days = values.to_physical() // _DAY_UNITS[name]
+        if (far := ~days.is_between(-_MOST_DAYS, _MOST_DAYS)).any():
+            raise InvalidInputError(
+                f"a value of the partition column {column!r} is too far from the present",
+                column=column,
+                expected="a year between -257,000 and 261,000",
+                found=f"{days.filter(far)[0]} days since 1970",
+            )
     match name:
         case "float" | "double":
             spelled = [None if v is None else _float_text(v, name) for v in values.to_list()]
