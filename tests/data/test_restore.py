@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import deltalake
@@ -242,3 +243,30 @@ def test_concurrent_commit_is_a_conflict(tmp_path: Path) -> None:
     with pytest.raises(ConflictError):
         tx.commit()
     assert sorted(table.snapshot().scan().collect()["id"]) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("key", ["P", "p and more"])
+def test_files_with_other_keys_of_partition_values_are_added_again(
+    tmp_path: Path, key: str
+) -> None:
+    table = new_table(tmp_path / "t", delta__enableDeletionVectors="true")
+    table.append(rows(1, 2))
+    commit = tmp_path / "t/_delta_log/00000000000000000001.json"
+    written, given = (
+        '"partitionValues":{"p":"a"}',
+        {"P": "a"} if key == "P" else {"p": "a", "q": "1"},
+    )
+    assert written in commit.read_text()
+    other = f'"partitionValues":{json.dumps(given)}'
+    commit.write_text(commit.read_text().replace(written, other))
+    table = lakelog.open(tmp_path / "t", upkeep=False)
+    table.clone(tmp_path / "clone")
+    clone = lakelog.open(tmp_path / "clone", allow_external=True)
+    assert clone.to_polars("p = 'a'").height == 2
+    assert table.delete("id = 1").num_deleted_rows == 1
+    assert table.to_polars().rows() == [(2, "a")]
+    assert table.restore(1).version == 3
+    assert table.to_polars().sort("id").rows() == [(1, "a"), (2, "a")]
+    for each in (table, clone):
+        values = each.snapshot().files().select("partitionValues").collect().to_dicts()
+        assert values == [{"partitionValues": {"p": "a"}}]

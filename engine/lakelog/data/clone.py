@@ -29,6 +29,7 @@ from lakelog.redaction import redact
 from lakelog.storage.bounded import bounded
 from lakelog.storage.containment import Reach
 from lakelog.transaction.create import NewTable
+from lakelog.transaction.file_rules import with_partition_keys
 from lakelog.transaction.metadata_changes import with_tracking_columns
 from lakelog.transaction.operations import CommitArguments, CommitDescription, Operation
 from lakelog.transaction.row_tracking import DOMAIN, ROW_ID_COLUMN, ROW_VERSION_COLUMN
@@ -64,7 +65,8 @@ def clone(
     reach = location_reach(source)
     _require_apart(reach.absolute(""), location_reach(target).absolute(""), target.table)
     files = snapshot.files().collect()
-    adds = _with_absolute_paths(files.drop(_OF_THE_FILES, strict=False), reach)
+    known = with_partition_keys(files, snapshot.table_configuration)
+    adds = _with_absolute_paths(known.drop(_OF_THE_FILES, strict=False), reach)
     domains = snapshot.domains().filter(pl.col("domain") != DOMAIN).collect().drop("version")
     size = int(files["size"].sum())
     operation = Operation(

@@ -57,6 +57,7 @@ from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import contract
 from lakelog.model.metadata import honoured_mapping
 from lakelog.sql.sql_text import sql_text
+from lakelog.transaction.file_rules import with_partition_keys
 from lakelog.transaction.operations import CommitDescription
 from lakelog.transaction.transaction import LogTransaction
 
@@ -547,7 +548,7 @@ def _commit(
             again = skipped(
                 marked.drop(_BIN, "numRecords"), reasons, log.clock(), asked.cooldown_ms
             )
-            tx.add(again, dataChange=False)
+            tx.add(with_partition_keys(again, made.snapshot.table_configuration), dataChange=False)
     return tx.version
 
 

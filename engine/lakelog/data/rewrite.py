@@ -31,6 +31,7 @@ from lakelog.model.metadata import is_on
 from lakelog.skipping.statistics import num_records
 from lakelog.storage import LogStore
 from lakelog.threads import Pool
+from lakelog.transaction.file_rules import with_partition_keys
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -279,7 +280,8 @@ class Rewriter:
                 touched = rows.drop_columns([FILE_INDEX, ROW_INDEX])
                 self._put(waiting, _completed(touched, wanted), mask)
         self._write_waiting(waiting)
-        targets, self._again = marking.finish()
+        targets, again = marking.finish()
+        self._again = with_partition_keys(again, self._snapshot.table_configuration)
         self._removed_files.append(targets.files)
 
     def _copy(self, files: pl.DataFrame) -> None:

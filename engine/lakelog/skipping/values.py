@@ -230,7 +230,7 @@ def typed_partitions(
     for column in partition_columns:
         field = schema.field(column)
         key = column if field is None else contract.physical_name(field, mapping)
-        texts, present = _lookup(partition_values, key)
+        texts, present = texts_of(partition_values, key)
         empty = texts.is_null() | (texts == "")  # never null: true or null is true
         if hive_null:
             empty |= texts == HIVE_NULL
@@ -248,8 +248,10 @@ def typed_partitions(
     return TypedPartitions(pl.DataFrame(values), pl.DataFrame(known))
 
 
-def _lookup(maps: pl.Series, key: str) -> tuple[pl.Series, pl.Series]:
-    """The texts under `key`, and whether each map holds the key (a null map does not)."""
+def texts_of(maps: pl.Series, key: str) -> tuple[pl.Series, pl.Series]:
+    """The texts under `key`, or one that differs from it in case, and whether each map holds it (a
+    null map does not).
+    """
     texts, present = _exact(maps, key)
     if present.all():
         return texts, present

@@ -10,6 +10,7 @@ Serialization; Deletion Vector Descriptor Schema.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NoReturn
 
 import orjson
@@ -24,7 +25,7 @@ from lakelog.errors import (
 )
 from lakelog.model import contract
 from lakelog.model.actions import DV_COLUMNS, with_dv_id
-from lakelog.skipping.values import PREFIX, typed_partitions
+from lakelog.skipping.values import PREFIX, texts_of, typed_partitions
 from lakelog.storage.containment import SCHEME
 
 _LOG_FOLDERS = ("_delta_log", "_transaction_log")
@@ -344,6 +345,43 @@ def _check_identities(files: pl.DataFrame, kinds: dict[str, pl.Series]) -> None:
         )
 
 
+def with_partition_keys(files: pl.DataFrame, configured: TableConfiguration) -> pl.DataFrame:
+    """Rows of `Snapshot.files` with the partition columns as the keys of ``partitionValues``, which
+    some writers wrote in another case, or with further keys. A missing key stays missing.
+    """
+    keys = _partition_keys(configured)
+    if not files.height or _has_keys(files, keys).all():
+        return files
+    found = [texts_of(files["partitionValues"], key) for key in keys]
+    maps = [
+        {key: text for key, (text, is_there) in zip(keys, row, strict=True) if is_there}
+        for row in zip(*(zip(*each, strict=True) for each in found), strict=True)
+    ]
+    return files.with_columns(
+        pl.Series("partitionValues", maps or [{}] * files.height, files["partitionValues"].dtype)
+    )
+
+
+def _partition_keys(configured: TableConfiguration) -> list[str]:
+    columns = configured.metadata.partition_columns
+    schema = configured.metadata.schema if columns else contract.Struct(())
+    fields = [schema.field(column) for column in columns]
+    return [
+        column if field is None else contract.physical_name(field, configured.column_mapping)
+        for column, field in zip(columns, fields, strict=True)
+    ]
+
+
+def _has_keys(files: pl.DataFrame, keys: Sequence[str]) -> pl.Series:
+    """Whether the partition values of files have these keys and no other."""
+    return files.select(
+        exact=pl.all_horizontal(
+            pl.col("partitionValues").map.len() == len(keys),
+            *(pl.col("partitionValues").map.contains_key(key) for key in keys),
+        )
+    )["exact"]
+
+
 def _check_partitions(files: pl.DataFrame, configured: TableConfiguration) -> None:
     if not files.height:
         return
@@ -352,16 +390,8 @@ def _check_partitions(files: pl.DataFrame, configured: TableConfiguration) -> No
     maps = files["partitionValues"]
     schema = metadata.schema if columns else contract.Struct(())
     fields = [schema.field(column) for column in columns]
-    keys = [
-        column if field is None else contract.physical_name(field, mapping)
-        for column, field in zip(columns, fields, strict=True)
-    ]
-    looked = files.select(
-        exact=pl.all_horizontal(
-            pl.col("partitionValues").map.len() == len(keys),
-            *(pl.col("partitionValues").map.contains_key(key) for key in keys),
-        )
-    )["exact"]
+    keys = _partition_keys(configured)
+    looked = _has_keys(files, keys)
     if not looked.all():
         _refuse(
             "the partition values do not match the partition columns",

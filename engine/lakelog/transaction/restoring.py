@@ -17,6 +17,7 @@ import polars as pl
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions
 from lakelog.model.metadata import CLUSTERING, Metadata
+from lakelog.transaction.file_rules import with_partition_keys
 from lakelog.transaction.metadata_changes import (
     HIGH_WATER_MARK,
     MAX_COLUMN_ID,
@@ -46,7 +47,8 @@ def file_differences(current: LogSnapshot, target: LogSnapshot) -> Restored:
     def without(these: pl.DataFrame, those: pl.DataFrame) -> pl.DataFrame:
         return these.join(those, on=key, how="anti", nulls_equal=True, maintain_order="left")
 
-    return Restored(without(then, now), without(now, then))
+    added = with_partition_keys(without(then, now), target.table_configuration)
+    return Restored(added, without(now, then))
 
 
 def metadata_changes_to(current: Metadata, target: Metadata) -> dict[str, Any] | None:
