@@ -736,6 +736,9 @@ class Table:
                 lakelog does not evaluate (a CHECK constraint, an invariant, a generated column).
             ConstraintViolationError: A row violates such a rule (``found``); nothing was written.
             ConflictError: Another commit conflicts with this one; the data files are deleted.
+                Rows for which identity values were generated are written again with later values,
+                if another commit has generated some, unless they are a stream or `version` is
+                given.
             CommitOutcomeUnknown: The commit may have succeeded; the data files are kept.
             UnavailableError: The store failed; nothing was committed, and the data files are
                 deleted if possible.

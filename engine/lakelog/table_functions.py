@@ -305,7 +305,7 @@ def write(
                     rule="metadata_changed",
                     hint="call write again with the rows; nothing was written",
                 ) from cause
-            rows = Incoming.of(df)
+            rows = Incoming.of(rows.again)
     if table is None:
         table = open(path, storage_options, store=store, upkeep=upkeep)
     more: Any = {

@@ -6,6 +6,7 @@ import datetime as dt
 import json
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 import lakelog
 from lakelog import Table
+from lakelog.data.row_commit import RowCommit
 from lakelog.errors import (
     ConflictError,
     ConstraintViolationError,
@@ -22,6 +24,7 @@ from lakelog.errors import (
     UnsupportedFeatureError,
 )
 from lakelog.model.contract import Field, Primitive, Struct
+from tests.concurrency import run_concurrently
 from tests.data.rows import data_files
 
 LONG, STRING, DATE = Primitive("long"), Primitive("string"), Primitive("date")
@@ -435,6 +438,46 @@ def test_identity_values_are_never_generated_twice(tmp_path: Path) -> None:
         tx.delete("id = 5")
         deletes.append(named("g"))  # its new high-water mark alone does not conflict
     assert rows(table) == [(6, "f"), (7, "g")]
+
+
+def test_appends_at_the_same_time_generate_each_identity_value_once(tmp_path: Path) -> None:
+    identity(tmp_path)
+
+    def append(number: int) -> None:
+        table = lakelog.open(tmp_path, upkeep=False)
+        for row in range(3):
+            table.append(named(f"{number}.{row}"))
+
+    run_concurrently(*(partial(append, number) for number in range(3)))
+    found = rows(lakelog.open(tmp_path))
+    assert [number for number, _ in found] == list(range(1, 10))
+    assert len({name for _, name in found}) == 9
+    assert len(data_files(tmp_path)) == 9
+
+
+def test_lost_identity_values_are_generated_again_only_for_rows_that_can_be_taken_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, other = identity(tmp_path), lakelog.open(tmp_path, upkeep=False)
+    commit, changes = RowCommit.commit, list[Any]()
+
+    def overtaken(own: RowCommit, report: Any) -> Any:
+        if changes:
+            changes.pop()()
+        return commit(own, report)
+
+    monkeypatch.setattr(RowCommit, "commit", overtaken)
+    changes.append(lambda: other.append(named("a")))
+    assert table.append(named("b")).version == 2
+    for given, attempts in ((named("x").to_arrow().to_reader(), None), (named("x"), 1)):
+        changes.append(lambda: other.append(named("c")))
+        with pytest.raises(ConflictError):
+            table.append(given, max_attempts=attempts)
+    changes.append(lambda: other.alter.add_columns({"new": pl.Int64}))
+    with pytest.raises(ConflictError):
+        table.append(named("x"))
+    assert [(row[0], row[1]) for row in rows(table)] == [(1, "a"), (2, "b"), (3, "c"), (4, "c")]
+    assert len(data_files(tmp_path)) == 4
 
 
 def test_explicit_value_of_an_always_generated_identity_column_raises(

@@ -34,7 +34,12 @@ from lakelog.data.row_commit import (
 from lakelog.data.targets import Targets, find_targets, holds, keeping, matching_rows
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.data.write_plan import is_clusterable
-from lakelog.errors import CommitOutcomeUnknown, InvalidInputError, LakelogError
+from lakelog.errors import (
+    CommitOutcomeUnknown,
+    InvalidInputError,
+    LakelogError,
+    MetadataChangedError,
+)
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model.contract import Struct, column_named
@@ -43,7 +48,9 @@ from lakelog.skipping.prune import referenced_columns
 from lakelog.skipping.values import PREFIX, typed_partitions
 from lakelog.sql.condition import condition
 from lakelog.sql.sql_text import sql_text
+from lakelog.transaction.conflicts import metadata_changes
 from lakelog.transaction.create import NewTable
+from lakelog.transaction.metadata_changes import HIGH_WATER_MARK
 from lakelog.transaction.operations import CommitArguments, Operation
 from lakelog.transaction.runtime import Runtime
 from lakelog.transaction.transaction import LogTransaction
@@ -57,7 +64,17 @@ def append(
     options: WriteOptions,
 ) -> WriteReport:
     """Add rows to a table; see `lakelog.table.Table.append`."""
-    return _Write(log, runtime, begin, rows, options).run("Append", None)
+    incoming = Incoming.of(rows)
+    once = isinstance(begin, LogTransaction) or options.version is not None or incoming.is_stream
+    left = 1 if once else options.commit.get("max_attempts") or _IDENTITY_ATTEMPTS
+    while True:
+        write, left = _Write(log, runtime, begin, incoming, options), left - 1
+        try:
+            return write.run("Append", None)
+        except MetadataChangedError:
+            if left < 1 or not write.lost_its_values():
+                raise
+            incoming = Incoming.of(incoming.again)
 
 
 def overwrite(
@@ -84,6 +101,8 @@ def require_partitioning(snapshot: LogSnapshot, partition_by: Sequence[str] | No
             hint="overwrite the table with schema_mode='overwrite' to change its partitioning",
         )
 
+
+_IDENTITY_ATTEMPTS = 10  # to append with values of identity columns, which writes the rows again
 
 _MODES = {
     "append": "Append",
@@ -197,6 +216,16 @@ class _Write:
             records = commit.keeps_changes and not changes_schema
             report = self._write(plan, _Replacing(where, targets), records=records)
         return commit.commit(report)
+
+    def lost_its_values(self) -> bool:
+        """Whether other commits changed the metadata only to generate values of identity columns,
+        so that the same rows can be written with later ones.
+        """
+        before = self._commit.tx.snapshot
+        now, table = LogSnapshot.open(self._commit.log).metadata, before.table_configuration
+        return HIGH_WATER_MARK in (now.schema_string or "") and not metadata_changes(
+            table.metadata, now, table.protocol, table.rules
+        )
 
     # --- before ------------------------------------------------------------------------------
 

@@ -50,13 +50,18 @@ _BATCH_ROWS = 1 << 20
 
 @dataclass(frozen=True)
 class Incoming:
-    """Rows to be written, which may be taken once; `is_stream` if the caller's object may be read
-    only once too.
+    """Rows to be written, which may be taken once; `again` is an object with the same rows, unless
+    the caller's may be read only once too.
     """
 
     schema: pa.Schema
     batches: Iterator[Rows]
-    is_stream: bool = False
+    again: pl.LazyFrame | Rows | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the rows can be taken only once."""
+        return self.again is None
 
     @staticmethod
     def of(rows: Any) -> Incoming:
@@ -70,17 +75,17 @@ class Incoming:
             schema = rows.collect_schema()
             empty = pl.DataFrame(schema=schema)
             batches = rows.collect_batches(chunk_size=_BATCH_ROWS, lazy=True)
-            return Incoming(_arrow_schema(empty), iter(batches))
+            return Incoming(_arrow_schema(empty), iter(batches), rows)
         if isinstance(rows, pl.DataFrame):
-            return Incoming(_arrow_schema(rows), iter([rows]))
+            return Incoming(_arrow_schema(rows), iter([rows]), rows)
         if isinstance(rows, pa.Table | pa.RecordBatch):
             rows = without_metadata(rows)
-            return Incoming(rows.schema, iter([rows]))
+            return Incoming(rows.schema, iter([rows]), rows)
         if isinstance(rows, pa.RecordBatchReader):
             return Incoming._read(rows)
         if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
             table = _of_pandas(rows)
-            return Incoming(table.schema, iter([table]))
+            return Incoming(table.schema, iter([table]), table)
         if hasattr(rows, "scanner"):  # a dataset of pyarrow
             rows = rows.scanner()
         try:
@@ -99,7 +104,7 @@ class Incoming:
     @staticmethod
     def _read(reader: pa.RecordBatchReader) -> Incoming:
         schema = without_metadata(reader.schema.empty_table()).schema
-        return Incoming(schema, map(without_metadata, reader), is_stream=True)
+        return Incoming(schema, map(without_metadata, reader))
 
 
 def _is_batch(rows: object) -> bool:
