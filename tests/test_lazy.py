@@ -19,8 +19,8 @@ from lakelog import lazy
 from tests.handmade import Handmade, add
 
 OPENING = {
-    "": "display errors input_validation lazy redaction snapshot table table_functions telemetry "
-    "threads version",
+    "": "arrow_arrays display errors input_validation lazy redaction snapshot table "
+    "table_functions telemetry threads version",
     "dialects": "arrow_json base commit_chunks commit_info commit_reader features gc_pause "
     "json_layout log_content ndjson properties protocol_rules registry row_validation "
     "strict_decoder truncation_marks",
@@ -146,3 +146,32 @@ def test_a_property_that_failed_is_computed_again() -> None:
         fails.value  # noqa: B018 - raises
     assert fails.value == 1
     assert not lazy._turns
+
+
+@pytest.mark.parametrize("properties", [{}, {"delta.enableDeletionVectors": "true"}])
+def test_verbs_for_rows_do_not_import_pandas(tmp_path: Path, properties: dict[str, str]) -> None:
+    """Arrow's conversions from and to numpy and Python's lists would, for a quarter of a second."""
+    script = f"""
+import sys
+import lakelog
+import polars as pl
+
+rows = pl.DataFrame({{"i": range(100), "x": [0.5] * 100, "p": ["a", "b"] * 50}})
+table = lakelog.create(
+    sys.argv[1], schema=rows.schema, partition_by=["p"], configuration={properties}
+)
+table.append(rows)
+table.append(rows)
+table.delete("i = 5")
+table.update({{"x": "x + 1"}}, "i > 97")
+table.upsert(rows.head(2).with_columns(x=2.5), on=["i", "p"])
+table.checkpoint()
+table.compact()
+assert table.snapshot().scan("p = 'a' AND i < 3").collect().height == 4
+assert table.changes(1).collect().height
+assert lakelog.open(sys.argv[1]).snapshot().files(pl.col("p") == "a").collect().height
+print("pandas" in sys.modules)
+"""
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == "False\n"

@@ -131,7 +131,7 @@ def file_of(root: Path, number: int, rows: int, deleted: list[int], stats: Any) 
         st.tuples(
             st.integers(0, 9),
             st.sets(st.integers(0, 8), max_size=3),
-            st.sampled_from(["recorded", "recorded", "absent", "none"]),
+            st.sampled_from(["recorded", "recorded", "left", "absent", "none"]),
         ),
         max_size=5,
     )
@@ -143,7 +143,12 @@ def test_counts_equal_the_number_of_rows(
     adds, missing = [], False
     for number, (rows, chosen, kind) in enumerate(files):
         deleted = [row for row in sorted(chosen) if row < rows]
-        stats = {"recorded": {"numRecords": rows}, "absent": {}, "none": None}[kind]
+        stats = {
+            "recorded": {"numRecords": rows, "tightBounds": False},
+            "left": {"numRecords": rows - len(deleted)},
+            "absent": {},
+            "none": None,
+        }[kind]
         adds.append(file_of(root, number, rows, deleted, stats))
         missing |= kind != "recorded"
     snapshot = snapshot_of(root, FIELDS, *adds)

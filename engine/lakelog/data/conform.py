@@ -237,8 +237,8 @@ class Conform:
         return fitted
 
     def _without_empty(self, values: pa.ChunkedArray, column: Field) -> pa.ChunkedArray:
-        empty = pc.equal(pc.binary_length(values), 0)
-        if not pc.any(empty).as_py():
+        lengths = pc.binary_length(values)
+        if pc.min(lengths).as_py() != 0:
             return values
         if not self._has_warned:
             self._has_warned = True
@@ -248,7 +248,7 @@ class Conform:
                 LakelogWarning,
                 stacklevel=2,
             )
-        return pc.if_else(empty, pa.scalar(None, values.type), values)
+        return pc.if_else(pc.equal(lengths, 0), pa.scalar(None, values.type), values)
 
     def _missing(self, column: Field, count: int) -> pa.ChunkedArray:
         if column.name in self._automatic:

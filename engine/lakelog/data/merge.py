@@ -26,6 +26,7 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
+from lakelog.arrow_arrays import as_int64
 from lakelog.data.conform import Conform, Incoming
 from lakelog.data.files import ReadPlan
 from lakelog.data.merge_condition import SOURCE, TARGET, MergeCondition
@@ -523,7 +524,7 @@ class _Merging(Change):
             positions = np.flatnonzero(chosen == number)
             if not len(positions):
                 continue
-            hit = rows.take(pa.array(positions))
+            hit = rows.take(as_int64(positions))
             if effect.assigned is None:
                 yield Outcome(positions, hit)
                 continue

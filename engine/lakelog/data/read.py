@@ -29,6 +29,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakelog.arrow_arrays import as_int64, as_mask
 from lakelog.data.columns import Columns, require_values
 from lakelog.data.deletion_vectors import Vector, VectorReader
 from lakelog.data.file_opening import Sources, raise_explained, require_contents
@@ -465,7 +466,7 @@ class _Reading:
         columns, raw = pieces[0].columns, [p.raw for p in pieces if p.raw is not None]
         arrays = self._nulls(count) if columns is None or not raw else columns.convert(_one(raw))
         parts = dict(zip((f.name for f in self._fields), arrays, strict=True))
-        indices = pa.array([piece.file.index for piece in pieces])
+        indices = as_int64(np.array([piece.file.index for piece in pieces]))
         for name, values in zip(self._partitions, self._values, strict=True):
             field = self._schema.field(name)
             parts[name] = _repeated(values.take(indices), pieces)
@@ -473,15 +474,15 @@ class _Reading:
         if self._ids is not None:
             tracking = np.array([piece.file.tracking for piece in pieces], np.int64)
             bases = zip(pieces, tracking[:, 0], strict=True)
-            ids = pa.array(np.concatenate([piece.rows + base for piece, base in bases]))
-            since = _repeated(pa.array(tracking[:, 1]), pieces)
+            ids = as_int64(np.concatenate([piece.rows + base for piece, base in bases]))
+            since = _repeated(as_int64(tracking[:, 1]), pieces)
             for name, values in zip(self._ids, (ids, since), strict=True):
                 parts[name] = _or_else(parts[name], values)
         batch = [parts[name] for name in self._schema.names]
         if not self._positions:
             return pa.RecordBatch.from_arrays(batch, schema=self._schema)
         batch.append(_repeated(indices, pieces))
-        batch.append(pa.array(np.concatenate([piece.rows for piece in pieces])))
+        batch.append(as_int64(np.concatenate([piece.rows for piece in pieces])))
         return pa.RecordBatch.from_arrays(
             batch, schema=pa.schema([*self._schema, *self._positions])
         )
@@ -567,7 +568,7 @@ def _without(batch: pa.RecordBatch, first: int, deleted: Rows) -> pa.RecordBatch
         return batch
     keep = np.ones(batch.num_rows, bool)
     keep[deleted[low:high].astype(np.int64) - first] = False
-    return batch.filter(pa.array(keep))
+    return batch.filter(as_mask(keep))
 
 
 def _groups(files: Sequence[_File]) -> Iterator[list[_File]]:
@@ -595,8 +596,13 @@ def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
 
 def _repeated(values: pa.Array, pieces: Sequence[_Piece]) -> pa.Array:
     """Each piece's value, for each of its rows."""
-    ends = pa.array(np.cumsum([piece.num_rows for piece in pieces]))
-    return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, values))
+    ends = np.cumsum([piece.num_rows for piece in pieces])
+    type_ = pa.run_end_encoded(pa.int64(), values.type)
+    # `from_arrays` would import pandas if it is installed.
+    runs = pa.RunEndEncodedArray.from_buffers(
+        type_, int(ends[-1]), [None], children=[as_int64(ends), values]
+    )
+    return pc.run_end_decode(runs)
 
 
 def _num_left(first: int, last: int, deleted: Rows | None) -> int:

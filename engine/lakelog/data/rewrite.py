@@ -15,6 +15,7 @@ import orjson
 import polars as pl
 import pyarrow as pa
 
+from lakelog.arrow_arrays import array_of, as_int64, as_mask, numbers_of
 from lakelog.data.conform import Conform
 from lakelog.data.deletion_vectors import Vector, VectorReader, VectorWriter
 from lakelog.data.file_opening import Sources
@@ -117,7 +118,7 @@ class _Marking:
         """Take the positions of rows, as `read_files` gives them."""
         if not batch.num_rows:
             return
-        files, rows = batch[FILE_INDEX].to_numpy(), batch[ROW_INDEX].to_numpy()
+        files, rows = numbers_of(batch[FILE_INDEX]), numbers_of(batch[ROW_INDEX])
         self.rows_matched += len(rows)
         starts = np.flatnonzero(np.diff(files, prepend=-1))
         for start, part in zip(starts, np.split(rows, starts[1:]), strict=True):
@@ -443,7 +444,7 @@ class Rewriter:
         mask = np.concatenate(waiting.masks)
         waiting.tables, waiting.masks, waiting.size_bytes = [], [], 0
         rows, deleted = self._changed(rows, mask)
-        self._write(rows.filter(pa.array(~deleted)) if deleted.any() else rows, waiting.lane)
+        self._write(rows.filter(as_mask(~deleted)) if deleted.any() else rows, waiting.lane)
 
     def _changed(
         self, rows: pa.Table, mask: NDArray[np.bool_]
@@ -453,7 +454,7 @@ class Rewriter:
         self._copied += len(mask) - len(positions)
         if not len(positions):
             return rows, mask
-        touched = rows.filter(pa.array(mask)).combine_chunks()
+        touched = rows.filter(as_mask(mask)).combine_chunks()
         updated: list[Outcome] = []
         deleted = mask  # until an outcome has a new version
         for outcome in self._change.outcomes(touched):
@@ -590,17 +591,17 @@ def _placed(
     parts = [column, *(values for _, values in changed)]
     is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
     if is_number and not any(part.null_count for part in parts):
-        numbers = np.concatenate([chunk.to_numpy() for chunk in column.chunks])
+        numbers = np.concatenate([numbers_of(chunk) for chunk in column.chunks])
         for places, values in changed:
-            numbers[places] = values.to_numpy()
-        return pa.array(numbers, column.type)
+            numbers[places] = numbers_of(values)
+        return array_of(column.type, numbers)
     order = np.arange(len(column))
     end = len(column)
     for places, values in changed:
         order[places] = np.arange(end, end + len(values))
         end += len(values)
     return pa.concat_arrays([chunk for part in parts for chunk in part.chunks]).take(
-        pa.array(order)
+        as_int64(order)
     )
 
 
@@ -628,9 +629,9 @@ def _completed(rows: pa.Table, schema: pa.Schema | None) -> pa.Table:
 
 def _places(rows: pa.Table, files: NDArray[np.intp] | None = None) -> NDArray[np.int64]:
     """The positions of rows as one ascending number each; `files` are the numbers of the files."""
-    numbers = rows[FILE_INDEX].to_numpy()
+    numbers = numbers_of(rows[FILE_INDEX])
     numbers = numbers if files is None else files[numbers]
-    places: NDArray[np.int64] = (numbers << _ROW_BITS) + rows[ROW_INDEX].to_numpy()
+    places: NDArray[np.int64] = (numbers << _ROW_BITS) + numbers_of(rows[ROW_INDEX])
     return places
 
 

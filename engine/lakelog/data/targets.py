@@ -18,6 +18,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from lakelog.arrow_arrays import as_mask, numbers_of
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import FILE_INDEX, read_files
 from lakelog.errors import UnsupportedFeatureError
@@ -80,7 +81,7 @@ def _read_targets(
     matched = np.zeros(files.height, np.int64)
     plan = ReadPlan.of(snapshot, selection.columns)
     for rows in touched_rows(plan, files, selection, store) if files.height else ():
-        matched += np.bincount(rows[FILE_INDEX].to_numpy(), minlength=files.height)
+        matched += np.bincount(numbers_of(rows[FILE_INDEX]), minlength=files.height)
     counts = pl.Series("matched", matched)
     hit, counts = files.filter(counts > 0), counts.filter(counts > 0)
     is_whole = counts == live_rows(snapshot, hit, store)
@@ -94,7 +95,7 @@ def touched_rows(
     for batch in read_files(plan, files, predicate=selection.where, store=store, positions=True):
         rows = pa.Table.from_batches([batch])
         mask = selection.touches(rows)
-        yield rows if mask is None else rows.filter(pa.array(mask))
+        yield rows if mask is None else rows.filter(as_mask(mask))
 
 
 def live_rows(snapshot: LogSnapshot, files: pl.DataFrame, store: LogStore) -> pl.Series:
@@ -108,7 +109,7 @@ def live_rows(snapshot: LogSnapshot, files: pl.DataFrame, store: LogStore) -> pl
     uncounted = files.filter(unknown)
     found = np.zeros(uncounted.height, np.int64)
     for batch in read_files(ReadPlan.of(snapshot, ()), uncounted, store=store, positions=True):
-        found += np.bincount(batch[FILE_INDEX].to_numpy(), minlength=uncounted.height)
+        found += np.bincount(numbers_of(batch[FILE_INDEX]), minlength=uncounted.height)
     return counts.scatter(unknown.arg_true(), pl.Series(found))
 
 

@@ -10,6 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.json as pj
 
+from lakelog.arrow_arrays import as_int64, valid_mask
 from lakelog.dialects.json_layout import FILE_WRAPPERS, Leaf, Node, Wire
 from lakelog.model import contract
 
@@ -86,11 +87,11 @@ def map_array(column: pa.StructArray, entries: frozenset[str]) -> pa.MapArray:
     type_ = column.type
     names = [type_.field(i).name for i in range(type_.num_fields)]
     children = column.flatten()
-    valid = validity(column)
+    valid = valid_mask(column)
     present = np.repeat(valid[:, None], len(names), axis=1)
     for index, (name, child) in enumerate(zip(names, children, strict=True)):
         if name not in entries and child.null_count > column.null_count:
-            present[:, index] &= validity(child)
+            present[:, index] &= valid_mask(child)
     row, key = np.nonzero(present)
     offsets = np.zeros(len(column) + 1, np.int32)
     np.cumsum(present.sum(axis=1), out=offsets[1:])
@@ -101,22 +102,6 @@ def map_array(column: pa.StructArray, entries: frozenset[str]) -> pa.MapArray:
         pa.concat_arrays(texts).take(as_int64(key * len(column) + row)),
         mask=column.is_null(),
     )
-
-
-def validity(column: pa.Array) -> np.ndarray:
-    """Which rows are not null, as Booleans."""
-    # Arrow's to_numpy would import pandas if it is installed.
-    valid = column.is_valid()
-    bits = np.frombuffer(valid.buffers()[1], np.uint8)
-    bits = np.unpackbits(bits, count=valid.offset + len(valid), bitorder="little")
-    return bits[valid.offset :].view(np.bool_)
-
-
-def as_int64(values: np.ndarray) -> pa.Array:
-    """Whole numbers as an Arrow array, without a copy for int64."""
-    # pa.array would import pandas if it is installed, and pl.Series numpy.ma.
-    contiguous = np.ascontiguousarray(values, np.int64)
-    return pa.Array.from_buffers(pa.int64(), len(contiguous), [None, pa.py_buffer(contiguous)])
 
 
 _MAX_KEYS = 64

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import polars as pl
 
-from lakelog.dialects.arrow_json import NotProvenError, as_int64
+from lakelog.arrow_arrays import as_int64
+from lakelog.dialects.arrow_json import NotProvenError
 from lakelog.dialects.log_content import CommitInfo
 from lakelog.dialects.strict_decoder import Blob, Line, no_action, parse_object, parse_objects
 from lakelog.model.contract import MAX_DEPTH

@@ -21,16 +21,15 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute  # used by is_valid, take and filter; not during the first read
 
+from lakelog.arrow_arrays import as_int64, valid_mask
 from lakelog.dialects.arrow_json import (
     Keys,
     NotProvenError,
-    as_int64,
     depth,
     map_array,
     null_entries,
     parse,
     parse_with_keys,
-    validity,
 )
 from lakelog.dialects.commit_chunks import Prepared, chunked, prepare
 from lakelog.dialects.gc_pause import gc_paused
@@ -136,7 +135,7 @@ def _decode_meta(prepared: Prepared, wire: Wire) -> Actions:
     hit = np.zeros(table.num_rows, bool)
     for column in table.columns:
         if column.null_count < len(column):
-            hit |= validity(column.combine_chunks())
+            hit |= valid_mask(column.combine_chunks())
     rows = np.flatnonzero(hit).tolist()
     files = np.repeat(np.arange(len(prepared.counts)), prepared.counts)
     starts = np.cumsum([0, *prepared.counts])
@@ -176,7 +175,7 @@ def _decode_all(prepared: Prepared, wire: Wire, keys: Keys) -> Actions:
     commit_infos = prepared.commit_infos
     for wrapper in present:
         column = table[wrapper].combine_chunks()
-        rows = None if column.null_count == 0 else np.flatnonzero(validity(column))
+        rows = None if column.null_count == 0 else np.flatnonzero(valid_mask(column))
         if wrapper == "commitInfo":
             inner = _inner_commit_infos(prepared, rows, order)
             commit_infos = _sorted([*commit_infos, *inner])
@@ -225,7 +224,7 @@ def _require_one_action(table: pa.Table, present: Sequence[str]) -> None:
         raise NotProvenError
     hits = np.zeros(table.num_rows, np.int8)
     for name in present:
-        hits += validity(table[name].combine_chunks()).view(np.int8)
+        hits += valid_mask(table[name].combine_chunks()).view(np.int8)
     if hits.min() < 1 or hits.max() > 1:
         raise NotProvenError
 

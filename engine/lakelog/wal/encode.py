@@ -30,6 +30,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakelog.arrow_arrays import valid_mask
 from lakelog.errors import InvalidInputError
 from lakelog.wal.disk import Bytes
 from lakelog.wal.frames import (
@@ -185,7 +186,7 @@ def pack_columns(
     value_offsets, value_data = _parts(columns.values)
     valid = None
     if columns.values.null_count:
-        valid = which_are_there(columns.values)
+        valid = valid_mask(columns.values)
     limits = _split(key_offsets, value_offsets, framing.frame_bytes)
     for low, high in pairwise(limits):
         is_last = high == len(columns)
@@ -309,14 +310,6 @@ def _parts(column: pa.LargeBinaryArray) -> tuple[npt.NDArray[np.int64], pa.Buffe
     _, offsets, data = column.buffers()
     ends = np.frombuffer(offsets, dtype=np.int64)[column.offset : column.offset + len(column) + 1]
     return ends, pa.py_buffer(b"") if data is None else data
-
-
-def which_are_there(column: pa.LargeBinaryArray) -> npt.NDArray[np.bool_]:
-    """Whether each element of a column is not null."""
-    low = column.offset
-    bits = np.frombuffer(column.buffers()[0], dtype=np.uint8)[low >> 3 :]
-    every = np.unpackbits(bits, count=(low & 7) + len(column), bitorder="little")
-    return every[low & 7 :].view(np.bool_)
 
 
 def _cut(data: pa.Buffer, start: np.int64, end: np.int64) -> Bytes:

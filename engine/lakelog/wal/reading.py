@@ -23,6 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from lakelog.arrow_arrays import array_of, as_mask
 from lakelog.errors import WalCorruptionError
 from lakelog.wal.frames import CODEC_NONE, COMMIT, FLAG_NULLS, FRAME_HEADER_BYTES, KIND_RECORDS, OPS
 from lakelog.wal.recovery import Verdict
@@ -65,21 +66,10 @@ class RecordColumns:
         if controls[0] == len(self) - len(controls):  # all control records are at the end
             return self.slice(0, int(controls[0]))
         mask = self.ops < COMMIT
-        arrow = _mask_of(mask)
+        arrow = as_mask(mask)
         return RecordColumns(
             self.seqs[mask], self.ops[mask], self.keys.filter(arrow), self.values.filter(arrow)
         )
-
-
-def _numbers_of(kind: pa.DataType, numbers: npt.NDArray[Any]) -> pa.Array:
-    """A numpy array as an Arrow array; Arrow's own conversion imports pandas if it is installed."""
-    return pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(numbers)], 0)
-
-
-def _mask_of(which: npt.NDArray[np.bool_]) -> pa.BooleanArray:
-    """A numpy mask as an Arrow array."""
-    packed = pa.py_buffer(np.packbits(which, bitorder="little"))
-    return pa.Array.from_buffers(pa.bool_(), len(which), [None, packed], 0)
 
 
 def _layout_of(count: Any, key_bytes: Any, has_nulls: Any) -> tuple[Any, Any, Any, Any, Any]:
@@ -256,8 +246,8 @@ def table(parts: list[RecordColumns]) -> pa.Table:
     seqs = [part.seqs for part in parts]
     return pa.Table.from_arrays(
         [
-            _numbers_of(pa.int64(), seqs[0] if len(seqs) == 1 else np.concatenate(seqs)),
-            pa.DictionaryArray.from_arrays(_numbers_of(pa.int8(), ops), _names()),
+            array_of(pa.int64(), seqs[0] if len(seqs) == 1 else np.concatenate(seqs)),
+            pa.DictionaryArray.from_arrays(array_of(pa.int8(), ops), _names()),
             pa.chunked_array([part.keys for part in parts], pa.binary()),
             pa.chunked_array([part.values for part in parts], pa.binary()),
         ],
@@ -449,7 +439,7 @@ def _taken(
     limits[1:-1:2] = at + high
     limits[-1] = limits[-2]
     spans = pa.Array.from_buffers(pa.binary(), 2 * count, [None, pa.py_buffer(limits), data], 0)
-    taken = spans.take(_numbers_of(pa.int32(), np.arange(0, 2 * count, 2, dtype=np.int32)))
+    taken = spans.take(array_of(pa.int32(), np.arange(0, 2 * count, 2, dtype=np.int32)))
     if is_there is None or is_there.all():
         return taken
     bits = pa.py_buffer(np.packbits(is_there, bitorder="little"))
@@ -501,5 +491,5 @@ def state_of(records: pa.Table) -> pa.Table:
     kept = np.zeros(len(codes), dtype=bool)
     kept[last] = True
     kept &= codes == _PUT_INDEX
-    rows = records if kept.all() else records.filter(_mask_of(kept))
+    rows = records if kept.all() else records.filter(as_mask(kept))
     return rows.select(_STATE_SCHEMA.names).cast(_STATE_SCHEMA)

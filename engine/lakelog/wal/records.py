@@ -9,9 +9,10 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 import pyarrow as pa
 
+from lakelog.arrow_arrays import valid_mask
 from lakelog.errors import InvalidInputError
 from lakelog.model.contract import require_exportable, without_metadata
-from lakelog.wal.encode import Columns, column_of, which_are_there
+from lakelog.wal.encode import Columns, column_of
 from lakelog.wal.frames import DELETE, OPS, PUT, Op
 
 _CODES: dict[str, bytes] = {name: bytes((code,)) for code, name in enumerate(OPS, 1)}
@@ -225,7 +226,7 @@ def columns_of_table(table: Any) -> Iterator[Columns]:
         if keys.null_count:
             raise InvalidInputError("a key must not be null")
         values = _bytes(batch["value"], "value")
-        if values.null_count and not which_are_there(values)[ops == PUT].all():
+        if values.null_count and not valid_mask(values)[ops == PUT].all():
             raise put_without_value()
         yield Columns(ops, keys, values)
 

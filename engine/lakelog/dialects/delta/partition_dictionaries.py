@@ -14,6 +14,8 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lakelog.arrow_arrays import array_of, as_int64, numbers_of, valid_mask
+
 _MOST_ENTRIES = 1 << 23  # of the maps of a row group, decoded at once
 
 
@@ -55,9 +57,9 @@ def distinct_partitions(file: pq.ParquetFile, group: int) -> DistinctPartitions 
     if not pa.types.is_struct(adds.type) or not _is_encoded(adds.type.field(0).type):
         return None
     maps, valid = adds.field(0), adds.is_valid()
-    lengths = np.diff(maps.offsets.to_numpy())
+    lengths = np.diff(numbers_of(maps.offsets))
     size = int(lengths.max(initial=0))
-    if not size or not np.array_equal(lengths, valid.to_numpy(zero_copy_only=False) * size):
+    if not size or not np.array_equal(lengths, valid_mask(adds) * size):
         return None
     keys, items = maps.keys, maps.items
     with_null = len(items.dictionary) + 1
@@ -66,21 +68,20 @@ def distinct_partitions(file: pq.ParquetFile, group: int) -> DistinctPartitions 
         return None
     # Each entry is a number below `choices`, and each map a number of `size` such digits.
     weights = choices ** np.arange(size, dtype=np.int64)
-    entries = keys.indices.to_numpy().astype(np.int64) * with_null
-    entries += items.indices.fill_null(-1).to_numpy() + 1
+    entries = numbers_of(keys.indices).astype(np.int64) * with_null
+    entries += numbers_of(items.indices.fill_null(-1)) + 1
     codes = pl.Series(entries.reshape(-1, size) @ weights)
     distinct = codes.unique()
     positions = codes.replace_strict(
         distinct, pl.int_range(len(distinct), dtype=pl.UInt32, eager=True)
     )
     key, item = np.divmod(distinct.to_numpy()[:, None] // weights % choices, with_null)
+    given = pl.Series(as_int64(item.ravel())).replace(0, None) - 1
     return DistinctPartitions(
         pa.MapArray.from_arrays(
-            pa.array(np.arange(len(distinct) + 1, dtype=np.int32) * size),
-            keys.dictionary.take(pa.array(key.ravel())).cast(pa.string()),
-            items.dictionary.take(pa.array(item.ravel() - 1, mask=item.ravel() == 0)).cast(
-                pa.string()
-            ),
+            array_of(pa.int32(), np.arange(len(distinct) + 1, dtype=np.int32) * size),
+            keys.dictionary.take(as_int64(key.ravel())).cast(pa.string()),
+            items.dictionary.take(given.to_arrow()).cast(pa.string()),
         ),
         positions,
         valid if adds.null_count else None,
