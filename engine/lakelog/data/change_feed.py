@@ -242,12 +242,15 @@ class _Feed:
 
     def _chunks(self, where: pl.Expr | None) -> Iterator[pl.DataFrame]:
         """The files with changes, of about 64 MB of commits at a time."""
-        self._require_readable(self._before())
 
         def begin(listing: LogListing) -> tuple[pl.DataFrame, list[list[CommitFile]], pl.DataFrame]:
             end = self.snapshot.version
-            commits = commits_between(self.log, listing, self.start, end, whole=True)
-            chunks = list(by_size(self._asked(commits, where)))
+            asked = self._asked(
+                commits_between(self.log, listing, self.start, end, whole=True), where
+            )
+            if asked:
+                self._require_readable(self._before(asked[0].version), asked[0].version)
+            chunks = list(by_size(asked))
             times = commit_times(listing.commits)
             return self._changes_of(chunks[0] if chunks else [], times), chunks[1:], times
 
@@ -256,21 +259,27 @@ class _Feed:
         for chunk in rest:
             yield self._changes_of(chunk, times)
 
-    def _before(self) -> Metadata | None:
-        """The metadata that the first commit of the range was made on, if it can be read and may
-        differ from the last.
-        """
+    def _is_last_metadata(self, version: int) -> bool:
+        """Whether the last metadata are older than a commit, which then changes none."""
         last = self.snapshot.read_state(lambda state: state.meta_of("metaData"))
         written = actions.conform(last, ("version",)).item()
-        if not self.start or (written is not None and written < self.start):
+        return written is not None and written < version
+
+    def _before(self, first: int) -> Metadata | None:
+        """The metadata that the first commit was made on, if it can be read and may differ from the
+        last.
+        """
+        if not first or self._is_last_metadata(first):
             return None
         try:
-            return self.open_version(self.start - 1).metadata
+            return self.open_version(first - 1).metadata
         except VersionNotFoundError:
             return None
 
     def _asked(self, commits: Sequence[CommitFile], where: pl.Expr | None) -> Sequence[CommitFile]:
-        """The commits whose version the condition allows; the others are not read."""
+        """The commits whose version the condition allows, and those in between if one of them may
+        change the schema; the others are not read.
+        """
         if where is None or COMMIT_VERSION not in where.meta.root_names():
             return commits
         versions = [c.version for c in commits]
@@ -279,7 +288,10 @@ class _Feed:
             schema={"partitionValues": _MAP},
         )
         keep = self._query(where, (COMMIT_VERSION,)).condition().may_match(frame)
-        return [commit for commit, kept in zip(commits, keep, strict=True) if kept]
+        rows = keep.arg_true().to_list()
+        if not rows or self._is_last_metadata(versions[rows[0]]):
+            return [commits[row] for row in rows]
+        return commits[rows[0] : rows[-1] + 1]
 
     def _changes_of(self, commits: Sequence[CommitFile], times: pl.DataFrame) -> pl.DataFrame:
         decoded = decoded_commits(self.log, self.snapshot, commits) if commits else Actions()
@@ -317,7 +329,7 @@ class _Feed:
 
     # --- the schema --------------------------------------------------------------------------
 
-    def _require_readable(self, earlier: Metadata | None, version: int | None = None) -> None:
+    def _require_readable(self, earlier: Metadata | None, version: int) -> None:
         """Refuse a schema of the range whose files cannot be read with the last one."""
         end = self.snapshot.metadata
         if earlier is None:
@@ -344,12 +356,12 @@ class _Feed:
             )
 
     def _unreadable(
-        self, version: int | None, column: str, expected: str, found: str
+        self, version: int, column: str, expected: str, found: str
     ) -> UnsupportedFeatureError:
         return UnsupportedFeatureError(
             "the schema changed in the range, and one schema cannot read all of its files",
             path=self.log.table,
-            version=version if version is not None else self.start,
+            version=version,
             column=column,
             expected=expected,
             found=found,
