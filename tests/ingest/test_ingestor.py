@@ -1,11 +1,10 @@
-"""`Ingestor`: rows are durable and readable at once, and committed in files of a useful size."""
+"""`Ingestor`: rows of every form are durable, invalid ones raise or are diverted."""
 
 from __future__ import annotations
 
 import asyncio
 import datetime as dt
 import decimal
-import threading
 import time
 from functools import partial
 from pathlib import Path
@@ -17,46 +16,17 @@ import pytest
 
 import lakelog
 from lakelog.errors import (
-    ConcurrentTransactionError,
     CorruptionError,
     InvalidInputError,
     LogLockedError,
     StreamMismatchError,
-    UnavailableError,
     UnsupportedFeatureError,
 )
-from lakelog.testing import InjectingStore
 from lakelog.wal import encode
 from lakelog.wal.disk import LocalFile
 from lakelog.wal.encode import RECORD_BYTES
 from tests.concurrency import run_concurrently
-
-SCHEMA = {"id": pl.Int64, "name": pl.String, "at": pl.Datetime("us", "UTC")}
-
-
-@pytest.fixture
-def table(tmp_path: Path) -> lakelog.Table:
-    return lakelog.create(tmp_path / "table", SCHEMA, upkeep=False)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "ingest"
-
-
-def quiet(table: lakelog.Table, directory: Path, **options: Any) -> lakelog.Ingestor:
-    """An Ingestor that commits only on request."""
-    return lakelog.Ingestor(table, directory, **{"max_seconds": 3600, "sync": "none", **options})
-
-
-def mapped(folder: Path) -> lakelog.Table:
-    """A table whose columns can be dropped."""
-    properties = {"delta.columnMapping.mode": "name"}
-    return lakelog.create(folder / "mapped", SCHEMA, configuration=properties, upkeep=False)
-
-
-def ids(rows: pl.LazyFrame | pl.DataFrame) -> list[int]:
-    return sorted(rows.lazy().select("id").collect()["id"].to_list())
+from tests.ingest.ingestors import SCHEMA, ids, quiet
 
 
 def test_rows_of_every_form_are_committed_in_one_file(
@@ -81,65 +51,6 @@ def test_rows_of_every_form_are_committed_in_one_file(
     assert rows.row(0) == (1, "Ä\n", now)
     assert rows.row(6, named=True)["at"] == now
     assert table.snapshot().num_files() == 1
-
-
-def test_rows_are_committed_after_max_seconds_without_another_call(
-    table: lakelog.Table, directory: Path
-) -> None:
-    with lakelog.Ingestor(table, directory, max_seconds=0.05) as ingestor:
-        ingestor.write({"id": 1})
-        with ingestor._changed:
-            assert ingestor._changed.wait_for(lambda: ingestor._rows_committed == 1, 30)
-        assert ids(table.scan()) == [1]
-        assert ingestor.status().lag_seconds == 0.0
-
-
-def test_rows_are_committed_when_max_rows_are_pending(
-    table: lakelog.Table, directory: Path
-) -> None:
-    with quiet(table, directory, max_rows=3, max_seconds=float("inf")) as ingestor:
-        for number in range(7):
-            ingestor.write({"id": number})
-        with ingestor._changed:
-            assert ingestor._changed.wait_for(lambda: ingestor._rows_committed >= 3, 30)
-    assert ids(table.scan()) == list(range(7))
-    rows = table.history()["operationMetrics"].to_list()
-    written = [int(dict(each)["numOutputRows"]) for each in rows if dict(each or {})]
-    assert max(written) <= 3
-
-
-def test_readers_see_rows_before_and_after_their_commit_once(
-    table: lakelog.Table, directory: Path
-) -> None:
-    with quiet(table, directory) as ingestor:
-        ingestor.write({"id": 1})
-        assert ids(ingestor.read_your_writes()) == [1]
-        ingestor.flush()
-        ingestor.write({"id": 2})
-        rows = ingestor.read_your_writes()
-        assert rows.collect_schema() == table.scan().collect_schema()
-        assert ids(rows) == [1, 2]
-        assert ids(rows.filter(pl.col("id") == 2)) == [2]
-
-
-def test_readers_see_every_row_once_during_commits(table: lakelog.Table, directory: Path) -> None:
-    with quiet(table, directory, max_rows=5, max_seconds=0.0) as ingestor:
-        written: list[int] = []
-
-        def write() -> None:
-            for number in range(150):
-                ingestor.write({"id": number})
-                written.append(number)
-
-        thread = threading.Thread(target=write)
-        thread.start()
-        while thread.is_alive():
-            before = list(written)
-            seen = ids(ingestor.read_your_writes())
-            assert len(seen) == len(set(seen))
-            assert set(before) <= set(seen)
-        thread.join()
-    assert ids(table.scan()) == list(range(150))
 
 
 @pytest.mark.parametrize("key", [None, "id"])
@@ -198,21 +109,6 @@ def test_rows_far_larger_than_the_last_ones_are_written(
             ingestor.write(pa.table({"id": [1, 2], "name": [name] * 2, "at": [None] * 2}, schema))
         assert ingestor.status().rows_durable == 8
     assert table.to_polars()["name"].str.len_bytes().sum() == 12_000_006
-
-
-def test_rows_that_were_not_committed_are_committed_by_the_next_ingestor(
-    table: lakelog.Table, directory: Path
-) -> None:
-    first = quiet(table, directory)
-    first.write({"id": 1})
-    first.write(pl.DataFrame({"id": [2, 3]}))
-    first.close(flush=False)
-    assert ids(table.scan()) == []
-    with quiet(table, directory) as second:
-        assert ids(second.read_your_writes()) == [1, 2, 3]
-        assert second.app_id == first.app_id
-        assert second.write({"id": 4}) == 3
-    assert ids(table.scan()) == [1, 2, 3, 4]
 
 
 STRICT = pa.schema(
@@ -466,202 +362,11 @@ def test_diverted_rows_are_appended_after_a_torn_line(
         assert ingestor.rejected()["row"].to_list() == ['{"id":"x"}', '{"id":"x"}', '{"id":"z"}']
 
 
-# --- changes of the table --------------------------------------------------------------------
-
-
 def test_column_name_that_is_not_unicode_raises(table: lakelog.Table, directory: Path) -> None:
     with lakelog.Ingestor(table, directory, key="id") as ingestor:
         for call in (ingestor.write, ingestor.delete):
             with pytest.raises(InvalidInputError, match="cannot be encoded as text"):
                 call({"\ud800": "x"})
-
-
-def test_added_column_is_written_by_an_open_ingestor(table: lakelog.Table, directory: Path) -> None:
-    with quiet(table, directory) as ingestor:
-        ingestor.write({"id": 1})
-        table.alter.add_columns({"size": pl.Int64})
-        ingestor.write({"id": 2, "size": 20})
-        assert ids(ingestor.read_your_writes()) == [1, 2]
-        ingestor.close(flush=False)
-    with quiet(table, directory) as ingestor:
-        ingestor.write({"id": 3})
-    assert table.to_polars().sort("id")["size"].to_list() == [None, 20, None]
-
-
-def test_dropped_column_raises_until_it_is_restored(tmp_path: Path, directory: Path) -> None:
-    table = mapped(tmp_path)
-    ingestor = quiet(table, directory)
-    ingestor.write({"id": 1, "name": "a"})
-    version = table.version()
-    table.alter.drop_column("name")
-    with pytest.raises(StreamMismatchError, match="'name'") as caught:
-        ingestor.flush()
-    assert caught.value.column == "name"
-    with pytest.raises(StreamMismatchError, match="'name'"):
-        ingestor.write({"id": 2})
-    with pytest.raises(StreamMismatchError, match="'name'"):
-        ingestor.read_your_writes()
-    table.restore(version)
-    ingestor.flush()
-    ingestor.write({"id": 2})
-    ingestor.close()
-    assert ids(table.scan()) == [1, 2]
-
-
-def test_rows_are_committed_after_column_mapping_was_enabled(
-    tmp_path: Path, directory: Path
-) -> None:
-    schema = {"id": pl.Int64, "at": pl.Struct({"x": pl.Int64}), "name": pl.String}
-    table = lakelog.create(tmp_path / "plain", schema, upkeep=False)
-    with quiet(table, directory) as ingestor:
-        ingestor.write({"id": 1, "at": {"x": 1}, "name": "a"})
-        table.alter.rename_column("name", "title", enable=True)
-        with pytest.raises(StreamMismatchError, match="'name'"):
-            ingestor.flush()
-        table.alter.rename_column("title", "name")
-        assert ids(ingestor.read_your_writes()) == [1]
-        ingestor.flush()
-        assert table.to_polars().rows() == [(1, {"x": 1}, "a")]
-
-
-def test_column_created_again_under_a_new_column_mapping_is_another_column(
-    tmp_path: Path, directory: Path
-) -> None:
-    table = lakelog.create(tmp_path / "plain", SCHEMA, upkeep=False)
-    ingestor = quiet(table, directory)
-    ingestor.write({"id": 1, "name": "a"})
-    table.alter.drop_column("name", enable=True)
-    table.alter.add_columns({"name": pl.String})
-    with pytest.raises(StreamMismatchError, match="'name'"):
-        ingestor.flush()
-    ingestor.close(flush=False)
-
-
-def test_schema_change_while_the_log_is_empty_is_adopted(tmp_path: Path, directory: Path) -> None:
-    table = mapped(tmp_path)
-    with quiet(table, directory) as ingestor:
-        ingestor.write({"id": 1, "name": "a"})
-        ingestor.flush()
-        table.alter.drop_column("name")
-        table.alter.add_columns({"name": pl.Int64})
-        ingestor.write({"id": 2, "name": 5})
-    assert table.to_polars().sort("id")["name"].to_list() == [None, 5]
-
-
-def test_rows_are_committed_next_to_other_writers(table: lakelog.Table, directory: Path) -> None:
-    with quiet(table, directory) as ingestor:
-        for number in range(1, 4):
-            ingestor.write({"id": number})
-            ingestor.flush()
-        table.append(pl.DataFrame({"id": [10]}))
-        ingestor.write({"id": 4})
-        table.delete("id = 2")
-        table.compact()
-        table.checkpoint()
-        ingestor.flush()
-        before = table.version()
-        ingestor.write({"id": 5})
-        table.restore(1)
-        ingestor.flush()
-        assert before < table.version()
-    # The restore removed rows that were committed: they are not written again.
-    assert ids(table.scan()) == [1, 5]
-
-
-# --- back-pressure ---------------------------------------------------------------------------
-
-
-def test_writes_continue_while_the_table_is_unavailable(
-    table: lakelog.Table, directory: Path
-) -> None:
-    failing = FailingTable(table)
-    with quiet(failing.table, directory, max_backlog_bytes=500, write_timeout=0.05) as ingestor:
-        failing.fails = True
-        with pytest.raises(UnavailableError):
-            ingestor.flush()
-        accepted: list[int] = []
-
-        def write_without_end() -> None:
-            for number in range(100):
-                ingestor.write({"id": number})
-                accepted.append(number)
-
-        with pytest.raises(UnavailableError, match="backlog"):
-            write_without_end()
-        assert 5 < len(accepted) < 40
-        assert ingestor.status().backlog_bytes <= 500
-        assert ingestor.status().error is not None
-        with pytest.raises(UnavailableError):
-            ingestor.read_your_writes()
-        failing.fails = False
-        ingestor.flush()
-        assert ingestor.status().error is None
-        accepted.append(ingestor.write({"id": 100}) and 100)
-    assert ids(table.scan()) == accepted
-
-
-def test_writer_waits_for_space_in_the_backlog(table: lakelog.Table, directory: Path) -> None:
-    with lakelog.Ingestor(
-        table, directory, max_seconds=0.0, max_backlog_bytes=200, sync="none"
-    ) as ingestor:
-        for number in range(60):
-            ingestor.write({"id": number})
-            assert ingestor.status().backlog_bytes <= 200
-    assert ids(table.scan()) == list(range(60))
-
-
-def test_ingestor_opens_while_the_table_is_unavailable(
-    table: lakelog.Table, directory: Path
-) -> None:
-    failing = FailingTable(table)
-    with quiet(failing.table, directory) as ingestor:
-        ingestor.write({"id": 1})
-        ingestor.close(flush=False)
-    failing.fails = True
-    with quiet(failing.table, directory) as ingestor:
-        ingestor.write({"id": 2})
-        failing.fails = False
-    assert ids(table.scan()) == [1, 2]
-
-
-def test_small_files_are_compacted_when_the_table_is_idle(
-    table: lakelog.Table, directory: Path
-) -> None:
-    with quiet(table, directory, compact_after_seconds=0.0) as ingestor:
-        for number in range(3):
-            ingestor.write({"id": number})
-            ingestor.flush()
-        with ingestor._changed:
-            assert ingestor._changed.wait_for(lambda: ingestor._small_commits < 2, 30)
-    assert table.snapshot().num_files() < 3
-    assert ids(table.scan()) == [0, 1, 2]
-
-
-def test_commits_and_failures_are_logged(
-    table: lakelog.Table, directory: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", logger="lakelog")
-    failing = FailingTable(table)
-    with quiet(failing.table, directory) as ingestor:
-        ingestor.write([{"id": 1}, {"id": 2}])
-        failing.fails = True
-        with pytest.raises(UnavailableError):
-            ingestor.flush()
-        failing.fails = False
-    lines: dict[str, dict[str, Any]] = {
-        record.event: record.fields  # type: ignore[attr-defined]
-        for record in caplog.records
-        if hasattr(record, "event")
-    }
-    failed, committed = lines["ingest.failed"], lines["ingest.committed"]
-    assert failed["error"] == "unavailable"
-    assert failed["backlog_bytes"] > 0
-    assert failed["retry_after_seconds"] > 0
-    assert {name: committed[name] for name in ("version", "seq", "rows")} == {
-        "version": 1,
-        "seq": 1,
-        "rows": 2,
-    }
 
 
 # --- keys ------------------------------------------------------------------------------------
@@ -733,35 +438,6 @@ def test_missing_or_invalid_key_raises(
         quiet(table, tmp_path / "d", key="id")
 
 
-# --- copies of the directory -----------------------------------------------------------------
-
-
-def test_copied_directory_is_detected(
-    table: lakelog.Table, directory: Path, tmp_path: Path
-) -> None:
-    import shutil
-
-    with quiet(table, directory) as ingestor:
-        ingestor.write({"id": 1})
-        ingestor.flush()
-        ingestor.write({"id": 2})
-        ingestor.close(flush=False)
-    copy = tmp_path / "copy"
-    shutil.copytree(directory, copy)
-    with quiet(table, directory) as first, quiet(table, copy) as second:
-        first.write({"id": 3})
-        second.write({"id": 30})  # both commit up to sequence number 3
-        first.flush()
-        with pytest.raises(ConcurrentTransactionError, match="application id"):
-            second.flush()
-        with pytest.raises(ConcurrentTransactionError, match="application id"):
-            second.write({"id": 31})
-        second.close(flush=False)
-    with pytest.raises(ConcurrentTransactionError):
-        quiet(table, copy)
-    assert ids(table.scan()) == [1, 2, 3]
-
-
 # --- asyncio ---------------------------------------------------------------------------------
 
 
@@ -786,19 +462,3 @@ def test_rows_of_asynchronous_writes_are_durable_when_they_return(
 
     assert sorted(asyncio.run(main())) == list(range(1, 101))
     assert len(ids(table.scan())) == 99
-
-
-class FailingTable:
-    """A table whose store fails while `fails` is true."""
-
-    def __init__(self, table: lakelog.Table) -> None:
-        self.fails = False
-        owner = self
-
-        class Store(InjectingStore):
-            def __getattribute__(self, name: str) -> Any:
-                if owner.fails and name in {"list_from", "read", "put_if_absent", "read_many"}:
-                    raise UnavailableError("the store is down")
-                return super().__getattribute__(name)
-
-        self.table = lakelog.open(store=Store(table.log.store), upkeep=False)

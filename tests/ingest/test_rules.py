@@ -20,7 +20,7 @@ from lakelog.errors import (
 )
 from lakelog.model.contract import Field, Primitive, Struct
 from lakelog.testing import InjectingStore
-from tests.ingest.test_ingestor import FailingTable, ids, quiet
+from tests.ingest.ingestors import FailingTable, ids, quiet
 
 LONG, STRING, TIMESTAMP = Primitive("long"), Primitive("string"), Primitive("timestamp")
 DOUBLED = Field("doubled", LONG, metadata={"delta.generationExpression": "id * 2"})
@@ -43,11 +43,6 @@ def numbered(*, by_default: bool = False) -> Field:
 def checked(tmp_path: Path) -> lakelog.Table:
     rule = {"delta.constraints.positive": "id > 0"}
     return new_table(tmp_path / "table", Field("id", LONG), Field("name", STRING), **rule)
-
-
-@pytest.fixture
-def directory(tmp_path: Path) -> Path:
-    return tmp_path / "ingest"
 
 
 FORMS: dict[str, Any] = {
