@@ -269,17 +269,18 @@ def test_incompatible_schema_change_raises_with_column_and_version(
 def test_partition_column_of_a_chosen_commit_that_became_a_data_column_raises(
     tmp_path: Path,
 ) -> None:
-    log, columns = Handmade(tmp_path), (field("id"), field("p"))
-    for version, (name, row) in enumerate([("a", {"id": [1]}), ("b", {"id": [2], "p": [3]})]):
-        pl.DataFrame(row).write_parquet(tmp_path / name)
-        values = {"partitionValues": {} if version else {"p": "7"}}
+    log, columns = Handmade(tmp_path), (field("id"), field("p", "string"))
+    frames = {"a": pl.DataFrame({"id": [1]}), "b": pl.DataFrame({"id": [2], "p": ["y"]})}
+    for version, (name, frame) in enumerate(frames.items()):
+        frame.write_parquet(tmp_path / name)
+        values = {"partitionValues": {} if version else {"p": "x"}}
         added = add(name, (tmp_path / name).stat().st_size, **values)
         partitioned = [] if version else ["p"]
         log.commit(2 * version, protocol(), metadata(*columns, partitioned=partitioned))
         log.commit(2 * version + 1, added)
     with pytest.raises(UnsupportedFeatureError, match="schema changed"):
         log.table.changes(0, where=f"{VERSION} = 1").collect()
-    assert changed(log.table.changes(0, where=f"{VERSION} = 3")) == [(2, 3, "insert", 3)]
+    assert changed(log.table.changes(0, where=f"{VERSION} = 3")) == [(2, "y", "insert", 3)]
 
 
 @pytest.mark.parametrize("is_nested", [False, True])
