@@ -391,8 +391,8 @@ class PartedUpload(BufferedUpload):
         self._begun = False
         self._appeared = False
 
-    def _send(self, piece: bytes) -> None:
-        self._send_part(piece, last=False)
+    def _send(self, piece: bytes | memoryview) -> None:
+        self._send_part(bytes(piece), last=False)
 
     def _send_part(self, piece: bytes, *, last: bool) -> None:
         if not self._begun:

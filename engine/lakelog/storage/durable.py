@@ -261,6 +261,8 @@ class DurableUpload(BufferedUpload):
     temporary file.
     """
 
+    _sends_views = True
+
     def __init__(
         self, folder: contextlib.AbstractContextManager[int], target: str, path: str
     ) -> None:
@@ -275,7 +277,7 @@ class DurableUpload(BufferedUpload):
             stack.callback(self._release)
             self._held = stack.pop_all()
 
-    def _send(self, piece: bytes) -> None:
+    def _send(self, piece: bytes | memoryview) -> None:
         with _nothing_written(self._path):
             _write_all(self._file, piece)
 
@@ -381,7 +383,7 @@ def _write(file: int, data: bytes) -> None:
     _sync(file)
 
 
-def _write_all(file: int, data: bytes) -> None:
+def _write_all(file: int, data: bytes | memoryview) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(file, rest) :]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from lakelog.errors import InvalidInputError, UnavailableError
 from lakelog.storage.base import Upload
@@ -39,6 +39,9 @@ class BufferedUpload(ClosedOrAbandoned):
     an empty piece. For one thread. Subclasses implement `_send`, `_finish` and `_discard`.
     """
 
+    _sends_views: ClassVar[bool] = False
+    """Whether data of a piece's size or more is sent as it is, without a copy."""
+
     def __init__(self, path: str, piece_bytes: int) -> None:
         self._path = path
         self._piece_bytes = piece_bytes
@@ -54,22 +57,34 @@ class BufferedUpload(ClosedOrAbandoned):
         if self._closed:
             raise InvalidInputError("the upload is closed", path=self._path)
         view = memoryview(data).cast("B")
+        try:
+            self._take(view)
+        except BaseException:
+            self.abandon()
+            self._failed = True
+            raise
+        self._size_bytes += len(view)
+        return len(view)
+
+    def _take(self, view: memoryview) -> None:
+        """Send what fills a piece, and keep the rest."""
+        if self._sends_views and len(view) >= self._piece_bytes:
+            if self._buffer:
+                self._send_buffer()
+            self._send(view)
+            return
         at = 0
         while at < len(view):
             # A full piece is sent only if more data follows: the last piece is for `_finish`.
             if len(self._buffer) == self._piece_bytes:
-                piece, self._buffer = self._buffer, bytearray()
-                try:
-                    self._send(bytes(piece))
-                except BaseException:
-                    self.abandon()
-                    self._failed = True
-                    raise
+                self._send_buffer()
             taken = view[at : at + self._piece_bytes - len(self._buffer)]
             self._buffer += taken
             at += len(taken)
-        self._size_bytes += len(view)
-        return len(view)
+
+    def _send_buffer(self) -> None:
+        piece, self._buffer = self._buffer, bytearray()
+        self._send(bytes(piece))
 
     def tell(self) -> int:
         """Bytes written so far."""
@@ -101,8 +116,8 @@ class BufferedUpload(ClosedOrAbandoned):
         """Whether it was closed or abandoned, also by a failed write."""
         return self._closed
 
-    def _send(self, piece: bytes) -> None:
-        """Append a piece to the file."""
+    def _send(self, piece: bytes | memoryview) -> None:
+        """Append a piece to the file; a view is valid during the call."""
         raise NotImplementedError
 
     def _finish(self, rest: bytes) -> None:
