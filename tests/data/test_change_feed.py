@@ -266,6 +266,25 @@ def test_incompatible_schema_change_raises_with_column_and_version(
     assert table.changes(0, where=f"{VERSION} = 3").collect()["id"].to_list() == ["x"]
 
 
+def test_commits_of_an_unknown_protocol_that_was_dropped_later_are_refused(tmp_path: Path) -> None:
+    log = Handmade(tmp_path)
+    odd = {name: ["futureReader"] for name in ("readerFeatures", "writerFeatures")}
+    for version, name in enumerate("abcd"):
+        pl.DataFrame({"id": [version]}).write_parquet(tmp_path / name)
+        head = {0: [protocol(3, 7, **odd), metadata(field("id"))], 2: [protocol()]}
+        size = (tmp_path / name).stat().st_size
+        log.commit(version, *head.get(version, []), add(name, size))
+    assert log.table.changes(3).collect()["id"].to_list() == [3]
+    for refused in (
+        log.table.changes(0),
+        log.table.changes(1),
+        log.table.changes(1).filter(pl.col(VERSION) == 1),
+        log.table.changes(0).filter(pl.col(VERSION).is_in([0, 3])),
+    ):
+        with pytest.raises(UnsupportedFeatureError, match="futureReader"):
+            refused.collect()
+
+
 def test_partition_column_of_a_chosen_commit_that_became_a_data_column_raises(
     tmp_path: Path,
 ) -> None:

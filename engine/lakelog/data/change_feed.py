@@ -53,7 +53,7 @@ from lakelog.log.history import (
 )
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
-from lakelog.model.metadata import Metadata, honoured_mapping, moved_column
+from lakelog.model.metadata import Metadata, Protocol, honoured_mapping, moved_column
 from lakelog.sql.condition import condition
 from lakelog.transaction.runtime import Runtime
 
@@ -259,17 +259,19 @@ class _Feed:
         for chunk in rest:
             yield self._changes_of(chunk, times)
 
-    def _is_last_metadata(self, version: int) -> bool:
-        """Whether the last metadata are older than a commit, which then changes none."""
-        last = self.snapshot.read_state(lambda state: state.meta_of("metaData"))
-        written = actions.conform(last, ("version",)).item()
-        return written is not None and written < version
+    def _are_last(self, version: int) -> bool:
+        """Whether the last protocol and metadata are older than a commit."""
+        rows = self.snapshot.read_state(
+            lambda state: [state.meta_of(kind) for kind in ("protocol", "metaData")]
+        )
+        written = [actions.conform(row, ("version",)).item() for row in rows]
+        return None not in written and max(written) < version
 
     def _before(self, first: int) -> Metadata | None:
         """The metadata that the first commit was made on, if it can be read and may differ from the
-        last.
+        last. Raises UnsupportedFeatureError for a protocol that lakelog cannot read.
         """
-        if not first or self._is_last_metadata(first):
+        if not first or self._are_last(first):
             return None
         try:
             return self.open_version(first - 1).metadata
@@ -278,7 +280,7 @@ class _Feed:
 
     def _asked(self, commits: Sequence[CommitFile], where: pl.Expr | None) -> Sequence[CommitFile]:
         """The commits whose version the condition allows, and those in between if one of them may
-        change the schema; the others are not read.
+        change protocol or schema; the others are not read.
         """
         if where is None or COMMIT_VERSION not in where.meta.root_names():
             return commits
@@ -289,12 +291,15 @@ class _Feed:
         )
         keep = self._query(where, (COMMIT_VERSION,)).condition().may_match(frame)
         rows = keep.arg_true().to_list()
-        if not rows or self._is_last_metadata(versions[rows[0]]):
+        if not rows or self._are_last(versions[rows[0]]):
             return [commits[row] for row in rows]
         return commits[rows[0] : rows[-1] + 1]
 
     def _changes_of(self, commits: Sequence[CommitFile], times: pl.DataFrame) -> pl.DataFrame:
         decoded = decoded_commits(self.log, self.snapshot, commits) if commits else Actions()
+        for row in actions.of_type(decoded.meta, "protocol").iter_rows(named=True):
+            rules = self.log.dialect.protocol_rules
+            rules.check_readable(Protocol.from_row(row), self.log.table)
         for row in actions.of_type(decoded.meta, "metaData").iter_rows(named=True):
             self._require_readable(Metadata.from_row(row), row["version"])
         files = _changed_files(decoded)
