@@ -128,6 +128,23 @@ def test_older_checkpoint_of_another_table_does_not_replace_a_broken_one(made: H
         made.table.snapshot()
 
 
+def test_commits_of_an_unknown_protocol_do_not_replace_a_broken_checkpoint(made: Handmade) -> None:
+    """A feature that was dropped may give commits a meaning that only the checkpoint records."""
+    broken = contiguous(made)
+    odd = {name: ["futureReader"] for name in ("readerFeatures", "writerFeatures")}
+    made.commit(1, protocol(3, 7, **odd), add("b"))
+    made.commit(2, protocol(), remove("a"))
+    assert paths(made.table.snapshot()) == ["b", "c"]
+    tear(broken)
+    with pytest.raises(CheckpointCorruptionError) as refused:
+        made.table.snapshot()
+    assert "futureReader" in str(refused.value.hint)
+    made.checkpoint(2, *BASE, add("z"), remove("a"))  # may be right
+    assert made.table.verify(2).verdict == "unprovable"
+    assert "checkpoint" not in made.table.repair().apply().repaired["kind"].to_list()
+    assert paths(made.table.snapshot()) == ["c", "z"]
+
+
 def test_damaged_sidecar_is_replaced_by_another_layout_when_it_is_read(made: Handmade) -> None:
     contiguous(made)
     sidecar = made.sidecar("s.parquet", add("b"), remove("a"))

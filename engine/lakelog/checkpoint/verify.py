@@ -53,7 +53,7 @@ from lakelog.errors import (
 )
 from lakelog.log.context import Log, list_again
 from lakelog.log.files import file_columns, tombstone_columns
-from lakelog.log.opening import fall_back, log_paths, table_ids
+from lakelog.log.opening import fall_back, log_paths, table_ids, unreadable_protocol
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import State
 from lakelog.model import actions, contract
@@ -293,6 +293,11 @@ class _Proof:
                     # The table was replaced: readers start from the checkpoint.
                     names = ", ".join(sorted(map(str, ids)))
                     reason = f"the commits below belong to another table (ids {names})"
+                    return replace(report, verdict="unprovable", reason=reason)
+                if (refused := unreadable_protocol(other)) is not None:
+                    reason = (
+                        f"the commits below are of a protocol that lakelog cannot replay: {refused}"
+                    )
                     return replace(report, verdict="unprovable", reason=reason)
                 expected = self._side(other, comparison)
                 break

@@ -23,6 +23,7 @@ from lakelog.errors import (
     LakelogWarning,
     LogGapError,
     NotFoundError,
+    UnsupportedFeatureError,
     VersionNotFoundError,
 )
 from lakelog.log.base_checkpoint import Base
@@ -32,7 +33,7 @@ from lakelog.log.replay import Layers, reconcile_meta
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import Past, State
 from lakelog.model import actions
-from lakelog.model.metadata import last_metadata, last_protocol
+from lakelog.model.metadata import Protocol, last_metadata, last_protocol
 
 
 def open_state(log: Log, version: int | None = None) -> State:
@@ -143,7 +144,8 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
     `resolve_repeated_files` decides its repeated files.
 
     Correct means: commits are contiguous from 0 or from an older complete checkpoint, with one
-    table id. Otherwise a truncated or dropped table could reappear.
+    table id, under protocols that can be read. Otherwise a truncated or dropped table could
+    reappear.
     """
     settled = None if state.settled.height else resolve_repeated_files(state)
     if settled is not None:
@@ -185,14 +187,15 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
         except CheckpointCorruptionError as another:
             state, broken = candidate, another
             continue
-        if len(ids) != 1:
+        refused = unreadable_protocol(candidate)
+        if len(ids) != 1 or refused is not None:
             if accepted is not None:
                 return _warned(accepted)
-            error.hint = (
-                "the older files have several table ids "
-                f"({', '.join(sorted(map(str, ids)))}), so replay may return another "
-                "table; restore the checkpoint"
-            )
+            names = ", ".join(sorted(map(str, ids)))
+            what = f"have several table ids ({names}), so replay may return another table"
+            if refused is not None:
+                what = f"are of a protocol that lakelog cannot replay ({refused})"
+            error.hint = f"the older files {what}; restore the checkpoint"
             raise error from broken
         warnings.warn(note, LakelogWarning, stacklevel=2)
         return candidate
@@ -219,10 +222,28 @@ def _warned(state: State) -> State:
 
 def table_ids(state: State) -> set[object]:
     """Every table id in the state's files."""
-    base = [state.base.pair] if state.base is not None else []
-    meta = actions.concat([*base, *(part.meta for part in state.meta_parts)])
-    rows = actions.conform(actions.of_type(meta, "metaData"), ("metadataId",))
+    rows = actions.conform(_all_of(state, "metaData"), ("metadataId",))
     return set(rows["metadataId"].to_list())
+
+
+def unreadable_protocol(state: State) -> str | None:
+    """Why a protocol in the state's files cannot be read; None if all can. A feature that was
+    dropped may give earlier commits a meaning that only the checkpoints after it have recorded.
+
+    Source: Delta protocol, Checkpoint Protection.
+    """
+    for row in _all_of(state, "protocol").iter_rows(named=True):
+        try:
+            rules = state.log.dialect.protocol_rules
+            rules.check_readable(Protocol.from_row(row), state.log.table)
+        except UnsupportedFeatureError as error:
+            return error.message
+    return None
+
+
+def _all_of(state: State, kind: str) -> pl.DataFrame:
+    base = [state.base.pair] if state.base is not None else []
+    return actions.of_type(actions.concat([*base, *(p.meta for p in state.meta_parts)]), kind)
 
 
 def update_state(state: State, version: int | None = None) -> State:

@@ -42,7 +42,7 @@ from lakelog.errors import (
     UnsupportedError,
 )
 from lakelog.log.context import Log
-from lakelog.log.opening import table_ids
+from lakelog.log.opening import table_ids, unreadable_protocol
 from lakelog.log.repeated_files import resolve_repeated_files
 from lakelog.log.segment import LogSegment, choose_segment, latest_version
 from lakelog.log.snapshot import LogSnapshot
@@ -125,6 +125,8 @@ def _why_refused(log: Log, report: VerifyReport) -> str | None:
         ids |= set(actions.conform(own, ("metadataId",))["metadataId"].to_list())
     except _DEPENDS:
         pass  # a damaged checkpoint has no id to compare
+    if (refused := unreadable_protocol(state)) is not None:
+        return f"older files are of a protocol that lakelog cannot replay: {refused}"
     if len(ids) > 1:
         return (
             f"replay found the table ids {', '.join(sorted(map(str, ids)))}: files of another table"
