@@ -79,30 +79,42 @@ def codec_of(name: str | None) -> Codec:
     return found
 
 
-_SAMPLED_ROWS, _STRETCHES = 1 << 15, 16
-_MOST_DISTINCT = 0.75  # of the sampled values
+_STRETCHES = 16  # of neighbouring rows, which a sample consists of
+_MOST_DISTINCT = 0.75  # of the values of a sample
+_SAMPLES = ((1 << 12, 0.3, 0.96), (1 << 15, _MOST_DISTINCT, _MOST_DISTINCT))
+"""Sizes of samples in rows; the shares of distinct values up to which values repeat, and from which
+they do not. Few rows decide the clear cases.
+"""
 
 
 def dictionary_paths(rows: pa.Table) -> list[str]:
     """Parquet paths of the columns whose values repeat, by a sample of the rows; columns inside
     structs, lists and maps always have a dictionary.
     """
-    count = rows.num_rows
-    step, length = max(1, count // _STRETCHES), _SAMPLED_ROWS // _STRETCHES
-    starts = range(0, count, step) if count > _SAMPLED_ROWS else (0,)
-    length = length if count > _SAMPLED_ROWS else count
     found: list[str] = []
     for field, column in zip(rows.schema, rows.columns, strict=True):
         if pa.types.is_nested(field.type):
             found += _leaf_paths(field.name, field.type)
-            continue
-        sample = pa.chunked_array(
-            [chunk for start in starts for chunk in column.slice(start, length).chunks],
-            type=field.type,
-        )
-        if len(pc.unique(sample)) <= _MOST_DISTINCT * len(sample):  # faster than count_distinct
+        elif _repeats(column):
             found.append(field.name)
     return found
+
+
+def _repeats(column: pa.ChunkedArray) -> bool:
+    count = len(column)
+    for size, few, many in _SAMPLES:
+        if size >= count:
+            break
+        chunks = [
+            chunk
+            for start in range(0, count, max(1, count // _STRETCHES))
+            for chunk in column.slice(start, size // _STRETCHES).chunks
+        ]
+        sample = pa.chunked_array(chunks, type=column.type)
+        share = len(pc.unique(sample)) / len(sample)  # faster than count_distinct
+        if share <= few or share > many:
+            return share <= few
+    return len(pc.unique(column)) <= _MOST_DISTINCT * count
 
 
 def _leaf_paths(path: str, type_: pa.DataType) -> Iterator[str]:
