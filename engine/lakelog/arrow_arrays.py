@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
 import pyarrow as pa
 
 
@@ -31,12 +30,16 @@ def as_mask(which: npt.NDArray[np.bool_]) -> pa.BooleanArray:
 
 def numbers_of(column: pa.Array | pa.ChunkedArray) -> npt.NDArray[Any]:
     """Numbers without nulls, without a copy if they are in one chunk."""
+    import polars as pl  # a write-ahead log does without
+
     return pl.Series(column).to_numpy()
 
 
 def valid_mask(column: pa.Array) -> npt.NDArray[np.bool_]:
     """Which values are not null."""
-    valid = column.is_valid()
-    bits = np.frombuffer(valid.buffers()[1], np.uint8)
-    bits = np.unpackbits(bits, count=valid.offset + len(valid), bitorder="little")
-    return bits[valid.offset :].view(np.bool_)
+    buffer = column.buffers()[0]
+    if buffer is None or not column.null_count:
+        return np.full(len(column), not column.null_count)
+    bits, first = np.frombuffer(buffer, np.uint8), column.offset
+    bits = np.unpackbits(bits, count=first + len(column), bitorder="little")
+    return bits[first:].view(np.bool_)

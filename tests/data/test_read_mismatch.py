@@ -96,7 +96,7 @@ def test_number_of_records_includes_rows_deleted_by_a_vector(tmp_path: Path) -> 
     vector = inline([0])
     kept = data_file(tmp_path / "1", "f.parquet", ROWS, stats=stats(), deletionVector=vector)
     assert len(rows(snapshot_of(tmp_path / "1", COLUMNS, kept))) == 2
-    wrong = data_file(tmp_path / "2", "f.parquet", ROWS, stats=stats(2), deletionVector=vector)
+    wrong = data_file(tmp_path / "2", "f.parquet", ROWS, stats=stats(1), deletionVector=vector)
     corruption_error(snapshot_of(tmp_path / "2", COLUMNS, wrong))
 
 
