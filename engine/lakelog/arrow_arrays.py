@@ -40,6 +40,7 @@ def valid_mask(column: pa.Array) -> npt.NDArray[np.bool_]:
     buffer = column.buffers()[0]
     if buffer is None or not column.null_count:
         return np.full(len(column), not column.null_count)
-    bits, first = np.frombuffer(buffer, np.uint8), column.offset
+    byte, first = divmod(column.offset, 8)  # a slice does not unpack what is before it
+    bits = np.frombuffer(buffer, np.uint8, offset=byte)
     bits = np.unpackbits(bits, count=first + len(column), bitorder="little")
     return bits[first:].view(np.bool_)

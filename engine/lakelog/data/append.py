@@ -66,9 +66,9 @@ def append(
     """Add rows to a table; see `lakelog.table.Table.append`."""
     incoming = Incoming.of(rows)
     once = isinstance(begin, LogTransaction) or options.version is not None or incoming.is_stream
-    attempts = options.commit.get("max_attempts")  # `_Write` refuses one of another type
+    attempts = 1 if once else options.commit.get("max_attempts")
+    # `_Write` refuses a number of another type.
     left = attempts if isinstance(attempts, int) else _IDENTITY_ATTEMPTS
-    left = 1 if once else left
     while True:
         write, left = _Write(log, runtime, begin, incoming, options), left - 1
         try:

@@ -10,7 +10,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.json as pj
 
-from lakelog.arrow_arrays import as_int64, valid_mask
+from lakelog.arrow_arrays import array_of, as_int64, valid_mask
 from lakelog.dialects.json_layout import FILE_WRAPPERS, Leaf, Node, Wire
 from lakelog.model import contract
 
@@ -97,7 +97,7 @@ def map_array(column: pa.StructArray, entries: frozenset[str]) -> pa.MapArray:
     np.cumsum(present.sum(axis=1), out=offsets[1:])
     texts = [child.cast(pa.string()) for child in children] or [pa.nulls(0, pa.string())]
     return pa.MapArray.from_arrays(
-        pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets)]),
+        array_of(pa.int32(), offsets),
         pl.Series(names, dtype=pl.String).to_arrow().cast(pa.string()).take(as_int64(key)),
         pa.concat_arrays(texts).take(as_int64(key * len(column) + row)),
         mask=column.is_null(),

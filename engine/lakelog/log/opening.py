@@ -232,13 +232,17 @@ def unreadable_protocol(state: State) -> str | None:
 
     Source: Delta protocol, Checkpoint Protection.
     """
-    for row in _all_of(state, "protocol").iter_rows(named=True):
-        try:
-            rules = state.log.dialect.protocol_rules
-            rules.check_readable(Protocol.from_row(row), state.log.table)
-        except UnsupportedFeatureError as error:
-            return error.message
+    try:
+        check_protocols(state.log, _all_of(state, "protocol"))
+    except UnsupportedFeatureError as error:
+        return error.message
     return None
+
+
+def check_protocols(log: Log, protocols: pl.DataFrame) -> None:
+    """Raise UnsupportedFeatureError if one of the protocol actions cannot be read."""
+    for row in protocols.iter_rows(named=True):
+        log.dialect.protocol_rules.check_readable(Protocol.from_row(row), log.table)
 
 
 def _all_of(state: State, kind: str) -> pl.DataFrame:

@@ -391,7 +391,7 @@ class PartedUpload(BufferedUpload):
         self._begun = False
         self._appeared = False
 
-    def _send(self, piece: bytes | memoryview) -> None:
+    def _send(self, piece: memoryview) -> None:
         self._send_part(bytes(piece), last=False)
 
     def _send_part(self, piece: bytes, *, last: bool) -> None:

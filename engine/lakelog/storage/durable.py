@@ -277,7 +277,7 @@ class DurableUpload(BufferedUpload):
             stack.callback(self._release)
             self._held = stack.pop_all()
 
-    def _send(self, piece: bytes | memoryview) -> None:
+    def _send(self, piece: memoryview) -> None:
         with _nothing_written(self._path):
             _write_all(self._file, piece)
 

@@ -84,7 +84,7 @@ class BufferedUpload(ClosedOrAbandoned):
 
     def _send_buffer(self) -> None:
         piece, self._buffer = self._buffer, bytearray()
-        self._send(bytes(piece))
+        self._send(memoryview(piece))
 
     def tell(self) -> int:
         """Bytes written so far."""
@@ -116,7 +116,7 @@ class BufferedUpload(ClosedOrAbandoned):
         """Whether it was closed or abandoned, also by a failed write."""
         return self._closed
 
-    def _send(self, piece: bytes | memoryview) -> None:
+    def _send(self, piece: memoryview) -> None:
         """Append a piece to the file; a view is valid during the call."""
         raise NotImplementedError
 
