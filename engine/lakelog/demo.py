@@ -147,9 +147,7 @@ def make_table(directory: str | os.PathLike[str], commits: int = 150, seed: int 
 
 
 def local_folder(location: str | os.PathLike[str]) -> Path:
-    """The folder of a path, which may begin with ``~``, or of a ``file:`` URL; other URLs raise
-    InvalidInputError.
-    """
+    """The folder of a path, ``~`` allowed, or of a ``file:`` URL; else InvalidInputError."""
     store = open_store(location)
     if not isinstance(store, LocalStore):
         raise InvalidInputError(
@@ -161,9 +159,7 @@ def local_folder(location: str | os.PathLike[str]) -> Path:
 
 
 def append_commit(directory: str | os.PathLike[str], version: int, seed: int = 7) -> int:
-    """Write one more append by the stream, as `version`, to a table of `make_table`; returns the
-    number of files that it adds.
-    """
+    """Write one more append by the stream, as `version`; returns the number of files."""
     shop = _Shop(local_folder(directory))
     shop.columns = list(shop.table.snapshot().schema.names)
     added = shop.append(version, _STREAM, np.random.default_rng([seed, version]))

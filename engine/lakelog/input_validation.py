@@ -84,9 +84,7 @@ def checked(function: _Function, location_of: Callable[[Any], str] | None = None
 def checked_methods(
     *unchecked: str, location_of: Callable[[Any], str] | None = None
 ) -> Callable[[_Class], _Class]:
-    """`checked`, for the public methods that a class itself defines, except `unchecked`, which
-    check their arguments themselves.
-    """
+    """`checked`, for the public methods that a class itself defines, except `unchecked`."""
 
     def decorate(owner: _Class) -> _Class:
         for name, value in list(vars(owner).items()):
@@ -131,9 +129,7 @@ def require_choice(name: str, value: object, choices: Collection[str]) -> None:
 
 
 def require_version(version: object) -> None:
-    """Raise ArgumentTypeError or InvalidInputError for an argument that is neither a version nor
-    None.
-    """
+    """Raise ArgumentTypeError or InvalidInputError unless it is a version or None."""
     if version is not None:
         require_int("version", version, least=0)
 

@@ -102,9 +102,7 @@ def register_secrets(options: Mapping[str, Any] | None) -> None:
 
 
 def scrub(error: BaseException) -> None:
-    """Redact the texts of a driver's error and its causes in place, because a traceback shows them
-    too.
-    """
+    """Redact a driver's error and its causes in place, because a traceback shows them too."""
     seen: set[int] = set()
     ahead: list[BaseException | None] = [error]
     while ahead:

@@ -85,11 +85,7 @@ def _text(value: object) -> str:
 
 
 class Span:
-    """A timed operation; create it with `span`.
-
-    Attributes:
-        seconds: Duration in seconds; 0.0 until it has ended.
-    """
+    """A timed operation, made by `span`; `seconds` is 0.0 until it has ended."""
 
     __slots__ = ("_begin", "_fields", "_listener", "_name", "seconds")
 
@@ -137,9 +133,7 @@ def span(name: str, /, **attributes: object) -> Span:
 
 
 def count(name: str, value: int = 1, /, **attributes: object) -> None:
-    """Add to a counter, by a name from the table of this module; attributes need few distinct
-    values.
-    """
+    """Add to a counter of this module's table; attributes need few distinct values."""
     if _listens("metrics"):
         unit = "By" if name.endswith("bytes") else "1"
         _instrument("create_counter", name, unit).add(value, _attributes(attributes))
@@ -147,18 +141,14 @@ def count(name: str, value: int = 1, /, **attributes: object) -> None:
 
 
 def record(name: str, value: float, unit: str, /, **attributes: object) -> None:
-    """Record one measurement in a histogram of this module's table; `unit` in UCUM: ``s``, ``By``,
-    ``1``.
-    """
+    """Record a measurement in a histogram of this module's table; `unit` in UCUM: ``s``, ``By``."""
     if _listens("metrics"):
         _instrument("create_histogram", name, unit).record(value, _attributes(attributes))
     event(name, logging.DEBUG, value=value, unit=unit, **attributes)
 
 
 def _listens(part: str) -> bool:
-    """Whether OpenTelemetry may be in use: its API has been imported, or the environment names a
-    provider.
-    """
+    """Whether OpenTelemetry may be in use, by its import or the environment."""
     module, variable = _API[part]
     return module in sys.modules or (variable in os.environ and _is_importable(module))
 

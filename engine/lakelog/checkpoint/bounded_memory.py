@@ -82,9 +82,7 @@ class Budget:
 
 
 def resident_bytes() -> int:
-    """Resident memory of the process in bytes, after the allocators released what they can; an
-    estimate on some systems.
-    """
+    """Resident memory in bytes, after the allocators released what they can; or an estimate."""
     release()
     try:
         with open("/proc/self/statm", "rb") as file:
@@ -133,9 +131,7 @@ def partition_of(paths: pl.Series, partitions: int) -> pl.Series:
 
 
 class Spill:
-    """Narrow frames on disk by key, in order of appending; the context manager frees the disk.
-    Memory: twice `flush_bytes`.
-    """
+    """Narrow frames on disk by key, in order of appending; memory: twice `flush_bytes`."""
 
     def __init__(self, partitions: int, flush_bytes: int) -> None:
         self.partitions = min(partitions, _MOST_PARTITIONS)

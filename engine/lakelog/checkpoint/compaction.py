@@ -103,9 +103,7 @@ class CompactionReport(Displayed):
 def compact_log(
     log: Log, start: int, end: int, *, memory_limit: int | None = None
 ) -> CompactionReport:
-    """Write the log compaction file of the commits `start` to `end` (inclusive) unless it exists;
-    see `lakelog.Table.compact_log`.
-    """
+    """Write the log compaction of the commits `start` to `end`; see `lakelog.Table.compact_log`."""
     with telemetry.span("compaction.write", path=log.table, start=start, end=end):
         return _Compaction(log, start, end, memory_limit).run()
 
@@ -179,9 +177,7 @@ class _Compaction:
         return commits
 
     def _stage(self, commits: Sequence[CommitFile]) -> tuple[int, Digest]:
-        """Write the reconciled actions under a temporary name; return their length in bytes and
-        digest.
-        """
+        """Write the reconciled actions under a temporary name; returns length and digest."""
         expected = Digest()
         with (
             closing(self._reconciled(commits)) as frames,
@@ -235,9 +231,7 @@ class _Compaction:
             )
 
     def _publish(self, size_bytes: int) -> bool:
-        """Publish the file if its name is free; if the outcome is unknown, read the file.
-        Concurrent writers write the same content.
-        """
+        """Publish the file if its name is free; concurrent writers write the same content."""
         store = self.log.store
         if size_bytes > (_WHOLE_BYTES if self.budget is None else self.budget.whole):
             if store.stat(self.path) is not None:
@@ -252,9 +246,7 @@ class _Compaction:
         return put_unless_exists(store, self.path, store.read(self.staged))
 
     def _reconciled(self, commits: Sequence[CommitFile]) -> Generator[pl.DataFrame, None, None]:
-        """The reconciled actions in batches: protocol, metaData, domains, transaction identifiers,
-        then files; in memory or, with a memory limit, on disk.
-        """
+        """The reconciled actions in batches, file actions last; on disk with a memory limit."""
         layers, meta = Layers(), reconcile_meta([])
         text = sum(c.size_bytes for c in commits)
         with ExitStack() as stack:

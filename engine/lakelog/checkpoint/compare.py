@@ -284,9 +284,7 @@ def differs_from_replay(
 
 
 class FileCheck(NamedTuple):
-    """Result of checking a written Parquet file: uncompressed length in bytes, problem (empty:
-    none), expected and found.
-    """
+    """A check of a Parquet file: uncompressed bytes, problem (or empty), expected and found."""
 
     plain_bytes: int = 0
     problem: str = ""
@@ -318,9 +316,7 @@ def check_written_file(
 
 
 def _sample_statistics(file: pq.ParquetFile) -> Iterator[pl.DataFrame]:
-    """Both forms of statistics for some rows of the first, middle and last row group; parsing all
-    texts would cost more than all other checks.
-    """
+    """Both forms of statistics for some rows of the first, middle and last row group."""
     leaves = ("stats", STRUCT_STATISTICS)
     if any(child_type(file.schema_arrow, "add", leaf) is None for leaf in leaves):
         return

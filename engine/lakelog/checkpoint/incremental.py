@@ -81,9 +81,7 @@ _MERGE_RATIO = 2
 
 @dataclass(frozen=True)
 class Sidecar:
-    """A sidecar of the earlier checkpoint, with the rows that later commits override and its
-    expired tombstones.
-    """
+    """A sidecar of the earlier checkpoint, its overridden rows and its expired tombstones."""
 
     file: SidecarFile
     adds: int
@@ -156,9 +154,7 @@ _QUICK_S = 0.004
 
 @dataclass(frozen=True)
 class SidecarManifest:
-    """The sidecars of a V2 manifest, in order, and the recorded digest of all their rows (None: not
-    recorded).
-    """
+    """The sidecars of a V2 manifest, in order, and the recorded digest of all rows, or None."""
 
     files: tuple[SidecarFile, ...]
     total: Digest | None
@@ -319,9 +315,7 @@ def plan_incremental(
     *,
     now_ms: int,
 ) -> Incremental | Unfit:
-    """Plan a V2 checkpoint that keeps sidecars of `previous`. Memory: the layers above it, and the
-    paths of a few sidecars.
-    """
+    """Plan a V2 checkpoint that keeps sidecars; memory: layers, and paths of a few sidecars."""
     if not plan.layout.startswith("v2-"):
         return Unfit("only V2 checkpoints share sidecars")
     if not previous.layout.startswith("v2-"):
@@ -375,9 +369,7 @@ def plan_incremental(
 
 
 class Incremental:
-    """A planned V2 checkpoint that keeps sidecars: write `files`, sorted by `order` and divided by
-    `cuts`, as `plan`, then `verify` the staged files.
-    """
+    """A planned V2 checkpoint: write `files`, sorted and cut, as `plan`, then `verify` it."""
 
     def __init__(
         self,
@@ -411,9 +403,7 @@ class Incremental:
         return sum((s.digest for s in self.reuse.kept), self._expected)
 
     def files(self, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
-        """File actions for the new sidecars: adds, then tombstones; rows of rewritten sidecars
-        before those of commits.
-        """
+        """File actions for the new sidecars: adds, then tombstones; those of sidecars first."""
         comparison = Comparison.of(self.plan, self._log.dialect, columns)
         self._comparison = comparison.limited_to(child_type(self._schema, "add", STRUCT_STATISTICS))
         self._expected = Digest()

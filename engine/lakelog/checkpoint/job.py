@@ -134,9 +134,7 @@ class StagedParts:
 
 
 class ReadBack(NamedTuple):
-    """The content of the staged files: digest of all rows, uncompressed length of the columns, and
-    a file whose typed statistics differ from their texts, if any.
-    """
+    """Content of the staged files: digest, uncompressed bytes, and a file with wrong statistics."""
 
     found: Digest
     plain_bytes: int
@@ -153,15 +151,11 @@ class PartWriter(Protocol):
     plan: CheckpointPlan
 
     def write(self, *, may_keep_sidecars: bool) -> StagedParts:
-        """Stage all files; called once. Missing and damaged files of the state raise
-        `NotFoundError` and `CorruptionError`, other failures `CheckpointWriteError`.
-        """
+        """Stage all files, once; failures that are not the state's raise `CheckpointWriteError`."""
         ...
 
     def read_back(self, parts: StagedParts) -> ReadBack:
-        """Read the staged files. Raises `CheckpointValidationError` for a file that cannot be read
-        or is inconsistent.
-        """
+        """Read the staged files; `CheckpointValidationError` for an inconsistent one."""
         ...
 
     def differing_path(self, parts: StagedParts) -> str | None:
@@ -348,9 +342,7 @@ def _existing_checkpoints(log: Log, plan: CheckpointPlan) -> list[Checkpoint]:
 def _remove_replaced(
     log: Log, replaced: Sequence[Checkpoint], staged: StagedCheckpoint
 ) -> list[str]:
-    """Delete wrong and broken checkpoints, so that no reader prefers them; return a note for each
-    file that could not be deleted.
-    """
+    """Delete wrong and broken checkpoints; returns a note for each file that is left."""
     taken = {file.target for file in staged.files}
     deletable = [path for c in replaced for path in c.paths if path not in taken]
     return [

@@ -328,9 +328,7 @@ def part_actions(layout: str, options: CheckpointOptions, action_bytes: int = AC
 
 
 def check_writers(table: TableConfiguration, path: str) -> None:
-    """Refuse a table with features unknown to lakelog whose state a checkpoint might lose; other
-    uncommittable features concern only data files or commits.
-    """
+    """Refuse features unknown to lakelog that a checkpoint might lose."""
     if table.protocol.min_writer_version is None:
         return
     unknown = table.rules.supported(table.protocol) - table.rules.features.keys()

@@ -46,9 +46,7 @@ _ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Published:
-    """Whether the pointer refers to the checkpoint, and why not (None if it refers to a
-    later one).
-    """
+    """Whether the pointer refers to the checkpoint; else why not, or None for a later one."""
 
     pointer_moved: bool
     note: str | None = None
@@ -79,9 +77,7 @@ def publish(
 
 
 def move_pointer(store: LogStore, dialect: Dialect, staged: StagedCheckpoint) -> Published:
-    """Advance the pointer to a complete checkpoint. Never raises `LakelogError`, because the
-    checkpoint is published.
-    """
+    """Advance the pointer to a published checkpoint; never raises `LakelogError`."""
     if staged.pointer is None:
         return Published(False)
     path, content = staged.pointer
@@ -101,9 +97,7 @@ def point_at(log: Log, checkpoint: Checkpoint) -> bool:
 
 
 def _points_to_later(store: LogStore, dialect: Dialect, path: str, version: int) -> bool:
-    """Whether the pointer refers to a later version, or is malformed while a later checkpoint
-    exists.
-    """
+    """Whether the pointer names a later version, or is malformed below a later checkpoint."""
     try:
         pointed = dialect.pointed_version(store.read(path))
     except NotFoundError:
@@ -173,9 +167,7 @@ def _give_name(store: LogStore, file: StagedFile) -> None:
 
 
 def _has_arrived(store: LogStore, file: StagedFile) -> bool:
-    """Whether a file has its final name: only this process knows the temporary name, so a missing
-    temporary file was renamed.
-    """
+    """Whether a file has its final name: only this process can rename its temporary file."""
     try:
         there = store.stat(file.target)
         arrived = there is not None and there.size_bytes == file.size_bytes
@@ -185,9 +177,7 @@ def _has_arrived(store: LogStore, file: StagedFile) -> bool:
 
 
 def _delete_renamed(store: LogStore, files: Iterable[StagedFile]) -> None:
-    """Delete renamed files of an incomplete checkpoint, ignoring errors: the first error is
-    raised.
-    """
+    """Delete renamed files of an incomplete checkpoint; the first error is raised instead."""
     paths = [file.target for file in files]
     if paths:
         with suppress(LakelogError):

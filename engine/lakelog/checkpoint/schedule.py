@@ -156,9 +156,7 @@ class Scheduler:
         self._recent: deque[tuple[int, int]] = deque(maxlen=1 << 16)
 
     def after_commit(self, committed: Committed) -> None:
-        """Record a commit, and start a checkpoint if due; for `Runtime.on_commit`. Costs a few
-        comparisons.
-        """
+        """Record a commit, and start a checkpoint if due; for `Runtime.on_commit`."""
         options = self._options_of(committed.configuration)
         if options is None:
             return

@@ -32,9 +32,7 @@ _MOST = 0.5
 
 @dataclass(frozen=True)
 class SidecarRanges:
-    """The ranges of sidecars: lower and upper bounds of the first keys of the order, one row per
-    sidecar of `paths`.
-    """
+    """Lower and upper bounds of the first keys of the order, one row per sidecar of `paths`."""
 
     paths: tuple[str, ...]
     least: pl.DataFrame

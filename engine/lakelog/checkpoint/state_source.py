@@ -134,9 +134,7 @@ class StateSource:
 
     @cached_property
     def meta(self) -> pl.DataFrame:
-        """Narrow non-file actions: protocol, metaData, live domains, unexpired transaction
-        identifiers, skips.
-        """
+        """Narrow non-file actions, without removed domains and expired identifiers."""
         meta = self._meta_state.meta
         kinds = {kind: actions.of_type(meta, kind) for kind in CHECKPOINT_META}
         kinds["domainMetadata"] = live_domains(meta)
@@ -162,9 +160,7 @@ class StateSource:
 
     @property
     def held_bytes(self) -> int | None:
-        """Rows that may be buffered in memory for sorting, in bytes; None without a memory
-        limit.
-        """
+        """Bytes of rows that may be in memory for sorting; None without a memory limit."""
         return None if self._budget is None else self._budget.flush
 
     @cached_property
@@ -237,9 +233,7 @@ class StateSource:
     def _partitioned(
         self, adds: Sequence[str], removes: Sequence[str], minimum_ms: int
     ) -> Iterator[tuple[str, pl.DataFrame]]:
-        """Checkpoint rows that no later commit affects, then the partitions' adds, then all
-        tombstones.
-        """
+        """Checkpoint rows without later changes, then the partitions' adds, then tombstones."""
         assert self._budget is not None
         above, _, mask = self._spilled
         texts = self._texts
@@ -284,9 +278,7 @@ class StateSource:
 
     @cached_property
     def _spilled(self) -> tuple[Spill, pl.DataFrame, PathMask]:
-        """The commits above the checkpoint: file actions by partition, other actions reconciled,
-        and a mask of affected paths.
-        """
+        """The commits' file actions by partition, other actions, and a mask of affected paths."""
         assert self._budget is not None
         partitions = count_partitions(
             self._tail_bytes + _ROW_BYTES * len(self._repeated), self._budget.partition
@@ -347,9 +339,7 @@ class StateSource:
             return seen.repeated()
 
     def _refuse_repeats(self, seen: Repeats) -> None:
-        """Raise for a repeated (path, dvId) in the checkpoint; see
-        `lakelog.log.state.State.live`.
-        """
+        """Raise for a repeated (path, dvId) in the checkpoint; see `State.live`."""
         repeated = seen.repeated()
         if self._base is None or not len(repeated):
             return

@@ -168,9 +168,7 @@ def _counts(held: Digest) -> str:
 def verify_checkpoint(
     log: Log, version: int | None = None, *, memory_limit: int | None = None
 ) -> VerifyReport:
-    """Verify the checkpoint that readers use for a version (None: the newest); see
-    `lakelog.Table.verify`. Lists again if cleanup removes files.
-    """
+    """Verify a version's checkpoint (None: newest), again after a cleanup; see `Table.verify`."""
     listed: set[str] = set()
 
     def attempt() -> VerifyReport:
@@ -250,9 +248,7 @@ def independent_state(log: Log, version: int) -> State | None:
 
 @dataclass(frozen=True)
 class _Side:
-    """Digests of one side, with and without statistics, and the columns of adds that have
-    values.
-    """
+    """Digests of one side, with and without statistics, and the columns of adds with values."""
 
     whole: Digest
     bare: Digest
@@ -379,9 +375,7 @@ class _Proof:
         other: tuple[State, _Side],
         comparison: Comparison,
     ) -> str:
-        """The differences in words, by action type, and by column if the number of adds is
-        equal.
-        """
+        """The differences by action type, and by column if the number of adds is equal."""
         differences = expected.differences(found)
         problems = [
             f"{d.found} {d.action_type} where replay gives {d.expected}"
@@ -415,9 +409,7 @@ class _Proof:
         return not self.log.dialect.checkpoints_keep_tombstones and "remove" not in found.counts
 
     def _files_of(self, own: State) -> tuple[str, ...]:
-        """Its files, including sidecars; a JSON checkpoint's reader also returns commits
-        below it.
-        """
+        """Its files, with sidecars, without the commits that a JSON checkpoint's reader needs."""
         if not self.log.dialect.checkpoints_are_complete or own.base is None:
             return self.checkpoint.paths
         return own.base.files

@@ -258,9 +258,7 @@ def _require_agreement(snapshot: LogSnapshot, body: Mapping[str, Any]) -> None:
 
 
 def _disagreements(body: Mapping[str, Any], there: Mapping[str, Any]) -> tuple[str, ...]:
-    """Fields that differ between two checksums of a version; histograms with different bins are not
-    compared.
-    """
+    """Fields that differ between two checksums; histograms only if their bins are equal."""
     ours, theirs = recorded_fields(body), recorded_fields(there)
     differ = [n for n, v in theirs.items() if v is not None and ours.get(n) not in (None, v)]
     bins = [f.get("fileSizeHistogram") or {} for f in (ours, theirs)]

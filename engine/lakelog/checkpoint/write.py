@@ -108,9 +108,7 @@ def write_checkpoint(
 
 
 class _LocalPartWriter:
-    """Writes the files of a checkpoint in this process, with the dialect's checkpoint writer; see
-    `lakelog.checkpoint.job.PartWriter`.
-    """
+    """Writes the files of a checkpoint in this process; see `PartWriter`."""
 
     def __init__(
         self,
@@ -219,9 +217,7 @@ class _LocalPartWriter:
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """Convert errors of the writer to errors of the checkpoint; errors of replay pass
-        through.
-        """
+        """Convert errors of the writer to errors of the checkpoint, except those of replay."""
         try:
             yield
         except CorruptionError as cause:
@@ -363,9 +359,7 @@ class _LocalPartWriter:
             raise differs_from_replay(what, path, self.plan.version, expected=False, found=True)
 
     def _check_files(self, parts: StagedParts) -> tuple[int, str | None]:
-        """Check each file; return the uncompressed length of the columns, in bytes, and a file
-        whose typed statistics differ from their texts.
-        """
+        """Check each file; returns uncompressed bytes, and a file with wrong statistics."""
         version, plain, differing = self.plan.version, 0, None
         for file in parts.staged.files:
             try:
@@ -403,9 +397,7 @@ class _LocalPartWriter:
         return rows["path"][0] if rows.height else None
 
     def published(self) -> Sequence[str]:
-        """Write the version's checksum, if its counts are verified; the checkpoint does not depend
-        on it.
-        """
+        """Write the version's checksum if its counts are verified; it is not necessary."""
         counts, version = self._counts, self._state.version
         if counts is None or self._log.dialect.checksum_path(version) is None:
             return ()

@@ -63,9 +63,7 @@ class _Report:
 
 
 class _Interrupt:
-    """Ctrl-C and SIGTERM: the first one ends reading, after the current write; the second one ends
-    the command.
-    """
+    """The first Ctrl-C or SIGTERM ends reading after the current write; the second, the command."""
 
     def __init__(self) -> None:
         self.is_set = False

@@ -165,9 +165,7 @@ def report_row(report: Any, columns: str, **values: tuple[pl.DataType, Any]) -> 
 
 
 def report_schema(report: type, columns: str) -> dict[str, pl.DataType]:
-    """Polars types of a report's attributes, from their annotations: numbers and booleans, lists of
-    text for tuples, else text.
-    """
+    """Polars types of a report's attributes, by their annotations; else text."""
     import polars as pl
 
     types = {"int": pl.Int64(), "float": pl.Float64(), "bool": pl.Boolean()}

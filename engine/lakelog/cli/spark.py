@@ -81,9 +81,7 @@ def run(file: str, steps: tuple[str, ...], output: Output) -> int:
 
 
 def _of_spark(error: Exception, file: str) -> LakelogError:
-    """Convert an error of Spark: SQLSTATE 42 is invalid input. Only the line with the cause is
-    kept; ``--debug`` shows the Java stack trace.
-    """
+    """Convert an error of Spark: SQLSTATE 42 is invalid input; only its cause is kept."""
     lines = [line for line in str(error).splitlines() if line.strip()]
     # The first line of Py4J names its own call; a Python traceback ends with the error.
     lines = [line for line in lines if line.startswith(": ")] or lines

@@ -24,12 +24,7 @@ _REFRESH_SECONDS = 0.1
 
 
 class Meter:
-    """Counts of files and bytes read.
-
-    Attributes:
-        files: Number of file reads; a file that is read twice counts twice.
-        size_bytes: Bytes read.
-    """
+    """Counts of files and bytes read; a file that is read twice counts twice."""
 
     def __init__(self) -> None:
         self.files = 0
@@ -56,9 +51,7 @@ def open_metered(target: Target) -> tuple[Table, Meter]:
 
 
 class Watch:
-    """The progress bar of a task: `expect` sets the bytes to read, `show_step` a step and its
-    progress.
-    """
+    """The progress bar of a task; `expect` sets the bytes to read, `show_step` shows a step."""
 
     def __init__(self, meter: Meter) -> None:
         self._begin = meter.size_bytes

@@ -301,9 +301,7 @@ class Alter:
         column: str | None = None,
         to: str | None = None,
     ) -> int | None:
-        """Commit an edit of the schema; `column` is renamed to `to`, changed (both are equal), or
-        dropped (None).
-        """
+        """Commit an edit of the schema: `column` is renamed to `to`, changed (equal) or dropped."""
         tx = self._begin(operation=operation, parameters=parameters)
         metadata = tx.snapshot.metadata
         schema = edit(metadata.schema)

@@ -122,9 +122,7 @@ def create_with_rows(
     where: pl.Expr | str | None,
     options: WriteOptions,
 ) -> WriteReport:
-    """Create a table with rows, each of which satisfies `where`, in one commit; see
-    `lakelog.write`.
-    """
+    """Create a table with rows that satisfy `where`, in one commit; see `lakelog.write`."""
     plan = WritePlan.under(
         new.log.table,
         new.table,
@@ -152,9 +150,7 @@ def create_with_rows(
 def create_with_files(
     new: NewTable, files: pl.DataFrame, mode: str, num_rows: int, commit: CommitArguments
 ) -> WriteReport:
-    """Create a table with written files (`DataFileWriter.finish`) in one commit; files of a commit
-    that failed are deleted.
-    """
+    """Create a table with written files in one commit; if it fails, they are deleted."""
     report = WriteReport(0, num_rows, files.height, int(files["size"].sum()))
     partition_by = orjson.dumps(list(new.table.metadata.partition_columns)).decode()
     operation = Operation("WRITE", {"mode": _MODES[mode], "partitionBy": partition_by})
@@ -220,9 +216,7 @@ class _Write:
         return commit.commit(report)
 
     def lost_its_values(self) -> bool:
-        """Whether other commits changed the metadata only to generate values of identity columns,
-        so that the same rows can be written with later ones.
-        """
+        """Whether other commits only generated identity values, so that later ones can be used."""
         before = self._commit.tx.snapshot
         now, table = LogSnapshot.open(self._commit.log).metadata, before.table_configuration
         return HIGH_WATER_MARK in (now.schema_string or "") and not metadata_changes(
@@ -339,9 +333,7 @@ def _conformed(
     *,
     adds_columns: bool,
 ) -> Iterator[tuple[int | None, pa.Table]]:
-    """The rows of the caller, in the table's schema, each of which satisfies `where`, and the lane
-    of the writer that they belong to.
-    """
+    """The rows in the table's schema, which satisfy `where`, and the lane of the writer."""
     for batch in rows.batches:
         given = _without_void(batch, schema) if adds_columns else batch
         for lane, piece in writer.pieces(given, in_order=conform.numbers_rows):
@@ -445,10 +437,7 @@ def _metrics(report: WriteReport, removed_files: pl.DataFrame) -> Mapping[str, i
 
 
 def partitions_of(snapshot: LogSnapshot, adds: pl.DataFrame, mapping: str) -> pl.Expr:
-    """The rows of every partition that some of the files are of, as a predicate.
-
-    Memory grows with the number of partitions.
-    """
+    """The rows of every partition of some of the files, as a predicate, one part per partition."""
     columns = snapshot.metadata.partition_columns
     typed = typed_partitions(adds["partitionValues"], snapshot.schema, columns, mapping=mapping)
     *outer, last = (series.alias(series.name.removeprefix(PREFIX)) for series in typed.values)

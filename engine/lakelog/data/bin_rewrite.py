@@ -91,9 +91,7 @@ class Rewritten:
 
 @dataclass(frozen=True)
 class BinRewriter:
-    """Rewrites bins of files from one plan to another, with threads that encode files. Small and
-    picklable.
-    """
+    """Rewrites bins of files from one plan to another, in threads; small and picklable."""
 
     source: ReadPlan
     target: WritePlan

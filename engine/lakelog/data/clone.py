@@ -93,9 +93,7 @@ def clone(
 
 
 def _require_apart(source: str, target: str, path: str) -> None:
-    """Refuse tables of which one contains the other: vacuum of the outer one would delete files of
-    the inner one.
-    """
+    """Refuse nested tables: vacuum of the outer one would delete files of the inner one."""
     outer, inner = sorted((source.rstrip("/") + "/", target.rstrip("/") + "/"), key=len)
     if inner.startswith(outer):
         raise InvalidInputError(

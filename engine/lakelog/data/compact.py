@@ -189,9 +189,7 @@ Begin = Callable[..., LogTransaction]
 
 @dataclass(frozen=True)
 class Compaction:
-    """What a compaction is asked for, as `Table.compact`; `sort_bytes` are sorted together, and
-    `commit_bytes` rewritten for one commit, about.
-    """
+    """The arguments of `Table.compact`, and the bytes sorted together, and rewritten per commit."""
 
     target_bytes: int | None = None
     small_bytes: int | None = None
@@ -266,9 +264,7 @@ class _Total:
 
 @dataclass(frozen=True)
 class _Round:
-    """The bins of one commit: their files and all new files, with ``bin``, and the results of the
-    rewrite.
-    """
+    """The bins of one commit: their files, all new files, and the results of the rewrite."""
 
     snapshot: LogSnapshot
     files: pl.DataFrame
@@ -331,10 +327,7 @@ def compact(
 def compact_bins(
     log: Log, begin: Begin, asked: Compaction, run: RunBins, progress: Progress | None = None
 ) -> CompactReport:
-    """Rewrite the current candidates until none is left.
-
-    Memory: the live files, and what `run` needs.
-    """
+    """Rewrite the current candidates until none is left; the live files are in memory."""
     total = _Total()
     fruitless = 0
     expected = 0
@@ -447,9 +440,7 @@ def _rewritten(
 
 
 def _counted(made: _Round) -> _Round:
-    """The round; bins whose row count differs from the log count as unread, because committing them
-    could lose rows.
-    """
+    """The round; bins with another row count than the log are unread, as they could lose rows."""
     left = pl.col("numRecords")
     files = made.removed_files.select(_BIN, recorded_rows(made.removed_files).alias("numRecords"))
     recorded = files.group_by(_BIN).agg(

@@ -65,10 +65,7 @@ class Incoming:
 
     @staticmethod
     def of(rows: Any) -> Incoming:
-        """Rows of a caller.
-
-        Memory: of streams a batch.
-        """
+        """Rows of a caller; of a stream, one batch is in memory."""
         if isinstance(rows, Incoming):
             return rows
         if isinstance(rows, pl.LazyFrame):
@@ -150,9 +147,7 @@ def to_table(rows: Rows) -> pa.Table:
 
 
 class Conform:
-    """Brings rows under a schema; with `rules`, new rows of a table, whose values are computed and
-    checked. `identities` generates values of identity columns.
-    """
+    """Brings rows under a schema; with `rules`, computes and checks values of new rows."""
 
     def __init__(
         self,
@@ -284,8 +279,8 @@ def _default(column: Field, now_us: int) -> pa.Scalar | None:
 
 
 def fit(values: pa.ChunkedArray, column: Field) -> pa.ChunkedArray:
-    """A column's values in the type of the table's column; errors as `Conform.table`, without
-    those of nulls and lengths.
+    """A column's values in the type of the table's column; errors as `Conform.table`, without those
+    of nulls and lengths.
     """
     target = _wide_type(column.type)
     chunks = [_fit(chunk, column.type, column.name) for chunk in values.chunks]
@@ -551,9 +546,7 @@ def renamed(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def merged_schema(table: Struct, rows: pa.Schema) -> Struct:
-    """The schema under which files of the table and new rows can both be read; a new column of
-    nulls has no type, and is left out with a warning.
-    """
+    """The schema of files and new rows; a new column of nulls is left out with a warning."""
     known = [field for field in rows if not pa.types.is_null(field.type)]
     untyped = [f.name for f in rows if f not in known and table.field(f.name) is None]
     if untyped and known:

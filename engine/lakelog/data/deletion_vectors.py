@@ -101,10 +101,7 @@ class Vector:
 
 
 class VectorReader:
-    """Reads deletion vectors; safe to use from several threads.
-
-    Memory: a few open files, of which a remote store keeps blocks.
-    """
+    """Reads deletion vectors, in several threads; a few files, or blocks of them, stay open."""
 
     def __init__(self, open_file: Callable[[str], BinaryIO]) -> None:
         self._open_file = open_file
@@ -112,10 +109,7 @@ class VectorReader:
         self._lock = threading.Lock()
 
     def read(self, vector: Vector, rows: int | None = None) -> Rows:
-        """The row indexes that a vector deletes, ascending and distinct.
-
-        Memory: 8 bytes a deleted row.
-        """
+        """The row indexes that a vector deletes, ascending and distinct."""
         if rows is not None and vector.cardinality > rows:
             # Before it is read: a few bytes of it may represent any number of rows.
             raise _wrong(
@@ -394,10 +388,7 @@ def _decode_container(cursor: _Cursor, size: int, is_run: bool) -> Rows:
 
 
 class VectorWriter:
-    """Writes the deletion vectors of one commit; for one thread.
-
-    Memory: one vector, and what an upload holds.
-    """
+    """Writes the deletion vectors of one commit, one vector at a time; for one thread."""
 
     def __init__(self, store: LogStore, new_id: Callable[[], str]) -> None:
         self._store, self._new_id = store, new_id
@@ -407,11 +398,7 @@ class VectorWriter:
         """The file, once it was begun."""
 
     def add(self, rows: Rows) -> dict[str, Any]:
-        """Store a vector of row indexes, ascending and distinct.
-
-        Returns:
-            The columns of its descriptor, by the names of the flattened schema.
-        """
+        """Store ascending, distinct row indexes; returns their flattened descriptor columns."""
         data = _encode_vector(rows)
         found = {
             "dvStorageType": "i",

@@ -159,9 +159,7 @@ class Sources:
 def raise_explained(
     error: Exception, path: str, version: int | None, sources: Sources, size_bytes: int | None
 ) -> NoReturn:
-    """Raise what went wrong with a data file as an error that names it; other errors as they
-    are.
-    """
+    """Raise an error of a data file as one that names it; other errors are raised unchanged."""
     match error:
         case NotFoundError():
             if error.path not in {None, path, sources.name(path)}:  # its deletion vector
@@ -256,9 +254,7 @@ def _parsed(stats: str | None) -> dict[str, Any]:
 
 
 def _values(recorded: dict[str, Any], column: Path, most: int) -> Iterator[tuple[Path, str]]:
-    """The leaves at and below a column that have a value, with the statistic that proves it: fewer
-    nulls than `most`, or a bound.
-    """
+    """The leaves at and below a column with a value, and the statistic that proves it."""
     for path, nulls in _leaves(_below(recorded.get("nullCount"), column), column):
         if type(nulls) is int and nulls < most:
             yield path, f"nullCount {nulls}"

@@ -86,9 +86,7 @@ class ReadPlan:
         *,
         row_ids: bool = False,
     ) -> ReadPlan:
-        """The plan of a version; with `row_ids`, the rows of a table with row tracking keep their
-        ids.
-        """
+        """The plan of a version; with `row_ids`, rows have their ids if row tracking is enabled."""
         metadata = snapshot.metadata
         if not snapshot.table_configuration.dialect.has_rows:
             raise UnsupportedFeatureError(
@@ -217,9 +215,7 @@ def row_id_columns(snapshot: LogSnapshot) -> tuple[str, str] | None:
 
 
 def require_single(files: pl.DataFrame, version: int | None) -> None:
-    """Refuse data files that are live more than once, with different deletion vectors: their rows
-    would be read more than once (Delta protocol, Action Reconciliation).
-    """
+    """Refuse files that are live with two vectors (Delta protocol, Action Reconciliation)."""
     if files["dvStorageType"].null_count() == files.height:
         return
     again = files["path"].is_duplicated()

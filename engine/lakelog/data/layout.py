@@ -42,9 +42,7 @@ _UNITS = {unit: 1 << 10 * power for power, unit in enumerate(("", "k", "m", "g",
 
 @dataclass(frozen=True)
 class Codec:
-    """How data pages are compressed: pyarrow's name, what file names say of it, and the level
-    (None: the codec's own).
-    """
+    """Compression of data pages: pyarrow's name, its part of file names, the level or None."""
 
     name: str
     extension: str
@@ -88,9 +86,7 @@ they do not. Few rows decide the clear cases.
 
 
 def dictionary_paths(rows: pa.Table) -> list[str]:
-    """Parquet paths of the columns whose values repeat, by a sample of the rows; columns inside
-    structs, lists and maps always have a dictionary.
-    """
+    """Parquet paths of columns with repeated values, by a sample, and of all nested columns."""
     found: list[str] = []
     for field, column in zip(rows.schema, rows.columns, strict=True):
         if pa.types.is_nested(field.type):
@@ -292,10 +288,7 @@ class Groups:
 
 
 def group_rows(table: pa.Table, fields: Sequence[contract.Field]) -> Groups:
-    """Where the rows of each partition are.
-
-    Zero and negative zero are partitions of their own, and all values that are not numbers are one.
-    """
+    """The rows of each partition; zero and negative zero differ, and all NaN are one."""
     columns = [pl.Series(str(i), table.column(key.name)) for i, key in enumerate(fields)]
     names = [series.name for series in columns]
     # Polars groups the two zeros together.

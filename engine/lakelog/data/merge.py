@@ -69,9 +69,7 @@ class _Clause:
     skipped: Sequence[str] = ()
 
     def columns(self, source: Sequence[str]) -> list[str]:
-        """The columns of the source that the clause assigns to columns of the same name, in any
-        case, if they are values.
-        """
+        """Columns of the source that the clause assigns, as values, to those of the same name."""
         every = self.values is None
         named = {name.lower() for name in (self.skipped if self.values is None else self.values)}
         return [name for name in source if (name.lower() in named) != every]
@@ -489,9 +487,7 @@ class _Merging(Change):
         return found
 
     def holding(self, files: pl.DataFrame) -> pl.DataFrame:
-        """The files whose bounds have a key of the source between them; all where rows without a
-        source row change too.
-        """
+        """The files whose bounds include a key; all if rows without a source row change."""
         if self._by_source or not files.height:
             return files
         snapshot = self._snapshot
@@ -629,9 +625,7 @@ def _with_struct(schema: contract.Struct, field: contract.Field) -> contract.Str
 def _choose(
     effects: Sequence[_Effect], count: int, seen: Callable[[], pl.DataFrame]
 ) -> NDArray[np.int64]:
-    """For each of `count` rows the number of the first clause whose predicate is true, or -1; the
-    columns that clauses see are gathered only for a predicate.
-    """
+    """For each row, the number of the first clause whose predicate is true, or -1."""
     chosen = np.full(count, -1)
     frame: pl.DataFrame | None = None
     for number, effect in enumerate(effects):

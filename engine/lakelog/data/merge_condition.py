@@ -180,9 +180,7 @@ def _fields(node: Any, names: Sequence[str]) -> Iterator[str]:
 
 
 def _plain(node: Any) -> pl.Expr | None:
-    """An expression over the target's columns instead of its struct; None if it reads the whole
-    struct.
-    """
+    """An expression over the target's columns instead of its struct; None for the whole struct."""
 
     def renamed(node: Any) -> Any:
         match _side(node), node:

@@ -156,9 +156,7 @@ def _columns(elements: Sequence[bytes]) -> Iterator[_Column]:
 
 
 class _Chunk(NamedTuple):
-    """A column chunk: its metadata without offsets, the offsets of its pages by field id, its byte
-    range, and its length without compression.
-    """
+    """A column chunk: metadata without offsets, page offsets by field id, range, plain length."""
 
     metadata: dict[int, Value]
     offsets: dict[int, int]
@@ -371,9 +369,7 @@ def _memory_bytes(metadata: pq.FileMetaData, number: int, leaves: Sequence[int])
 
 
 class _Encoded(NamedTuple):
-    """A row group as a file of its own: the bytes before its footer, its chunks, its metadata, and
-    the fields of its footer.
-    """
+    """A row group as a file of its own: bytes, chunks, metadata, and fields of its footer."""
 
     content: memoryview
     chunks: tuple[_Chunk, ...]
@@ -467,10 +463,7 @@ class ParquetGroups:
 
 
 class ParquetCopy(ParquetGroups):
-    """A copy of a data file with new columns, or new values of some. For one thread at a time.
-
-    Memory: the new columns of a row group, encoded.
-    """
+    """A copy of a data file with new columns, or new values of some; for one thread at a time."""
 
     def __init__(
         self, store: LogStore, path: str, source: CopySource, codec: Codec, stats: StatsPlan

@@ -488,11 +488,7 @@ class _Reading:
         )
 
     def _partition_values(self, files: pl.DataFrame) -> list[pa.Array]:
-        """For each partition column wanted, its values, one a file.
-
-        Raises:
-            CorruptionError: A value is missing, or none of the column's type.
-        """
+        """The values of each partition column, one per file; CorruptionError for an invalid one."""
         plan = self._plan
         if not self._partitions:
             return []
@@ -510,9 +506,7 @@ class _Reading:
 
 @dataclass(frozen=True)
 class _Opened:
-    """What a thread read of files: their batches, and those that are still to be read, or the error
-    that was raised after them.
-    """
+    """What a thread read of files: batches, and those still to be read, or the error after them."""
 
     batches: list[pa.RecordBatch]
     rest: Iterator[pa.RecordBatch] | None
@@ -628,9 +622,7 @@ def _uncolumned(count: int) -> pa.RecordBatch:
 def _gathered(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """The same rows in fewer batches: those of many small files, joined. A batch with a fourth of
-    the rows is large enough not to be copied again.
-    """
+    """The same rows in fewer batches; one with a fourth of the rows is not copied again."""
     pending: list[pa.RecordBatch] = []
     rows = 0
     for batch in batches:

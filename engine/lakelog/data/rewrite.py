@@ -61,9 +61,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class UpdatedColumns:
-    """Columns that get new values, and those that are read for it, which include them; the table's
-    rules read some.
-    """
+    """Columns that get new values, and those that are read for it, also by the table's rules."""
 
     assigned: frozenset[str]
     read: frozenset[str]
@@ -94,10 +92,7 @@ def marks_rows(snapshot: LogSnapshot) -> bool:
 
 
 class _Marking:
-    """Collects the deleted rows of files, and marks them by deletion vectors.
-
-    Rows come by file, in the order of the files. Memory: the deleted rows of one file.
-    """
+    """Marks the deleted rows of files, which come file by file, by deletion vectors."""
 
     def __init__(
         self, snapshot: LogSnapshot, files: pl.DataFrame, writer: VectorWriter, store: LogStore
@@ -143,9 +138,7 @@ class _Marking:
         self._vectors.append(self._writer.add(rows))
 
     def finish(self) -> tuple[Targets, pl.DataFrame]:
-        """The files that held the rows, and those to be added in place of the files of which rows
-        are left.
-        """
+        """The removed files, and the files with vectors that replace those with other rows."""
         self._close_file()
         self._reader.close()
         self._writer.finish()
@@ -167,10 +160,7 @@ class _Marking:
 
 
 def _with_wide_bounds(stats: str | None, records: int) -> str:
-    """Statistics of a file of which rows are deleted.
-
-    The text is kept, because a parser could round its numbers.
-    """
+    """Wide statistics of a file; the text is kept, because a parser could round numbers."""
     wide = f"{_TIGHT_BOUNDS}:false"
     text = (stats or "").strip()
     try:
@@ -350,9 +340,7 @@ class Rewriter:
     def _copy_columns(
         self, files: pl.DataFrame, hit: NDArray[np.intp], touched: NDArray[np.int64]
     ) -> NDArray[np.intp]:
-        """Copy files with new values in some columns, without decoding the others; gives the
-        numbers of these files.
-        """
+        """Copy files with new columns, without decoding the others; returns their numbers."""
         sources = self._copy_sources(files, hit)
         updated = self._change.updated
         if not sources or updated is None:
@@ -569,9 +557,7 @@ def _batch_rows(files: pl.DataFrame, batch_bytes: int) -> int:
 
 
 def _updated(rows: pa.Table, positions: NDArray[np.intp], outcomes: Sequence[Outcome]) -> pa.Table:
-    """The rows with the new versions of some in their places; `positions` are those of the rows
-    that change. A column without new values is not copied.
-    """
+    """The rows with the new versions at `positions`; columns without new values are not copied."""
     for index, own in enumerate(rows.schema):
         changed = []
         for outcome in outcomes:

@@ -206,12 +206,7 @@ class RowCommit:
         return self.snapshot.table_configuration.is_active("changeDataFeed")
 
     def write_plan(self, metadata: Metadata | None = None, *, new_rows: bool = True) -> WritePlan:
-        """How its data files look, under other metadata where they are given; as
-        `WritePlan.under`.
-
-        Raises:
-            UnsupportedFeatureError: lakelog cannot write rows to the table.
-        """
+        """The plan of its data files, under other metadata if given; as `WritePlan.under`."""
         table = self.snapshot.table_configuration
         return WritePlan.under(
             self.log.table,
@@ -278,9 +273,7 @@ class RowCommit:
 
     @contextmanager
     def guarded(self) -> Iterator[None]:
-        """Delete the new files if the block fails. A data file that is missing because a later
-        version removed it is a conflict.
-        """
+        """Delete the new files if the block fails; a file that was removed since is a conflict."""
         try:
             yield
         except BaseException as cause:

@@ -90,9 +90,7 @@ class Leaf:
 
 @dataclass(frozen=True)
 class StatsPlan:
-    """The columns of which the files of a table have statistics, in schema order; texts are cut to
-    `prefix_length` characters.
-    """
+    """The columns with statistics, in schema order; texts are cut to `prefix_length` characters."""
 
     leaves: tuple[Leaf, ...]
     prefix_length: int = _PREFIX_LENGTH
@@ -168,11 +166,7 @@ class _Seen:
 
 @dataclass
 class FileStats:
-    """Statistics of one file: see its rows with `see`, and end with `json`.
-
-    Attributes:
-        plan: Which statistics.
-    """
+    """Statistics of one file: pass its rows to `see`, and end with `json`."""
 
     plan: StatsPlan
     _seen: list[_Seen] = field(init=False)
@@ -309,9 +303,7 @@ def footer_statistics(plan: StatsPlan, footer: pq.FileMetaData) -> str:
 
 
 def _unit_us(leaf: Leaf, column: pq.ColumnSchema) -> int | None:
-    """Microseconds of a value of the footer, for times (1 for other types); None where the bounds
-    of the column are not certain.
-    """
+    """Microseconds per value of the footer (1 for other types); None if bounds are not certain."""
     kind, physical = logical_type(column), column.physical_type
     if not leaf.has_bounds or leaf.is_float or kind.get("isSigned") is False:
         return None

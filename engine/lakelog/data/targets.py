@@ -33,9 +33,7 @@ if TYPE_CHECKING:
 
 
 class Selection:
-    """Which rows a change concerns: here all for which a condition is true; `touches` reads
-    `columns`.
-    """
+    """The rows that a change concerns: here, where a condition is true; reads `columns`."""
 
     columns: Sequence[str] = ()
 
@@ -66,9 +64,7 @@ class Targets:
 def find_targets(
     snapshot: LogSnapshot, candidates: pl.DataFrame, where: pl.Expr | None, store: LogStore
 ) -> Targets:
-    """Judge files that may hold matching rows; the condition's columns are read only from files
-    that the log does not settle.
-    """
+    """The files with matching rows; reads the condition's columns if the log does not decide."""
     whole, unsettled = split_whole(snapshot, candidates, where)
     found = _read_targets(snapshot, unsettled, Selection(where), store)
     return Targets(pl.concat([whole, found.whole]), found.partly, found.rows_matched)
@@ -99,9 +95,7 @@ def touched_rows(
 
 
 def live_rows(snapshot: LogSnapshot, files: pl.DataFrame, store: LogStore) -> pl.Series:
-    """The number of rows of each file without the deleted ones; where the log does not record it,
-    from the file's footer.
-    """
+    """The rows of each file without the deleted ones; from the footer if the log lacks it."""
     counts = recorded_rows(files)
     unknown = counts.is_null()
     if not unknown.any():
@@ -131,9 +125,7 @@ def recorded_rows(files: pl.DataFrame) -> pl.Series:
 def split_whole(
     snapshot: LogSnapshot, candidates: pl.DataFrame, where: pl.Expr | None
 ) -> tuple[pl.DataFrame, pl.DataFrame]:
-    """Files all of whose rows match by what the log records of them, and files that have to be
-    read; those that cannot match are in neither.
-    """
+    """Files all of whose rows match by the log, and files to read; others cannot match."""
     if where is None or not candidates.height:
         return candidates, candidates.clear()
     metadata = snapshot.metadata

@@ -195,9 +195,7 @@ class Assignments:
         return self._conform.table(found.select(pl.col(f"\x00{n}").alias(n) for n in names))
 
     def apply(self, rows: pa.Table, seen: pl.DataFrame | None = None) -> pa.Table:
-        """The rows with their new values, and generated columns computed from them; `seen` are the
-        columns of the expressions, if they are not those of the rows.
-        """
+        """The rows with their new values, and generated columns computed from them."""
         if seen is None:
             columns = [name for name in rows.column_names if name in self._roots]
             seen = pl.DataFrame(rows.select(columns)) if columns else pl.DataFrame(height=len(rows))

@@ -158,10 +158,7 @@ class DataFileWriter:
     # --- rows --------------------------------------------------------------------------------
 
     def write(self, batch: Rows) -> None:
-        """Take new rows, which have to satisfy the table's rules.
-
-        Memory: what the writer may hold, and some copies of a million rows.
-        """
+        """Take new rows, which must satisfy the table's rules."""
         self._take(batch, self._conform_new)
 
     def copy(self, batch: Rows, lane: int | None = None) -> None:
@@ -481,9 +478,7 @@ class DataFileWriter:
         return list(self._paths)
 
     def abort(self) -> None:
-        """Delete every file of this writer. Only for files that no log names: a process that tried
-        to commit them looks first. What cannot be deleted stays for vacuum.
-        """
+        """Delete all files of this writer, which no log may name; vacuum deletes what is left."""
         self._over = True
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._spill.close()
@@ -554,10 +549,7 @@ def _frame(files: Sequence[Mapping[str, Any]]) -> pl.DataFrame:
 
 
 class RowSpill:
-    """Batches of rows of one schema, written at the end and read anywhere; ``TMPDIR`` says where.
-
-    For one thread when writing, for several when reading.
-    """
+    """Batches of rows in a temporary file, appended in one thread and read in several."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema

@@ -256,9 +256,7 @@ def _is_never_written(type_: contract.DataType) -> bool:
 def _require_rows_writable(
     location: str, table: TableConfiguration, *, data_change: bool = True
 ) -> None:
-    """Refuse a table to which lakelog cannot write rows, before any is written; `data_change` as
-    in `WritePlan.of`.
-    """
+    """Refuse a table to which rows cannot be written; `data_change` as in `WritePlan.of`."""
     metadata, dialect = table.metadata, table.dialect
     provider = metadata.format_provider or "parquet"
     if not dialect.has_rows or provider.lower() != "parquet":

@@ -125,9 +125,7 @@ def parse(text: bytes, schema: pa.Schema, unexpected: str) -> pa.Table:
 
 
 def parse_with_keys(text: bytes, wire: Wire, keys: Keys) -> pa.Table:
-    """Parse with the fields and map keys seen so far, and again if new ones occur. Each declared
-    field costs a null in every row that lacks it.
-    """
+    """Parse with the keys seen so far, each a null per row without it, and again for new ones."""
     if not keys:
         head = text[: text.find(b"\n", min(len(text), 1 << 16)) + 1] or text
         if len(head) < len(text):

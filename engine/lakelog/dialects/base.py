@@ -46,9 +46,7 @@ AUTO = "auto"
 
 @dataclass(frozen=True)
 class CheckpointDefaults:
-    """Default checkpoint and retention settings; None for `part_actions` and `retain_versions`: no
-    limit.
-    """
+    """Default settings of checkpoints and retention; None for no limit."""
 
     compression: str = "zstd"
     part_actions: int | None = None
@@ -234,9 +232,7 @@ class Dialect(ABC):
         checkpoints: Sequence[Checkpoint],
         pointed: int | None,
     ) -> frozenset[Checkpoint] | None:
-        """The checkpoints that every reader of the table finds (None: all), of all complete
-        `checkpoints` and the `pointed` version.
-        """
+        """Of the complete checkpoints, those that every reader of the table finds; None: all."""
         del table, checkpoints, pointed
         return None
 
@@ -246,17 +242,13 @@ class Dialect(ABC):
         return True
 
     def comparable(self, rows: pl.DataFrame) -> pl.DataFrame:
-        """Rows of one action type in a canonical form: rows that readers treat as equal are
-        equal.
-        """
+        """Rows of one action type, so that rows that readers treat as equal are equal."""
         return rows
 
     def checkpoint_difference(
         self, found: TableConfiguration, expected: TableConfiguration
     ) -> CheckpointDifference:
-        """The allowed differences between protocol and metadata of a checkpoint and those of the
-        commits.
-        """
+        """How a checkpoint's protocol and metadata may differ from those of the commits."""
         del found, expected
         return CheckpointDifference()
 
@@ -328,9 +320,7 @@ class Dialect(ABC):
 
     def decode_compaction(self, store: LogStore, compaction: CompactionFile) -> Actions:
         """Read and decode a log compaction file; rows have null ``version`` and ``position``.
-
-        Raises:
-            CorruptionError: It cannot be decoded, or does not prove that it is complete.
+        Raises CorruptionError for a file that does not prove that it is complete.
         """
         raise InternalError(
             f"the {self.name} format has no log compaction files",
@@ -418,11 +408,7 @@ class Dialect(ABC):
 
     @abstractmethod
     def checkpoint_writer(self, store: LogStore, plan: CheckpointPlan) -> CheckpointWriter:
-        """A writer of one checkpoint.
-
-        Raises:
-            InvalidInputError: The dialect does not write that layout.
-        """
+        """A writer of one checkpoint; raises InvalidInputError for an unknown layout."""
 
     def part_files(self, part: CheckpointPart) -> PartFiles:
         """A writer of a part of a checkpoint in one of the `distributed_layouts`."""
@@ -454,9 +440,7 @@ class Dialect(ABC):
         checkpoint: Checkpoint,  # noqa: ARG002 - as the others
         pointer: bytes,  # noqa: ARG002 - as the others
     ) -> str | None:
-        """The difference between a pointer and a checkpoint of its version, in a sentence, or None;
-        reads the whole checkpoint.
-        """
+        """How a pointer differs from its version's checkpoint, or None; reads all of it."""
         return None
 
     @abstractmethod
@@ -478,9 +462,7 @@ class Dialect(ABC):
         """
 
     def state_time(self, store: LogStore, checkpoint: Checkpoint) -> int | None:
-        """Commit time in ms of a version that exists only as a checkpoint; None if checkpoints
-        record none.
-        """
+        """Commit time in ms of a version that is only a checkpoint; None if it is not recorded."""
         del store, checkpoint
         return None
 
@@ -495,9 +477,7 @@ class Dialect(ABC):
         return None
 
     def checksum_path(self, version: int) -> str | None:
-        """Path of a version's checksum, relative to the table root; None if the dialect has
-        none.
-        """
+        """Path of a version's checksum, relative to the table root; None if there is none."""
         del version
         return None
 

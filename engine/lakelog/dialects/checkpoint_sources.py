@@ -59,9 +59,7 @@ class _Footer:
 
 
 class CheckpointParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no types
-    """A file of a checkpoint, with its length and its record of row groups; `prefetch` fetches
-    ranges ahead if that saves round trips.
-    """
+    """A file of a checkpoint; `prefetch` fetches ranges ahead if that saves round trips."""
 
     record: pl.DataFrame | None = None
     size_bytes = 0
@@ -92,9 +90,7 @@ class CheckpointSources:
         self.held: dict[str, Held] = {}
 
     def expect(self, sizes: Mapping[str, int]) -> None:
-        """Open these files with the lengths recorded in a manifest, while that works: it saves a
-        request per file to a remote store.
-        """
+        """Open these files with recorded lengths, while that works: it saves requests."""
         self._recorded = {path: size for path, size in sizes.items() if size > 0}
 
     @contextmanager
@@ -111,9 +107,7 @@ class CheckpointSources:
         file: pq.ParquetFile,
         dictionaries: Sequence[str] | None = None,
     ) -> Iterator[pq.ParquetFile]:
-        """An open file, for another thread, without parsing its footer again; leaves in
-        `dictionaries` are read as dictionaries.
-        """
+        """Open a file for another thread with its parsed footer, leaves as `dictionaries`."""
         if isinstance(source, pa.NativeFile):
             # Not by its name, under which another checkpoint writer may have published another
             # file.

@@ -89,9 +89,7 @@ class Counts:
 
 
 def group_commits(commits: Sequence[CommitFile], piece_bytes: int) -> Iterator[list[CommitFile]]:
-    """Groups of commits whose listed sizes sum up to at most `piece_bytes`; a larger commit
-    alone.
-    """
+    """Groups of commits of at most `piece_bytes` by their listed sizes; a larger commit alone."""
     run: list[CommitFile] = []
     size = 0
     for commit in commits:
@@ -107,9 +105,7 @@ def group_commits(commits: Sequence[CommitFile], piece_bytes: int) -> Iterator[l
 def read_pieces(
     store: LogStore, commits: Sequence[CommitFile], piece_bytes: int
 ) -> Iterator[list[Blob]]:
-    """Read commits in pieces of about `piece_bytes`, cut at line ends. Memory: one piece, and the
-    longest line.
-    """
+    """Read commits in pieces of about `piece_bytes`, cut at line ends."""
     for run in group_commits(commits, piece_bytes):
         if len(run) > 1 or run[0].size_bytes <= piece_bytes:
             yield list(read_commits(store, run))

@@ -265,9 +265,7 @@ def _physical(series: pl.Series) -> pl.Series:
 
 
 def _hash_floats(series: pl.Series, seed: int) -> _Words:
-    """Floats are hashed by their bits, because Polars treats 0.0 and -0.0 as equal, and their
-    encodings differ.
-    """
+    """Floats by their bits, because Polars treats 0.0 and -0.0 as equal."""
     bits = np.uint64 if series.dtype == pl.Float64 else np.uint32
     return _mix(series.fill_null(0).to_numpy().view(bits).astype(np.uint64) + np.uint64(seed))
 
@@ -319,9 +317,7 @@ def _elements(series: pl.Series) -> tuple[list[pl.Series], _Offsets, _Offsets]:
 
 
 def _conformed(series: pl.Series, kind: str) -> pl.Series:
-    """The column in the contract's dtype, with null for values that the contract treats as
-    absent.
-    """
+    """The column in the contract's dtype, with null for values that count as absent."""
     full = actions.schema()
     if series.name not in full:
         return series

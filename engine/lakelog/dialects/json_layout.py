@@ -25,9 +25,7 @@ META_WRAPPERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A field in the log, its flattened column and type; `lenient`: numbers, objects and arrays are
-    read as JSON text.
-    """
+    """A field in the log; `lenient`: numbers, objects and arrays are read as JSON text."""
 
     column: str
     type: contract.DataType
@@ -56,9 +54,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Wire:
-    """The JSON names of a dialect: bodies by wrapper key, required columns by action type, and all
-    field names.
-    """
+    """A dialect's JSON names: bodies by wrapper key, required columns, and all field names."""
 
     wrappers: Mapping[str, Node]
     required: Mapping[str, tuple[str, ...]]

@@ -93,9 +93,7 @@ class Calendar:
         return self.dates or self.int96
 
     def known_bounds(self, bounds: pa.Array) -> pa.Array:
-        """Dates and timestamps, also in structs, with null for those on which the calendars may
-        differ.
-        """
+        """Bounds, also in structs, with null where the calendars may differ."""
         if not self.is_old:
             return bounds
         type_ = bounds.type

@@ -540,7 +540,5 @@ def statistics_text(files: pl.DataFrame) -> pl.Series:
 
 
 def cause_text(message: str) -> str:
-    """The message of an unreadable checkpoint without the words that it cannot be read, which the
-    caller says itself.
-    """
+    """The message of an unreadable checkpoint without its first words, which the caller adds."""
     return _UNREADABLE.sub("", message)

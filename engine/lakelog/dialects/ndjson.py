@@ -46,10 +46,7 @@ _FEW_BYTES = 1 << 14  # so few bytes cost a multiple by columns, because each co
 
 
 def decode_lines(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Actions:
-    """Decode NDJSON actions, many files in one parse.
-
-    Memory: the frames, and about ten chunks of 8 MB.
-    """
+    """Decode NDJSON actions, many files in one parse; about ten chunks of 8 MB are in memory."""
     with gc_paused():
         return merge(_decode_chunks(chunked(blobs), wire, {}, files=files))
 
@@ -57,10 +54,7 @@ def decode_lines(blobs: Iterable[Blob], wire: Wire, *, files: bool = True) -> Ac
 def decode_pieces(
     pieces: Iterable[Sequence[Blob]], wire: Wire, *, files: bool = True
 ) -> Iterator[Actions]:
-    """As `decode_lines`, in pieces; each is decoded while the previous one is used.
-
-    Memory: two decoded pieces.
-    """
+    """As `decode_lines`, in pieces, each decoded while the previous one is used."""
     keys: Keys = {}  # learned once: a piece with unknown keys is parsed twice
 
     def decode(blobs: Sequence[Blob]) -> Actions:

@@ -66,9 +66,7 @@ class ProtocolRules(ABC):
         )
 
     def check_lists(self, protocol: Protocol) -> None:
-        """Raise InvalidProtocolError if feature lists contradict each other or the versions of a
-        new protocol.
-        """
+        """Raise InvalidProtocolError for lists that contradict each other or the versions."""
         check_names(self, protocol)
 
     def check_lists_of_table(self, protocol: Protocol, table: str) -> None:  # noqa: B027 - a dialect need not have lists
@@ -81,9 +79,7 @@ class ProtocolRules(ABC):
         new: Mapping[str, str | None],
         features: frozenset[str],
     ) -> bool:
-        """Whether prepared work remains valid under `features` if property `key` changes
-        concurrently.
-        """
+        """Whether prepared work remains valid if property `key` changes concurrently."""
         del key, old, new, features
         return False
 
@@ -202,9 +198,7 @@ def _supported(rules: ProtocolRules, protocol: Protocol) -> frozenset[str]:
 
 
 def check_names(rules: ProtocolRules, protocol: Protocol) -> None:
-    """Raise for lists with a repeated name, a name in the wrong list, or one that only readers
-    have.
-    """
+    """Raise for a repeated name, a name in the wrong list, or one that only readers have."""
     known = rules.features
     for field, names in (
         ("readerFeatures", protocol.reader_features or ()),

@@ -63,9 +63,7 @@ def named(name: str) -> Dialect:
 
 
 def detect_dialect(store: LogStore) -> Dialect:
-    """The dialect whose log folder exists; raises TableNotFoundError without one, InvalidInputError
-    for several.
-    """
+    """The dialect of the log folder; TableNotFoundError for none, InvalidInputError for several."""
     folders = log_folders()
     there = store.has_folders([*folders.values()])
     found = [name for name, is_there in zip(folders, there, strict=True) if is_there]

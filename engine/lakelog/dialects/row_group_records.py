@@ -113,9 +113,7 @@ def read_record(file: pq.ParquetFile, path: str, bounds_type: BoundsType) -> pl.
 def parse_records(
     records: Mapping[str, str], bounds_type: BoundsType
 ) -> dict[str, pl.DataFrame] | None:
-    """The recorded row groups of several files, as `read_record`; None if a record is invalid or
-    has no bounds.
-    """
+    """As `read_record`, for several files; None if a record is invalid or has no bounds."""
     contents = [_content(record.encode(), path) for path, record in records.items()]
     known = [content for content in contents if content is not None]
     if len(known) < len(contents) or not known:

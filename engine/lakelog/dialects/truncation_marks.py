@@ -27,9 +27,7 @@ CLOSING = "lakelogEnd"
 
 
 def closing_line(lines: int, crc32: int) -> bytes:
-    """The closing line of a log compaction, with the number and the CRC-32 of the lines
-    before it.
-    """
+    """The last line of a log compaction, with number and CRC-32 of the lines before it."""
     return b'{"lakelogEnd":{"lines":%d,"crc32":%d}}\n' % (lines, crc32)
 
 

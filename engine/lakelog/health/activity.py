@@ -186,9 +186,7 @@ def in_buckets(commits: pl.DataFrame) -> pl.DataFrame:
 
 
 def main_values(commits: pl.DataFrame, name: str) -> pl.DataFrame:
-    """The commits with a column (``operation``, ``userName``) as text: its most frequent values,
-    and ``other``; ``unknown`` where a commit does not record it.
-    """
+    """The commits with a column as text: its frequent values, ``other``, or ``unknown``."""
     value = pl.col(name).fill_null("unknown")
     named = commits.with_columns(value)
     counts = named.group_by(name).len().sort("len", name, descending=[True, False])

@@ -178,9 +178,7 @@ class HealthReport(Displayed):
 
     @property
     def is_examined(self) -> bool:
-        """Whether the log could be read; if not, the damage is a finding, and nothing else was
-        measured.
-        """
+        """Whether the log could be read; if not, nothing but the damage was measured."""
         return all(each.kind != "log" for each in self.measures.damage)
 
     @property

@@ -57,10 +57,7 @@ def examine(
 
 
 def _survey(log: Log, snapshot: LogSnapshot, *, files: bool) -> tuple[TableFacts, pl.DataFrame]:
-    """The measurements of a version, and its `partition_sizes`; `files` also lists the data.
-
-    Memory: about 40 bytes per live file and tombstone.
-    """
+    """The measurements of a version, and its `partition_sizes`; `files` also lists the data."""
     metadata, provenance = snapshot.metadata, snapshot.provenance
     pointer = os.path.basename(log.dialect.pointer_path)
     avoided = [text for text in provenance.warnings if pointer not in text]
@@ -185,9 +182,7 @@ def _refusals(snapshot: LogSnapshot) -> Iterator[Refusal]:
 
 
 def _of_pointer(log: Log, *, is_damaged: bool) -> Iterator[Damage]:
-    """Damage of the pointer; a file that it needs and that cannot be read counts only if it is not
-    a damage that was found before.
-    """
+    """Damage of the pointer; an unreadable file counts only if it was not found before."""
     try:
         for found in diagnose_pointer(log, log.list_all(), (), ()):
             why = found.why if found.action == REFUSE else None

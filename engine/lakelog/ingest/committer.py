@@ -192,10 +192,7 @@ class Committer:
                 return
 
     def _chunks(self, last: int) -> Iterator[Records]:
-        """The records up to a sequence number, in parts of one commit each.
-
-        An earlier attempt is a part of its own.
-        """
+        """The records up to a sequence number, one part per commit, one of an earlier attempt."""
         held: list[Records] = []
         rows = size = 0
         start = self._log.truncated_to
@@ -307,9 +304,7 @@ class Committer:
         return tx.version, rows
 
     def changes(self, records: Records) -> tuple[pl.DataFrame, str]:
-        """The last row of each key in records, and the name of the column that is true for
-        deleted keys.
-        """
+        """The last row of each key, and the name of the column that marks deleted keys."""
         names = self.state.schema.names
         order, deleted = (unused_name(name, names) for name in ("_lakelog_order", DELETED))
         parts = []

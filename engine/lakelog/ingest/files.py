@@ -60,9 +60,7 @@ def format_of(path: str) -> Format:
 def read_file(
     path: str, form: Format, columns: Sequence[str], start: int = 0
 ) -> Iterator[tuple[Any, int]]:
-    """Batches of a file from a position on, each with the position after it. A CSV file's values of
-    the table's `columns` are read as text.
-    """
+    """Batches of a file, with the position after each; the table's `columns` in CSV are texts."""
     with (
         disk_errors("the file cannot be read", path, missing="file not found"),
         open(path, "rb") as file,
@@ -102,9 +100,7 @@ def _skip_to(stream: BinaryIO, start: int) -> None:
 def _complete(
     stream: BinaryIO, position: int, end_of_rows: Callable[[bytes], int]
 ) -> Iterator[tuple[bytes, int]]:
-    """The bytes of complete rows, with the position after them. Those of a pipe are returned as
-    they arrive.
-    """
+    """The bytes of complete rows, with the position after them; of a pipe as they arrive."""
     read = getattr(stream, "read1", stream.read)
     rest = b""
     while data := rest or read(_BATCH_BYTES):

@@ -26,9 +26,7 @@ class JoinedRecords:
         return int(self._row_bytes * table.num_rows) or size_of(table)
 
     def of(self, tables: Sequence[pa.Table]) -> Iterator[tuple[int, bytes, pa.Buffer]]:
-        """Tables as records of tables of one schema: for each record the number of its tables, its
-        key and its value.
-        """
+        """Tables of one schema as records: the number of tables, key and value of each."""
         held: list[pa.Table] = []
         rows = size = 0
         for table in tables:

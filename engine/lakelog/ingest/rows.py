@@ -142,9 +142,7 @@ class RowCodec:
         self._readable_filled = self._filled.intersection(self._json_schema.names)
 
     def _require_checkable(self, rules: RowRules) -> None:
-        """Refuse conditions on values that are generated on commit: whether a row satisfies one is
-        not known when it is written.
-        """
+        """Refuse conditions on values that are generated on commit, and unknown before."""
         late = self._identities | self._late_columns(rules, self._identities)
         known = rules.without(late).checks
         for rule in rules.checks:
@@ -187,11 +185,7 @@ class RowCodec:
             return None
 
     def records(self, rows: Given) -> Iterator[Record]:
-        """Rows as records, of about `RECORD_BYTES` each.
-
-        Raises:
-            InvalidInputError: A row does not fit the schema.
-        """
+        """Rows as records of about `RECORD_BYTES`; InvalidInputError for an unfit row."""
         if isinstance(rows, list) and rows and isinstance(rows[0], dict):
             lines = [self.encode_row(row) for row in rows if type(row) is dict]
             if len(lines) == len(rows) and None not in lines:
@@ -201,11 +195,7 @@ class RowCodec:
             yield from _records_of_table(table)
 
     def tables(self, rows: Given) -> Iterator[pa.Table]:
-        """Rows in the schema.
-
-        Raises:
-            InvalidInputError: A row does not fit the schema.
-        """
+        """Rows in the schema; InvalidInputError for a row that does not fit."""
         if isinstance(rows, pa.Table):
             yield rows if self.rules is None and self._is_fitting(rows) else self._fitted(rows)
         elif isinstance(rows, TextRows):
@@ -242,9 +232,7 @@ class RowCodec:
         return good + more_good, bad + more_bad
 
     def _is_fitting(self, rows: pa.Table) -> bool:
-        """Whether rows have exactly the table's types and no nulls where it has none, so that they
-        need not be converted one batch at a time.
-        """
+        """Whether rows have the table's types and nullability, and need no conversion."""
         schema = rows.schema
         if self._fitting is None or not schema.equals(self._fitting):
             types = {f.name: f.type for f in schema}
@@ -461,9 +449,7 @@ class RowCodec:
 
 
 class Records:
-    """Records of a log, in order, as columns: `forms` (uint8) is 0 in control records, `sizes` are
-    bytes of key and value.
-    """
+    """Records as columns: `forms` (uint8) is 0 in control records, `sizes` are of key and value."""
 
     def __init__(self, table: pa.Table) -> None:
         self.table = table

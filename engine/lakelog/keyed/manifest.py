@@ -151,9 +151,7 @@ _TEMPORARY = re.compile(r"(\d{20})\.tmp")
 
 
 class StoreDirectory:
-    """The directory of a store's files. Used by one thread at a time, which holds the
-    store's log.
-    """
+    """The directory of a store's files, for the thread that holds the store's log."""
 
     def __init__(self, directory: str, disk: Disk, cache: GroupCache) -> None:
         self._directory = directory

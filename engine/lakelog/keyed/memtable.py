@@ -117,9 +117,7 @@ class Memtable:
             self._recent = {}
 
     def _is_due(self) -> bool:
-        """Whether reads of the unsorted records, with this one, have cost as much as
-        sorting them.
-        """
+        """Whether reads of unsorted records, with this one, have cost as much as sorting."""
         self._looked_through += sum(frame.height for frame in self._loose)
         return self._looked_through > _PATIENCE * self.records
 

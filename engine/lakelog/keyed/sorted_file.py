@@ -256,9 +256,7 @@ def _encoded(chunk: pl.DataFrame, start: int, stop: int) -> pa.Table:
 
 
 class GroupCache:
-    """Decoded row groups of all files, within a limit; the least recently used one is evicted
-    first.
-    """
+    """Decoded row groups of all files; beyond a limit, the least recently used is evicted."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes

@@ -187,9 +187,7 @@ class Projections:
             self._keep(key, frames, size)
 
     def keeps(self, owner: object, columns: Sequence[str], kinds: tuple[str, ...]) -> bool:
-        """Whether columns are cached, or will be when read, which is from the second request on;
-        counts a miss otherwise.
-        """
+        """Whether columns are cached, or will be by this second request; else counts a miss."""
         key = (weakref.ref(owner), frozenset(columns), kinds)
         with self._lock:
             wanted = key in self._kept or self._asked.get(key, False)
@@ -288,9 +286,7 @@ class Base:
         return read / max(1, sum(int(each.sum()) for each in rows.values()))
 
     def recorded(self, column: str) -> int | None:
-        """Sum of a column of the row group records, over all live files; None if it is not
-        recorded, or if a tombstone may cancel a live file.
-        """
+        """Sum of a recorded column over all live files; None if unknown, or with tombstones."""
         frames = [groups.frame for groups in self.row_groups]
         if not frames or any(frame["removes"].sum() for frame in frames):
             return None
@@ -379,9 +375,7 @@ class Base:
 
     @cached_property
     def clashes(self) -> pl.DataFrame:
-        """(path, dvId) of files that the checkpoint both removes and adds, or removes twice;
-        memory: its tombstones.
-        """
+        """(path, dvId) of files that the checkpoint both removes and adds, or removes twice."""
         removed = self.removed
         if not removed.height:
             return removed

@@ -35,9 +35,7 @@ BLAME_SCHEMA = {
 def blame(
     log: Log, path: str, open_latest: Callable[[], LogSnapshot] | None = None
 ) -> pl.DataFrame:
-    """The history of one file, commit by commit, in `BLAME_SCHEMA`; see `Table.blame`. Memory: the
-    commits decoded at a time, about 64 MB, and the file's own rows.
-    """
+    """The history of one file, in `BLAME_SCHEMA`; memory: commits of about 64 MB at a time."""
     if not path:
         raise InvalidInputError(
             "the path must not be empty", expected="the path of a file of the table"

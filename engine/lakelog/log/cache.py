@@ -208,9 +208,7 @@ class StateCache:
         return state or self._look(version)
 
     def state_at(self, timestamp_ms: int, max_staleness_s: float = 0.0) -> State:
-        """The latest version committed at or before a time. The time is always looked up;
-        `max_staleness_s` applies to the version found.
-        """
+        """The latest version at or before a time; `max_staleness_s` applies only to the version."""
         version = version_at(self._log, timestamp_ms, lambda: self.state().metadata)
         return self.state(version, max_staleness_s)
 

@@ -115,9 +115,7 @@ def may_be_cut(decoded: Actions) -> bool:
 
 
 def _cut_by_metrics(decoded: Actions) -> tuple[int | None, int]:
-    """The first commit with fewer files than its metrics record, and the number of live files
-    missing from all such commits.
-    """
+    """The first commit with fewer files than its metrics record, and the files missing in all."""
     held: dict[tuple[int, str], int] = {}
     if decoded.files.height:
         counts = decoded.files.group_by("version", "actionType").len()

@@ -257,9 +257,7 @@ def _each(
 
 
 def _columns(metadata: Metadata, by_id: bool) -> _Columns:
-    """Name, type and nullability of every field, by top-level column (mapping id or name) and
-    dotted path.
-    """
+    """Name, type and nullability of every field, by top-level column and dotted path."""
     if metadata.schema_string is None:
         return {}
     ids = _ids(metadata) if by_id else {}

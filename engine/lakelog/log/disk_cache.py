@@ -181,9 +181,7 @@ def _scan(directory: str) -> list[_Entry]:
 
 
 def _evict(cache: DiskCache) -> None:
-    """Delete temporary files of killed processes, then the least recently used entries until the
-    total size is at most `max_bytes`.
-    """
+    """Delete temporary files of killed processes, then the least recently used entries."""
     found = sorted(_scan(cache.directory), key=lambda entry: entry.used_s)
     total = sum(entry.size_bytes for entry in found)
     for entry in found:
@@ -194,9 +192,7 @@ def _evict(cache: DiskCache) -> None:
 
 @dataclass(frozen=True)
 class CachedColumns:
-    """The entry of one checkpoint, which `description` identifies (JSON). Its folder is created
-    with the first column.
-    """
+    """The entry of one checkpoint, by its `description`; the first column creates the folder."""
 
     cache: DiskCache
     folder: str
@@ -487,9 +483,7 @@ def _create(path: str) -> int:
 
 
 def _mapped(path: str) -> mmap.mmap:
-    """The content of a regular file of this user; raises `OSError`, and `ValueError` for other
-    files.
-    """
+    """The content of a regular file of this user; raises OSError, or ValueError for others."""
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | _OPEN)
     try:
         found = os.fstat(descriptor)
@@ -505,9 +499,7 @@ def _is_own(found: os.stat_result) -> bool:
 
 
 def _made_private(directory: str) -> str:
-    """Create the cache's folder; refuse one that other users can write to, because its content is
-    trusted.
-    """
+    """Create the cache's folder; refuse one of other writers, because its content is trusted."""
     if not directory:
         raise InvalidInputError("the cache folder must not be empty", expected="a local folder")
     try:

@@ -56,9 +56,7 @@ Numbers = np.ndarray[tuple[int], np.dtype[np.int64]]
 
 @dataclass(frozen=True)
 class KeyRanges:
-    """Ranges of the first keys of an order, ascending, both ends inclusive; two ranges may share an
-    end, but not overlap.
-    """
+    """Ranges of the first keys of an order, ascending, ends inclusive and possibly shared."""
 
     least: pl.DataFrame
     greatest: pl.DataFrame
@@ -136,9 +134,7 @@ class FileOrder:
         return np.bincount(numbers, minlength=self.num_ranges).astype(np.int64)
 
     def keys_of_bounds(self, bounds: pl.Series) -> pl.DataFrame:
-        """The keys of live files from one side of their bounds, a struct under logical names that
-        includes the partition columns.
-        """
+        """The keys of live files from one side of their bounds, under logical names."""
         columns = [*((name,) for name in self.partition_columns), *self.leading]
         found = []
         for number, path in enumerate(columns):
@@ -466,9 +462,7 @@ def _packed(keys: pl.DataFrame) -> pl.DataFrame:
 
 
 def _codes(key: pl.Series) -> pl.Series | None:
-    """A key with at least one value as Int64 in the same order; None if its type does not allow it,
-    or if it has many distinct texts.
-    """
+    """A key with a value as Int64 in the same order; None if its type or its texts forbid it."""
     if key.dtype == pl.String:
         distinct = key.unique().drop_nulls()
         if len(distinct) > _MOST_TEXTS:

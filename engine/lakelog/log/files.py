@@ -205,9 +205,7 @@ def _chosen(choice: RowGroupChoice, path: str) -> list[int]:
 
 @dataclass(frozen=True)
 class FilesQuery:
-    """One call of `Snapshot.files`: the columns to read from a state, and how to derive the result.
-    Protocol and metadata are read on demand.
-    """
+    """One call of `Snapshot.files`: the columns to read, and how to derive the result."""
 
     dialect: Dialect
     read_protocol: Callable[[], Protocol]
@@ -268,9 +266,7 @@ class FilesQuery:
     def sources(
         self, wanted: Sequence[str], struct_statistics: bool, text: bool = True
     ) -> list[str]:
-        """Flattened columns to read for the result columns `wanted`; with `text` also the JSON of
-        statistics, for rows without typed ones.
-        """
+        """Columns to read for the result columns `wanted`; `text`: also statistics as JSON."""
         needed: dict[str, None] = {"path": None}
         statistics = self._statistics_columns(struct_statistics, text)
         for column in wanted:
@@ -316,9 +312,7 @@ class FilesQuery:
         return [column for column in self._referenced if column not in partitioned]
 
     def derive(self, batch: pl.DataFrame, wanted: Sequence[str], text: bool = True) -> pl.DataFrame:
-        """The result columns `wanted` from a batch of source columns; raises TextNeededError, see
-        `sources`.
-        """
+        """The result columns `wanted`; raises TextNeededError, see `sources`."""
         statistics: pl.DataFrame | None = None
         series: list[pl.Series] = []
         partitions: pl.DataFrame | None = None

@@ -53,18 +53,14 @@ Unix epoch.
 
 
 def history(log: Log, limit: int | None = None) -> pl.DataFrame:
-    """The existing commits, newest first; see `Table.history`. Memory: the commitInfo bodies of the
-    commits read.
-    """
+    """The existing commits, newest first; see `Table.history`. Memory: their commitInfo bodies."""
     if limit is not None and limit < 0:
         raise InvalidInputError("limit must not be negative", expected=">= 0", found=limit)
     return with_stable_listing(log, lambda listing: _history(log, listing, limit))
 
 
 def with_stable_listing(log: Log, look: Callable[[LogListing], _T]) -> _T:
-    """The result of `look`, which is called with a listing of the whole log; called again if listed
-    commits were deleted by a concurrent cleanup.
-    """
+    """`look` with a listing of the whole log, again if cleanup deleted listed commits."""
     listed: set[str] = set()
 
     def attempt() -> _T:
@@ -110,9 +106,7 @@ def history_of(
 
 
 def as_time(column: str) -> pl.Expr:
-    """A column of milliseconds as times; values that a datetime cannot represent become the nearest
-    one that it can, because a log may contain any value.
-    """
+    """Milliseconds as times; any other value in a log becomes the nearest possible time."""
     return pl.col(column).clip(_FIRST_TIME_MS, LAST_TIME_MS).cast(_TIME)
 
 

@@ -37,9 +37,7 @@ from lakelog.model.metadata import Protocol, last_metadata, last_protocol
 
 
 def open_state(log: Log, version: int | None = None) -> State:
-    """The state of a version (None: the latest). It is read immediately if cheap, else on first
-    use; lists again if cleanup removed files.
-    """
+    """The state of a version (None: latest), read now if cheap; lists again after a cleanup."""
     segment: LogSegment | None = None
 
     def attempt() -> State:
@@ -71,9 +69,7 @@ def reopened(state: State, error: CorruptionError | NotFoundError, *, may_list: 
 
 
 def is_outdated(log: Log, segment: LogSegment, error: BaseException) -> bool:
-    """Whether reading failed because cleanup removed the chosen files. A file that is missing
-    although its checkpoint is still listed is damage.
-    """
+    """Whether files are missing because of cleanup; those of a listed checkpoint are damaged."""
     causes: list[
         BaseException
     ] = []  # an error can be its own cause: `fall_back` raises such errors again
@@ -251,9 +247,7 @@ def _all_of(state: State, kind: str) -> pl.DataFrame:
 
 
 def update_state(state: State, version: int | None = None) -> State:
-    """The state of a later version (None: the latest), by the commits between; opened again if
-    those were removed.
-    """
+    """The state of a later version (None: the latest) by the commits between, or opened again."""
     if state.base is not None and state.base.checkpoint.layout == "avro-state":
         # Skips that apply to a state may have any version, also a lower one.
         return open_state(state.log, version)

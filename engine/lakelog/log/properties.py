@@ -34,9 +34,7 @@ def transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | N
 
 
 def stated_transaction_retention_ms(configuration: Mapping[str, str | None]) -> int | None:
-    """As `transaction_retention_ms`, but None for a malformed value, which must not prevent
-    reading.
-    """
+    """As `transaction_retention_ms`, but None for a malformed value, which prevents no read."""
     try:
         return transaction_retention_ms(configuration)
     except InvalidInputError:
@@ -44,9 +42,7 @@ def stated_transaction_retention_ms(configuration: Mapping[str, str | None]) -> 
 
 
 def read_limits(configuration: Mapping[str, str | None]) -> ReadLimits:
-    """The read limits in the table's properties; malformed values are ignored (a checkpoint reports
-    them).
-    """
+    """The read limits in the table's properties; malformed values are ignored."""
     names = (_READ_PARALLELISM, _MAX_CONCURRENT_READS)  # the first property that is set
     found = (in_any_case(configuration, name) for name in names)
     parallelism = next((value for value in found if value), "")

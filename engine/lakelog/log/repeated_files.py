@@ -35,9 +35,7 @@ _FIRST_COMMITS = 16
 
 
 class ResolvedFiles(NamedTuple):
-    """The valid actions of files that a checkpoint contains repeatedly, as a layer above it, and a
-    note about how they were decided.
-    """
+    """The valid actions of repeated files, as a layer above a checkpoint, and a note on them."""
 
     layers: Layers
     note: str

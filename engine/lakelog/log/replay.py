@@ -117,18 +117,14 @@ def live_domains(meta: pl.DataFrame) -> pl.DataFrame:
 
 
 def is_expired(minimum_ms: int | None) -> pl.Expr:
-    """Whether a transaction identifier has expired: last updated at or before `minimum_ms` (None:
-    never), or without a time.
-    """
+    """Whether a transaction identifier has no time, or one up to `minimum_ms` (None: never)."""
     if minimum_ms is None:
         return pl.lit(value=False)
     return (pl.col("lastUpdated") <= minimum_ms).fill_null(value=True)
 
 
 def retained_tombstones(removes: pl.DataFrame, minimum_ms: int | None) -> pl.DataFrame:
-    """Tombstones with ``deletionTimestamp`` (missing: 0) strictly greater than `minimum_ms`; None
-    keeps all.
-    """
+    """Tombstones with ``deletionTimestamp`` (missing: 0) greater than `minimum_ms` (None: all)."""
     if minimum_ms is None or not removes.height:
         return removes
     if "deletionTimestamp" not in removes.columns:

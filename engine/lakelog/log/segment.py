@@ -82,9 +82,7 @@ def latest_version(listing: LogListing, table: str) -> int:
 
 
 def has_hole(listing: LogListing, start: int = 0) -> bool:
-    """Whether a version is missing among the commits, or between them and the newest checkpoint or
-    the beginning.
-    """
+    """Whether a version is missing among the commits, or below them to the newest checkpoint."""
     commits, checkpoints = listing.commits, listing.checkpoints
     if not commits:
         return False

@@ -86,9 +86,7 @@ class Provenance:
 
 @dataclass(frozen=True)
 class Tail:
-    """Decoded actions above the checkpoint, oldest part first, and the files that they were read
-    from.
-    """
+    """Decoded actions above the checkpoint, oldest part first, and the files with them."""
 
     parts: tuple[Actions, ...]
     compactions: tuple[CompactionFile, ...] = ()
@@ -233,9 +231,7 @@ class State:
         return reconcile_meta([*below, self.tail_meta])
 
     def meta_of(self, kind: str) -> pl.DataFrame:
-        """Reconciled actions of one non-file type; reads only that type, because skips may require
-        all commits below a checkpoint.
-        """
+        """Reconciled actions of one type only, because skips may require all commits below."""
         if self.base is None or "meta" in vars(self):
             return actions.of_type(self.meta, kind)
         self.ensure_readable()
@@ -246,9 +242,7 @@ class State:
 
     @cached_property
     def is_cheap(self) -> bool:
-        """Whether protocol and metadata cost little to read; many commits are read with the first
-        request instead.
-        """
+        """Whether protocol and metadata cost little to read; many commits do not."""
         return sum(c.size_bytes for c in self.new_commits) <= _SMALL_TAIL_BYTES
 
     def ensure_readable(self) -> None:
@@ -284,9 +278,7 @@ class State:
         return set()
 
     def _read_together(self) -> None:
-        """Read the checkpoint's protocol and metadata concurrently with commits and version
-        checksum, to overlap round trips.
-        """
+        """Read the checkpoint's protocol and metadata while commits and checksum are read."""
         tail_bytes = sum(c.size_bytes for c in self.new_commits)
         is_near = on_local_disk(self.log.store)  # local disk has no round trips
         concurrently: list[Callable[[], object]] = []
@@ -383,9 +375,7 @@ class State:
         return None
 
     def _info_under_checkpoint(self) -> CommitInfo | None:
-        """The commitInfo of the checkpoint's own version, if that commit still exists; checkpoints
-        do not contain it.
-        """
+        """The commitInfo of the checkpoint's version, if that commit still exists."""
         path = self.log.dialect.commit_path(self.version)
         try:
             commit = CommitFile(self.version, path, 0, 0)
@@ -449,9 +439,7 @@ class State:
 
     @cached_property
     def base_is_unique(self) -> bool:
-        """Whether the checkpoint contains each logical file once, live or removed. Memory: eight
-        bytes per file.
-        """
+        """Whether the checkpoint has each logical file once; memory: eight bytes per file."""
         if self.base is None:
             return True
         with broken_checkpoint(self.base.checkpoint):
@@ -505,9 +493,7 @@ class State:
 
     @cached_property
     def commits_may_be_cut(self) -> bool:
-        """Whether metrics of a commit above the checkpoint record more files than the
-        commit has.
-        """
+        """Whether metrics of a commit above the checkpoint record more files than it has."""
         below = self.past.commits_may_be_cut if self.past is not None else False
         return below or bool(self.tail.compactions) or any(map(may_be_cut, self.tail.parts))
 
@@ -587,9 +573,7 @@ class State:
 
     @cached_property
     def totals(self) -> tuple[int, int]:
-        """Number and total size in bytes of live files (a missing size is 0). The checkpoint's
-        share is read once and shared by updates.
-        """
+        """Number and size in bytes of live files (missing: 0); the checkpoint's share is kept."""
         layers = self.layers
         self.ensure_readable()
         above = layers.live("add", (*actions.KEY, "size"))
@@ -626,9 +610,7 @@ class State:
 
     @property
     def num_rows(self) -> int | None:
-        """Number of rows that are not deleted, if the checkpoint records it and has no commits
-        above.
-        """
+        """Number of rows that are not deleted, if the checkpoint records it and is the state."""
         if self.base is None or self.layers.height or not self._is_settled:
             return None
         self.ensure_readable()
@@ -636,9 +618,7 @@ class State:
 
     @property
     def _is_settled(self) -> bool:
-        """Whether the state consists of its checkpoint and commits, without repeated or doubted
-        files.
-        """
+        """Whether checkpoint and commits are the state, without repeated or doubted files."""
         return not self.settled.height and not (
             self.segment.has_checksum and self.commits_may_be_cut
         )
@@ -661,9 +641,7 @@ class State:
         return None if hidden is None else (files - hidden.height, size - sum_sizes(hidden))
 
     def _found_below(self, keys: pl.DataFrame) -> pl.DataFrame | None:
-        """The checkpoint's live files of some (path, dvId); None if they may be in many of its row
-        groups.
-        """
+        """Live files of the checkpoint by (path, dvId); None if in many of its row groups."""
         assert self.base is not None
         condition = path_condition(keys["path"])
         chosen = self.base.choose(condition).chosen

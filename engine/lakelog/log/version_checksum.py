@@ -69,9 +69,7 @@ class SizeCounts:
                 self._totals[number] += int(low[number]) + (int(high[number]) << 32)
 
     def histogram(self) -> dict[str, Any] | None:
-        """``sortedBinBoundaries``, ``fileCounts`` and ``totalBytes``; None if a file fits no bin or
-        a sum exceeds 64 bits.
-        """
+        """The checksum's fields; None if a file fits no bin or a sum exceeds 64 bits."""
         if not self._is_sound or max(self._totals) >= 1 << 63:
             return None
         return {
@@ -122,9 +120,7 @@ def compare_checksum(snapshot: LogSnapshot, recorded: Mapping[str, Any]) -> pl.D
 
 
 def recorded_fields(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The comparable fields of a checksum, by the names of `compare_checksum`; None for missing
-    ones.
-    """
+    """The comparable fields of a checksum, by the names of `compare_checksum`, or None."""
     plain = (
         "numFiles",
         "tableSizeBytes",

@@ -63,9 +63,7 @@ _CHUNK = 1000
 
 
 class Removal:
-    """Deletes files or moves them to quarantine, phase by phase; a phase begins after the previous
-    one has completed.
-    """
+    """Deletes files or moves them to quarantine, in phases, one after the other."""
 
     def __init__(self, log: Log, request: Request, seen: Survey, notify: Progress) -> None:
         self.quarantine: Quarantine | None = None
@@ -115,9 +113,7 @@ class Removal:
         return self._log.store.delete_many(paths)
 
     def _still_unnamed(self, phase: pl.DataFrame) -> list[str]:
-        """Sidecars that no checkpoint refers to after old ones were deleted; a new checkpoint may
-        refer to some.
-        """
+        """Sidecars without a checkpoint after old ones were deleted; a new one may need some."""
         store = self._log.store
         entries = walk_log(self._log)
         folder = self._log.dialect.log_folder
@@ -346,10 +342,7 @@ def _or_nothing(version: int | None) -> str:
 
 
 def plan_cleanup(log: Log, request: Request) -> CleanupPlan:
-    """Survey a log and plan its cleanup; see `lakelog.table.Table.cleanup`.
-
-    Memory: about 300 bytes per file in the log folder.
-    """
+    """Survey a log and plan its cleanup; memory: about 300 bytes per file in the log folder."""
     if request.failure_policy not in {None, *_POLICIES}:
         raise InvalidInputError(
             "unknown failure policy", expected=" or ".join(_POLICIES), found=request.failure_policy

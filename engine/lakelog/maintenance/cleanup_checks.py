@@ -46,9 +46,7 @@ _CHECKED = (
 
 
 def whole_problem(log: Log, checkpoint: Checkpoint, sidecars: Collection[str]) -> str | None:
-    """Why a checkpoint is incomplete, from its protocol, metadata and sidecar names; None if it is
-    complete. File actions are not read.
-    """
+    """Why protocol, metadata or sidecar names show that a checkpoint is incomplete, or None."""
     reader = log.dialect.open_checkpoint(log.store, checkpoint)
     try:
         pair = reader.read_meta(("protocol", "metaData"))
@@ -65,9 +63,7 @@ def whole_problem(log: Log, checkpoint: Checkpoint, sidecars: Collection[str]) -
 
 
 def prove_checkpoint(log: Log, horizon: Horizon) -> str:
-    """Verify every complete checkpoint of the cut-off version; memory as
-    `lakelog.checkpoint.verify.verify_one`.
-    """
+    """Verify every complete checkpoint of the cut-off version; memory as `verify_one`."""
     verdicts = {_prove_one(log, checkpoint) for checkpoint in horizon.checkpoints}
     return "proved" if verdicts == {"proved"} else "unprovable"
 

@@ -190,18 +190,14 @@ def diagnose_pointer(
 def _contradiction(
     log: Log, readable: Collection[Checkpoint], pointed: int, content: bytes
 ) -> str | None:
-    """The difference between the pointer and the checkpoints that it may refer to; None if they
-    agree.
-    """
+    """The difference of the pointer from the checkpoints that it may name, or None."""
     named = (c for c in readable if c.version == pointed)
     found = (log.dialect.pointer_contradiction(log.store, c, content) for c in named)
     return next((problem for problem in found if problem is not None), None)
 
 
 def _may_be_named(log: Log, checkpoint: Checkpoint) -> bool:
-    """Whether the pointer may refer to a checkpoint; if some readers of the table do not support
-    its layout, they need an older one.
-    """
+    """Whether the pointer may name a checkpoint; all readers must support its layout."""
     dialect = log.dialect
     if dialect.may_be_pointed_to(checkpoint, None):
         return True

@@ -113,9 +113,7 @@ def _by_patterns(frame: pl.DataFrame, patterns: Sequence[tuple[str, str]]) -> pl
 
 
 class ListedStore(StoreWrapper):
-    """A store that lists the log folder as one walk found it, so that all checks see the same
-    files.
-    """
+    """A store with the log folder of one walk, so that all checks see the same files."""
 
     def __init__(self, store: LogStore, folder: str, entries: Iterable[FileEntry]) -> None:
         super().__init__(store)

@@ -67,9 +67,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Survey:
-    """One listing of a log: the decision for every file (see `retention_bounds.judge`), and the
-    facts that it depends on.
-    """
+    """One listing of a log: the decision for every file, and the facts behind it."""
 
     log: Log
     files: pl.DataFrame
@@ -106,9 +104,7 @@ def with_stable_files(
 
 
 def _is_torn(log: Log, entries: list[FileEntry]) -> bool:
-    """Whether the listing is inconsistent: listed files have been deleted since, or commits are
-    missing below later ones.
-    """
+    """Whether listed files have been deleted, or commits are missing below later ones."""
     seen, now = (
         inventory(each, log.dialect).filter(pl.col("kind").is_in(_LOG))
         for each in (entries, walk_log(log))
@@ -299,9 +295,7 @@ def _with_sidecars(
 def named_sidecars(
     log: Log, classified: pl.DataFrame, complete: tuple[Checkpoint, ...]
 ) -> frozenset[str] | None:
-    """Sidecars named by the remaining checkpoints and by those in quarantine; None if a remaining
-    one cannot be read.
-    """
+    """Sidecars of all checkpoints, also in quarantine; None if a remaining one is unreadable."""
     kept = classified.filter((pl.col("kind") == "checkpoint") & (pl.col("action") == "keep"))
     stay = frozenset(kept["path"])
     manifests = [c for c in complete if c.paths[0] in stay and c.layout != "multipart"]

@@ -77,9 +77,7 @@ class Quarantine:
 
     @staticmethod
     def begin(log: Log, files: pl.DataFrame, by: Literal["cleanup", "repair"]) -> Quarantine:
-        """Write the record of a new quarantine for `files` (``path``, ``kind``, ``version``,
-        ``size_bytes``, ``leads``) before any is moved.
-        """
+        """Write the record of a new quarantine for `files` before any is moved."""
         now_ms = log.clock()
         at = dt.datetime.fromtimestamp(now_ms / 1000, dt.UTC)
         begun = Quarantine(log, f"{at:%Y%m%dT%H%M%SZ}-{secrets.token_hex(4)}")
@@ -105,9 +103,7 @@ class Quarantine:
         return f"{self.folder}/{path.removeprefix(self.log.dialect.log_folder + '/')}"
 
     def take(self, paths: Sequence[str]) -> list[LakelogError]:
-        """Move files in; return the errors of those that could not be moved. Missing files are
-        ignored.
-        """
+        """Move files in, except missing ones; returns the errors of those not moved."""
 
         def move(path: str) -> LakelogError | None:
             return _moved(self.log, path, self.place_of(path))

@@ -92,9 +92,7 @@ class Retention:
 
 @dataclass(frozen=True)
 class Commits:
-    """The commits of a log, ascending. From version `timed_from`, commits have in-commit
-    timestamps, which `in_commit_ms` reads.
-    """
+    """The commits of a log, ascending; from `timed_from`, `in_commit_ms` reads their times."""
 
     versions: np.ndarray[tuple[int], np.dtype[np.int64]]
     modified_ms: np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -117,9 +115,7 @@ class Commits:
         return np.asarray(np.minimum.accumulate(known[::-1])[::-1], dtype=np.int64)
 
     def last_at_or_before(self, time_ms: int) -> int | None:
-        """The newest version committed at or before a time in milliseconds, or None. In-commit
-        timestamps are bisected, so a few commits are read.
-        """
+        """The newest version at or before a time in ms, or None; bisects in-commit timestamps."""
         if not len(self.versions):
             return None
         untimed = len(self.versions)
@@ -332,9 +328,7 @@ def _first(gates: Sequence[tuple[pl.Expr, str | None]]) -> pl.Expr:
 
 
 def _with_groups(files: pl.DataFrame, checkpoints: Sequence[Checkpoint]) -> pl.DataFrame:
-    """Add ``group`` (complete checkpoint of the file), ``leads`` (the file completes it), and
-    ``written_ms`` (time of the checkpoint's newest file).
-    """
+    """Add ``group`` (checkpoint), ``leads`` (completes it), and ``written_ms`` (newest file)."""
     members = [
         (path, number, not place)
         for number, checkpoint in enumerate(checkpoints)

@@ -164,9 +164,7 @@ def simulate(
     consumers: Mapping[str, int] | None = None,
     latest: LogSnapshot | None = None,
 ) -> Simulation:
-    """The effect of each proposal; `latest` is the latest version, if the caller has opened it.
-    Memory: the log listing, tombstones, and paths of live files.
-    """
+    """The effect of each proposal; `latest` is the latest version, if it has been opened."""
     opened = [] if latest is None else [latest]
 
     def attempt(entries: Sequence[FileEntry]) -> Simulation:
@@ -260,9 +258,7 @@ def _tombstones(snapshot: LogSnapshot) -> pl.DataFrame:
 def _last_removal(
     expired: pl.DataFrame, seen: Survey, times: np.ndarray[tuple[int], np.dtype[np.int64]]
 ) -> int:
-    """The last version that removed one of these files; the version of removals known only from a
-    checkpoint is estimated from their time.
-    """
+    """The last version that removed one of the files, estimated by time if unknown."""
     if not expired.height or not len(times):
         return 0
     known = expired["version"].drop_nulls()

@@ -172,9 +172,7 @@ class VacuumPlan(Displayed):
 
 
 class References:
-    """The files that some version needs, as 64-bit hashes of relative paths, and of the names of
-    absolute ones: eight bytes per file.
-    """
+    """The files that some version needs, as 64-bit hashes of paths, or names of absolute ones."""
 
     def __init__(self) -> None:
         self._paths: list[pl.Series] = []
@@ -344,9 +342,7 @@ class Vacuum:
         return found
 
     def _protect_history(self, listing: LogListing, found: References) -> None:
-        """Protect the files of the oldest version, all files that were added after it, and the
-        change data of its commits.
-        """
+        """Protect the oldest version's files, later added ones, and their change data."""
         for first, last in rebuildable(listing):
             for frame in _files(LogSnapshot.open(self.log, first), "add"):
                 found.add(frame)
@@ -392,9 +388,7 @@ _LISTED = {"path": pl.String, "size_bytes": pl.Int64, "modified_ms": pl.Int64}
 
 
 def listed_files(log: Log, inventory: Any = None) -> pl.DataFrame:
-    """Relative ``path`` and ``size_bytes`` of all files in the table's folder, from a listing or an
-    inventory; raises InvalidInputError for an invalid inventory.
-    """
+    """``path`` and ``size_bytes`` of all files in the table's folder, or of a valid inventory."""
     columns = list(_LISTED)[:2]
     if inventory is not None:
         return _of_inventory(inventory).select(columns)
@@ -425,9 +419,7 @@ def _is_text(name: str) -> bool:
 
 
 def _of_inventory(inventory: Any) -> pl.DataFrame:
-    """An inventory as a listing; raises InvalidInputError without a required column or with a path
-    that is not relative.
-    """
+    """An inventory as a listing; InvalidInputError without a column, or for absolute paths."""
     frame = _as_frame(inventory)
     if "isDir" in frame.columns:
         frame = frame.filter(~pl.col("isDir").fill_null(value=False))

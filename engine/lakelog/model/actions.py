@@ -66,9 +66,7 @@ def _empty(columns: tuple[str, ...]) -> pl.DataFrame:
 
 
 def conform(frame: pl.DataFrame, columns: Sequence[str] | None = None) -> pl.DataFrame:
-    """Select `columns` (default: all, in contract order) in the contract's types; missing ones are
-    null columns.
-    """
+    """Select `columns` (default: all) in the contract's order and types; missing ones are null."""
     full = _dtypes()
     wanted = list(columns) if columns is not None else list(schema())
     present = frozenset(frame.columns)
@@ -113,9 +111,7 @@ def of_type(frame: pl.DataFrame, *kinds: str) -> pl.DataFrame:
 
 
 def concat(frames: Iterable[pl.DataFrame]) -> pl.DataFrame:
-    """Concatenate narrow frames; columns that a frame lacks are null. Without frames: no rows,
-    column ``actionType``.
-    """
+    """Concatenate narrow frames with nulls for missing columns; at least ``actionType``."""
     stack = [f for f in frames if f.height]
     if not stack:
         return empty(_ROW)

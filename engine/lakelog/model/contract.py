@@ -241,9 +241,7 @@ def to_json(type_: DataType) -> Any:
 
 
 def to_polars(type_: DataType) -> pl.DataType:
-    """The Polars type. Opaque and void types, and maps with opaque keys, become ``Null``; variants
-    ``Binary``.
-    """
+    """The Polars type; ``Null`` for opaque and void types and map keys, ``Binary`` for variants."""
     import polars as pl
 
     match type_:
@@ -555,18 +553,14 @@ def _plain_type(type_: pa.DataType) -> pa.DataType:
 
 
 def physical_name(field: Field, mapping: str) -> str:
-    """The name of a field in files and log under a column mapping mode (Delta protocol, Writer
-    Requirements for Column Mapping).
-    """
+    """A field's name in files and log (Delta protocol, Column Mapping)."""
     if mapping == "none":
         return field.name
     return str(field.metadata.get(PHYSICAL_NAME, field.name))
 
 
 class Located(NamedTuple):
-    """A struct field and its path from the schema's root, with ``element``, ``key`` and ``value``
-    for arrays and maps.
-    """
+    """A struct field and its path, with ``element``, ``key`` and ``value`` for arrays and maps."""
 
     path: tuple[str, ...]
     field: Field
@@ -654,9 +648,7 @@ def keeps_values(old: DataType, new: DataType) -> bool:
 
 @cache
 def schema_directory() -> Traversable:
-    """The folder of the contract: the package's (possibly in a zip file), else the checkout's;
-    raises InternalError if neither exists.
-    """
+    """The folder of the contract: the package's (possibly in a zip file), else the checkout's."""
     for candidate in _CANDIDATES:
         if (candidate / "actions.json").is_file():
             return candidate

@@ -85,9 +85,7 @@ class Metadata:
 
     @cached_property
     def schema(self) -> contract.Struct:
-        """The table's schema; raises CorruptionError if it is missing, invalid, or has duplicate
-        column names.
-        """
+        """The table's schema; CorruptionError if missing, invalid, or with duplicate columns."""
         if self.schema_string is None:
             raise CorruptionError(
                 "the metadata has no schema",
@@ -256,9 +254,7 @@ def _names(values: Any) -> tuple[str, ...] | None:
 
 
 def _repeated(type_: contract.DataType) -> str | None:
-    """A name that two fields of one struct have, at any depth; typed frames allow each name
-    once.
-    """
+    """A name that two fields of one struct have, which typed frames do not allow, or None."""
     match type_:
         case contract.Struct(fields):
             names = type_.names
@@ -275,9 +271,7 @@ def _repeated(type_: contract.DataType) -> str | None:
 
 
 def clustering_paths(record: str) -> tuple[tuple[str, ...], ...]:
-    """Physical paths of the columns in the domain `CLUSTERING`; raises ValueError, TypeError or
-    AttributeError for an invalid configuration.
-    """
+    """Physical paths of the domain `CLUSTERING`; ValueError, TypeError or AttributeError."""
     columns = json.loads(record).get("clusteringColumns") or []
     paths = ([each] if isinstance(each, str) else each for each in columns)
     return tuple(tuple(str(part) for part in path) for path in paths)

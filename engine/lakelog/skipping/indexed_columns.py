@@ -39,9 +39,7 @@ def indexed_columns(
 def require_statistics_columns(
     schema: contract.Struct, partition_columns: Sequence[str], text: str
 ) -> None:
-    """Refuse a list of statistics columns that names a column twice, within another one, or one
-    that files do not have.
-    """
+    """Refuse statistics columns that are repeated, nested in each other, or not in files."""
     partitions = {name.lower() for name in partition_columns}
     seen: set[tuple[str, ...]] = set()
     for parts in _names(text):

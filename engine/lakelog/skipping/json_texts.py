@@ -41,9 +41,7 @@ _BLOCK_BYTES = 1 << 20
 
 
 def decode(texts: pl.Series, schema: pa.Schema, *, to_end: bool = True) -> pl.DataFrame:
-    """Decode JSON objects to rows of `schema`; without `to_end`, only up to the last of its
-    fields.
-    """
+    """Decode JSON objects to rows of `schema`; without `to_end`, up to the last of its fields."""
     if not texts.len():
         # Not schema.empty_table(), which imports pandas if it is installed.
         return _to_polars(pa.Table.from_batches([], schema=schema))
@@ -76,9 +74,7 @@ def _placed(parts: Sequence[tuple[pl.DataFrame, pl.Series]]) -> pl.DataFrame:
 
 
 def _parsed(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
-    """Texts read by the parser; those that are not clearly one object on one line are read
-    singly.
-    """
+    """Texts read by the parser; those that are not clearly one object on one line singly."""
     plain = are_lines(texts).fill_null(True)
     lines = texts.fill_null("{}")  # null texts are replaced by an empty object
     if plain.all():
@@ -92,9 +88,7 @@ def _parsed(texts: pl.Series, schema: pa.Schema) -> pl.DataFrame:
 
 
 def are_lines(texts: pl.Series) -> pl.Series:
-    """Which texts `read_lines` accepts: one object, no line break, and too few brackets to nest
-    deeper than `MAX_DEPTH`.
-    """
+    """Which texts `read_lines` accepts: one object on one line, not nested too deeply."""
     text = pl.col("t")
     plain = (
         text.str.starts_with("{") & text.str.ends_with("}") & ~text.str.contains_any(["\n", "\r"])

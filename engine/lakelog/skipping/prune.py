@@ -99,9 +99,7 @@ def row_wise(
 
 
 def _require_comparable(expr: pl.Expr, node: Any, columns: pl.LazyFrame, name: str) -> None:
-    """Refuse comparisons of values of different kinds, such as a decimal and a text, which Polars
-    compares as texts, or a date and a number of days.
-    """
+    """Refuse comparisons of different kinds of values, such as a decimal and a text."""
     children = list(reversed(expr.meta.pop()))
     match node:
         case {"BinaryExpr": {"op": str(op)}} | {
@@ -156,9 +154,7 @@ def _text_of(expr: pl.Expr) -> str | None:
 
 
 def outcome_of(where: pl.Expr, rows: pl.DataFrame) -> pl.Series:
-    """The outcome of a condition for each row; raises InvalidInputError if a value makes it fail,
-    such as a text that it casts to a number.
-    """
+    """The outcome of a condition per row; InvalidInputError if a value makes it fail."""
     outcome = where.alias("outcome")
     try:
         if not where.meta.root_names():
@@ -287,9 +283,7 @@ def _json(expr: pl.Expr) -> Any:
 
 
 class _Walker:
-    """Evaluates one predicate over one set of files; `columns` collects the columns of its
-    terms.
-    """
+    """Evaluates one predicate over one set of files; `columns` collects its columns."""
 
     def __init__(
         self,

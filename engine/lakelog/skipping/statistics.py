@@ -81,10 +81,7 @@ def stats_from_json(
 def least_from_json(
     texts: pl.Series, schema: contract.Struct, *, mapping: str = "none"
 ) -> pl.Series:
-    """The ``min`` of `stats_from_json`; a text may be invalid after the last of the values.
-
-    Source: Delta protocol, Per-file Statistics.
-    """
+    """The ``min`` of `stats_from_json`; a text may be invalid after the last of the values."""
     raw = None
     if (bounds := struct_of_leaves(schema, mapping, _json_bound)) is not None:
         fields = pa.schema([pa.field("minValues", bounds)])
@@ -99,9 +96,7 @@ def stats_from_struct(
     columns: Sequence[str] | None = None,
     mapping: str = "none",
 ) -> pl.DataFrame:
-    """Typed statistics from ``add.stats_parsed`` (Delta protocol, Checkpoint Schema; Per-file
-    Statistics).
-    """
+    """Typed statistics from ``add.stats_parsed`` (Delta protocol, Checkpoint Schema)."""
     raw = structs.struct.unnest() if structs.dtype == pl.Struct else pl.DataFrame()
     if not raw.width:
         raw = pl.DataFrame({_NUM_RECORDS: _nulls(pl.Int64(), structs.len())})
@@ -211,9 +206,7 @@ def struct_of_leaves(
     mapping: str,
     type_of: Callable[[contract.DataType], pa.DataType | None],
 ) -> pa.StructType | None:
-    """The leaf columns of a schema to which `type_of` gives a type, as a struct of physical names;
-    None without any.
-    """
+    """The leaves with a type by `type_of`, as a struct of physical names; None without any."""
     fields = []
     for f in schema.fields:
         if isinstance(f.type, contract.Struct):
@@ -363,9 +356,7 @@ def _finite(bound: pl.Series) -> pl.Series:
 
 
 def _unsaturated(bound: pl.Series) -> pl.Series:
-    """Bounds of decimals at the limits of a 64-bit integer become null: deltalake writes them for
-    every whole number beyond.
-    """
+    """Decimal bounds at 64-bit limits become null: deltalake writes them for all beyond."""
     dtype = bound.dtype
     if not isinstance(dtype, pl.Decimal) or dtype.precision - dtype.scale < _INT64_DIGITS:
         return bound

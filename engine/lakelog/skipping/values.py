@@ -81,9 +81,7 @@ def parse_text(texts: pl.Series, type_: contract.DataType, *, epoch_us: bool = F
 
 
 def _usual_times(texts: pl.Series) -> pl.Series | None:
-    """Parse times if all have the form ``2024-01-31T10:20:30.456Z``, else None. Arrow parses this
-    form many times faster than Polars, with the same result.
-    """
+    """Times of the form ``2024-01-31T10:20:30.456Z``, else None; Arrow is faster than Polars."""
     if texts.len() == texts.null_count() or not (texts.str.len_bytes() == _TIME_BYTES).all():
         return None
     try:
@@ -249,9 +247,7 @@ def typed_partitions(
 
 
 def texts_of(maps: pl.Series, key: str) -> tuple[pl.Series, pl.Series]:
-    """The texts under `key`, or one that differs from it in case, and whether each map holds it (a
-    null map does not).
-    """
+    """The texts under `key` in any case, and whether each map has it (a null map has none)."""
     texts, present = _exact(maps, key)
     if present.all():
         return texts, present

@@ -128,9 +128,7 @@ def checkpoint(
 
 
 class _SparkPartWriter:
-    """Writes checkpoint files in the tasks of a Spark job, and their manifest in the driver; a
-    `lakelog.checkpoint.job.PartWriter`.
-    """
+    """A `PartWriter` that writes files in tasks of a Spark job, their manifest in the driver."""
 
     def __init__(
         self,

@@ -76,9 +76,7 @@ _ARROW = pa.schema(
 
 @dataclass(frozen=True)
 class TaskWriter:
-    """Writes the rows of one partition; Spark calls it with their batches. `meta` are the non-file
-    actions, for the part that contains them.
-    """
+    """Writes one partition from Spark's batches; `meta` are non-file actions, for one part."""
 
     place: TableLocation
     plan: CheckpointPlan

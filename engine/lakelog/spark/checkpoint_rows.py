@@ -80,9 +80,7 @@ def carried_columns(columns: Sequence[str], dialect: Dialect) -> tuple[str, ...]
 def with_statistics(
     rows: Any, held: Sequence[str], columns: Sequence[str], dialect: Dialect
 ) -> Any:
-    """Rows with all of `columns`. Columns of statistics are parsed from ``stats`` only if the query
-    uses them.
-    """
+    """Rows with all of `columns`; ``stats`` is parsed only if the query uses the statistics."""
     if dialect.map_statistics or "stats" not in held or not set(columns) & {*DERIVED}:
         return with_nulls(rows, held, columns)
     rows = rows.withColumn(_SPREAD, _spread(functions_of(rows).col("stats")))
@@ -140,9 +138,7 @@ def decoded_valid_path(path: str) -> str:
 
 
 def encoded_path(path: Any) -> Any:
-    """Paths encoded as `lakelog.dialects.delta.paths.encode_paths` does, letter by letter if
-    necessary.
-    """
+    """Paths encoded as by `encode_paths`, character by character if necessary."""
     sql = functions_of(path)
     quoted = _quoted_characters()
     pairs = [sql.lit(text) for char in quoted for text in (char, encode_path(char))]

@@ -244,9 +244,7 @@ def _delta_obstacle(file: _File) -> str | None:
 
 
 def _node_obstacle(type_: pa.StructType, node: Node, name: str) -> str | None:
-    """Why Spark would read a struct's known fields differently from the contract; None if it does
-    not.
-    """
+    """Why Spark would read known fields of a struct differently from the contract, or None."""
     fields = [type_.field(index) for index in range(type_.num_fields)]
     obstacle = _ambiguous([*(field.name for field in fields), *node.fields])
     if obstacle is not None:

@@ -39,9 +39,7 @@ class Runtime:
 
 
 def prepare_java() -> Path | None:
-    """Set ``JAVA_HOME`` of this process if the system's Java is unsuitable for Spark; the folder is
-    deleted at exit.
-    """
+    """Set ``JAVA_HOME`` to a folder until exit if the system's Java is unsuitable for Spark."""
     found = system_java()
     if found is not None and found.version >= _LEAST_VERSION and found.has_vector:
         return None

@@ -191,9 +191,7 @@ _STARTS = ("startingversion", "startingtimestamp")
 
 @dataclass(frozen=True)
 class SourceOptions:
-    """Parsed options, small and picklable. `relative` is the path as given if it was not absolute;
-    `storage_options` are never printed.
-    """
+    """Parsed options, picklable; `relative` is a path that was not absolute, as it was given."""
 
     path: str
     values: Mapping[str, Any] = field(default_factory=dict)
@@ -260,9 +258,7 @@ def parse_options(given: Mapping[str, str], use: Use | None = None) -> SourceOpt
 
 
 def _with_own_names(given: Mapping[str, str], use: Use | None) -> list[tuple[str, str]]:
-    """The options, with those of Delta's change feed, of a batch query, under the names of
-    ``table`` ``changes``.
-    """
+    """The options, with those of Delta's change feed as ``table`` ``changes``."""
     if use not in {None, "read"}:
         return list(given.items())
     flags = [text for key, text in given.items() if key.lower() == _READ_CHANGE_FEED]
@@ -378,9 +374,7 @@ def _check_together(options: SourceOptions, use: Use | None) -> None:
 
 
 def _storage_value(text: str) -> Any:
-    """An option of the store: true, false and JSON objects or lists are parsed, others are
-    strings.
-    """
+    """An option of the store: true, false, JSON objects and lists are parsed; else a string."""
     if text.strip().lower() in _TRUE_OR_FALSE:
         return _flag(text)
     if text.lstrip()[:1] in {"{", "["}:

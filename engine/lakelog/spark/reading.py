@@ -178,9 +178,7 @@ class RowsReader(_Reader):
 
 
 class LogReader(_Reader):
-    """Reads ``files``, ``history``, ``diff`` or ``skips``. Memory: the columns requested, on the
-    driver.
-    """
+    """Reads ``files``, ``history``, ``diff`` or ``skips`` on the driver."""
 
     def __init__(self, options: SourceOptions, schema: StructType, pinned: int | None) -> None:
         super().__init__(schema)
@@ -241,9 +239,7 @@ class ActionsReader(_Reader):
 
 
 class ChangesReader(_Reader):
-    """The rows that a range of commits changed; executors read them, commit by commit. Memory: a
-    batch of rows per task.
-    """
+    """The rows that a range of commits changed, read by executors commit by commit."""
 
     def __init__(
         self, options: SourceOptions, schema: StructType, pinned: int | None, tasks: int

@@ -65,9 +65,7 @@ def session(
 
 
 def active_session() -> Any | None:
-    """The existing session, classic or Connect, or None; raises MissingDependencyError without
-    PySpark.
-    """
+    """The existing session, classic or Connect, or None; MissingDependencyError without PySpark."""
     try:
         from pyspark.sql import SparkSession
     except ImportError as cause:

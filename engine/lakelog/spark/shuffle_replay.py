@@ -44,9 +44,7 @@ _BY_FILE = ("classic", "multipart", "v2-parquet", "flattened")
 
 @dataclass(frozen=True)
 class TableLocation:
-    """The information with which an executor opens a table; the storage options are never
-    printed.
-    """
+    """The information with which an executor opens a table; options are never printed."""
 
     location: str
     storage_options: Mapping[str, Any] | None = field(repr=False)
@@ -111,9 +109,7 @@ def replay_in_partitions(
     *,
     about_rows: int,
 ) -> Any:
-    """The file actions of a state as a lazy DataFrame. Memory: a few batches or commits per
-    decoding task, all rows of its partition per reconciling task.
-    """
+    """The file actions of a state, lazily; a reconciling task holds all rows of its partition."""
     # Two thirds of the columns belong to the other format, and would be sent as nulls; but batches
     # without columns would have no rows.
     held = [name for name in columns if name in _held(place.dialect)] or ["actionType"]
@@ -214,9 +210,7 @@ class Decoder:
 
 @dataclass(frozen=True)
 class Reconciler:
-    """Reconciles the rows of one partition; Spark calls it with batches. `unique`: the checkpoint
-    has no duplicate files; `meta`: rows other than file actions.
-    """
+    """Reconciles the rows of one partition; `unique`: the checkpoint has no duplicate files."""
 
     place: TableLocation
     carried: tuple[str, ...]

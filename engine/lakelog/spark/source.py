@@ -118,9 +118,7 @@ class LakelogDataSource(DataSource):
         self.pinned: int | None = None
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Pickled by reference: Spark starts the driver's stream reader without the session's file
-        folder.
-        """
+        """By reference: Spark's stream reader starts without the session's file folder."""
         archive = getattr(lakelog.__loader__, "archive", None)
         if archive is None:  # the package is installed
             return super().__reduce_ex__(protocol)

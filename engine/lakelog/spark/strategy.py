@@ -53,9 +53,7 @@ _TEXT_OF_ACTION = 300  # approximate bytes of a commit's text
 
 @dataclass(frozen=True)
 class Sizes:
-    """Sizes for a replay: checkpoint rows (from footers, else an estimate), bytes of the
-    commits above, layout, and the obstacle that prevents Spark from reading the checkpoint.
-    """
+    """Rows of the checkpoint, bytes of the commits above, layout, and the obstacle for Spark."""
 
     base_rows: int = 0
     tail_bytes: int = 0

@@ -250,9 +250,7 @@ class StreamPlanner:
         return self._at(self._table.version() + 1)
 
     def from_time(self, timestamp_ms: int) -> Offset:
-        """The offset before the first commit at or after a time in milliseconds, or before the next
-        one.
-        """
+        """The offset before the first commit at or after a time in ms, or before the next."""
         try:
             before = version_at(
                 self._log, timestamp_ms - 1, lambda: self._table.snapshot().metadata
@@ -268,9 +266,7 @@ class StreamPlanner:
         return Offset.beginning(table_id, version, is_initial=is_initial, is_changes=self._changes)
 
     def advance(self, start: Offset, limit: Limit, last: int | None = None) -> Offset:
-        """The end of the batch that begins at `start`. A commit that the stream cannot follow
-        raises only at the start of a batch.
-        """
+        """The end of the batch from `start`; raises if its first commit cannot be followed."""
         end, files, size_bytes = start, 0, 0
         try:
             for piece in self._pieces(start, last):
@@ -367,9 +363,7 @@ class StreamPlanner:
         return end
 
     def commits(self, start: Offset, end: Offset) -> tuple[int, int] | None:
-        """The first and the last commit between two offsets of a stream of changes; None if there
-        is none. Errors as `advance_commits`.
-        """
+        """First and last commit between two offsets, or None; errors as `advance_commits`."""
         self._require_own(start)
         found = self._listed(start.version, end.version - 1) if start < end else []
         return (found[0].version, found[-1].version) if found else None
@@ -514,9 +508,7 @@ class StreamPlanner:
             self._check_schema(version, metadata)
 
     def _check_beginning(self, version: int) -> None:
-        """Check the schema in force at the beginning; later changes are checked when they
-        are read.
-        """
+        """Check the first schema; later changes are checked when they are read."""
         if version >= (self.snapshot.version if self._checked_from is None else self._checked_from):
             return
         # If a version can no longer be rebuilt, its schema is unknown; the commits to read do not

@@ -97,9 +97,7 @@ def query_of_task() -> str | None:
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes each batch of a query as one commit. Spark creates one for the tasks of a batch, and
-    one to commit it.
-    """
+    """Writes each batch as one commit; Spark creates one for its tasks, and one to commit it."""
 
     def __init__(self, options: SourceOptions, schema: StructType, overwrite: bool) -> None:
         snapshot = kept_table(options).snapshot()
@@ -178,9 +176,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         messages: list[Message | None],
         batchId: int,  # noqa: ARG002 - Spark's
     ) -> None:
-        """On the driver, after a task or `commit` failed; see
-        `lakelog.spark.writing.BatchWriter.abort`.
-        """
+        """On the driver, after a task or `commit` failed; see `BatchWriter.abort`."""
         written = task_results(messages)
         if None in messages and written:
             version = min(each.version for each in written)

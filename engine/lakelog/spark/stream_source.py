@@ -78,9 +78,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @readable
     def initialOffset(self) -> dict[str, Any]:
-        """The start of a query without a checkpoint: the table's content, or the position in the
-        options.
-        """
+        """The start without a checkpoint: the table's content, or an option's position."""
         version, time = (self._options.get(f"starting{what}") for what in ("Version", "Timestamp"))
         if time is not None:
             return self._backlog.from_time(time).as_json()
@@ -169,9 +167,7 @@ class ChangeStreamReader(StreamReader):
 
     @readable
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[Share]:
-        """Ranges of commits, or files of the initial version, between two offsets; errors as
-        `StreamPlanner.commits`.
-        """
+        """Commits, or files of the initial version; errors as `StreamPlanner.commits`."""
         to = Offset.of(end)
         begin = Offset.of(start).where_began(to)
         columns = self._end

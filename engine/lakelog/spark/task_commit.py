@@ -70,9 +70,7 @@ class TaskResult:
 
 
 def write_task_files(plan: WritePlan, batches: Iterable[Rows], task: int) -> bytes:
-    """Write a task's rows; return the adds as an Arrow IPC stream. On any error, the files are
-    deleted, because no message refers to them.
-    """
+    """Write a task's rows; returns the adds as Arrow IPC, or deletes the files on an error."""
     with DataFileWriter(plan, number=task) as writer:
         for batch in batches:
             writer.write(batch)
@@ -127,8 +125,6 @@ def publish(
 
 
 def discard(table: Table, written: Sequence[pl.DataFrame], version: int) -> list[str]:
-    """Delete unused files, if it is certain that no version refers to them; return the deleted
-    ones.
-    """
+    """Delete files to which certainly no version refers; returns the deleted ones."""
     paths = [path for frame in written if frame.height for path in frame["path"]]
     return discard_unnamed(table.log, paths, version)

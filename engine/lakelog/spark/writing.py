@@ -186,9 +186,7 @@ class BatchWriter(DataSourceArrowWriter):
         return condition(self.options.get("replaceWhere"), self.plan.schema, now_us)
 
     def _require_whole_files(self, snapshot: LogSnapshot) -> None:
-        """Raise if a table with a change data feed would copy rows, which would be reported
-        as new.
-        """
+        """Raise if a table with a change data feed would report copied rows as new."""
         where = self._where
         if where is None or not snapshot.table_configuration.is_active("changeDataFeed"):
             return

@@ -60,9 +60,7 @@ def new_value(
 
 
 class ConditionPart(NamedTuple):
-    """A part of a condition that AND joins to the others: the names of its columns, each with those
-    of its structs, and whether it compares two columns by ``=``.
-    """
+    """A part that AND joins: its columns, each with its structs, and whether ``=`` joins two."""
 
     columns: Sequence[Sequence[str]]
     is_equality: bool

@@ -40,9 +40,7 @@ class UnsupportedExpressionError(Exception):
 
 @dataclass(frozen=True)
 class RowError:
-    """A condition on rows for which a value is an error, and why; or for which it only depends on
-    the version of Spark.
-    """
+    """Rows for which a value is an error, and why; or only depends on the version of Spark."""
 
     condition: pl.Expr
     reason: str
@@ -72,9 +70,7 @@ class Value:
 
 
 def rest_by_literal(value: Value, divisor: int, type_: DataType) -> Value:
-    """The rest of whole numbers, with the sign of the dividend, as in Java; Polars gives it that of
-    the divisor.
-    """
+    """The rest with the dividend's sign, as in Java; in Polars it has the divisor's."""
     number = value.expr.cast(contract.to_polars(type_))
     rest = number % abs(divisor)
     is_negative = (number < 0) & (rest != 0)
@@ -185,9 +181,7 @@ def whole(expr: pl.Expr, type_: DataType, refuse: Refuse) -> Value:
 
 
 def common_type(a: DataType, b: DataType) -> DataType | None:
-    """The type to which Spark, in every mode, brings branches of two types; None if there is none,
-    or if it depends on the mode.
-    """
+    """The type of branches of two types in Spark, in every mode; None if it has no such type."""
     if b in {a, VOID}:
         return a
     if a == VOID:
@@ -218,9 +212,7 @@ def _is_exact(type_: DataType) -> bool:
 
 
 def comparable(a: Value, b: Value, *, exact: bool) -> DataType | None:
-    """The type in which Spark compares two values; None if there is none, or, if it has to be
-    exact, if it depends on the mode.
-    """
+    """The type in which Spark compares two values; if `exact`, None if it depends on the mode."""
     for one, other in ((a, b), (b, a)):
         if isinstance(one.literal, str) and other.type not in {STRING, VOID}:
             certain = {*TIMES, *_WHOLE, BOOLEAN}
@@ -467,9 +459,7 @@ def _to_boolean(value: Value, _type: DataType, _refuse: Refuse) -> pl.Expr:
 
 
 def beyond_years(number: pl.Expr, type_: DataType) -> RowError:
-    """Dates and times, as numbers, beyond the years 1 to 9999 that Spark supports; for some of them
-    Polars gives null or panics.
-    """
+    """Dates and times, as numbers, beyond the years 1 to 9999 that Spark supports."""
     low, high = (day.toordinal() - _EPOCH_DAY for day in (_FIRST_DAY, _LAST_DAY))
     if type_ != DATE:
         low, high = low * DAY_US, (high + 1) * DAY_US - 1

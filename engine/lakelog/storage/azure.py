@@ -47,9 +47,7 @@ _TAKEN_CODES = frozenset(
 
 
 def with_defaults(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Storage options with default time-outs; not ``timeout``, which the SDK passes to the server
-    but not to sockets.
-    """
+    """Storage options with time-outs; not ``timeout``, which the SDK uses for the server only."""
     return {**_TIMEOUTS, **options}
 
 

@@ -340,9 +340,7 @@ class StoreWrapper:
 
 
 class FileWrapper(RawIOBase):
-    """A seekable reader that delegates to another one, and closes it; subclasses override
-    `read`.
-    """
+    """A seekable reader of another one, which it closes; subclasses override `read`."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file

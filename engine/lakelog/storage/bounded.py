@@ -83,9 +83,7 @@ DEFAULT_LIMITS = ReadLimits(timeout_s=DEFAULT_TIMEOUT_S)
 
 
 class BoundedStore(StoreWrapper):
-    """A thread-safe store whose reads obey `limits`; `by_location`: other processes can open it by
-    location and options.
-    """
+    """A thread-safe store within `limits`; `by_location`: other processes can open it too."""
 
     def __init__(
         self, store: LogStore, asked: ReadLimits | None = None, *, by_location: bool = False

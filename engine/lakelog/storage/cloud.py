@@ -94,15 +94,11 @@ class Cloud(Protocol):
     async def delete_many(
         self, filesystem: Any, bucket: str, keys: Sequence[str]
     ) -> Mapping[str, str]:
-        """Delete at most `deleted_at_once` objects; return the reason for each key that was not
-        deleted. Missing objects are ignored.
-        """
+        """Delete up to `deleted_at_once` objects; returns the reasons of those that are left."""
         ...
 
     async def list_page(self, filesystem: Any, bucket: str, prefix: str, token: str | None) -> Page:
-        """The first page below `prefix`, or the page of a token; raises FileNotFoundError if the
-        bucket does not exist.
-        """
+        """The first page below `prefix`, or that of a token; FileNotFoundError without a bucket."""
         ...
 
     async def list_names(
@@ -169,9 +165,7 @@ class CloudStore(FsspecStore):
         return None
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Create a file if its name is free, by one conditional request; transient failures are
-        retried, at most four times.
-        """
+        """Create a file if its name is free; the request is retried at most four times."""
         require_content(path, data)
         bucket, key = self._split_writable(path)
         cloud, filesystem = self._cloud, self._filesystem
@@ -312,9 +306,7 @@ class CloudStore(FsspecStore):
 
 
 class DeletesOneByOne:
-    """Deletion with one request per object: not every Azure endpoint supports batches, and GCS
-    charges them per object.
-    """
+    """One request per deletion: not all Azure endpoints have batches, and GCS charges the same."""
 
     @property
     def deleted_at_once(self) -> int:

@@ -115,9 +115,7 @@ async def replace_until_certain(
     path: str,
     size_bytes: int = 0,
 ) -> None:
-    """As `write_until_certain`, for a write that replaces; UnavailableError also if the store
-    refuses to replace.
-    """
+    """As `write_until_certain`, for a replacement; UnavailableError if it is refused."""
     if not await write_until_certain(attempt, judge, path, size_bytes):
         raise UnavailableError(
             "nothing was written: the store does not allow the file to be replaced",
@@ -127,9 +125,7 @@ async def replace_until_certain(
 
 
 def class_names(error: BaseException | None) -> frozenset[str]:
-    """Names of an error's class and its bases. Drivers' errors are recognised by them, since their
-    libraries are optional.
-    """
+    """Names of an error's class and bases; drivers' libraries, and their classes, are optional."""
     return frozenset(each.__name__ for each in type(error).__mro__)
 
 

@@ -58,9 +58,7 @@ class Address(NamedTuple):
         return f"{self.store}/{self.path}"
 
     def name_of(self, other: Address) -> str | None:
-        """Path of another address relative to this folder, or None; compares whole parts:
-        ``s3://b/base`` does not contain ``s3://b/base2/x``.
-        """
+        """The path of another address below this folder, by whole parts, or None."""
         if self.store != other.store:
             return None
         below = f"{self.path}/" if self.path else ""
@@ -126,9 +124,7 @@ class Reach:
         object.__setattr__(self, "_folders", _addresses_of(self.location))
 
     def resolve(self, path: str) -> str | Address:
-        """Resolve a decoded path of the log to a path relative to the table, or to an allowed
-        address.
-        """
+        """Resolve a path of the log to one relative to the table, or to an allowed address."""
         if _is_relative(path):
             return path
         require_contained(path)
@@ -174,9 +170,7 @@ class Reach:
 
 
 def _addresses_of(location: str) -> tuple[Address, ...]:
-    """The addresses of a folder that a caller allows; for a local folder also with symbolic links
-    resolved.
-    """
+    """The addresses of an allowed folder; of a local one also with links resolved."""
     if location.startswith("file:"):
         location = unquote(urlsplit(location).path)
     elif "::" in location:  # a chain of drivers: paths in a log are never below it

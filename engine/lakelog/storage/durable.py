@@ -257,9 +257,7 @@ class DurableWriter:
 
 
 class DurableUpload(BufferedUpload):
-    """A file that is written under a temporary name next to its own; a killed writer leaves the
-    temporary file.
-    """
+    """A file written under a temporary name next to its own, which a killed writer leaves."""
 
     _sends_views = True
 

@@ -185,9 +185,7 @@ class FsspecStore:
                 future.cancel()
 
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:
-        """A seekable binary reader that fetches ranges; one round trip if the size is given, else
-        two.
-        """
+        """A seekable reader that fetches ranges; one round trip if the size is given, else two."""
         if not self._is_async:
             with _errors(path):
                 return cast("BinaryIO", self._filesystem.open(self._absolute(path), "rb"))
@@ -303,9 +301,7 @@ def _modified_ms(info: dict[str, Any]) -> int:
 
 
 def unavailable(path: str, cause: BaseException) -> UnavailableError:
-    """A driver's read failure as UnavailableError. Drivers raise the errors of any client library,
-    so callers catch broadly and chain the cause.
-    """
+    """A driver's read failure as UnavailableError; drivers raise the errors of any library."""
     return UnavailableError(
         f"the store failed: {describe(cause)}",
         path=path,

@@ -193,9 +193,7 @@ class _Session:
             await _request_once(self._filesystem, "DELETE", self._url)
 
     async def _push(self, data: bytes, total: str) -> None:
-        """Send until the session has all of `data`, or creates the object if its length is
-        known.
-        """
+        """Send until the session has all of `data`, or creates an object of known length."""
         start, end = self._sent_bytes, self._sent_bytes + len(data)
         at: int | None = start
         if self._in_doubt:

@@ -132,9 +132,7 @@ class LocalStore:
             ) from cause
 
     def read_many(self, paths: Sequence[str]) -> Iterable[bytes]:
-        """The content of each file, in order; a few threads read ahead at most 20 MB, or five
-        files.
-        """
+        """The content of each file, in order; at most 20 MB or five files are read ahead."""
         start = time.perf_counter()
         first = [self.read(path) for path in paths[:_PROBE]]
         elapsed = time.perf_counter() - start
@@ -186,9 +184,7 @@ class LocalStore:
         return self._writer.refusal
 
     def put_if_absent(self, path: str, data: bytes) -> bool:
-        """Create a file if its name is free; see `LogStore` and `DurableWriter`. On ``ENOSPC`` and
-        similar errors nothing was written.
-        """
+        """Create a file if its name is free; on ``ENOSPC``, nothing was written."""
         require_content(path, data)
         return self._writer.create(path, data)
 
@@ -197,9 +193,7 @@ class LocalStore:
         self._writer.replace(path, data)
 
     def upload(self, path: str) -> Upload:
-        """Create or replace a file in pieces of 1 MiB; a killed writer leaves a temporary file next
-        to it.
-        """
+        """Create or replace a file; a killed writer leaves a temporary file next to it."""
         return self._writer.upload(path)
 
     def move(self, source: str, target: str) -> None:
@@ -229,9 +223,7 @@ class LocalStore:
         return errors
 
     def walk(self, folder: str = "") -> Iterator[list[FileEntry]]:
-        """Every file below `folder`, including temporary ones; symbolic links to folders are not
-        followed.
-        """
+        """Every file below `folder`, also temporary ones, without links to folders."""
         batch: list[FileEntry] = []
         ahead = [""]
         while ahead:
@@ -322,9 +314,7 @@ def _content(descriptor: int, size_bytes: int) -> bytes:
 
 
 def read_small(name: str, path: str, most_bytes: int) -> bytes | None:
-    """The content of a regular file of at most `most_bytes`; None if it is larger. Other arguments
-    and errors as `_open_regular`.
-    """
+    """The content of a regular file, as `_open_regular`; None above `most_bytes`."""
     descriptor, size_bytes = _open_regular(name, path)
     try:
         return _content(descriptor, size_bytes) if size_bytes <= most_bytes else None

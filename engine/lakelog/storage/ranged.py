@@ -119,9 +119,7 @@ class RangedFile(io.RawIOBase):
         self._blocks.fetch = wrap(self._blocks.fetch)
 
     def prefetch(self, ranges: Iterable[Range]) -> None:
-        """Fetch ranges in one round trip, up to the cache's size; ranges that end beyond the file
-        are omitted.
-        """
+        """Fetch ranges in one round trip, up to the cache's size, except beyond the file."""
         inside = (span for span in ranges if 0 <= span[0] < span[1] <= self.size_bytes)
         wanted = sorted({number for span in inside for number in _numbers(span)})
         gaps = (n for a, b in pairwise(wanted) if b - a <= _GAP_BLOCKS + 1 for n in range(a, b))

@@ -46,9 +46,7 @@ def _load_gcs() -> _Driver:
 
 
 class _Alias(NamedTuple):
-    """Name and value conversion of an option of object_store for the fsspec driver; a dot in the
-    name leads into a mapping, and the value None is omitted.
-    """
+    """An object_store option for fsspec: name (dots for mappings), and conversion or omission."""
 
     option: str
     convert: Callable[[Any], Any] = lambda value: value
@@ -185,9 +183,7 @@ def open_store(
 
 
 def require_location(text: str) -> None:
-    """Raise InvalidInputError for a text that cannot be a path or a URL: empty, with NUL or a lone
-    surrogate.
-    """
+    """Raise InvalidInputError for an empty text, or one with NUL or a lone surrogate."""
     if not text:
         raise InvalidInputError("the location must not be empty", expected="a path or a URL")
     if "\0" in text or not _is_text(text):
@@ -254,9 +250,7 @@ def _open_remote(url: str, options: dict[str, Any]) -> LogStore:
 
 
 def store_of(filesystem: Any, base: str, root: str) -> LogStore:
-    """The store over an fsspec filesystem, chosen by the real driver: another driver that checks
-    before writing may be registered for a protocol.
-    """
+    """The store over an fsspec filesystem, by the real driver, which need not be the protocol's."""
     from fsspec.implementations.local import LocalFileSystem
     from fsspec.implementations.memory import MemoryFileSystem
 

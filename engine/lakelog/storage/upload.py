@@ -125,9 +125,7 @@ class BufferedUpload(ClosedOrAbandoned):
         raise NotImplementedError
 
     def _discard(self) -> None:
-        """Abandon the upload and discard its pieces; the last call. Never raises errors of the
-        store.
-        """
+        """Abandon the upload and its pieces, as the last call, without errors of the store."""
         raise NotImplementedError
 
     def _lost_upload(self) -> UnavailableError:
@@ -139,9 +137,7 @@ class BufferedUpload(ClosedOrAbandoned):
 
 
 class UploadSink:
-    """An upload as pyarrow's output file; the owner closes the upload. After `is_void`, writes are
-    discarded.
-    """
+    """An upload as pyarrow's file, closed by its owner; `is_void` discards writes."""
 
     closed = False
 

@@ -78,9 +78,7 @@ def _with_times(rows: pl.DataFrame, now_ms: int, cooldown: int | dt.timedelta) -
 
 
 def counted(meta: pl.DataFrame, before: pl.DataFrame) -> pl.DataFrame:
-    """Set the count of ``mergeskip`` rows without one to the file's last count plus one; called
-    again after a rebase.
-    """
+    """Set missing counts of ``mergeskip`` rows to the file's last count plus one."""
     is_skip = meta["actionType"] == "mergeskip"
     rows = meta.filter(is_skip)
     known = actions.conform(
@@ -223,9 +221,7 @@ class ActionBuffer:
         self._skips.append(_with_times(rows, self._log.clock(), wait))
 
     def singles(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]] | None:
-        """The rows of file actions that were added one by one, and of applications and domains;
-        None if there are other actions.
-        """
+        """Rows of file actions added one by one, applications and domains; None with others."""
         if not self._single or self._files or self._skips:
             return None
         if self._new_protocol is not None or self._new_metadata is not None:
@@ -247,9 +243,7 @@ class ActionBuffer:
         return files, actions.concat([*frames, *self._skips])
 
     def _changed_pair(self, runtime: Runtime) -> tuple[Protocol | None, Metadata | None]:
-        """Changed protocol and metadata, if any; the protocol includes the features that the
-        metadata need.
-        """
+        """Changed protocol, with the features that the metadata need, and metadata."""
         protocol, metadata = self._new_protocol, self._new_metadata
         if metadata is not None and metadata != self._metadata:
             rules = self._dialect.protocol_rules

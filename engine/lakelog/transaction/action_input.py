@@ -185,9 +185,7 @@ _EXPLICIT_NULLS = frozenset({"partitionValues"})
 
 @dataclass(frozen=True)
 class Spelling:
-    """The accepted names of an action type's fields, flattened or nested, and the names that are
-    accepted and ignored.
-    """
+    """The accepted names of an action type's fields, flattened or nested, and ignored ones."""
 
     kind: str
     names: Mapping[str, Leaf | Node]
@@ -451,9 +449,7 @@ def _conform(leaf: Leaf, series: pl.Series) -> pl.Series:
 
 
 def _is_whole(series: pl.Series) -> bool:
-    """Whether a column of floats has only whole numbers; pandas converts integers with nulls to
-    floats.
-    """
+    """Whether floats are whole numbers: pandas converts integers with nulls to floats."""
     if not series.dtype.is_float():
         return False
     values = series.drop_nulls()

@@ -80,9 +80,7 @@ def depends_on_base(pending: PendingCommit) -> bool:
 
 
 def turns_on_timestamps(pending: PendingCommit) -> bool:
-    """Whether the commit is the first with an in-commit timestamp, which needs
-    `CommitBase.modified_ms`.
-    """
+    """Whether this is the first in-commit timestamp, which needs `CommitBase.modified_ms`."""
     return after(pending).is_active(_FEATURE) and not pending.table.is_active(_FEATURE)
 
 
@@ -166,9 +164,7 @@ def _commit_time(
 def _record_enablement(
     meta: pl.DataFrame, pending: PendingCommit, base: CommitBase, version: int, at: int
 ) -> pl.DataFrame:
-    """Record in the metadata from which version on commits have in-commit timestamps, if earlier
-    ones have none.
-    """
+    """Record the version of the first in-commit timestamp, if earlier commits have none."""
     if base.version < 0 or not turns_on_timestamps(pending):
         return meta
     rows = list(_rows(meta, "metaData"))

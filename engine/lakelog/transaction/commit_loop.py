@@ -126,9 +126,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The version written, or the version at which the application's duplicate was found, and the
-    bytes written.
-    """
+    """The version written, or that of the application's duplicate, and the bytes written."""
 
     version: int
     duplicate: bool = False
@@ -136,9 +134,7 @@ class Outcome:
 
 
 class CommitLoop:
-    """One run of the loop; `outcome` is set once the commit is known to be written, even during an
-    interrupt.
-    """
+    """One run of the loop; `outcome` is set, even if interrupted, once a commit is written."""
 
     def __init__(self, plan: Plan, tail: LogTail | None, tails: LogTails, runtime: Runtime) -> None:
         self.outcome: Outcome | None = None
@@ -421,9 +417,7 @@ class CommitLoop:
         return any(row["txnVersion"] >= app_version for row in app_versions(meta, app_id))
 
     def _overtaken(self, tail: LogTail, *, cleaned_up: bool = True) -> ConflictError:
-        """The error if the commits since the log tail were removed, or another writer commits by
-        Avro states, so conflicts cannot be checked.
-        """
+        """The error if conflicts cannot be checked: commits were removed, or are Avro states."""
         self._tails.forget()
         return ConflictError(
             f"some commits after version {tail.version} were removed, so conflicts with "
@@ -438,9 +432,7 @@ class CommitLoop:
         )
 
     def _wait(self, attempt: int, elapsed_s: float) -> None:
-        """Wait a random time, doubled after each lost attempt, so that the writers do not collide
-        again.
-        """
+        """Wait a random time, doubled per lost attempt, so that writers do not collide again."""
         retry = self._plan.retry
         measured_s = min(max(elapsed_s, _LEAST_DELAY_S), _LONGEST_MEASURED_S)
         base_s = measured_s if retry.base_s is None else retry.base_s

@@ -106,9 +106,7 @@ def parse_files_only(dialect: Dialect, commit: CommitFile, data: bytes) -> Files
 
 
 def own_paths(pending: PendingCommit) -> frozenset[str] | None:
-    """The paths of a transaction on the fast path: small, without reads, protocol and metadata.
-    None for others.
-    """
+    """The paths of a small transaction without reads, protocol and metadata; None for others."""
     if not pending.reads.nothing:
         return None
     if pending.small is not None:

@@ -166,9 +166,7 @@ def _dropped_features(old: Protocol, new: Protocol, rules: ProtocolRules) -> lis
 
 
 def _binding_features(old: Protocol, new: Protocol, rules: ProtocolRules) -> list[str]:
-    """The requirements that `new` adds and that may bind writers from that commit on, sorted.
-    Unknown features are assumed to bind.
-    """
+    """The added requirements that may bind writers, sorted; unknown features may."""
     added = _requirements(new, rules) - _requirements(old, rules)
     return sorted(added - _HARMLESS_WHEN_ADDED)
 
@@ -361,9 +359,7 @@ def broken_rules(
     *,
     matches: Matches | None = None,
 ) -> Iterator[tuple[str, str]]:
-    """Every rule that a commit violates for a transaction, with an example, the most specific
-    first. Lazy: later rules are evaluated on demand.
-    """
+    """Every rule that a commit violates, with an example, the most specific first; lazy."""
     if pending.isolation not in ISOLATION_LEVELS:
         raise InvalidInputError(
             f"unknown isolation level: {pending.isolation!r}",
@@ -481,9 +477,7 @@ def _app_ids(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]
 
 
 def _same_files(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
-    """Paths in both commits; compared by path, because a new deletion vector replaces a logical
-    file.
-    """
+    """Paths in both commits, because a new deletion vector replaces a logical file."""
     if not pending.files.height or not winner.actions.files.height:
         return
     added, removed = _paths(pending.files, "add"), _paths(pending.files, "remove")

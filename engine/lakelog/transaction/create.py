@@ -51,9 +51,7 @@ class TableDefinition:
 
 
 class NewTable:
-    """A table that does not exist yet. Its definition is validated; nothing is written before
-    `commit`.
-    """
+    """A table that does not exist yet; validated, but not written before `commit`."""
 
     def __init__(
         self,

@@ -52,9 +52,7 @@ def _object(value: str) -> str:
 
 
 def _usual_statistics() -> str:
-    """A strict pattern of statistics as common writers encode them: a JSON object with a valid
-    ``numRecords`` first. Other texts are parsed.
-    """
+    """A strict pattern of common writers' statistics, ``numRecords`` first; others are parsed."""
     value = _object(_SCALAR)
     for _ in range(_STRUCT_LEVELS):
         value = _object(f"(?:{_SCALAR}|{value})")

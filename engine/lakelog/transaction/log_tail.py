@@ -243,9 +243,7 @@ class LogTails:
         )
 
     def has_states(self, *, new: bool = False) -> bool:
-        """Whether other writers commit by files other than commits, so that only opening the table
-        finds the last version; cached like a listing.
-        """
+        """Whether only opening the table finds the last version; cached like a listing."""
         folder, store = self._log.dialect.states_folder, self._log.store
         if folder is None or (new and self._opened_with_states):
             return False

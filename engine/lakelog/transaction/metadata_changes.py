@@ -155,9 +155,7 @@ _MAPPED = ("name", "id")
 
 
 def assign(metadata: Metadata, before: Metadata | None, new_id: Callable[[], str]) -> Metadata:
-    """The metadata with an id and a physical name for every column, if column mapping is
-    enabled.
-    """
+    """The metadata with an id and a physical name per column, if column mapping is enabled."""
     if metadata.column_mapping_mode not in _MAPPED or metadata.schema_string is None:
         return metadata
     schema = contract.parse_schema(metadata.schema_string)
@@ -301,9 +299,7 @@ def _property(key: str, value: Any) -> str:
 
 
 def settled_metadata(metadata: Metadata, before: Metadata | None, runtime: Runtime) -> Metadata:
-    """The metadata to write: without feature requests, and with the names and ids for row tracking
-    and column mapping.
-    """
+    """The metadata to write: without feature requests, with tracking and mapping names."""
     configuration = {
         key: value
         for key, value in metadata.configuration.items()

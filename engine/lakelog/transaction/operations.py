@@ -84,9 +84,7 @@ def check_description(
     user_metadata: object,
     commit_info: object,
 ) -> None:
-    """Raise for a description of a commit that Delta's readers could not decode: a field of another
-    type makes the table's history unreadable.
-    """
+    """Raise for a description that would make the history unreadable for Delta's readers."""
     texts = {"operation": operation, "user_name": user_name, "user_metadata": user_metadata}
     for name, value in texts.items():
         if value is not None and not isinstance(value, str):
@@ -216,9 +214,7 @@ def _json(value: Any) -> str:
 
 
 def metrics(files: pl.DataFrame) -> dict[str, int]:
-    """Number and size in bytes of added and removed files; number of rows if every added file has
-    it.
-    """
+    """Number and bytes of added and removed files; rows if every added file has the number."""
     if not files.height:
         return {}
     kinds = files["actionType"]

@@ -75,9 +75,7 @@ def configuration(mark: int) -> str:
 
 
 def assign(files: pl.DataFrame, version: int, mark: int) -> Assigned:
-    """Assign the next free base row ids and the commit version to adds without ids; others keep
-    theirs.
-    """
+    """Assign the next free base row ids and the commit version to adds without ids."""
     is_add = files["actionType"] == "add"
     if not is_add.any():
         return Assigned(files, None)

@@ -90,9 +90,7 @@ general path.
 
 @dataclass(frozen=True)
 class PlainTable:
-    """The constraints on file actions of an ordinary table: type and nullability of each partition
-    column.
-    """
+    """An ordinary table: type and nullability of each partition column."""
 
     dialect: Dialect
     partitions: Mapping[str, tuple[Callable[[str], bool], bool]]
@@ -172,9 +170,7 @@ class PlainTable:
 
 @dataclass(frozen=True)
 class SmallCommit:
-    """A few file actions of one commit that passed every check: their rows (columns with values),
-    paths, and encoded lines; also those of `others`.
-    """
+    """A few checked file actions of one commit: rows, paths, lines, also those of `others`."""
 
     rows: tuple[Mapping[str, Any], ...]
     paths: frozenset[str]

@@ -560,9 +560,7 @@ class LogTransaction(Displayed):
         )
 
     def _texts_of(self, files: pl.DataFrame) -> pl.DataFrame | None:
-        """The texts of the files' paths in the log; see
-        `lakelog.dialects.base.Dialect.path_texts`.
-        """
+        """The texts of the files' paths in the log; see `Dialect.path_texts`."""
         if not files.height:
             return None
         try:

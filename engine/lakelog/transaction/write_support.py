@@ -58,9 +58,7 @@ _NOT_SPELLED = frozenset(
 
 
 def check_writable(configured: TableConfiguration, table: str) -> None:
-    """Raise for a table that lakelog must not write (Delta protocol, Writer Version Requirements;
-    Table Features).
-    """
+    """Raise for a table that must not be written (Delta protocol, Writer Version Requirements)."""
     rules, protocol = configured.rules, configured.protocol
     rules.check_readable_by_writer(protocol, table)
     writer = writer_version(protocol)

@@ -42,9 +42,7 @@ from lakelog.input_validation import require_path
 
 
 class Closing(Displayed, ABC):
-    """Closes at the end of a ``with`` statement. Writers cannot be copied or pickled, because a
-    copy would close their files.
-    """
+    """Closes at the end of ``with``; cannot be copied, because a copy would close the files."""
 
     _access: Access
 
@@ -89,9 +87,7 @@ class Closing(Displayed, ABC):
 
 @dataclass(slots=True)
 class Access:
-    """Guards an open object: it is unusable after closing, and in any process but `pid` (None: any
-    process may use it).
-    """
+    """Guards an open object: unusable after closing, and in other processes than `pid`, if set."""
 
     what: str
     path: str
@@ -101,9 +97,7 @@ class Access:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether another process owns it: after a fork, locks may be held by threads that do not
-        exist.
-        """
+        """Whether another process owns it: after a fork, no thread may release its locks."""
         return self.pid is not None and self.pid != os.getpid()
 
     def check(self, *, to_write: bool = False) -> None:
@@ -199,9 +193,7 @@ class WritableFile(Protocol):
 
 
 class HeldLock(Protocol):
-    """A lock that is held until it is released or its process ends. `was_left_well`: the last
-    holder released it after a clean close.
-    """
+    """A lock held until released, or its process ends; `was_left_well`: after a clean close."""
 
     was_left_well: bool
 
@@ -228,9 +220,7 @@ class Disk(Protocol):
         """Open a file for appending."""
 
     def rewrite(self, path: str, offset: int, data: Bytes) -> None:
-        """Write existing bytes of a file again, so that the next sync makes them durable even if an
-        earlier one failed.
-        """
+        """Write existing bytes again, so that the next sync writes them even if one failed."""
 
     def rename(self, source: str, target: str) -> None:
         """Rename a file, replacing an existing `target`."""

@@ -68,9 +68,7 @@ _LEAST_COMPRESSED_BYTES = 256  # below, the codec's header is longer than the sa
 
 @dataclass(frozen=True)
 class Columns:
-    """Records as columns: operation codes (uint8), keys (``large_binary``, no nulls), values
-    (``large_binary``).
-    """
+    """Records as columns: operation codes (uint8), keys and values (``large_binary``)."""
 
     ops: npt.NDArray[np.uint8]
     keys: pa.LargeBinaryArray
@@ -82,9 +80,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Framing:
-    """Parameters of framing. A frame is full at `frame_bytes` of payload; a larger single record
-    gets its own frame.
-    """
+    """Parameters: a frame is full at `frame_bytes`; a larger record has a frame of its own."""
 
     seal: Seal
     compression: Compression
@@ -137,9 +133,7 @@ def pack_records(
 def _columns_of_few(
     ops: bytes, keys: Sequence[bytes], values: Sequence[bytes | None], *, is_batch: bool
 ) -> tuple[list[Bytes], tuple[int, int, int], bool]:
-    """A payload in pieces, its number of records, the frame's flags, the bytes of all keys, and
-    whether it is large.
-    """
+    """A payload in pieces, with records, flags, bytes of all keys, and whether it is large."""
     count = len(ops)
     flags = FLAG_BATCH if is_batch else 0
     validity = b""
@@ -237,9 +231,7 @@ def columns_of_one(ops: bytes, key: bytes, value: pa.Buffer) -> Columns:
 
 
 def column_of(items: Sequence[bytes | None]) -> pa.LargeBinaryArray:
-    """Keys or values as a column. `pyarrow.array` would import pandas, which takes longer than
-    converting a million values.
-    """
+    """Keys or values as a column, without `pyarrow.array`, which would import pandas."""
     if len(items) > _MANY_RECORDS or "pandas" in sys.modules:
         return pa.array(items, type=pa.large_binary())
     bits, present = None, cast("Sequence[bytes]", items)

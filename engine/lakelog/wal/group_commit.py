@@ -156,9 +156,7 @@ class CommitQueue(Generic[T]):
                 self._leader = self._waiting[0] if self._waiting else None
 
     def _give_up(self, request: T) -> None:
-        """After an interrupt: withdraw a request that was not started, and stop waiting
-        otherwise.
-        """
+        """After an interrupt: withdraw a request that was not started, else stop waiting."""
         with self._lock:
             if request in self._waiting:
                 self._waiting.remove(request)
@@ -343,9 +341,7 @@ def _runs(entries: Sequence[Entry]) -> list[list[Entry]]:
 
 
 def _fail(entries: Sequence[Entry], error: Exception) -> None:
-    """Set an error for all entries; each gets its own copy, because each is raised in another
-    thread.
-    """
+    """Set an error for all entries; each gets a copy, because each is raised in another thread."""
     entries[0].error = error
     for entry in entries[1:]:
         if isinstance(error, LakelogError):

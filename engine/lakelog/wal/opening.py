@@ -104,9 +104,7 @@ def report_of(verdict: Verdict, set_aside: tuple[str, ...] = ()) -> RecoveryRepo
 
 @dataclass(frozen=True)
 class Opened:
-    """A log opened for writing: its writer, the result of recovery, and the report of
-    dropped data.
-    """
+    """A log opened for writing: its writer, the recovered log, and the report of dropped data."""
 
     writer: Writer
     verdict: Verdict
@@ -201,9 +199,7 @@ def open_for_writing(
 
 
 def _surveyed(disk: Disk, directory: str, *, was_left_well: bool) -> Verdict:
-    """A log as `survey` reads it. A large last segment is synced at the same time, which is
-    harmless if the log is damaged.
-    """
+    """A log as `survey` reads it, while a large last segment is synced, which does no harm."""
     with Pool(1, thread_name_prefix="lakelog-wal") as pool:
         syncing: list[Future[None]] = []
 

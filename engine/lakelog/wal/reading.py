@@ -73,9 +73,7 @@ class RecordColumns:
 
 
 def _layout_of(count: Any, key_bytes: Any, has_nulls: Any) -> tuple[Any, Any, Any, Any, Any]:
-    """Offsets of the parts of payloads, relative to the first: key offsets, value offsets, value
-    validity, keys, values.
-    """
+    """Offsets of payload parts: key offsets, value offsets, value validity, keys, values."""
     key_offsets = count + 7 & -8
     offsets_bytes = 4 * (count + 1) + 7 & -8
     value_offsets = key_offsets + offsets_bytes
@@ -183,9 +181,7 @@ def _binary(ends: npt.NDArray[np.int32], times: int, data: _Bytes) -> pa.BinaryA
 
 
 def _new(size_bytes: int) -> _Bytes:
-    """Memory in huge pages if large: for the kernel, mapping small pages takes longer than filling
-    them.
-    """
+    """Memory, in huge pages if large: mapping small pages takes longer than filling them."""
     if size_bytes < LARGE_PAGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
         return np.empty(size_bytes, dtype=np.uint8)
     whole_pages = -(-size_bytes // LARGE_PAGE_BYTES) * LARGE_PAGE_BYTES
@@ -399,9 +395,7 @@ def _gather_single(
     has_nulls: npt.NDArray[np.bool_],
     path: str,
 ) -> RecordColumns:
-    """As `_gather`, for frames of one record, whose first three payload parts have eight bytes
-    each.
-    """
+    """As `_gather`, for frames of one record: the first three payload parts have eight bytes."""
     words = np.frombuffer(data, dtype="<u8", count=data.size // 8)
     payload, keys, values = places
     parts = word_rows(words, payload >> 3, 3)

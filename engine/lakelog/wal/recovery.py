@@ -210,9 +210,7 @@ def _records(frames: Frames, truncated_to: int) -> int:
 def _header_problem(
     live: Sequence[Segment], each: Segment, log_id: bytes | None, done_seq: int
 ) -> WalCorruptionError | None:
-    """The problem of a segment's header, or between it and the previous segment; None if there is
-    none.
-    """
+    """The problem of a segment's header, also next to the previous segment, or None."""
     header = each.header
     if header is None:
         return each.header_error
@@ -527,9 +525,7 @@ def _unproved_id(segments: list[Segment]) -> bytes | None:
 
 
 def _with_unproved_frames(segment: Segment) -> Segment:
-    """A segment with frames of an unknown log: their records are not valid, but their sequence
-    numbers must not be reused.
-    """
+    """A segment of an unknown log: only its frames' sequence numbers count, as used."""
     found = unproved_frames(segment.data, SEGMENT_HEADER_BYTES)
     follow = found.first_seq == np.append(segment.named_seq, found.next_seq)[: len(found)]
     count = len(found) if follow.all() else int(follow.argmin())
@@ -538,9 +534,7 @@ def _with_unproved_frames(segment: Segment) -> Segment:
 
 
 def with_frames(segment: Segment, log_id: bytes) -> Segment:
-    """A segment with the frames of its data; without a valid header, the data is searched
-    for them.
-    """
+    """A segment with the frames of its data, searched for if it has no valid header."""
     seal = Seal.of(log_id)
     if segment.header is None:
         followers = whole_frames(segment.data, seal, SEGMENT_HEADER_BYTES)

@@ -94,9 +94,7 @@ class Frames:
 
     @property
     def unsynced_bytes(self) -> Numbers:
-        """Number of bytes before each frame that were not known to be durable when it was
-        written.
-        """
+        """Bytes before each frame that were not known to be durable when it was written."""
         return ALIGNMENT_BYTES * self.unsynced.astype(np.int64)
 
     @cached_property
@@ -111,9 +109,7 @@ class Frames:
 
     @property
     def durable_bytes(self) -> Numbers:
-        """Number of bytes of the segment that were known to be durable when each frame was
-        written.
-        """
+        """Bytes of the segment that were known to be durable when each frame was written."""
         return self.offsets - self.unsynced_bytes
 
     @classmethod
@@ -155,9 +151,7 @@ class Break:
 
 @dataclass(frozen=True)
 class Scan:
-    """Result of scanning a segment: contiguous whole frames, the end of the last, and why the scan
-    ended there (None: end of the bytes).
-    """
+    """Contiguous whole frames of a segment, the end of the last, and why there is none after it."""
 
     frames: Frames
     end: int
@@ -188,9 +182,7 @@ def scan(data: pa.Buffer, seal: Seal) -> Scan:
 
 
 def whole_frames(data: pa.Buffer, seal: Seal, start: int) -> Frames:
-    """Whole frames anywhere after an offset, found by their magic number and verified one by one;
-    used after a break.
-    """
+    """Whole frames after an offset, by their magic number, each verified; used after a break."""
     found: list[Frames] = []
     at = start
     for low in range(start, data.size - FRAME_BYTES + 1, _WINDOW_BYTES):
@@ -211,9 +203,7 @@ def whole_frames(data: pa.Buffer, seal: Seal, start: int) -> Frames:
 
 
 def unproved_frames(data: pa.Buffer, start: int) -> Frames:
-    """Frames of a chain, by their headers alone, if the initial value of their checksums is
-    unknown.
-    """
+    """Frames of a chain by their headers alone, if the start of their checksums is unknown."""
     parts = [NO_FRAMES]
     for offsets, end in _chain(data, start):
         parts.append(_headers(data, offsets, np.append(offsets[1:], end)))
@@ -287,9 +277,7 @@ def _hop(data: pa.Buffer, at: int) -> tuple[list[int], int]:
 
 
 def _repeated(data: pa.Buffer, last: int, at: int) -> tuple[Numbers, int]:
-    """Frames of equal length from an offset on, and the end of the last; None if there are only a
-    few.
-    """
+    """Frames of equal length from an offset on, and the end of the last; None if they are few."""
     words = np.frombuffer(data, dtype="<u8", count=data.size // 8)
     step = at - last
     most = min(_WINDOW_BYTES, data.size - at) // step
@@ -341,9 +329,7 @@ def reachable(positions: Numbers, ends: Numbers, start: int) -> Numbers:
 
 
 def _path(following: Numbers) -> Numbers:
-    """The nodes on the path from node 0, by doubling: after n rounds, the first 2**n nodes are
-    known.
-    """
+    """The nodes on the path from node 0, doubled in each round."""
     nodes = len(following)
     jump = np.append(following, nodes)
     path = np.zeros(1, dtype=np.int64)

@@ -54,9 +54,7 @@ class Segment:
 
     @property
     def durable_end(self) -> int:
-        """Offset up to which its own frames prove that it is durable; the header was written before
-        any frame.
-        """
+        """Offset up to which its own frames prove that it is durable, at least the header."""
         if not len(self.frames):
             return 0
         return max(SEGMENT_HEADER_BYTES, int(self.frames.durable_bytes.max()))
@@ -99,9 +97,7 @@ R = TypeVar("R")
 
 
 def of_segments(work: Callable[[Segment], R], segments: Sequence[Segment]) -> list[R]:
-    """The result of each segment, in order, in threads unless they are small; the first error is
-    raised.
-    """
+    """The result of each segment, in order; in threads, unless small. Raises the first error."""
     threads = min(len(segments), os.cpu_count() or 1)
     if threads < 2 or sum(each.data.size for each in segments) < _WORTH_BYTES:
         return [work(each) for each in segments]

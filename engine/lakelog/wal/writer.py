@@ -78,9 +78,7 @@ class Writer:
 
     @property
     def has_records(self) -> bool:
-        """Whether the current segment has a record; without one, the next segment would have the
-        same name.
-        """
+        """Whether the current segment has a record; without one, the next would have its name."""
         return self.places[-1].first_seq < self.next_seq
 
     @property
@@ -131,9 +129,7 @@ class Writer:
         self.next_seq += records
 
     def prove(self) -> None:
-        """Append a mark which records that everything before it is durable, so that the next
-        process need not make it durable again.
-        """
+        """Append a mark that everything before it is durable, which the next process uses."""
         seal = self.framing.seal
         mark = mark_frame(KIND_TRUNCATION, self.next_seq, self.truncated_to, 0, seal)
         self.write([mark], 0)
@@ -226,9 +222,7 @@ class Writer:
         self.end = self.durable_end = SEGMENT_HEADER_BYTES
 
     def truncate(self, up_to_seq: int) -> list[str]:
-        """Truncate records, and delete the segments without other records, oldest first. The mark
-        is durable before the first deletion.
-        """
+        """Write a durable mark, then delete the segments without other records, oldest first."""
         self.check()
         if up_to_seq > self.truncated_to:
             if up_to_seq == self.next_seq - 1 and self.has_records:

@@ -125,9 +125,7 @@ def _check_columns(
 
 
 def _require_actions(file: pq.ParquetFile, path: str) -> None:
-    """Raise for a file with rows without an action, by its footer: it replaced another file, whose
-    actions would be missing.
-    """
+    """Raise if the footer shows rows without an action: the file has replaced another."""
     schema, rows = file.schema_arrow, file.metadata.num_rows
     present = [name for name in _FIELDS if schema.get_field_index(name) >= 0]
     if present and {*schema.names} - {*present}:
@@ -252,9 +250,7 @@ class DeltaCheckpointReader:
             return meta
 
     def _check_versions(self, versions: Sequence[object]) -> None:
-        """Raise unless a V2 manifest records its version exactly once; otherwise it is truncated,
-        repeated or misnamed (Delta protocol, V2 Spec).
-        """
+        """Raise unless a V2 manifest records its version once (Delta protocol, V2 Spec)."""
         if not versions and not self.checkpoint.layout.startswith("v2-"):
             return
         if list(versions) != [self.checkpoint.version]:
@@ -381,9 +377,7 @@ class DeltaCheckpointReader:
         return tuple(found)
 
     def _sidecar_row_groups(self) -> dict[str, RowGroups]:
-        """The row groups of sidecars, if the manifest records those of all; opens only the first
-        sidecar, for its schema.
-        """
+        """The row groups of sidecars, if the manifest records all; opens one, for the schema."""
         if not self._sidecars:
             return {}
         from lakelog.dialects.delta.sidecar_fingerprints import Fingerprint
@@ -543,9 +537,7 @@ class DeltaCheckpointReader:
         rows: int | None = None,
         by_values: bool = False,
     ) -> Iterator[tuple[CheckpointParquet, FileActionReader]]:
-        """Open a file for its file actions, or for `rows` of them; with `by_values`, to match
-        partition values.
-        """
+        """Open a file for `rows` of its file actions, `by_values` to match partition values."""
         with ExitStack() as stack:
             source, file = stack.enter_context(self._sources.opened(path))
             bound = Bound(file.metadata, file.size_bytes)
@@ -645,9 +637,7 @@ class DeltaCheckpointReader:
 
 
 def _refuse_other_actions(file: CheckpointParquet, path: str) -> None:
-    """Raise for a sidecar with other than file actions: a file was copied over it (Delta protocol,
-    Sidecar Files).
-    """
+    """Raise for a sidecar with other than file actions (Delta protocol, Sidecar Files)."""
     for kind in find_rows(file, (*CHECKPOINT_META, *_MANIFEST_ONLY), file.record):
         raise InvalidActionError(
             "a sidecar contains an action that is not a file action",
@@ -658,9 +648,7 @@ def _refuse_other_actions(file: CheckpointParquet, path: str) -> None:
 
 
 def _is_whole_state(meta: pl.DataFrame, kinds: Sequence[str]) -> bool:
-    """Whether protocol and metaData, if they were read, exist; a checkpoint without them raises
-    later, with their name.
-    """
+    """Whether protocol and metaData exist, if they were read; others raise later, by name."""
     return all(actions.of_type(meta, kind).height for kind in ONE_EACH if kind in kinds)
 
 

@@ -107,9 +107,7 @@ _MOST_TEXT_BYTES = 1 << 30
 
 
 class CheckpointFile(Protocol):
-    """A file that is appended to. `prepare` may run ahead, in any thread; the other methods run in
-    order.
-    """
+    """A file that is appended to; only `prepare` may run ahead, in any thread."""
 
     path: str
     target: str

@@ -71,9 +71,7 @@ def action_rows(
     schema: pa.Schema,
     derived: dict[str, pa.Array] | None = None,
 ) -> pa.Table:
-    """Rows of one action type as in a checkpoint; all other columns are null. Memory: a copy of the
-    rows.
-    """
+    """Rows of one action type as in a checkpoint, with all other columns null."""
     height = rows.height
     field = schema.field(kind)
     struct = _struct(rows, _WIRE.wrappers[kind], field.type, None, derived or {})
@@ -182,9 +180,7 @@ def file_action_columns(plan: CheckpointPlan) -> tuple[list[pa.Field], TypedCopi
 
 @dataclass(frozen=True)
 class TypedCopies:
-    """The typed copies of a table: indexed columns, and the types of ``stats_parsed`` and
-    ``partitionValues_parsed`` (None without partitions).
-    """
+    """Indexed columns of a table, and the types of its typed statistics and partition values."""
 
     indexed: contract.Struct
     statistics: pa.StructType
@@ -207,9 +203,7 @@ class TypedCopies:
         return TypedCopies(indexed, pa.struct(fields), _partitions_type(plan), plan)
 
     def columns(self, files: pl.DataFrame) -> dict[str, pa.Array]:
-        """The typed copies of live files. `STRUCT_STATISTICS` and `TYPED_STATISTICS` are used
-        directly, the texts of other rows are parsed, 64 Ki rows at a time.
-        """
+        """The typed copies of live files; texts are parsed only for rows without typed values."""
         typed = {STRUCT_STATISTICS: self._statistics(files)}
         if self.partitions is not None:
             typed[PARTITIONS_PARSED] = self._partitions(files)

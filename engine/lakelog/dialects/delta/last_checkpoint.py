@@ -36,9 +36,7 @@ class LastCheckpoint:
     parts: int | None = None
 
     def counts_of(self, checkpoint: Checkpoint) -> RecordedCounts | None:
-        """The recorded counts of a checkpoint; for another checkpoint of the same version, only the
-        number of live files.
-        """
+        """The recorded counts; for another checkpoint of the version, only that of live files."""
         if checkpoint.version != self.version:
             return None
         if self.name is not None:

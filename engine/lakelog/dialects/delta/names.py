@@ -87,9 +87,7 @@ def rank_of(layout: str, parts: int = 1) -> int:
 
 
 def parse_listing(entries: Iterable[FileEntry]) -> LogListing:
-    """Sort a log listing into commits, checkpoints and compactions; empty and incomplete
-    checkpoints are noted and omitted.
-    """
+    """Parse a log listing; empty and incomplete checkpoints are noted and omitted."""
     commits: list[CommitFile] = []
     checkpoints: list[Checkpoint] = []
     compactions: list[CompactionFile] = []

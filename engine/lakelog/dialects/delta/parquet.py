@@ -85,9 +85,7 @@ _DERIVED = (("add", STRUCT_STATISTICS), ("add", "partitionValues_parsed"))
 
 
 def reconciled_mark(version: int, rows: int, data_end: int) -> str:
-    """The mark of a file in which no file is both added and removed. It includes the data's length,
-    so that metadata copied by other programs are invalid.
-    """
+    """The mark of a reconciled file; the data's length makes metadata that were copied invalid."""
     return f"{version} {rows} {data_end}"
 
 
@@ -155,9 +153,7 @@ def readers_of(rows: int) -> int:
 
 
 def _shares_of(file: pq.ParquetFile, leaves: Sequence[str], count: int) -> list[list[str]]:
-    """Leaves in at most `count` shares of about equal weight; the leaves of one field (map,
-    deletion vector) stay together.
-    """
+    """Leaves in at most `count` shares of about equal weight; those of a field stay together."""
     if not leaves:
         return []
     if count < 2:
@@ -182,9 +178,7 @@ def _shares_of(file: pq.ParquetFile, leaves: Sequence[str], count: int) -> list[
 
 
 def _batch_rows(file: pq.ParquetFile, leaves: Sequence[str], batch_bytes: int | None) -> int:
-    """Rows of a batch (at most 65,536) whose columns take about `batch_bytes`, by the footer's
-    fullest row group.
-    """
+    """Rows of a batch of about `batch_bytes`, by the footer's fullest row group."""
     if batch_bytes is None:
         return _BATCH_ROWS
     fields = tuple(f"{leaf}." for leaf in leaves)
@@ -575,9 +569,7 @@ def find_rows(
 
 
 def _filled(file: pq.ParquetFile, leaves: Sequence[str], group: int) -> list[str]:
-    """The leaves that may have values in a row group; a field is left out only if the statistics of
-    all its leaves are null.
-    """
+    """The leaves of a row group, without those of fields whose statistics are all null."""
     fields: dict[str, list[int]] = {}
     for index, column in enumerate(_columns(file)):
         fields.setdefault(_field_of(column.path), []).append(index)
@@ -629,9 +621,7 @@ def leaf_shares(file: pq.ParquetFile, kind: str, groups: Iterable[int]) -> list[
 def rows_of(
     file: pq.ParquetFile, kind: str, leaves: Sequence[str], groups: Mapping[int, int]
 ) -> pa.StructArray:
-    """The rows of one non-file action type; reads only row groups with some, each until all have
-    been found.
-    """
+    """Rows of one non-file action type, from row groups with some, until all have been found."""
     found: list[pa.Array] = []
     for group, total in groups.items():
         missing = total

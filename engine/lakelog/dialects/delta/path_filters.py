@@ -71,17 +71,13 @@ def filter_options(row_group_rows: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PathFilter:
-    """The Bloom filters of one sidecar: blocks (UInt32, shape (n, 8)) and the checksum of their
-    bytes.
-    """
+    """A sidecar's Bloom filters: blocks (UInt32, shape (n, 8)), and their bytes' checksum."""
 
     blocks: tuple[npt.NDArray[np.uint32], ...]
     checksum: str
 
     def may_hold(self, hashes: Hashes) -> npt.NDArray[np.bool_]:
-        """For each hash (`hash_paths`), whether the sidecar may contain the path; False is
-        certain.
-        """
+        """For each of `hash_paths`, whether the sidecar may contain the path; False is certain."""
         found = np.zeros(len(hashes), np.bool_)
         low = (hashes & np.uint64(0xFFFFFFFF)).astype(np.uint32)
         high = hashes >> np.uint64(32)

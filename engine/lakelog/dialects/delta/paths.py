@@ -172,9 +172,7 @@ def decode_with_texts(files: pl.DataFrame) -> pl.DataFrame:
 
 
 def other_texts(texts: pl.Series, paths: pl.Series) -> pl.Series | None:
-    """Texts of paths in the log that differ from `encode_paths`, else null; None if none
-    differs.
-    """
+    """Texts of paths that differ from `encode_paths`, else null; None if none differs."""
     if _is_plain(texts):
         return None
     differ = (encode_paths(paths) != texts).fill_null(False)

@@ -347,9 +347,7 @@ class DeltaProtocol(ProtocolRules):
     summed_versions = (_READER_LISTS, _WRITER_LISTS)
 
     def implies(self, protocol: Protocol, feature: Feature) -> bool:
-        """Only below writer version 7 (reader features: reader version 3); Delta protocol,
-        Supported Features; Writer Version Requirements.
-        """
+        """Only below writer version 7, and reader version 3 (Delta protocol, Table Features)."""
         reader_from, writer_from = feature.implied_from or (0, 0)
         by_reader = not feature.reader or reader_from <= protocol.min_reader_version < _READER_LISTS
         return by_reader and writer_from <= writer_version(protocol) < _WRITER_LISTS

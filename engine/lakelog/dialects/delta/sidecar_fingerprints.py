@@ -259,9 +259,7 @@ class SidecarRecord:
         self._findable &= PATH_TEXT not in files.columns or not files[PATH_TEXT].drop_nulls().len()
 
     def tags(self, store: LogStore, file: SidecarFile) -> dict[str, str]:
-        """The tags of the written sidecar's action; None if a path has another writer's text, which
-        the filters would not find.
-        """
+        """The tags of the sidecar's action; empty if its filters would not find a path's text."""
         if not self._findable:
             return {}
         return take_fingerprint(store, file, self.digest, self._shape).to_tags()
@@ -279,9 +277,7 @@ def total_tags(sidecars: Iterable[Mapping[str, str | None]]) -> dict[str, str]:
 
 
 def total_of_tags(tags: Mapping[str, str | None] | None) -> Digest | None:
-    """The digest in a checkpointMetadata's tags; None if there is none that this version can
-    compare.
-    """
+    """The digest in a checkpointMetadata's tags; None if it cannot be compared."""
     try:
         return Digest.of_text((tags or {}).get(TOTAL_TAG) or "")
     except InvalidInputError:

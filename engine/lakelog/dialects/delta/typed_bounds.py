@@ -103,9 +103,7 @@ def _partitions(add: pa.StructType) -> Iterator[pa.Field]:
 
 
 def _facts_of(adds: pa.ChunkedArray) -> tuple[str | None, str | None, int | None, int | None]:
-    """Least and greatest path, total size and number of rows of live files; None for
-    unknown ones.
-    """
+    """Least and greatest path, total size and rows of live files; None if unknown."""
     valid = adds.is_valid() if adds.null_count else None
 
     def values(*path: str) -> pl.Series | None:

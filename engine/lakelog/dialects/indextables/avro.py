@@ -39,10 +39,7 @@ _FIXED_SIZES = {"null": 0, "float": 4, "double": 8}
 
 
 class Container:
-    """One Avro container file of records, checked but not decoded.
-
-    Memory: the decompressed file.
-    """
+    """One Avro container file of records, decompressed and checked, but not decoded."""
 
     def __init__(self, data: bytes, path: str, version: int, most_bytes: int | None = None) -> None:
         try:

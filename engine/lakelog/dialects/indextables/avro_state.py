@@ -219,10 +219,7 @@ class AvroStateReader(CheckpointReader):
             yield from project([rows], columns, kinds)
 
     def created_ms(self) -> int:
-        """Creation time of the state, in milliseconds since the Unix epoch.
-
-        The only commit time of a version that has no JSON commit.
-        """
+        """Time in ms since the Unix epoch: the commit time of a version without a commit."""
         return self._state.created_ms
 
     def files_read(self) -> tuple[str, ...]:

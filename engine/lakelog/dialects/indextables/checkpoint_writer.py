@@ -94,9 +94,7 @@ class JsonCheckpointWriter(CheckpointWriter):
         self._write(rows)
 
     def write_files(self, files: pl.DataFrame) -> None:
-        """Write file actions of one kind, about 65,536 rows at a time, with ``dataChange``
-        false.
-        """
+        """Write about 65,536 file actions of one kind, with ``dataChange`` false."""
         if not files.height:
             return
         self._staging.num_adds += int((files["actionType"] == "add").sum())

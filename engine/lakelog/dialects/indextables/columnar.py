@@ -52,10 +52,7 @@ def is_columnar(data: bytes | memoryview) -> bool:
 
 
 def encode_columnar(info: bytes, meta: pl.DataFrame, files: pl.DataFrame) -> bytes:
-    """One commit as Parquet.
-
-    Memory: the file, and one row group of 64 Ki rows in Arrow.
-    """
+    """One commit as Parquet; in memory are the file, and 64 Ki rows in Arrow."""
     for rows in (meta, files):
         check_extra(rows, "indextables")
     head = []

@@ -175,10 +175,7 @@ def _pieces(
 def decode_commits(
     store: LogStore, commits: Sequence[CommitFile], *, files: bool = True
 ) -> Actions:
-    """Read and decode commits; see `lakelog.dialects.base.Dialect.decode`.
-
-    A ``docMappingRef`` is resolved if the mapping is registered in one of these commits.
-    """
+    """See `Dialect.decode`; references are resolved if these commits register the mapping."""
     counts = Counts(info_own_line=False)
     blobs = read_commits(store, commits, lambda data, c: unframe(data, c.path, c.version))
     decoded = counts.learn(decode_blobs(_counted(blobs, counts), files=files))
@@ -209,9 +206,7 @@ def decode_blobs(blobs: Iterable[Blob], *, files: bool = True) -> Actions:
 
 
 def _without_info(blob: Blob) -> Iterator[Blob]:
-    """A commit with the commitInfo of its first line on a separate line, for the columnar decoder,
-    which accepts one action per line.
-    """
+    """A commit with its first commitInfo on a line of its own, for the columnar decoder."""
     if bytes(blob.data[: len(_INFO)]) != _INFO:
         yield blob
         return

@@ -241,9 +241,7 @@ class IndexTablesDialect(Dialect):
         return JsonCheckpointReader(store, checkpoint)
 
     def checkpoint_writer(self, store: LogStore, plan: CheckpointPlan) -> CheckpointWriter:
-        """A writer of ``json``, ``json-multipart`` or ``flattened``; see
-        `Dialect.checkpoint_writer`.
-        """
+        """A writer of ``json``, ``json-multipart`` or ``flattened``."""
         return checkpoint_writer(store, plan)
 
     def part_files(self, part: CheckpointPart) -> PartFiles:

@@ -136,9 +136,7 @@ def registry_of_meta(meta: pl.DataFrame) -> dict[str, str]:
 
 
 def lost_mapping(before: Mapping[str, str | None], after: Mapping[str, str | None]) -> str | None:
-    """A registry entry of the properties `before` whose mapping is missing in `after` under any
-    hash; None if there is none.
-    """
+    """A registry entry of `before` whose mapping `after` lacks under any hash, or None."""
     kept = {normalised(text) for key, text in after.items() if _is_entry(key) and text is not None}
     lost = (
         key
@@ -161,9 +159,7 @@ def resolve_references(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.D
 
 
 def without_registered(files: pl.DataFrame, registry: Mapping[str, str]) -> pl.DataFrame:
-    """Remove ``docMappingJson`` from rows whose ``docMappingRef`` resolves to it; the inverse of
-    `resolve_references`.
-    """
+    """Remove ``docMappingJson`` where ``docMappingRef`` resolves to it."""
     if _REF not in files.columns or _TEXT not in files.columns or not registry:
         return files
     is_registered = _registered(registry) == pl.col(_TEXT)

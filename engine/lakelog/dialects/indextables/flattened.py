@@ -91,9 +91,7 @@ class FlattenedReader(CheckpointReader):
 
     @cached_property
     def _is_complete(self) -> bool:
-        """Whether every part has lakelog's schema, which has all fields that the one of
-        specification 004 lacks.
-        """
+        """Whether every part has lakelog's schema, which alone has skips."""
         for path in self.checkpoint.paths:
             if path in self._described:
                 continue
@@ -248,9 +246,7 @@ class FlattenedReader(CheckpointReader):
             )
 
     def _frame(self, table: pa.Table, path: str) -> pl.DataFrame:
-        """Convert Arrow to the contract's columns and dtypes, and rename those of specification
-        004.
-        """
+        """Convert Arrow to the contract's columns and dtypes, and rename other writers'."""
         table.validate(full=True)  # Arrow does not check that Parquet's text is UTF-8
         frame = pl.DataFrame(pl.from_arrow(without_metadata(table)))
         if _TYPE not in frame.columns or frame[_TYPE].null_count():

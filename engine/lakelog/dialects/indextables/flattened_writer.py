@@ -205,9 +205,7 @@ class FlattenedWriter(CheckpointWriter):
             self._parts[0].append(actions.of_type(meta, kind))
 
     def write_files(self, files: pl.DataFrame) -> None:
-        """Write file actions of one kind, about 65,536 rows at a time, with ``dataChange``
-        false.
-        """
+        """Write about 65,536 file actions of one kind, with ``dataChange`` false."""
         if not files.height:
             return
         self._staging.num_adds += int((files[_TYPE] == "add").sum())
@@ -282,9 +280,7 @@ def _part_target(version: int, number: int, count: int) -> str:
 
 @dataclass(eq=False)
 class ParquetPart:
-    """A Parquet file of a checkpoint that is appended to; `record` describes its row groups after
-    it is closed.
-    """
+    """A Parquet file that is appended to; `record` describes its row groups once it is closed."""
 
     staging: Staging
     target: str

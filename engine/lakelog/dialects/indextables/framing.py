@@ -180,10 +180,7 @@ class Framer:
 
 
 def unframe(data: bytes, path: str, version: int | None = None) -> bytes:
-    """The JSON bytes of a file with any framing.
-
-    Memory: the decompressed bytes.
-    """
+    """The JSON bytes of a file with any framing."""
     if data[:2] == _GZIP:
         return _gunzip(memoryview(data), path, version)
     # JSON text never begins with 01, so the header is unambiguous.

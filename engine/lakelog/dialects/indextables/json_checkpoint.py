@@ -48,9 +48,7 @@ from lakelog.storage import LogStore
 
 
 class JsonCheckpointReader(CheckpointReader):
-    """Reads JSON checkpoints of all three forms; each read parses the whole file. The last action
-    of a repeated path wins.
-    """
+    """Reads JSON checkpoints of all forms; the last action of a repeated path wins."""
 
     def __init__(self, store: LogStore, checkpoint: Checkpoint) -> None:
         self.checkpoint = checkpoint
@@ -97,9 +95,7 @@ class JsonCheckpointReader(CheckpointReader):
             yield from project([rows], columns, kinds)
 
     def files_read(self) -> tuple[str, ...]:
-        """The checkpoint's files, manifest first; for a checkpoint of another writer also the
-        covered commits, which have its skips.
-        """
+        """The files, manifest first; if skips are missing, also the covered commits."""
         first = self.checkpoint.paths[0]
         data = self._load(first)
         paths = self._part_paths(data)

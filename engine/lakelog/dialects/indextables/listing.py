@@ -252,9 +252,7 @@ def _find_json(store: LogStore, entries: list[FileEntry], found: _Found) -> None
 
 
 def _read_part_names(store: LogStore, path: str) -> list[str] | None:
-    """Part names of a multi-part manifest; None if the file is another or unreadable, which raises
-    when it is opened.
-    """
+    """Part names of a multi-part manifest; None for another file, or an unreadable one."""
     try:
         body = orjson.loads(unframe(store.read(path), path))
     except (LakelogError, orjson.JSONDecodeError):

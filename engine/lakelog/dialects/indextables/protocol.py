@@ -172,9 +172,7 @@ class IndexTablesProtocol(ProtocolRules):
         check_readable(protocol.min_reader_version, protocol.reader_features, table)
 
     def check_readable_by_writer(self, protocol: Protocol, table: str) -> None:
-        """As `check_readable`, except for known features, for which the check of writers has a
-        better message.
-        """
+        """As `check_readable`, but known features are left to the check of writers."""
         features = [f for f in protocol.reader_features or () if f not in self.features]
         check_readable(protocol.min_reader_version, features, table)
 
@@ -185,9 +183,7 @@ class IndexTablesProtocol(ProtocolRules):
         new: Mapping[str, str | None],
         features: frozenset[str],
     ) -> bool:
-        """A schema added to the registry, which only grows: a key contains the hash of its
-        value.
-        """
+        """A schema added to the registry, whose keys contain the hash of their value."""
         del new, features
         return key.startswith(REGISTRY_PREFIX) and key not in old
 

@@ -70,10 +70,7 @@ def compact(
     storage_options: Mapping[str, Any],
     progress: Progress | None = None,
 ) -> StepReport:
-    """Rewrite the current small files until no candidate is left.
-
-    Memory: on the driver, the live files; in a task, a reader's and a writer's.
-    """
+    """Rewrite the current small files until no candidate is left; the driver lists live files."""
 
     def run(
         rewriter: BinRewriter, parts: Sequence[tuple[int, pl.DataFrame]]

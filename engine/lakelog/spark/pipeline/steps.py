@@ -299,9 +299,7 @@ class Settings:
 
     @classmethod
     def of(cls, given: Any) -> Self:
-        """Settings from a section of a file; raises InvalidInputError for an unknown, missing or
-        malformed key.
-        """
+        """Settings from a section of a file; InvalidInputError for an invalid or missing key."""
         if not isinstance(given, Mapping):
             raise InvalidInputError(
                 f"{cls.section} must be a section", expected=f"[{cls.section}]", found=repr(given)

@@ -91,9 +91,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class HistoricFile:
-    """One file of a historic log, and the range of sequence numbers read from it; None without
-    records.
-    """
+    """A file of a historic log, and the range of its sequence numbers; None without records."""
 
     path: str
     size_bytes: int

@@ -226,9 +226,7 @@ class _Upgrade:
         )
 
     def _check_ours(self, segments: list[str]) -> bool:
-        """Raise for segments of a log that is not in the marker; return whether the marker keeps
-        the old files.
-        """
+        """Raise for segments of another log; returns whether the marker keeps the old files."""
         marker = self.disk.read(self.path(MARKER_NAME)).to_pybytes()
         for name in segments:
             segment = with_header(
