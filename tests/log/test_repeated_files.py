@@ -86,6 +86,31 @@ def test_latest_commits_suffice_if_older_commits_are_missing(tmp_path: Path) -> 
         assert live(opened(tmp_path)) == ["b"]
 
 
+@pytest.mark.parametrize("is_listed", [True, False])
+def test_commits_under_a_dropped_unknown_feature_decide_no_file(
+    tmp_path: Path, is_listed: bool
+) -> None:
+    """Without the commit of the feature, the protocol of the one above it is unknown."""
+    unknown = protocol(3, 7, readerFeatures=["other"], writerFeatures=["other"])
+    if is_listed:
+        commit(tmp_path, 7, unknown)
+    commit(tmp_path, 8, remove("p=%C3%A9/a"))
+    commit(tmp_path, 9, protocol())
+    checkpoint(tmp_path, 9, add("p=é/a"), add("b"), remove("p=%C3%A9/a"))
+    for query in QUERIES.values():
+        with pytest.raises(CheckpointCorruptionError, match="an add and a remove"):
+            query(opened(tmp_path))
+
+
+def test_commits_below_a_change_between_known_protocols_decide_files(tmp_path: Path) -> None:
+    commit(tmp_path, 7, protocol(), add("p=é/a"))
+    commit(tmp_path, 8, remove("p=%C3%A9/a"))
+    commit(tmp_path, 9, protocol(1, 4))
+    checkpoint(tmp_path, 9, add("p=é/a"), add("b"), remove("p=%C3%A9/a"))
+    with pytest.warns(LakelogWarning, match="1 by the commits"):
+        assert live(opened(tmp_path)) == ["b"]
+
+
 def test_add_and_remove_with_equal_path_texts_and_no_commit_mean_a_live_file(
     tmp_path: Path,
 ) -> None:

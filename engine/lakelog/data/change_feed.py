@@ -51,7 +51,6 @@ from lakelog.log.history import (
     times_of,
     with_stable_listing,
 )
-from lakelog.log.opening import check_protocols
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.model import actions, contract
 from lakelog.model.metadata import Metadata, honoured_mapping, moved_column
@@ -298,7 +297,7 @@ class _Feed:
 
     def _changes_of(self, commits: Sequence[CommitFile], times: pl.DataFrame) -> pl.DataFrame:
         decoded = decoded_commits(self.log, self.snapshot, commits) if commits else Actions()
-        check_protocols(self.log, actions.of_type(decoded.meta, "protocol"))
+        self.log.check_protocols(actions.of_type(decoded.meta, "protocol"))
         for row in actions.of_type(decoded.meta, "metaData").iter_rows(named=True):
             self._require_readable(Metadata.from_row(row), row["version"])
         files = _changed_files(decoded)

@@ -25,7 +25,7 @@ from lakelog.errors import (
 )
 from lakelog.input_validation import require_int
 from lakelog.log.segment import has_hole, latest_version, rebuildable
-from lakelog.model.metadata import Metadata
+from lakelog.model.metadata import Metadata, Protocol
 from lakelog.storage import LogStore
 from lakelog.storage.containment import NOTHING, External
 
@@ -166,6 +166,11 @@ class Log:
     def latest_version(self) -> int:
         """The greatest version in the log."""
         return latest_version(self.list_latest(), self.table)
+
+    def check_protocols(self, protocols: pl.DataFrame) -> None:
+        """Raise UnsupportedFeatureError if one of the protocol actions cannot be read."""
+        for row in protocols.iter_rows(named=True):
+            self.dialect.protocol_rules.check_readable(Protocol.from_row(row), self.table)
 
 
 def commit_times(commits: Sequence[CommitFile]) -> pl.DataFrame:

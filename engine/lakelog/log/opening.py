@@ -33,7 +33,7 @@ from lakelog.log.replay import Layers, reconcile_meta
 from lakelog.log.segment import LogSegment, choose_segment
 from lakelog.log.state import Past, State
 from lakelog.model import actions
-from lakelog.model.metadata import Protocol, last_metadata, last_protocol
+from lakelog.model.metadata import last_metadata, last_protocol
 
 
 def open_state(log: Log, version: int | None = None) -> State:
@@ -229,16 +229,10 @@ def unreadable_protocol(state: State) -> str | None:
     Source: Delta protocol, Checkpoint Protection.
     """
     try:
-        check_protocols(state.log, _all_of(state, "protocol"))
+        state.log.check_protocols(_all_of(state, "protocol"))
     except UnsupportedFeatureError as error:
         return error.message
     return None
-
-
-def check_protocols(log: Log, protocols: pl.DataFrame) -> None:
-    """Raise UnsupportedFeatureError if one of the protocol actions cannot be read."""
-    for row in protocols.iter_rows(named=True):
-        log.dialect.protocol_rules.check_readable(Protocol.from_row(row), log.table)
 
 
 def _all_of(state: State, kind: str) -> pl.DataFrame:

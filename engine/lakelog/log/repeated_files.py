@@ -20,7 +20,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import polars as pl
 
 from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint, CommitFile, statistics_text
-from lakelog.errors import CorruptionError, InvalidActionError, LakelogError, NotFoundError
+from lakelog.errors import (
+    CorruptionError,
+    InvalidActionError,
+    LakelogError,
+    NotFoundError,
+    UnsupportedFeatureError,
+)
 from lakelog.log.replay import Layers, reconcile_files
 from lakelog.log.segment import choose_segment
 from lakelog.model import actions
@@ -161,31 +167,41 @@ def _can_be_replayed(state: State) -> bool:
 
 
 def _from_commits(state: State, keys: pl.DataFrame) -> pl.DataFrame:
-    """The last action of each file in the commits that lead up to the checkpoint without a gap."""
+    """The last action of each file in the commits that lead up to the checkpoint without a gap, as
+    far as they are under protocols that are known and can be read: a feature that was dropped may
+    have given earlier commits another meaning.
+    """
     base, log = state.base, state.log
     assert base is not None
     table = last_metadata(base.pair)
+    below = {c.version: c for c in log.list_all().commits if c.version <= base.checkpoint.version}
     version = base.checkpoint.version
-    below = {c.version: c for c in log.list_all().commits if c.version <= version}
-    found: list[pl.DataFrame] = []
+    found = actions.empty(("actionType", "version", *_KEY))
+    known_from = 0  # commits from this version on are under known protocols
+    protocols = actions.of_type(base.pair, "protocol")
     count = _FIRST_COMMITS
-    while keys.height and version in below:
+    while version in below and (keys.height or (found["version"] < known_from).any()):
         run: list[CommitFile] = []
         while version in below and len(run) < count:
             run.append(below[version])
             version -= 1
         try:
+            log.check_protocols(protocols)
             piece = log.dialect.decode(log.store, run[::-1])
-        except (CorruptionError, NotFoundError):
+            protocols = actions.of_type(piece.meta, "protocol")
+            log.check_protocols(protocols)
+        except (CorruptionError, NotFoundError, UnsupportedFeatureError):
             break
         ids = actions.conform(actions.of_type(piece.meta, "metaData"), ("metadataId",))
         if table is None or (ids["metadataId"] != table.id).any():
             break  # commits of another table, which was overwritten
+        if protocols.height:
+            known_from = protocols.select(pl.col("version").min()).item()
         count *= 4
         if not piece.files.height:
             continue
         own = piece.files.with_columns(actions.conform(piece.files, ("dvId",)))
         last = reconcile_files(own.join(keys, on=_KEY, how="semi", nulls_equal=True))
-        found.append(last)
+        found = pl.concat([found, last], how="diagonal")
         keys = keys.join(last, on=_KEY, how="anti", nulls_equal=True)
-    return pl.concat([actions.empty(("actionType", *_KEY)), *found], how="diagonal")
+    return found.filter(pl.col("version") >= known_from)
