@@ -10,7 +10,7 @@ Serialization; Deletion Vector Descriptor Schema.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 import orjson
@@ -347,26 +347,38 @@ def with_partition_keys(files: pl.DataFrame, configured: TableConfiguration) -> 
     """Rows of `Snapshot.files` with the partition columns as the keys of ``partitionValues``, which
     some writers wrote in another case, or with further keys. A missing key stays missing.
     """
-    keys = _partition_keys(configured)
-    if not files.height or _has_keys(files, keys).all():
+    keys = _partition_keys(_partition_fields(configured), configured)
+    wrong = (~_has_keys(files, keys)).fill_null(value=True).arg_true()
+    if not wrong.len():
         return files
-    found = [texts_of(files["partitionValues"], key) for key in keys]
-    maps = [
-        {key: text for key, (text, is_there) in zip(keys, row, strict=True) if is_there}
-        for row in zip(*(zip(*each, strict=True) for each in found), strict=True)
+    maps = files["partitionValues"]
+    found = [texts_of(maps.gather(wrong), key) for key in keys]
+    pairs = [
+        pl.when(there).then(pl.struct(pl.lit(key).alias("key"), texts.alias("value")))
+        for key, (texts, there) in zip(keys, found, strict=True)
     ]
+    none = pl.lit(pl.Series([{}] * wrong.len(), dtype=maps.dtype))
+    right = pl.concat_list(pairs).list.drop_nulls().cast(maps.dtype) if pairs else none
+    rows = pl.int_range(files.height, eager=True)
+    rows = rows.scatter(wrong, pl.int_range(files.height, files.height + wrong.len(), eager=True))
     return files.with_columns(
-        pl.Series("partitionValues", maps or [{}] * files.height, files["partitionValues"].dtype)
+        pl.concat([maps, pl.select(right.alias(maps.name)).to_series()]).gather(rows)
     )
 
 
-def _partition_keys(configured: TableConfiguration) -> list[str]:
+def _partition_fields(configured: TableConfiguration) -> dict[str, contract.Field | None]:
+    """The partition columns, and their fields in the schema."""
     columns = configured.metadata.partition_columns
     schema = configured.metadata.schema if columns else contract.Struct(())
-    fields = [schema.field(column) for column in columns]
+    return {column: schema.field(column) for column in columns}
+
+
+def _partition_keys(
+    fields: Mapping[str, contract.Field | None], configured: TableConfiguration
+) -> list[str]:
     return [
         column if field is None else contract.physical_name(field, configured.column_mapping)
-        for column, field in zip(columns, fields, strict=True)
+        for column, field in fields.items()
     ]
 
 
@@ -384,11 +396,9 @@ def _check_partitions(files: pl.DataFrame, configured: TableConfiguration) -> No
     if not files.height:
         return
     metadata, mapping = configured.metadata, configured.column_mapping
-    columns = metadata.partition_columns
+    fields = _partition_fields(configured)
     maps = files["partitionValues"]
-    schema = metadata.schema if columns else contract.Struct(())
-    fields = [schema.field(column) for column in columns]
-    keys = _partition_keys(configured)
+    keys = _partition_keys(fields, configured)
     looked = _has_keys(files, keys)
     if not looked.all():
         _refuse(
@@ -400,12 +410,12 @@ def _check_partitions(files: pl.DataFrame, configured: TableConfiguration) -> No
             shown=maps,
             error=PartitionMismatchError,
         )
-    if not columns:
+    if not fields:
         return
     values, known = typed_partitions(
-        maps, schema, columns, mapping=mapping, hive_null=configured.dialect.hive_null
+        maps, metadata.schema, list(fields), mapping=mapping, hive_null=configured.dialect.hive_null
     )
-    for column, field in zip(columns, fields, strict=True):
+    for column, field in fields.items():
         if field is None or values[PREFIX + column].dtype == pl.Null:
             continue
         # Readers interpret binary values beyond ASCII differently, but all accept them.
