@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from lakelog.data.merge import Merge
     from lakelog.data.row_commit import SchemaMode, WriteReport
+    from lakelog.log.snapshot import LogSnapshot
 
 
 @checked_methods(location_of=attrgetter("_log.table"))
@@ -159,6 +160,11 @@ class Transaction(LogTransaction):
             memory_limit=memory_limit,
         )
         return merge.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    def _with_row_counts(self, snapshot: LogSnapshot, files: pl.DataFrame) -> pl.DataFrame:
+        from lakelog.data.targets import with_row_counts
+
+        return with_row_counts(snapshot, files, self._log.store)
 
     def _part(self, write: Callable[[], WriteReport]) -> WriteReport:
         """One call that writes rows; if it fails, the transaction has ended."""

@@ -207,6 +207,30 @@ def test_missing_files_raise_before_anything_is_written(tmp_path: Path) -> None:
     assert caught.value.path == name.name
 
 
+@pytest.mark.parametrize("stats", [None, '{"minValues":{"id":1},"maxValues":{"id":3}}'])
+def test_row_counts_of_files_with_deletion_vectors_are_read_from_footers(
+    tmp_path: Path, stats: str | None
+) -> None:
+    """A file with a deletion vector may only be added with ``numRecords``."""
+    table = new_table(tmp_path / "t", delta__enableDeletionVectors="true")
+    table.append(rows(1, 2, 3))
+    table.delete("id = 2")
+    commit = tmp_path / "t/_delta_log/00000000000000000002.json"
+    actions = [json.loads(line) for line in commit.read_text("utf-8").splitlines()]
+    for action in actions:
+        if "add" in action:
+            action["add"] |= {"stats": stats}
+    commit.write_text("\n".join(map(json.dumps, actions)), "utf-8")
+    table = lakelog.open(tmp_path / "t", upkeep=False)
+    clone = table.clone(tmp_path / "clone")
+    table.overwrite(rows(9))
+    table.restore(2)
+    for each in (table, clone):
+        assert each.to_polars()["id"].sort().to_list() == [1, 3]
+        (found,) = each.snapshot().files().collect()["stats"]
+        assert json.loads(found) == {"numRecords": 3, "tightBounds": False}
+
+
 def test_many_files_are_checked_in_one_listing(tmp_path: Path) -> None:
     table = new_table(tmp_path)
     frame = pl.DataFrame({"id": range(300), "p": [f"p{n}" for n in range(300)]}, schema=SCHEMA)
@@ -250,7 +274,8 @@ def test_files_with_other_keys_of_partition_values_are_added_again(
     tmp_path: Path, key: str
 ) -> None:
     table = new_table(tmp_path / "t", delta__enableDeletionVectors="true")
-    table.append(rows(1, 2))
+    others = pl.concat([rows(3, p="b"), pl.DataFrame({"id": [4], "p": [None]}, schema=SCHEMA)])
+    table.append(pl.concat([rows(1, 2), others]))
     commit = tmp_path / "t/_delta_log/00000000000000000001.json"
     written, given = (
         '"partitionValues":{"p":"a"}',
@@ -264,9 +289,10 @@ def test_files_with_other_keys_of_partition_values_are_added_again(
     clone = lakelog.open(tmp_path / "clone", allow_external=True)
     assert clone.to_polars("p = 'a'").height == 2
     assert table.delete("id = 1").num_deleted_rows == 1
+    assert table.delete("id > 2").num_deleted_rows == 2
     assert table.to_polars().rows() == [(2, "a")]
-    assert table.restore(1).version == 3
-    assert table.to_polars().sort("id").rows() == [(1, "a"), (2, "a")]
+    assert table.restore(1).version == 4
+    assert table.to_polars().sort("id").rows() == [(1, "a"), (2, "a"), *others.rows()]
     for each in (table, clone):
-        values = each.snapshot().files().select("partitionValues").collect().to_dicts()
-        assert values == [{"partitionValues": {"p": "a"}}]
+        values = each.snapshot().files().collect()["partitionValues"]
+        assert sorted(map(str, map(dict, values))) == ["{'p': 'a'}", "{'p': 'b'}", "{'p': None}"]

@@ -18,6 +18,7 @@ from typing import cast
 import polars as pl
 
 from lakelog.data.files import ReadPlan, location_reach
+from lakelog.data.targets import with_row_counts
 from lakelog.dialects.base import Dialect
 from lakelog.dialects.delta.deletion_vectors import vector_paths
 from lakelog.dialects.delta.paths import encode_paths
@@ -64,7 +65,7 @@ def clone(
         )
     reach = location_reach(source)
     _require_apart(reach.absolute(""), location_reach(target).absolute(""), target.table)
-    files = snapshot.files().collect()
+    files = with_row_counts(snapshot, snapshot.files().collect(), source.store)
     known = with_partition_keys(files, snapshot.table_configuration)
     adds = _with_absolute_paths(known.drop(_OF_THE_FILES, strict=False), reach)
     domains = snapshot.domains().filter(pl.col("domain") != DOMAIN).collect().drop("version")

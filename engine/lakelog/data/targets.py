@@ -21,8 +21,9 @@ import pyarrow as pa
 from lakelog.arrow_arrays import as_mask, numbers_of
 from lakelog.data.files import ReadPlan
 from lakelog.data.read import FILE_INDEX, read_files
-from lakelog.errors import UnsupportedFeatureError
+from lakelog.errors import LakelogError, UnsupportedFeatureError
 from lakelog.log.snapshot import LogSnapshot
+from lakelog.model.actions import DV_COLUMNS
 from lakelog.skipping.prune import keep_mask, outcome_of, referenced_columns
 from lakelog.skipping.statistics import num_records, stats_from_json
 from lakelog.skipping.values import PREFIX, typed_partitions
@@ -105,6 +106,33 @@ def live_rows(snapshot: LogSnapshot, files: pl.DataFrame, store: LogStore) -> pl
     for batch in read_files(ReadPlan.of(snapshot, ()), uncounted, store=store, positions=True):
         found += np.bincount(numbers_of(batch[FILE_INDEX]), minlength=uncounted.height)
     return counts.scatter(unknown.arg_true(), pl.Series(found))
+
+
+def known_rows(snapshot: LogSnapshot, files: pl.DataFrame, store: LogStore) -> int | None:
+    """The sum of `live_rows`; None if a file whose rows the log does not record cannot be read."""
+    try:
+        return int(live_rows(snapshot, files, store).sum())
+    except LakelogError:
+        return None
+
+
+def with_row_counts(snapshot: LogSnapshot, files: pl.DataFrame, store: LogStore) -> pl.DataFrame:
+    """Files of which those with a deletion vector have ``numRecords``, as a writer must record it;
+    where the log does not, from the file's footer.
+    """
+    if "dvStorageType" not in files.columns:
+        return files
+    uncounted = files["dvStorageType"].is_not_null() & num_records(files["stats"]).is_null()
+    if not uncounted.any():
+        return files
+    lacking = files.filter(uncounted)
+    counts = live_rows(
+        snapshot,
+        lacking.with_columns(pl.lit(None, files.schema[name]).alias(name) for name in DV_COLUMNS),
+        store,
+    )
+    stats = [f'{{"numRecords":{count},"tightBounds":false}}' for count in counts]
+    return files.with_columns(files["stats"].scatter(uncounted.arg_true(), stats))
 
 
 def recorded_rows(files: pl.DataFrame) -> pl.Series:

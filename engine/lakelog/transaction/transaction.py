@@ -311,6 +311,7 @@ class LogTransaction(Displayed):
         target, current = LogSnapshot.open(self._log, version), self.snapshot
         self.read()
         restored = restoring.file_differences(current, target)
+        restored = restored._replace(added=self._with_row_counts(target, restored.added))
         self._restored = self._rows_replaced = True
         if restored.removed.height:
             self._buffer.put_files("remove", restored.removed, {})
@@ -330,6 +331,13 @@ class LogTransaction(Displayed):
         elif clustering is None:
             self.remove_clustering()
         return restored
+
+    def _with_row_counts(self, snapshot: LogSnapshot, files: pl.DataFrame) -> pl.DataFrame:
+        """Files of a version with the row counts that their deletion vectors require; here
+        unchanged, because this layer reads no data files.
+        """
+        del snapshot
+        return files
 
     def remove_clustering(self) -> None:
         """Remove the clustering of a table whose rows are all replaced, if it is clustered."""
