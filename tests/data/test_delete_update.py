@@ -57,6 +57,44 @@ def test_files_with_no_or_only_matching_rows_are_not_opened(tmp_path: Path, vect
     assert [dict(p)["p"] for p in live["partitionValues"]] == ["c", "d"]
 
 
+def without_statistics(path: Path, version: int) -> None:
+    """Remove the statistics of a commit's files from the log."""
+    commit = path / "_delta_log" / f"{version:020}.json"
+    actions = [json.loads(line) for line in commit.read_text("utf-8").splitlines()]
+    for action in actions:
+        action.get("add", {}).pop("stats", None)
+    commit.write_text("\n".join(map(json.dumps, actions)), "utf-8")
+
+
+@pytest.mark.parametrize("vectors", [False, True])
+def test_rows_of_removed_files_without_statistics_are_counted_by_their_footers(
+    tmp_path: Path, vectors: bool
+) -> None:
+    new_table(tmp_path, **(VECTORS if vectors else {})).append(ROWS)
+    without_statistics(tmp_path, 1)
+    table = lakelog.open(tmp_path, upkeep=False)
+    if vectors:
+        table.delete("id = 2")
+    report = table.delete("p = 'a'")
+    assert report.num_deleted_rows == 100 - vectors
+    metrics = commit_info(tmp_path, table.version())["operationMetrics"]
+    assert metrics["numDeletedRows"] == str(report.num_deleted_rows)
+
+
+def test_rows_of_a_removed_file_that_cannot_be_read_are_unknown(tmp_path: Path) -> None:
+    new_table(tmp_path).append(ROWS)
+    without_statistics(tmp_path, 1)
+    (file,) = tmp_path.glob("p=a/*.parquet")
+    file.unlink()
+    table = lakelog.open(tmp_path, upkeep=False)
+    report = table.delete("p = 'a'")
+    assert (report.num_removed_files, report.num_deleted_rows) == (1, None)
+    assert ("deleted rows", "unknown") in report.facts
+    metrics = commit_info(tmp_path, table.version())["operationMetrics"]
+    assert "numDeletedRows" not in metrics
+    assert min(ids(table)) >= 100
+
+
 def test_deletes_write_deletion_vectors_and_merge_them(tmp_path: Path) -> None:
     table = new_table(tmp_path, **VECTORS)
     table.append(ROWS)

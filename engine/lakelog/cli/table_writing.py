@@ -174,20 +174,25 @@ def delete(target: Target, where: str, apply: bool, output: Output) -> None:
     if not apply:
         with progress("reading", meter):
             files, rows = delete_plan(table.snapshot(), where)
-        summary = [f"{count(rows, 'row')} can be deleted", PLANNED]
+        summary = [f"{_count_of_rows(rows)} can be deleted", PLANNED]
         emit(files.lazy(), output, View("file", tuple(files.columns), (), lambda _: summary))
         return
     with progress("deleting", meter):
         report = table.delete(where)
     facts = [
         ("version", "no row matches" if report.version is None else str(report.version)),
-        ("deleted", count(report.num_deleted_rows, "row")),
+        ("deleted", _count_of_rows(report.num_deleted_rows)),
         ("removed", count(report.num_removed_files, "file")),
         ("marked", count(report.num_deletion_vectors, "file")),
         ("copied", count(report.num_copied_rows, "row")),
         ("written", f"{count(report.num_files, 'file')}, {size_text(report.num_bytes)}"),
     ]
     write_report(report, facts, _DELETE, output)
+
+
+def _count_of_rows(number: int | None) -> str:
+    """A number of rows; None is unknown."""
+    return "an unknown number of rows" if number is None else count(number, "row")
 
 
 @click.command(

@@ -416,9 +416,9 @@ def require_all(table: pa.Table, where: pl.Expr) -> None:
         )
 
 
-def _metrics(report: WriteReport, removed_files: pl.DataFrame) -> Mapping[str, int]:
+def _metrics(report: WriteReport, removed_files: pl.DataFrame) -> Mapping[str, int | None]:
     """Metrics by the names that Delta gives them."""
-    found = {
+    found: dict[str, int | None] = {
         "numFiles": report.num_files,
         "numOutputRows": report.num_rows,
         "numOutputBytes": report.num_bytes,

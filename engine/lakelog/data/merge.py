@@ -253,6 +253,7 @@ def _metrics(done: Rewritten, source_rows: int) -> dict[str, int]:
         "numDeletionVectorsRemoved": "numTargetDeletionVectorsRemoved",
         "numDeletionVectorsUpdated": "numTargetDeletionVectorsUpdated",
     }
+    assert done.deleted is not None  # merge removes no file unread
     return {names[name]: count for name, count in done.metrics().items()} | {
         "numSourceRows": source_rows,
         "numTargetRowsInserted": done.inserted,

@@ -24,7 +24,7 @@ from lakelog.data.layout import IN_MEMORY
 from lakelog.data.parquet_file import CopySource
 from lakelog.data.read import BATCH_ROWS, FILE_INDEX, ROW_INDEX, read_files
 from lakelog.data.row_commit import RowCommit, WriteReport
-from lakelog.data.targets import Selection, Targets, live_rows, recorded_rows, touched_rows
+from lakelog.data.targets import Selection, Targets, known_rows, live_rows, touched_rows
 from lakelog.data.write import DataFileWriter, WritePlan
 from lakelog.data.write_plan import CHANGE_TYPE
 from lakelog.log.snapshot import LogSnapshot
@@ -215,6 +215,7 @@ class Rewriter:
         self._removed_files: list[pl.DataFrame] = []
         self._again = pl.DataFrame()
         self._deleted = self._updated = self._copied = self._inserted = 0
+        self._removed_rows: int | None = 0
 
     def remove(self, files: pl.DataFrame) -> None:
         """Delete all rows of files without reading them. Where the commit has change data of other
@@ -223,7 +224,7 @@ class Rewriter:
         if not files.height:
             return
         self._removed_files.append(files)
-        self._deleted += int(recorded_rows(files).sum())
+        self._removed_rows = known_rows(self._snapshot, files, self._store)
         if self._changes is not None or (self._commit.joins and self._commit.keeps_changes):
             for batch in read_files(ReadPlan.of(self._snapshot), files, store=self._store):
                 self._record("delete", pa.Table.from_batches([batch]))
@@ -511,7 +512,7 @@ class Rewriter:
             changes,
             removed_files,
             self._again,
-            deleted=self._deleted,
+            deleted=None if self._removed_rows is None else self._deleted + self._removed_rows,
             updated=self._updated,
             copied=self._copied,
             inserted=self._inserted,
@@ -624,14 +625,15 @@ def _places(rows: pa.Table, files: NDArray[np.intp] | None = None) -> NDArray[np
 @dataclass(frozen=True)
 class Rewritten:
     """What a rewrite put into the transaction: new files of data and change data, files that are
-    removed (those with a new deletion vector, `again`, included), and numbers of rows.
+    removed (those with a new deletion vector, `again`, included), and numbers of rows (`deleted` is
+    None if rows of a file were not counted).
     """
 
     files: pl.DataFrame
     changes: pl.DataFrame
     removed_files: pl.DataFrame
     again: pl.DataFrame
-    deleted: int
+    deleted: int | None
     updated: int
     copied: int
     inserted: int

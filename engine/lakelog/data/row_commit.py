@@ -87,8 +87,8 @@ class WriteReport(Displayed):
         num_removed_files: Data files that were removed.
         num_copied_rows: Rows that were not changed, and are in new files.
         num_deleted_rows: Rows that were deleted or replaced; of a file that was removed without
-            being read, the rows that its statistics count. An overwrite counts only those in files
-            of which other rows stay.
+            being read, the rows that its statistics or its footer count, and None if neither can
+            be read. An overwrite counts only those in files of which other rows stay.
         num_updated_rows: Rows that were updated.
         num_deletion_vectors: Data files whose deleted rows are marked by a new deletion vector.
         duplicate: Whether the table already had the application's version, so that nothing was
@@ -101,7 +101,7 @@ class WriteReport(Displayed):
     num_bytes: int = 0
     num_removed_files: int = 0
     num_copied_rows: int = 0
-    num_deleted_rows: int = 0
+    num_deleted_rows: int | None = 0
     num_updated_rows: int = 0
     num_deletion_vectors: int = 0
     duplicate: bool = False
@@ -129,7 +129,8 @@ class WriteReport(Displayed):
             "updated rows": self.num_updated_rows,
             "deletion vectors": self.num_deletion_vectors,
         }
-        return facts + [(label, f"{number:,}") for label, number in others.items() if number]
+        texts = {name: "unknown" if n is None else f"{n:,}" for name, n in others.items() if n != 0}
+        return facts + list(texts.items())
 
 
 class RowCommit:

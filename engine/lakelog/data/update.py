@@ -19,7 +19,7 @@ from lakelog.data.files import ReadPlan
 from lakelog.data.rewrite import Change, Outcome, Rewriter, UpdatedColumns, marks_rows
 from lakelog.data.row_commit import RowCommit, WriteOptions, WriteReport
 from lakelog.data.row_rules import RowRules
-from lakelog.data.targets import find_targets, live_rows, split_whole
+from lakelog.data.targets import find_targets, known_rows, split_whole
 from lakelog.errors import InvalidInputError
 from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
@@ -45,8 +45,11 @@ def delete(
     return _run(commit, where, Change)
 
 
-def delete_plan(snapshot: LogSnapshot, where: pl.Expr | str | None) -> tuple[pl.DataFrame, int]:
-    """The files that a delete would change, and the number of rows that it would delete.
+def delete_plan(
+    snapshot: LogSnapshot, where: pl.Expr | str | None
+) -> tuple[pl.DataFrame, int | None]:
+    """The files that a delete would change, and the number of rows that it would delete; None if
+    rows of a file were not counted.
 
     The frame has ``path``, ``size_bytes`` and ``action``: ``remove`` for a file all of whose rows
     match, else ``mark`` (a deletion vector) or ``copy`` (its other rows). Reads the condition's
@@ -61,8 +64,8 @@ def delete_plan(snapshot: LogSnapshot, where: pl.Expr | str | None) -> tuple[pl.
         files.select("path", size_bytes="size", action=pl.lit(action))
         for files, action in ((targets.whole, "remove"), (targets.partly, partly))
     )
-    rows = int(live_rows(snapshot, targets.whole, store).sum()) + targets.rows_matched
-    return files.sort("path"), rows
+    whole = known_rows(snapshot, targets.whole, store)
+    return files.sort("path"), None if whole is None else whole + targets.rows_matched
 
 
 def update(
@@ -107,8 +110,12 @@ def _run(
         done = rewriter.finish()
     if done.is_nothing:
         return WriteReport(None)
-    rows = {"numUpdatedRows": done.updated} if change.updates else {"numDeletedRows": done.deleted}
-    commit.metrics |= done.metrics() | rows
+    metrics = done.metrics()
+    if change.updates:
+        metrics["numUpdatedRows"] = done.updated
+    elif done.deleted is not None:
+        metrics["numDeletedRows"] = done.deleted
+    commit.metrics |= metrics
     return commit.commit(done.report())
 
 
