@@ -1,4 +1,4 @@
-"""Tables, snapshots and reports as text and HTML."""
+"""Tables, snapshots and reports as text and HTML, and sizes from text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 
 _SHOWN_COLUMNS = 8
 _CAPITAL = re.compile(r"(?<=[a-z])(?=[A-Z])")
+_SIZE = re.compile(r"([0-9]+)\s*([kmgtp]?)i?b?")
 
 
 def size_text(size_bytes: int) -> str:
@@ -24,6 +25,16 @@ def size_text(size_bytes: int) -> str:
             return f"{value:.0f} B" if unit == "B" else f"{value:.1f} {unit}"
         value /= 1024
     return f"{value:.1f} PiB"
+
+
+def parse_size(text: str) -> int | None:
+    """Bytes of a size, with or without a binary unit; None if it is invalid, or 0.
+
+    >>> parse_size("100 mb"), parse_size("1 KiB"), parse_size("7"), parse_size("0")
+    (104857600, 1024, 7, None)
+    """
+    match = _SIZE.fullmatch(text.strip().lower())
+    return None if match is None else int(match[1]) << 10 * " kmgtp".index(match[2] or " ") or None
 
 
 def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lakelog.dialects.delta import DIALECT as DELTA
-from lakelog.dialects.delta.protocol import check_readable
 from lakelog.dialects.features import Stance, listed
 from lakelog.dialects.indextables import DIALECT as INDEXTABLES
 from lakelog.errors import InvalidProtocolError, UnsupportedFeatureError
@@ -54,7 +53,7 @@ def test_upgrade_adds_the_requested_features_and_drops_none(
 def test_upgrade_is_valid_readable_and_idempotent(old: Protocol, requested: set[str]) -> None:
     new = RULES.upgrade(old, requested)
     RULES.check_change(old, new)
-    check_readable(new.min_reader_version, new.reader_features, "t")
+    RULES.check_readable(new, "t")
     assert RULES.upgrade(new, requested) is new
     assert RULES.upgrade(new, ()) is new
 

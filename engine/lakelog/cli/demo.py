@@ -6,7 +6,7 @@ import datetime as dt
 import shlex
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -360,8 +360,4 @@ class _Show:
 
     def _print(self, *things: Any) -> None:
         # Each step is shown as soon as it ends.
-        click.echo(_rendered(things), color=True)
-
-
-def _rendered(things: Sequence[Any]) -> str:
-    return rendering.render(things)
+        click.echo(rendering.render(things), color=True)

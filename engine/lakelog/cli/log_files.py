@@ -50,7 +50,7 @@ _COUNTED = (("files", "numFiles"), ("bytes", "tableSizeBytes"))
     )
 )
 @options.target
-@click.option("--version", "-v", type=click.IntRange(min=0), help="The latest by default.")
+@options.version("The latest by default.")
 @click.option(
     "--layout",
     default="auto",
@@ -109,9 +109,7 @@ def _checkpoint_facts(report: CheckpointReport) -> list[tuple[str, str]]:
     epilog=examples("lakelog verify orders", "lakelog verify orders --version 10 --output json")
 )
 @options.target
-@click.option(
-    "--version", "-v", type=click.IntRange(min=0), help="The newest checkpoint by default."
-)
+@options.version("The newest checkpoint by default.")
 @options.memory
 @click.option("--strict", is_flag=True, help="Treat an unprovable checkpoint as a finding.")
 @options.output
@@ -288,7 +286,7 @@ def compact_log(target: Target, a: int, b: int, memory_limit: int | None, output
     epilog=examples("lakelog checksum orders", "lakelog checksum orders --version 10 --output json")
 )
 @options.target
-@click.option("--version", "-v", type=click.IntRange(min=0), help="The latest by default.")
+@options.version("The latest by default.")
 @options.memory
 @options.output
 @options.debug
@@ -325,9 +323,7 @@ def checksum(target: Target, version: int | None, memory_limit: int | None, outp
     )
 )
 @options.target
-@click.option(
-    "--version", "-v", type=click.IntRange(min=0), help="The newest checkpoint by default."
-)
+@options.version("The newest checkpoint by default.")
 @options.destination
 @options.output
 @options.debug

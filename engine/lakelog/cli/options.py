@@ -13,6 +13,7 @@ from typing import Any, TypeVar, cast
 
 import click
 
+from lakelog.display import parse_size
 from lakelog.errors import InvalidInputError
 
 FORMATS = ("table", "json", "csv", "parquet", "arrow")
@@ -26,7 +27,6 @@ FAILURE_CODE = "lakelog.failure_code"
 _READ_TIMEOUT = "lakelog.read_timeout"
 _MOST_ROWS = (1 << 32) - 1  # of a frame of Polars
 _F = TypeVar("_F", bound=Callable[..., Any])
-_UNITS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 _DURATIONS_MS = {
     "millisecond": 1,
     "second": 1_000,
@@ -36,7 +36,6 @@ _DURATIONS_MS = {
     "week": 604_800_000,
 }
 _DURATION = re.compile(r"(\d+)\s*([a-z]+)")
-_SIZE = re.compile(r"(\d+)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 
 def _read_timeout() -> float | None:
@@ -127,10 +126,10 @@ class Size(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number of bytes."""
-        match = _SIZE.fullmatch(str(value).strip())
-        if match is None or not int(match[1]):
+        size = parse_size(str(value))
+        if size is None:
             self.fail(f"invalid size {value!r}: write 134217728, 128MB or 1G", param, ctx)
-        return int(match[1]) << (10 * _UNITS[match[2].upper()])
+        return size
 
 
 class Duration(click.ParamType[int]):
@@ -246,17 +245,19 @@ def memory(command: _F) -> _F:
     return click.option("--memory-limit", type=Size(), help=text)(command)
 
 
+def version(text: str) -> Callable[[_F], _F]:
+    """Adds ``--version`` with this help."""
+    return click.option("--version", "-v", type=click.IntRange(min=0), help=text)
+
+
 def travel(command: _F) -> _F:
     """``--version`` and ``--timestamp``."""
-    version = click.option(
-        "--version", "-v", type=click.IntRange(min=0), help="Read the table at this version."
-    )
     timestamp = click.option(
         "--timestamp",
         metavar="TIME",
         help="Read the table at this time: ISO 8601 (UTC by default), or ms since 1970.",
     )
-    return version(timestamp(command))
+    return version("Read the table at this version.")(timestamp(command))
 
 
 def output(command: _F) -> _F:
@@ -304,5 +305,9 @@ def _as_output(form: str | None, to: str | None, limit: int | None, columns: str
             f"{form} is binary and would garble the terminal",
             hint=f"add --to FILE, or pipe the output: ... --output {form} > FILE",
         )
-    names = tuple(name.strip() for name in columns.split(",") if name.strip())
-    return Output(form, to, limit, names)
+    return Output(form, to, limit, names_of(columns))
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """The comma-separated names of an option."""
+    return tuple(name.strip() for name in text.split(",") if name.strip())

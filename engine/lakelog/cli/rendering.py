@@ -353,12 +353,8 @@ def _write_json(frame: pl.DataFrame, sink: IO[bytes]) -> None:
 def _write_csv(frame: pl.DataFrame, sink: IO[bytes]) -> None:
     """CSV with a header; maps, structs and lists as JSON text."""
     flat = _textual(frame)
-    nested = [name for name, dtype in flat.schema.items() if dtype.is_nested() or _is_map(dtype)]
+    nested = [n for n, t in flat.schema.items() if t.is_nested() or isinstance(t, pl.Map)]
     flat.with_columns(_json_text(name) for name in nested).write_csv(sink)
-
-
-def _is_map(dtype: pl.DataType) -> bool:
-    return isinstance(dtype, pl.Map)
 
 
 def _json_text(name: str) -> pl.Expr:

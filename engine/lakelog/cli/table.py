@@ -10,6 +10,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -416,14 +417,15 @@ def actions(
     if kinds:
         rows = rows.filter(pl.col("actionType").is_in(list(kinds)))
 
-    def summary(shown: pl.DataFrame) -> list[str]:
-        tally = Counter(shown["actionType"].to_list())
-        return [f"{number:,} {kind}" for kind, number in tally.most_common()]
-
-    shown = View("action", tuple(_ACTIONS), (), summary)
+    shown = View("action", tuple(_ACTIONS), (), partial(_tally, "actionType"))
     with progress("reading commits", meter):
         found = collect(rows, output, shown)
     write(found, output, shown)
+
+
+def _tally(column: str, rows: pl.DataFrame) -> list[str]:
+    """Number of rows by the values of a column, the most frequent first."""
+    return [f"{number:,} {value}" for value, number in Counter(rows[column]).most_common()]
 
 
 def _warn_of_unknown_types(kinds: Sequence[str]) -> None:
@@ -473,12 +475,9 @@ def changes(
     table, meter = open_metered(target)
     rows = table.changes(start, end, where)
 
-    def summary(shown: pl.DataFrame) -> list[str]:
-        tally = Counter(shown["_change_type"].to_list())
-        return [f"{number:,} {kind}" for kind, number in tally.most_common()]
-
     names = rows.collect_schema().names()
-    shown = View("change", (*names[-3:], *names[:-3]), ("_commit_version",), summary, exact=True)
+    columns, summary = (*names[-3:], *names[:-3]), partial(_tally, "_change_type")
+    shown = View("change", columns, ("_commit_version",), summary, exact=True)
     with progress("reading changes", meter):
         found = collect(rows, output, shown)
     write(found, output, shown)

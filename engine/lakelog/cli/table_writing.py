@@ -80,7 +80,7 @@ def restore(
 
 def _columns(_context: click.Context, _option: click.Parameter, value: str) -> tuple[str, ...]:
     """Comma-separated names."""
-    return tuple(name.strip() for name in value.split(",") if name.strip())
+    return options.names_of(value)
 
 
 @click.command(

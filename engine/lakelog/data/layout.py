@@ -14,7 +14,6 @@ from __future__ import annotations
 import decimal
 import hashlib
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
@@ -23,6 +22,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lakelog.display import parse_size
 from lakelog.errors import InvalidInputError, InvalidPropertyError
 from lakelog.model import contract
 from lakelog.skipping.values import HIVE_NULL
@@ -36,8 +36,6 @@ IN_MEMORY = 4
 """Bytes of rows in memory for one in a file, as an estimate."""
 
 _MOST_NAME_BYTES = 255  # of a folder's name, on every filesystem in use
-_SIZE = re.compile(r"([0-9]+)\s*([kmgtp]?)i?b?", re.ASCII)
-_UNITS = {unit: 1 << 10 * power for power, unit in enumerate(("", "k", "m", "g", "t", "p"))}
 
 
 @dataclass(frozen=True)
@@ -135,9 +133,8 @@ def size_of(text: str | None) -> int:
     """
     if text is None:
         return _TARGET_FILE_BYTES
-    match = _SIZE.fullmatch(text.strip().lower())
-    size = 0 if match is None else int(match[1]) * _UNITS[match[2]]
-    if size < 1:
+    size = parse_size(text)
+    if size is None:
         raise InvalidPropertyError(
             "invalid file size", path=SIZE_PROPERTY, expected="a size such as '128mb'", found=text
         )

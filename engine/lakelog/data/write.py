@@ -20,7 +20,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from dataclasses import dataclass, field
 from itertools import count, zip_longest
-from types import TracebackType
 from typing import Any, Self
 
 import polars as pl
@@ -497,12 +496,7 @@ class DataFileWriter:
         self._require_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self._over:
             self.abort()
 

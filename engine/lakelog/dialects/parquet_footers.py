@@ -9,13 +9,14 @@ and statistics in code that must not throw. Chunks are therefore checked before 
 
 from __future__ import annotations
 
-import io
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 
 import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from lakelog.storage.base import SeekableReader
 
 _MAX_ROWS_PER_BYTE = 50
 """Maximum number of rows per byte of a log file."""
@@ -114,26 +115,17 @@ def data_end(metadata: pq.FileMetaData) -> int:
     return max(chunk_range(metadata.row_group(last).column(leaf))[1] for leaf in leaves)
 
 
-class _Zeros(io.RawIOBase):
+class _Zeros(SeekableReader):
     """An endless file of zeros."""
 
     def __init__(self) -> None:
         self._at = 0
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = 0) -> int:
+    def seek(self, offset: int, whence: int = 0, /) -> int:
         self._at = (0, self._at, _LONGEST_BYTES)[whence] + offset
         return self._at
 
-    def tell(self) -> int:
-        return self._at
-
-    def read(self, size: int = -1) -> bytes:
+    def read(self, size: int = -1, /) -> bytes:
         if not 0 <= size <= _MOST_BYTES:
             raise OSError(f"the footer records a column chunk of {size} bytes")
         self._at += size

@@ -17,19 +17,21 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lakelog.dialects.checkpoint_sources import Held, unreadable_is_malformed
+from lakelog.dialects.checkpoint_sources import (
+    CheckpointParquet,
+    Held,
+    unreadable_is_malformed,
+)
+from lakelog.dialects.delta.checkpoint import refuse_other_actions
 from lakelog.dialects.delta.checkpoint_schema import PARTITIONS_PARSED, spark_schema
-from lakelog.dialects.delta.parquet import find_rows
 from lakelog.dialects.delta.recorded_counts import RecordedContent
+from lakelog.dialects.delta.sidecar_fingerprints import count_values
 from lakelog.dialects.indextables.flattened_writer import FOOTER_KEY
 from lakelog.dialects.json_layout import Leaf, Node, Wire
-from lakelog.dialects.log_content import CHECKPOINT_META, STRUCT_STATISTICS, Checkpoint
+from lakelog.dialects.log_content import STRUCT_STATISTICS, Checkpoint
 from lakelog.dialects.ndjson import Blob, decode_lines
 from lakelog.dialects.parquet_footers import child_type, require_valid_chunks
-from lakelog.errors import (
-    InternalError,
-    InvalidActionError,
-)
+from lakelog.errors import InternalError
 from lakelog.log.base_checkpoint import broken_checkpoint
 from lakelog.log.state import State
 from lakelog.model import contract
@@ -41,7 +43,6 @@ _WIRE = Wire.of("delta")
 _DERIVED = frozenset((("add", STRUCT_STATISTICS), ("add", PARTITIONS_PARSED)))
 _NO_PARQUET = ("json", "json-multipart", "avro-state")
 _TEXT_OF_ACTION = 150  # approximate text per action of a state, in bytes
-_NOT_IN_SIDECARS = (*CHECKPOINT_META, "sidecar", "checkpointMetadata")
 _HIDDEN = ("_", ".")
 _IN_HADOOP = {"s3": "s3a", "s3a": "s3a", "abfs": "abfs", "abfss": "abfss", "gs": "gs"}
 _GLOB = re.compile(r"([\[\]{}*?\\])")
@@ -120,7 +121,7 @@ def read_footers(state: State) -> Footers:
             size_bytes + sum(file.size_bytes for file in files),
         )
         recorded.require_actions(held)
-        counts = [_adds(file) for file in files]
+        counts = [count_values(file.columns(), "add.path")[0] for file in files]
         if None not in counts:
             recorded.require_files(adds + sum(count for count in counts if count is not None), held)
         found = _survey(files, _delta_obstacle)
@@ -159,40 +160,15 @@ def _open_all(
             unreadable_is_malformed(path, checkpoint.version),
             store.open(path, sizes.get(path)) as source,
         ):
-            file = pq.ParquetFile(source)
+            file = CheckpointParquet(source)
             footer = file.metadata
             require_valid_chunks(footer, range(footer.num_row_groups), range(footer.num_columns))
             if path in sidecar_paths:
-                _refuse_other_actions(file, path)
+                refuse_other_actions(file, path)
             return _File(path, source.seek(0, os.SEEK_END), file.schema_arrow, footer)
 
     with ThreadPoolExecutor(_READERS, thread_name_prefix="lakelog-footers") as pool:
         return list(pool.map(read, paths))
-
-
-def _adds(file: _File) -> int | None:
-    """Live files by the footer's statistics; None if it has none."""
-    adds = 0
-    for chunks in file.columns():
-        path = chunks.get("add.path")
-        if path is None:
-            continue
-        statistics = path.statistics
-        if statistics is None or not statistics.has_null_count:
-            return None
-        adds += path.num_values - statistics.null_count
-    return adds
-
-
-def _refuse_other_actions(file: pq.ParquetFile, path: str) -> None:
-    """Raise for a sidecar with other than file actions (Delta protocol, Sidecar Files)."""
-    for kind in find_rows(file, _NOT_IN_SIDECARS):
-        raise InvalidActionError(
-            "a sidecar contains an action that is not a file action",
-            path=path,
-            expected="add and remove",
-            found=kind,
-        )
 
 
 def _survey(files: Sequence[_File], obstacle_of: Callable[[_File], str | None]) -> Footers:

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
+from lakelog.display import parse_size
 from lakelog.errors import InvalidInputError, TableNotFoundError
 from lakelog.log.context import to_ms
 
@@ -40,12 +41,6 @@ _WHERE_WRITTEN = (
     "location of a catalog's table, so INSERT, insertInto and toTable cannot write"
 )
 _S3_OF_HADOOP = re.compile(r"^s3n://")
-_BYTES = re.compile(r"(\d+)\s*([kmg]?)b?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30}
-
-
-def _text(value: str) -> str:
-    return value
 
 
 def _flag(value: str) -> bool:
@@ -76,14 +71,10 @@ def _seconds(value: str) -> float | None:
 
 
 def _size(value: str) -> int:
-    match = _BYTES.fullmatch(value.strip())
-    if match is None or not int(match[1]):
+    size = parse_size(value)
+    if size is None:
         raise ValueError(value)
-    return int(match[1]) * _UNITS[match[2].lower()]
-
-
-def _time(value: str) -> int:
-    return to_ms(value)
+    return size
 
 
 def _names(value: str) -> tuple[str, ...]:
@@ -144,31 +135,31 @@ _OF_ROWS = ("rows", "changes")
 _MODES = ("static", "dynamic")
 
 OPTIONS = (
-    _option("path", _text, "the table's folder", "read write stream sink"),
+    _option("path", str, "the table's folder", "read write stream sink"),
     _option("table", _one_of(*TABLES), " | ".join(TABLES), "read"),
     _option("allowExternal", _external, _EXTERNAL, "read write stream", _OF_ROWS),
     _option("readTimeout", _seconds, "seconds, or none", "read write stream sink"),
     _option("version", _count, "a version", "read", _OF_A_VERSION),
-    _option("timestamp", _time, _TIME, "read", _OF_A_VERSION),
+    _option("timestamp", to_ms, _TIME, "read", _OF_A_VERSION),
     _option("columns", _names, "comma-separated names, or a JSON list of them", "read stream"),
-    _option("where", _text, "a condition in SQL", "read", _OF_ROWS),
+    _option("where", str, "a condition in SQL", "read", _OF_ROWS),
     _option("parallelism", _positive, "a number of tasks, at least 1", "read stream"),
     _option("startVersion", _count, "a version", "read", _BETWEEN),
     _option("endVersion", _count, "a version", "read", _BETWEEN),
-    _option("startTimestamp", _time, _TIME, "read", ("changes",)),
-    _option("endTimestamp", _time, _TIME, "read", ("changes",)),
+    _option("startTimestamp", to_ms, _TIME, "read", ("changes",)),
+    _option("endTimestamp", to_ms, _TIME, "read", ("changes",)),
     _option("limit", _count, "a number of commits", "read", ("history",)),
     _option("partitionBy", _names, "comma-separated names, or a JSON list of them", "write"),
-    _option("replaceWhere", _text, "a condition in SQL", "write"),
+    _option("replaceWhere", str, "a condition in SQL", "write"),
     _option("partitionOverwriteMode", _one_of(*_MODES), " | ".join(_MODES), "write"),
     _option("readVersion", _count, "a version", "write"),
-    _option("userMetadata", _text, "any text", "write sink"),
-    _option("txnAppId", _text, "any text", "write sink"),
+    _option("userMetadata", str, "any text", "write sink"),
+    _option("txnAppId", str, "any text", "write sink"),
     _option("txnVersion", _count, "an increasing number", "write"),
     _option("targetFileBytes", _size, _SIZE, "write sink"),
-    _option("compression", _text, "a codec of Parquet", "write sink"),
-    _option("startingVersion", _text, "a version, or latest", "stream"),
-    _option("startingTimestamp", _time, _TIME, "stream"),
+    _option("compression", str, "a codec of Parquet", "write sink"),
+    _option("startingVersion", str, "a version, or latest", "stream"),
+    _option("startingTimestamp", to_ms, _TIME, "stream"),
     _option("maxFilesPerTrigger", _positive, "a number of files, at least 1", "stream"),
     _option("maxBytesPerTrigger", _size, _SIZE, "stream"),
     _option("skipChangeCommits", _flag, "true or false", "stream"),

@@ -339,7 +339,25 @@ class StoreWrapper:
         return self._store.walk(folder)
 
 
-class FileWrapper(RawIOBase):
+class SeekableReader(RawIOBase):
+    """A reader of bytes; subclasses implement `read` and `seek`."""
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill `buffer` up to the end of the file."""
+        data = self.read(len(buffer))
+        buffer[: len(data)] = data
+        return len(data)
+
+    def readable(self) -> bool:
+        """True."""
+        return True
+
+    def seekable(self) -> bool:
+        """True."""
+        return True
+
+
+class FileWrapper(SeekableReader):
     """A seekable reader of another one, which it closes; subclasses override `read`."""
 
     def __init__(self, file: BinaryIO) -> None:
@@ -349,27 +367,9 @@ class FileWrapper(RawIOBase):
         """As the inner reader."""
         return self._file.read(size)
 
-    def readinto(self, buffer: Any, /) -> int:
-        """As `read`."""
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
     def seek(self, offset: int, whence: int = 0, /) -> int:
         """As the inner reader."""
         return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        """As the inner reader."""
-        return self._file.tell()
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True
 
     def close(self) -> None:
         """Close both readers."""

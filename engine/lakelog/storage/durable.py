@@ -406,11 +406,15 @@ def _nothing_written(path: str) -> Iterator[None]:
     try:
         yield
     except OSError as cause:
-        raise UnavailableError(
-            f"nothing was written: {cause.strerror or cause}",
-            path=path,
-            hint="check permissions and free space, then try again",
-        ) from cause
+        raise _unwritten(path, cause) from cause
+
+
+def _unwritten(path: str, cause: OSError) -> UnavailableError:
+    return UnavailableError(
+        f"nothing was written: {cause.strerror or cause}",
+        path=path,
+        hint="check permissions and free space, then try again",
+    )
 
 
 def _failed(
@@ -424,11 +428,7 @@ def _failed(
     responses to a repeated request.
     """
     if cause.errno in _CERTAIN | also_certain and not unknown:
-        return UnavailableError(
-            f"nothing was written: {cause.strerror or cause}",
-            path=path,
-            hint="check permissions and free space, then try again",
-        )
+        return _unwritten(path, cause)
     return OutcomeUnknownError(
         f"the file may have been written: {cause.strerror or cause}",
         path=path,

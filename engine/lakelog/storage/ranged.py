@@ -13,9 +13,9 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
-from typing import Any
 
 from lakelog.errors import UnavailableError
+from lakelog.storage.base import SeekableReader
 
 Range = tuple[int, int]
 """First byte (inclusive) and last byte (exclusive)."""
@@ -101,7 +101,7 @@ def _numbers(span: Range) -> range:
     return range(span[0] // _BLOCK_BYTES, -(-span[1] // _BLOCK_BYTES))
 
 
-class RangedFile(io.RawIOBase):
+class RangedFile(SeekableReader):
     """A seekable binary reader for one thread; other threads use `reopen`."""
 
     def __init__(self, fetch: Fetch, size_bytes: int, blocks: _Blocks | None = None) -> None:
@@ -148,12 +148,6 @@ class RangedFile(io.RawIOBase):
         """All remaining bytes."""
         return self.read()
 
-    def readinto(self, buffer: Any, /) -> int:
-        """Fill `buffer` up to the end of the file."""
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
     def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
         """Set the position, as `io.RawIOBase`."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.size_bytes}[whence]
@@ -161,15 +155,3 @@ class RangedFile(io.RawIOBase):
             raise ValueError(f"the position must be at least 0, got {base + offset}")
         self._position = base + offset
         return self._position
-
-    def tell(self) -> int:
-        """The position in bytes."""
-        return self._position
-
-    def readable(self) -> bool:
-        """True."""
-        return True
-
-    def seekable(self) -> bool:
-        """True."""
-        return True

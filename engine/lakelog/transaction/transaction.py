@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
-from types import EllipsisType, TracebackType
+from types import EllipsisType
 from typing import Any, Self
 
 import polars as pl
@@ -638,12 +638,7 @@ class LogTransaction(Displayed):
         self._require_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None and not self._over:
             self.commit()
         self._over = True

@@ -24,7 +24,6 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Protocol, Self, SupportsIndex
 
 import pyarrow as pa
@@ -66,12 +65,7 @@ class Closing(Displayed, ABC):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> str | tuple[Any, ...]:

@@ -542,7 +542,7 @@ class DeltaCheckpointReader:
             source, file = stack.enter_context(self._sources.opened(path))
             bound = Bound(file.metadata, file.size_bytes)
             if path in self._sidecars:
-                _refuse_other_actions(file, path)
+                refuse_other_actions(file, path)
                 self._require_recorded(file, path)
                 if self._features is None:
                     self.read_meta(("protocol", "metaData"))
@@ -636,7 +636,7 @@ class DeltaCheckpointReader:
         )
 
 
-def _refuse_other_actions(file: CheckpointParquet, path: str) -> None:
+def refuse_other_actions(file: CheckpointParquet, path: str) -> None:
     """Raise for a sidecar with other than file actions (Delta protocol, Sidecar Files)."""
     for kind in find_rows(file, (*CHECKPOINT_META, *_MANIFEST_ONLY), file.record):
         raise InvalidActionError(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import posixpath
+import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
@@ -15,11 +16,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lakelog.dialects.delta.checkpoint_rows import TypedCopies, action_rows, encoded
+from lakelog.dialects.delta.checkpoint_schema import sidecar_schema
+from lakelog.dialects.delta.names import SIDECAR_FOLDER
 from lakelog.dialects.delta.parquet import RECONCILED, reconciled_mark
+from lakelog.dialects.delta.path_filters import filter_options
 from lakelog.dialects.delta.paths import spell_paths
 from lakelog.dialects.delta.typed_bounds import TypedBoundsRecorder
 from lakelog.dialects.encode import encode_rows
-from lakelog.dialects.log_content import StagedFile, statistics_text
+from lakelog.dialects.log_content import CheckpointPlan, StagedFile, statistics_text
 from lakelog.dialects.row_group_records import RECORD_KEY
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
@@ -240,6 +244,27 @@ class ParquetFile:
         if self._writer is not None and self._writer.is_open:
             self._sink.give_up(self._writer)
         self._upload.abandon()
+
+
+def new_sidecar(
+    store: LogStore,
+    plan: CheckpointPlan,
+    unique: uuid.UUID,
+    columns: Sequence[pa.Field],
+    typed: TypedCopies | None,
+) -> ParquetFile:
+    """An empty sidecar with filters of its paths, under its final name."""
+    path = f"{SIDECAR_FOLDER}/{unique}.parquet"
+    return ParquetFile(
+        store,
+        path,
+        path,
+        sidecar_schema(columns),
+        plan.compression,
+        plan.row_group_rows,
+        typed,
+        filter_options(plan.row_group_rows),
+    )
 
 
 @dataclass(eq=False)

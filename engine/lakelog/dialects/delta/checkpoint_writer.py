@@ -19,7 +19,13 @@ from itertools import pairwise
 import polars as pl
 import pyarrow as pa
 
-from lakelog.dialects.delta.checkpoint_files import CheckpointFile, JsonFile, Lanes, ParquetFile
+from lakelog.dialects.delta.checkpoint_files import (
+    CheckpointFile,
+    JsonFile,
+    Lanes,
+    ParquetFile,
+    new_sidecar,
+)
 from lakelog.dialects.delta.checkpoint_manifest import (
     ACTIONS_TAG,
     META_ORDER,
@@ -41,13 +47,11 @@ from lakelog.dialects.delta.murmur3 import part_of, part_of_others
 from lakelog.dialects.delta.names import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
-    SIDECAR_FOLDER,
     classic_name,
     manifest_name,
     part_name,
     rank_of,
 )
-from lakelog.dialects.delta.path_filters import filter_options
 from lakelog.dialects.delta.paths import spell_paths
 from lakelog.dialects.delta.sidecar_fingerprints import SidecarRecord, shape_of
 from lakelog.dialects.digest import Digest
@@ -258,18 +262,8 @@ class DeltaCheckpointWriter:
                 self._close_sidecar(sidecar)
 
     def _new_sidecar(self) -> _Sidecar:
-        path = f"{SIDECAR_FOLDER}/{self._unique()}.parquet"
         plan = self._plan
-        file = ParquetFile(
-            self._store,
-            path,
-            path,
-            sidecar_schema(self._files),
-            plan.compression,
-            plan.row_group_rows,
-            self._typed,
-            filter_options(plan.row_group_rows),
-        )
+        file = new_sidecar(self._store, plan, self._unique(), self._files, self._typed)
         record = None
         if self.digest_of is not None:
             record = SidecarRecord(shape_of(plan, self._files), self.digest_of)

@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import polars as pl
-import pyarrow as pa
 
-from lakelog.dialects.delta.checkpoint_files import ParquetFile
+from lakelog.dialects.delta.checkpoint_files import ParquetFile, new_sidecar
 from lakelog.dialects.delta.checkpoint_manifest import FileActionCounts, pointer_bytes
 from lakelog.dialects.delta.checkpoint_rows import file_action_columns
-from lakelog.dialects.delta.checkpoint_schema import classic_schema, sidecar_schema
+from lakelog.dialects.delta.checkpoint_schema import classic_schema
 from lakelog.dialects.delta.murmur3 import part_of, part_of_others
 from lakelog.dialects.delta.names import (
     LAST_CHECKPOINT,
     LOG_FOLDER,
-    SIDECAR_FOLDER,
     part_name,
     rank_of,
 )
-from lakelog.dialects.delta.path_filters import filter_options
 from lakelog.dialects.delta.paths import spell_paths
 from lakelog.dialects.delta.sidecar_fingerprints import SidecarRecord, shape_of
 from lakelog.dialects.digest import Digest
@@ -53,21 +49,6 @@ class _Files:
         self._columns, self._typed = file_action_columns(part.plan)
         self._digest = Digest()
 
-    def _parquet(
-        self, path: str, target: str, schema: pa.Schema, options: Mapping[str, Any] | None = None
-    ) -> ParquetFile:
-        plan = self._plan
-        return ParquetFile(
-            self._store,
-            path,
-            target,
-            schema,
-            plan.compression,
-            plan.row_group_rows,
-            self._typed,
-            options or {},
-        )
-
 
 class MultipartFile(_Files):
     """One file of a multi-part checkpoint; rows without a path are assigned by the hash too."""
@@ -77,7 +58,15 @@ class MultipartFile(_Files):
         plan = part.plan
         hidden = f"{LOG_FOLDER}/.lakelog-{uuid.uuid4().hex}.tmp"
         target = f"{LOG_FOLDER}/{part_name(plan.version, part.number + 1, plan.parts)}"
-        self._file = self._parquet(hidden, target, classic_schema(self._columns))
+        self._file = ParquetFile(
+            part.store,
+            hidden,
+            target,
+            classic_schema(self._columns),
+            plan.compression,
+            plan.row_group_rows,
+            self._typed,
+        )
         self._is_closed = False
         self.has_meta = part.number == part_of_others(plan.parts)
         for rows in part.meta_by_type if self.has_meta else ():
@@ -132,10 +121,8 @@ class Sidecars(_Files):
                 self._close(file)
 
     def _begin(self) -> ParquetFile:
-        path = f"{SIDECAR_FOLDER}/{uuid.uuid4()}.parquet"
-        options = filter_options(self._plan.row_group_rows)
-        self._file = self._parquet(path, path, sidecar_schema(self._columns), options)
-        self._paths.append(path)
+        self._file = new_sidecar(self._store, self._plan, uuid.uuid4(), self._columns, self._typed)
+        self._paths.append(self._file.path)
         if self._part.digest_of is not None:
             shape = shape_of(self._plan, self._columns)
             self._record = SidecarRecord(shape, self._part.digest_of)

@@ -5,7 +5,7 @@ Source: Delta protocol, Table Features; Reader Version Requirements; Writer Vers
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from lakelog.dialects.features import (
     FEATURE_PROPERTY,
@@ -60,41 +60,6 @@ REFUSED = {
     "adaptiveMetadata-preview": "it replaces the checkpoints that lakelog reads",
 }
 """Features that would change the file-level state, with the reason why they are rejected."""
-
-
-def check_readable(
-    min_reader_version: int, reader_features: Iterable[str] | None, table: str
-) -> None:
-    """Raise for a protocol that lakelog cannot read."""
-    if not 0 <= min_reader_version <= MAX_READER_VERSION:
-        raise UnsupportedFeatureError(
-            "the table needs a newer reader",
-            path=table,
-            expected=f"minReaderVersion 1 to {MAX_READER_VERSION}",
-            found=min_reader_version,
-            hint="upgrade lakelog",
-        )
-    if min_reader_version == MAX_READER_VERSION and reader_features is None:
-        raise CorruptionError(
-            "the protocol has reader version 3 but no readerFeatures",
-            path=table,
-            expected="readerFeatures",
-            found=None,
-            hint="the protocol action violates the Delta protocol; repair the log",
-        )
-    for feature in sorted(reader_features or ()):
-        if feature in ROW_ONLY or feature in HONOURED:
-            continue
-        reason = REFUSED.get(feature, "lakelog does not support it")
-        raise UnsupportedFeatureError(
-            f"the table needs the reader feature {feature!r}: {reason}",
-            path=table,
-            expected=", ".join(sorted(ROW_ONLY | HONOURED)),
-            found=feature,
-            hint="read the table through its catalog"
-            if "catalog" in feature
-            else "upgrade lakelog",
-        )
 
 
 def _change_data_feed_on(metadata: Metadata) -> bool:
@@ -397,8 +362,36 @@ class DeltaProtocol(ProtocolRules):
         )
 
     def check_readable(self, protocol: Protocol, table: str) -> None:
-        """As `check_readable`."""
-        check_readable(protocol.min_reader_version, protocol.reader_features, table)
+        """Raise for a reader version or a reader feature that lakelog does not support."""
+        if not 0 <= protocol.min_reader_version <= MAX_READER_VERSION:
+            raise UnsupportedFeatureError(
+                "the table needs a newer reader",
+                path=table,
+                expected=f"minReaderVersion 1 to {MAX_READER_VERSION}",
+                found=protocol.min_reader_version,
+                hint="upgrade lakelog",
+            )
+        if protocol.min_reader_version == MAX_READER_VERSION and protocol.reader_features is None:
+            raise CorruptionError(
+                "the protocol has reader version 3 but no readerFeatures",
+                path=table,
+                expected="readerFeatures",
+                found=None,
+                hint="the protocol action violates the Delta protocol; repair the log",
+            )
+        for feature in sorted(protocol.reader_features or ()):
+            if feature in ROW_ONLY or feature in HONOURED:
+                continue
+            reason = REFUSED.get(feature, "lakelog does not support it")
+            raise UnsupportedFeatureError(
+                f"the table needs the reader feature {feature!r}: {reason}",
+                path=table,
+                expected=", ".join(sorted(ROW_ONLY | HONOURED)),
+                found=feature,
+                hint="read the table through its catalog"
+                if "catalog" in feature
+                else "upgrade lakelog",
+            )
 
     def check_lists_of_table(self, protocol: Protocol, table: str) -> None:
         """Writer version 7 has a list, and reader version 3 requires it."""

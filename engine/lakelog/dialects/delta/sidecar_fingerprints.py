@@ -95,9 +95,9 @@ def inspect_sidecar(store: LogStore, path: str, size_bytes: int | None = None) -
     with _opened(store, path, size_bytes) as source:
         file = pq.ParquetFile(source)
         groups = find_columns(file.metadata, (*FILTERED, _REMOVED_AT))
-        adds, _ = _statistics(groups, "add.path")
-        removes, _ = _statistics(groups, "remove.path")
-        _, last = _statistics(groups, _REMOVED_AT)
+        adds, _ = count_values(groups, "add.path")
+        removes, _ = count_values(groups, "remove.path")
+        _, last = count_values(groups, _REMOVED_AT)
         spans = filter_spans(groups)
         paths = read_filter(source, spans) if spans is not None else None
         size = source.seek(0, os.SEEK_END)
@@ -159,7 +159,7 @@ def _opened(store: LogStore, path: str, size_bytes: int | None) -> Iterator[Bina
         ) from cause
 
 
-def _statistics(
+def count_values(
     groups: Iterable[Mapping[str, pq.ColumnChunkMetaData]], path: str
 ) -> tuple[int | None, int | None]:
     """Number of values and maximum of a column by the footer; 0 values without the column."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import difflib
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -17,7 +16,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import polars as pl
 
-from lakelog.display import size_text
+from lakelog.display import parse_size, size_text
 from lakelog.errors import InvalidInputError
 from lakelog.model.durations import to_duration_ms
 
@@ -164,9 +163,6 @@ _TEXTS = 2
 STEPS = ("ingest", "compact", "checkpoint", "cleanup", "vacuum")
 """Steps in the order in which they run."""
 
-_SIZE = re.compile(r"(\d+)\s*([kmgt]?)(?:i?b)?", re.IGNORECASE)
-_UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
-
 
 def _text(value: Any) -> str:
     if not isinstance(value, str) or not value.strip():
@@ -228,12 +224,7 @@ def to_bytes(value: Any) -> int:
     >>> to_bytes("128MB"), to_bytes("1 KiB"), to_bytes(7)
     (134217728, 1024, 7)
     """
-    if isinstance(value, str):
-        match = _SIZE.fullmatch(value.strip())
-        if match is None:
-            raise ValueError(value)
-        value = int(match[1]) * _UNITS[match[2].lower()]
-    return _positive(value)
+    return _positive(parse_size(value) if isinstance(value, str) else value)
 
 
 def _share(value: Any) -> float:
