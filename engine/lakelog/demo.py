@@ -33,6 +33,7 @@ __all__ = [
     "local_folder",
     "make_table",
     "plan",
+    "set_times",
 ]
 
 MIN_COMMITS = 40
@@ -142,7 +143,7 @@ def make_table(directory: str | os.PathLike[str], commits: int = 150, seed: int 
         shop.commit(version, operation, seed, is_mistake=version == calendar.mistake_version)
         if version == calendar.checkpoint_version:
             shop.table.checkpoint()
-    _set_times(root / "_delta_log", range(commits))
+    set_times(root / "_delta_log", range(commits))
     return str(root)
 
 
@@ -163,11 +164,11 @@ def append_commit(directory: str | os.PathLike[str], version: int, seed: int = 7
     shop = _Shop(local_folder(directory))
     shop.columns = list(shop.table.snapshot().schema.names)
     added = shop.append(version, _STREAM, np.random.default_rng([seed, version]))
-    _set_times(shop.root / "_delta_log", range(version, version + 1))
+    set_times(shop.root / "_delta_log", range(version, version + 1))
     return added
 
 
-def _set_times(log: Path, versions: range) -> None:
+def set_times(log: Path, versions: range) -> None:
     """Set the modification times of log files, which are commit times, to those of the clock."""
     for file in log.iterdir():
         if file.name[:20].isdecimal() and int(file.name[:20]) in versions:

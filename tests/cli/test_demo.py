@@ -48,6 +48,8 @@ def test_demo_completes_all_steps(lakelog: Any, tmp_path: Path, commits: int, mo
     live = table.snapshot().state.to_polars()
     adds = written.filter(pl.col("actionType") == "add")
     assert sorted(adds["path"]) == sorted(live["path"])
+    hours = table.history()["timestamp"].diff().drop_nulls().dt.total_seconds()
+    assert hours.unique().to_list() == [-3600]
 
 
 def test_demo_creates_and_keeps_its_own_folder(

@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,15 @@ from lakelog.cli import rendering
 from lakelog.cli.options import Target
 from lakelog.cli.text import count, seconds_text, time_text
 from lakelog.cli.watch import Meter, open_metered
-from lakelog.demo import Calendar, append_commit, commit_ms, local_folder, make_table, plan
+from lakelog.demo import (
+    Calendar,
+    append_commit,
+    commit_ms,
+    local_folder,
+    make_table,
+    plan,
+    set_times,
+)
 from lakelog.display import size_text
 from lakelog.errors import ConflictError, InternalError
 
@@ -209,9 +218,13 @@ def _commit(show: _Show, table: Table, snapshot: Snapshot) -> Snapshot:
     where = f"day = '{day}' and region = '{region}'"
     slow = table.transaction(operation="DELETE")
     old = snapshot.files(where=where).collect()
+    hour = commit_ms(snapshot.version + 1)  # the next one of the table, and not today's
+    then = type(table)(replace(table.log, clock=lambda: hour))
+    then.snapshot()
     with show.step("Compact a partition", f'table.compact(where="{where}")'):
-        report = table.compact(where=where)
+        report = then.compact(where=where, user_name="housekeeping")
         later = snapshot.update()
+    set_times(Path(snapshot.path, "_delta_log"), range(later.version, later.version + 1))
     _agree("files after the compaction", later.num_files(), snapshot.num_files() - many + 1)
     show.print_paragraph(
         f"Version {report.version} has {count(many, 'file')} of {day}, {region} merged into one. "
