@@ -184,6 +184,31 @@ def test_rows_that_arrow_cannot_represent_raise(
         new_table(tmp_path).append(given_rows)
 
 
+def test_levels_of_a_pandas_index_with_a_name_of_their_own_are_columns(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"x": [1, 2]})
+    indexes: dict[str, Any] = {
+        "named": pd.Index([7, 8], name="id"),
+        "range": pd.RangeIndex(2, name="id"),
+        "unnamed": pd.Index(["a", 1]),  # of no type in Arrow
+        "column": pd.Index([7, 8], name="x"),
+        "levels": pd.MultiIndex.from_tuples([(7, 1, "a"), (8, "b", "b")], names=["id", None, "k"]),
+    }
+    stored: dict[str, list[str]] = {}
+    for name, index in indexes.items():
+        lakelog.write(tmp_path / name, frame.set_axis(index))
+        stored[name] = lakelog.open(tmp_path / name).to_polars().columns
+    assert stored == {
+        "named": ["x", "id"],
+        "range": ["x", "id"],
+        "unnamed": ["x"],
+        "column": ["x"],
+        "levels": ["x", "id", "k"],
+    }
+    assert lakelog.open(tmp_path / "levels").to_polars().rows() == [(1, 7, "a"), (2, 8, "b")]
+    with pytest.raises(InvalidInputError, match="no column 'id'"):
+        lakelog.open(tmp_path / "unnamed").append(frame.set_axis(indexes["named"]))
+
+
 def test_table_is_created_with_fixed_size_binary(tmp_path: Path) -> None:
     rows = pa.table({"key": pa.array([b"ab", None], pa.binary(2))})
     lakelog.write(tmp_path, rows)

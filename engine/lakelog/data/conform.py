@@ -117,8 +117,14 @@ def _not_rows(rows: object) -> InvalidInputError:
 
 
 def _of_pandas(rows: Any) -> pa.Table:
+    """A frame's columns, then the levels of its index that have a name that no column has."""
+    names = rows.index.names
+    left_out = [i for i, name in enumerate(names) if name is None or name in rows.columns]
+    is_kept = len(left_out) < len(names)
     try:
-        return pa.Table.from_pandas(rows, preserve_index=False).replace_schema_metadata()
+        if is_kept and left_out:
+            rows = rows.reset_index(level=left_out, drop=True)
+        return pa.Table.from_pandas(rows, preserve_index=is_kept).replace_schema_metadata()
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as cause:
         raise InvalidInputError(
             f"the pandas frame cannot be converted to Arrow: {cause}",
