@@ -108,6 +108,14 @@ def require_int(name: str, value: object, least: int, most: int = _MOST - 1) -> 
     return int(value)  # type: ignore[call-overload,no-any-return] # it is a number
 
 
+def is_unicode(text: str) -> bool:
+    """Whether a text has no lone surrogates, as file names have whose bytes are not UTF-8."""
+    try:
+        return text.isascii() or bool(text.encode())
+    except UnicodeEncodeError:
+        return False
+
+
 def require_path(name: str, value: object) -> None:
     """Raise ArgumentTypeError unless the argument is a path of a file or folder."""
     if not isinstance(value, str | bytes | os.PathLike):
@@ -260,11 +268,8 @@ def _bool(value: Any) -> bool:
 def _str(value: Any) -> str:
     if not isinstance(value, str):
         raise _WrongTypeError
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError:
-            raise _WrongValueError("a str without lone surrogates") from None
+    if not is_unicode(value):
+        raise _WrongValueError("a str without lone surrogates")
     return value
 
 

@@ -127,7 +127,8 @@ def write_small_groups(
     writer.write_meta(state.meta)
     for rows in (live, tombstones):
         if ordered and rows.height:
-            writer.write_files(FileOrder.of_plan(plan, state.meta, log.dialect).sorted(rows))
+            order = FileOrder.of_plan(plan, state.meta, log.dialect)
+            writer.write_files(rows[order.positions(order.keys(rows), rows["path"])])
         elif rows.height:
             writer.write_files(rows)
     for file in writer.finish().files:

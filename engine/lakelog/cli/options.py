@@ -15,6 +15,7 @@ import click
 
 from lakelog.display import parse_size
 from lakelog.errors import InvalidInputError
+from lakelog.model.durations import to_duration_ms
 
 FORMATS = ("table", "json", "csv", "parquet", "arrow")
 
@@ -27,13 +28,13 @@ FAILURE_CODE = "lakelog.failure_code"
 _READ_TIMEOUT = "lakelog.read_timeout"
 _MOST_ROWS = (1 << 32) - 1  # of a frame of Polars
 _F = TypeVar("_F", bound=Callable[..., Any])
-_DURATIONS_MS = {
-    "millisecond": 1,
-    "second": 1_000,
-    "minute": 60_000,
-    "hour": 3_600_000,
-    "day": 86_400_000,
-    "week": 604_800_000,
+_SHORT_UNITS = {
+    "ms": "millisecond",
+    "s": "second",
+    "m": "minute",
+    "h": "hour",
+    "d": "day",
+    "w": "week",
 }
 _DURATION = re.compile(r"(\d+)\s*([a-z]+)")
 
@@ -139,16 +140,13 @@ class Duration(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number of milliseconds."""
-        match = _DURATION.fullmatch(str(value).strip().lower())
-        unit = next((u for u in _DURATIONS_MS if match and match[2] in _spellings(u)), None)
-        if match is None or unit is None:
+        text = str(value).strip().lower()
+        if match := _DURATION.fullmatch(text):
+            text = f"{match[1]} {_SHORT_UNITS.get(match[2], match[2])}"
+        try:
+            return to_duration_ms(text)
+        except InvalidInputError:
             self.fail(f"invalid duration {value!r}: write 30 days, 12h or 500ms", param, ctx)
-        return int(match[1]) * _DURATIONS_MS[unit]
-
-
-def _spellings(unit: str) -> tuple[str, ...]:
-    short = "ms" if unit == "millisecond" else unit[0]
-    return short, unit, f"{unit}s"
 
 
 def examples(*lines: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -18,9 +18,6 @@ from lakelog.cli.output import FINDINGS, GOOD, PLANNED, View, emit, write_report
 from lakelog.cli.text import count
 from lakelog.cli.watch import Meter, open_metered, progress
 from lakelog.errors import LakelogWarning
-
-if TYPE_CHECKING:
-    import polars as pl
 
 _COMPACTED = (
     "version num_commits num_rows num_files num_bytes num_removed_files skipped is_complete"
@@ -123,6 +120,8 @@ def compact(
 
     No row changes. A file that cannot be read is skipped, and the exit code is 1.
     """
+    import polars as pl
+
     table, meter = open_metered(target)
     with progress("compact", meter) as watch, warnings.catch_warnings():
         warnings.simplefilter("ignore", LakelogWarning)  # the report has the skipped files
@@ -133,16 +132,9 @@ def compact(
             zorder_by=zorder_by,
             progress=watch.show_step,
         )
-    skipped = (_reasons_type(), dict(report.skipped))
+    skipped = (pl.Map(pl.String(), pl.String()), dict(report.skipped))
     write_report(report, report.facts, _COMPACTED, output, skipped=skipped)
     return FINDINGS if report.skipped else GOOD
-
-
-def _reasons_type() -> pl.DataType:
-    """The type of paths with reasons."""
-    import polars as pl
-
-    return pl.Map(pl.String(), pl.String())
 
 
 @click.command(

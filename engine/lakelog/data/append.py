@@ -180,7 +180,7 @@ class _Write:
         options: WriteOptions,
     ) -> None:
         self._rows = Incoming.of(rows)
-        self._runtime, self._options = runtime, options
+        self._options = options
         self._commit = RowCommit(log, runtime, begin, options, "WRITE")
 
     def run(self, mode: str, condition: pl.Expr | str | None) -> WriteReport:

@@ -50,7 +50,7 @@ class Columns:
         calendar: Calendar = Calendar(),  # noqa: B008 - it is immutable
     ) -> Columns:
         """Work it out for a file's schema, and the calendar in which it counts days."""
-        if mapping == "id" and fields and not _has_ids(schema):
+        if mapping == "id" and fields and not any(_FIELD_ID in (f.metadata or {}) for f in schema):
             raise CorruptionError(
                 "the table maps columns by field id, and a data file has no field ids",
                 expected="a field_id for each column",
@@ -137,10 +137,6 @@ class _Resolved:
 
     leaves: tuple[int, ...]
     convert: Convert | None
-
-
-def _has_ids(schema: pa.Schema) -> bool:
-    return any(_FIELD_ID in (field.metadata or {}) for field in schema)
 
 
 def _is_void(type_: contract.DataType) -> bool:

@@ -91,7 +91,9 @@ class RowRules:
                     )
         generated: tuple[Rule, ...] = ()
         if table.is_active("generatedColumns"):
-            generated = tuple(_generated(at) for at in fields_of(schema) if _is_generated(at.field))
+            generated = tuple(
+                _generated(at) for at in fields_of(schema) if GENERATION in at.field.metadata
+            )
         identities: tuple[Identity, ...] = ()
         if table.is_active("identityColumns"):
             identities = tuple(
@@ -286,10 +288,6 @@ def _invariant(column: str, text: object) -> str:
             found="invariants",
         ) from cause
     return str(found)
-
-
-def _is_generated(column: contract.Field) -> bool:
-    return GENERATION in column.metadata
 
 
 def _generated(at: contract.Located) -> Rule:

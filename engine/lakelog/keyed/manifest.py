@@ -190,7 +190,11 @@ class StoreDirectory:
         must be the latest: files that an older one lacks may contain the records.
         """
         with store_errors("be opened", self._directory):
-            names = [name for name in self._disk.list(self._directory) if _ours(name)]
+            names = [
+                name
+                for name in self._disk.list(self._directory)
+                if DATA_NAME.fullmatch(name) or _TEMPORARY.fullmatch(name)
+            ]
         numbers = [int(name.partition(".")[0]) for name in names]
         self._last_number = max([found.generation, *numbers])
         self._unused = sorted(set(names) - {name for name, _ in found.files})
@@ -304,10 +308,6 @@ class _Sink(io.RawIOBase):
         if not taken:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         return taken
-
-
-def _ours(name: str) -> re.Match[str] | None:
-    return DATA_NAME.fullmatch(name) or _TEMPORARY.fullmatch(name)
 
 
 def store_errors(what: str, path: str) -> AbstractContextManager[None]:

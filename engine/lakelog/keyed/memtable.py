@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import cast
 
 import polars as pl
@@ -70,7 +71,7 @@ class Memtable:
         if due:
             settled, loose = self._settle(), ()
         found = (recent, rows.find(loose, key), rows.find_sorted(settled, key))
-        return max((one for one in found if one is not None), key=_seq_num, default=None)
+        return max((one for one in found if one is not None), key=itemgetter(0), default=None)
 
     def between(self, start: bytes | None, end: bytes | None) -> list[pl.DataFrame]:
         """All records with ``start <= key < end``, unordered; a key may have several."""
@@ -151,7 +152,3 @@ def _size_bytes(frame: pl.DataFrame) -> int:
 
 def _highest(frame: pl.DataFrame) -> int:
     return cast("int", frame["seqNum"].max())
-
-
-def _seq_num(record: tuple[int, bytes | None]) -> int:
-    return record[0]

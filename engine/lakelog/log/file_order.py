@@ -207,10 +207,6 @@ class FileOrder:
         positions[tied] = positions[tied][by_path]
         return positions
 
-    def sorted(self, files: pl.DataFrame) -> pl.DataFrame:
-        """File actions of one kind, sorted in memory."""
-        return files[self.positions(self.keys(files), files["path"])]
-
 
 def leading_columns(
     schema: contract.Struct,

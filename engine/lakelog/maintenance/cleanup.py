@@ -153,28 +153,12 @@ def _is_last(phase: pl.DataFrame) -> bool:
 
 
 __all__ = [
-    "FILES_SCHEMA",
     "CleanupPlan",
     "CleanupReport",
     "Progress",
     "Request",
     "plan_cleanup",
 ]
-
-FILES_SCHEMA = pl.Schema(
-    {
-        "path": pl.String,
-        "kind": pl.String,
-        "version": pl.Int64,
-        "size_bytes": pl.Int64,
-        "modified_ms": pl.Int64,
-        "action": pl.String,
-        "why": pl.String,
-        "gate": pl.String,
-        "covered_by": pl.String,
-    }
-)
-"""Columns of `CleanupPlan.files`."""
 
 _POLICIES = ("continue", "fail")
 _COVERED = ("commit", "checksum", "checkpoint", "compaction", "staged-commit")
@@ -254,10 +238,11 @@ class CleanupPlan(Displayed):
     Attributes:
         table: Location of the table.
         files: One row per file that can be deleted, sorted by path; with ``keep``, also one row per
-            file that is kept. Columns: `FILES_SCHEMA`. ``path`` is relative to the table root;
-            ``action`` is ``delete`` or ``keep``; ``gate`` is a key of
-            `lakelog.maintenance.retention_bounds.GATES`; ``covered_by`` is the file of the cut-off
-            checkpoint, which is verified when the plan is applied.
+            file that is kept. Columns: ``path`` (relative to the table root), ``kind``,
+            ``version``, ``size_bytes``, ``modified_ms``, ``action`` (``delete`` or ``keep``),
+            ``why``, ``gate`` (a key of `lakelog.maintenance.retention_bounds.GATES`), and
+            ``covered_by``: the file of the cut-off checkpoint, which is verified when the plan is
+            applied. Version, size and time are Int64, the others String.
         cutoff_ms: Cut-off time, in milliseconds since the Unix epoch.
         oldest_promised: Oldest version that the retention protects; None if it protects all
             versions.

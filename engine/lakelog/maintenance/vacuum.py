@@ -46,6 +46,7 @@ from lakelog.errors import (
     UnsafeRetentionError,
     UnsupportedStoreError,
 )
+from lakelog.input_validation import is_unicode
 from lakelog.log.context import Log
 from lakelog.log.history import by_size, with_stable_listing
 from lakelog.log.segment import rebuildable
@@ -58,18 +59,6 @@ from lakelog.storage.containment import ABSOLUTE
 from lakelog.storage.durable import TEMPORARY
 from lakelog.telemetry import Progress
 from lakelog.transaction.write_support import check_writable
-
-FILES_SCHEMA = pl.Schema(
-    {
-        "path": pl.String(),
-        "kind": pl.String(),
-        "size_bytes": pl.Int64(),
-        "modified_ms": pl.Int64(),
-        "action": pl.String(),
-        "why": pl.String(),
-    }
-)
-"""Columns of `VacuumPlan.files`."""
 
 _VECTOR_COLUMNS = ("dvStorageType", "dvPathOrInline")
 _LOG_FOLDERS = ("_delta_log", "_transaction_log")
@@ -127,8 +116,9 @@ class VacuumPlan(Displayed):
         retention_ms: Retention of removed files, in milliseconds.
         cutoff_ms: Files modified, and tombstones created, before this time are not protected;
             milliseconds since the Unix epoch.
-        files: One row per file that can be deleted, sorted by path; see `FILES_SCHEMA`. ``kind`` is
-            ``data``, ``deletionVector`` or ``changeData``; ``action`` is ``delete``.
+        files: One row per file that can be deleted, sorted by path: ``path``, ``kind`` (``data``,
+            ``deletionVector`` or ``changeData``), ``size_bytes``, ``modified_ms`` (Int64),
+            ``action`` (``delete``) and ``why``; the others are String.
         kept: Number of kept files, by reason: ``referenced``, ``young``, ``hidden``, ``nested
             table``.
     """
@@ -406,16 +396,8 @@ def _files(snapshot: LogSnapshot, kind: str, *columns: str) -> Iterator[pl.DataF
 def _of_entries(batches: Iterable[Sequence[FileEntry]]) -> Iterator[pl.DataFrame]:
     for batch in batches:
         # A name that is not valid Unicode cannot be in a log, so its owner is unknown.
-        known = [entry for entry in batch if entry.name.isascii() or _is_text(entry.name)]
+        known = [entry for entry in batch if is_unicode(entry.name)]
         yield pl.DataFrame(known, schema=list(_LISTED.items()), orient="row")
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _of_inventory(inventory: Any) -> pl.DataFrame:

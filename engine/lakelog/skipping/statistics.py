@@ -69,7 +69,8 @@ def stats_from_json(
     """
     wanted = _select(schema, columns)
     bounds = struct_of_leaves(wanted, mapping, _json_bound)
-    counts = struct_of_leaves(wanted, mapping, _json_count)
+    number = pa.int64()
+    counts = struct_of_leaves(wanted, mapping, lambda t: number if _is_counted(t) else None)
     fields = [pa.field(_NUM_RECORDS, pa.int64()), pa.field(_TIGHT_BOUNDS, pa.bool_())]
     if bounds is not None:
         fields += [pa.field("minValues", bounds), pa.field("maxValues", bounds)]
@@ -229,10 +230,6 @@ def _json_bound(type_: contract.DataType) -> pa.DataType | None:
         # double from failing the whole buffer, and the cast returns the same float.
         return pa.float64()
     return contract.to_arrow(type_)
-
-
-def _json_count(type_: contract.DataType) -> pa.DataType | None:
-    return pa.int64() if _is_counted(type_) else None
 
 
 def _typed(raw: pl.DataFrame, schema: contract.Struct, mapping: str) -> pl.DataFrame:

@@ -36,11 +36,6 @@ _CREATED = "provider"
 _OPTION = "option."
 
 
-def _is_created(options: Mapping[str, str]) -> bool:
-    """Whether the options are those of a table that is being created in a catalog."""
-    return _CREATED in options
-
-
 def _created_with(options: Mapping[str, str]) -> dict[str, str]:
     """The source's options of a table that is being created, without the catalog's properties."""
     if "location" not in options:
@@ -145,7 +140,7 @@ class LakelogDataSource(DataSource):
         from lakelog.spark.reading import schema_of
 
         given = dict(self.options)
-        if _is_created(given):
+        if _CREATED in given:
             given = _created_with(given)
             return _store_schema(schema_of(parse_options(given, "read"))[0], given)
         schema, self.pinned = schema_of(parse_options(given))

@@ -160,7 +160,8 @@ class LocalStore:
     def open(self, path: str, size_bytes: int | None = None) -> BinaryIO:  # noqa: ARG002 - spares nothing here
         """A seekable binary reader over one file."""
         try:
-            return _open_reader(self.path_of(path), path)
+            name = self.path_of(path)
+            return FileIO(name, "rb", opener=lambda *_: _open_regular(name, path)[0])
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as cause:
             raise _not_found(path, cause) from cause
         except OSError as cause:
@@ -320,11 +321,6 @@ def read_small(name: str, path: str, most_bytes: int) -> bytes | None:
         return _content(descriptor, size_bytes) if size_bytes <= most_bytes else None
     finally:
         os.close(descriptor)
-
-
-def _open_reader(name: str, path: str) -> FileIO:
-    """An unbuffered reader over a regular file; arguments and errors as `_open_regular`."""
-    return FileIO(name, "rb", opener=lambda *_: _open_regular(name, path)[0])
 
 
 def _not_regular(mode: int, path: str) -> NotRegularFileError:

@@ -271,7 +271,7 @@ def _end_attempt(
     if not attempts:
         return
     if caught_exception is not None:
-        attempts[-1] = _judge_connection(caught_exception)
+        attempts[-1] = REFUSED if _NEVER_SENT & class_names(caught_exception) else LOST
     elif response is not None:
         code = str(response[1].get("Error", {}).get("Code", ""))
         attempts[-1] = _judge_answer(int(response[0].status_code), code)
@@ -287,7 +287,3 @@ def _judge_answer(status: int, code: str) -> Verdict:
         # was in progress, which may fail in the end.
         return BUSY
     return BUSY if code == "SlowDown" else judge_status(status)
-
-
-def _judge_connection(error: BaseException) -> Verdict:
-    return REFUSED if _NEVER_SENT & class_names(error) else LOST

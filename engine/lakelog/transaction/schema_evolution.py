@@ -98,7 +98,8 @@ class _Rules:
                 self._check_new(field, here)
         if left and not self.mapped and not self.replaced:
             dropped = next(iter(left.values()))
-            same = next((f.name for f in new.fields if _alike(f, dropped)), None)
+            lower = dropped.name.lower()
+            same = next((f.name for f in new.fields if f.name.lower() == lower), None)
             raise SchemaEvolutionError(
                 "the column was removed, and existing files contain it under its name"
                 if same is None
@@ -244,10 +245,6 @@ class _Rules:
         ]
         if any(entry not in added for entry in expected) or len(added) < len(expected):
             _refuse(f"the type change is not recorded in {TYPE_CHANGES}", path, expected, after)
-
-
-def _alike(a: Field, b: Field) -> bool:
-    return a.name.lower() == b.name.lower()
 
 
 def _refuse(message: str, path: tuple[str, ...], expected: object, found: object) -> None:

@@ -37,7 +37,7 @@ from lakelog.errors import (
     NotFoundError,
     UnavailableError,
 )
-from lakelog.input_validation import require_path
+from lakelog.input_validation import is_unicode, require_path
 
 
 class Closing(Displayed, ABC):
@@ -117,21 +117,13 @@ def local_directory(directory: str | os.PathLike[str]) -> str:
     """The absolute path of a local directory."""
     require_path("directory", directory)
     name = os.fsdecode(directory)
-    if _ADDRESS.match(name) or "\0" in name or not _is_a_name(name):
+    if _ADDRESS.match(name) or "\0" in name or not is_unicode(name):
         raise InvalidInputError(
             "invalid location of a write-ahead log: it must be on local disk",
             expected="the path of a directory",
             found=repr(name),
         )
     return os.path.abspath(name)
-
-
-def _is_a_name(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:  # a lone surrogate, or a name whose bytes are not UTF-8
-        return False
-    return True
 
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")

@@ -138,7 +138,7 @@ def checkpoint(
 def cleanup(table: Table, step: Cleanup, progress: Progress | None = None) -> StepReport:
     """Delete log files that no version within the retention needs."""
     plan = table.cleanup(retention=step.retention, quarantine=step.quarantine)
-    report = plan.apply(progress) if _is_deletable(plan.files) else None
+    report = plan.apply(progress) if (plan.files["action"] != "keep").any() else None
     notes: tuple[str, ...] = ()
     if plan.gate is not None:
         notes = (f"{plan.gate}: {plan.why}",)
@@ -155,10 +155,6 @@ def cleanup(table: Table, step: Cleanup, progress: Progress | None = None) -> St
         version=table.version(),
         notes=notes + _errors(report.errors),
     )
-
-
-def _is_deletable(files: Any) -> bool:
-    return bool(files.height) and bool((files["action"] != "keep").any())
 
 
 def vacuum(
