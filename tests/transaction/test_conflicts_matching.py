@@ -142,19 +142,6 @@ def test_predicate_over_a_missing_column_raises() -> None:
         find_conflict(pending(add("g"), where=[pl.col("missing") == 1]), winner(add("f")))
 
 
-def test_caller_may_match_files_and_null_counts_as_a_match() -> None:
-    tx = pending(remove("o"), where=[p == "b"])
-    won = winner(NOT_BLIND, add("f", **at("b")), add("g", **at("b")))
-
-    def found_with(*given: bool | None) -> str | None:
-        error = find_conflict(tx, won, matches=lambda _files, _where: pl.Series(given))
-        return None if error is None else str(error.found)
-
-    assert found_with(False, False) is None
-    assert found_with(False, True) == "g"
-    assert found_with(None, True) == "f"
-
-
 def test_may_match_returns_the_files_that_any_predicate_may_match() -> None:
     files = decoded([add("f", **at("a"), **bounds(1, 2)), add("g", **at("b")), add("h")]).files
     table = TableConfiguration(DELTA, Protocol(1, 2), metadata_of(METADATA))

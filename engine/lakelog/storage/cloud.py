@@ -123,8 +123,8 @@ class CloudStore(FsspecStore):
         """None, unless the installed driver is too old to write conditionally."""
         return self._cloud.refusal
 
-    def _names(self, folder: str, start: str = "", limit: int | None = None) -> Names:
-        return self._run(self._names_once(folder, start, limit), folder)
+    def _names(self, folder: str, start: str = "") -> Names:
+        return self._run(self._names_once(folder, start), folder)
 
     async def _names_once(self, folder: str, start: str = "", limit: int | None = None) -> Names:
         bucket, key = self._split(folder)

@@ -80,7 +80,7 @@ checkForAddedFilesThatShouldHaveBeenReadByCurrentTxn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -235,11 +235,6 @@ def _without_high_water_marks(node: Any) -> Any:
     return node
 
 
-Matches = Callable[[pl.DataFrame, tuple[pl.Expr, ...]], pl.Series]
-"""Which files may contain a row of one of the predicates: one Boolean per file; null means that it
-may.
-"""
-
 _BACKFILLS = frozenset({"ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL"})
 _MATCHED = ("path", "partitionValues", "stats", "numRecords", "minValues", "maxValues")
 _LONGEST_FOUND = 200
@@ -339,26 +334,16 @@ RULES: dict[str, Rule] = {
 """Every rule by name, in the order of evaluation."""
 
 
-def find_conflict(
-    pending: PendingCommit,
-    winner: Winner,
-    *,
-    matches: Matches | None = None,
-) -> ConflictError | None:
+def find_conflict(pending: PendingCommit, winner: Winner) -> ConflictError | None:
     """The error of the first rule that a commit violates for a transaction; None if there is no
     conflict. Time and memory grow with the commit and the transaction, never with the table.
     """
-    for rule, found in broken_rules(pending, winner, matches=matches):
+    for rule, found in broken_rules(pending, winner):
         return _error(rule, found, winner)
     return None
 
 
-def broken_rules(
-    pending: PendingCommit,
-    winner: Winner,
-    *,
-    matches: Matches | None = None,
-) -> Iterator[tuple[str, str]]:
+def broken_rules(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
     """Every rule that a commit violates, with an example, the most specific first; lazy."""
     if pending.isolation not in ISOLATION_LEVELS:
         raise InvalidInputError(
@@ -366,17 +351,12 @@ def broken_rules(
             found=pending.isolation,
             expected=" or ".join(ISOLATION_LEVELS),
         )
-    if matches is None:
-
-        def matches(files: pl.DataFrame, where: tuple[pl.Expr, ...]) -> pl.Series:
-            return may_match(files, where, pending.table)
-
     yield from _protocol(pending, winner)
     yield from _metadata(pending, winner)
     yield from _domains(pending, winner)
     yield from _app_ids(pending, winner)
     yield from _same_files(pending, winner)
-    yield from _read_files(pending, winner, matches)
+    yield from _read_files(pending, winner)
 
 
 def rebase(pending: PendingCommit, winner: Winner) -> PendingCommit:
@@ -494,17 +474,15 @@ def _same_files(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, s
         yield "removed_file_added", path
 
 
-def _read_files(
-    pending: PendingCommit, winner: Winner, matches: Matches
-) -> Iterator[tuple[str, str]]:
+def _read_files(pending: PendingCommit, winner: Winner) -> Iterator[tuple[str, str]]:
     reads, files = pending.reads, winner.actions.files
     if not files.height:
         return
     if not reads.nothing:
-        if (path := _first_read(pending, _of(files, "remove"), matches)) is not None:
+        if (path := _first_read(pending, _of(files, "remove"))) is not None:
             yield "read_files_deleted", path
         counts = not _only_rearranges(pending) and not _is_exempt(pending, winner)
-        if counts and (path := _first_read(pending, _of(files, "add"), matches)) is not None:
+        if counts and (path := _first_read(pending, _of(files, "add"))) is not None:
             yield "read_files_appended", path
     metadata = last_metadata(pending.meta)
     if metadata is not None and _tightened(pending.metadata, metadata):
@@ -513,13 +491,13 @@ def _read_files(
             yield "all_files_appended", str(added[0])
 
 
-def _first_read(pending: PendingCommit, files: pl.DataFrame, matches: Matches) -> str | None:
+def _first_read(pending: PendingCommit, files: pl.DataFrame) -> str | None:
     """The first of the files that may contain rows of the declared reads."""
     if not files.height:
         return None
     if pending.reads.whole_table:
         return str(files["path"][0])
-    read = matches(files, pending.reads.where).fill_null(True)
+    read = may_match(files, pending.reads.where, pending.table).fill_null(True)
     row = read.arg_max() if read.any() else None
     return None if row is None else str(files["path"][row])
 

@@ -526,7 +526,7 @@ def _unproved_id(segments: list[Segment]) -> bytes | None:
 
 def _with_unproved_frames(segment: Segment) -> Segment:
     """A segment of an unknown log: only its frames' sequence numbers count, as used."""
-    found = unproved_frames(segment.data, SEGMENT_HEADER_BYTES)
+    found = unproved_frames(segment.data)
     follow = found.first_seq == np.append(segment.named_seq, found.next_seq)[: len(found)]
     count = len(found) if follow.all() else int(follow.argmin())
     found = found[:count]

@@ -202,10 +202,10 @@ def whole_frames(data: pa.Buffer, seal: Seal, start: int) -> Frames:
     return Frames.concat(found) if found else NO_FRAMES
 
 
-def unproved_frames(data: pa.Buffer, start: int) -> Frames:
+def unproved_frames(data: pa.Buffer) -> Frames:
     """Frames of a chain by their headers alone, if the start of their checksums is unknown."""
     parts = [NO_FRAMES]
-    for offsets, end in _chain(data, start):
+    for offsets, end in _chain(data, SEGMENT_HEADER_BYTES):
         parts.append(_headers(data, offsets, np.append(offsets[1:], end)))
     return Frames.concat(parts)
 

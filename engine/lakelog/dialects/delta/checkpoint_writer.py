@@ -106,16 +106,10 @@ class DeltaCheckpointWriter:
     checkpoint can keep the sidecar.
     """
 
-    def __init__(
-        self,
-        store: LogStore,
-        plan: CheckpointPlan,
-        unique: Callable[[], uuid.UUID] = uuid.uuid4,
-    ) -> None:
+    def __init__(self, store: LogStore, plan: CheckpointPlan) -> None:
         _check(plan)
         self._store = store
         self._plan = plan
-        self._unique = unique
         self._held = FileActionCounts()
         self._meta: list[pl.DataFrame] = []
         self._batch_rows = max(plan.row_group_rows, plan.batch_rows)
@@ -175,13 +169,13 @@ class DeltaCheckpointWriter:
                 schema = classic_schema(self._files)
                 self._tops = [self._parquet(name, schema) for name in names]
             case "v2-json":
-                name = manifest_name(version, self._unique(), "json")
+                name = manifest_name(version, uuid.uuid4(), "json")
                 target = f"{LOG_FOLDER}/{name}"
                 self._tops = [JsonFile(self._store, self._hidden(), target, plan.stats_as_json)]
             case _:
                 name = classic_name(version)
                 if plan.layout == "v2-parquet":
-                    name = manifest_name(version, self._unique(), "parquet")
+                    name = manifest_name(version, uuid.uuid4(), "parquet")
                 self._tops = [self._parquet(name, manifest_schema(self._files))]
 
     def _parquet(self, name: str, schema: pa.Schema) -> ParquetFile:
@@ -201,7 +195,7 @@ class DeltaCheckpointWriter:
         )
 
     def _hidden(self) -> str:
-        return f"{LOG_FOLDER}/.lakelog-{self._unique().hex}.tmp"
+        return f"{LOG_FOLDER}/.lakelog-{uuid.uuid4().hex}.tmp"
 
     def _put(self, file: CheckpointFile, rows: pl.DataFrame) -> None:
         kind = rows["actionType"][0]
@@ -263,7 +257,7 @@ class DeltaCheckpointWriter:
 
     def _new_sidecar(self) -> _Sidecar:
         plan = self._plan
-        file = new_sidecar(self._store, plan, self._unique(), self._files, self._typed)
+        file = new_sidecar(self._store, plan, uuid.uuid4(), self._files, self._typed)
         record = None
         if self.digest_of is not None:
             record = SidecarRecord(shape_of(plan, self._files), self.digest_of)
