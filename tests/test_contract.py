@@ -215,3 +215,15 @@ def test_missing_schemas_raise_internal_error(
             contract.schema_directory()
     finally:
         contract.schema_directory.cache_clear()
+
+
+def test_schema_is_printed_as_a_line_per_field() -> None:
+    city = Field("city", Primitive("string"), nullable=False, metadata={"comment": "of the shop"})
+    shop = Field("shop", Struct((city,)))
+    schema = Struct((shop, Field("days", Array(Struct((Field("day", Primitive("date")),))))))
+    assert str(schema).splitlines() == [
+        "shop struct",
+        "shop.city string not null -- of the shop",
+        "days array<struct>",
+        "days.element.day date",
+    ]

@@ -76,12 +76,13 @@ def over(store: LogStore, dialect: Dialect) -> Log:
 
 def make(kind: Kind, root: Path) -> Path:
     """Write the table: versions 0 to 6, with a checkpoint of version 3, into a new folder."""
-    shutil.copytree(_made(kind), root)
+    shutil.copytree(made_once(kind), root)
     return root
 
 
 @cache
-def _made(kind: Kind) -> Path:
+def made_once(kind: Kind) -> Path:
+    """The table that `make` copies; tests that patch the writer call this before."""
     root = Path(mkdtemp()) / "t"
     table = lakelog.create(
         root,

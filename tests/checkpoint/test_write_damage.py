@@ -31,6 +31,7 @@ from tests.checkpoint.tables import (
     V2_PARQUET,
     Kind,
     log_at,
+    made_once,
     make,
     over,
     state_of,
@@ -179,6 +180,7 @@ class RowChangingWriter:
 
 
 def use_row_changing_writer(monkeypatch: pytest.MonkeyPatch, kind: Kind, change: RowChange) -> None:
+    made_once(kind)
     dialect = type(kind.dialect)
     original = dialect.checkpoint_writer
     monkeypatch.setattr(
@@ -278,6 +280,7 @@ def test_wrong_checkpoint_is_published_without_verification(
 
 
 def test_wrong_typed_copy_is_detected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made_once(CLASSIC)
     original = TypedCopies.columns
 
     def other(copies: TypedCopies, files: pl.DataFrame) -> Any:

@@ -264,37 +264,9 @@ def _columns(metadata: Metadata, by_id: bool) -> _Columns:
     found: _Columns = {}
     for child in metadata.schema.fields:
         top = ids.get(child.name, child.name)
-        for name, text in _walk(contract.Struct((child,)), ""):
+        for name, text in contract.walk_fields(contract.Struct((child,))):
             found[top, name[len(child.name) :]] = (name, text)
     return found
-
-
-def _walk(type_: contract.DataType, prefix: str) -> Iterable[tuple[str, str]]:
-    match type_:
-        case contract.Struct(fields):
-            for child in fields:
-                name = f"{prefix}.{child.name}" if prefix else child.name
-                yield name, _type_text(child)
-                yield from _walk(child.type, name)
-        case contract.Array(element, _):
-            yield from _walk(element, f"{prefix}.element")
-        case contract.Map(key, value, _):
-            yield from _walk(key, f"{prefix}.key")
-            yield from _walk(value, f"{prefix}.value")
-
-
-def _type_text(child: contract.Field) -> str:
-    match child.type:
-        case contract.Struct():
-            name = "struct"
-        case contract.Array(element, _):
-            name = f"array<{contract.type_name(element)}>"
-        case contract.Map(key, value, _):
-            name = f"map<{contract.type_name(key)},{contract.type_name(value)}>"
-        case _:
-            name = contract.type_name(child.type)
-    comment = child.metadata.get("comment")
-    return name + ("" if child.nullable else " not null") + (f" -- {comment}" if comment else "")
 
 
 def _ids(metadata: Metadata) -> dict[str, object]:

@@ -123,6 +123,10 @@ class Struct:
                 by_case = candidate
         return by_case
 
+    def __str__(self) -> str:
+        """A line per field, nested ones by their path: ``address.zip string not null``."""
+        return "\n".join(f"{name} {text}" for name, text in walk_fields(self))
+
 
 MAX_DEPTH = 200
 """Maximum nesting of arrays and objects in JSON of a log (including a line's own object), and in a
@@ -193,6 +197,33 @@ def parse_type(raw: Any) -> DataType:
     if kind == "udt":
         return parse_type(raw["sqlType"])
     raise ValueError(f"unknown type {kind!r}")
+
+
+def walk_fields(type_: DataType, prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The path of each field, at any depth, and its type, nullability and comment as text."""
+    match type_:
+        case Struct(fields):
+            for child in fields:
+                name = f"{prefix}.{child.name}" if prefix else child.name
+                yield name, _field_text(child)
+                yield from walk_fields(child.type, name)
+        case Array(element, _):
+            yield from walk_fields(element, f"{prefix}.element")
+        case Map(key, value, _):
+            yield from walk_fields(key, f"{prefix}.key")
+            yield from walk_fields(value, f"{prefix}.value")
+
+
+def _field_text(field: Field) -> str:
+    match field.type:
+        case Array(element, _):
+            name = f"array<{type_name(element)}>"
+        case Map(key, value, _):
+            name = f"map<{type_name(key)},{type_name(value)}>"
+        case _:
+            name = type_name(field.type)
+    comment = field.metadata.get("comment")
+    return name + ("" if field.nullable else " not null") + (f" -- {comment}" if comment else "")
 
 
 def type_name(type_: DataType) -> str:

@@ -209,7 +209,7 @@ class _Rules:
             column=".".join((*path, *below)),
             expected=contract.to_json(old),
             found=contract.to_json(new),
-            hint="delta.enableTypeWidening allows wider types"
+            hint="enable delta.enableTypeWidening, as Table.alter.widen_column(…, enable=True) does"
             if contract.is_widening(old, new) and not self.widening
             else None,
         )
