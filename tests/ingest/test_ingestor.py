@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import orjson
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -130,7 +131,7 @@ BAD: list[tuple[Any, str]] = [
     ({5: 1}, "must be str"),
     ({}, "a row has no columns"),
     ([{"id": 1}, {}], "a row has no columns"),
-    ([{"id": 1}, {"id": "x"}], "no common type"),
+    ([{"id": 1}, {"id": "x"}], "has another type"),
     (pl.DataFrame({"id": ["a"]}), "has another type"),
     (b'{"id": 1}\n{"id": "a"}', "not a JSON object"),
     (b'{"id": 1', "not a JSON object"),
@@ -153,6 +154,23 @@ def test_invalid_row_raises_in_write_and_is_not_logged(
         assert ingestor.status().durable_seq == 0
         assert ingestor.status().backlog_bytes == 0
         assert ingestor.write({"id": 5}) == 1
+
+
+def test_error_of_many_rows_shows_the_first_bad_one(tmp_path: Path, directory: Path) -> None:
+    table = lakelog.create(tmp_path / "strict", STRICT, upkeep=False)
+    good: list[dict[str, Any]] = [{"id": number} for number in range(700)]
+    with quiet(table, directory) as ingestor:
+        for bad in ({"id": 3, "size": 1}, {"id": "three"}, {}):
+            rows = [*good, bad, *good, {"id": None}]
+            with pytest.raises(InvalidInputError) as raised:
+                ingestor.write(rows)
+            assert str(raised.value.found).startswith(f"row 700: {bad}: ")
+            with pytest.raises(InvalidInputError) as raised:
+                ingestor.write(b"\n".join(map(orjson.dumps, rows)))
+            if bad:
+                text = orjson.dumps(bad).decode()
+                assert str(raised.value.found).startswith(f"row 700: {text}: JSON parse error")
+        assert ingestor.status().durable_seq == 0
 
 
 def test_values_of_every_type_survive_the_log(tmp_path: Path, directory: Path) -> None:

@@ -279,9 +279,10 @@ def _read(
                 ingestor.write(rows)
         except InvalidInputError as error:
             error.path = error.path or name
+            durable = f"the rows before position {position} are" if position else "no row is"
             error.hint = (
-                f"{error.hint + '; ' if error.hint else ''}the rows before position {position} are "
-                "durable: correct the row and pass --resume, or pass --on-bad-row divert"
+                f"{error.hint + '; ' if error.hint else ''}{durable} durable: correct the row and "
+                "pass --resume, or pass --on-bad-row divert"
             )
             raise
         position = after

@@ -450,11 +450,11 @@ class Ingestor(Closing):
         """The records of a batch; bad rows are diverted or raised."""
         try:
             return list(self._codec(op).records(rows))
-        except InvalidInputError:
+        except InvalidInputError as error:
             if self._follow():  # the table may have changed since the last commit
                 return self._checked(op, rows)
             if not self._diverts:
-                raise
+                raise self._codec(op).first_error(rows, error) from error.__cause__
         good, bad = self._codec(op).checked(rows)
         self._divert(bad)
         return good

@@ -17,11 +17,12 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 import math
+import re
 import struct
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import orjson
@@ -55,6 +56,9 @@ _INTEGERS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 _EXACT = 1 << 53
 
 Check: TypeAlias = Callable[[Any], bool]
+_SHOWN = 200
+"""Characters of a row in an error."""
+
 Given: TypeAlias = "pa.Table | list[Mapping[str, Any]] | list[bytes] | TextRows"
 """Rows before validation: a table, rows of Python values, lines of JSON, or values as text."""
 
@@ -231,6 +235,31 @@ class RowCodec:
         more_good, more_bad = self.checked(rows[middle:])
         return good + more_good, bad + more_bad
 
+    def first_error(self, rows: Given, error: InvalidInputError) -> InvalidInputError:
+        """The error of the first row of a list, with the row; `error` for what names its rows."""
+        if not isinstance(rows, list) or not isinstance(error.found, str):
+            return error
+        first, left = 0, cast("list[Any]", rows)
+        while len(left) > 1:
+            half = left[: len(left) // 2]
+            if self._error_of(half) is None:
+                first, half = first + len(half), left[len(half) :]
+            left = half
+        single = self._error_of(left)
+        if single is None:
+            return error
+        row = left[0].decode("utf-8", "replace") if isinstance(left[0], bytes) else left[0]
+        single.found = f"row {first}: {str(row)[:_SHOWN]}: {single.found}"
+        return single
+
+    def _error_of(self, rows: Given) -> InvalidInputError | None:
+        try:
+            for _ in self.records(rows):
+                pass
+        except InvalidInputError as error:
+            return error
+        return None
+
     def _is_fitting(self, rows: pa.Table) -> bool:
         """Whether rows have the table's types and nullability, and need no conversion."""
         schema = rows.schema
@@ -334,7 +363,7 @@ class RowCodec:
             raise InvalidInputError(
                 "a line is not a JSON object with values of the table's columns",
                 expected=f"an object per line, with {known}",
-                found=str(cause).split("\n", 1)[0],
+                found=re.sub(r"\.? in row \d+$", "", str(cause).split("\n", 1)[0]),
                 hint="dates and times are ISO 8601 text; binary and map columns cannot be read "
                 "from JSON",
             ) from cause
