@@ -15,7 +15,6 @@ Maintenance Operations.
 
 from __future__ import annotations
 
-import secrets
 import zlib
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import ExitStack, closing, suppress
@@ -46,6 +45,7 @@ from lakelog.log.context import Log
 from lakelog.log.opening import open_state
 from lakelog.log.replay import Layers, reconcile_files, reconcile_meta
 from lakelog.model import actions
+from lakelog.storage.durable import temporary_path
 
 _BATCH_ROWS = 1 << 16
 _CHUNK_BYTES = 32 << 20
@@ -126,7 +126,7 @@ class _Compaction:
         self.budget: Budget | None = None
         if memory_limit is not None:
             self.budget = Budget.of(memory_limit, resident_bytes())
-        self.staged = f"{log.dialect.log_folder}/.lakelog-{secrets.token_hex(16)}.tmp"
+        self.staged = temporary_path(log.dialect.log_folder)
 
     def run(self) -> CompactionReport:
         commits = self._commits()

@@ -8,7 +8,6 @@ relative paths refer to data files below the replica's folder.
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +31,7 @@ from lakelog.errors import (
 from lakelog.log.context import Log
 from lakelog.log.opening import open_state
 from lakelog.storage import LogStore
+from lakelog.storage.durable import temporary_path
 from lakelog.telemetry import Progress
 
 _PIECE_BYTES = 8 << 20
@@ -171,7 +171,7 @@ def _copy(source: LogStore, target: LogStore, path: str) -> tuple[bool, int]:
         if _has_content(target, path, wanted):
             return False, length
     folder, _, _ = path.rpartition("/")
-    hidden = f"{folder}/.lakelog-{secrets.token_hex(16)}.tmp"
+    hidden = temporary_path(folder)
     try:
         with source.open(path) as original, target.upload(hidden) as upload:
             wanted, length = _hash(original, upload.write)

@@ -387,10 +387,15 @@ def _write_all(file: int, data: bytes | memoryview) -> None:
         rest = rest[os.write(file, rest) :]
 
 
+def temporary_path(folder: str) -> str:
+    """A new path in `folder`, whose name matches `TEMPORARY`."""
+    return f"{folder}/.lakelog-{os.urandom(16).hex()}.tmp"
+
+
 @contextlib.contextmanager
 def _temporary(target: str) -> Iterator[str]:
     """A free temporary name next to `target`; its file is deleted at the end."""
-    name = f"{os.path.dirname(target)}/.lakelog-{os.urandom(16).hex()}.tmp"
+    name = temporary_path(os.path.dirname(target))
     try:
         yield name
     finally:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -140,11 +139,6 @@ def plan(**settings_: Any) -> CheckpointPlan:
     return replace(base, **settings_)
 
 
-def ids(seed: int = 0) -> Callable[[], uuid.UUID]:
-    rng = random.Random(seed)
-    return lambda: uuid.UUID(int=rng.getrandbits(128))
-
-
 def batches(files: pl.DataFrame, rows: int = 2) -> Iterator[pl.DataFrame]:
     """The rows for a checkpoint: adds, then removes; narrow."""
     for kind in actions.FILE_ACTIONS:
@@ -165,10 +159,9 @@ def stage(
     *,
     meta: list[dict[str, Any]] | None = None,
     files: list[dict[str, Any]] | None = None,
-    seed: int = 0,
     **more: Any,
 ) -> StagedCheckpoint:
-    writer = checkpoint_writer(store, plan(**{**PLANS[layout], **more}), ids(seed))
+    writer = checkpoint_writer(store, plan(**{**PLANS[layout], **more}))
     fill(
         writer,
         flat_rows(META if meta is None else meta),
@@ -284,9 +277,9 @@ _states = st.tuples(
 
 
 @settings(max_examples=share_of(40), deadline=None)
-@given(_states, st.sampled_from(sorted(PLANS)), st.integers(0, 2**32))
+@given(_states, st.sampled_from(sorted(PLANS)))
 def test_any_state_is_read_back(
-    state: tuple[dict[str, Any], dict[str, Any], dict[str, str]], layout: str, seed: int
+    state: tuple[dict[str, Any], dict[str, Any], dict[str, str]], layout: str
 ) -> None:
     files = [row | {"path": path} for path, row in state[0].items()]
     for row in files:
@@ -296,7 +289,7 @@ def test_any_state_is_read_back(
     skips = [row | {"path": path} for path, row in state[1].items()]
     memory = open_store(f"memory://checkpoints-{uuid.uuid4().hex}")
     meta = [META[0], table, *skips]
-    assert_read_back(memory, stage(memory, layout, meta=meta, files=files, seed=seed), meta, files)
+    assert_read_back(memory, stage(memory, layout, meta=meta, files=files), meta, files)
 
 
 def test_json_checkpoint_contains_the_lines_of_a_commit(store: LogStore) -> None:
@@ -339,8 +332,8 @@ def test_manifest_is_the_last_file_and_names_all_parts(store: LogStore) -> None:
 
 
 def test_two_attempts_never_share_a_part(store: LogStore) -> None:
-    first = stage(store, "json-multipart", seed=1)
-    second = stage(store, "json-multipart", seed=2)
+    first = stage(store, "json-multipart")
+    second = stage(store, "json-multipart")
     assert not {f.path for f in first.files} & {f.path for f in second.files}
     publish(store, second)
     publish(store, first)
@@ -410,7 +403,7 @@ def test_compressed_file_above_the_decompression_limit_is_refused(
     monkeypatch.setattr(framing, "MAX_DECOMPRESSED_BYTES", 600)
     properties = {"spark.indextables.checkpoint.compression.enabled": "true"}
     meta = [META[0], META[1] | {"configuration": properties}]
-    writer = checkpoint_writer(store, plan(), ids())
+    writer = checkpoint_writer(store, plan())
     with pytest.raises(InvalidInputError, match="too large") as refused:
         fill(writer, flat_rows(meta), flat_rows(FILES))
     assert "multipart" in str(refused.value.hint)
@@ -528,8 +521,8 @@ def test_parts_of_two_writers_can_be_mixed(store: LogStore) -> None:
     files: list[dict[str, Any]] = [
         {"actionType": "add", "path": f"f{n}", "size": n} for n in range(40)
     ]
-    one = stage(store, "flattened in parts", files=files, seed=1)
-    two = stage(store, "flattened in parts", files=files[::-1], seed=2)
+    one = stage(store, "flattened in parts", files=files)
+    two = stage(store, "flattened in parts", files=files[::-1])
     publish(store, one)
     for file in (two.files[2], two.files[1]):
         store.move(file.path, file.target)
@@ -545,7 +538,7 @@ def test_readers_see_all_or_nothing_while_two_writers_publish(
 ) -> None:
     store = open_store(f"memory://checkpoints-{uuid.uuid4().hex}")
     other = FILES[::-1]
-    writers = [stage(store, layout, seed=1), stage(store, layout, files=other, seed=2)]
+    writers = [stage(store, layout), stage(store, layout, files=other)]
     steps = [iter(staged.files) for staged in writers]
     wanted = rows_of(expected_files(FILES, filled=False), False)
     seen = 0
@@ -576,7 +569,7 @@ def test_flattened_files_have_the_codec_of_the_plan(store: LogStore, codec: str)
 def test_failure_at_any_write_leaves_no_file(store: LogStore, layout: str, fault: Fault) -> None:
     for nth in range(1, 100):
         flaky = InjectingStore(store, [Rule(fault, ("upload", "put"), nth=nth)])
-        writer = checkpoint_writer(flaky, plan(**PLANS[layout]), ids(nth))
+        writer = checkpoint_writer(flaky, plan(**PLANS[layout]))
         try:
             fill(writer, flat_rows(META), flat_rows(FILES))
             writer.finish()
@@ -601,7 +594,7 @@ def test_other_layouts_are_refused(store: LogStore) -> None:
 
 @pytest.mark.parametrize("layout", ["json", "flattened"])
 def test_actions_of_another_format_are_refused(store: LogStore, layout: str) -> None:
-    writer = checkpoint_writer(store, plan(layout=layout), ids())
+    writer = checkpoint_writer(store, plan(layout=layout))
     strange = [{"actionType": "cdc", "path": "c"}]
     with pytest.raises((InvalidInputError, InvalidTransactionError)):
         writer.write_meta(flat_rows([*META, *strange]))
@@ -645,7 +638,7 @@ def assert_read_back_from_every_layout(
     columns = [c for c in actions.schema() if c not in {"actionType", "dataChange"}]
     for layout, settings_ in PLANS.items():
         store = open_store(str(folder / layout.replace(" ", "-")))
-        writer = checkpoint_writer(store, plan(**settings_), ids())
+        writer = checkpoint_writer(store, plan(**settings_))
         fill(writer, meta, actions.conform(files))
         publish(store, writer.finish())
         (listed,) = DIALECT.list_log(store).checkpoints

@@ -67,6 +67,7 @@ from lakelog.dialects.row_group_records import RECORD_KEY
 from lakelog.errors import InvalidInputError, LakelogError
 from lakelog.model import actions
 from lakelog.storage import LogStore
+from lakelog.storage.durable import temporary_path
 
 LAYOUTS = ("classic", "multipart", "v2-json", "v2-parquet", "classic-v2")
 """``classic-v2`` is a manifest under the name of a classic checkpoint: readers without V2 find it,
@@ -171,7 +172,9 @@ class DeltaCheckpointWriter:
             case "v2-json":
                 name = manifest_name(version, uuid.uuid4(), "json")
                 target = f"{LOG_FOLDER}/{name}"
-                self._tops = [JsonFile(self._store, self._hidden(), target, plan.stats_as_json)]
+                self._tops = [
+                    JsonFile(self._store, temporary_path(LOG_FOLDER), target, plan.stats_as_json)
+                ]
             case _:
                 name = classic_name(version)
                 if plan.layout == "v2-parquet":
@@ -185,7 +188,7 @@ class DeltaCheckpointWriter:
             rows = min(rows, max(_LEAST_GROUP_ROWS, rows * _WAITING_GROUPS // plan.parts))
         return ParquetFile(
             self._store,
-            self._hidden(),
+            temporary_path(LOG_FOLDER),
             f"{LOG_FOLDER}/{name}",
             schema,
             plan.compression,
@@ -193,9 +196,6 @@ class DeltaCheckpointWriter:
             self._typed,
             reconciled=plan.version if plan.layout == "classic" else None,
         )
-
-    def _hidden(self) -> str:
-        return f"{LOG_FOLDER}/.lakelog-{uuid.uuid4().hex}.tmp"
 
     def _put(self, file: CheckpointFile, rows: pl.DataFrame) -> None:
         kind = rows["actionType"][0]

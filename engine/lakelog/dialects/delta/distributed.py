@@ -38,6 +38,7 @@ from lakelog.dialects.log_content import (
     require_part,
 )
 from lakelog.dialects.row_group_records import RECORD_KEY
+from lakelog.storage.durable import temporary_path
 
 
 class _Files:
@@ -56,11 +57,10 @@ class MultipartFile(_Files):
     def __init__(self, part: CheckpointPart) -> None:
         super().__init__(part)
         plan = part.plan
-        hidden = f"{LOG_FOLDER}/.lakelog-{uuid.uuid4().hex}.tmp"
         target = f"{LOG_FOLDER}/{part_name(plan.version, part.number + 1, plan.parts)}"
         self._file = ParquetFile(
             part.store,
-            hidden,
+            temporary_path(LOG_FOLDER),
             target,
             classic_schema(self._columns),
             plan.compression,

@@ -13,7 +13,7 @@ Source: ``schemas/checkpoint.md``.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import orjson
@@ -38,6 +38,7 @@ from lakelog.errors import InvalidInputError
 from lakelog.model import actions
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
+from lakelog.storage.durable import temporary_path
 
 LAYOUTS = ("json", "json-multipart", "flattened")
 """Layouts that can be written; an Avro state, which is also a commit, can only be read."""
@@ -49,13 +50,9 @@ _SLICE_BYTES = 32 << 20
 _PART_BYTES = 256 << 20  # far below the limit of a reader for one decompressed file
 
 
-def checkpoint_writer(
-    store: LogStore,
-    plan: CheckpointPlan,
-    unique: Callable[[], uuid.UUID] = uuid.uuid4,
-) -> CheckpointWriter:
+def checkpoint_writer(store: LogStore, plan: CheckpointPlan) -> CheckpointWriter:
     """A writer of one checkpoint; see `lakelog.dialects.base.Dialect.checkpoint_writer`."""
-    staging = Staging(store, plan, unique)
+    staging = Staging(store, plan)
     if plan.layout == "flattened":
         return FlattenedWriter(staging)
     if plan.layout in LAYOUTS:
@@ -82,7 +79,7 @@ class JsonCheckpointWriter(CheckpointWriter):
     def __init__(self, staging: Staging) -> None:
         self._staging = staging
         plan = staging.plan
-        self._id = staging.unique().hex[:_ID_DIGITS] if plan.layout == "json-multipart" else None
+        self._id = uuid.uuid4().hex[:_ID_DIGITS] if plan.layout == "json-multipart" else None
         self._level: int | None = None
         self._file: _LinesFile | None = None
 
@@ -150,7 +147,7 @@ class JsonCheckpointWriter(CheckpointWriter):
             name = f"{version:020d}.checkpoint"
             if self._id is None:
                 target = f"{LOG_FOLDER}/{name}.json"
-                path = self._staging.hidden()
+                path = temporary_path(LOG_FOLDER)
             else:
                 target = path = f"{LOG_FOLDER}/{name}.{self._id}.{number:05d}.json"
             upload = self._staging.begin(path)

@@ -10,8 +10,6 @@ Source: ``schemas/checkpoint.md``, Flattened Parquet.
 from __future__ import annotations
 
 import posixpath
-import uuid
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 from zlib import crc32
@@ -52,6 +50,7 @@ from lakelog.errors import InvalidInputError, LakelogError, NotFoundError, Unava
 from lakelog.model import actions
 from lakelog.storage import LogStore
 from lakelog.storage.base import Upload
+from lakelog.storage.durable import temporary_path
 from lakelog.storage.upload import UploadSink
 
 
@@ -64,7 +63,6 @@ class Staging:
 
     store: LogStore
     plan: CheckpointPlan
-    unique: Callable[[], uuid.UUID] = uuid.uuid4
     files: list[StagedFile] = field(default_factory=list)
     num_adds: int = 0
     records: list[str] = field(default_factory=list)
@@ -84,10 +82,6 @@ class Staging:
                 self._reader_version = row.get("minReaderVersion") or 1
                 self._reader_features = tuple(row.get("readerFeatures") or ())
 
-    def hidden(self) -> str:
-        """A new temporary name, which readers ignore."""
-        return f"{LOG_FOLDER}/.lakelog-{self.unique().hex}.tmp"
-
     def begin(self, path: str) -> Upload:
         """Begin a file; `abandon` deletes it."""
         upload = self.store.upload(path)
@@ -96,7 +90,7 @@ class Staging:
 
     def put(self, target: str, data: bytes) -> StagedFile:
         """Write a small file without actions."""
-        staged = StagedFile(self.hidden(), target, len(data), 0)
+        staged = StagedFile(temporary_path(LOG_FOLDER), target, len(data), 0)
         # Recorded before writing, because a write with an unknown outcome may have created the
         # file.
         self.files.append(staged)
@@ -339,7 +333,7 @@ class ParquetPart:
 
     def _started(self) -> pq.ParquetWriter:
         if self._writer is None:
-            self._path = self.staging.hidden()
+            self._path = temporary_path(LOG_FOLDER)
             self._sink = UploadSink(self.staging.begin(self._path))
             plan = self.staging.plan
             self._recorder = TextBoundsRecorder(plan.schema, plan.partition_columns)
