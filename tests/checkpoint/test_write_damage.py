@@ -4,6 +4,7 @@ that write other rows than given. Nothing is published.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,11 @@ import polars as pl
 import pyarrow.parquet as pq
 import pytest
 
+import lakelog
 from lakelog.checkpoint.write import write_checkpoint
 from lakelog.dialects.delta.checkpoint_rows import TypedCopies
 from lakelog.dialects.log_content import CheckpointWriter, StagedCheckpoint
-from lakelog.errors import CheckpointValidationError
+from lakelog.errors import CheckpointValidationError, InvalidActionError
 from lakelog.model.actions import PATH_TEXT
 from lakelog.storage import LogStore, open_store
 from lakelog.storage.base import StoreWrapper, Upload
@@ -301,3 +303,21 @@ def test_broken_v2_checkpoint_is_deleted_after_a_valid_one_is_written(tmp_path: 
     assert again.verified
     present = [c for c in log.list_all().checkpoints if c.version == report.version]
     assert [c.paths[0] for c in present] == [again.paths[-1 - again.reused_files]]
+
+
+def test_metadata_without_an_id_is_refused_by_name_until_it_has_one(tmp_path: Path) -> None:
+    table = lakelog.create(tmp_path, {"x": pl.Int64}, upkeep=False)
+    commit = tmp_path / "_delta_log" / f"{0:020}.json"
+    actions = [json.loads(line) for line in commit.read_text("utf-8").splitlines()]
+    for action in actions:
+        if "metaData" in action:
+            action["metaData"]["id"] = None
+    commit.write_text("\n".join(map(json.dumps, actions)), "utf-8")
+    table = lakelog.open(tmp_path, upkeep=False)
+    with pytest.raises(InvalidActionError, match="has no id") as caught:
+        table.checkpoint()
+    assert (caught.value.path, caught.value.expected) == (str(tmp_path), "metaData.id")
+    with table.transaction() as tx:
+        tx.set_metadata(id="5a2c")
+    table.checkpoint()
+    assert lakelog.open(tmp_path).snapshot().metadata.id == "5a2c"

@@ -258,6 +258,28 @@ def read_without_warning(made: Handmade) -> Snapshot:
     return snapshot
 
 
+def test_size_that_the_flink_sink_estimates_is_ignored(made: Handmade) -> None:
+    """It adds the files since the last pointer to that pointer's size, also of another writer."""
+    checksum(made).unlink()
+    tags = {"io.delta.flink.sink.checkpoint": "true", "io.delta.flink.num_sidecar": "1"}
+    point(made, {"size": 100, "tags": tags})
+    read_without_warning(made)
+
+
+def test_warning_about_a_checkpoint_that_is_used_does_not_call_it_unreadable(
+    made: Handmade,
+) -> None:
+    checksum(made).unlink()
+    point(made, {"size": 100})
+    with pytest.warns(LakelogWarning, match="^the checkpoint .* was ignored"):
+        made.table.snapshot().files().collect()
+    made.forget(0, 1, 2)
+    with pytest.warns(LakelogWarning, match="^the number of .* the checkpoint is used$"):
+        snapshot = made.table.snapshot()
+        assert paths(snapshot) == ["a", "b", "c", "d"]
+    assert "cannot be read" not in " ".join(snapshot.provenance.warnings)
+
+
 @pytest.mark.parametrize("count", [1 << 70, -3, "3", None, 3.0, True, [3]])
 def test_value_that_is_not_a_count_is_ignored(made: Handmade, count: object) -> None:
     checksum(made).unlink()

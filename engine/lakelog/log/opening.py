@@ -172,8 +172,8 @@ def fall_back(state: State, error: CheckpointCorruptionError) -> State:
             )
             raise error from broken
         note = (
-            f"the checkpoint {excluded[-1].paths[0]} cannot be read and was ignored "
-            f"(see lakelog repair): {cause_text(error.message)}"
+            f"the checkpoint {excluded[-1].paths[0]} was ignored (see lakelog repair): "
+            f"{cause_text(error.message)}"
         )
         candidate = State.of(state.log, segment, (*state.notes, note), excluded)
         candidate = replace(candidate, doubted=accepted)  # other files of it may be damaged
@@ -205,7 +205,8 @@ def _despite_records(state: State, error: CheckpointCorruptionError) -> State | 
     if not isinstance(cause, RecordMismatchError) or cause.accepted is None:
         return None
     note = (
-        f"{error.message} (expected {error.expected}, found {error.found}); the checkpoint is used"
+        f"{cause_text(error.message)} (expected {error.expected}, found {error.found}); the "
+        "checkpoint is used"
     )
     segment = replace(state.segment, checkpoint=cause.accepted)
     return State.of(state.log, segment, (*state.notes, note), state.excluded)

@@ -67,7 +67,7 @@ from lakelog.dialects.ndjson import Blob, decode_lines, decode_pieces
 from lakelog.dialects.protocol_rules import TableConfiguration
 from lakelog.dialects.row_validation import columns_of, encode_info
 from lakelog.dialects.truncation_marks import without_closing_line
-from lakelog.errors import InternalError
+from lakelog.errors import InternalError, InvalidActionError
 from lakelog.model.actions import PATH_TEXT, with_dv_id
 from lakelog.storage import LogStore
 
@@ -123,7 +123,17 @@ class DeltaDialect(Dialect):
     }
 
     def choose_layout(self, table: TableConfiguration, request: LayoutRequest) -> str:
-        """V2 if the protocol has it, and the policy or the size requires it; otherwise by size."""
+        """V2 if the protocol has it, and the policy or the size requires it; otherwise by size. A
+        checkpoint needs the table's id, by which readers find the metadata in Parquet.
+        """
+        if table.metadata.id is None:
+            raise InvalidActionError(
+                "the table's metaData has no id, which a checkpoint requires",
+                path=request.path,
+                expected="metaData.id",
+                found=None,
+                hint="set one: with table.transaction() as tx: tx.set_metadata(id=str(uuid4()))",
+            )
         v2 = table.supports("v2Checkpoint")
         either = "v2-json" if request.others <= _MANIFEST_ROWS else "v2-parquet"
         if request.layout == AUTO:

@@ -20,6 +20,10 @@ from lakelog.errors import LakelogError, NotFoundError
 from lakelog.storage import LogStore
 
 _COUNT_DIGITS = 20
+_OF_FLINK = "io.delta.flink.sink.checkpoint"
+"""Tag of Delta's Flink sink, whose ``size`` is that of the pointer before, also of another writer,
+and the files that were added since, which can be more than there are.
+"""
 _NOTHING = RecordedCounts()
 
 
@@ -80,8 +84,10 @@ def parse_last_checkpoint(data: bytes) -> LastCheckpoint:
     if isinstance(written, str) and written != checksum(pointer):
         return LastCheckpoint(None, f"{LAST_CHECKPOINT} does not match its own checksum")
     v2 = pointer.get("v2Checkpoint")
+    tags = pointer.get("tags")
+    is_estimate = isinstance(tags, dict) and _OF_FLINK in tags
     recorded = RecordedCounts(
-        actions=_count(pointer.get("size")),
+        actions=None if is_estimate else _count(pointer.get("size")),
         adds=_count(pointer.get("numOfAddFiles")),
         size_bytes=_count(pointer.get("sizeInBytes")),
         is_checked=isinstance(written, str),

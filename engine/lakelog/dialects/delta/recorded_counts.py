@@ -14,7 +14,7 @@ Writers record different counts, so a difference is reported only if no writer w
   may have other tombstones. It is compared if the pointer refers to this checkpoint and records
   another length of its files, which shows that it was replaced. The Java Kernel writes the number
   of ``add`` actions, and old versions of deltalake the length in bytes; neither writes
-  ``sizeInBytes``.
+  ``sizeInBytes``. The Flink sink of Delta estimates it, so it is ignored.
 
 Source: Delta protocol, Last Checkpoint File Schema; Version Checksum File Schema.
 """
