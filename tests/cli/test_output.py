@@ -261,6 +261,30 @@ def test_nested_bytes_times_and_keys_of_maps_are_text(
     ]
 
 
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+def test_times_beyond_the_years_of_python_and_polars_are_exact(
+    lakelog: Any, tmp_path: Path, form: str
+) -> None:
+    """A time has 64 bits of microseconds; Python's end with the year 9999, Polars' with 262,142."""
+    texts = {
+        253_402_300_799_999_999: "9999-12-31T23:59:59.999999Z",
+        253_402_300_800_000_000: "+10000-01-01T00:00:00.000000Z",
+        8_210_266_876_799_999_999: "+262142-12-31T23:59:59.999999Z",
+        8_210_266_876_800_000_000: "+262143-01-01T00:00:00.000000Z",
+        (1 << 63) - 1: "+294247-01-10T04:00:54.775807Z",
+        -1 << 63: "-290308-12-21T19:59:05.224192Z",
+    }
+    times = pa.array(list(texts), pa.timestamp("us", "UTC"))
+    maps = pa.MapArray.from_arrays(range(len(texts) + 1), ["k"] * len(texts), times)
+    rows = pa.table({"n": range(len(texts)), "at": times, "all": [[t] for t in times], "map": maps})
+    days = pa.array([-1 << 31, (1 << 31) - 1] * 3, pa.date32())
+    engine.write(tmp_path, rows.append_column("day", days))
+    out = lakelog("rows", tmp_path, "--columns", "n,at,all,map,day", "--output", form).raw
+    for text in texts.values():
+        assert out.count(text.encode()) == 3
+    assert out.count(b"-5877641-06-23") == out.count(b"+5881580-07-11") == 3
+
+
 def test_changes_of_columns_with_names_of_the_log_are_shown(lakelog: Any, tmp_path: Path) -> None:
     engine.write(tmp_path, pl.DataFrame({"operationMetrics": [5], "after": [6], "size": [2048]}))
     text = lakelog("changes", tmp_path, "--start", 0).text

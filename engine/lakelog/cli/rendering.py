@@ -41,6 +41,12 @@ _WRAPPED = frozenset(("problem", "why"))
 _SIZE_TEXT = re.compile(r"(\d+) bytes")
 _CAPITAL = re.compile(r"([A-Z]+)")
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_DAY_SECONDS = 86_400
+_CYCLE_YEARS, _CYCLE_DAYS = 400, 146_097  # after which the calendar repeats
+_NEAR_CYCLES = 600
+_FIRST_DAY, _LAST_DAY = (
+    (day - _EPOCH.date()).days for day in (dt.date(1, 1, 2), dt.date(9999, 12, 30))
+)
 _EXACT = ("version", "position", "Version")
 _STYLES = {
     "version": "cyan",
@@ -112,7 +118,7 @@ def rich_table(frame: pl.DataFrame, *, exact: bool = False) -> Table:
     table = Table(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="bold")
     columns: list[Sequence[RenderableType]] = []
     for name, dtype in frame.schema.items():
-        values = frame[name].to_list()
+        values = _values_of(frame[name])
         texts = [_value_text(name, value, exact=exact) for value in values]
         right = dtype.is_numeric() and (exact or _unit(name) != "ms")
         # Numbers, times and words are shown completely; only long texts are shortened.
@@ -140,7 +146,7 @@ def fitting(frame: pl.DataFrame, width: int, *, exact: bool = False) -> pl.DataF
     kept: list[str] = []
     used = 0
     for name, dtype in frame.schema.items():
-        texts = [_value_text(name, value, exact=exact) for value in frame[name].to_list()]
+        texts = [_value_text(name, value, exact=exact) for value in _values_of(frame[name])]
         widest = max(map(cell_len, texts), default=0)
         used += max(cell_len(name), _WORD_WIDTH if _is_long(texts, dtype) else widest)
         if kept and used > width:
@@ -152,7 +158,7 @@ def fitting(frame: pl.DataFrame, width: int, *, exact: bool = False) -> pl.DataF
 
 def row_texts(row: pl.DataFrame) -> list[str]:
     """The values of a frame of one row as text; nulls are empty."""
-    return [plain(_value_text(name, row[name][0])) for name in row.columns]
+    return [plain(_value_text(name, _values_of(row[name])[0])) for name in row.columns]
 
 
 def _is_long(texts: Sequence[str], dtype: pl.DataType) -> bool:
@@ -303,7 +309,10 @@ def _as_text(values: pl.Expr, dtype: pl.DataType) -> pl.Expr:
         case pl.Datetime():
             digits = {"ms": 3, "us": 6, "ns": 9}[dtype.time_unit]
             zone = "Z" if dtype.time_zone else ""
-            return values.dt.to_string(f"%Y-%m-%dT%H:%M:%S%.{digits}f{zone}")
+            pattern = f"-%m-%dT%H:%M:%S%.{digits}f{zone}"
+            return _time_text(values, dtype, pattern, _DAY_SECONDS * 10**digits)
+        case pl.Date():
+            return _time_text(values, dtype, "-%m-%d", 1)
         case pl.Binary():
             return values.bin.encode("base64")
         case pl.Struct() if dtype.fields:
@@ -331,6 +340,48 @@ def _as_text(values: pl.Expr, dtype: pl.DataType) -> pl.Expr:
             return values.map.entries().list.eval(entry).cast(pl.Map(pl.String, made.dtypes[0]))
         case _:
             return values
+
+
+def _time_text(values: pl.Expr, dtype: pl.DataType, pattern: str, day: int) -> pl.Expr:
+    """Times as ISO 8601; `pattern` follows the year, and `day` is a day in their unit.
+
+    Polars panics for years beyond 262,142, so far ones are moved by cycles of 400 years.
+    """
+    number, cycle = values.to_physical().cast(pl.Int64), _CYCLE_DAYS * day
+    is_near = number.is_between(-_NEAR_CYCLES * cycle, _NEAR_CYCLES * cycle)
+    near = pl.when(is_near).then(values).dt.to_string(f"%Y{pattern}")
+    cycles = number // cycle
+    moved = (number - cycles * cycle).cast(pl.Int32 if dtype == pl.Date else pl.Int64).cast(dtype)
+    year = moved.dt.year() + _CYCLE_YEARS * cycles
+    sign = pl.when(year > 0).then(pl.lit("+")).otherwise(pl.lit(""))
+    far = pl.concat_str(sign, year.cast(pl.String), moved.dt.to_string(pattern))
+    return pl.when(is_near).then(near).otherwise(far)
+
+
+def _values_of(values: pl.Series) -> list[Any]:
+    """The values; times as text in a column with one that Python cannot represent."""
+    if _is_far(values):
+        values = _textual(values.to_frame()).to_series()
+    return values.to_list()
+
+
+def _is_far(values: pl.Series) -> bool:
+    """Whether a time at any level is outside the years of Python."""
+    match values.dtype:
+        case pl.List():
+            return _is_far(values.alias("").explode())  # other names could be patterns
+        case pl.Map():
+            return _is_far(values.to_frame("").select(pl.col("").map.entries()).to_series())
+        case pl.Struct():
+            return any(map(_is_far, values.struct.unnest()))
+        case pl.Datetime():
+            day = _DAY_SECONDS * {"ms": 10**3, "us": 10**6, "ns": 10**9}[values.dtype.time_unit]
+        case pl.Date():
+            day = 1
+        case _:
+            return False
+    days = values.to_physical() // day
+    return not days.is_between(_FIRST_DAY, _LAST_DAY).all()
 
 
 def _instance(dtype: PolarsDataType) -> pl.DataType:
