@@ -993,7 +993,8 @@ class Table:
         Args:
             df: The rows, as `append` takes them; their keys must be unique. Columns that they lack
                 keep their values in updated rows.
-            on: The key columns, as `merge`.
+            on: The key columns, as `merge`, without a mapping: all columns of the rows are written
+                by their names, so a key has the name that it has in the table.
             schema_mode: As `merge`.
             target_file_bytes: As `append`.
             compression: As `append`.
