@@ -76,6 +76,40 @@ def test_csv_is_read_and_continued_after_any_batch(
             assert num_bad([*batches[:number], *rest]) == ragged, text
 
 
+def test_byte_order_mark_that_begins_a_later_row_is_its_value(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakelog.ingest.files._BATCH_BYTES", 1)
+    path = tmp_path / "a.csv"
+    path.write_text('\ufeff"a",b,c\n\ufeff,2,3\n\ufeffx,5,6\n', "utf-8")
+    batches = read(path)
+    assert rows_of(batches) == [("\ufeff", "2", "3"), ("\ufeffx", "5", "6")]
+    assert rows_of(read(path, batches[0][1])) == [("\ufeffx", "5", "6")]
+
+
+def test_newline_in_the_first_header_after_a_byte_order_mark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lakelog.ingest.files._BATCH_BYTES", 5)
+    path = tmp_path / "a.csv"
+    path.write_text('\ufeff"a,\n",b,c\n1,2,3\n', "utf-8")
+    (batch, _), *_ = read(path)
+    assert batch.table.to_pylist() == [{"a,\n": 1, "b": "2", "c": "3"}]
+
+
+def test_text_that_was_added_to_an_ingested_row_raises(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("a,b,c\n1,2,3")
+    ((_, position),) = read(path)
+    assert not read(path, position)
+    path.write_text("a,b,c\n1,2,34\n5,6,7\n")
+    with pytest.raises(InvalidInputError, match="had no line end") as caught:
+        read(path, position)
+    assert caught.value.expected == "a line end at byte 11"
+    path.write_text("a,b,c\n1,2,3\n5,6,7\n")
+    assert rows_of(read(path, position)) == [("5", "6", "7")]
+
+
 def test_unterminated_row_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lakelog.ingest.files._BATCH_BYTES", 100)
     monkeypatch.setattr("lakelog.ingest.files._MAX_ROW_BYTES", 1_000)

@@ -33,13 +33,15 @@ _SUFFIXES: dict[str, Format] = {
 _BATCH_BYTES = 4 << 20
 _BATCH_ROWS = 50_000
 _MAX_ROW_BYTES = 64 << 20
+_SHOWN_BYTES = 100
 _FILE_MAGIC = b"ARROW1"
+_MARK = b"\xef\xbb\xbf"  # byte order mark
 
 # A quote has a meaning only where a field begins, as in pyarrow; a file may begin with a byte order
 # mark.
 _FIELD = rb'(?>"[^"]*+(?>""[^"]*+)*+"[^,\r\n]*+|(?!")[^,\r\n]*+)'
 _END = rb"(?>\r\n|\n|\r(?=[^\n]))"
-_ROW = rb"(?>\xef\xbb\xbf)?%b(?>,%b)*+%b" % (_FIELD, _FIELD, _END)
+_ROW = rb"(?>\xef\xbb\xbf)?+%b(?>,%b)*+%b" % (_FIELD, _FIELD, _END)
 _ROWS, _HEADER = re.compile(rb"(?>%b)*+" % _ROW), re.compile(rb"(?>%b)*+%b" % (_END, _ROW))
 
 
@@ -125,13 +127,34 @@ def _csv(stream: BinaryIO, columns: Sequence[str], start: int) -> Iterator[tuple
     length = header.end() if header else len(first)
     names = pc.read_csv(pa.BufferReader(first[:length] + b"\n")).column_names
     if start:
-        _skip_to(stream, start)
+        _skip_to(stream, start - 1)
+        last = stream.read(1)
         chunks = _complete(stream, start, _end_of_csv_rows)
+        chunks = _required_new_row(chunks, last, start)
     else:
         chunks = chain([(first[length:], position)], chunks)
     for rows, end in chunks:
         if rows.strip(b"\r\n"):
             yield _parsed_csv(rows, names, columns), end
+
+
+def _required_new_row(
+    chunks: Iterator[tuple[bytes, int]], last: bytes, start: int
+) -> Iterator[tuple[bytes, int]]:
+    """Refuse the rest of a row whose beginning was read as the last row of the file; `last` is the
+    byte before the chunks.
+    """
+    for data, end in chunks:
+        if last not in b"\r\n" and data[:1] not in b"\r\n":
+            raise InvalidInputError(
+                "the last row of the ingested part had no line end, and text was added to it",
+                expected=f"a line end at byte {start}",
+                found=repr(data[:_SHOWN_BYTES].decode(errors="replace")),
+                hint="a part of this row was ingested: correct it in the table; end rows with a "
+                "newline before they are ingested",
+            )
+        yield data, end
+        last = b"\n"
 
 
 def _end_of_csv_rows(data: bytes) -> int:
@@ -148,6 +171,8 @@ def _parsed_csv(data: bytes, names: list[str], columns: Sequence[str]) -> TextRo
         ragged.append(row.text)
         return "skip"
 
+    if data.startswith(_MARK):  # that of a value: pyarrow takes the first for that of a file
+        data = _MARK + data
     table = pc.read_csv(
         pa.BufferReader(data),
         pc.ReadOptions(column_names=names, block_size=len(data) + 1),
