@@ -167,12 +167,22 @@ def test_rows_replace_rows_with_the_same_key(
         (["--format", "parquet"], "Parquet cannot be read from standard input"),
         (["a.ndjson", "a.ndjson"], "named twice"),
         (["bad.parquet"], "cannot be read in its format"),
+        (["--format", "arrow"], "cannot be read in its format"),
+        (["--format", "csv"], "cannot be read in its format"),
+        (["twice.csv"], "the column 'id' occurs twice"),
     ],
 )
 def test_invalid_call_is_reported_with_the_reason(
-    lakelog: Any, events: library.Table, tmp_path: Path, words: list[str], reason: str
+    lakelog: Any,
+    events: library.Table,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    reason: str,
 ) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     (tmp_path / "bad.parquet").write_text("no parquet")
+    (tmp_path / "twice.csv").write_text("id,id\n1,2\n")
     done = lakelog("ingest", "events", *words)
     assert done.code in {1, 2}
     assert reason in done.errors

@@ -67,13 +67,19 @@ def read_file(
         disk_errors("the file cannot be read", path, missing="file not found"),
         open(path, "rb") as file,
     ):
-        yield from _named(path, read_stream(file, form, columns, start))
+        yield from _named(path, _read(file, form, columns, start))
 
 
 def read_stream(
-    stream: BinaryIO, form: Format, columns: Sequence[str], start: int = 0
+    stream: BinaryIO, form: Format, columns: Sequence[str]
 ) -> Iterator[tuple[Any, int]]:
-    """As `read_file`, of an open file or of standard input (`start` is 0)."""
+    """As `read_file`, of standard input."""
+    return _named("standard input", _read(stream, form, columns, 0))
+
+
+def _read(
+    stream: BinaryIO, form: Format, columns: Sequence[str], start: int
+) -> Iterator[tuple[Any, int]]:
     if form == "ndjson":
         _skip_to(stream, start)
         yield from _complete(stream, start, lambda data: data.rfind(b"\n") + 1)
@@ -126,6 +132,9 @@ def _csv(stream: BinaryIO, columns: Sequence[str], start: int) -> Iterator[tuple
     header = _HEADER.match(first)
     length = header.end() if header else len(first)
     names = pc.read_csv(pa.BufferReader(first[:length] + b"\n")).column_names
+    if len(set(names)) < len(names):
+        again = next(name for name in names if names.count(name) > 1)
+        raise InvalidInputError(f"the column {again!r} occurs twice", column=again, found=names)
     if start:
         _skip_to(stream, start - 1)
         last = stream.read(1)
