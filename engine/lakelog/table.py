@@ -1532,7 +1532,8 @@ class Table:
         checkpoint, which takes longer.
 
         Args:
-            files: Also list the data files, and count those that vacuum would delete.
+            files: Also list the data: find live files that are missing or have another length, and
+                count those that vacuum would delete.
 
         Returns:
             A report: ``findings``, ``problems`` (errors and warnings), ``to_polars()``, and the
@@ -1542,7 +1543,8 @@ class Table:
             TableNotFoundError: The log holds no commit and no checkpoint.
             UnavailableError: The store failed.
 
-        Memory: about 40 bytes per live file and tombstone.
+        Memory: about 40 bytes per live file and tombstone; with `files`, also the paths of the
+        live files and of the listing.
         """
         from lakelog.health.survey import examine
 

@@ -189,6 +189,25 @@ def test_unused_data_files_are_counted_on_request(tmp_path: Path) -> None:
     assert "data-files" not in kinds(table, files=True)
 
 
+@pytest.mark.parametrize("form", ["delta", "indextables"])
+def test_missing_and_other_data_files_are_found_on_request(tmp_path: Path, form: str) -> None:
+    table = lakelog.create(tmp_path / "t", {"id": pl.Int64}, format=form, upkeep=False)
+    with table.transaction() as tx:
+        for name in "abc":
+            tx.add(path=name, size=1)
+            (tmp_path / "t" / name).write_bytes(b"x")
+    assert kinds(table, files=True) == []
+    (tmp_path / "t" / "b").unlink()
+    assert kinds(table) == []
+    (found,) = examined(table, files=True).findings
+    assert (found.severity, found.kind) == ("error", "data-damaged")
+    assert found.problem.startswith("b: a live file was not found; restore it")
+    assert found.remedy == f"lakelog repair {tmp_path / 't'} --check-files"
+    (tmp_path / "t" / "a").unlink()
+    (found,) = examined(table, files=True).findings
+    assert found.problem.startswith("a: a live file was not found; 2 files in all; ")
+
+
 def test_only_files_with_a_neighbour_in_their_partition_are_small(tmp_path: Path) -> None:
     made = Handmade(tmp_path / "t").start(partitioned=["name"])
     values = ["a", "a", "b", None, None]
@@ -236,6 +255,7 @@ def test_every_format_can_be_examined(tmp_path: Path, form: str) -> None:
     for number in range(21):
         with table.transaction() as tx:
             tx.add(path=f"{number}", size=1)
+        (tmp_path / "t" / f"{number}").write_bytes(b"x")
     report = examined(table, files=True)
     assert [f.kind for f in report.problems] == ["checkpoint-missing"]
     with contextlib.suppress(AttributeError):

@@ -10,7 +10,9 @@ from lakelog.cli.output import FINDINGS, GOOD, NOT_EXAMINED, View, emit, write_f
 from lakelog.cli.watch import open_metered, progress
 
 _files = click.option(
-    "--files", is_flag=True, help="Also list the data files, and count those that vacuum deletes."
+    "--files",
+    is_flag=True,
+    help="Also list the data: find missing files, and count those that vacuum deletes.",
 )
 
 

@@ -219,11 +219,12 @@ def findings(facts: TableFacts) -> list[Finding]:
 
 def _damage(facts: TableFacts) -> Iterator[Finding]:
     for kind, problem, why in facts.damage:
-        severity = ERROR if kind in {"log", "checkpoint", "property", "files"} else WARNING
+        severity = ERROR if kind in {"log", "checkpoint", "property", "files", "data"} else WARNING
         if why is None:
             yield Finding(severity, f"{kind}-damaged", problem, facts.command("repair", "--apply"))
         else:
-            yield Finding(severity, f"{kind}-damaged", f"{problem}; {why}")
+            remedy = facts.command("repair", "--check-files") if kind == "data" else None
+            yield Finding(severity, f"{kind}-damaged", f"{problem}; {why}", remedy)
 
 
 def _checkpoint(facts: TableFacts) -> Iterator[Finding]:

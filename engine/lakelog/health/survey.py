@@ -1,7 +1,7 @@
 """Measures a table for `lakelog.health.findings`.
 
-Everything is read from the log; only `vacuum` lists the data. Of the live files, sizes, partition
-values and deletion vectors are read, and row counts only if a file has a deletion vector.
+Everything is read from the log; only with `files`, the data is listed. Of the live files, sizes,
+partition values and deletion vectors are read, and row counts only if a file has a deletion vector.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from lakelog.log.context import Log
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.version_checksum import compare_checksum_file
 from lakelog.maintenance.cleanup import Request, plan_cleanup
-from lakelog.maintenance.diagnose import REFUSE, diagnose_pointer
-from lakelog.maintenance.vacuum import Vacuum
+from lakelog.maintenance.diagnose import REFUSE, diagnose_files, diagnose_pointer
+from lakelog.maintenance.vacuum import Vacuum, listed_files
 
 PARTITION = "partition."
 _DAMAGED_GATES = ("missing-commits", "checkpoint-broken")
@@ -77,9 +77,12 @@ def _survey(log: Log, snapshot: LogSnapshot, *, files: bool) -> tuple[TableFacts
             "cleanup_bytes": cleanup.size_bytes,
             "cleanup_blocked": cleanup.why if blocked else None,
         }
-        if files and log.dialect.has_rows:
-            vacuum = Vacuum(log).plan()
-            more |= {"vacuum_files": vacuum.files.height, "vacuum_bytes": vacuum.size_bytes}
+        if files:
+            listed = listed_files(log)
+            damage += _of_data(log, listed)
+            if log.dialect.has_rows:
+                vacuum = Vacuum(log).plan_of([listed])
+                more |= {"vacuum_files": vacuum.files.height, "vacuum_bytes": vacuum.size_bytes}
     except InvalidInputError as error:
         damage.append(Damage("property", f"{error.path}: {error.message}", "correct the property"))
     small_bytes = target * 3 // 4
@@ -170,6 +173,15 @@ def _of_files(snapshot: LogSnapshot) -> Iterator[Damage]:
         require_single_files(snapshot)
     except CorruptionError as error:
         yield Damage("files", f"{error.path}: {error.message}", error.hint)
+
+
+def _of_data(log: Log, listed: pl.DataFrame) -> Iterator[Damage]:
+    """Live data files and deletion vectors that are missing, or have another length."""
+    found = list(diagnose_files(log, listed, remove=False))
+    if found:
+        first = found[0]
+        count = f"; {len(found):,} files in all" if len(found) > 1 else ""
+        yield Damage("data", f"{first.path}: {first.problem}{count}", first.why)
 
 
 def _refusals(snapshot: LogSnapshot) -> Iterator[Refusal]:

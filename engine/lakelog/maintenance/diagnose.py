@@ -26,7 +26,7 @@ Source: Delta protocol, Checkpoints; Last Checkpoint File; Version Checksum File
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 import polars.selectors as cs
@@ -48,7 +48,6 @@ from lakelog.log.segment import LogSegment, choose_segment, latest_version
 from lakelog.log.snapshot import LogSnapshot
 from lakelog.log.state import State
 from lakelog.log.version_checksum import compare_checksum_file
-from lakelog.maintenance.vacuum import listed_files
 from lakelog.model import actions
 from lakelog.model.metadata import last_protocol
 from lakelog.storage.containment import ABSOLUTE
@@ -251,17 +250,17 @@ def diagnose_checksums(
         )
 
 
-def diagnose_files(log: Log, inventory: Any, *, remove: bool) -> Iterator[Finding]:
+def diagnose_files(log: Log, listed: pl.DataFrame, *, remove: bool) -> Iterator[Finding]:
     """Live files that do not exist or have another length, and missing deletion vectors.
 
-    The listing or inventory may be older than the version: what it lacks is looked up.
+    The `listed_files` may be older than the version: what they lack is looked up.
     """
     snapshot = LogSnapshot.open(log)
     columns = ("path", "size", "dvStorageType", "dvPathOrInline")
     files = snapshot.files().select(cs.by_name(columns, require_all=False)).collect()
     live = actions.conform(files, columns)  # IndexTables have no deletion vectors
     vectors = vector_paths(live)
-    listed = listed_files(log, inventory).unique("path", keep="last")
+    listed = listed.select("path", "size_bytes").unique("path", keep="last")
     # The files of IndexTables are read by its own readers only.
     size = (pl.col("size") if log.dialect.has_rows else pl.lit(None, pl.Int64)).alias("size")
     data = _doubtful(log, live.select("path", size), listed)

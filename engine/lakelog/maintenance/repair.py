@@ -36,6 +36,7 @@ from lakelog.maintenance.diagnose import (
 )
 from lakelog.maintenance.inventory import inventory
 from lakelog.maintenance.quarantine import Quarantine
+from lakelog.maintenance.vacuum import listed_files
 from lakelog.storage.base import FileEntry
 from lakelog.telemetry import Progress
 
@@ -158,7 +159,8 @@ class Repair:
         found += diagnose_pointer(self.log, listing, lost, wrong)
         found += diagnose_checksums(self.log, listing, wrong)
         if (self.check_files or self.remove_missing) and not any(f.kind == "log" for f in found):
-            found += diagnose_files(self.log, self.files, remove=self.remove_missing)
+            listed = listed_files(self.log, self.files)
+            found += diagnose_files(self.log, listed, remove=self.remove_missing)
         return found
 
     def apply(self, *, strict: bool) -> RepairReport:

@@ -211,6 +211,15 @@ class Vacuum:
 
     def plan(self, inventory: Any = None, progress: Progress | None = None) -> VacuumPlan:
         """Find the files that can be deleted; see `lakelog.table.Table.vacuum`."""
+        return self.plan_of(
+            _of_entries(self.log.store.walk()) if inventory is None else [_of_inventory(inventory)],
+            progress,
+        )
+
+    def plan_of(
+        self, batches: Iterable[pl.DataFrame], progress: Progress | None = None
+    ) -> VacuumPlan:
+        """As `plan`, of all files in the table's folder as `listed_files` returns them."""
         snapshot = LogSnapshot.open(self.log)
         metadata = snapshot.metadata
         check_writable(snapshot.table_configuration, self.log.table)
@@ -218,9 +227,6 @@ class Vacuum:
         cutoff_ms = self.log.clock() - retention_ms
         references = self._references(snapshot, cutoff_ms)
         hidden = _Hidden.of(snapshot.table_configuration)
-        batches = (
-            _of_entries(self.log.store.walk()) if inventory is None else [_of_inventory(inventory)]
-        )
         kept = dict.fromkeys(("referenced", "young", "hidden", "nested table"), 0)
         deletable: list[pl.DataFrame] = []
         nested: set[str] = set()
@@ -378,12 +384,12 @@ _LISTED = {"path": pl.String, "size_bytes": pl.Int64, "modified_ms": pl.Int64}
 
 
 def listed_files(log: Log, inventory: Any = None) -> pl.DataFrame:
-    """``path`` and ``size_bytes`` of all files in the table's folder, or of a valid inventory."""
-    columns = list(_LISTED)[:2]
+    """``path``, ``size_bytes`` and ``modified_ms`` of all files in the table's folder, or of a
+    valid inventory.
+    """
     if inventory is not None:
-        return _of_inventory(inventory).select(columns)
-    listed = [batch.select(columns) for batch in _of_entries(log.store.walk())]
-    return pl.concat([pl.DataFrame(schema={name: _LISTED[name] for name in columns}), *listed])
+        return _of_inventory(inventory)
+    return pl.concat([pl.DataFrame(schema=_LISTED), *_of_entries(log.store.walk())])
 
 
 def _files(snapshot: LogSnapshot, kind: str, *columns: str) -> Iterator[pl.DataFrame]:
