@@ -386,6 +386,28 @@ def test_merge_with_only_updates_copies_columns(tmp_path: Path, copied: list[str
     assert table.to_polars().equals(expected.select(table.to_polars().columns))
 
 
+@pytest.mark.parametrize("key", ["P", "q"])
+def test_copies_have_the_partition_of_their_source(
+    tmp_path: Path, copied: list[str], key: str
+) -> None:
+    rows = ROWS.select("id", "x", p=pl.lit("a"))
+    lakelog.write(tmp_path, rows, partition_by=["p"])
+    commit = tmp_path / "_delta_log/00000000000000000000.json"
+    written = '"partitionValues":{"p":"a"}'
+    assert written in commit.read_text()
+    commit.write_text(commit.read_text().replace(written, written.replace('"p"', f'"{key}"')))
+    table = lakelog.open(tmp_path, upkeep=False)
+    if key == "q":
+        with pytest.raises(CorruptionError, match="partition value"):
+            update(table)
+        return
+    update(table)
+    assert copied
+    assert table.to_polars("p = 'a'").height == COUNT
+    (values,) = table.snapshot().files().collect()["partitionValues"].to_list()
+    assert dict(values) == {"p": "a"}
+
+
 def test_decimals_of_statistics_keep_their_digits(tmp_path: Path) -> None:
     exact = Decimal("1234567890123456789012345678.9012345678")
     rows = pl.DataFrame(

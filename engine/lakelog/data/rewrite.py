@@ -393,8 +393,11 @@ class Rewriter:
         keeps_changes = self._commit.keeps_changes
         read = [f for f in plan.file_fields if keeps_changes or f.name in updated.read]
         sources = Sources(ReadPlan.of(self._snapshot, ()).reach, self._store)
+        copied = with_partition_keys(files[numbers], self._snapshot.table_configuration)
 
         def source(file: Mapping[str, Any]) -> CopySource | None:
+            if len(file["partitionValues"] or ()) < len(metadata.partition_columns):
+                return None  # which is an error where the file is read
             return CopySource.of(
                 file,
                 sources,
@@ -406,7 +409,7 @@ class Rewriter:
             )
 
         with Pool(_OPENERS, thread_name_prefix="lakelog-footers") as pool:
-            found = pool.map(source, files[numbers].iter_rows(named=True))
+            found = pool.map(source, copied.iter_rows(named=True))
             pairs = zip(numbers.tolist(), found, strict=True)
             return {number: source for number, source in pairs if source is not None}
 

@@ -175,7 +175,7 @@ class DataFileWriter:
         Memory: these columns of a row group, for each file that is written at the same time.
         """
         self._require_open()
-        texts = tuple(source.partition.get(key) or None for key in self._keys)
+        texts = tuple(source.partition[key] or None for key in self._keys)
         copy = self._partition(texts, -1 - len(self._partitions))  # files of their own
         copy.file = ParquetCopy(
             self._store, self._new_path(copy), source, self._codec, self._plan.stats
