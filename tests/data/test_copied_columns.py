@@ -386,6 +386,19 @@ def test_merge_with_only_updates_copies_columns(tmp_path: Path, copied: list[str
     assert table.to_polars().equals(expected.select(table.to_polars().columns))
 
 
+def test_merge_copies_keys_that_keep_their_values(tmp_path: Path, copied: list[str]) -> None:
+    lakelog.write(tmp_path, ROWS, compression="zstd")
+    table = lakelog.open(tmp_path, upkeep=False)
+    source = ROWS.filter(pl.col("id") % 9 == 1).with_columns(x=-pl.col("x"), s=pl.lit("new"))
+    done = table.upsert(source.rename({"id": "ID"}), on="id")
+    assert (done.num_updated_rows, len(copied)) == (source.height, 1)
+    group = pq.read_metadata(data_file(tmp_path)).row_group(0)
+    leaves = [group.column(leaf) for leaf in range(group.num_columns)]
+    assert [leaf.path_in_schema for leaf in leaves if leaf.compression == "ZSTD"] == ["id"]
+    expected = ROWS.update(source, on="id")
+    assert table.to_polars().equals(expected.select(table.to_polars().columns))
+
+
 @pytest.mark.parametrize("key", ["P", "q"])
 def test_copies_have_the_partition_of_their_source(
     tmp_path: Path, copied: list[str], key: str
@@ -406,6 +419,20 @@ def test_copies_have_the_partition_of_their_source(
     assert table.to_polars("p = 'a'").height == COUNT
     (values,) = table.snapshot().files().collect()["partitionValues"].to_list()
     assert dict(values) == {"p": "a"}
+
+
+@pytest.mark.parametrize("key", ["id", "x"])
+def test_merge_writes_keys_that_may_change(tmp_path: Path, copied: list[str], key: str) -> None:
+    lakelog.write(tmp_path, ROWS)
+    table = lakelog.open(tmp_path, upkeep=False)
+    source = pl.DataFrame({"id": [-7], "x": [-0.0], "other": [0]})  # 0.0 and -0.0 are equal keys
+    merge = table.merge(source, {"id": "other"} if key == "id" else "x")
+    merge.when_matched_update({"s": "'never'"}, "source.other = 1").when_matched_update_all(
+        except_cols=["other"]
+    ).execute()
+    assert copied
+    first = table.to_polars(pl.col("x") == 0)["id", "x"].row(0)
+    assert str(first) == "(-7, -0.0)"
 
 
 def test_decimals_of_statistics_keep_their_digits(tmp_path: Path) -> None:

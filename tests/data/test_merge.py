@@ -80,9 +80,12 @@ def with_clauses(merge: Any, clauses: list[tuple[str, dict[str, Any]]]) -> Any:
 
 
 @pytest.mark.parametrize("vectors", [False, True])
-def test_random_merges_give_the_rows_of_deltalake(tmp_path: Path, vectors: bool) -> None:
+def test_random_merges_give_the_rows_of_deltalake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, vectors: bool
+) -> None:
     rng = rng_of(f"merges {vectors}")
     for round_ in range(share_of(80)):
+        monkeypatch.setattr("lakelog.data.rewrite._COPIED_BYTES", rng.choice([0, 1 << 20]))
         by = rng.choice([(), ("p",)])
         feed = rng.choice([FEED, {}])  # without one, replaced columns are not read
         ours = new_table(tmp_path / f"ours {round_}", by=by, **feed, **(VECTORS if vectors else {}))
@@ -317,7 +320,9 @@ KEYS: dict[str, tuple[Any, list[Any]]] = {
 
 
 @pytest.mark.parametrize("kind", KEYS)
-def test_random_upserts_give_the_rows_of_a_dictionary(tmp_path: Path, kind: str) -> None:
+def test_random_upserts_give_the_rows_of_a_dictionary(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
     dtype, values = KEYS[kind]
     rng = rng_of(f"upserts {kind}")
     others = {"key": dtype, "z": pl.String(), "n": pl.Struct({"x": pl.Int64()}), "by": pl.String()}
@@ -328,7 +333,9 @@ def test_random_upserts_give_the_rows_of_a_dictionary(tmp_path: Path, kind: str)
         return pl.DataFrame(columns, schema=others, orient="row")
 
     for round_ in range(share_of(8, 4)):
-        properties = VECTORS | rng.choice([{}, {"delta.enableRowTracking": "true"}])
+        monkeypatch.setattr("lakelog.data.rewrite._COPIED_BYTES", rng.choice([0, 1 << 20]))
+        properties = rng.choice([VECTORS, {}, FEED])
+        properties |= rng.choice([{}, {"delta.enableRowTracking": "true"}])
         table = lakelog.create(
             tmp_path / str(round_),
             others,

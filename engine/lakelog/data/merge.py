@@ -363,19 +363,19 @@ def _mapped(frames: Iterable[pl.DataFrame]) -> list[pl.DataFrame]:
 
 
 class _Effect:
-    """A clause, checked against the columns that it can see."""
+    """A clause, checked against the columns that it can see. `taken` are columns of the source that
+    it assigns to columns of the same name.
+    """
 
     def __init__(self, clause: _Clause, sides: _Sides, seen: contract.Struct) -> None:
         self.kind = clause.kind
         self.where = condition(clause.predicate, seen, sides.rules.now_us)
         if self.where is not None:
             referenced_columns(self.where, seen)
+        self.taken = clause.columns(sides.source.names) if clause.values is None else []
         values = clause.values
         if values is None:
-            values = {
-                name: field_named(pl.col(SOURCE), name)
-                for name in clause.columns(sides.source.names)
-            }
+            values = {name: field_named(pl.col(SOURCE), name) for name in self.taken}
         self.assigned: Assignments | None = None
         if clause.kind != "delete":
             self.assigned = Assignments(values, sides.rules, sides.partition_columns, seen)
@@ -437,20 +437,37 @@ class _Merging(Change):
         assigned = [each.assigned for each in effects if each.assigned is not None]
         updates = [each.columns for each in assigned]
         read = {*self.columns, *(name for each in updates for name in each.read)}
+        self._index = source.keys(keys)
         if updates and len(updates) == len(effects):
+            names = frozenset(name for each in updates for name in each.assigned)
             self.updated = UpdatedColumns(
-                frozenset(name for each in updates for name in each.assigned),
+                names - self._same_keys(effects) or names,
                 frozenset(schema.names if TARGET in read else read),
             )
         if assigned and TARGET not in read:
             every = (each.overwritten for each in assigned)
             self.overwritten = frozenset.intersection(*every).difference(self.columns)
-        self._index = source.keys(keys)
         self._first = next((name for name in keys if _is_ordered(self._index[name].dtype)), None)
         if self._first is not None:
             self._index = self._index.sort(column_named(self._first))
         self._found = np.zeros(source.height, bool)
         super().__init__(self._condition())
+
+    def _same_keys(self, effects: Sequence[_Effect]) -> frozenset[str]:
+        """Keys to which all clauses that assign them assign the source's key, which is equal; equal
+        floats may differ, as 0.0 and -0.0.
+        """
+        return frozenset(
+            name
+            for name, theirs in self._keys.items()
+            if name.lower() == theirs.lower()
+            and not (self._index[name].dtype.is_float() or self._index[name].dtype.is_nested())
+            and all(
+                theirs in each.taken
+                for each in effects
+                if each.assigned is not None and name in each.assigned.columns.assigned
+            )
+        )
 
     def _condition(self) -> pl.Expr | None:
         """Rows for which it is not true do not change, and match no source row."""

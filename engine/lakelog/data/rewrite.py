@@ -45,6 +45,7 @@ _WRITER_SHARE, _BATCH_SHARE = 4, 16
 _ROW_BITS = 40
 _COPIED_BYTES, _COPIED_CHUNKS = 1 << 20, 64  # smaller files are joined, shorter chunks decoded
 _OPENERS = 8
+_RAW = {32: pa.int32(), 64: pa.int64()}
 _TIGHT_BOUNDS = '"tightBounds"'
 
 
@@ -393,6 +394,8 @@ class Rewriter:
         keeps_changes = self._commit.keeps_changes
         read = [f for f in plan.file_fields if keeps_changes or f.name in updated.read]
         sources = Sources(ReadPlan.of(self._snapshot, ()).reach, self._store)
+        # Decoding a large row group at once is worth it if much of it is copied.
+        group_bytes = self._memory_bytes // 2 * len(kept) // len(plan.file_fields)
         copied = with_partition_keys(files[numbers], self._snapshot.table_configuration)
 
         def source(file: Mapping[str, Any]) -> CopySource | None:
@@ -404,7 +407,7 @@ class Rewriter:
                 kept,
                 read,
                 plan.mapping,
-                group_bytes=self._memory_bytes // 2,
+                group_bytes=group_bytes,
                 chunk_bytes=_COPIED_BYTES // _COPIED_CHUNKS,
             )
 
@@ -467,7 +470,7 @@ class Rewriter:
                 after = after.set_column(index, after.schema.field(index), unset)
             updated.append(replace(outcome, after=after))
             deleted[positions[outcome.rows]] = False
-        return _updated(rows, positions, updated), deleted
+        return _updated(rows, positions, updated) if updated else rows, deleted
 
     def _write(self, rows: pa.Table, lane: int | None = None) -> None:
         if rows.num_rows:
@@ -562,37 +565,40 @@ def _batch_rows(files: pl.DataFrame, batch_bytes: int) -> int:
 
 def _updated(rows: pa.Table, positions: NDArray[np.intp], outcomes: Sequence[Outcome]) -> pa.Table:
     """The rows with the new versions at `positions`; columns without new values are not copied."""
+    places = np.concatenate([positions[outcome.rows] for outcome in outcomes])
+    order = np.arange(rows.num_rows)
+    order[places] = np.arange(rows.num_rows, rows.num_rows + len(places))
     for index, own in enumerate(rows.schema):
-        changed = []
+        before, after = [], []
         for outcome in outcomes:
             assert outcome.after is not None
-            before, after = outcome.before.column(index), outcome.after.column(index)
-            if not _is_same(before, after):  # strings may have come as large ones
-                changed.append((positions[outcome.rows], after.cast(own.type)))
-        if changed:
-            rows = rows.set_column(index, own, _placed(rows.column(index), changed))
+            before.append(outcome.before.column(index))
+            after.append(outcome.after.column(index))
+        if all(map(_is_same, before, after)):
+            continue
+        new = [chunk for column in after for chunk in column.cast(own.type).chunks]  # may be large
+        placed = _placed(rows.column(index), pa.chunked_array(new, own.type), places, order)
+        rows = rows.set_column(index, own, placed)
     return rows
 
 
 def _placed(
-    column: pa.ChunkedArray, changed: Sequence[tuple[NDArray[np.intp], pa.ChunkedArray]]
+    column: pa.ChunkedArray,
+    values: pa.ChunkedArray,
+    places: NDArray[np.intp],
+    order: NDArray[np.int64],
 ) -> pa.Array:
-    """A column with new values in some places."""
-    parts = [column, *(values for _, values in changed)]
-    is_number = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
-    if is_number and not any(part.null_count for part in parts):
-        numbers = np.concatenate([numbers_of(chunk) for chunk in column.chunks])
-        for places, values in changed:
-            numbers[places] = numbers_of(values)
-        return array_of(column.type, numbers)
-    order = np.arange(len(column))
-    end = len(column)
-    for places, values in changed:
-        order[places] = np.arange(end, end + len(values))
-        end += len(values)
-    return pa.concat_arrays([chunk for part in parts for chunk in part.chunks]).take(
-        as_int64(order)
-    )
+    """A column with new values in some places; `order` are the numbers of all values that stay,
+    among those of both.
+    """
+    own = column.type
+    raw = _RAW.get(own.bit_width) if pa.types.is_primitive(own) else None
+    if raw is not None and not column.null_count and not values.null_count:
+        old, new = ([chunk.view(raw) for chunk in each.chunks] for each in (column, values))
+        numbers = np.concatenate([numbers_of(chunk) for chunk in old])
+        numbers[places] = np.concatenate([numbers_of(chunk) for chunk in new])
+        return array_of(own, numbers)
+    return pa.concat_arrays([*column.chunks, *values.chunks]).take(as_int64(order))
 
 
 def _is_same(column: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
