@@ -170,6 +170,8 @@ def test_rows_replace_rows_with_the_same_key(
         (["--format", "arrow"], "cannot be read in its format"),
         (["--format", "csv"], "cannot be read in its format"),
         (["twice.csv"], "the column 'id' occurs twice"),
+        (["header.csv"], "cannot be read in its format"),
+        (["value.csv"], "cannot be read in its format"),
     ],
 )
 def test_invalid_call_is_reported_with_the_reason(
@@ -183,6 +185,8 @@ def test_invalid_call_is_reported_with_the_reason(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO()))
     (tmp_path / "bad.parquet").write_text("no parquet")
     (tmp_path / "twice.csv").write_text("id,id\n1,2\n")
+    (tmp_path / "header.csv").write_text("id,straße\n1,2\n", "latin-1")
+    (tmp_path / "value.csv").write_text("id,name\n1,ä\n", "latin-1")
     done = lakelog("ingest", "events", *words)
     assert done.code in {1, 2}
     assert reason in done.errors

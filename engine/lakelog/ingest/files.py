@@ -221,7 +221,7 @@ def _batches(stream: BinaryIO, form: Format) -> Iterator[Any]:
 def _arrow_errors(path: str) -> Iterator[None]:
     try:
         yield
-    except pa.ArrowException as cause:
+    except (pa.ArrowException, UnicodeDecodeError) as cause:
         raise InvalidInputError(
             "the file cannot be read in its format",
             path=path,
