@@ -36,16 +36,16 @@ def text_array(texts: pl.Series) -> pa.StringArray | pa.LargeStringArray:
     return whole.to_arrow(compat_level=pl.CompatLevel.oldest()) if shared is None else shared
 
 
-def text_bytes(texts: pl.Series) -> bytes:
-    """The UTF-8 bytes of all texts, concatenated."""
+def text_bytes(texts: pl.Series) -> memoryview:
+    """The UTF-8 bytes of all texts, concatenated. Memory: as `text_array`."""
     array = text_array(texts)
     _, offsets, data = array.buffers()
     if data is None or not len(array):
-        return b""
+        return memoryview(b"")
     width = np.int32 if pa.types.is_string(array.type) else np.int64
     ends = np.frombuffer(offsets, width)[array.offset : array.offset + len(array) + 1]
     start, end = int(ends[0]), int(ends[-1])
-    return bytes(data.slice(start, end - start))
+    return memoryview(data.slice(start, end - start)).cast("B")
 
 
 def _shared(array: pa.Array) -> pa.StringArray | None:
@@ -85,7 +85,8 @@ _QUOTED += "".join(map(chr, range(0x80, 0xA0))) + _SPACES
 _ESCAPES = {char: "".join(f"%{byte:02X}" for byte in char.encode()) for char in _QUOTED}
 _TRANSLATION = str.maketrans(_ESCAPES)
 _NEEDS_QUOTING = "[" + "".join(f"\\x{{{ord(char):x}}}" for char in _QUOTED) + "]"
-_PLAIN = "".join(_UNQUOTED).encode()
+_PLAIN = "".join(_UNQUOTED - {":"}).encode()
+_PIECE_BYTES = 1 << 16
 VARYING = r"[^A-Za-z0-9\-_./= %]"
 """Pattern of the characters that writers encode in different ways, or not at all."""
 
@@ -186,7 +187,7 @@ def _quote_paths(paths: pl.Series) -> pl.Series:
     does, which encodes again when it removes.
     """
     quoted = encode_paths(paths)
-    data = text_bytes(quoted)
+    data = bytes(text_bytes(quoted))
     if data.isascii() and b"*" not in data:
         return quoted
     beyond = quoted.str.extract_all(r"[^\x00-\x7f]|\*").explode().drop_nulls().unique().to_list()
@@ -216,6 +217,9 @@ def spell_new_paths(files: pl.DataFrame, texts: pl.DataFrame | None) -> pl.Serie
 
 
 def _is_plain(paths: pl.Series) -> bool:
-    """Whether no path needs quoting: one check of all bytes, which is cheaper than a pattern."""
+    """Whether no path needs quoting: one check of all bytes, which is cheaper than a pattern. In
+    pieces, because fresh memory for all of them costs more than the check.
+    """
     data = text_bytes(paths)
-    return b":" not in data and not data.translate(None, _PLAIN)
+    pieces = (data[start : start + _PIECE_BYTES] for start in range(0, len(data), _PIECE_BYTES))
+    return not any(bytes(piece).translate(None, _PLAIN) for piece in pieces)
