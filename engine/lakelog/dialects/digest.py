@@ -213,9 +213,9 @@ def _lanes(rows: pl.DataFrame, kind: str, columns: Iterable[str]) -> _Lanes:
     for leaf, lanes in zip(leaves, _hash(leaves, _empty_is_absent(kind)), strict=True):
         for lane, hashes in enumerate(lanes):
             # Seeds of two columns may cancel each other out; two odd factors do not.
-            hashes *= np.uint64(_seed(f"factor {leaf.name}", lane) | 1)  # noqa: PLW2901 - in place
-            hashes ^= hashes >> np.uint64(32)  # noqa: PLW2901 - in place
-            words[lane] += hashes
+            product = hashes * np.uint64(_seed(f"factor {leaf.name}", lane) | 1)
+            product ^= product >> np.uint64(32)
+            words[lane] += product
     return _mix(words[0]), _mix(words[1])
 
 
@@ -248,11 +248,10 @@ def _hash(leaves: Sequence[pl.Series], absent: Collection[str] = ()) -> list[_La
         elif series.dtype.is_nested():
             high, low = _hash_nested(series, empty_is_null=series.name in absent)
         else:
-            high, low = (hashed[f"{n} {lane}"].to_numpy(writable=True) for lane in _LANES)
+            high, low = (hashed[f"{n} {lane}"].to_numpy() for lane in _LANES)
         if series.null_count():
             there = series.is_not_null().cast(pl.UInt64).to_numpy()
-            high *= there
-            low *= there
+            high, low = high * there, low * there
         found.append((high, low))
     return found
 
