@@ -62,6 +62,9 @@ def test_type_is_converted_if_no_value_changes(
     values: Any, type_: DataType, found: list[Any]
 ) -> None:
     assert converted(values, type_) == found
+    chunks = pa.chunked_array([values, values[:0], values])
+    assert converted(chunks, type_) == found + found
+    assert converted(pa.chunked_array([], values.type), type_) == []
 
 
 LOSSY: list[tuple[Any, DataType]] = [
@@ -80,7 +83,7 @@ LOSSY: list[tuple[Any, DataType]] = [
 
 @pytest.mark.parametrize(("values", "type_"), LOSSY)
 def test_value_that_would_change_raises(values: Any, type_: DataType) -> None:
-    error = conversion_error(values, type_)
+    error = conversion_error(pa.chunked_array([values[:0], values]), type_)
     assert "without loss" in error.message
     assert error.column == "c"
 

@@ -288,9 +288,17 @@ def fit(values: pa.ChunkedArray, column: Field) -> pa.ChunkedArray:
     """A column's values in the type of the table's column; errors as `Conform.table`, without those
     of nulls and lengths.
     """
-    target = _wide_type(column.type)
-    chunks = [_fit(chunk, column.type, column.name) for chunk in values.chunks]
-    return pa.chunked_array(chunks, type=target)
+    given, type_ = values.type, column.type
+    if not (
+        pa.types.is_null(given)
+        or pa.types.is_dictionary(given)
+        or isinstance(given, pa.BaseExtensionType)
+        or isinstance(type_, Struct | Array | Map)
+        or _is_opaque(type_)
+    ):
+        return _fit(values, type_, column.name)  # all chunks in one call
+    chunks = [_fit(chunk, type_, column.name) for chunk in values.chunks]
+    return pa.chunked_array(chunks, type=_wide_type(type_))
 
 
 def _is_texts(type_: pa.DataType) -> bool:
