@@ -318,3 +318,17 @@ def test_batch_larger_than_a_segment_stays_in_one_segment(tmp_path: Path) -> Non
         assert log.append("PUT", "next", b"") == 502
         assert segments(tmp_path) == [1, 502]
         assert len(rows(log)) == 501
+
+
+@pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
+def test_iterate_maps_no_segment_that_was_read(tmp_path: Path) -> None:
+    with WriteAheadLog(tmp_path, segment_bytes=1) as log:
+        for number in range(4):
+            log.append("PUT", str(number), bytes(1 << 17))
+        tables = log.iterate()
+        for read in range(4):
+            records = next(tables)
+            assert records["key"].to_pylist() == [str(read).encode()]
+            maps = Path("/proc/self/maps").read_text(encoding="utf-8")
+            found = [maps.count(str(each)) for each in sorted(tmp_path.glob("*.wal"))]
+            assert found == [0] * read + [1] * (4 - read)

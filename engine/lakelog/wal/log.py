@@ -8,8 +8,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, Literal
 
@@ -44,7 +43,7 @@ from lakelog.wal.records import (
     records_of,
 )
 from lakelog.wal.recovery import Verdict, judge, survey, with_frames
-from lakelog.wal.segments import LOCK_NAME, of_segments
+from lakelog.wal.segments import LOCK_NAME, Segment, of_segments
 from lakelog.wal.writer import Writer
 
 Sync = Literal["sync", "batch", "none"]
@@ -469,9 +468,20 @@ class WriteAheadLog(Closing):
             known: Verdict | None = self._do(lambda: _unchanged(found, writer), changes=False)
             if known is not None:
                 return known
-            segments = self._do(lambda: writer.read(after_seq), changes=False)
-            framed = of_segments(partial(with_frames, log_id=writer.log_id), segments)
-            verdict = judge(framed, after_seq)
+            first, second = self._do(
+                lambda: (writer.read(after_seq), writer.read(after_seq)), changes=False
+            )
+            unchecked = {each.path: each for each in first}
+            del first
+
+            def check(segment: Segment) -> Segment:
+                """Check another mapping of the same file, which is released at once: a caller may
+                use one segment at a time.
+                """
+                found = with_frames(unchecked.pop(segment.path), writer.log_id)
+                return replace(found, data=segment.data)
+
+            verdict = judge(of_segments(check, second), after_seq)
             if verdict.damage is not None:
                 if after_seq:
                     self._verdict(0)  # which returns all safe records

@@ -449,8 +449,10 @@ _PUT_INDEX = 0  # index of PUT among the names of the operations
 def tables_of(verdict: Verdict, after_seq: int = 0) -> Iterator[pa.Table]:
     """A log's records, control marks included, one table per segment."""
     after_seq = max(after_seq, verdict.truncated_to)
-    for each in verdict.live:
-        found = _table_of_one(each, after_seq, controls=True)
+    segments = list(reversed(verdict.live))
+    del verdict  # so that a segment is released once the caller has no table of it
+    while segments:
+        found = _table_of_one(segments.pop(), after_seq, controls=True)
         if found.num_rows:
             yield found
 
