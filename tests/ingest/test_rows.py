@@ -68,8 +68,8 @@ def as_records(records: list[Record]) -> Records:
 
 
 def decoded(codec: RowCodec, records: list[Record]) -> pa.Table:
-    tables, numbers = codec.decode(as_records(records))
-    table = codec.concat(tables)
+    encoded = as_records(records)
+    table, numbers = codec.concat(codec.decode(encoded)), encoded.numbers()
     assert table.num_rows == len(numbers)
     return table.take(pa.array(numbers.argsort(kind="stable"))).combine_chunks()
 
@@ -120,7 +120,7 @@ def test_joined_records_have_the_rows_of_separate_ones(
     for _ in range(2):  # in memory that is used again
         found = list(joined.of(tables))
         assert sum(count for count, _, _ in found) == len(tables)
-        records = [Record(key, value.to_pybytes(), 0) for _, key, value in found]
+        records = [Record(key, bytes(value), 0) for _, key, value in found]
         separate = [record for table in tables for record in codec.records(table)]
         assert is_equal(decoded(codec, records), decoded(codec, separate))
         first = 0
@@ -131,6 +131,15 @@ def test_joined_records_have_the_rows_of_separate_ones(
             assert all(table.schema == part[0].schema for table in part)
             first += count
         del found
+
+
+def test_a_null_in_one_of_many_joined_tables_fits_in_the_record() -> None:
+    schema = pa.schema([("id", pa.int64())])
+    tables = [pa.table({"id": range(20_000)}, schema) for _ in range(8)]
+    tables.append(pa.table({"id": [None]}, schema))
+    ((count, _, value),) = JoinedRecords(1 << 20, 1 << 30).of(tables)
+    (batch,) = pa.ipc.open_stream(bytes(value))
+    assert (count, batch.num_rows, batch["id"].null_count) == (9, 160_001, 1)
 
 
 def test_unknown_record_form_raises_malformed_log_error() -> None:

@@ -9,7 +9,6 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 from lakelog.errors import (
@@ -19,7 +18,7 @@ from lakelog.errors import (
     UnavailableError,
 )
 from lakelog.wal import group_commit
-from lakelog.wal.encode import RECORD_BYTES
+from lakelog.wal.encode import LARGE_BYTES, RECORD_BYTES
 from lakelog.wal.log import WriteAheadLog, append_part
 from tests.concurrency import outcomes
 from tests.wal import plain
@@ -112,24 +111,25 @@ def test_batches_and_single_records_of_one_group_have_separate_frames() -> None:
     assert len(frames) < len(seen) / 4
 
 
-def test_parts_of_one_group_share_records() -> None:
+@pytest.mark.parametrize("padding", ["", "x" * LARGE_BYTES])
+def test_parts_of_one_group_share_records(padding: str) -> None:
     calls: list[int] = []
 
-    def encode(parts: Sequence[Any]) -> Iterator[tuple[int, bytes, pa.Buffer]]:
+    def encode(parts: Sequence[Any]) -> Iterator[tuple[int, bytes, memoryview]]:
         """Records of at most three parts."""
         calls.append(len(parts))
         for start in range(0, len(parts), 3):
             own = parts[start : start + 3]
             if "bad" in own:
                 raise ValueError("a part cannot be encoded")
-            yield len(own), b"joined", pa.py_buffer("\n".join(own).encode())
+            yield len(own), b"joined", memoryview(bytearray("\n".join(own).encode()))
 
     with opened(slow(), frame_bytes=500) as log:
 
         def work(thread: int) -> dict[str, tuple[int, int]]:
             done = {}
             for n in range(12):
-                name = f"{thread} {n}"
+                name = f"{thread} {n} {padding}"
                 match (thread + n) % 6:
                     case 0:
                         log.append_batch([("PUT", name, b"")])

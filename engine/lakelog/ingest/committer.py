@@ -187,6 +187,7 @@ class Committer:
     ) -> None:
         for records in self._chunks(last):
             done = self._commit(records)
+            del records  # so that their memory is free for the next part
             committed(done)
             if stop():
                 return
@@ -286,7 +287,7 @@ class Committer:
                 changes, deleted = self.changes(records)
                 merge_changes(tx, changes, deleted, self.state)
             else:
-                tables, _ = self.codecs.rows.decode(records.of("PUT")[0])
+                tables = self.codecs.rows.decode(records.of("PUT")[0])
                 tx.append(Incoming(tables[0].schema, iter(tables)))
         except InvalidInputError as error:
             if self._divert is not None:
@@ -310,9 +311,8 @@ class Committer:
         parts = []
         for op, codec in (("PUT", self.codecs.rows), ("DELETE", self.codecs.keys)):
             own, places = records.of(op)
-            tables, numbers = codec.decode(own)
-            frame = pl.DataFrame(codec.concat(tables)).with_columns(
-                pl.Series(order, places[numbers])
+            frame = pl.DataFrame(codec.concat(codec.decode(own))).with_columns(
+                pl.Series(order, places[own.numbers()])
             )
             parts.append(frame.with_columns(pl.lit(op == "DELETE").alias(deleted)))
         every = pl.concat(parts, how="diagonal").sort(order, maintain_order=True)
@@ -390,9 +390,9 @@ class Committer:
 
     def _appended(self, snapshot: Snapshot, records: Records) -> pl.DataFrame:
         """The rows of records in the schema of a version, in the order of the log."""
-        tables, numbers = self.codecs.rows.decode(records.of("PUT")[0])
-        rows = self.codecs.rows.concat(tables)
-        order = np.argsort(numbers, kind="stable")
+        puts, _ = records.of("PUT")
+        rows = self.codecs.rows.concat(self.codecs.rows.decode(puts))
+        order = np.argsort(puts.numbers(), kind="stable")
         return pl.DataFrame(self._shown(snapshot).table(rows.take(pa.array(order))))
 
     def _shown(self, snapshot: Snapshot) -> Conform:

@@ -8,6 +8,8 @@ import pyarrow as pa
 
 from lakelog.ingest.rows import ARROW, END_OF_STREAM, HEADER, RECORD_BYTES, size_of
 
+_OPTIONS = pa.ipc.IpcWriteOptions()
+
 
 class JoinedRecords:
     """Makes records of tables that threads write at the same time; one call of `of` at a time.
@@ -25,7 +27,7 @@ class JoinedRecords:
         """The approximate bytes of a table in a record, from those of the last record."""
         return int(self._row_bytes * table.num_rows) or size_of(table)
 
-    def of(self, tables: Sequence[pa.Table]) -> Iterator[tuple[int, bytes, pa.Buffer]]:
+    def of(self, tables: Sequence[pa.Table]) -> Iterator[tuple[int, bytes, memoryview]]:
         """Tables of one schema as records: the number of tables, key and value of each."""
         held: list[pa.Table] = []
         rows = size = 0
@@ -36,26 +38,27 @@ class JoinedRecords:
                 or size + own > self._most_bytes
                 or not table.schema.equals(held[0].schema, check_metadata=True)
             ):
-                yield len(held), HEADER.pack(ARROW, rows), self._stream_of(held, size)
+                yield len(held), HEADER.pack(ARROW, rows), self._stream_of(held)
                 held, rows, size = [], 0, 0
             held.append(table)
             rows, size = rows + table.num_rows, size + own
-        yield len(held), HEADER.pack(ARROW, rows), self._stream_of(held, size)
+        yield len(held), HEADER.pack(ARROW, rows), self._stream_of(held)
         self._row_bytes = size / rows
 
-    def _stream_of(self, tables: Sequence[pa.Table], size: int) -> pa.Buffer:
-        schema = tables[0].schema
-        value = self._unused(len(schema.serialize()) + size + len(END_OF_STREAM))
-        sink = pa.FixedSizeBufferWriter(value)
-        with pa.ipc.new_stream(sink, schema) as writer:
-            for table in tables:
-                writer.write_table(table)
-        return value.slice(0, sink.tell())
+    def _stream_of(self, tables: Sequence[pa.Table]) -> memoryview:
+        # One batch, because a flush takes longer for many small ones.
+        table = tables[0] if len(tables) == 1 else pa.concat_tables(tables).combine_chunks()
+        size = len(table.schema.serialize()) + size_of(table) + len(END_OF_STREAM)
+        memory = self._unused(size)
+        sink = pa.FixedSizeBufferWriter(pa.py_buffer(memory))
+        with pa.ipc.new_stream(sink, table.schema, options=_OPTIONS) as writer:
+            writer.write_table(table)
+        return memoryview(memory)[: sink.tell()]
 
-    def _unused(self, size: int) -> pa.Buffer:
+    def _unused(self, size: int) -> bytearray:
         """Memory to which no buffer refers."""
         if size > 2 * RECORD_BYTES:
-            return pa.py_buffer(bytearray(size))
+            return bytearray(size)
         try:
             self._memory.append(0)  # refused while a buffer refers to it
             self._memory.pop()
@@ -63,4 +66,4 @@ class JoinedRecords:
             self._memory = bytearray()
         if len(self._memory) < size:
             self._memory = bytearray(size)
-        return pa.py_buffer(self._memory)
+        return self._memory

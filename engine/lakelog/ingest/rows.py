@@ -52,6 +52,9 @@ END_OF_STREAM = b"\xff\xff\xff\xff\0\0\0\0"
 RECORD_BYTES = 8 << 20
 """Approximate bytes of rows per record."""
 
+_BATCH_ROWS = 2048
+"""Batches with fewer rows on average are joined when they are read: each costs time of its own."""
+
 _INTEGERS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 _EXACT = 1 << 53
 
@@ -397,9 +400,9 @@ class RowCodec:
 
     # --- records to rows ---------------------------------------------------------------------
 
-    def decode(self, records: Records) -> tuple[list[pa.Table], np.ndarray[Any, Any]]:
+    def decode(self, records: Records) -> list[pa.Table]:
         """The rows of records, which are all of one operation, in the schema, without `computed`
-        columns that they lack; and the number of the record of each row. JSON rows come first.
+        columns that they lack; in the order of `Records.numbers`.
 
         Raises:
             InvalidInputError: A row no longer fits the schema.
@@ -413,11 +416,7 @@ class RowCodec:
                 found=int(records.forms[~known][0]),
                 hint="upgrade lakelog",
             )
-        numbers = [np.empty(0, np.int64)]
-        for form in (JSON, ARROW):
-            places = np.flatnonzero(records.forms == form)
-            numbers.append(np.repeat(places, records.rows[places]))
-        return [self._stored(each) for each in self._read(records)], np.concatenate(numbers)
+        return [self._stored(each) for each in self._read(records)]
 
     def without_bad(self, records: Records) -> tuple[Records, list[BadRows]]:
         """Records without the rows that no longer fit the schema and the rules, and these rows."""
@@ -436,7 +435,7 @@ class RowCodec:
     def _unfitting(self, records: Records, first: int) -> list[int]:
         """The numbers of the records with a row that does not fit, found by bisection."""
         try:
-            for table in self.decode(records)[0]:
+            for table in self.decode(records):
                 self._fitted(table)
         except InvalidInputError:
             if len(records) == 1:
@@ -449,7 +448,7 @@ class RowCodec:
         return []
 
     def _read(self, records: Records) -> Iterator[pa.Table]:
-        """The rows of records as they were written. JSON rows come first."""
+        """The rows of records as they were written, in the order of `Records.numbers`."""
         is_json = records.forms == JSON
         if is_json.any():
             lines = pa.concat_arrays(_filtered(records.values, is_json).chunks)
@@ -462,7 +461,9 @@ class RowCodec:
             streams = _buffers_of(_filtered(records.values, is_arrow))
             given = [pa.ipc.open_stream(stream).read_all() for stream in streams]
             for _, group in itertools.groupby(given, key=lambda table: table.schema):
-                yield pa.concat_tables(group).combine_chunks()
+                table = pa.concat_tables(group)
+                batches = table.column(0).num_chunks
+                yield table.combine_chunks() if len(table) < _BATCH_ROWS * batches else table
 
     def _stored(self, rows: pa.Table) -> pa.Table:
         omitted = self.computed.difference(rows.column_names)
@@ -489,11 +490,9 @@ class Records:
         self.forms = np.zeros(len(self.ops), np.uint8)
         self.rows = np.zeros(len(self.ops), np.int64)
         if is_data.any():
-            keys = self.keys.filter(pa.array(is_data))
+            keys = self.keys.combine_chunks().filter(pa.array(is_data))
             heads = pc.binary_slice(keys, 0, HEADER.size).cast(pa.binary(HEADER.size))
-            read = np.frombuffer(
-                b"".join(chunk_bytes(chunk) for chunk in heads.chunks), _HEADER_DTYPE
-            )
+            read = np.frombuffer(_bytes_of(heads), _HEADER_DTYPE)
             self.forms[is_data], self.rows[is_data] = read["form"], read["rows"]
         lengths = pc.add(
             pc.binary_length(self.keys), pc.fill_null(pc.binary_length(self.values), 0)
@@ -519,6 +518,13 @@ class Records:
             return self, np.arange(len(self))
         return Records(self.table.filter(pa.array(mask))), np.flatnonzero(mask)
 
+    def numbers(self) -> np.ndarray[Any, Any]:
+        """The number of the record of each row, in the order in which rows are decoded: JSON rows
+        come first.
+        """
+        places = [np.flatnonzero(self.forms == form) for form in (JSON, ARROW)]
+        return np.concatenate([np.repeat(each, self.rows[each]) for each in places])
+
     def replaced(self, by: Sequence[Record]) -> Records:
         """This record with other rows, as several ones of its sequence number."""
         columns: list[Any] = [each.combine_chunks() for each in self.table.columns[:2]]
@@ -541,7 +547,7 @@ class Records:
         return Records(pa.concat_tables([part.table for part in parts]))
 
 
-def chunk_bytes(heads: pa.FixedSizeBinaryArray) -> bytes:
+def _bytes_of(heads: pa.FixedSizeBinaryArray) -> bytes:
     """The bytes of a column of fixed size."""
     width = heads.type.byte_width
     data: bytes = heads.buffers()[1][heads.offset * width :][: len(heads) * width].to_pybytes()

@@ -223,13 +223,6 @@ def columns_of(ops: bytes, keys: Sequence[bytes], values: Sequence[bytes | None]
     return Columns(np.frombuffer(ops, dtype=np.uint8), column_of(keys), column_of(values))
 
 
-def columns_of_one(ops: bytes, key: bytes, value: pa.Buffer) -> Columns:
-    """One record as columns; its value is not copied."""
-    ends = pa.py_buffer(np.array([0, len(value)], np.int64))
-    values = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, value])
-    return Columns(np.frombuffer(ops, dtype=np.uint8), column_of([key]), values)
-
-
 def column_of(items: Sequence[bytes | None]) -> pa.LargeBinaryArray:
     """Keys or values as a column, without `pyarrow.array`, which would import pandas."""
     if len(items) > _MANY_RECORDS or "pandas" in sys.modules:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import google_crc32c
+import pyarrow as pa
 
 from lakelog.errors import UnsupportedError, WalCorruptionError
 from lakelog.wal.disk import Bytes
@@ -90,7 +91,9 @@ class Seal(NamedTuple):
         """The checksum to write after a frame's bytes, given in pieces."""
         crc = self.start
         for piece in pieces:
-            crc = google_crc32c.extend(crc, piece)
+            # The library takes no memoryview.
+            data = piece if isinstance(piece, bytes) else pa.py_buffer(piece)
+            crc = google_crc32c.extend(crc, data)
         return int(crc) ^ self.mark
 
 

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, Generic, TypeAlias, TypeVar
 
-import pyarrow as pa
-
 from lakelog.errors import InvalidInputError, LakelogError, OutcomeUnknownError
 from lakelog.wal.disk import Bytes
 from lakelog.wal.encode import (
@@ -28,7 +26,6 @@ from lakelog.wal.encode import (
     check_columns,
     check_size,
     columns_of,
-    columns_of_one,
     pack_columns,
     pack_records,
 )
@@ -173,7 +170,7 @@ def _wake(request: QueuedRequest) -> None:
 
 _COMMIT = bytes((COMMIT,))
 
-Encode: TypeAlias = Callable[[Sequence[Any]], Iterable[tuple[int, bytes, pa.Buffer]]]
+Encode: TypeAlias = Callable[[Sequence[Any]], Iterable[tuple[int, bytes, Bytes]]]
 """Makes records of parts that threads append at the same time. For each record: how many of the
 next parts it has, its key and its value.
 """
@@ -382,12 +379,15 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
             unsynced_bytes = writer.unsynced_bytes
             pieces = pack_records(ops, keys, values, next_seq, unsynced_bytes, framing)
             return pieces, list(range(next_seq, next_seq + len(entries)))
+    if any(entry.encode is not None for entry in entries):
+        encoded, places = _encoded(entries)
+        pieces, seqs = _pack(encoded, writer)
+        return pieces, [seqs[place] for place in places]
     packer = _Packer(writer)
     seqs = []
-    encoded, places = _encoded(entries)
-    for entry in encoded:
+    for entry in entries:
         if entry.columns is not None:
-            packer.add_columns(entry.columns, is_batch=entry.is_batch)
+            packer.add_columns(entry.columns)
         elif entry.is_batch:
             packer.flush()
             packer.add(entry)
@@ -398,7 +398,7 @@ def _pack(entries: Sequence[Entry], writer: Writer) -> tuple[list[Bytes], list[i
             packer.add(entry)
         seqs.append(packer.next_seq - 1)
     packer.flush()
-    return packer.pieces, [seqs[place] for place in places]
+    return packer.pieces, seqs
 
 
 def _encoded(entries: Sequence[Entry]) -> tuple[list[Entry], list[int]]:
@@ -420,8 +420,7 @@ def _encoded(entries: Sequence[Entry]) -> tuple[list[Entry], list[int]]:
                 entry.result = 0
             parts[0].result = size
             places += [len(found)] * count
-            found.append(Entry.of_columns([columns_of_one(ops, key, value)]))
-            found[-1].is_batch = False
+            found.append(Entry(ops, (key,), (value,), size))
             parts = parts[count:]
     return found, places
 
@@ -464,8 +463,8 @@ class _Packer:
         self._ops, self._keys, self._values = bytearray(), [], []
         self.held_bytes = 0
 
-    def add_columns(self, chunks: Sequence[Columns], *, is_batch: bool) -> None:
-        """Add a batch in columns, or other records, in frames of its own."""
+    def add_columns(self, chunks: Sequence[Columns]) -> None:
+        """Add a batch in columns, in frames of its own."""
         self.flush()
         for n, columns in enumerate(chunks):
             is_last = n == len(chunks) - 1
@@ -474,9 +473,8 @@ class _Packer:
                 self.next_seq,
                 self._unsynced_bytes,
                 self._framing,
-                commit=COMMIT if is_last and is_batch else None,
+                commit=COMMIT if is_last else None,
                 continues=not is_last,
-                is_batch=is_batch,
             ):
                 self._emit(pieces)
                 self.next_seq += records
