@@ -64,6 +64,8 @@ _LOCAL_THREADS = 2
 _REMOTE_THREADS = 8
 _KEPT_SCHEMAS = 16
 _READ_ERRORS = (LakelogError, pa.ArrowException, MemoryError, OSError, ValueError, IndexError)
+# Arrow's default pool gives large blocks back, and the system clears each of their pages again.
+_POOL = pa.system_memory_pool()
 _POSITIONS = tuple(pa.field(name, pa.int64(), nullable=False) for name in (FILE_INDEX, ROW_INDEX))
 
 
@@ -584,7 +586,7 @@ def _one(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
     """The rows of batches of one schema as one batch."""
     if len(batches) == 1:
         return batches[0]
-    (joined,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    (joined,) = pa.Table.from_batches(batches).combine_chunks(_POOL).to_batches()
     return joined
 
 
@@ -596,7 +598,7 @@ def _repeated(values: pa.Array, pieces: Sequence[_Piece]) -> pa.Array:
     runs = pa.RunEndEncodedArray.from_buffers(
         type_, int(ends[-1]), [None], children=[as_int64(ends), values]
     )
-    return pc.run_end_decode(runs)
+    return pc.run_end_decode(runs, memory_pool=_POOL)
 
 
 def _num_left(first: int, last: int, deleted: Rows | None) -> int:
@@ -642,7 +644,7 @@ def _joined(batches: Sequence[pa.RecordBatch], schema: pa.Schema) -> Sequence[pa
         return batches
     if not schema.names:
         return [_uncolumned(sum(batch.num_rows for batch in batches))]
-    joined: list[Any] = pa.Table.from_batches(batches, schema).combine_chunks().to_batches()
+    joined: list[Any] = pa.Table.from_batches(batches, schema).combine_chunks(_POOL).to_batches()
     return joined
 
 
