@@ -1502,7 +1502,7 @@ class Table:
         Args:
             plan: True returns a plan, whose ``apply()`` repairs the log. False does both.
             check_files: Check that every live file exists with the recorded length, and that its
-                deletion vector exists.
+                deletion vector exists; not those outside of the table's folder, as in a clone.
             remove_missing: Remove missing files from the table, in one commit; their rows are lost.
             inventory: Files of the table's folder, as for `vacuum`; files that it lacks are looked
                 up.

@@ -184,6 +184,20 @@ def test_rows_that_arrow_cannot_represent_raise(
         new_table(tmp_path).append(given_rows)
 
 
+def test_values_that_their_arrow_type_does_not_allow_are_refused(tmp_path: Path) -> None:
+    ends = pa.py_buffer(b"\0\0\0\0\1\0\0\0")
+    text = pa.Array.from_buffers(pa.string(), 1, [None, ends, pa.py_buffer(b"\xe4")])
+    digits = pa.Array.from_buffers(
+        pa.decimal128(4, 2), 1, [None, pa.py_buffer((10**6).to_bytes(16, "little"))]
+    )
+    texts = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), text)
+    for column in (text, digits, texts):
+        rows = pa.table({"x": column})
+        for given_rows in (rows, rows.to_batches()[0], rows.to_reader(), ds.dataset(rows)):
+            with pytest.raises(InvalidInputError, match="'x' has a value that its type does not"):
+                lakelog.write(tmp_path / "t", given_rows)
+
+
 def test_levels_of_a_pandas_index_with_a_name_of_their_own_are_columns(tmp_path: Path) -> None:
     frame = pd.DataFrame({"x": [1, 2]})
     indexes: dict[str, Any] = {

@@ -205,7 +205,9 @@ def test_missing_and_other_data_files_are_found_on_request(tmp_path: Path, form:
     assert found.remedy == f"lakelog repair {tmp_path / 't'} --check-files"
     (tmp_path / "t" / "a").unlink()
     (found,) = examined(table, files=True).findings
-    assert found.problem.startswith("a: a live file was not found; 2 files in all; ")
+    assert found.problem.startswith(
+        "a: a live file was not found; 2 files in all are missing or damaged; "
+    )
 
 
 def test_only_files_with_a_neighbour_in_their_partition_are_small(tmp_path: Path) -> None:

@@ -76,6 +76,21 @@ def test_csv_is_read_and_continued_after_any_batch(
             assert num_bad([*batches[:number], *rest]) == ragged, text
 
 
+@pytest.mark.parametrize("tail", ['4,5,"open', '4,5,"open\n7,8,9\n', '4,5,"a"",6\n'])
+def test_quote_that_is_not_closed_is_refused_and_its_row_not_read(
+    tmp_path: Path, tail: str
+) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text(f"a,b,c\n1,2,3\n{tail}")
+    batches = read_file(str(path), "csv", COLUMNS)
+    rows, position = next(batches)
+    assert (rows_of([(rows, position)]), position) == ([("1", "2", "3")], 12)
+    with pytest.raises(InvalidInputError, match="at byte 12 of the file has a quote that is"):
+        next(batches)
+    path.write_text('a,b,c\n1,2,3\n4,5,"open\n7"')
+    assert rows_of(read(path, position)) == [("4", "5", "open\n7")]
+
+
 def test_byte_order_mark_that_begins_a_later_row_is_its_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -136,6 +136,10 @@ BAD: list[tuple[Any, str]] = [
     (b'{"id": 1}\n{"id": "a"}', "not a JSON object"),
     (b'{"id": 1', "not a JSON object"),
     (b'{"id": 1}{"id": 2}', "not a JSON object"),
+    (b"null", "not a JSON object"),
+    (b'{"id": 1}\n null\n', "not a JSON object"),
+    (b'{"id": 1}\n{ }', "not a JSON object"),
+    (b'{"id": 1, "name": "\xe4"}', "not a JSON object"),
     (pa.table({"x": [1]}).select([]), "NOT NULL"),
     (pa.table({"id": [None], "name": ["a"], "at": [None]}, STRICT), "NOT NULL"),
     (7, "not a row, rows or a frame"),
@@ -154,6 +158,39 @@ def test_invalid_row_raises_in_write_and_is_not_logged(
         assert ingestor.status().durable_seq == 0
         assert ingestor.status().backlog_bytes == 0
         assert ingestor.write({"id": 5}) == 1
+
+
+def test_number_that_a_column_cannot_hold_is_refused_in_json(
+    tmp_path: Path, directory: Path
+) -> None:
+    schema = {"price": pl.Decimal(6, 2), "weight": pl.Float32, "far": pl.Float64}
+    table = lakelog.create(tmp_path / "numbers", schema, upkeep=False)
+    with quiet(table, directory) as ingestor:
+        for bad in (b'{"price": 12345}', b'{"price": -10000.0}', b'{"weight": 1e300}'):
+            with pytest.raises(InvalidInputError, match="not a JSON object with values"):
+                ingestor.write(bad)
+        ingestor.write(b'{"price": 9999.99, "weight": 1e38, "far": 1e300}\n{"far": Infinity}')
+    assert table.to_polars()["price"].to_list() == [decimal.Decimal("9999.99"), None]
+    assert table.to_polars()["far"].to_list() == [1e300, float("inf")]
+
+
+NO_UTF8 = pa.Array.from_buffers(
+    pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xe4")]
+)
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_text_that_is_not_utf_8_is_refused_and_blocks_nothing(
+    tmp_path: Path, directory: Path, known: bool
+) -> None:
+    table = lakelog.create(tmp_path / "texts", {"name": pl.String}, upkeep=False)
+    with quiet(table, directory) as ingestor:
+        if known:
+            ingestor.write(pa.table({"name": ["first"]}))
+        with pytest.raises(InvalidInputError, match="a value that its type does not allow"):
+            ingestor.write(pa.table({"name": NO_UTF8}))
+        ingestor.write(pa.table({"name": ["good"]}))
+    assert table.to_polars()["name"].to_list() == ["first"] * known + ["good"]
 
 
 def test_error_of_many_rows_shows_the_first_bad_one(tmp_path: Path, directory: Path) -> None:

@@ -24,7 +24,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias, TypeVar
 
 import polars as pl
 import pyarrow as pa
@@ -77,12 +77,12 @@ class Incoming:
             return Incoming(_arrow_schema(rows), iter([rows]), rows)
         if isinstance(rows, pa.Table | pa.RecordBatch):
             rows = without_metadata(rows)
-            return Incoming(rows.schema, iter([rows]), rows)
+            return Incoming(rows.schema, map(_valid, [rows]), rows)
         if isinstance(rows, pa.RecordBatchReader):
             return Incoming._read(rows)
         if type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
             table = _of_pandas(rows)
-            return Incoming(table.schema, iter([table]), table)
+            return Incoming(table.schema, map(_valid, [table]), table)
         if hasattr(rows, "scanner"):  # a dataset of pyarrow
             rows = rows.scanner()
         try:
@@ -101,7 +101,37 @@ class Incoming:
     @staticmethod
     def _read(reader: pa.RecordBatchReader) -> Incoming:
         schema = without_metadata(reader.schema.empty_table()).schema
-        return Incoming(schema, map(without_metadata, reader))
+        return Incoming(schema, map(_valid, map(without_metadata, reader)))
+
+
+def find_invalid(rows: pa.Table | pa.RecordBatch) -> tuple[str, str] | None:
+    """A column with a value that its type does not allow, and why, or None: where data is made,
+    Arrow does not check that text is UTF-8, that decimals fit their digits, nor nested columns.
+    """
+    for number, field in enumerate(rows.schema):
+        if not pa.types.is_primitive(field.type):
+            try:
+                rows.column(number).validate(full=True)
+            except pa.ArrowException as cause:
+                return field.name, str(cause).split("\n", 1)[0]
+    return None
+
+
+def check_valid(rows: pa.Table | pa.RecordBatch) -> None:
+    """Raise InvalidInputError for what `find_invalid` finds."""
+    if found := find_invalid(rows):
+        name, why = found
+        raise InvalidInputError(
+            f"the column {name!r} has a value that its type does not allow",
+            column=name,
+            expected=f"values of {rows.schema.field(name).type}; text is UTF-8",
+            found=why,
+        )
+
+
+def _valid(rows: _ArrowRows) -> _ArrowRows:
+    check_valid(rows)
+    return rows
 
 
 def _is_batch(rows: object) -> bool:
@@ -118,8 +148,8 @@ def _not_rows(rows: object) -> InvalidInputError:
 
 def _of_pandas(rows: Any) -> pa.Table:
     """A frame's columns, then the levels of its index that have a name that no column has."""
-    names = rows.index.names
-    left_out = [i for i, name in enumerate(names) if name is None or name in rows.columns]
+    names, columns = rows.index.names, set(map(str, rows.columns))
+    left_out = [i for i, name in enumerate(names) if name is None or str(name) in columns]
     is_kept = len(left_out) < len(names)
     try:
         if is_kept and left_out:
@@ -141,6 +171,7 @@ def _arrow_schema(frame: pl.DataFrame) -> pa.Schema:
 _CHAR_VARCHAR = "__CHAR_VARCHAR_TYPE_STRING"
 _LENGTH = re.compile(r"(?:var)?char\(\s*(\d+)\s*\)", re.IGNORECASE)
 
+_ArrowRows = TypeVar("_ArrowRows", "pa.Table", "pa.RecordBatch")
 Rows: TypeAlias = "pa.Table | pa.RecordBatch | pl.DataFrame"
 
 

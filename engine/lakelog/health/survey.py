@@ -180,7 +180,7 @@ def _of_data(log: Log, listed: pl.DataFrame) -> Iterator[Damage]:
     found = list(diagnose_files(log, listed, remove=False))
     if found:
         first = found[0]
-        count = f"; {len(found):,} files in all" if len(found) > 1 else ""
+        count = f"; {len(found):,} files in all are missing or damaged" if len(found) > 1 else ""
         yield Damage("data", f"{first.path}: {first.problem}{count}", first.why)
 
 

@@ -120,7 +120,15 @@ def _complete(
                     expected=f"at most {_MAX_ROW_BYTES} bytes",
                     hint="look for a quote that is not closed, or for a file of another format",
                 )
-        end = end or len(data)
+        if not end:
+            if not end_of_rows(data + b"\n"):
+                raise InvalidInputError(
+                    f"the row at byte {position} of the file has a quote that is not closed",
+                    expected="a closing quote before the end of the file",
+                    found=repr(data[:_SHOWN_BYTES].decode(errors="replace")),
+                    hint="correct the row; or continue with --resume when the file is complete",
+                )
+            end = len(data)
         position += end
         yield data[:end], position
         rest = data[end:]

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from lakelog.data.conform import Conform, Incoming, to_table, wide_field
+from lakelog.data.conform import Conform, Incoming, check_valid, find_invalid, to_table, wide_field
 from lakelog.data.row_rules import RowRules, default_expression
 from lakelog.errors import (
     InvalidInputError,
@@ -59,8 +59,9 @@ _INTEGERS = {"byte": 7, "short": 15, "integer": 31, "long": 63}
 _EXACT = 1 << 53
 
 Check: TypeAlias = Callable[[Any], bool]
-_SHOWN = 200
-"""Characters of a row in an error."""
+# A line that is not a JSON object with a column; a file may begin with a byte order mark.
+_NO_OBJECT = re.compile(rb"(?:\xef\xbb\xbf)?[ \t\r]*(?:[^{ \t\r\xef]|\{[ \t\r]*\})")
+_SHOWN = 200  # characters of a row in an error
 
 Given: TypeAlias = "pa.Table | list[Mapping[str, Any]] | list[bytes] | TextRows"
 """Rows before validation: a table, rows of Python values, lines of JSON, or values as text."""
@@ -204,6 +205,7 @@ class RowCodec:
     def tables(self, rows: Given) -> Iterator[pa.Table]:
         """Rows in the schema; InvalidInputError for a row that does not fit."""
         if isinstance(rows, pa.Table):
+            check_valid(rows)
             yield rows if self.rules is None and self._is_fitting(rows) else self._fitted(rows)
         elif isinstance(rows, TextRows):
             if rows.bad is not None:
@@ -248,8 +250,7 @@ class RowCodec:
             if self._error_of(half) is None:
                 first, half = first + len(half), left[len(half) :]
             left = half
-        single = self._error_of(left)
-        if single is None:
+        if (single := self._error_of(left)) is None:
             return error
         row = left[0].decode("utf-8", "replace") if isinstance(left[0], bytes) else left[0]
         single.found = f"row {first}: {str(row)[:_SHOWN]}: {single.found}"
@@ -293,6 +294,7 @@ class RowCodec:
             and self.is_known(rows)
             and rows.num_rows > 0
             and not any(rows[name].null_count for name in self._never_null)
+            and find_invalid(rows) is None
         )
 
     def _given_by(self, row: Any) -> frozenset[str]:
@@ -357,9 +359,19 @@ class RowCodec:
     def _parsed(self, lines: Sequence[bytes]) -> pa.Table:
         """Lines of JSON in the schema's types."""
         try:
-            table = self._json(b"\n".join(lines))
+            for line in lines:
+                if line[:2] != b'{"' and _NO_OBJECT.match(line):  # Arrow makes nulls, or crashes
+                    raise pa.ArrowInvalid("a line is not an object, or one without columns")
+            data = b"\n".join(lines)
+            table = self._json(data)
             if len(table) != len(lines):
                 raise pa.ArrowInvalid(f"{len(table)} objects in {len(lines)} lines")
+            if found := find_invalid(table):
+                raise pa.ArrowInvalid(f"in {found[0]!r}: {found[1]}")
+            for name in table.column_names if b"Inf" not in data else ():
+                type_ = table[name].type
+                if pa.types.is_floating(type_) and pc.any(pc.is_inf(table[name])).as_py():
+                    raise pa.ArrowInvalid(f"in {name!r}: a number is too large for {type_}")
             return table
         except pa.ArrowException as cause:
             known = ", ".join(self._json_schema.names)
