@@ -179,12 +179,13 @@ NO_UTF8 = pa.Array.from_buffers(
 )
 
 
+@pytest.mark.parametrize("on_bad_row", ["raise", "divert"])
 @pytest.mark.parametrize("known", [False, True])
 def test_text_that_is_not_utf_8_is_refused_and_blocks_nothing(
-    tmp_path: Path, directory: Path, known: bool
+    tmp_path: Path, directory: Path, known: bool, on_bad_row: str
 ) -> None:
     table = lakelog.create(tmp_path / "texts", {"name": pl.String}, upkeep=False)
-    with quiet(table, directory) as ingestor:
+    with quiet(table, directory, on_bad_row=on_bad_row) as ingestor:
         if known:
             ingestor.write(pa.table({"name": ["first"]}))
         with pytest.raises(InvalidInputError, match="a value that its type does not allow"):

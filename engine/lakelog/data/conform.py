@@ -117,8 +117,8 @@ def find_invalid(rows: pa.Table | pa.RecordBatch) -> tuple[str, str] | None:
     return None
 
 
-def check_valid(rows: pa.Table | pa.RecordBatch) -> None:
-    """Raise InvalidInputError for what `find_invalid` finds."""
+def _valid(rows: _ArrowRows) -> _ArrowRows:
+    """The rows; InvalidInputError for what `find_invalid` finds."""
     if found := find_invalid(rows):
         name, why = found
         raise InvalidInputError(
@@ -127,10 +127,6 @@ def check_valid(rows: pa.Table | pa.RecordBatch) -> None:
             expected=f"values of {rows.schema.field(name).type}; text is UTF-8",
             found=why,
         )
-
-
-def _valid(rows: _ArrowRows) -> _ArrowRows:
-    check_valid(rows)
     return rows
 
 

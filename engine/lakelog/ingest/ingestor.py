@@ -377,8 +377,8 @@ class Ingestor(Closing):
             diverted, the last number of the log.
 
         Raises:
-            InvalidInputError: A row does not fit the table (``on_bad_row="raise"``), or the call is
-                invalid. Of the batch, nothing was written.
+            InvalidInputError: A row does not fit the table (``on_bad_row="raise"``), or the call or
+                its Arrow data is invalid. Of the batch, nothing was written.
             StreamMismatchError: The table does not accept rows of the log; nothing was written.
             ConcurrentTransactionError: A copy of the directory is in use; nothing was written.
             UnavailableError: The backlog stayed full for `write_timeout`, or the disk failed, for
@@ -433,7 +433,7 @@ class Ingestor(Closing):
         codec = self._codec(op)
         if position is None and codec.is_joined(rows) and (seq := self._append_part(op, rows)):
             return seq
-        batches = iter((rows,)) if codec.is_known(rows) else batches_of(rows)
+        batches = batches_of(rows)
         batch = next(batches, None)
         while True:
             following = None if batch is None else next(batches, None)

@@ -30,7 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from lakelog.data.conform import Conform, Incoming, check_valid, find_invalid, to_table, wide_field
+from lakelog.data.conform import Conform, Incoming, find_invalid, to_table, wide_field
 from lakelog.data.row_rules import RowRules, default_expression
 from lakelog.errors import (
     InvalidInputError,
@@ -205,7 +205,6 @@ class RowCodec:
     def tables(self, rows: Given) -> Iterator[pa.Table]:
         """Rows in the schema; InvalidInputError for a row that does not fit."""
         if isinstance(rows, pa.Table):
-            check_valid(rows)
             yield rows if self.rules is None and self._is_fitting(rows) else self._fitted(rows)
         elif isinstance(rows, TextRows):
             if rows.bad is not None:
@@ -278,20 +277,16 @@ class RowCodec:
             self._fitting = schema
         return not any(rows[name].null_count for name in self._never_null)
 
-    def is_known(self, rows: Any) -> bool:
-        """Whether rows are an Arrow table with the schema of rows that did fit."""
+    def is_joined(self, rows: Any) -> bool:
+        """Whether rows are an Arrow table with the schema of rows that did fit, need no check but
+        this one, and may share a record with others.
+        """
         known = self._fitting
         return (
-            known is not None
+            self.rules is None
+            and known is not None
             and isinstance(rows, pa.Table)
             and rows.schema.equals(known, check_metadata=True)
-        )
-
-    def is_joined(self, rows: Any) -> bool:
-        """Whether rows need no check but this one, and may share a record with others."""
-        return (
-            self.rules is None
-            and self.is_known(rows)
             and rows.num_rows > 0
             and not any(rows[name].null_count for name in self._never_null)
             and find_invalid(rows) is None
