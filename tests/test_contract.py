@@ -28,7 +28,10 @@ PRIMITIVES: dict[str, tuple[pl.DataType, pa.DataType]] = {
     "date": (pl.Date(), pa.date32()),
     "timestamp": (pl.Datetime("us", "UTC"), pa.timestamp("us", "UTC")),
     "timestamp_ntz": (pl.Datetime("us"), pa.timestamp("us")),
-    "variant": (pl.Binary(), pa.binary()),
+    "variant": (
+        pl.Struct({"value": pl.Binary(), "metadata": pl.Binary()}),
+        pa.struct([pa.field(name, pa.binary(), nullable=False) for name in ("value", "metadata")]),
+    ),
     "void": (pl.Null(), pa.null()),
     "char(3)": (pl.String(), pa.string()),
     "varchar(20)": (pl.String(), pa.string()),

@@ -397,26 +397,19 @@ def test_large_frames_are_written_in_pieces(
         assert commit(table, files).sort("id").equals(rows)
 
 
-@pytest.mark.parametrize("type_", ["void", "variant"])
-def test_rows_are_appended_to_tables_with_columns_that_are_never_written(
-    tmp_path: Path, type_: str
-) -> None:
-    features = {"writerFeatures": ["variantType"], "readerFeatures": ["variantType"]}
-    Handmade(tmp_path).commit(
-        0, protocol(3, 7, **features), metadata(field("a"), field("v", type_))
-    )
+def test_rows_are_appended_to_tables_with_columns_that_are_never_written(tmp_path: Path) -> None:
+    Handmade(tmp_path).commit(0, protocol(), metadata(field("a"), field("v", "void")))
     table = lakelog.open(tmp_path)
     table.append(pl.DataFrame({"a": [1, 2]}))
     table.upsert(pl.DataFrame({"a": [3]}), on=["a"])
     assert sorted(table.to_polars(columns=["a"])["a"]) == [1, 2, 3]
-    if type_ == "void":
-        assert {*pq.read_schema(tmp_path / data_files(tmp_path)[0]).names} == {"a"}
-        table.append(table.to_polars())
-        table.update({"a": 5}, pl.col("a") == 1)
-        table.delete(pl.col("a") == 2)
-        table.upsert(pl.DataFrame({"a": [3, 4]}), on=["a"])
-        table.compact()
-        assert sorted(table.to_polars().rows()) == [(3, None)] * 2 + [(4, None)] + [(5, None)] * 2
+    assert {*pq.read_schema(tmp_path / data_files(tmp_path)[0]).names} == {"a"}
+    table.append(table.to_polars())
+    table.update({"a": 5}, pl.col("a") == 1)
+    table.delete(pl.col("a") == 2)
+    table.upsert(pl.DataFrame({"a": [3, 4]}), on=["a"])
+    table.compact()
+    assert sorted(table.to_polars().rows()) == [(3, None)] * 2 + [(4, None)] + [(5, None)] * 2
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3])
@@ -489,7 +482,6 @@ def test_invalid_clustering_domain_raises_corruption_error(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     "type_",
     [
-        {"type": "array", "elementType": "variant", "containsNull": True},
         {"type": "map", "keyType": "string", "valueType": "void", "valueContainsNull": True},
         {"type": "struct", "fields": [field("v", "void")]},
         {"type": "struct", "fields": []},

@@ -204,8 +204,8 @@ def test_text_longer_than_its_column_raises(text: str) -> None:
     assert "too long" in conversion_error(["abcd"], Primitive(text)).message
 
 
-def test_variant_that_is_not_null_raises() -> None:
-    columns = [Field("a", LONG), Field("v", Primitive("variant"))]
+def test_value_of_an_unknown_type_that_is_not_null_raises() -> None:
+    columns = [Field("a", LONG), Field("v", Primitive("interval"))]
     conform = Conform(columns)
     table = conform.table(pa.table({"a": [1]}))
     assert conform.table(table)["v"].null_count == 1  # writers bring rows under their schema again

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import pyarrow.compute as pc
 import pytest
 from polars.testing import assert_frame_equal
 from pyspark.sql.types import StructType
@@ -251,7 +252,7 @@ def test_columns_that_cannot_be_read_are_refused_by_name(spark: Any, tmp_path: P
         "fields": [
             {"name": "id", "type": "long", "nullable": True, "metadata": {}},
             {"name": "c", "type": "char(3)", "nullable": True, "metadata": {"comment": "short"}},
-            {"name": "v", "type": "variant", "nullable": True, "metadata": {}},
+            {"name": "v", "type": "geometry(4326)", "nullable": True, "metadata": {}},
         ],
     }
     rows = pl.DataFrame({"id": [1], "c": ["abc"]})
@@ -271,7 +272,7 @@ def test_columns_that_cannot_be_read_are_refused_by_name(spark: Any, tmp_path: P
     log = tmp_path / "_delta_log"
     log.mkdir()
     (log / f"{0:020}.json").write_text("".join(json.dumps(action) + "\n" for action in start))
-    with pytest.raises(Exception, match="column 'v' has a type that cannot be read: variant"):
+    with pytest.raises(Exception, match="column 'v' has a type that cannot be read: geometry"):
         load(spark, str(tmp_path))
     others = load(spark, str(tmp_path), columns="c,id")
     assert others.schema["c"].metadata == {"comment": "short"}
@@ -308,3 +309,21 @@ def test_rows_equal_those_of_delta_with_deletion_vectors_and_column_mapping(
     ]
     assert ours.collect() == theirs.collect()
     assert load(delta, path, where="part is null and id > 20").count() == 3
+
+
+@pytest.mark.reference
+def test_variants_equal_those_of_delta(delta: Any, tmp_path: Path) -> None:
+    path = str(tmp_path / "t")
+    delta.sql(
+        f"CREATE TABLE delta.`{path}` (id BIGINT, v VARIANT, a ARRAY<VARIANT>) USING delta "
+        "TBLPROPERTIES ('delta.enableDeletionVectors' = 'false')"
+    )
+    values = '(1, parse_json(\'{"k": [1, "x"]}\'), array(parse_json("7"), null)), (2, null, null)'
+    delta.sql(f"INSERT INTO delta.`{path}` VALUES {values}")
+    table = lakelog.open(path)
+    table.update({"id": pl.col("id") + 10})
+    table.append(table.to_arrow().filter(pc.field("id") == 11))
+    expected = [(11, '{"k":[1,"x"]}', ["7", None])] * 2 + [(12, None, None)]
+    texts = "id", "to_json(v)", "transform(a, each -> to_json(each))"
+    for rows in (delta.read.format("delta").load(path), load(delta, path)):
+        assert rows.selectExpr(*texts).orderBy("id").collect() == expected

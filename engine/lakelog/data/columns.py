@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lakelog.dialects.legacy_calendar import Calendar
-from lakelog.errors import CorruptionError
+from lakelog.errors import CorruptionError, UnsupportedFeatureError
 from lakelog.model import contract
 
 _FIELD_ID = b"PARQUET:field_id"
@@ -200,6 +200,9 @@ def _absent(
 def _resolve(
     source: pa.DataType, first_leaf: int, target: contract.DataType, rules: _Rules, name: str
 ) -> _Resolved:
+    if target == contract.VARIANT:
+        _require_unshredded(source, name)
+        target = contract.stored(target)
     if isinstance(source, pa.BaseExtensionType) and not isinstance(target, contract.Primitive):
         inner = _resolve(source.storage_type, first_leaf, target, rules, name)
         return _Resolved(inner.leaves, lambda a: _apply(inner.convert, a.storage))
@@ -217,6 +220,18 @@ def _resolve(
             if not _is_void(target) and source.num_fields and not pa.types.is_dictionary(source):
                 raise mismatch(name, target, source)
             return _Resolved((first_leaf,), _leaf(source, target, rules, name))
+
+
+def _require_unshredded(source: pa.DataType, name: str) -> None:
+    """Refuse variants with parts of their values in typed columns (Parquet, VariantShredding)."""
+    layout = source.storage_type if isinstance(source, pa.BaseExtensionType) else source
+    if pa.types.is_struct(layout) and layout.get_field_index("typed_value") >= 0:
+        raise UnsupportedFeatureError(
+            f"the column {name!r} has shredded variants in a data file",
+            expected="the fields value and metadata",
+            found=str(layout),
+            hint="select other columns, or rewrite the file without shredding",
+        )
 
 
 def _leaf(

@@ -320,7 +320,7 @@ def fit(values: pa.ChunkedArray, column: Field) -> pa.ChunkedArray:
         pa.types.is_null(given)
         or pa.types.is_dictionary(given)
         or isinstance(given, pa.BaseExtensionType)
-        or isinstance(type_, Struct | Array | Map)
+        or contract.is_nested(contract.stored(type_))
         or _is_opaque(type_)
     ):
         return _fit(values, type_, column.name)  # all chunks in one call
@@ -373,6 +373,8 @@ def _fit(array: pa.Array, type_: DataType, path: str) -> pa.Array:
             return _fit_list(array, type_, path)
         case Map():
             return _fit_map(array, type_, path)
+        case contract.VARIANT:
+            return _fit_variant(array, path)
     if array.type.equals(target) and not _is_opaque(type_):
         return array
     _require_kin(array.type, type_, path)
@@ -388,9 +390,7 @@ def _fit(array: pa.Array, type_: DataType, path: str) -> pa.Array:
 
 
 def _is_opaque(type_: DataType) -> bool:
-    return isinstance(type_, Primitive) and (
-        type_.name == "variant" or pa.types.is_null(contract.to_arrow(type_))
-    )
+    return isinstance(type_, Primitive) and pa.types.is_null(contract.to_arrow(type_))
 
 
 def _require_kin(given: pa.DataType, type_: DataType, path: str) -> None:
@@ -438,7 +438,9 @@ _FROM_TEXT = {
 
 def _refuse(given: pa.DataType, type_: DataType, path: str) -> NoReturn:
     hint = None
-    if pa.types.is_timestamp(given) and _name(type_) in {"timestamp", "timestamp_ntz"}:
+    if type_ == contract.VARIANT:
+        hint = "pass a struct of the variant's encoded value and metadata, both binary"
+    elif pa.types.is_timestamp(given) and _name(type_) in {"timestamp", "timestamp_ntz"}:
         hint = "set the time zone of the times, or remove it"
     elif (pa.types.is_string(given) or pa.types.is_large_string(given)) and "." not in path:
         cast = _FROM_TEXT.get(_name(type_), ".cast(...)")
@@ -498,6 +500,18 @@ def _fit_struct(array: pa.Array, type_: Struct, path: str) -> pa.Array:
     return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(array))
 
 
+def _fit_variant(array: pa.Array, path: str) -> pa.Array:
+    type_ = contract.stored(contract.VARIANT)
+    if not pa.types.is_struct(array.type):
+        _refuse(array.type, contract.VARIANT, path)
+    assert isinstance(type_, Struct)
+    fitted = _fit_struct(array, type_, path)
+    # Under nulls too, because Arrow writes no nulls of a field that is required.
+    children = [pc.fill_null(child, b"") for child in fitted.flatten()]
+    fields = list(_wide_type(contract.VARIANT))
+    return pa.StructArray.from_arrays(children, fields=fields, mask=_nulls(array))
+
+
 def _fit_list(array: pa.Array, type_: Array, path: str) -> pa.Array:
     is_ = pa.types
     if not (
@@ -552,6 +566,9 @@ def _wide_type(type_: contract.DataType, mapping: str | None = None) -> pa.DataT
             return pa.map_(_wide_type(key, mapping), _wide_type(value, mapping))
         case contract.Struct(fields):
             return pa.struct([wide_field(field, mapping) for field in fields])
+        case contract.VARIANT:  # of fields that are required, as Spark reads no others
+            names = [field.name for field in contract.to_arrow(type_)]
+            return pa.struct([pa.field(name, pa.large_binary(), False) for name in names])
     arrow = contract.to_arrow(type_)
     if pa.types.is_string(arrow):
         return pa.large_string()

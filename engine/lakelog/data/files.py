@@ -260,7 +260,7 @@ def _check_type(type_: contract.DataType, name: str, plan: ReadPlan) -> None:
                 _check_type(child.type, f"{name}.{child.name}", plan)
         case contract.Primitive(kind):
             texts = kind.startswith(("string", "char", "varchar"))
-            if kind == "variant" or not (texts or contract.is_known(type_)):
+            if not (texts or contract.is_known(type_)):
                 raise UnsupportedFeatureError(
                     f"the column {name!r} has a type that lakelog does not read: {kind}",
                     path=plan.location,

@@ -129,7 +129,7 @@ def _leaves(columns: Sequence[contract.Field], mapping: str) -> Iterator[Leaf]:
             if isinstance(each.type, contract.Struct):
                 yield from walk(each.type.fields, here, at)
                 continue
-            plain = not isinstance(each.type, contract.Array | contract.Map)
+            plain = not contract.is_nested(contract.stored(each.type))
             yield Leaf(here, each.type, count if plain else None, at)
             count += _width(each.type)
 
@@ -138,7 +138,7 @@ def _leaves(columns: Sequence[contract.Field], mapping: str) -> Iterator[Leaf]:
 
 def _width(type_: contract.DataType) -> int:
     """How many columns a type takes in Parquet."""
-    match type_:
+    match contract.stored(type_):
         case contract.Struct(fields):
             return sum(_width(f.type) for f in fields)
         case contract.Array(element, _):

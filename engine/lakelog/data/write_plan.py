@@ -248,9 +248,7 @@ def _of_files(
 
 def _is_never_written(type_: contract.DataType) -> bool:
     """Whether a column of this type is left out of files: void, and what lakelog cannot spell."""
-    return isinstance(type_, contract.Primitive) and (
-        type_.name == "variant" or pa.types.is_null(contract.to_arrow(type_))
-    )
+    return isinstance(type_, contract.Primitive) and pa.types.is_null(contract.to_arrow(type_))
 
 
 def _require_rows_writable(

@@ -271,11 +271,25 @@ def to_json(type_: DataType) -> Any:
             }
 
 
+VARIANT = Primitive("variant")
+_STORED_VARIANT = Struct(
+    tuple(Field(name, Primitive("binary"), nullable=False) for name in ("value", "metadata"))
+)
+
+
+def stored(type_: DataType) -> DataType:
+    """The type as files have it: a variant is a struct of its encoded value and metadata.
+
+    Source: Delta protocol, Variant data in Parquet.
+    """
+    return _STORED_VARIANT if type_ == VARIANT else type_
+
+
 def to_polars(type_: DataType) -> pl.DataType:
-    """The Polars type; ``Null`` for opaque and void types and map keys, ``Binary`` for variants."""
+    """The Polars type; ``Null`` for opaque and void types and map keys; variants as `stored`."""
     import polars as pl
 
-    match type_:
+    match stored(type_):
         case Decimal(precision, scale):
             return pl.Decimal(precision, scale)
         case Array(element, _):
@@ -306,7 +320,6 @@ def _primitive_to_polars(name: str) -> pl.DataType:
         "date": pl.Date(),
         "timestamp": pl.Datetime("us", "UTC"),
         "timestamp_ntz": pl.Datetime("us"),
-        "variant": pl.Binary(),
     }
     if name.startswith(("string", "char", "varchar")):
         return pl.String()
@@ -314,10 +327,12 @@ def _primitive_to_polars(name: str) -> pl.DataType:
 
 
 def to_arrow(type_: DataType) -> pa.DataType:
-    """The Arrow type, with Parquet's MAP and Spark's nullability; opaque types become nulls."""
+    """The Arrow type, with Parquet's MAP and Spark's nullability; opaque types become nulls, and
+    variants what they are in files.
+    """
     import pyarrow as pa
 
-    match type_:
+    match stored(type_):
         case Decimal(precision, scale):
             return pa.decimal128(precision, scale)
         case Array(element, contains_null):
@@ -350,7 +365,6 @@ def _primitive_to_arrow(name: str) -> pa.DataType:
         "date": pa.date32(),
         "timestamp": pa.timestamp("us", "UTC"),
         "timestamp_ntz": pa.timestamp("us"),
-        "variant": pa.binary(),
     }
     if name.startswith(("string", "char", "varchar")):
         return pa.string()

@@ -67,7 +67,7 @@ def _type_for_spark(type_: contract.DataType, path: str) -> contract.DataType:
             return contract.Struct(tuple(_for_spark(f, f"{path}.{f.name}") for f in fields))
         case contract.Primitive(name) if name.startswith(("char", "varchar", "string")):
             return contract.Primitive("string")
-        case contract.Primitive(name) if name == "variant" or not contract.is_known(type_):
+        case contract.Primitive(name) if not contract.is_known(type_):
             raise UnsupportedFeatureError(
                 f"column {path!r} has a type that cannot be read: {name}",
                 found=name,
